@@ -1,0 +1,79 @@
+"""Meta-continual learning via dynamic programming.
+
+    import dpmcl
+    result = dpmcl.run("digits", methods=["er", "dpmcl"], replicas=5)
+    print(result.table())
+
+Everything here is loaded on first use, so that `import dpmcl` costs nothing.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpmcl.api import load, run
+    from dpmcl.batch import Batch
+    from dpmcl.evaluation import Errors
+    from dpmcl.exceptions import DataError, DpmclError, FolderError, ModelError, SpecError
+    from dpmcl.gradient import gradient
+    from dpmcl.method import Method, Phase, State
+    from dpmcl.model import Model
+    from dpmcl.network import NetworkSettings
+    from dpmcl.sampling import Draw
+    from dpmcl.stream import Stream, StreamSettings
+    from dpmcl.study import Result
+
+_HOME = {
+    "Batch": "batch",
+    "DataError": "exceptions",
+    "DpmclError": "exceptions",
+    "Draw": "sampling",
+    "Errors": "evaluation",
+    "FolderError": "exceptions",
+    "Method": "method",
+    "Model": "model",
+    "ModelError": "exceptions",
+    "NetworkSettings": "network",
+    "Phase": "method",
+    "Result": "study",
+    "SpecError": "exceptions",
+    "State": "method",
+    "Stream": "stream",
+    "StreamSettings": "stream",
+    "gradient": "gradient",
+    "load": "api",
+    "run": "api",
+}
+
+__all__ = [
+    "Batch",
+    "DataError",
+    "DpmclError",
+    "Draw",
+    "Errors",
+    "FolderError",
+    "Method",
+    "Model",
+    "ModelError",
+    "NetworkSettings",
+    "Phase",
+    "Result",
+    "SpecError",
+    "State",
+    "Stream",
+    "StreamSettings",
+    "gradient",
+    "load",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        import importlib
+
+        return getattr(importlib.import_module(f"dpmcl.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'dpmcl' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

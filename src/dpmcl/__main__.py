@@ -1,0 +1,5 @@
+"""`python -m dpmcl` is the command line."""
+
+from dpmcl.cli import main
+
+main()

@@ -1,0 +1,107 @@
+"""What Python users call: `run` and `load`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from dpmcl import plugins, presets, spec, study
+from dpmcl.exceptions import SpecError, unknown
+from dpmcl.method import Method
+from dpmcl.study import Result, Watch
+
+
+class Request:
+    """A spec in the making: where it starts, then what is changed; checked at the end."""
+
+    def __init__(self, source: str | Path | Mapping[str, Any]) -> None:
+        self.table = spec.normalised(_table(source))
+
+    def choose(self, methods: Sequence[str]) -> Self:
+        """Runs these methods and no others, each with the settings that it has in the table."""
+        for name in methods:
+            plugins.find("method", name)
+        self.table["methods"] = {name: self.table["methods"].get(name, {}) for name in methods}
+        return self
+
+    def set(self, assignments: Sequence[str]) -> Self:
+        """Applies KEY=VALUE assignments in turn."""
+        for assignment in assignments:
+            self.table = spec.override(self.table, assignment)
+        return self
+
+    def update(self, **entries: Any) -> Self:
+        """Sets the top-level entries that are not None."""
+        self.table.update({k: v for k, v in entries.items() if v is not None})
+        return self
+
+    def tasks(self, tasks: int | None) -> Self:
+        """Keeps the stream's first tasks."""
+        if tasks is not None:
+            self.table["stream"] = {**self.table.get("stream", {}), "tasks": tasks}
+        return self
+
+    def spec(self) -> spec.Spec:
+        """The checked spec. Raises SpecError."""
+        return spec.Spec.parse(self.table)
+
+
+def run(
+    source: str | Path | Mapping[str, Any],
+    *,
+    methods: Sequence[str | type[Method]] | None = None,
+    replicas: int | None = None,
+    seed: int | None = None,
+    tasks: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    device: str | None = None,
+    engine: str | None = None,
+    watch: Watch | None = None,
+) -> Result:
+    """Runs a study and returns its results.
+
+    source: a preset's name ("digits"), a TOML file, or a table. methods: names, or classes of your
+    own. replicas: how many seeds, from `seed`. tasks: the first so many only. settings: entries by
+    dotted name, as in {"training.lr": 0.01, "methods.dpmcl.zeta": 2}. out: run folder, extended by
+    what is missing; None stores nothing. device: "auto", "cpu", "cuda". engine: "auto", "batched",
+    "looped". watch: called as watch(method, done, total).
+
+    Raises a `DpmclError` for anything that cannot be run as asked.
+
+    >>> result = run("digits", methods=["er"], replicas=1, tasks=2)
+    >>> result.errors["er"].values.shape
+    (1, 3, 2)
+    """
+    request = Request(source)
+    if methods is not None:
+        request.choose(
+            [m if isinstance(m, str) else f"{m.__module__}:{m.__qualname__}" for m in methods]
+        )
+    for key, value in (settings or {}).items():
+        request.table = spec.assign(request.table, key, value)
+    request.update(replicas=replicas, seed=seed, device=device, engine=engine).tasks(tasks)
+    return study.run(request.spec(), Path(out) if out is not None else None, watch)
+
+
+def load(folder: str | Path) -> Result:
+    """The results that a run folder holds. Raises FolderError when it is none."""
+    return study.load(Path(folder))
+
+
+def _table(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(source, Mapping):
+        return dict(source)
+    name = str(source)
+    if name in presets.names():
+        return spec.read(presets.text(name), f"preset '{name}'")
+    path = Path(source)
+    if path.is_dir() and (path / "spec.toml").is_file():
+        path = path / "spec.toml"
+    if path.is_file():
+        try:
+            return spec.read(path.read_text("utf-8"), str(path))
+        except (OSError, UnicodeDecodeError) as error:
+            raise SpecError(f"{path} cannot be read: {error}.") from None
+    if path.suffix == ".toml" or "/" in name:
+        raise SpecError(f"{path} is not there; give a TOML file or a preset (`dpmcl list`).")
+    raise unknown("preset or spec file", name, presets.names(), "`dpmcl list` shows all.")

@@ -1,0 +1,217 @@
+"""The command line: the only reader of flags. Heavy imports happen inside the commands."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpmcl.exceptions import DpmclError
+
+if TYPE_CHECKING:
+    from dpmcl.study import Result
+
+app = typer.Typer(
+    help="Meta-continual learning via dynamic programming.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+class Style(StrEnum):
+    """Formats of a table."""
+
+    text = "text"
+    json = "json"
+    csv = "csv"
+    markdown = "markdown"
+    latex = "latex"
+
+
+class Picture(StrEnum):
+    """Formats of a figure."""
+
+    png = "png"
+    svg = "svg"
+    pdf = "pdf"
+
+
+class Device(StrEnum):
+    """Where to compute."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Form(StrEnum):
+    """Forms of the engine."""
+
+    auto = "auto"
+    batched = "batched"
+    looped = "looped"
+
+
+Folders = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.")]
+
+
+@app.command("list")
+def list_() -> None:
+    """Show presets, methods, streams, networks, metrics and optimisers."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from dpmcl import optim, plugins, presets
+
+    sections = {"presets": [(name, presets.summary(name)) for name in presets.names()]}
+    for kind, plural in plugins.KINDS.items():
+        sections[plural] = [(name, plugins.summary(kind, name)) for name in plugins.names(kind)]
+    sections["optimisers"] = [
+        (name, (rule.__doc__ or "").split("\n")[0]) for name, rule in optim.OPTIMISERS.items()
+    ]
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for title, entries in sections.items():
+        table.add_row(title)
+        for name, line in entries:
+            table.add_row(f"  {name}", line)
+    Console().print(table, markup=False, highlight=False)
+
+
+@app.command()
+def show(preset: Annotated[str, typer.Argument(metavar="PRESET")]) -> None:
+    """Print the complete spec of a preset; redirect it to a file to make your own."""
+    from dpmcl import presets
+
+    typer.echo(presets.text(preset).rstrip("\n"))
+
+
+@app.command()
+def run(
+    source: Annotated[str, typer.Argument(metavar="PRESET_OR_SPEC.toml")],
+    method: Annotated[
+        list[str] | None, typer.Option(help="Run this method; may be repeated.")
+    ] = None,
+    replicas: Annotated[int | None, typer.Option(help="Seeded runs of each method.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="FIRST", help="The first seed.")] = None,
+    tasks: Annotated[int | None, typer.Option(help="Only the stream's first tasks.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="K=V", help="Change any entry of the spec.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Run folder; runs/NAME by default.")
+    ] = None,
+    device: Annotated[Device | None, typer.Option()] = None,
+    engine: Annotated[Form | None, typer.Option()] = None,
+) -> None:
+    """Run what a study's folder still lacks; then show the table and draw the figure."""
+    from dpmcl import study
+    from dpmcl.api import Request
+
+    request = Request(source)
+    if method:
+        request.choose(method)
+    request.set(set_ or []).update(replicas=replicas, seed=seed).tasks(tasks)
+    request.update(device=device and device.value, engine=engine and engine.value)
+    spec = request.spec()
+    name = Path(source).stem if Path(source).suffix == ".toml" else source
+    folder = out or Path("runs") / name
+    with _progress() as watch:
+        result = study.run(spec, folder, watch)
+    typer.echo(result.table())
+    try:
+        picture = study.draw(result, folder)
+    except DpmclError as error:
+        typer.echo(f"No figure: {error}", err=True)
+    else:
+        typer.echo(f"figure: {picture}")
+    typer.echo(f"folder: {folder}")
+
+
+@app.command("table")
+def table_(
+    folders: Folders,
+    style: Annotated[Style, typer.Option("--format")] = Style.text,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="Add a metric's mean and standard error.")
+    ] = None,
+) -> None:
+    """Print the table of one or more run folders."""
+    from dpmcl import study
+    from dpmcl.results import table
+
+    rows: list[dict[str, Any]] = []
+    for folder in folders:
+        rows += _with_results(study.load(folder), folder).rows(tuple(metric or ()))
+    typer.echo(table.render(rows, style.value))
+
+
+@app.command()
+def plot(
+    folder: Folder,
+    picture: Annotated[Picture, typer.Option("--format")] = Picture.png,
+    smooth: Annotated[
+        float, typer.Option(metavar="SIGMA", help="Gaussian filter over tasks, 0 for none.")
+    ] = 0.0,
+) -> None:
+    """Draw CME and NTE against tasks: mean over seeds, and a band of one standard error."""
+    from dpmcl import study
+
+    typer.echo(study.draw(study.load(folder), folder, picture.value, smooth))
+
+
+def _with_results(result: "Result", folder: Path) -> "Result":
+    if not result.records:
+        raise DpmclError(f"{folder} has no results yet; `dpmcl run` makes some.")
+    return result
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    """A bar for each method, with the time left, on standard error."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    bars: dict[str, Any] = {}
+    with Progress(
+        TextColumn("{task.description:<10}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("spent"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+    ) as progress:
+
+        def watch(method: str, done: int, total: int) -> None:
+            if method not in bars or done == 0:
+                bars[method] = progress.add_task(method, total=total)
+            progress.update(bars[method], completed=done, total=total)
+
+        yield watch
+
+
+def main() -> None:
+    """Runs the command line; an error of the package's own is one line and status 2."""
+    try:
+        app()
+    except DpmclError as error:
+        typer.echo(f"dpmcl: {error}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

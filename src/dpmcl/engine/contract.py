@@ -1,0 +1,29 @@
+"""What an engine does, whichever form it has."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
+
+import torch
+
+from dpmcl.method import State, Update
+from dpmcl.sampling import Chunk
+from dpmcl.stream import Stream
+
+Step = Callable[[], None]
+"""Called after each update of all replicas, for progress."""
+
+
+class Engine(Protocol):
+    """Runs functions of one replica over R replicas; trees have a leading replica dimension."""
+
+    name: ClassVar[str]
+
+    def advance(
+        self, update: Update, state: State, chunk: Chunk, stream: Stream, dtype: torch.dtype
+    ) -> State:
+        """The state of all replicas after the chunk's updates."""
+        ...
+
+    def map(self, function: Callable[..., Any], *trees: Any) -> Any:
+        """function(*one replica's trees) for each replica, results stacked."""
+        ...

@@ -1,0 +1,91 @@
+"""The error tensor: what the model gets wrong on every task, after every task."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpmcl.batch import Batch
+from dpmcl.engine import Engine
+from dpmcl.model import Model, Theta
+from dpmcl.settings import Settings
+from dpmcl.stream import Rows, Stream
+
+_ROWS_AT_ONCE = 2048  # rows a replica and forward pass; small enough for fifty replicas' features
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Settings):
+    """What is evaluated besides the test rows of the tasks seen.
+
+    train: the training rows too. future: tasks not seen yet too (for forward transfer).
+    """
+
+    train: bool = False
+    future: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Errors:
+    """E[replica, after, task] on one split.
+
+    seeds: the seed of each replica. values: float64 (replicas, 1 + tasks, tasks); values[:, 0] is
+    before any training (after = -1), values[:, 1 + k] after task k; NaN where not evaluated.
+    examples: int64 (replicas, tasks), rows behind each value.
+    A value is 1 - accuracy for classes, the mean squared error for regression.
+    """
+
+    seeds: tuple[int, ...]
+    values: np.ndarray
+    examples: np.ndarray
+
+    @property
+    def before(self) -> np.ndarray:
+        """Errors before any training: (replicas, tasks)."""
+        return self.values[:, 0]
+
+    @property
+    def after(self) -> np.ndarray:
+        """Errors after each task: (replicas, tasks, tasks), [replica, after, task]."""
+        return self.values[:, 1:]
+
+    @property
+    def tasks(self) -> int:
+        """Tasks in the stream."""
+        return int(self.values.shape[2])
+
+
+def evaluate(
+    engine: Engine, model: Model, theta: Theta, stream: Stream, rows: Rows, tasks: Sequence[int]
+) -> Tensor:
+    """The mean error of every replica on some tasks: float64 (replicas, tasks of the stream).
+
+    theta: parameters, replicas first. rows: a split. tasks: a run of consecutive task numbers;
+    the others are NaN. Pure: nothing of the model, the stream or a random state changes.
+    """
+    replicas, total = rows.offset.shape[0], len(stream.tasks)
+    device = rows.offset.device
+    low, high = rows.offset[:, tasks[0]], rows.offset[:, tasks[-1] + 1]
+    width = int((high - low).max())
+    sums = torch.zeros(replicas, total + 1, dtype=torch.float64, device=device)
+    counts = torch.zeros_like(sums)
+
+    def error(theta: Theta, batch: Batch) -> Tensor:
+        return model.errors(model.predict(theta, batch.x), batch.y)
+
+    with torch.no_grad():
+        for start in range(0, width, _ROWS_AT_ONCE):
+            item = torch.arange(start, min(start + _ROWS_AT_ONCE, width), device=device)
+            position = low[:, None] + item
+            present = position < high[:, None]
+            position = position.clamp(max=rows.row.shape[1] - 1)
+            batch = stream.batch(
+                rows.row.gather(1, position), present, rows.task.gather(1, position), model.dtype
+            )
+            errors = engine.map(error, theta, batch)
+            task = torch.where(present, batch.task, total)
+            sums.scatter_add_(1, task, errors)
+            counts.scatter_add_(1, task, torch.ones_like(errors))
+    return (sums / counts)[:, :total]

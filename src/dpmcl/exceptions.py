@@ -1,0 +1,38 @@
+"""The package's own errors: one line each, with the rule, what came and the way out.
+
+The command line prints the line and leaves with status 2; Python users catch `DpmclError`.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class DpmclError(Exception):
+    """Base of every error that the package raises on purpose."""
+
+
+class SpecError(DpmclError, ValueError):
+    """A setting breaks a rule, or names something that does not exist."""
+
+
+class DataError(DpmclError, ValueError):
+    """The data of a stream cannot be used as they are."""
+
+
+class ModelError(DpmclError, ValueError):
+    """A network cannot be used as it is."""
+
+
+class FolderError(DpmclError, OSError):
+    """A run folder cannot be read, written or extended."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str], hint: str) -> SpecError:
+    """The error for a name that nobody has: says what came, what is close to it, where to look.
+
+    >>> print(unknown("method", "err", ["er", "dpmcl"], "`dpmcl list` shows all."))
+    No method 'err'. Did you mean 'er'? `dpmcl list` shows all.
+    """
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    guess = f" Did you mean '{close[0]}'?" if close else ""
+    return SpecError(f"No {kind} '{name}'.{guess} {hint}")

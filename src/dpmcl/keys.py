@@ -1,0 +1,113 @@
+"""Every random draw as a function of (seed, purpose, task, phase, step).
+
+The generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+2011), written in int64 tensor operations: the same words on a CPU and on a GPU, inside
+`torch.func.vmap` and inside a captured graph, with the test vectors its authors published.
+PyTorch's own generators are not keyed and differ between devices.
+
+Two levels, no more. `derive` turns (seed, purpose, task, phase, step) into a **key**, an int64
+tensor (..., 2) of two 32-bit words. `bits` and the functions after it turn a key into numbers; a
+`lane` separates several draws under one key. Leading dimensions broadcast: the keys of all
+replicas and steps are one tensor, and their draws are another.
+"""
+
+import math
+from collections.abc import Sequence
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+_MASK = 0xFFFFFFFF
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+
+
+class Purpose(IntEnum):
+    """What a draw is for. The numbers are part of every result: never renumber them."""
+
+    WEIGHTS = 1  # initial weights
+    SPLIT = 2  # which rows of a task train, validate and test
+    BATCH = 3  # rows of a batch
+    MEMORY = 4  # which rows a memory keeps
+    DROPOUT = 5  # masks
+    STREAM = 6  # tasks that are drawn, not read (SINE)
+
+
+def philox(counter: Sequence[Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    """Ten rounds of Philox4x32.
+
+    counter: four tensors of 32-bit words held in int64, broadcastable with one another.
+    key: two tensors of 32-bit words held in int64.
+    Returns four tensors of 32-bit words.
+    """
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(_ROUNDS):
+        # int64 products wrap; the mask after the arithmetic shift restores the unsigned high word.
+        p0, p1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c1, c2, c3 = (
+            ((p1 >> 32) & _MASK) ^ c1 ^ k0,
+            p1 & _MASK,
+            ((p0 >> 32) & _MASK) ^ c3 ^ k1,
+            p0 & _MASK,
+        )
+        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
+    return c0, c1, c2, c3
+
+
+def derive(
+    seed: int | Tensor,
+    purpose: Purpose,
+    task: int | Tensor = 0,
+    phase: int | Tensor = 0,
+    step: int | Tensor = 0,
+) -> Tensor:
+    """The key of one draw: int64 (..., 2), where ... is the broadcast shape of the arguments.
+
+    >>> derive(7, Purpose.BATCH, task=3, step=100).tolist()
+    [1941760761, 2593808117]
+    """
+    device = next((v.device for v in (seed, task, phase, step) if isinstance(v, Tensor)), None)
+    seed, task, phase, step = (
+        torch.as_tensor(v, dtype=torch.int64, device=device) for v in (seed, task, phase, step)
+    )
+    counter = (torch.full_like(task, int(purpose)), task, phase, step)
+    words = philox(counter, (seed & _MASK, (seed >> 32) & _MASK))
+    return torch.stack(torch.broadcast_tensors(words[0], words[1]), dim=-1)
+
+
+def bits(key: Tensor, n: int, lane: int = 0) -> Tensor:
+    """n words of 32 bits for each key: int64 (..., n)."""
+    block = torch.arange(-(-n // 4), dtype=torch.int64, device=key.device)
+    zero = torch.zeros_like(block)
+    words = philox((block, zero + lane, zero, zero), (key[..., 0:1], key[..., 1:2]))
+    return torch.stack(words, dim=-1).flatten(-2)[..., :n]
+
+
+def uniform(key: Tensor, shape: Sequence[int], lane: int = 0) -> Tensor:
+    """Numbers in [0, 1) with 24 bits each: float32 (..., *shape), exact in every wider type."""
+    words = bits(key, math.prod(shape), lane) >> 8
+    out: Tensor = (words.to(torch.float32) * 2.0**-24).unflatten(-1, tuple(shape))
+    return out
+
+
+def integers(key: Tensor, shape: Sequence[int], high: int | Tensor, lane: int = 0) -> Tensor:
+    """Integers in [0, high), int64 (..., *shape); high below 2^31, 0 gives 0.
+
+    `high` broadcasts against the result. A value's probability is off by at most 2^-32.
+    """
+    out: Tensor = (bits(key, math.prod(shape), lane).unflatten(-1, tuple(shape)) * high) >> 32
+    return out
+
+
+def scores(key: Tensor, n: int, lane: int = 0) -> Tensor:
+    """n random sort keys of 62 bits: int64 (..., n). Sorting by them is a random permutation."""
+    words = bits(key, 2 * n, lane)
+    return ((words[..., 0::2] >> 1) << 31) | (words[..., 1::2] >> 1)
+
+
+def permutation(key: Tensor, n: int, lane: int = 0) -> Tensor:
+    """A permutation of 0 .. n-1 for each key: int64 (..., n)."""
+    return torch.argsort(scores(key, n, lane), dim=-1, stable=True)

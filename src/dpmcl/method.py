@@ -1,0 +1,104 @@
+"""The contract of a method: hyper-parameters, and the phases of a task.
+
+A method is a frozen dataclass. Its `phases` say, for one task, how many updates there are, which
+batches each draws, and what an update does: a pure function of one replica's state and those
+batches. The engine maps it over replicas. A method's file reads like the paper's box.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from torch import Tensor
+
+from dpmcl import optim
+from dpmcl.batch import Batch
+from dpmcl.memory import Policy
+from dpmcl.model import Model, Theta
+from dpmcl.optim import Optimiser
+from dpmcl.sampling import Draw
+from dpmcl.settings import Positive, Rate, Settings
+
+
+class State(NamedTuple):
+    """What one replica carries from update to update.
+
+    theta: parameters by part. optimiser: theta's optimiser state, kept for the life of the run.
+    extra: whatever else a method keeps (a tree of tensors whose shapes never change).
+    """
+
+    theta: Theta
+    optimiser: Any
+    extra: Any
+
+
+Update = Callable[[State, Mapping[str, Batch], Tensor], State]
+"""update(state, batches, keys) -> state, for one replica; keys is int64 (phase.keys, 2)."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A run of equal updates within a task.
+
+    updates: how many. draws: the batches of each update, by name. update: the rule.
+    keys: how many random keys an update needs (one for each set of dropout masks).
+    """
+
+    name: str
+    updates: int
+    draws: Mapping[str, Draw]
+    update: Update
+    keys: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(Settings, ABC):
+    """Settings that every method has; a spec's [training] sets them for all.
+
+    optimiser: "adagrad", "sgd", "adam", or a table of a name and options. lr: learning rate.
+    batch: rows a batch. updates: N, updates a task. memory: the length of D_P, in rows.
+    memory_policy: "reservoir" (uniform over all rows seen) or "resample" (favours new rows).
+    reset_at_task: whether the optimiser's state starts anew at each task.
+    """
+
+    stores: ClassVar[Literal["never", "before", "after"]] = "never"
+    """When the new task's training rows are offered to D_P: before its phases, or after them."""
+
+    restarts: ClassVar[bool] = False
+    """Whether each task starts from the initial weights again."""
+
+    optimiser: str | dict[str, Any] = "adagrad"
+    lr: Rate = 1e-2
+    batch: Positive = 32
+    updates: Positive = 300
+    memory: Positive = 20000
+    memory_policy: Policy = "reservoir"
+    reset_at_task: bool = False
+    rule: Optimiser = field(init=False, repr=False, compare=False, default=optim.Adagrad())
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "rule", optim.build(self.optimiser, self.lr))
+
+    @classmethod
+    def names(cls) -> list[str]:
+        return [f.name for f in fields(cls) if f.init]
+
+    @classmethod
+    def own_names(cls) -> list[str]:
+        """The settings that this method has beyond those of every method."""
+        return [key for key in cls.names() if key not in Method.names()]
+
+    @abstractmethod
+    def phases(self, model: Model, task: int) -> Sequence[Phase]:
+        """The phases of task number `task` (from 0), in order."""
+
+    def start(self, theta: Theta) -> State:
+        """One replica's state before the first task."""
+        return State(theta, self.rule.init(theta), {})
+
+    def descend(self, state: State, grads: Theta) -> State:
+        """One step of theta's optimiser."""
+        theta, optimiser = self.rule.step(state.theta, grads, state.optimiser)
+        return state._replace(theta=theta, optimiser=optimiser)

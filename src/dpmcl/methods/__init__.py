@@ -1,0 +1,1 @@
+"""Learning methods, one a file, found by file name. A file sets `plugin` to its class."""

@@ -1,0 +1,129 @@
+"""DPMCL (Algorithm 1, appendix B.4): generalise, look ahead, and mind what was learned."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dpmcl.batch import Batch, join, weighted_mean
+from dpmcl.gradient import gradient
+from dpmcl.method import Method, Phase, State
+from dpmcl.model import Model, Parameters
+from dpmcl.sampling import Draw
+from dpmcl.settings import NonNegative, Positive
+from dpmcl.tree import tree_map
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPMCL(Method):
+    """Dynamic programming-based meta continual learning, the paper's method.
+
+    kappa iterations a task (None: N, `updates`). Each draws b_N from the new task and b_P from
+    the memory D_P, b_PN = b_P u b_N, and does (Algorithm 1):
+
+    1. generalisation: one step of theta_1, theta_2 on J_N(b_N);
+    2. theta_B := theta_2, then zeta steps of theta_B on J_PN(b_PN), theta_1 fixed; then
+       one step of theta_1, theta_2 on J_P + (J_PN - J_PN(theta_B)).
+
+    third_term, how J_PN - J_PN(theta_B) is differentiated (the paper does not say):
+
+    - "constant": theta_B is a constant for theta_2; theta_1 receives both gradients. What a direct
+      implementation of the printed networks gives;
+    - "first": the gradient at theta_B is also applied to theta_2, as if theta_B moved with it one
+      to one; zeta = 0 is then no third term;
+    - "exact": through the zeta updates, to theta_1 and theta_2;
+    - "off": J_P alone.
+
+    step: "alternating" (Algorithm 1), or "joint" (equation 5: one step on the sum of all terms).
+    buffer_state: theta_B's optimiser state, "fresh" or "copied" from theta_2's.
+
+    Deviations: the features h(b_PN; theta_1) are computed once for step 2, so its zeta + 1 costs
+    share one dropout mask. D_N enters D_P after the task, as printed. At the first task D_P is
+    empty, so J_P = 0 and b_PN = b_N.
+    """
+
+    stores = "after"
+
+    kappa: Positive | None = None
+    zeta: NonNegative = 5
+    third_term: Literal["constant", "first", "exact", "off"] = "constant"
+    step: Literal["alternating", "joint"] = "alternating"
+    buffer_state: Literal["fresh", "copied"] = "fresh"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kappa is None:
+            object.__setattr__(self, "kappa", self.updates)
+
+    def phases(self, model: Model, task: int) -> Sequence[Phase]:
+        draws = {"new": Draw("new", self.batch), "past": Draw("memory", self.batch)}
+        assert self.kappa is not None
+
+        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            b_N, b_P = batches["new"], batches["past"]
+            if self.step == "alternating":
+                state = self._generalise(model, state, b_N, key[0])
+            return self._mind_the_past(model, state, b_N, b_P, key[1])
+
+        return [Phase("iterate", self.kappa, draws, update, keys=2)]
+
+    def _generalise(self, model: Model, state: State, b_N: Batch, key: Tensor) -> State:
+        """Step 1: theta_1, theta_2 one step on J_N."""
+        grads, _ = gradient(model.cost)(state.theta, b_N, key)
+        return self.descend(state, grads)
+
+    def _mind_the_past(
+        self, model: Model, state: State, b_N: Batch, b_P: Batch, key: Tensor
+    ) -> State:
+        """Step 2: theta_B ahead by zeta steps, then theta_1, theta_2 one step on all the rest."""
+        theta_1, theta_2 = state.theta["representation"], state.theta["prediction"]
+        b_PN = join(b_P, b_N)
+        past = b_P.x.shape[0]
+
+        def h(theta_1: Parameters) -> Tensor:
+            return model.features(theta_1, b_PN.x, key)
+
+        def losses(theta: Parameters, features: Tensor) -> Tensor:
+            return model.losses(model.outputs(theta, features, key), b_PN.y)
+
+        def J_PN(theta: Parameters, features: Tensor) -> Tensor:
+            return weighted_mean(losses(theta, features), b_PN.w)
+
+        def look_ahead(theta_2: Parameters, features: Tensor) -> Parameters:
+            theta_B, buffer = theta_2, state.optimiser["prediction"]
+            if self.buffer_state == "fresh":
+                buffer = self.rule.init(theta_2)
+            for _ in range(self.zeta):
+                grads, _ = gradient(J_PN)(theta_B, features)
+                theta_B, buffer = self.rule.step(theta_B, grads, buffer)
+            return theta_B
+
+        features, pull_back = torch.func.vjp(h, theta_1)  # type: ignore[misc]
+        ahead = None
+        if self.third_term in ("constant", "first"):
+            ahead = tree_map(torch.Tensor.detach, look_ahead(theta_2, features))
+
+        def cost(theta_2: Parameters, features: Tensor) -> Tensor:
+            each = losses(theta_2, features)
+            total = weighted_mean(each[:past], b_PN.w[:past])  # J_P
+            if self.step == "joint":
+                total = total + weighted_mean(each[past:], b_PN.w[past:])  # J_N
+            if self.third_term == "off":
+                return total
+            if ahead is None:
+                theta_B = look_ahead(theta_2, features)
+            elif self.third_term == "first":
+                # theta_2 + (theta_B - theta_2): the value of theta_B, the derivative of theta_2.
+                theta_B = tree_map(lambda a, b: a + (b - a.detach()), theta_2, ahead)
+            else:
+                theta_B = ahead
+            return total + (weighted_mean(each, b_PN.w) - J_PN(theta_B, features))
+
+        (grads_2, features_grad), _ = gradient(cost, argnums=(0, 1))(theta_2, features)
+        (grads_1,) = pull_back(features_grad)
+        return self.descend(state, {"representation": grads_1, "prediction": grads_2})
+
+
+plugin = DPMCL

@@ -1,0 +1,34 @@
+"""Experience replay (appendix B.5): train on batches from all tasks seen, the new one included."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from dpmcl.batch import Batch
+from dpmcl.gradient import gradient
+from dpmcl.method import Method, Phase, State
+from dpmcl.model import Model
+from dpmcl.sampling import Draw
+
+
+@dataclass(frozen=True, kw_only=True)
+class ER(Method):
+    """Experience replay: trains on a memory that holds the new task as well as the old ones.
+
+    D_N is appended to D_PN, then N updates, each one step of theta on J_PN(b_PN); b_PN is drawn
+    from D_PN. Source: appendix B.5, algorithm "Experience Replay".
+    """
+
+    stores = "before"
+
+    def phases(self, model: Model, task: int) -> Sequence[Phase]:
+        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            b_PN = batches["replay"]
+            grads, _ = gradient(model.cost)(state.theta, b_PN, key[0])
+            return self.descend(state, grads)
+
+        return [Phase("replay", self.updates, {"replay": Draw("memory", self.batch)}, update)]
+
+
+plugin = ER

@@ -1,0 +1,40 @@
+"""Joint training: what could be had if nothing had to be kept in a memory, the bound to beat."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from dpmcl.batch import Batch
+from dpmcl.gradient import gradient
+from dpmcl.method import Method, Phase, State
+from dpmcl.model import Model
+from dpmcl.sampling import Draw
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joint(Method):
+    """Trains on all rows of all tasks seen, anew from the initial weights at each task.
+
+    Not in the paper: the bound that the others are compared with. Each update is one step of
+    theta on the cost of a batch drawn from every training row of the tasks seen.
+
+    budget: "seen", N updates for each task seen so far (k N at the k-th task), so that a row gets
+    as much training as a learner of the stream would give it; "task", N updates at every task.
+    """
+
+    restarts = True
+
+    budget: Literal["seen", "task"] = "seen"
+
+    def phases(self, model: Model, task: int) -> Sequence[Phase]:
+        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            grads, _ = gradient(model.cost)(state.theta, batches["all"], key[0])
+            return self.descend(state, grads)
+
+        updates = self.updates * (task + 1 if self.budget == "seen" else 1)
+        return [Phase("train", updates, {"all": Draw("all", self.batch)}, update)]
+
+
+plugin = Joint

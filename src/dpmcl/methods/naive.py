@@ -1,0 +1,32 @@
+"""Naive (appendix B.5): train on the new task alone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from dpmcl.batch import Batch
+from dpmcl.gradient import gradient
+from dpmcl.method import Method, Phase, State
+from dpmcl.model import Model
+from dpmcl.sampling import Draw
+
+
+@dataclass(frozen=True, kw_only=True)
+class Naive(Method):
+    """Trains on the new task alone, and forgets.
+
+    N updates a task, each one step of theta on J_N(b_N); b_N is drawn from the new task's
+    training rows. No memory. Source: appendix B.5, algorithm "Naive".
+    """
+
+    def phases(self, model: Model, task: int) -> Sequence[Phase]:
+        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            b_N = batches["new"]
+            grads, _ = gradient(model.cost)(state.theta, b_N, key[0])
+            return self.descend(state, grads)
+
+        return [Phase("train", self.updates, {"new": Draw("new", self.batch)}, update)]
+
+
+plugin = Naive

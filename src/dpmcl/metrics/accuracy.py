@@ -1,0 +1,14 @@
+"""Average accuracy after the last task."""
+
+import numpy as np
+
+from dpmcl.evaluation import Errors
+from dpmcl.metrics.cme import cme
+
+
+def accuracy(errors: Errors) -> np.ndarray:
+    """Average accuracy after the last task, 1 - CME: (replicas,). Meant for classification."""
+    return 1 - cme(errors)
+
+
+plugin = accuracy

@@ -1,0 +1,35 @@
+"""The contract of a network: settings that make h and g for a stream's shapes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from dpmcl.exceptions import ModelError
+from dpmcl.settings import Positive, Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkSettings(Settings):
+    """What every network of the package has. hidden: width of the hidden layers."""
+
+    hidden: Positive = 100
+
+    def build(self, shape: Sequence[int], outputs: int) -> tuple[nn.Module, nn.Module]:
+        """(representation, prediction), newly initialised.
+
+        shape: of one input, without the row dimension. outputs: width of the prediction's output.
+        Raises ModelError where the shape does not suit the network.
+        """
+        raise NotImplementedError
+
+
+def image_shape(name: str, shape: Sequence[int]) -> tuple[int, int, int]:
+    """(channels, height, width) of an image input, or a ModelError."""
+    if len(shape) != 3:
+        raise ModelError(
+            f"Network '{name}' takes images (channels, height, width), got inputs of shape "
+            f"{tuple(shape)}; use network = 'mlp'."
+        )
+    channels, height, width = shape
+    return channels, height, width

@@ -1,0 +1,65 @@
+"""Methods, streams, networks and metrics are found, not registered.
+
+One thing a file, found by its file name in the package's own folder; a third party adds one by an
+entry point in the group `dpmcl.methods` (`dpmcl.streams`, `dpmcl.networks`, `dpmcl.metrics`), or
+names it as `my_package.module:Name`. Nothing is imported before it is asked for.
+"""
+
+import importlib
+import importlib.metadata
+import pkgutil
+from types import ModuleType
+from typing import Any
+
+from dpmcl.exceptions import SpecError, unknown
+
+KINDS = {"method": "methods", "stream": "streams", "network": "networks", "metric": "metrics"}
+
+
+def names(kind: str) -> list[str]:
+    """All names of a kind ("method", "stream", "network", "metric"), sorted."""
+    return sorted({*_own(kind), *_entry_points(kind)})
+
+
+def find(kind: str, name: str) -> Any:
+    """What a name stands for: the class or function that the file declares as its `plugin`.
+
+    Raises SpecError when nobody has that name, or when `module:Name` cannot be imported.
+    """
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise SpecError(f"{kind} '{name}' cannot be imported: {error}.") from None
+    if name in _own(kind):
+        return _plugin(importlib.import_module(f"dpmcl.{KINDS[kind]}.{name}"))
+    entry_points = _entry_points(kind)
+    if name in entry_points:
+        found = entry_points[name].load()
+        return _plugin(found) if isinstance(found, ModuleType) else found
+    raise unknown(kind, name, names(kind), "`dpmcl list` shows all.")
+
+
+def summary(kind: str, name: str) -> str:
+    """The first sentence of its documentation."""
+    return (find(kind, name).__doc__ or "").strip().split("\n")[0]
+
+
+def _own(kind: str) -> list[str]:
+    folder = importlib.import_module(f"dpmcl.{KINDS[kind]}").__path__
+    return [m.name for m in pkgutil.iter_modules(folder) if not m.name.startswith("_")]
+
+
+def _entry_points(kind: str) -> dict[str, importlib.metadata.EntryPoint]:
+    return {e.name: e for e in importlib.metadata.entry_points(group=f"dpmcl.{KINDS[kind]}")}
+
+
+def _plugin(module: ModuleType) -> Any:
+    """A module's `plugin`: the one thing that its file is about."""
+    try:
+        return module.plugin
+    except AttributeError:
+        raise SpecError(
+            f"{module.__name__} declares no `plugin`; name its class or function so."
+        ) from None

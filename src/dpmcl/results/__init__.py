@@ -1,0 +1,1 @@
+"""What a study leaves behind: records, the run folder, tables and figures."""

@@ -1,0 +1,50 @@
+"""Files that appear whole or not at all."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from dpmcl.exceptions import FolderError
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """A temporary file to write; it takes `path`'s place when the block ends well.
+
+    Raises FolderError where the folder cannot be written; what stood at `path` stays then.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(
+            prefix=f".{path.stem}.", suffix=path.suffix, dir=path.parent
+        )
+        os.close(handle)
+    except OSError as error:
+        raise FolderError(_line(path, error)) from None
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
+        temporary.replace(path)
+    except OSError as error:
+        raise FolderError(_line(path, error)) from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file whole or not at all."""
+    with atomic(path) as temporary:
+        temporary.write_text(text, "utf-8")
+
+
+def _line(path: Path, error: OSError) -> str:
+    reason = error.strerror or str(error)
+    return f"{path} cannot be written ({reason}); choose another folder with --out."

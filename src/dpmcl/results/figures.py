@@ -1,0 +1,88 @@
+"""Figures of a study: errors against tasks."""
+
+import itertools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpmcl.evaluation import Errors
+from dpmcl.exceptions import DpmclError, SpecError
+from dpmcl.metrics.cme import cme
+from dpmcl.metrics.nte import nte
+from dpmcl.results.atomic import atomic
+from dpmcl.results.record import Record
+from dpmcl.results.store import StreamInfo
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, told apart by colour-blind readers; markers and dashes tell them apart
+# in grey.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_DASHES = ("-", "--", "-.", ":")
+
+
+def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.0) -> "Figure":
+    """CME and NTE against tasks seen: the mean over seeds, a band of one standard error each side.
+
+    smooth: standard deviation, in tasks, of a Gaussian filter on each line (the paper's Figure 2
+    uses 2); 0 for none. Raises DpmclError where matplotlib is not installed.
+    """
+    if smooth < 0:
+        raise SpecError(f"smooth must be at least 0, got {smooth}.")
+    if not records:
+        raise DpmclError("There are no results to draw yet; `dpmcl run` makes some.")
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+        from scipy.ndimage import gaussian_filter1d
+    except ImportError:
+        raise DpmclError("Figures need matplotlib and scipy: pip install 'dpmcl[plot]'.") from None
+
+    def line(measure: Callable[..., np.ndarray], errors: Errors) -> tuple[np.ndarray, np.ndarray]:
+        values = np.stack([measure(errors, after=k) for k in range(errors.tasks)], 1)
+        n = len(values)
+        error = values.std(0, ddof=1) / np.sqrt(n) if n > 1 else np.zeros(values.shape[1])
+        pair = (values.mean(0), error)
+        return tuple(gaussian_filter1d(v, smooth) for v in pair) if smooth else pair
+
+    figure = Figure(figsize=(9.0, 3.6), layout="constrained")
+    axes: Any = figure.subplots(1, 2, sharey=True)
+    unit = "error" if stream.kind == "classification" else "mean squared error"
+    panels = ((cme, "CME: error on all tasks seen"), (nte, "NTE: error on the newest task"))
+    for ax, (measure, title) in zip(axes, panels, strict=True):
+        styles = itertools.cycle(zip(_COLOURS, _MARKERS, itertools.cycle(_DASHES), strict=False))
+        for (name, record), (colour, marker, dashes) in zip(records.items(), styles, strict=False):
+            middle, error = line(measure, record.test)
+            x = np.arange(1, len(middle) + 1)
+            every = max(1, len(x) // 10)
+            ax.plot(x, middle, dashes, color=colour, marker=marker, markersize=4,
+                    markevery=every, linewidth=1.5, label=name)  # fmt: skip
+            ax.fill_between(x, middle - error, middle + error, color=colour, alpha=0.2, linewidth=0)
+        ax.set_title(title, fontsize=10)
+        ax.set_xlabel("tasks seen")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.grid(alpha=0.25, linewidth=0.5)
+        ax.spines[["top", "right"]].set_visible(False)
+        if stream.kind == "regression":
+            ax.set_yscale("log")
+        else:
+            ax.set_ylim(-0.03, 1.03)
+    axes[0].set_ylabel(unit)
+    axes[1].legend(frameon=False, fontsize=9, loc="best")
+    seeds = sorted({len(record.test.seeds) for record in records.values()})
+    count = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    band = ", band: one standard error" if seeds[-1] > 1 else ""
+    note = f", smoothed over {smooth:g} tasks" if smooth else ""
+    plural = "" if count == "1" else "s"
+    figure.suptitle(f"{stream.name}, {count} replica{plural}{band}{note}", fontsize=11)
+    return figure
+
+
+def save(figure: "Figure", path: Path) -> None:
+    """Writes a figure whole or not at all; the suffix says the format (png, svg, pdf)."""
+    with atomic(path) as temporary:
+        figure.savefig(temporary, format=path.suffix.lstrip("."), dpi=150)

@@ -1,0 +1,157 @@
+"""The table of a study: one row a method, means and standard errors over seeds."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from dpmcl import plugins
+from dpmcl.metrics.accuracy import accuracy
+from dpmcl.metrics.cme import cme
+from dpmcl.metrics.forgetting import forgetting
+from dpmcl.metrics.nte import nte
+from dpmcl.metrics.nte_path import nte_path
+from dpmcl.results.record import Record
+from dpmcl.results.store import StreamInfo
+
+Format = Literal["text", "json", "csv", "markdown", "latex"]
+Row = dict[str, Any]
+
+
+def mean(values: np.ndarray) -> float | None:
+    """The mean over replicas; None where a value is missing."""
+    return _number(values.mean())
+
+
+def standard_error(values: np.ndarray) -> float | None:
+    """The standard error of the mean, ddof 1 (section 4 of the paper); None for one replica."""
+    return _number(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else None
+
+
+def rows(
+    records: Mapping[str, Record], stream: StreamInfo, metrics: Sequence[str] = ()
+) -> list[Row]:
+    """One row a method.
+
+    metrics: names of further metrics to add, each as NAME_mean and NAME_se. Errors are 1 - accuracy
+    for classification (accuracy is None for regression), mean squared errors for regression.
+    Work is per replica, the mean where replicas differ.
+    """
+    out = []
+    for name, record in records.items():
+        errors = record.test
+        work = [record.work[seed] for seed in errors.seeds if seed in record.work]
+        row: Row = {
+            "stream": stream.name,
+            "method": name,
+            "replicas": len(errors.seeds),
+            "cme_mean": mean(cme(errors)),
+            "cme_se": standard_error(cme(errors)),
+            "nte_mean": mean(nte(errors)),
+            "nte_se": standard_error(nte(errors)),
+            "nte_path_mean": mean(nte_path(errors)),
+            "accuracy_mean": mean(accuracy(errors)) if stream.kind == "classification" else None,
+            "forgetting_mean": mean(forgetting(errors)),
+            "gradient_evaluations": _whole([w.gradient_evaluations for w in work]),
+            "rows_backpropagated": _whole([w.rows_backpropagated for w in work]),
+        }
+        for metric in metrics:
+            values = plugins.find("metric", metric)(errors)
+            row[f"{metric}_mean"], row[f"{metric}_se"] = mean(values), standard_error(values)
+        out.append(row)
+    return out
+
+
+def render(rows: Sequence[Row], style: Format) -> str:
+    """The rows in a format; json, csv have every digit, the others three decimals."""
+    if style == "json":
+        return json.dumps(list(rows), indent=1, allow_nan=False)
+    if style == "csv":
+        out = io.StringIO()
+        writer = csv.DictWriter(out, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return out.getvalue().rstrip("\n")
+    header, body = _cells(rows)
+    if style == "markdown":
+        rule = ["---", "---", *["--:"] * (len(header) - 2)]
+        return "\n".join("| " + " | ".join(line) + " |" for line in [header, rule, *body])
+    if style == "latex":
+        lines = [" & ".join(map(_latex, line)) + r" \\" for line in [header, *body]]
+        columns = "ll" + "r" * (len(header) - 2)
+        top = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", lines[0], r"\hline"]
+        return "\n".join([*top, *lines[1:], r"\hline", r"\end{tabular}"])
+    return _text(header, body)
+
+
+def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    header = ["stream", "method", "replicas", "CME", "NTE", "NTE path", "accuracy", "forgetting"]
+    known = {
+        "cme_mean", "cme_se", "nte_mean", "nte_se", "nte_path_mean", "accuracy_mean",
+        "forgetting_mean",
+    }  # fmt: skip
+    extra = [
+        key.removesuffix("_mean")
+        for key in (rows[0] if rows else {})
+        if key.endswith("_mean") and key not in known
+    ]
+    body = [
+        [
+            row["stream"],
+            row["method"],
+            str(row["replicas"]),
+            _pair(row["cme_mean"], row["cme_se"]),
+            _pair(row["nte_mean"], row["nte_se"]),
+            _decimal(row["nte_path_mean"]),
+            _decimal(row["accuracy_mean"]),
+            _decimal(row["forgetting_mean"]),
+            *(_pair(row[f"{name}_mean"], row[f"{name}_se"]) for name in extra),
+            _count(row["gradient_evaluations"]),
+            _count(row["rows_backpropagated"]),
+        ]
+        for row in rows
+    ]
+    return [*header, *extra, "gradients", "rows"], body
+
+
+def _text(header: list[str], body: list[list[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        left = [c.ljust(w) for c, w in zip(cells[:2], widths[:2], strict=True)]
+        right = [c.rjust(w) for c, w in zip(cells[2:], widths[2:], strict=True)]
+        return "  ".join([*left, *right]).rstrip()
+
+    rule = "  ".join("-" * w for w in widths)
+    return "\n".join([line(header), rule, *map(line, body)])
+
+
+def _latex(cell: str) -> str:
+    return cell.replace("_", r"\_").replace("%", r"\%").replace("&", r"\&")
+
+
+def _pair(value: float | None, error: float | None) -> str:
+    return _decimal(value) + (f" ({_decimal(error)})" if error is not None else "")
+
+
+def _decimal(value: float | None) -> str:
+    """Three decimals, or two digits and an exponent where three decimals would say nothing."""
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if value == 0 or 5e-4 <= abs(value) < 1e4 else f"{value:.1e}"
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _whole(values: Sequence[int]) -> int | None:
+    return round(sum(values) / len(values)) if values else None

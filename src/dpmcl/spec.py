@@ -1,0 +1,241 @@
+"""A spec: everything that decides the numbers of a study, in one TOML file.
+
+    replicas = 50
+    seed = 0
+    stream = "mnist"        # short for a table with only a name
+    [training]              # for every method; a method's own table overrides it
+    optimiser = "adagrad"
+    lr = 1e-2
+    [methods.er]            # the methods to run, in this order
+    [methods.dpmcl]
+    zeta = 5
+
+`methods = ["naive", "er"]` is short for empty tables. A list beside tables is not TOML, strictly;
+it is read all the same: the list says what runs, the tables say how.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from dpmcl import plugins
+from dpmcl.engine import DeviceName, EngineName
+from dpmcl.evaluation import Evaluation
+from dpmcl.exceptions import SpecError, unknown
+from dpmcl.method import Method
+from dpmcl.network import NetworkSettings
+from dpmcl.settings import NonNegative, Positive, Settings
+from dpmcl.stream import StreamSettings
+
+Table = dict[str, Any]
+_METHOD_TABLE = re.compile(r"^(\s*\[\s*)methods(\s*\.)", re.MULTILINE)
+_TABLES_BESIDE_LIST = "methods beside a list"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec(Settings):
+    """A checked spec; complete when written out (`to_table`).
+
+    replicas: seeded runs of each method; their seeds are seed, seed + 1, ... dtype: of parameters
+    and inputs. engine, device: how it is computed; recorded, and not part of what a folder's runs
+    must share. stream, network: whose names are the plugins'. methods: by name, in order.
+    """
+
+    replicas: Positive = 10
+    seed: NonNegative = 0
+    dtype: Literal["float32", "float64"] = "float32"
+    engine: EngineName = "auto"
+    device: DeviceName = "auto"
+    stream_name: str
+    stream: StreamSettings
+    network_name: str
+    network: NetworkSettings
+    evaluation: Evaluation
+    training: dict[str, Any] = field(default_factory=dict)
+    methods: dict[str, Any]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seed of each replica."""
+        return tuple(range(self.seed, self.seed + self.replicas))
+
+    @classmethod
+    def parse(cls, table: Mapping[str, Any]) -> Self:
+        """Checks a table as it comes from TOML. Raises SpecError for whatever is wrong with it."""
+        table = normalised(table)
+        top = ("replicas", "seed", "dtype", "engine", "device")
+        known = [*top, "stream", "network", "training", "evaluation", "methods"]
+        for key in table:
+            if key not in known:
+                raise unknown("setting", key, known, f"A spec has: {', '.join(known)}.")
+        if "stream" not in table:
+            raise SpecError(
+                "A spec needs a stream, as in stream = 'digits'; `dpmcl list` shows all."
+            )
+        if not table.get("methods"):
+            raise SpecError("A spec needs at least one method; `dpmcl list` shows all.")
+        stream_name, stream = _plugin("stream", table["stream"])
+        network_name, network = _plugin("network", table.get("network", {"name": stream.network}))
+        common = dict(table.get("training", {}))
+        for key in common:
+            if key not in Method.names():
+                raise unknown("setting", key, Method.names(), f"[training] has: "
+                              f"{', '.join(Method.names())}.")  # fmt: skip
+        methods = {
+            name: plugins.find("method", name).from_table(
+                {**common, **own}, f"[training] or [methods.{name}]"
+            )
+            for name, own in table["methods"].items()
+        }
+        return cls(
+            **{key: table[key] for key in top if key in table},
+            stream_name=stream_name,
+            stream=stream,
+            network_name=network_name,
+            network=network,
+            evaluation=Evaluation.from_table(table.get("evaluation", {}), "[evaluation]"),
+            training=common,
+            methods=methods,
+        )
+
+    def to_table(self) -> Table:
+        """The spec with every setting, defaults included, as a table that `parse` reads."""
+        defaults = {f: v for f, v in _Defaults().to_table().items() if f in Method.names()}
+        training = {**defaults, **self.training}
+        methods = {}
+        for name, method in self.methods.items():
+            own = method.own_names()
+            methods[name] = {
+                k: v for k, v in method.to_table().items() if k in own or v != training[k]
+            }
+        return {
+            "replicas": self.replicas,
+            "seed": self.seed,
+            "dtype": self.dtype,
+            "engine": self.engine,
+            "device": self.device,
+            "stream": {"name": self.stream_name, **self.stream.to_table()},
+            "network": {"name": self.network_name, **self.network.to_table()},
+            "training": training,
+            "evaluation": self.evaluation.to_table(),
+            "methods": methods,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Defaults(Method):
+    """Only there for the defaults that all methods share."""
+
+    def phases(self, model: Any, task: int) -> Sequence[Any]:
+        return ()
+
+
+def read(text: str, where: str) -> Table:
+    """The table of a TOML text. Raises SpecError with the line where it is broken."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        beside = _METHOD_TABLE.sub(rf'\1"{_TABLES_BESIDE_LIST}"\2', text)
+        try:
+            table = tomllib.loads(beside)
+        except tomllib.TOMLDecodeError:
+            raise SpecError(f"{where} must be TOML: {error}.") from None
+        tables = table.pop(_TABLES_BESIDE_LIST, {})
+        listed = table.get("methods", [])
+        for name in tables:
+            if name not in listed:
+                raise SpecError(
+                    f"{where} has a table [methods.{name}], and does not list '{name}' in methods."
+                ) from None
+        table["methods"] = {name: tables.get(name, {}) for name in listed}
+        return table
+
+
+def normalised(table: Mapping[str, Any]) -> Table:
+    """The short forms written out: a name for a table, a list of methods for their tables."""
+    out = dict(table)
+    for key in ("stream", "network"):
+        if isinstance(out.get(key), str):
+            out[key] = {"name": out[key]}
+    methods = out.get("methods", {})
+    if isinstance(methods, str):
+        methods = [methods]
+    if isinstance(methods, list | tuple):
+        methods = {name: {} for name in methods}
+    out["methods"] = methods
+    for key in ("stream", "network", "training", "evaluation", "methods"):
+        if key in out and not isinstance(out[key], Mapping):
+            raise SpecError(f"[{key}] must be a table, got {out[key]!r}.")
+    for name, own in out["methods"].items():
+        if not isinstance(own, Mapping):
+            raise SpecError(f"[methods.{name}] must be a table, got {own!r}.")
+    return out
+
+
+def override(table: Mapping[str, Any], assignment: str) -> Table:
+    """A table with one entry set, from "training.lr=0.01".
+
+    The left side is a TOML key, the right side a TOML value or else a plain string.
+    """
+    path, equals, value = assignment.partition("=")
+    try:
+        if not (path.strip() and equals):
+            raise ValueError
+        nested = _assigned(path.strip(), value.strip())
+    except ValueError:
+        raise SpecError(
+            f"--set takes KEY=VALUE, as in training.lr=0.01, got '{assignment}'."
+        ) from None
+    return _changed(table, nested)
+
+
+def assign(table: Mapping[str, Any], path: str, value: Any) -> Table:
+    """A table with the entry of a dotted path set to a value."""
+    try:
+        nested: Any = tomllib.loads(f"{path} = 0")
+    except tomllib.TOMLDecodeError:
+        raise SpecError(f"A setting's name is dotted, as in training.lr, got '{path}'.") from None
+    inner = nested
+    while isinstance(next(iter(inner.values())), dict):
+        inner = next(iter(inner.values()))
+    inner[next(iter(inner))] = value
+    return _changed(table, nested)
+
+
+def _changed(table: Mapping[str, Any], nested: Table) -> Table:
+    out = normalised(table)
+    changed = nested.get("methods")
+    for name in changed if isinstance(changed, dict) else ():
+        if name not in out["methods"]:
+            plugins.find("method", name)
+            raise SpecError(
+                f"methods.{name} is set, and '{name}' is not among the methods of this run; "
+                f"add it with --method {name}."
+            )
+    return _merged(out, nested)
+
+
+def _assigned(path: str, value: str) -> Table:
+    try:
+        return tomllib.loads(f"{path} = {value}")
+    except tomllib.TOMLDecodeError:
+        quoted = value.replace("\\", "\\\\").replace('"', '\\"')
+        return tomllib.loads(f'{path} = "{quoted}"')
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
+    out = dict(base)
+    for key, value in changes.items():
+        both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
+        out[key] = _merged(out[key], value) if both else value
+    return out
+
+
+def _plugin(kind: str, table: Mapping[str, Any]) -> tuple[str, Any]:
+    options = dict(table)
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise SpecError(f"[{kind}] needs a name, as in {kind} = '...'; `dpmcl list` shows all.")
+    return name, plugins.find(kind, name).from_table(options, f"{kind} '{name}':")

@@ -1,0 +1,221 @@
+"""A study: a spec and its folder. Runs what is missing, stores it, and hands back the results."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dpmcl.engine import Engine, choose, device_of
+from dpmcl.environment import describe
+from dpmcl.evaluation import Errors
+from dpmcl.exceptions import DpmclError, FolderError
+from dpmcl.gradient import Work
+from dpmcl.method import Method
+from dpmcl.model import Model, Theta
+from dpmcl.results import figures, store, table
+from dpmcl.results.record import Record, merge
+from dpmcl.results.store import StreamInfo
+from dpmcl.runner import train
+from dpmcl.spec import Spec
+from dpmcl.stream import Splits, Stream, split
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Watch = Callable[[str, int, int], None]
+"""watch(method, done, total): updates of all replicas done, and to be done."""
+
+_FREE = ("replicas", "seed", "device", "engine", "methods")
+"""What runs in one folder may differ in."""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """The results of a study, by method.
+
+    spec: the complete spec as a table. stream: names. records: errors and work.
+    theta: final parameters of the methods trained in this call, replicas first.
+    """
+
+    spec: Mapping[str, Any]
+    stream: StreamInfo
+    records: Mapping[str, Record]
+    theta: Mapping[str, Theta] = field(default_factory=dict)
+
+    @property
+    def errors(self) -> dict[str, Errors]:
+        """Errors on test rows by method: E[replica, after, task]."""
+        return {name: record.test for name, record in self.records.items()}
+
+    def rows(self, metrics: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+        """The table's rows, each a dict of numbers; `metrics` names further ones."""
+        return table.rows(self.records, self.stream, metrics)
+
+    def table(self, style: table.Format = "text") -> str:
+        """The table as text: "text", "json", "csv", "markdown" or "latex"."""
+        return table.render(self.rows(), style)
+
+    def plot(self, path: str | Path | None = None, smooth: float = 0.0) -> "Figure":
+        """CME and NTE against tasks, as a matplotlib figure; also written to `path` if given."""
+        figure = figures.curves(self.records, self.stream, smooth)
+        if path is not None:
+            figures.save(figure, Path(path))
+        return figure
+
+
+def load(folder: Path) -> Result:
+    """The results that a run folder holds. Raises FolderError when it is none."""
+    stored = store.load(folder)
+    return Result(stored.spec, stored.stream, stored.records)
+
+
+def run(spec: Spec, folder: Path | None = None, watch: Watch | None = None) -> Result:
+    """Runs what the folder lacks of a spec, and returns all that it then holds.
+
+    Without a folder everything runs, and nothing is stored. Raises FolderError when the folder
+    holds runs of another spec, and any other DpmclError for what cannot be run.
+    """
+    device = device_of(spec.device)
+    wanted = spec.to_table()
+    before: dict[str, Record] = {}
+    if folder is not None and store.is_run(folder):
+        stored = store.load(folder)
+        _refuse_difference(folder, stored.spec, wanted, spec.stream.places)
+        before = stored.records
+        wanted = _united(stored.spec, wanted, before)
+    missing = {
+        name: tuple(s for s in spec.seeds if name not in before or s not in before[name].test.seeds)
+        for name in spec.methods
+    }
+    records, theta = dict(before), {}
+    groups = sorted({seeds for seeds in missing.values() if seeds}, key=lambda s: (len(s), s))
+    info = None
+    for seeds in groups:
+        stage = _stage(spec, seeds, device)
+        info = _info(spec, stage.stream)
+        if folder is not None:
+            store.save_spec(folder, wanted, info)
+        for name, method in spec.methods.items():
+            if missing[name] != seeds:
+                continue
+            record, theta[name] = _train(name, method, stage, spec, watch)
+            records[name] = merge(records[name], record) if name in records else record
+            if folder is not None:
+                store.save_parameters(folder, name, seeds, theta[name])
+                store.save_records(folder, records)
+                store.add_environment(folder, describe(name, seeds, device, stage.engine.name))
+    if folder is not None:
+        return replace(load(folder), theta=theta)
+    assert info is not None
+    ordered = {name: records[name] for name in spec.methods}
+    return Result(wanted, info, ordered, theta)
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """What the methods of a study share for a set of seeds."""
+
+    seeds: tuple[int, ...]
+    stream: Stream
+    splits: Splits
+    model: Model
+    engine: Engine
+
+
+def _stage(spec: Spec, seeds: tuple[int, ...], device: torch.device) -> _Stage:
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    stream = spec.stream.build(seeds).to(device)
+    splits = split(stream, seeds, spec.stream.split)
+    shape, outputs = stream.x.shape[1:], stream.outputs
+    example = stream.example(dtype)
+    model = Model.build(
+        lambda: spec.network.build(shape, outputs), stream.kind, example, outputs, dtype, device
+    )
+    return _Stage(seeds, stream, splits, model, choose(spec.engine, model, example, len(seeds)))
+
+
+def _train(
+    name: str, method: Method, stage: _Stage, spec: Spec, watch: Watch | None
+) -> tuple[Record, Theta]:
+    def progress(done: int, total: int) -> None:
+        if watch:
+            watch(name, done, total)
+
+    progress(0, 1)
+    outcome = train(
+        method,
+        stage.model,
+        stage.stream,
+        stage.splits,
+        stage.seeds,
+        stage.engine,
+        spec.evaluation,
+        progress,
+    )
+    work = {seed: Work(**vars(outcome.work)) for seed in stage.seeds}
+    return Record(outcome.errors, work), outcome.theta
+
+
+def _info(spec: Spec, stream: Stream) -> StreamInfo:
+    return StreamInfo(spec.stream_name, stream.kind, stream.tasks, stream.classes)
+
+
+def _refuse_difference(
+    folder: Path, old: Mapping[str, Any], new: Mapping[str, Any], places: tuple[str, ...]
+) -> None:
+    """Only methods, seeds and the machine's settings may differ between runs in one folder."""
+    shared = set(old.get("methods", {})) & set(new["methods"])
+    first, second = (_flat(_comparable(t, shared, places)) for t in (old, new))
+    for key in [*second, *first]:
+        if first.get(key) != second.get(key):
+            raise FolderError(
+                f"{folder} holds a run with {key} = {first.get(key, 'nothing')!r}, "
+                f"got {second.get(key, 'nothing')!r}; choose another folder with --out."
+            )
+
+
+def _comparable(
+    table: Mapping[str, Any], methods: set[str], places: tuple[str, ...]
+) -> dict[str, Any]:
+    kept = {key: value for key, value in table.items() if key not in _FREE}
+    kept["stream"] = {k: v for k, v in table.get("stream", {}).items() if k not in places}
+    kept["methods"] = {name: table["methods"][name] for name in sorted(methods)}
+    return kept
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            out.update(_flat(value, f"{prefix}{key}."))
+        else:
+            out[f"{prefix}{key}"] = value
+    return out
+
+
+def _united(
+    old: Mapping[str, Any], new: Mapping[str, Any], records: Mapping[str, Record]
+) -> dict[str, Any]:
+    """The spec of the grown folder: all methods; all seeds, where they are a run of numbers."""
+    seeds = {s for record in records.values() for s in record.test.seeds}
+    seeds |= set(range(new["seed"], new["seed"] + new["replicas"]))
+    out = {**new, "methods": {**old["methods"], **new["methods"]}}
+    if max(seeds) - min(seeds) + 1 == len(seeds):
+        out.update(seed=min(seeds), replicas=len(seeds))
+    return out
+
+
+def figure_path(folder: Path, what: str, suffix: str) -> Path:
+    """Where a run folder keeps a figure."""
+    return folder / "figures" / f"{what}.{suffix}"
+
+
+def draw(result: Result, folder: Path, suffix: str = "png", smooth: float = 0.0) -> Path:
+    """Draws a study's curves into its folder and returns the file."""
+    path = figure_path(folder, "errors", suffix)
+    if not result.records:
+        raise DpmclError(f"{folder} has no results yet; `dpmcl run` makes some.")
+    result.plot(path, smooth)
+    return path
