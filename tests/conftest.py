@@ -1,0 +1,84 @@
+"""Shared by all tests: tiny problems, and the folder of real data."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from dpmcl.engine import Engine, Looped
+from dpmcl.evaluation import Evaluation
+from dpmcl.method import Method
+from dpmcl.model import Model
+from dpmcl.runner import Outcome, train
+from dpmcl.stream import Stream, split
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of image files, $DPMCL_DATA; its tests are skipped where it is not set."""
+    setting = os.environ.get("DPMCL_DATA", "")
+    if setting and Path(setting).is_dir():
+        return Path(setting)
+    reason = f"needs image files: set DPMCL_DATA to their folder (it is '{setting}')"
+    if os.environ.get("CI"):
+        pytest.fail(f"in CI this test must run, and {reason}")
+    pytest.skip(reason)
+
+
+def tiny_stream(tasks: int = 3, rows: int = 30, seed: int = 0) -> Stream:
+    """Two classes a task: well separated clouds of points in the plane, `rows` a class."""
+    generator = torch.Generator().manual_seed(seed)
+    classes = 2 * tasks
+    angle = torch.arange(classes) * (2 * torch.pi / classes)
+    centre = 3 * torch.stack([angle.cos(), angle.sin()], 1)
+    y = torch.arange(classes).repeat_interleave(rows)
+    noise = 0.3 * torch.randn(len(y), 2, generator=generator, dtype=torch.float64)
+    return Stream(
+        name="tiny",
+        kind="classification",
+        x=centre[y].to(torch.float64) + noise,
+        y=y,
+        row=torch.arange(len(y))[None],
+        task=(y // 2)[None],
+        tasks=tuple(f"task {k}" for k in range(tasks)),
+        classes=tuple(f"class {c}" for c in range(classes)),
+        outputs=classes,
+    )
+
+
+def tiny_network(outputs: int = 6, dropout: float = 0.0) -> tuple[nn.Module, nn.Module]:
+    """h: 2 -> 8 -> 8, g: 8 -> 8 -> outputs."""
+    h = nn.Sequential(
+        nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Dropout(dropout)
+    )
+    g = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, outputs))
+    return h, g
+
+
+def tiny_model(stream: Stream, dtype: torch.dtype = torch.float64, dropout: float = 0.0) -> Model:
+    """A model for the tiny stream."""
+    return Model.build(
+        lambda: tiny_network(stream.outputs, dropout),
+        stream.kind,
+        stream.example(dtype),
+        stream.outputs,
+        dtype,
+    )
+
+
+def tiny_run(
+    method: Method,
+    seeds: tuple[int, ...] = (0, 1),
+    engine: Engine | None = None,
+    tasks: int = 3,
+    dtype: torch.dtype = torch.float64,
+    dropout: float = 0.0,
+    evaluation: Evaluation | None = None,
+) -> Outcome:
+    """A method on the tiny stream."""
+    stream = tiny_stream(tasks)
+    splits = split(stream, seeds, (0.6, 0.2, 0.2))
+    model = tiny_model(stream, dtype, dropout)
+    return train(method, model, stream, splits, seeds, engine or Looped(), evaluation)
