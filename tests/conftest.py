@@ -14,6 +14,8 @@ from dpmcl.model import Model
 from dpmcl.runner import Outcome, train
 from dpmcl.stream import Stream, split
 
+torch.set_num_threads(1)  # the problems are tiny, and the tests run in two processes
+
 
 @pytest.fixture(scope="session")
 def data() -> Path:

@@ -1,0 +1,26 @@
+# Two commands do all the set-up: `make run` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: run test lint types clean
+
+run: .venv/.installed
+	$(BIN)/dpmcl run digits
+
+test: .venv/.installed
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+lint: .venv/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/.installed
+	$(BIN)/mypy
+
+.venv/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv
