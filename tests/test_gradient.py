@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from conftest import tiny_model, tiny_stream
 
+from conftest import tiny_model, tiny_stream
 from dpmcl.batch import Batch
 from dpmcl.gradient import Work, count_rows, counting, gradient
 from dpmcl.model import initial

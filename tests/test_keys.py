@@ -117,7 +117,7 @@ def test_a_short_draw_is_the_beginning_of_a_long_one():
 
 def test_words_are_32_bits_wide_and_use_the_top_bit():
     words = keys.bits(key_of(), 1000)
-    assert 0 <= int(words.min())
+    assert int(words.min()) >= 0
     assert 2**31 < int(words.max()) < 2**32
 
 

@@ -249,7 +249,7 @@ def test_override_of_a_method_that_is_not_run():
     with pytest.raises(SpecError, match=r"methods\.naive is set.*--method naive") as caught:
         override(BASE, "methods.naive.lr=0.5")
     one_line(caught.value)
-    with pytest.raises(SpecError, match="No method 'naife'. Did you mean 'naive'") as caught:
+    with pytest.raises(SpecError, match=r"No method 'naife'\. Did you mean 'naive'") as caught:
         override(BASE, "methods.naife.lr=0.5")
     one_line(caught.value)
 

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import random
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,8 +68,13 @@ def parameters(folder: Path, method: str, seed: int) -> dict[str, torch.Tensor]:
     return safetensors.torch.load_file(path)
 
 
-def temporary(folder: Path) -> list[str]:
-    return [name for name in contents(folder) if Path(name).name.startswith(".")]
+def left_over(folder: Path) -> list[str]:
+    """Files that a run folder has no place for, such as temporary ones."""
+    place = re.compile(
+        r"(spec\.toml|errors\.parquet|(work|stream|environment)\.json"
+        r"|parameters/\w+/seed-\d+\.safetensors)"
+    )
+    return [name for name in contents(folder) if not place.fullmatch(name)]
 
 
 def same(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> bool:
@@ -471,7 +477,7 @@ def test_a_folder_grows_by_what_is_missing(change, trained, held, seeds, folder)
         )
         assert parameters(folder, method, seed)
         assert seed in result.records[method].work
-    assert temporary(folder) == []
+    assert left_over(folder) == []
 
 
 def test_a_grown_folder_equals_one_made_at_once(folder, tmp_path):
@@ -558,11 +564,11 @@ def test_a_write_that_fails_harms_nothing(fail, folder, tmp_path):
     was, old = (folder / "errors.parquet").read_bytes(), dpmcl.load(folder).errors["er"].values
     with pytest.MonkeyPatch.context() as patch:
         fail(patch)
-        with pytest.raises(FolderError, match="cannot be written .*No space left") as caught:
+        with pytest.raises(FolderError, match=r"cannot be written .*No space left") as caught:
             dpmcl.run(SPEC, replicas=3, out=folder)
     assert "\n" not in str(caught.value)
     assert (folder / "errors.parquet").read_bytes() == was
-    assert temporary(folder) == []
+    assert left_over(folder) == []
     np.testing.assert_array_equal(dpmcl.load(folder).errors["er"].values, old)
     dpmcl.run(SPEC, replicas=3, out=folder)
     dpmcl.run(SPEC, replicas=3, out=tmp_path / "fresh")

@@ -191,7 +191,7 @@ def test_a_further_metric_is_a_column():
 
 
 def test_an_unknown_metric():
-    with pytest.raises(SpecError, match="No metric 'forgeting'. Did you mean 'forgetting'"):
+    with pytest.raises(SpecError, match=r"No metric 'forgeting'\. Did you mean 'forgetting'"):
         rows(RECORDS, STREAM, ("forgeting",))
 
 

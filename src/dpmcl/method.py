@@ -99,6 +99,12 @@ class Method(Settings, ABC):
         return State(theta, self.rule.init(theta), {})
 
     def descend(self, state: State, grads: Theta) -> State:
-        """One step of theta's optimiser."""
-        theta, optimiser = self.rule.step(state.theta, grads, state.optimiser)
-        return state._replace(theta=theta, optimiser=optimiser)
+        """One step of theta's optimiser, on the parts of theta that `grads` has."""
+        theta, optimiser = self.rule.step(
+            {part: state.theta[part] for part in grads},
+            grads,
+            {part: state.optimiser[part] for part in grads},
+        )
+        return state._replace(
+            theta={**state.theta, **theta}, optimiser={**state.optimiser, **optimiser}
+        )

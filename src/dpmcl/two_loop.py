@@ -1,0 +1,131 @@
+"""Methods of two loops, and the three ways to read the paper's boxes for them (appendix B.5).
+
+An inner loop learns the new task, an outer loop minds all tasks seen. The boxes, the text and the
+published originals disagree about which loop is inside, and which rows each sees; `reading` says.
+"""
+
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from dpmcl.batch import Batch
+from dpmcl.gradient import gradient
+from dpmcl.method import Method, Phase, State
+from dpmcl.model import Model, Theta
+from dpmcl.sampling import Draw
+from dpmcl.settings import Positive
+from dpmcl.tree import at
+
+Reading = Literal["box", "text", "nested"]
+Parts = tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoLoop(Method, ABC):
+    """What OML, CML and ANML share; each says which parts of theta move in which loop.
+
+    reading, the phases of a task:
+
+    - "box": n_meta updates of `meta_parts` on the memory D_PN (training rows, the new task's
+      among them), then n_grad updates of `grad_parts` on the new task's training rows, from there;
+    - "text": n_grad updates of `grad_parts` on the new task's training rows, then n_meta updates
+      of `meta_parts` on the validation rows of all tasks seen;
+    - "nested": n_meta outer updates. Each makes theta~ anew from theta by `inner` updates of
+      `inner_parts`, each on a batch of the new task's training rows; then steps `outer_parts` of
+      theta with the gradient of the cost on validation rows of all tasks seen, taken at theta~.
+
+    order: of the nested reading. 1 applies the gradient at theta~ to theta as it is; 2 takes it
+    through the inner updates. n_meta, n_grad: N_meta and N_grad of appendix B.3 (None: half of
+    `updates` each). theta's optimiser state lives as long as the run, theta~'s starts fresh.
+    """
+
+    stores = "before"
+
+    meta_parts: ClassVar[Parts]
+    grad_parts: ClassVar[Parts]
+    inner_parts: ClassVar[Parts]
+    outer_parts: ClassVar[Parts]
+
+    reading: Reading = "text"
+    n_meta: Positive | None = None
+    n_grad: Positive | None = None
+    inner: Positive = 1
+    order: Literal[1, 2] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("n_meta", "n_grad"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, max(1, self.updates // 2))
+
+    @property
+    def graph_updates(self) -> int:
+        return self.inner if self.reading == "nested" and self.order == 2 else 0
+
+    def phases(self, model: Model, task: int) -> Sequence[Phase]:
+        assert self.n_meta is not None
+        assert self.n_grad is not None
+        new = Draw("new", self.batch)
+        if self.reading == "box":
+            return [
+                self._plain(model, "meta", self.n_meta, Draw("memory", self.batch), self.meta_parts),
+                self._plain(model, "grad", self.n_grad, new, self.grad_parts),
+            ]
+        validation = Draw("all", self.batch, split="validation")
+        if self.reading == "text":
+            return [
+                self._plain(model, "grad", self.n_grad, new, self.grad_parts),
+                self._plain(model, "meta", self.n_meta, validation, self.meta_parts),
+            ]
+        draws = {"new": Draw("new", self.batch, block=self.inner), "seen": validation}
+        return [Phase("nested", self.n_meta, draws, self._nested(model), keys=self.inner + 1)]
+
+    def _plain(self, model: Model, name: str, updates: int, draw: Draw, parts: Parts) -> Phase:
+        """Updates of some parts on one batch each."""
+
+        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            grads = self._gradient(model, state.theta, batches["batch"], key[0], parts)
+            return self.descend(state, grads)
+
+        return Phase(name, updates, {"batch": draw}, update)
+
+    def _nested(self, model: Model):  # type: ignore[no-untyped-def]
+        def inner_loop(theta: Theta, batches: Batch, key: Tensor) -> Theta:
+            """theta~, from theta by `inner` updates with a fresh optimiser state."""
+            moving = {part: theta[part] for part in self.inner_parts}
+            optimiser = self.rule.init(moving)
+            for step in range(self.inner):
+                b_N: Batch = at(batches, step)
+                grads = self._gradient(model, {**theta, **moving}, b_N, key[step], self.inner_parts)
+                moving, optimiser = self.rule.step(moving, grads, optimiser)
+            return {**theta, **moving}
+
+        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            seen, outer = batches["seen"], key[self.inner]
+            if self.order == 1:
+                ahead = inner_loop(state.theta, batches["new"], key)
+                grads = self._gradient(model, ahead, seen, outer, self.outer_parts)
+                return self.descend(state, grads)
+
+            def cost(moving: Theta) -> Tensor:
+                ahead = inner_loop({**state.theta, **moving}, batches["new"], key)
+                return model.cost(ahead, seen, outer)
+
+            grads, _ = gradient(cost)({part: state.theta[part] for part in self.outer_parts})
+            return self.descend(state, grads)
+
+        return update
+
+    @staticmethod
+    def _gradient(model: Model, theta: Theta, batch: Batch, key: Tensor, parts: Parts) -> Theta:
+        """The gradient of the cost by some parts of theta."""
+
+        def cost(moving: Theta) -> Tensor:
+            return model.cost({**theta, **moving}, batch, key)
+
+        grads: Theta
+        grads, _ = gradient(cost)({part: theta[part] for part in parts})
+        return grads
