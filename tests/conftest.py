@@ -52,9 +52,7 @@ def tiny_stream(tasks: int = 3, rows: int = 30, seed: int = 0) -> Stream:
 
 def tiny_network(outputs: int = 6, dropout: float = 0.0) -> tuple[nn.Module, nn.Module]:
     """h: 2 -> 8 -> 8, g: 8 -> 8 -> outputs."""
-    h = nn.Sequential(
-        nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Dropout(dropout)
-    )
+    h = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Dropout(dropout))
     g = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, outputs))
     return h, g
 

@@ -136,8 +136,16 @@ def test_nothing_is_drawn_for_no_results(tmp_path):
 
 
 def test_smoothing_may_not_be_negative():
-    with pytest.raises(SpecError, match=r"smooth must be at least 0, got -1\.0"):
-        figures.curves(RECORDS, STREAM, -1.0)
+    for smooth in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(SpecError, match=f"smooth must be at least 0 and finite, got {smooth}"):
+            figures.curves(RECORDS, STREAM, smooth)
+
+
+@pytest.mark.parametrize("name", ["errors.txt", "errors"])
+def test_an_unknown_format_is_refused(tmp_path, name):
+    with pytest.raises(SpecError, match="one of png, svg, pdf"):
+        figures.save(figures.curves(RECORDS, STREAM), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_that_cannot_be_written(tmp_path):

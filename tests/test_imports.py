@@ -21,12 +21,13 @@ FLOORS = [
     ["evaluation"],
     ["engine"],
     ["methods"],
+    ["two_loop"],
     ["method"],
     ["sampling"],
     ["streams", "networks"],
     ["stream", "network"],
     ["model", "memory", "optim"],
-    ["batch", "keys", "gradient", "plugins", "settings", "tree"],
+    ["batch", "keys", "gradients", "plugins", "settings", "tree"],
     ["exceptions"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

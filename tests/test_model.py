@@ -484,3 +484,41 @@ def test_a_network_for_other_shapes_says_so(name, shape, says):
         network(name, shape, 10)
     assert says in str(caught.value)
     assert "use network = 'mlp'" in str(caught.value)
+
+
+class CallsTwice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.drop(self.drop(x))
+
+
+def test_a_dropout_layer_called_twice_is_refused_since_its_masks_would_repeat():
+    with pytest.raises(ModelError, match="is called 2 times"):
+        Model.build(lambda: (CallsTwice(), nn.Linear(4, 3)), "classification", torch.rand(2, 4), 3)
+
+
+def test_a_dropout_layer_in_two_places_gets_a_mask_for_each():
+    def network():
+        drop = nn.Dropout(0.5)
+        return nn.Sequential(drop, nn.Identity(), drop), nn.Identity()
+
+    model = Model.build(network, "classification", torch.rand(2, 3), 3)
+    x = torch.ones(1, 4000)
+    kept = model.features({}, x, torch.tensor([1, 2])).count_nonzero() / 4000
+    assert kept.item() == pytest.approx(0.25, abs=0.03)
+
+
+def test_the_modules_of_a_factory_stay_as_they_are():
+    h, g = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), nn.Linear(4, 3)
+    Model.build(lambda: (h, g), "classification", torch.rand(2, 4), 3, torch.float64)
+    assert h[0].weight.dtype == torch.float32
+    assert type(h[1]) is nn.Dropout
+
+
+@pytest.mark.parametrize("modules", [(nn.Identity(),), nn.Identity(), (1, 2)])
+def test_a_network_returns_two_modules(modules):
+    with pytest.raises(ModelError, match="two modules"):
+        Model.build(lambda: modules, "classification", torch.rand(2, 3), 3)

@@ -187,8 +187,34 @@ def own_module(tmp_path, monkeypatch):
 
 
 def test_a_thing_in_any_module_is_found(own_module):
-    found = plugins.find("method", f"{own_module}:Mine")
+    found = plugins.find("metric", f"{own_module}:Mine")
     assert (found.__name__, found.__module__) == ("Mine", own_module)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("method", "math:pi"),
+        ("method", "dpmcl.method:Method"),
+        ("method", "dpmcl.streams.digits:Digits"),
+        ("stream", "dpmcl.methods.er:ER"),
+        ("network", "math:pi"),
+        ("metric", "math:pi"),
+    ],
+)
+def test_a_thing_of_the_wrong_kind_is_refused(kind, name):
+    with pytest.raises(SpecError, match=rf"{kind} '{name}' must be a "):
+        plugins.find(kind, name)
+
+
+def test_a_relative_module_is_refused():
+    with pytest.raises(SpecError, match="cannot be imported"):
+        plugins.find("method", ".x:Y")
+
+
+def test_a_switch_is_no_number():
+    with pytest.raises(SpecError, match="updates must be a number, got True"):
+        plugins.find("method", "er")(updates=True)
 
 
 def test_a_name_that_a_module_lacks_is_said(own_module):

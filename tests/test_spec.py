@@ -356,3 +356,35 @@ def test_broken_toml(text):
 def test_broken_toml_names_the_line():
     with pytest.raises(SpecError, match="line 3"):
         read("replicas = 1\nseed = 0\nstream = ?\n", "my.toml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'stream = "digits"\nmethods = "er"\n[methods.er]\n',
+        'stream = "digits"\nmethods = 5\n[methods.er]\n',
+        'stream = "digits"\nmethods = [1]\n',
+        'stream = "digits"\nmethods = [["er"]]\n',
+        'stream = "digits"\nmethods = ["er"]\nseed = 18446744073709551616\n',
+        'stream = "digits"\nmethods = ["er"]\nseed = 9223372036854775807\nreplicas = 2\n',
+        'stream = "digits"\nmethods = ["er"]\n[training]\noptimiser = {name = "sgd", lr = 1.0}\n',
+    ],
+)
+def test_odd_specs_are_refused_in_one_line(text):
+    with pytest.raises(SpecError) as caught:
+        Spec.parse(read(text, "s.toml"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_value_in_another_form_is_the_same_setting():
+    tables = [
+        Spec.parse({"stream": "digits", "methods": ["er"], "training": {"lr": lr}}).to_table()
+        for lr in ("0.01", 0.01)
+    ]
+    assert tables[0] == tables[1]
+
+
+@pytest.mark.parametrize("entry", ["# foo=3", "\n=3", "a b=3"])
+def test_a_name_that_is_no_name_is_refused(entry):
+    with pytest.raises(SpecError, match="--set takes KEY=VALUE"):
+        override({"stream": "digits", "methods": ["er"]}, entry)

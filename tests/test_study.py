@@ -20,7 +20,7 @@ import torch
 import dpmcl
 from dpmcl.batch import Batch
 from dpmcl.exceptions import FolderError, SpecError
-from dpmcl.gradient import gradient
+from dpmcl.gradients import gradient
 from dpmcl.method import Method, Phase, State
 from dpmcl.results import store
 from dpmcl.sampling import Draw

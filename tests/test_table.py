@@ -9,7 +9,7 @@ import pytest
 
 from dpmcl.evaluation import Errors
 from dpmcl.exceptions import SpecError
-from dpmcl.gradient import Work
+from dpmcl.gradients import Work
 from dpmcl.results.record import Record, merge
 from dpmcl.results.store import StreamInfo
 from dpmcl.results.table import render, rows

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dpmcl.batch import Batch
     from dpmcl.evaluation import Errors
     from dpmcl.exceptions import DataError, DpmclError, FolderError, ModelError, SpecError
-    from dpmcl.gradient import gradient
+    from dpmcl.gradients import gradient
     from dpmcl.method import Method, Phase, State
     from dpmcl.model import Model
     from dpmcl.network import NetworkSettings
@@ -39,7 +39,7 @@ _HOME = {
     "State": "method",
     "Stream": "stream",
     "StreamSettings": "stream",
-    "gradient": "gradient",
+    "gradient": "gradients",
     "load": "api",
     "run": "api",
 }

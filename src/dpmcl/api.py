@@ -1,5 +1,6 @@
 """What Python users call: `run` and `load`."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -95,9 +96,9 @@ def _table(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     if name in presets.names():
         return spec.read(presets.text(name), f"preset '{name}'")
     path = Path(source)
-    if path.is_dir() and (path / "spec.toml").is_file():
+    if study.holds_run(path):
         path = path / "spec.toml"
-    if path.is_file():
+    if os.path.isfile(path):  # noqa: PTH113 (a name too long for a path is no error here)
         try:
             return spec.read(path.read_text("utf-8"), str(path))
         except (OSError, UnicodeDecodeError) as error:

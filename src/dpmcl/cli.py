@@ -119,8 +119,9 @@ def run(
     request.set(set_ or []).update(replicas=replicas, seed=seed).tasks(tasks)
     request.update(device=device and device.value, engine=engine and engine.value)
     spec = request.spec()
-    name = Path(source).stem if Path(source).suffix == ".toml" else source
-    folder = out or Path("runs") / name
+    place = Path(source)
+    name = place.stem if place.suffix == ".toml" else source
+    folder = out or (place if study.holds_run(place) else Path("runs") / name)
     with _progress() as watch:
         result = study.run(spec, folder, watch)
     typer.echo(result.table())
@@ -206,6 +207,7 @@ def _progress() -> Iterator[Any]:
 
 def main() -> None:
     """Runs the command line; an error of the package's own is one line and status 2."""
+    sys.path.append(str(Path.cwd()))  # so that `module:Name` finds the user's own files
     try:
         app()
     except DpmclError as error:

@@ -8,6 +8,7 @@ it may not draw from the global generator, nor keep running statistics that a fo
 """
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from torch.nn import functional
 from dpmcl import keys
 from dpmcl.batch import Batch, weighted_mean
 from dpmcl.exceptions import ModelError
-from dpmcl.gradient import count_rows
+from dpmcl.gradients import count_rows
 from dpmcl.tree import stack
 
 Kind = Literal["classification", "regression"]
@@ -109,10 +110,10 @@ class Model:
         """
         device = device or example.device
         with forked(0):
-            modules = network()
+            modules = _modules(network)
         lanes = iter(range(1 << 20))
         parts = {
-            name: _part(module.to(device=device, dtype=dtype), lanes)
+            name: _part(copy.deepcopy(module).to(device=device, dtype=dtype), lanes)
             for name, module in zip(PARTS, modules, strict=True)
         }
         model = cls(network, kind, parts, dtype, device)
@@ -123,7 +124,7 @@ class Model:
         """Initial weights of one replica: the network's own, drawn under a generator of its own."""
         key = keys.derive(seed, keys.Purpose.WEIGHTS)
         with forked(int((key[0] << 31) | (key[1] >> 1))):
-            modules = self.network()
+            modules = _modules(self.network)
         return {
             name: {
                 k: p.detach().to(device=self.device, dtype=self.dtype, copy=True)
@@ -195,8 +196,18 @@ def forked(seed: int) -> Iterator[None]:
             random.setstate(python_state)
 
 
+def _modules(network: Network) -> tuple[nn.Module, nn.Module]:
+    modules = network()
+    pair = isinstance(modules, tuple | list) and len(modules) == len(PARTS)
+    if not pair or not all(isinstance(m, nn.Module) for m in modules):
+        raise ModelError(
+            f"A network must return (representation, prediction), two modules, got {modules!r:.80}."
+        )
+    return modules
+
+
 def _part(module: nn.Module, lanes: Iterator[int]) -> Part:
-    training = _with_keyed_dropout(copy.deepcopy(module), lanes).train()
+    training = _with_keyed_dropout(module, lanes).train()
     for name, layer in training.named_modules():
         if getattr(layer, "track_running_stats", False):
             raise ModelError(
@@ -217,8 +228,9 @@ def _with_keyed_dropout(module: nn.Module, lanes: Iterator[int]) -> nn.Module:
         p = float(module.p)  # type: ignore[arg-type]
         device = next(module.parameters(), torch.zeros(())).device
         return KeyedDropout(p, _DROPOUT[type(module)], next(lanes)).to(device)
-    for name, child in module.named_children():
-        setattr(module, name, _with_keyed_dropout(child, lanes))
+    for name, child in module._modules.items():  # named_children would skip a repeated layer
+        if child is not None:
+            setattr(module, name, _with_keyed_dropout(child, lanes))
     return module
 
 
@@ -228,6 +240,13 @@ def _check(model: Model, example: Tensor, outputs: int) -> None:
         name: dict(part.training.named_parameters()) for name, part in model.parts.items()
     }
     key = keys.derive(0, keys.Purpose.DROPOUT).to(example.device)
+    calls: Counter[Any] = Counter()
+    hooks = [
+        layer.register_forward_hook(lambda layer, *_: calls.update([layer]))
+        for part in model.parts.values()
+        for layer in part.training.modules()
+        if isinstance(layer, KeyedDropout)
+    ]
     with forked(0):
         before = _global_state()
         try:
@@ -237,7 +256,17 @@ def _check(model: Model, example: Tensor, outputs: int) -> None:
             raise ModelError(
                 f"The network does not take inputs of shape {tuple(example.shape[1:])}: {reason}."
             ) from None
+        finally:
+            for hook in hooks:
+                hook.remove()
         untouched = _same_state(before, _global_state())
+    for layer, count in calls.items():
+        if count > 1:
+            raise ModelError(
+                f"A dropout layer may be called once a pass, or its masks would repeat, and "
+                f"{type(layer).__name__}(p={layer.p}) is called {count} times; "
+                "use one nn.Dropout a place."
+            )
     if not untouched:
         raise ModelError(
             "A network may not draw from PyTorch's global generator (torch.nn.functional.dropout, "

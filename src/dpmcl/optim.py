@@ -133,4 +133,6 @@ def build(setting: str | Mapping[str, Any], lr: float) -> Optimiser:
         raise SpecError("optimiser needs a name, as in optimiser = 'adagrad'.")
     if name not in OPTIMISERS:
         raise unknown("optimiser", name, OPTIMISERS, f"There are: {', '.join(OPTIMISERS)}.")
+    if "lr" in table:
+        raise SpecError("The learning rate is lr, beside optimiser and not inside it.")
     return OPTIMISERS[name].from_table({"lr": lr, **table}, f"optimiser '{name}'")

@@ -7,13 +7,37 @@ names it as `my_package.module:Name`. Nothing is imported before it is asked for
 
 import importlib
 import importlib.metadata
+import inspect
 import pkgutil
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from dpmcl.exceptions import SpecError, unknown
 
 KINDS = {"method": "methods", "stream": "streams", "network": "networks", "metric": "metrics"}
+
+
+def _has(*names: str) -> Callable[[Any], bool]:
+    """Whether a thing is a concrete class of settings with these members."""
+
+    def holds(found: Any) -> bool:
+        members = ("from_table", *names)
+        return (
+            isinstance(found, type)
+            and not inspect.isabstract(found)
+            and all(hasattr(found, member) for member in members)
+        )
+
+    return holds
+
+
+_RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "method": ("a subclass of dpmcl.Method with `phases`", _has("phases", "stores")),
+    "stream": ("a subclass of dpmcl.StreamSettings with `build`", _has("build", "places")),
+    "network": ("a subclass of dpmcl.NetworkSettings with `build`", _has("build", "hidden")),
+    "metric": ("a function of Errors", callable),
+}
 
 
 def names(kind: str) -> list[str]:
@@ -26,11 +50,19 @@ def find(kind: str, name: str) -> Any:
 
     Raises SpecError when nobody has that name, or when `module:Name` cannot be imported.
     """
+    found = _found(kind, name)
+    rule, holds = _RULES[kind]
+    if not holds(found):
+        raise SpecError(f"{kind} '{name}' must be {rule}, got {found!r:.80}.")
+    return found
+
+
+def _found(kind: str, name: str) -> Any:
     if ":" in name:
         module, _, attribute = name.partition(":")
         try:
             return getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError) as error:
+        except (ImportError, AttributeError, ValueError, TypeError) as error:
             raise SpecError(f"{kind} '{name}' cannot be imported: {error}.") from None
     if name in _own(kind):
         return _plugin(importlib.import_module(f"dpmcl.{KINDS[kind]}.{name}"))

@@ -11,7 +11,7 @@ from torch import Tensor
 from dpmcl import keys, memory
 from dpmcl.engine import Engine
 from dpmcl.evaluation import Errors, Evaluation, evaluate
-from dpmcl.gradient import Work, counting
+from dpmcl.gradients import Work, counting
 from dpmcl.memory import Memory
 from dpmcl.method import Method, Phase, State
 from dpmcl.model import Model, Theta, initial

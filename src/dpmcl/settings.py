@@ -46,6 +46,8 @@ def _line(where: str, error: pydantic.ValidationError) -> str:
     deeper = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
     rule = first["msg"]
     rule = rule[0].lower() + rule[1:]
+    if first["type"] == "missing":
+        rule, deeper = "longer", ""
     for start in ("input should be ", "value error, "):
         rule = rule.removeprefix(start)
     return f"{where}{deeper} must be {rule}, got {first['input']!r}."
@@ -59,7 +61,10 @@ class Settings:
         cls: Any = type(self)
         for name, check in _checks(cls).items():
             try:
-                value = check.validate_python(getattr(self, name))
+                given = getattr(self, name)
+                value = check.validate_python(given)
+                if isinstance(given, bool) and not isinstance(value, bool):
+                    raise SpecError(f"{name} must be a number, got {given}.")
             except pydantic.ValidationError as error:
                 raise SpecError(_line(name, error)) from None
             object.__setattr__(self, name, value)

@@ -18,7 +18,8 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from pathlib import Path
+from typing import Any, Literal, Self, TypeGuard
 
 from dpmcl import plugins
 from dpmcl.engine import DeviceName, EngineName
@@ -39,8 +40,9 @@ class Spec(Settings):
     """A checked spec; complete when written out (`to_table`).
 
     replicas: seeded runs of each method; their seeds are seed, seed + 1, ... dtype: of parameters
-    and inputs. engine, device: how it is computed; recorded, and not part of what a folder's runs
-    must share. stream, network: whose names are the plugins'. methods: by name, in order.
+    and inputs. engine, device, threads (PyTorch's, on a CPU: small networks run fastest on one):
+    how it is computed; recorded, and not part of what a folder's runs must share. stream,
+    network: whose names are the plugins'. methods: by name, in order.
     """
 
     replicas: Positive = 10
@@ -48,6 +50,7 @@ class Spec(Settings):
     dtype: Literal["float32", "float64"] = "float32"
     engine: EngineName = "auto"
     device: DeviceName = "auto"
+    threads: Positive = 1
     stream_name: str
     stream: StreamSettings
     network_name: str
@@ -55,6 +58,11 @@ class Spec(Settings):
     evaluation: Evaluation
     training: dict[str, Any] = field(default_factory=dict)
     methods: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.seed + self.replicas > 2**63:
+            raise SpecError(f"Seeds must stay below 2^63, got {self.replicas} from {self.seed}.")
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -65,7 +73,7 @@ class Spec(Settings):
     def parse(cls, table: Mapping[str, Any]) -> Self:
         """Checks a table as it comes from TOML. Raises SpecError for whatever is wrong with it."""
         table = normalised(table)
-        top = ("replicas", "seed", "dtype", "engine", "device")
+        top = ("replicas", "seed", "dtype", "engine", "device", "threads")
         known = [*top, "stream", "network", "training", "evaluation", "methods"]
         for key in table:
             if key not in known:
@@ -102,8 +110,7 @@ class Spec(Settings):
 
     def to_table(self) -> Table:
         """The spec with every setting, defaults included, as a table that `parse` reads."""
-        defaults = {f: v for f, v in _Defaults().to_table().items() if f in Method.names()}
-        training = {**defaults, **self.training}
+        training = _Defaults(**self.training).to_table()
         methods = {}
         for name, method in self.methods.items():
             own = method.own_names()
@@ -116,6 +123,7 @@ class Spec(Settings):
             "dtype": self.dtype,
             "engine": self.engine,
             "device": self.device,
+            "threads": self.threads,
             "stream": {"name": self.stream_name, **self.stream.to_table()},
             "network": {"name": self.network_name, **self.network.to_table()},
             "training": training,
@@ -143,7 +151,9 @@ def read(text: str, where: str) -> Table:
         except tomllib.TOMLDecodeError:
             raise SpecError(f"{where} must be TOML: {error}.") from None
         tables = table.pop(_TABLES_BESIDE_LIST, {})
-        listed = table.get("methods", [])
+        listed = table.get("methods")
+        if not _names(listed):
+            raise SpecError(f"{where} must be TOML: {error}.") from None
         for name in tables:
             if name not in listed:
                 raise SpecError(
@@ -153,6 +163,10 @@ def read(text: str, where: str) -> Table:
         return table
 
 
+def _names(value: Any) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
 def normalised(table: Mapping[str, Any]) -> Table:
     """The short forms written out: a name for a table, a list of methods for their tables."""
     out = dict(table)
@@ -160,6 +174,8 @@ def normalised(table: Mapping[str, Any]) -> Table:
         if isinstance(out.get(key), str):
             out[key] = {"name": out[key]}
     methods = out.get("methods", {})
+    if isinstance(methods, list | tuple) and not _names(list(methods)):
+        raise SpecError(f"methods must be a list of names, got {methods!r}.")
     if isinstance(methods, str):
         methods = [methods]
     if isinstance(methods, list | tuple):
@@ -186,7 +202,7 @@ def override(table: Mapping[str, Any], assignment: str) -> Table:
         nested = _assigned(path.strip(), value.strip())
     except ValueError:
         raise SpecError(
-            f"--set takes KEY=VALUE, as in training.lr=0.01, got '{assignment}'."
+            f"--set takes KEY=VALUE, as in training.lr=0.01, got {assignment!r}."
         ) from None
     return _changed(table, nested)
 
@@ -195,12 +211,14 @@ def assign(table: Mapping[str, Any], path: str, value: Any) -> Table:
     """A table with the entry of a dotted path set to a value."""
     try:
         nested: Any = tomllib.loads(f"{path} = 0")
-    except tomllib.TOMLDecodeError:
-        raise SpecError(f"A setting's name is dotted, as in training.lr, got '{path}'.") from None
+        if not nested or "\n" in path:
+            raise ValueError
+    except ValueError:
+        raise SpecError(f"A setting's name is dotted, as in training.lr, got {path!r}.") from None
     inner = nested
     while isinstance(next(iter(inner.values())), dict):
         inner = next(iter(inner.values()))
-    inner[next(iter(inner))] = value
+    inner[next(iter(inner))] = str(value) if isinstance(value, Path) else value
     return _changed(table, nested)
 
 
@@ -214,12 +232,14 @@ def _changed(table: Mapping[str, Any], nested: Table) -> Table:
                 f"methods.{name} is set, and '{name}' is not among the methods of this run; "
                 f"add it with --method {name}."
             )
-    return _merged(out, nested)
+    return normalised(_merged(out, nested))
 
 
 def _assigned(path: str, value: str) -> Table:
     try:
-        return tomllib.loads(f"{path} = {value}")
+        if not (found := tomllib.loads(f"{path} = {value}")):
+            raise ValueError
+        return found
     except tomllib.TOMLDecodeError:
         quoted = value.replace("\\", "\\\\").replace('"', '\\"')
         return tomllib.loads(f'{path} = "{quoted}"')

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dpmcl.engine import Engine, choose, device_of
+from dpmcl.engine import Engine, choose, device_of, threads
 from dpmcl.environment import describe
 from dpmcl.evaluation import Errors
 from dpmcl.exceptions import DpmclError, FolderError
-from dpmcl.gradient import Work
+from dpmcl.gradients import Work
 from dpmcl.method import Method
 from dpmcl.model import Model, Theta
 from dpmcl.results import figures, store, table
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Watch = Callable[[str, int, int], None]
 """watch(method, done, total): updates of all replicas done, and to be done."""
 
-_FREE = ("replicas", "seed", "device", "engine", "methods")
+_FREE = ("replicas", "seed", "device", "engine", "threads", "methods")
 """What runs in one folder may differ in."""
 
 
@@ -65,6 +65,11 @@ class Result:
         return figure
 
 
+def holds_run(folder: Path) -> bool:
+    """Whether a folder holds a run."""
+    return store.is_run(folder)
+
+
 def load(folder: Path) -> Result:
     """The results that a run folder holds. Raises FolderError when it is none."""
     stored = store.load(folder)
@@ -77,6 +82,11 @@ def run(spec: Spec, folder: Path | None = None, watch: Watch | None = None) -> R
     Without a folder everything runs, and nothing is stored. Raises FolderError when the folder
     holds runs of another spec, and any other DpmclError for what cannot be run.
     """
+    with threads(spec.threads):
+        return _run(spec, folder, watch)
+
+
+def _run(spec: Spec, folder: Path | None, watch: Watch | None) -> Result:
     device = device_of(spec.device)
     wanted = spec.to_table()
     before: dict[str, Record] = {}

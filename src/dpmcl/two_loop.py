@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from dpmcl.batch import Batch
-from dpmcl.gradient import gradient
+from dpmcl.gradients import gradient
 from dpmcl.method import Method, Phase, State
 from dpmcl.model import Model, Theta
 from dpmcl.sampling import Draw
@@ -71,7 +71,9 @@ class TwoLoop(Method, ABC):
         new = Draw("new", self.batch)
         if self.reading == "box":
             return [
-                self._plain(model, "meta", self.n_meta, Draw("memory", self.batch), self.meta_parts),
+                self._plain(
+                    model, "meta", self.n_meta, Draw("memory", self.batch), self.meta_parts
+                ),
                 self._plain(model, "grad", self.n_grad, new, self.grad_parts),
             ]
         validation = Draw("all", self.batch, split="validation")

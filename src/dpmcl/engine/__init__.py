@@ -6,8 +6,17 @@ Both give the same results, to rounding.
 """
 
 from dpmcl.engine.batched import Batched
-from dpmcl.engine.choice import DeviceName, EngineName, choose, device_of
+from dpmcl.engine.choice import DeviceName, EngineName, choose, device_of, threads
 from dpmcl.engine.contract import Engine
 from dpmcl.engine.looped import Looped
 
-__all__ = ["Batched", "DeviceName", "Engine", "EngineName", "Looped", "choose", "device_of"]
+__all__ = [
+    "Batched",
+    "DeviceName",
+    "Engine",
+    "EngineName",
+    "Looped",
+    "choose",
+    "device_of",
+    "threads",
+]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dpmcl.batch import Batch, join, weighted_mean
-from dpmcl.gradient import gradient
+from dpmcl.gradients import gradient
 from dpmcl.method import Method, Phase, State
 from dpmcl.model import Model, Parameters
 from dpmcl.sampling import Draw

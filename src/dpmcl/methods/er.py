@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from dpmcl.batch import Batch
-from dpmcl.gradient import gradient
+from dpmcl.gradients import gradient
 from dpmcl.method import Method, Phase, State
 from dpmcl.model import Model
 from dpmcl.sampling import Draw

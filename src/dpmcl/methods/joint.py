@@ -7,7 +7,7 @@ from typing import Literal
 from torch import Tensor
 
 from dpmcl.batch import Batch
-from dpmcl.gradient import gradient
+from dpmcl.gradients import gradient
 from dpmcl.method import Method, Phase, State
 from dpmcl.model import Model
 from dpmcl.sampling import Draw

@@ -1,6 +1,7 @@
 """Figures of a study: errors against tasks."""
 
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 # in grey.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_DASHES = ("-", "--", "-.", ":")
+_DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+_FORMATS = ("png", "svg", "pdf")
 
 
 def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.0) -> "Figure":
@@ -31,8 +33,8 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.
     smooth: standard deviation, in tasks, of a Gaussian filter on each line (the paper's Figure 2
     uses 2); 0 for none. Raises DpmclError where matplotlib is not installed.
     """
-    if smooth < 0:
-        raise SpecError(f"smooth must be at least 0, got {smooth}.")
+    if not 0 <= smooth < math.inf:
+        raise SpecError(f"smooth must be at least 0 and finite, got {smooth}.")
     if not records:
         raise DpmclError("There are no results to draw yet; `dpmcl run` makes some.")
     try:
@@ -59,7 +61,7 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.
             middle, error = line(measure, record.test)
             x = np.arange(1, len(middle) + 1)
             every = max(1, len(x) // 10)
-            ax.plot(x, middle, dashes, color=colour, marker=marker, markersize=4,
+            ax.plot(x, middle, linestyle=dashes, color=colour, marker=marker, markersize=4,
                     markevery=every, linewidth=1.5, label=name)  # fmt: skip
             ax.fill_between(x, middle - error, middle + error, color=colour, alpha=0.2, linewidth=0)
         ax.set_title(title, fontsize=10)
@@ -84,5 +86,8 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.
 
 def save(figure: "Figure", path: Path) -> None:
     """Writes a figure whole or not at all; the suffix says the format (png, svg, pdf)."""
+    style = path.suffix.lstrip(".")
+    if style not in _FORMATS:
+        raise SpecError(f"A figure is one of {', '.join(_FORMATS)}, got '{path.name}'.")
     with atomic(path) as temporary:
-        figure.savefig(temporary, format=path.suffix.lstrip("."), dpi=150)
+        figure.savefig(temporary, format=style, dpi=150)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dpmcl.evaluation import Errors
-from dpmcl.gradient import Work
+from dpmcl.gradients import Work
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ list has not been run.
 """
 
 import json
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -27,7 +28,7 @@ import tomli_w
 
 from dpmcl.evaluation import Errors
 from dpmcl.exceptions import FolderError
-from dpmcl.gradient import Work
+from dpmcl.gradients import Work
 from dpmcl.model import Theta
 from dpmcl.results.atomic import atomic, write_text
 from dpmcl.results.record import Record
@@ -65,7 +66,7 @@ class Stored:
 
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a run."""
-    return (folder / "spec.toml").is_file()
+    return os.path.isfile(folder / "spec.toml")  # noqa: PTH113 (no error for an impossible name)
 
 
 def load(folder: Path) -> Stored:
@@ -81,12 +82,14 @@ def load(folder: Path) -> Stored:
         )
         work = _read_work(folder / "work.json")
         records = _read_errors(folder / "errors.parquet", len(info.tasks), work)
-    except (ValueError, KeyError, TypeError, OSError, pa.ArrowException) as error:
+        order = {name: i for i, name in enumerate(dict(spec["methods"]))}
+    except (
+        ValueError, KeyError, TypeError, IndexError, AttributeError, OSError, pa.ArrowException
+    ) as error:  # fmt: skip
         reason = str(error).split("\n")[0]
         raise FolderError(
             f"{folder} is damaged: {reason}. Run the spec into a new folder."
         ) from None
-    order = {name: i for i, name in enumerate(spec.get("methods", {}))}
     names = sorted(records, key=lambda name: (order.get(name, len(order)), name))
     return Stored(spec, info, {name: records[name] for name in names})
 
@@ -106,7 +109,7 @@ def save_parameters(folder: Path, method: str, seeds: tuple[int, ...], theta: Th
             for name, tensor in parameters.items()
         }
         with atomic(parameters_path(folder, method, seed)) as temporary:
-            safetensors.torch.save_file(tensors, temporary)
+            temporary.write_bytes(safetensors.torch.save(tensors))
 
 
 def parameters_path(folder: Path, method: str, seed: int) -> Path:
@@ -138,7 +141,8 @@ def add_environment(folder: Path, entry: Mapping[str, Any]) -> None:
         entries = json.loads(path.read_text("utf-8")) if path.exists() else []
     except ValueError:
         entries = []
-    write_text(path, json.dumps([*entries, dict(entry)], indent=1) + "\n")
+    kept = entries if isinstance(entries, list) else []
+    write_text(path, json.dumps([*kept, dict(entry)], indent=1) + "\n")
 
 
 def _long(method: str, split: str, errors: Errors) -> dict[str, np.ndarray]:

@@ -5,11 +5,12 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from dpmcl import plugins
+from dpmcl.exceptions import SpecError
 from dpmcl.metrics.accuracy import accuracy
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.forgetting import forgetting
@@ -76,6 +77,8 @@ def render(rows: Sequence[Row], style: Format) -> str:
         writer.writeheader()
         writer.writerows(rows)
         return out.getvalue().rstrip("\n")
+    if style not in get_args(Format):
+        raise SpecError(f"A table is one of {', '.join(get_args(Format))}, got '{style}'.")
     header, body = _cells(rows)
     if style == "markdown":
         rule = ["---", "---", *["--:"] * (len(header) - 2)]
@@ -90,14 +93,11 @@ def render(rows: Sequence[Row], style: Format) -> str:
 
 def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     header = ["stream", "method", "replicas", "CME", "NTE", "NTE path", "accuracy", "forgetting"]
-    known = {
-        "cme_mean", "cme_se", "nte_mean", "nte_se", "nte_path_mean", "accuracy_mean",
-        "forgetting_mean",
-    }  # fmt: skip
+    known = ("cme", "nte")
     extra = [
-        key.removesuffix("_mean")
+        key.removesuffix("_se")
         for key in (rows[0] if rows else {})
-        if key.endswith("_mean") and key not in known
+        if key.endswith("_se") and key.removesuffix("_se") not in known
     ]
     body = [
         [

@@ -66,6 +66,9 @@ def _load(root: Path, download: bool) -> tuple[Any, Any]:
     packed = [raw / name for name, _ in Files.resources]
     plain = [path.with_suffix("") for path in packed]
     if all(path.is_file() for path in plain):
+        for path in plain:
+            if not check_integrity(path, _MD5[path.name]):
+                raise _altered(path, path.name)
         return Files(root, train=True), Files(root, train=False)
     if all(path.is_file() for path in packed):
         # The folder may be read-only, and what it holds is not ours to change.
@@ -80,10 +83,7 @@ def _load(root: Path, download: bool) -> tuple[Any, Any]:
                         f"{path} cannot be unpacked ({error}); fetch it again."
                     ) from None
                 if not check_integrity(inner / path.stem, _MD5[path.stem]):
-                    raise DataError(
-                        f"{path} must unpack to the published file (MD5 {_MD5[path.stem]}), and "
-                        "does not; remove it and fetch it again."
-                    )
+                    raise _altered(path, path.stem)
             return Files(aside, train=True), Files(aside, train=False)
     names = ", ".join(path.name for path in packed)
     if not download:
@@ -99,6 +99,13 @@ def _load(root: Path, download: bool) -> tuple[Any, Any]:
             f"MNIST is not in {raw} and could not be fetched ({error}); put {names} there, "
             "or set stream.root to the folder that holds MNIST/raw."
         ) from None
+
+
+def _altered(path: Path, name: str) -> DataError:
+    return DataError(
+        f"{path} must hold the published file (MD5 {_MD5[name]}, unpacked), and does not; "
+        "remove it and fetch it again."
+    )
 
 
 plugin = MNIST

@@ -5,7 +5,7 @@ import torch
 
 from conftest import tiny_model, tiny_stream
 from dpmcl.batch import Batch
-from dpmcl.gradient import Work, count_rows, counting, gradient
+from dpmcl.gradients import Work, count_rows, counting, gradient
 from dpmcl.model import initial
 from dpmcl.tree import at, leaves, tree_map
 
