@@ -34,7 +34,7 @@ def first_updates(method, task=1):
     """One update of each phase of a task, with a memory that holds the first task."""
     stream = tiny_stream()
     splits = split(stream, [0], (0.6, 0.2, 0.2))
-    model = tiny_model(stream)
+    model = method.prepare(tiny_model(stream))
     state = method.start(at(initial(model, [0]), 0))
     seed = torch.tensor([0])
     own = splits.train.offset[0]
@@ -96,7 +96,7 @@ def test_evaluation_changes_nothing(trained):
 
 def test_every_part_moves(trained):
     name, outcome = trained
-    start = initial(tiny_model(tiny_stream()), [0, 1])
+    start = initial(build(name).prepare(tiny_model(tiny_stream())), [0, 1])
     for part, parameters in start.items():
         for key, value in parameters.items():
             moved = (outcome.theta[part][key] != value).flatten(1).any(1)

@@ -184,14 +184,6 @@ def test_the_derivative_of_a_step_agrees_with_finite_differences(name):
     assert torch.autograd.gradcheck(after, (g,))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_the_safe_root_is_the_root_with_slope_zero_at_zero(dtype):
-    a = torch.tensor([0.0, 0.25, 9.0], dtype=dtype)
-    torch.testing.assert_close(optim.safe_sqrt(a), a.sqrt(), rtol=0, atol=1e-18)
-    slope = torch.func.grad(lambda a: optim.safe_sqrt(a).sum())(a)
-    torch.testing.assert_close(slope, torch.tensor([0.0, 1.0, 1 / 6], dtype=dtype))
-
-
 @each_rule
 def test_replicas_step_under_vmap_as_they_do_alone(name):
     rule = rule_of(name)

@@ -94,6 +94,15 @@ class Method(Settings, ABC):
     def phases(self, model: Model, task: int) -> Sequence[Phase]:
         """The phases of task number `task` (from 0), in order."""
 
+    def prepare(self, model: Model) -> Model:
+        """The model that this method trains: the one given, or one with more parts."""
+        return model
+
+    @property
+    def graph_updates(self) -> int:
+        """Inner updates through which an update differentiates; each keeps its graph in memory."""
+        return 0
+
     def start(self, theta: Theta) -> State:
         """One replica's state before the first task."""
         return State(theta, self.rule.init(theta), {})

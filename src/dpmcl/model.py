@@ -11,7 +11,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -24,6 +24,7 @@ from dpmcl.exceptions import ModelError
 from dpmcl.gradients import count_rows
 from dpmcl.tree import stack
 
+Gate = Literal["features", "outputs"]
 Kind = Literal["classification", "regression"]
 Parameters = dict[str, Tensor]
 Theta = dict[str, Parameters]
@@ -91,6 +92,7 @@ class Model:
     parts: dict[str, Part]
     dtype: torch.dtype
     device: torch.device
+    gate: Gate | None = None
 
     @classmethod
     def build(
@@ -124,14 +126,29 @@ class Model:
         """Initial weights of one replica: the network's own, drawn under a generator of its own."""
         key = keys.derive(seed, keys.Purpose.WEIGHTS)
         with forked(int((key[0] << 31) | (key[1] >> 1))):
-            modules = _modules(self.network)
+            modules = dict(zip(PARTS, _modules(self.network), strict=True))
+            if self.gate:
+                modules["gate"] = _gate_module(self.network, self.gate)
         return {
             name: {
                 k: p.detach().to(device=self.device, dtype=self.dtype, copy=True)
                 for k, p in module.named_parameters()
             }
-            for name, module in zip(PARTS, modules, strict=True)
+            for name, module in modules.items()
         }
+
+    def gated(self, gate: Gate) -> "Model":
+        """The same model with a second network, part "gate" of theta, that multiplies the first.
+
+        gate: "features", a network of h's shape whose sigmoid multiplies h's features; "outputs",
+        one of the shape of g(h(.)) whose outputs multiply the model's. The other parts start from
+        the same weights as without a gate.
+        """
+        lanes = iter(range(1 << 20, 1 << 21))
+        with forked(0):
+            module = _gate_module(self.network, gate)
+        part = _part(copy.deepcopy(module).to(device=self.device, dtype=self.dtype), lanes)
+        return replace(self, parts={**self.parts, "gate": part}, gate=gate)
 
     def features(self, theta_1: Parameters, x: Tensor, key: Tensor | None = None) -> Tensor:
         """h(x; theta_1): features (n, ...). key None: evaluation, without dropout."""
@@ -142,9 +159,14 @@ class Model:
         return self.parts["prediction"].apply(theta_2, features, key)
 
     def predict(self, theta: Theta, x: Tensor, key: Tensor | None = None) -> Tensor:
-        """g(h(x; theta_1); theta_2)."""
+        """g(h(x; theta_1); theta_2); gated, if the model has a gate."""
         features = self.features(theta["representation"], x, key)
-        return self.outputs(theta["prediction"], features, key)
+        if self.gate is None:
+            return self.outputs(theta["prediction"], features, key)
+        gate = self.parts["gate"].apply(theta["gate"], x, key)
+        if self.gate == "features":
+            return self.outputs(theta["prediction"], features * torch.sigmoid(gate), key)
+        return self.outputs(theta["prediction"], features, key) * gate
 
     def cost(self, theta: Theta, batch: Batch, key: Tensor | None = None) -> Tensor:
         """J: the weighted mean of the losses of a batch, 0 for a batch without rows; a scalar.
@@ -204,6 +226,11 @@ def _modules(network: Network) -> tuple[nn.Module, nn.Module]:
             f"A network must return (representation, prediction), two modules, got {modules!r:.80}."
         )
     return modules
+
+
+def _gate_module(network: Network, gate: Gate) -> nn.Module:
+    modules = _modules(network)
+    return modules[0] if gate == "features" else nn.Sequential(*modules)
 
 
 def _part(module: nn.Module, lanes: Iterator[int]) -> Part:

@@ -21,15 +21,6 @@ from dpmcl.tree import tree_map
 Slots = dict[str, Tensor]
 
 
-def safe_sqrt(a: Tensor) -> Tensor:
-    """The square root, with derivative 0 at 0 instead of infinity (0 becomes about 1e-19).
-
-    Under `third_term = "exact"` DPMCL differentiates through Adagrad. A dead unit's accumulator is
-    0, where the square root's derivative times a zero gradient is NaN.
-    """
-    return torch.sqrt(a.clamp(min=torch.finfo(a.dtype).tiny))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Optimiser(Settings, ABC):
     """A rule: how a gradient changes the parameters. lr is the learning rate, above 0."""
@@ -84,11 +75,14 @@ class Adagrad(Optimiser):
     initial_accumulator: Annotated[float, at.Ge(0)] = 0.0
 
     def slots(self, parameter: Tensor) -> Slots:
-        return {"sum": torch.full_like(parameter, self.initial_accumulator)}
+        # Not 0: the square root's derivative there, times a dead unit's zero gradient, is NaN.
+        least = torch.finfo(parameter.dtype).tiny
+        return {"sum": torch.full_like(parameter, max(self.initial_accumulator, least))}
 
     def rule(self, parameter: Tensor, grad: Tensor, slots: Slots) -> tuple[Tensor, Slots]:
-        total = slots["sum"] + grad * grad
-        return parameter - self.lr * (grad / (safe_sqrt(total) + self.eps)), {"sum": total}
+        total = torch.addcmul(slots["sum"], grad, grad)
+        scale = torch.sqrt(total) + self.eps
+        return torch.addcdiv(parameter, grad, scale, value=-self.lr), {"sum": total}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +104,15 @@ class Adam(Optimiser):
 
     def rule(self, parameter: Tensor, grad: Tensor, slots: Slots) -> tuple[Tensor, Slots]:
         step = slots["step"] + 1
-        mean = self.beta1 * slots["mean"] + (1 - self.beta1) * grad
-        square = self.beta2 * slots["square"] + (1 - self.beta2) * grad * grad
+        mean = torch.lerp(slots["mean"], grad, 1 - self.beta1)
+        square = torch.addcmul(self.beta2 * slots["square"], grad, grad, value=1 - self.beta2)
         bias1 = (1 - self.beta1**step).to(parameter.dtype)
         bias2 = torch.sqrt(1 - self.beta2**step).to(parameter.dtype)
-        change = (self.lr / bias1) * mean / (safe_sqrt(square) / bias2 + self.eps)
+        change = (
+            (self.lr / bias1)
+            * mean
+            / (torch.sqrt(square.clamp(min=torch.finfo(square.dtype).tiny)) / bias2 + self.eps)
+        )
         return parameter - change, {"mean": mean, "square": square, "step": step}
 
 

@@ -49,6 +49,7 @@ def train(
     progress: Progress | None = None,
 ) -> Outcome:
     """Takes the tasks in turn; every draw is a function of the seed, the task, phase and step."""
+    model = method.prepare(model)
     run = _Run(method, model, stream, splits, tuple(seeds), engine, progress)
     score = _Score(run, evaluation or Evaluation())
     start = state = run.start()

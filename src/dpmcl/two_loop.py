@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dpmcl.batch import Batch
 from dpmcl.gradients import gradient
-from dpmcl.method import Method, Phase, State
+from dpmcl.method import Method, Phase, State, Update
 from dpmcl.model import Model, Theta
 from dpmcl.sampling import Draw
 from dpmcl.settings import Positive
@@ -94,7 +94,7 @@ class TwoLoop(Method, ABC):
 
         return Phase(name, updates, {"batch": draw}, update)
 
-    def _nested(self, model: Model):  # type: ignore[no-untyped-def]
+    def _nested(self, model: Model) -> Update:
         def inner_loop(theta: Theta, batches: Batch, key: Tensor) -> Theta:
             """theta~, from theta by `inner` updates with a fresh optimiser state."""
             moving = {part: theta[part] for part in self.inner_parts}

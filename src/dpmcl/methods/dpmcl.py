@@ -57,6 +57,10 @@ class DPMCL(Method):
         if self.kappa is None:
             object.__setattr__(self, "kappa", self.updates)
 
+    @property
+    def graph_updates(self) -> int:
+        return self.zeta if self.third_term == "exact" else 0
+
     def phases(self, model: Model, task: int) -> Sequence[Phase]:
         draws = {"new": Draw("new", self.batch), "past": Draw("memory", self.batch)}
         assert self.kappa is not None

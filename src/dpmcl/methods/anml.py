@@ -1,0 +1,42 @@
+"""ANML (appendix B.5): a second network gates the first."""
+
+from dataclasses import dataclass
+
+from dpmcl.model import Gate, Model
+from dpmcl.two_loop import Reading, TwoLoop
+
+
+@dataclass(frozen=True, kw_only=True)
+class ANML(TwoLoop):
+    """Neuromodulated meta learning: a gating network multiplies what the other computes.
+
+    Source: appendix B.5 (after Beaulieu et al., 2020); tested on the gated model. theta_1 is the
+    neuromodulatory network ("the representation learning network becomes the neuromodulatory
+    network", appendix B.2), theta_2 the gated one, h and g. In each reading (see `TwoLoop` for the
+    rows that a loop sees):
+
+    - "box": N_meta updates of theta_2 on D_PN, then N_grad of theta_1 on D_N;
+    - "text": N_grad updates of theta_1 on D_N, then N_meta of theta_2 on validation rows;
+    - "nested": inner updates move g alone; outer steps move all, as in the original.
+
+    gate: "features" (default), a network of h's shape whose output, through a sigmoid, multiplies
+    h's before g; what the original does, and the only one of the two whose shapes agree in the
+    paper's listing. "outputs": a network of the shape of h and g whose outputs multiply theirs,
+    the box's words.
+
+    The parts keep their optimiser states for the run; theta~ starts with a fresh one.
+    """
+
+    meta_parts = ("representation", "prediction")
+    grad_parts = ("gate",)
+    inner_parts = ("prediction",)
+    outer_parts = ("representation", "prediction", "gate")
+
+    reading: Reading = "box"
+    gate: Gate = "features"
+
+    def prepare(self, model: Model) -> Model:
+        return model.gated(self.gate)
+
+
+plugin = ANML

@@ -1,0 +1,31 @@
+"""CML (appendix B.5): OML with a representation network that one loop leaves alone."""
+
+from dataclasses import dataclass
+
+from dpmcl.two_loop import Reading, TwoLoop
+
+
+@dataclass(frozen=True, kw_only=True)
+class CML(TwoLoop):
+    """Online meta continual learning: one loop moves the prediction network alone.
+
+    Source: appendix B.5, "Our CML Implementation" (after Javed and White, 2019); tested on
+    (theta_1, theta_2). In each reading (see `TwoLoop` for the rows that a loop sees):
+
+    - "box": N_meta updates of theta_2 on D_PN, then N_grad of theta_1 and theta_2 on D_N;
+    - "text": N_grad updates of theta_1 and theta_2 on D_N, then N_meta of theta_2 on validation
+      rows;
+    - "nested": inner updates move theta_2; outer steps move both, as in the original.
+
+    theta_1 and theta_2 keep their optimiser states for the run; theta~ starts with a fresh one.
+    """
+
+    meta_parts = ("prediction",)
+    grad_parts = ("representation", "prediction")
+    inner_parts = ("prediction",)
+    outer_parts = ("representation", "prediction")
+
+    reading: Reading = "box"
+
+
+plugin = CML
