@@ -25,9 +25,9 @@ FLOORS = [
     ["method"],
     ["sampling"],
     ["streams", "networks"],
-    ["stream", "network"],
+    ["stream", "network", "images"],
     ["model", "memory", "optim"],
-    ["batch", "keys", "gradients", "plugins", "settings", "tree"],
+    ["batch", "keys", "gradients", "plugins", "settings", "tree", "atomic"],
     ["exceptions"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpmcl.atomic import atomic
 from dpmcl.evaluation import Errors
 from dpmcl.exceptions import DpmclError, SpecError
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte
-from dpmcl.results.atomic import atomic
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
 

@@ -26,11 +26,11 @@ import pyarrow.parquet as pq
 import safetensors.torch
 import tomli_w
 
+from dpmcl.atomic import atomic, write_text
 from dpmcl.evaluation import Errors
 from dpmcl.exceptions import FolderError
 from dpmcl.gradients import Work
 from dpmcl.model import Theta
-from dpmcl.results.atomic import atomic, write_text
 from dpmcl.results.record import Record
 from dpmcl.tree import at
 
