@@ -1,6 +1,7 @@
 """Shared by all tests: tiny problems, and the folder of real data."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,12 @@ from dpmcl.runner import Outcome, train
 from dpmcl.stream import Stream, split
 
 torch.set_num_threads(1)  # the problems are tiny, and the tests run in two processes
+
+
+@pytest.fixture(scope="session", autouse=True)
+def decoded() -> None:
+    """Images are decoded once for all test processes, and for later runs on the same machine."""
+    os.environ["DPMCL_CACHE"] = str(Path(tempfile.gettempdir()) / "dpmcl-test-cache")
 
 
 @pytest.fixture(scope="session")

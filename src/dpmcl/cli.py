@@ -166,6 +166,50 @@ def plot(
     typer.echo(study.draw(study.load(folder), folder, picture.value, smooth))
 
 
+@app.command()
+def stream(
+    source: Annotated[str, typer.Argument(metavar="NAME", help="A stream, a preset or a spec.")],
+    seed: Annotated[int | None, typer.Option(help="Whose split, and whose draws.")] = None,
+    tasks: Annotated[int | None, typer.Option(help="Only the stream's first tasks.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="K=V", help="Change any entry of the spec.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The picture; runs/streams/NAME.png.")
+    ] = None,
+) -> None:
+    """Show a stream's tasks, classes, rows and shapes, and draw a sheet of samples."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from dpmcl import plugins, study
+    from dpmcl.api import Request
+    from dpmcl.results import figures, sheet
+
+    known = source in plugins.names("stream") or ":" in source
+    request = Request({"stream": source, "methods": ["naive"]} if known else source)
+    request.set(set_ or []).update(seed=seed).tasks(tasks)
+    found, splits = study.preview(request.spec())
+    facts = sheet.describe(found, splits)
+    typer.echo(
+        f"{facts['name']}: {facts['kind']}, {facts['tasks']} tasks, {facts['rows']} rows, "
+        f"inputs {tuple(facts['inputs'])} {facts['dtype']}, {facts['outputs']} outputs"
+    )
+    columns = ("task", "name", "classes", "train", "validation", "test")
+    table = Table(*columns, box=None, padding=(0, 2, 0, 0))
+    for row in facts["table"]:
+        cells = {**row, "classes": ", ".join(row["classes"])}
+        table.add_row(*(str(cells[column]) for column in columns))
+    Console().print(table, markup=False, highlight=False)
+    path = out or Path("runs") / "streams" / f"{Path(source).stem.replace(':', '.')}.png"
+    try:
+        figures.save(sheet.draw(found), path)
+    except DpmclError as error:
+        typer.echo(f"No picture: {error}", err=True)
+    else:
+        typer.echo(f"picture: {path}")
+
+
 def _with_results(result: "Result", folder: Path) -> "Result":
     if not result.records:
         raise DpmclError(f"{folder} has no results yet; `dpmcl run` makes some.")

@@ -217,6 +217,13 @@ def _united(
     return out
 
 
+def preview(spec: Spec) -> tuple[Stream, Splits]:
+    """The stream of a spec and its splits, for the first seed, without training anything."""
+    seeds = spec.seeds[:1]
+    stream = spec.stream.build(seeds)
+    return stream, split(stream, seeds, spec.stream.split)
+
+
 def figure_path(folder: Path, what: str, suffix: str) -> Path:
     """Where a run folder keeps a figure."""
     return folder / "figures" / f"{what}.{suffix}"

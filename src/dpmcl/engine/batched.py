@@ -5,19 +5,33 @@ from typing import Any, ClassVar
 
 import torch
 
+from dpmcl.engine.captured import Cell, on_gpu
 from dpmcl.method import State, Update
 from dpmcl.sampling import Chunk
 from dpmcl.stream import Stream
 
 
 class Batched:
-    """All replicas at once. Shapes are fixed and nothing branches on a tensor's value."""
+    """All replicas at once. Shapes are fixed and nothing branches on a tensor's value.
+
+    On a GPU an update is captured at a phase's first chunk and replayed. static: work in the same
+    fixed buffers on a CPU too, which is slower there; for tests of them.
+    """
 
     name: ClassVar[str] = "batched"
+
+    def __init__(self, static: bool = False) -> None:
+        self._static = static
+        self._cell: Cell | None = None
 
     def advance(
         self, update: Update, state: State, chunk: Chunk, stream: Stream, dtype: torch.dtype
     ) -> State:
+        if self._static or on_gpu(chunk):
+            if self._cell is None or not self._cell.fits(update, state, chunk, stream, dtype):
+                self._cell = None  # its memory goes before the next one's comes
+                self._cell = Cell(update, state, chunk, stream, dtype)
+            return self._cell.run(state, chunk)
         mapped = torch.func.vmap(update)
         for step in range(chunk.steps):
             batches = chunk.batches(stream, dtype, step, slice(None))
@@ -26,3 +40,6 @@ class Batched:
 
     def map(self, function: Callable[..., Any], *trees: Any) -> Any:
         return torch.func.vmap(function)(*trees)
+
+    def at_once(self, replicas: int) -> int:
+        return replicas

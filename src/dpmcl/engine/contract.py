@@ -27,3 +27,7 @@ class Engine(Protocol):
     def map(self, function: Callable[..., Any], *trees: Any) -> Any:
         """function(*one replica's trees) for each replica, results stacked."""
         ...
+
+    def at_once(self, replicas: int) -> int:
+        """Of so many replicas, how many are worked on, and held in memory, at the same time."""
+        ...

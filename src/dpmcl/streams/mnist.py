@@ -1,6 +1,5 @@
 """MNIST, all 70,000 images, from torchvision's files."""
 
-import os
 import tempfile
 import zlib
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from dpmcl.exceptions import DataError
+from dpmcl.images import data_folder
 from dpmcl.stream import Stream, StreamSettings, class_incremental
 
 # Of the unpacked files: torchvision publishes the sums of the packed ones, which repacking changes.
@@ -20,12 +20,6 @@ _MD5 = {
     "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
     "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
 }
-
-
-def data_folder(name: str) -> Path:
-    """Where a stream's files are kept: $DPMCL_DATA/name, or else ~/.cache/dpmcl/name."""
-    home = os.environ.get("DPMCL_DATA")
-    return (Path(home) if home else Path.home() / ".cache" / "dpmcl") / name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,146 @@
+"""One update in fixed buffers, so that a GPU can record it once and replay it.
+
+A small network's update is hundreds of small kernels, and starting them from Python takes longer
+than they run. A CUDA graph starts all of them at once, always on the same memory: so a cell owns
+that memory, and state and draws are copied into it. On a CPU a cell does the same without a graph.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpmcl.exceptions import ModelError
+from dpmcl.method import State, Update
+from dpmcl.sampling import Chunk
+from dpmcl.stream import Stream
+from dpmcl.tree import leaves, tree_map
+
+_WARM_UPS = 3  # as PyTorch's notes on CUDA graphs advise: libraries set themselves up in them
+
+
+class Cell:
+    """The buffers of one update, of all replicas, and the update on them.
+
+    state, chunk: their shapes fix the buffers'; a later chunk may have fewer steps, not more.
+    Nothing that comes in is changed, and nothing that goes out shares memory with the buffers.
+    """
+
+    def __init__(
+        self, update: Update, state: State, chunk: Chunk, stream: Stream, dtype: torch.dtype
+    ) -> None:
+        self.update, self.stream, self.dtype = update, stream, dtype
+        self._state: State = tree_map(torch.Tensor.clone, state)
+        self._chunk = Chunk(*tree_map(torch.Tensor.clone, tuple(chunk)))
+        self._counter = torch.zeros(1, dtype=torch.int64, device=chunk.key.device)
+        self._go: Callable[[], None] | None = None
+
+    def fits(
+        self, update: Update, state: State, chunk: Chunk, stream: Stream, dtype: torch.dtype
+    ) -> bool:
+        """Whether `run` will do for these: same update, stream and shapes, no more steps."""
+        same = self.update is update and self.stream is stream and self.dtype == dtype
+        return (
+            same
+            and _shapes(self._state) == _shapes(state)
+            and _shapes(_first(self._chunk, 1)) == _shapes(_first(chunk, 1))
+            and chunk.steps <= self._chunk.steps
+        )
+
+    def run(self, state: State, chunk: Chunk) -> State:
+        """The state after the chunk's updates.
+
+        Raises ModelError when the update cannot be captured.
+        """
+        self._load(state, chunk)
+        if self._go is None:
+            self._go = self._capture() if on_gpu(chunk) else self.step
+            self._load(state, chunk)  # warming up moved the state
+        for _ in range(chunk.steps):
+            self._go()
+        after: State = tree_map(torch.Tensor.clone, self._state)
+        return after
+
+    def step(self) -> None:
+        """One update, on the buffers alone; the counter says which of the chunk's steps it is."""
+
+        def now(leaf: Tensor) -> Tensor:
+            return leaf.index_select(1, self._counter).squeeze(1)
+
+        row, present, task, key = tree_map(now, tuple(self._chunk))
+        batches = {
+            name: self.stream.batch(row[name], present[name], task[name], self.dtype)
+            for name in row
+        }
+        new = torch.func.vmap(self.update)(self._state, batches, key)
+        before, after = _shapes(self._state), _shapes(new)
+        if before != after:
+            raise ModelError(
+                "An update may not change the shapes or types of its state, and this one turns "
+                f"{_difference(before, after)}; keep them as `start` makes them."
+            )
+        # A new leaf may be an old one (a method that keeps what theta was): copy those first.
+        held = {leaf.untyped_storage().data_ptr() for leaf in leaves(self._state)}
+        values = [
+            leaf.clone() if leaf.untyped_storage().data_ptr() in held else leaf
+            for leaf in leaves(new)
+        ]
+        for buffer, value in zip(leaves(self._state), values, strict=True):
+            buffer.copy_(value)
+        self._counter.add_(1)
+
+    def _load(self, state: State, chunk: Chunk) -> None:
+        """Copies state and chunk into the buffers, and goes back to the first step."""
+        pairs = zip(leaves(self._state), leaves(state), strict=True)
+        front = _first(self._chunk, chunk.steps)
+        for buffer, value in [*pairs, *zip(leaves(front), leaves(tuple(chunk)), strict=True)]:
+            buffer.copy_(value)
+        self._counter.zero_()
+
+    def _capture(self) -> Callable[[], None]:
+        """What replays a recorded step. Leaves the state moved."""
+        side, current = torch.cuda.Stream(), torch.cuda.current_stream()
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            for _ in range(_WARM_UPS):
+                self._counter.zero_()
+                self.step()
+        current.wait_stream(side)
+        graph, reason = torch.cuda.CUDAGraph(), None
+        try:
+            with torch.cuda.graph(graph):
+                try:
+                    self.step()
+                except RuntimeError as error:
+                    reason = error  # ending a broken capture raises too, and would hide it
+                    raise
+        except RuntimeError as error:
+            line = str(reason or error).split("\n")[0].rstrip(".")
+            raise ModelError(
+                f"This update cannot be captured on a GPU ({line}); use engine = 'looped'."
+            ) from error
+        replay: Callable[[], None] = graph.replay
+        return replay
+
+
+def on_gpu(chunk: Chunk) -> bool:
+    """Whether a chunk, and so all that goes with it, is on a GPU that records graphs."""
+    return chunk.key.is_cuda
+
+
+def _first(chunk: Chunk, steps: int) -> Any:
+    """The chunk's first steps, as views."""
+    return tree_map(lambda leaf: leaf[:, :steps], tuple(chunk))
+
+
+def _shapes(tree: Any) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    return [(tuple(leaf.shape), leaf.dtype) for leaf in leaves(tree)]
+
+
+def _difference(before: list[Any], after: list[Any]) -> str:
+    """What changed first: a leaf's (shape, type), or the number of leaves."""
+    for old, new in zip(before, after, strict=False):
+        if old != new:
+            return f"{old[0]} {old[1]} into {new[0]} {new[1]}"
+    return f"{len(before)} tensors into {len(after)}"

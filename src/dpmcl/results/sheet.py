@@ -1,0 +1,114 @@
+"""What a stream looks like: a table of its tasks, and a sheet of samples."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from dpmcl.exceptions import DpmclError
+from dpmcl.stream import Splits, Stream
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SAMPLES = 12  # images a task, in a strip
+_STRIPS = 10  # strips in a column
+
+
+def describe(stream: Stream, splits: Splits, replica: int = 0) -> dict[str, Any]:
+    """A stream in numbers, for one replica.
+
+    Keys: name, kind, tasks, rows, inputs (shape), dtype, outputs, classes, and table, a list of a
+    dict for each task: task, name, classes (names), train, validation, test (rows).
+    """
+    counts = {
+        name: splits.named(name).offset[replica].diff().tolist()
+        for name in ("train", "validation", "test")
+    }
+    table = []
+    for task, name in enumerate(stream.tasks):
+        numbers = _rows(stream, task, replica)
+        kinds = stream.y[numbers].unique().tolist() if stream.classes else []
+        table.append(
+            {
+                "task": task,
+                "name": name,
+                "classes": [stream.classes[c] for c in kinds],
+                **{split: counts[split][task] for split in counts},
+            }
+        )
+    return {
+        "name": stream.name,
+        "kind": stream.kind,
+        "tasks": len(stream.tasks),
+        "rows": int(stream.row.shape[1]),
+        "inputs": list(stream.x.shape[1:]),
+        "dtype": str(stream.x.dtype).removeprefix("torch."),
+        "outputs": stream.outputs,
+        "classes": list(stream.classes),
+        "table": table,
+    }
+
+
+def draw(stream: Stream, replica: int = 0) -> "Figure":
+    """A sheet of samples: a strip of images for each task; for curves, one of each task.
+
+    Raises DpmclError where matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise DpmclError("Figures need matplotlib and scipy: pip install 'dpmcl[plot]'.") from None
+    if stream.x.dim() == 4:
+        return _images(stream, replica, Figure)
+    return _lines(stream, replica, Figure)
+
+
+def _rows(stream: Stream, task: int, replica: int) -> torch.Tensor:
+    own = min(replica, stream.row.shape[0] - 1)
+    return stream.row[own][stream.task[own] == task]
+
+
+def _images(stream: Stream, replica: int, figure_of: Any) -> "Figure":
+    tasks = len(stream.tasks)
+    columns = math.ceil(tasks / _STRIPS)
+    strips = math.ceil(tasks / columns)
+    each = _SAMPLES if columns == 1 else max(3, _SAMPLES // columns)
+    figure: Figure = figure_of(figsize=(9.0, 0.62 * strips + 0.5), layout="constrained")
+    grid: Any = figure.subplots(strips, columns, squeeze=False)
+    for ax in grid.flat:
+        ax.set_axis_off()
+    for task in range(tasks):
+        row = _rows(stream, task, replica)[:each]
+        there = torch.ones_like(row, dtype=torch.bool)
+        x = stream.batch(row, there, row * 0, torch.float32).x.cpu().numpy()
+        blank = np.ones((x.shape[1], x.shape[2], 1))
+        cells = [part for image in x for part in (image, blank)]
+        strip = np.concatenate(cells[:-1], 2).transpose(1, 2, 0)
+        ax = grid[task % strips, task // strips]
+        ax.imshow(strip.squeeze(), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        ax.set_title(f"{task}: {stream.tasks[task]}", fontsize=6, pad=2, loc="left")
+    figure.suptitle(f"{stream.name}: the first {each} rows of each task", fontsize=9)
+    return figure
+
+
+def _lines(stream: Stream, replica: int, figure_of: Any) -> "Figure":
+    from matplotlib import colormaps
+
+    figure: Figure = figure_of(figsize=(9.0, 3.6), layout="constrained")
+    ax: Any = figure.subplots()
+    curves = stream.y if stream.kind == "regression" and stream.outputs > 1 else stream.x.flatten(1)
+    tasks = len(stream.tasks)
+    for task in range(tasks):
+        curve = curves[_rows(stream, task, replica)[0]].cpu().numpy()
+        colour = colormaps["viridis"](task / max(1, tasks - 1))
+        label = stream.tasks[task] if task in (0, tasks - 1) else None
+        ax.plot(np.arange(len(curve)), curve, color=colour, linewidth=1, label=label)
+    ax.set_xlabel("output" if curves is stream.y else "input")
+    ax.set_ylabel("value")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False, fontsize=8)
+    ax.set_title(f"{stream.name}: one row of each of {tasks} tasks, early dark, late bright",
+                 fontsize=9)  # fmt: skip
+    return figure

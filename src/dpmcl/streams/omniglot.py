@@ -1,0 +1,105 @@
+"""Omniglot's background set: a stream of many small tasks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import annotated_types as at
+
+from dpmcl.exceptions import DataError, SpecError
+from dpmcl.images import Decoding, data_folder, read_images
+from dpmcl.settings import Positive
+from dpmcl.stream import Stream, StreamSettings, class_incremental
+
+
+@dataclass(frozen=True, kw_only=True)
+class Omniglot(StreamSettings):
+    """Handwritten characters, 20 drawings each (Lake et al., 2015): fifty one-class tasks.
+
+    The classes are the first `classes` of the background set, in alphabetical order of alphabet and
+    character (section 4: "the first fifty classes"), named "Alphabet/characterNN". With the default
+    split each has 12 drawings to train, 3 to validate and 5 to test.
+
+    Inputs (1, 28, 28), uint8, 255 for ink and 0 for paper, in [0, 1] once in a batch: the 105x105
+    files, resized with Pillow's BILINEAR filter (which averages when it shrinks) and inverted. The
+    paper does not say how it resized.
+
+    root: torchvision's folder, which holds omniglot-py/images_background.zip. images: instead, a
+    folder, zip or tar with Alphabet/characterNN/*.png in it. With neither, in $DPMCL_DATA/omniglot
+    or else ~/.cache/dpmcl/omniglot: images_background.zip, of any origin, if it is there, or else
+    torchvision's file. download: fetch that if it is missing. Needs torchvision and Pillow (the
+    extra `vision`).
+    """
+
+    network: ClassVar[str] = "omninet"
+    places: ClassVar[tuple[str, ...]] = ("root", "download")
+
+    split: Annotated[tuple[float, float, float], at.Len(3, 3)] = (0.6, 0.15, 0.25)
+    classes: Positive = 50
+    root: str | None = None
+    download: bool = True
+    images: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.images is not None and self.root is not None:
+            raise SpecError(
+                f"images and root cannot both be set, got '{self.images}' and '{self.root}'; "
+                "leave one out."
+            )
+
+    def build(self, seeds: Sequence[int]) -> Stream:
+        decoding = Decoding(
+            size=(28, 28), channels=1, invert=True, levels=2, first_classes=self.classes
+        )
+        x, y, classes = read_images(self._source(), decoding)
+        return class_incremental("omniglot", x, y, classes, self.tasks)
+
+    def _source(self) -> Path:
+        if self.images is not None:
+            return Path(self.images)
+        if self.root is not None:
+            return _official(Path(self.root).expanduser(), self.download)
+        usual = data_folder("omniglot")
+        own = usual / "images_background.zip"
+        return own if own.is_file() else _official(usual, self.download)
+
+
+def _official(root: Path, download: bool) -> Path:
+    """torchvision's zip, checked against the published sum; fetched if it is missing.
+
+    The zip and not the folder beside it, which an interrupted unpacking leaves incomplete.
+    """
+    try:
+        from torchvision.datasets import Omniglot as Files
+        from torchvision.datasets.utils import check_integrity
+    except ImportError:
+        raise DataError(
+            "Stream 'omniglot' needs torchvision: pip install 'dpmcl[vision]'."
+        ) from None
+    path = root / "omniglot-py" / "images_background.zip"
+    md5 = Files.zips_md5["images_background"]
+    if not path.is_file():
+        if not download:
+            raise DataError(
+                f"Omniglot is not at {path}; set stream.root to the folder that holds "
+                "omniglot-py/images_background.zip, stream.images to a folder, zip or tar of its "
+                "images, or stream.download = true."
+            )
+        try:
+            Files(root, background=True, download=True)
+        except (OSError, RuntimeError) as error:
+            raise DataError(
+                f"Omniglot is not at {path} and could not be fetched ({error}); put it there, or "
+                "set stream.images to a folder, zip or tar of its images."
+            ) from None
+    if not check_integrity(path, md5):
+        raise DataError(
+            f"{path} must be the published file (MD5 {md5}), and is not; remove it and fetch it "
+            "again, or name it with stream.images to use it as it is."
+        )
+    return path
+
+
+plugin = Omniglot
