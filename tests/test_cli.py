@@ -402,3 +402,16 @@ def test_the_module_refuses(tmp_path):
     assert (
         the_line(ran.stderr) == "dpmcl: No method 'err'. Did you mean 'er'? `dpmcl list` shows all."
     )
+
+
+def test_a_stream_is_shown_and_drawn(command, tmp_path):
+    ran = command("stream", "digits", "--tasks", "3", "--out", "sheet.png")
+    assert ran.status == 0
+    assert "classification, 3 tasks, 537 rows, inputs (1, 8, 8) float32, 10 outputs" in ran.out
+    assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_unknown_stream_to_show(command):
+    ran = command("stream", "digit")
+    assert ran.status == 2
+    assert "Did you mean 'digits'?" in the_line(ran.err)

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple, NoReturn
@@ -194,7 +195,7 @@ def _of_zip(source: Path) -> Iterator[_File]:
             path = _label(info.filename, source, plain=not link)
             if not info.is_dir():
                 where = f"{info.filename!r} in {source}"
-                yield _File(path, where, info.file_size, lambda info=info: archive.read(info))  # type: ignore[misc]
+                yield _File(path, where, info.file_size, partial(archive.read, info))
 
 
 def _of_tar(source: Path) -> Iterator[_File]:
@@ -204,7 +205,7 @@ def _of_tar(source: Path) -> Iterator[_File]:
             path = _label(info.name, source, plain=info.isfile() or info.isdir())
             if info.isfile():
                 where = f"{info.name!r} in {source}"
-                yield _File(path, where, info.size, lambda info=info: _member(archive, info))  # type: ignore[misc]
+                yield _File(path, where, info.size, partial(_member, archive, info))
         assert archive.fileobj is not None
         archive.fileobj.seek(archive.offset)
         if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
