@@ -1,10 +1,12 @@
 """Fixed buffers give what plain mapping gives, and nothing in an update hinders a capture."""
 
 import contextlib
+import itertools
 from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conftest import tiny_model, tiny_run, tiny_stream
@@ -13,10 +15,10 @@ from dpmcl.engine import Batched, Looped, captured
 from dpmcl.engine.captured import Cell
 from dpmcl.exceptions import ModelError
 from dpmcl.methods.naive import Naive
-from dpmcl.model import initial
+from dpmcl.model import Model, initial
 from dpmcl.runner import train
 from dpmcl.sampling import Chunk
-from dpmcl.stream import split
+from dpmcl.stream import class_incremental, split
 from dpmcl.tree import leaves, move, tree_map
 
 TWO_LOOPS = ("oml", "cml", "anml")
@@ -98,7 +100,7 @@ def test_a_longer_chunk_or_another_update_gets_a_new_cell_and_a_shorter_one_does
         found = engine.advance(given, state, of, stream, torch.float64)
         assert same(found, Batched().advance(given, state, of, stream, torch.float64))
         cells.append(engine._cell)
-    assert [a is b for a, b in zip(cells, cells[1:], strict=False)] == [True, False, False]
+    assert [a is b for a, b in itertools.pairwise(cells)] == [True, False, False]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +166,15 @@ class NoHost(TorchDispatchMode):
         return out
 
 
+class NoLists(TorchFunctionMode):
+    """Fails where a tensor is made of Python's numbers, which copies them to the device."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in (torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy):
+            raise AssertionError(f"{function} copies from the host")
+        return function(*args, **(kwargs or {}))
+
+
 class OnMeta(Looped):
     """Steps a cell once on the meta device, and leaves the state as it is."""
 
@@ -171,7 +182,7 @@ class OnMeta(Looped):
         meta = torch.device("meta")
         state_there, chunk_there = (type(tree)(*move(tuple(tree), meta)) for tree in (state, chunk))
         cell = Cell(update, state_there, chunk_there, stream.to(meta), dtype)
-        with NoHost():
+        with NoHost(), NoLists():
             cell.step()
         return state
 
@@ -181,6 +192,22 @@ class OnMeta(Looped):
 def test_an_update_looks_at_no_value_and_copies_nothing_from_the_host(name, own, optimiser):
     method = settings(name, optimiser, **own)
     tiny_run(replace(method, updates=1), engine=OnMeta(), tasks=2, dropout=0.2)
+
+
+@pytest.mark.parametrize(
+    ("name", "own"), [("anml", {"reading": "nested", "order": 2}), ("dpmcl", {"zeta": 1})]
+)
+@pytest.mark.parametrize("network", plugins.names("network"))
+def test_nor_do_the_networks(network, name, own):
+    shape = (3,) if network == "sinenet" else (1, 16, 16)
+    y = torch.arange(20) % 2
+    stream = class_incremental("rows", torch.rand(20, *shape), y, ["a", "b"], None)
+    build = plugins.find("network", network)(hidden=5).build
+    example = stream.example(torch.float32)
+    model = Model.build(lambda: build(shape, 2), stream.kind, example, 2)
+    splits = split(stream, (0, 1), (0.6, 0.2, 0.2))
+    method = replace(settings(name, **own), updates=1)
+    train(method, model, stream, splits, (0, 1), OnMeta())
 
 
 @pytest.mark.parametrize(
@@ -217,18 +244,23 @@ class Stream:
 @pytest.fixture
 def pretend_gpu(monkeypatch):
     """Cells go the way to a GPU; returns the calls of replay."""
-    replays, recorded = [], []
+    replays, cells = [], []
 
     class Graph:
         def replay(self):
             replays.append(self)
-            recorded[-1]()
+            cells[-1].step()
 
     real = Cell._capture
 
     def capture(cell):
-        recorded.append(cell.step)
+        cells.append(cell)
         return real(cell)
+
+    @contextlib.contextmanager
+    def graph(_):
+        cells[-1]._counter.zero_()  # here the step is run, on a GPU it is only recorded
+        yield
 
     monkeypatch.setattr(captured, "on_gpu", lambda chunk: True)
     monkeypatch.setattr(Cell, "_capture", capture)
@@ -236,7 +268,7 @@ def pretend_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(torch.cuda, "graph", contextlib.nullcontext)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
     return replays
 
 

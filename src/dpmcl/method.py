@@ -53,6 +53,24 @@ class Phase:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Graph:
+    """Inner updates through which an update differentiates; all they computed stays in memory.
+
+    updates: how many. rows: of the batch that each one takes. moves: the parts of theta that they
+    step. runs: the parts that they evaluate. cause: the setting that asks for it. fewer: the
+    setting of `updates`. instead: the setting that does without.
+    """
+
+    updates: int
+    rows: int
+    moves: tuple[str, ...]
+    runs: tuple[str, ...]
+    cause: str
+    fewer: str
+    instead: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Method(Settings, ABC):
     """Settings that every method has; a spec's [training] sets them for all.
 
@@ -99,9 +117,9 @@ class Method(Settings, ABC):
         return model
 
     @property
-    def graph_updates(self) -> int:
-        """Inner updates through which an update differentiates; each keeps its graph in memory."""
-        return 0
+    def graph(self) -> Graph | None:
+        """The inner updates through which an update differentiates, or None if it does not."""
+        return None
 
     def start(self, theta: Theta) -> State:
         """One replica's state before the first task."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dpmcl import keys, memory
-from dpmcl.engine import Engine
+from dpmcl.engine import Engine, check_fit
 from dpmcl.evaluation import Errors, Evaluation, evaluate
 from dpmcl.gradients import Work, counting
 from dpmcl.memory import Memory
@@ -50,6 +50,7 @@ def train(
 ) -> Outcome:
     """Takes the tasks in turn; every draw is a function of the seed, the task, phase and step."""
     model = method.prepare(model)
+    check_fit(method, model, stream, engine.at_once(len(seeds)))
     run = _Run(method, model, stream, splits, tuple(seeds), engine, progress)
     score = _Score(run, evaluation or Evaluation())
     start = state = run.start()

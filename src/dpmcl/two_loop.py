@@ -11,12 +11,13 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from dpmcl import optim
 from dpmcl.batch import Batch
 from dpmcl.gradients import gradient
-from dpmcl.method import Method, Phase, State, Update
+from dpmcl.method import Graph, Method, Phase, State, Update
 from dpmcl.model import Model, Theta
 from dpmcl.sampling import Draw
-from dpmcl.settings import Positive
+from dpmcl.settings import Positive, Rate
 from dpmcl.tree import at
 
 Reading = Literal["box", "text", "nested"]
@@ -38,7 +39,9 @@ class TwoLoop(Method, ABC):
       theta with the gradient of the cost on validation rows of all tasks seen, taken at theta~.
 
     order: of the nested reading. 1 applies the gradient at theta~ to theta as it is; 2 takes it
-    through the inner updates. n_meta, n_grad: N_meta and N_grad of appendix B.3 (None: half of
+    through the inner updates. inner_lr: step of the inner updates (None: lr); a fresh Adagrad's
+    first step is inner_lr times the gradient's sign, however small the gradient, so the nested
+    reading wants a small one. n_meta, n_grad: N_meta and N_grad of appendix B.3 (None: half of
     `updates` each). theta's optimiser state lives as long as the run, theta~'s starts fresh.
     """
 
@@ -53,6 +56,7 @@ class TwoLoop(Method, ABC):
     n_meta: Positive | None = None
     n_grad: Positive | None = None
     inner: Positive = 1
+    inner_lr: Rate | None = None
     order: Literal[1, 2] = 1
 
     def __post_init__(self) -> None:
@@ -62,8 +66,18 @@ class TwoLoop(Method, ABC):
                 object.__setattr__(self, name, max(1, self.updates // 2))
 
     @property
-    def graph_updates(self) -> int:
-        return self.inner if self.reading == "nested" and self.order == 2 else 0
+    def graph(self) -> Graph | None:
+        if self.reading != "nested" or self.order == 1:
+            return None
+        return Graph(
+            updates=self.inner,
+            rows=self.batch,
+            moves=self.inner_parts,
+            runs=self.outer_parts,
+            cause="order = 2",
+            fewer="inner",
+            instead="order = 1",
+        )
 
     def phases(self, model: Model, task: int) -> Sequence[Phase]:
         assert self.n_meta is not None
@@ -95,14 +109,16 @@ class TwoLoop(Method, ABC):
         return Phase(name, updates, {"batch": draw}, update)
 
     def _nested(self, model: Model) -> Update:
+        rule = optim.build(self.optimiser, self.inner_lr or self.lr)
+
         def inner_loop(theta: Theta, batches: Batch, key: Tensor) -> Theta:
             """theta~, from theta by `inner` updates with a fresh optimiser state."""
             moving = {part: theta[part] for part in self.inner_parts}
-            optimiser = self.rule.init(moving)
+            optimiser = rule.init(moving)
             for step in range(self.inner):
                 b_N: Batch = at(batches, step)
                 grads = self._gradient(model, {**theta, **moving}, b_N, key[step], self.inner_parts)
-                moving, optimiser = self.rule.step(moving, grads, optimiser)
+                moving, optimiser = rule.step(moving, grads, optimiser)
             return {**theta, **moving}
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:

@@ -1,13 +1,14 @@
 """Engines run a function of one replica over many, and a chunk of updates for all of them.
 
 `looped` takes one replica after another: the oracle in tests, the fallback for modules that
-cannot be mapped, and the faster way for convolutions on a CPU. `batched` maps all of them at once.
-Both give the same results, to rounding.
+cannot be mapped, and the faster way for convolutions on a CPU. `batched` maps all of them at once,
+and on a GPU records the update and replays it. Both give the same results, to rounding.
 """
 
 from dpmcl.engine.batched import Batched
 from dpmcl.engine.choice import DeviceName, EngineName, choose, device_of, threads
 from dpmcl.engine.contract import Engine
+from dpmcl.engine.fit import check_fit
 from dpmcl.engine.looped import Looped
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Engine",
     "EngineName",
     "Looped",
+    "check_fit",
     "choose",
     "device_of",
     "threads",

@@ -14,20 +14,20 @@ from dpmcl.stream import Stream
 class Batched:
     """All replicas at once. Shapes are fixed and nothing branches on a tensor's value.
 
-    On a GPU an update is captured at a phase's first chunk and replayed. static: work in the same
-    fixed buffers on a CPU too, which is slower there; for tests of them.
+    On a GPU an update is captured at a phase's first chunk and replayed. static: whether to work
+    in such fixed buffers, None for a GPU alone (on a CPU they gain nothing); tests set it.
     """
 
     name: ClassVar[str] = "batched"
 
-    def __init__(self, static: bool = False) -> None:
+    def __init__(self, static: bool | None = None) -> None:
         self._static = static
         self._cell: Cell | None = None
 
     def advance(
         self, update: Update, state: State, chunk: Chunk, stream: Stream, dtype: torch.dtype
     ) -> State:
-        if self._static or on_gpu(chunk):
+        if on_gpu(chunk) if self._static is None else self._static:
             if self._cell is None or not self._cell.fits(update, state, chunk, stream, dtype):
                 self._cell = None  # its memory goes before the next one's comes
                 self._cell = Cell(update, state, chunk, stream, dtype)

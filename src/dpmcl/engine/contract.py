@@ -9,9 +9,6 @@ from dpmcl.method import State, Update
 from dpmcl.sampling import Chunk
 from dpmcl.stream import Stream
 
-Step = Callable[[], None]
-"""Called after each update of all replicas, for progress."""
-
 
 class Engine(Protocol):
     """Runs functions of one replica over R replicas; trees have a leading replica dimension."""

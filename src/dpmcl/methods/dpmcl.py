@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dpmcl.batch import Batch, join, weighted_mean
 from dpmcl.gradients import gradient
-from dpmcl.method import Method, Phase, State
+from dpmcl.method import Graph, Method, Phase, State
 from dpmcl.model import Model, Parameters
 from dpmcl.sampling import Draw
 from dpmcl.settings import NonNegative, Positive
@@ -58,8 +58,18 @@ class DPMCL(Method):
             object.__setattr__(self, "kappa", self.updates)
 
     @property
-    def graph_updates(self) -> int:
-        return self.zeta if self.third_term == "exact" else 0
+    def graph(self) -> Graph | None:
+        if self.third_term != "exact" or self.zeta == 0:
+            return None
+        return Graph(
+            updates=self.zeta,
+            rows=2 * self.batch,  # b_PN
+            moves=("prediction",),
+            runs=("prediction",),
+            cause="third_term = 'exact'",
+            fewer="zeta",
+            instead="third_term = 'first'",
+        )
 
     def phases(self, model: Model, task: int) -> Sequence[Phase]:
         draws = {"new": Draw("new", self.batch), "past": Draw("memory", self.batch)}
