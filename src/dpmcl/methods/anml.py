@@ -24,6 +24,9 @@ class ANML(TwoLoop):
     paper's listing. "outputs": a network of the shape of h and g whose outputs multiply theirs,
     the box's words.
 
+    The default is "box", as printed; on MNIST "box" and "text" learn alike, and neither comes near
+    the paper's row (`benchmarks/README.md`).
+
     The parts keep their optimiser states for the run; theta~ starts with a fresh one.
     """
 

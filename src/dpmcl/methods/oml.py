@@ -16,6 +16,8 @@ class OML(TwoLoop):
     - "text": N_grad updates of theta on D_N, then N_meta of theta on validation rows;
     - "nested": inner updates and outer steps both move all of theta.
 
+    "text" is the default: on MNIST it comes nearest to the paper's row (`benchmarks/README.md`).
+
     All updates of theta share its one optimiser state; theta~ starts with a fresh one.
     """
 
