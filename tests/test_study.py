@@ -6,7 +6,7 @@ import os
 import random
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,15 +37,6 @@ SPEC: dict[str, Any] = {
     "device": "cpu",
 }
 BOTH: dict[str, Any] = {**SPEC, "methods": {"er": {}, "dpmcl": {"kappa": KAPPA, "zeta": ZETA}}}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny matrices gain nothing from threads, and lose much where other jobs run."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -17,7 +17,7 @@ from dpmcl.method import Method, Phase, State
 from dpmcl.model import Model, Theta, initial
 from dpmcl.sampling import chunk
 from dpmcl.stream import Rows, Splits, Stream
-from dpmcl.tree import at, leaves
+from dpmcl.tree import at
 
 Progress = Callable[[int, int], None]
 """progress(done, total): updates of all replicas done, and to be done."""
@@ -173,8 +173,3 @@ class _Score:
             )
             for name in self._splits
         }
-
-
-def diverged(theta: Theta) -> Tensor:
-    """Which replicas have a parameter that is not finite: bool (replicas,)."""
-    return torch.stack([~leaf.isfinite().flatten(1).all(1) for leaf in leaves(theta)]).any(0)
