@@ -26,7 +26,8 @@ from dpmcl.method import Method
 from dpmcl.model import Model, initial
 from dpmcl.runner import train
 from dpmcl.sampling import Chunk
-from dpmcl.stream import Stream, class_incremental, split
+from dpmcl.splits import split
+from dpmcl.stream import Stream
 
 TOLERANCE = 1e-9
 TWO_LOOPS = ("anml", "cml", "oml")
@@ -54,7 +55,7 @@ def digits() -> Stream:
     means = torch.randint(0, 200, (10, 1, 8, 8), generator=generator)
     noise = torch.randint(0, 56, (len(y), 1, 8, 8), generator=generator)
     x = (means[y] + noise).to(torch.uint8)
-    return class_incremental("digits", x, y, [str(c) for c in range(10)], 2)
+    return Stream.from_arrays(x, y, name="digits", tasks=2)
 
 
 def problems(root: str | None) -> dict[str, tuple[Stream, str]]:

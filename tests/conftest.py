@@ -13,7 +13,8 @@ from dpmcl.evaluation import Evaluation
 from dpmcl.method import Method
 from dpmcl.model import Model
 from dpmcl.runner import Outcome, train
-from dpmcl.stream import Stream, split
+from dpmcl.splits import split
+from dpmcl.stream import Stream
 
 torch.set_num_threads(1)  # the problems are tiny, and the tests run in two processes
 
@@ -54,6 +55,27 @@ def tiny_stream(tasks: int = 3, rows: int = 30, seed: int = 0) -> Stream:
         tasks=tuple(f"task {k}" for k in range(tasks)),
         classes=tuple(f"class {c}" for c in range(classes)),
         outputs=classes,
+    )
+
+
+def own_rows_stream(sizes: list[list[int]]) -> Stream:
+    """Each replica has rows of its own, and as many a task as `sizes` say."""
+    replicas, tasks = len(sizes), len(sizes[0])
+    n = sum(sizes[0])
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(replicas * n, 2, generator=generator, dtype=torch.float64)
+    return Stream(
+        name="own",
+        kind="regression",
+        x=x,
+        y=x.sum(1, keepdim=True),
+        row=torch.arange(replicas * n).view(replicas, n),
+        task=torch.stack(
+            [torch.arange(tasks).repeat_interleave(torch.tensor(own)) for own in sizes]
+        ),
+        tasks=tuple(f"task {k}" for k in range(tasks)),
+        classes=(),
+        outputs=1,
     )
 
 

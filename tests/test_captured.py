@@ -9,6 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import dpmcl
 from conftest import tiny_model, tiny_run, tiny_stream
 from dpmcl import plugins
 from dpmcl.engine import Batched, Looped, captured
@@ -18,7 +19,7 @@ from dpmcl.methods.naive import Naive
 from dpmcl.model import Model, initial
 from dpmcl.runner import train
 from dpmcl.sampling import Chunk
-from dpmcl.stream import class_incremental, split
+from dpmcl.splits import split
 from dpmcl.tree import leaves, move, tree_map
 
 TWO_LOOPS = ("oml", "cml", "anml")
@@ -201,7 +202,7 @@ def test_an_update_looks_at_no_value_and_copies_nothing_from_the_host(name, own,
 def test_nor_do_the_networks(network, name, own):
     shape = (3,) if network == "sinenet" else (1, 16, 16)
     y = torch.arange(20) % 2
-    stream = class_incremental("rows", torch.rand(20, *shape), y, ["a", "b"], None)
+    stream = dpmcl.Stream.from_arrays(torch.rand(20, *shape), y, name="rows")
     build = plugins.find("network", network)(hidden=5).build
     example = stream.example(torch.float32)
     model = Model.build(lambda: build(shape, 2), stream.kind, example, 2)

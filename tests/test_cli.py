@@ -38,17 +38,18 @@ from dataclasses import dataclass
 
 import torch
 
-from dpmcl.stream import StreamSettings, class_incremental
+from dpmcl.labelled import from_arrays
+from dpmcl.stream_settings import LabelledSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bad(StreamSettings):
+class Bad(LabelledSettings):
     """Twenty rows, one of them bad."""
 
-    def build(self, seeds):
+    def read(self):
         x = torch.zeros(20, 3)
         x[7, 2] = float("nan")
-        return class_incremental("bad", x, torch.arange(20) % 2, ["a", "b"], self.tasks)
+        return from_arrays(x, torch.arange(20) % 2, name="bad")
 '''
 
 

@@ -11,7 +11,9 @@ from dpmcl.evaluation import Errors, Evaluation
 from dpmcl.memory import Memory
 from dpmcl.model import initial
 from dpmcl.sampling import chunk
-from dpmcl.stream import split
+from dpmcl.splits import split
+from dpmcl.stream import Stream
+from dpmcl.torchvision_sets import TorchvisionSettings
 from dpmcl.tree import at, leaves, tree_map
 
 METHODS = plugins.names("method")
@@ -184,16 +186,52 @@ def test_a_metric_is_a_pure_function_of_the_errors(name):
     assert np.allclose(metric(back), found[::-1])
 
 
+def stream_settings(name, folder):
+    """A stream of each name that can be built here: those that need a path get small files."""
+    cls = plugins.find("stream", name)
+    rng = np.random.default_rng(0)
+    y = np.arange(40) % 4
+    if name == "table":
+        lines = [f"{a:.3f},{kind}" for a, kind in zip(rng.random(40), y, strict=True)]
+        (folder / "a.csv").write_text("\n".join(["height,kind", *lines]))
+        return cls(path=str(folder / "a.csv"), target="kind", tasks=2)
+    if name == "arrays":
+        np.savez(folder / "a.npz", x=rng.random((40, 3)), y=y)
+        return cls(path=str(folder / "a.npz"), tasks=2)
+    if name == "huggingface":
+        import datasets
+
+        table = {"height": rng.random(40).tolist(), "label": y.tolist()}
+        datasets.Dataset.from_dict(table).save_to_disk(str(folder / "saved"))
+        return cls(path=str(folder / "saved"), tasks=2)
+    if name == "images":
+        from PIL import Image
+
+        for i, kind in enumerate(y):
+            (folder / f"kind {kind}").mkdir(exist_ok=True)
+            pixels = rng.integers(0, 256, (16, 16), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"kind {kind}" / f"{i}.png")
+        return cls(path=str(folder), tasks=2)
+    if name == "python":
+        return cls(tasks=2).holding(Stream.from_arrays(rng.random((40, 3)), y))
+    if issubclass(cls, TorchvisionSettings) and name not in ("mnist", "cifar10", "omniglot"):
+        pytest.skip(
+            f"the files of '{name}' are not here; tests/test_torchvision_sets.py makes some"
+        )
+    return cls(tasks=2)
+
+
 @pytest.mark.data
 @pytest.mark.parametrize("name", STREAMS)
-def test_a_stream_delivers_what_it_says(name, data, monkeypatch):
+def test_a_stream_delivers_what_it_says(name, data, monkeypatch, tmp_path):
     monkeypatch.setenv("DPMCL_DATA", str(data))
-    settings = plugins.find("stream", name)(tasks=2)
+    settings = stream_settings(name, tmp_path)
     stream = settings.build([0, 1])
     assert len(stream.tasks) == 2
     assert stream.row.shape == stream.task.shape
     assert stream.row.shape[0] in (1, 2)
     assert (stream.task.diff() >= 0).all()
+    assert stream.scenario
     batch = stream.batch(
         stream.row[:, :4], torch.ones_like(stream.row[:, :4], dtype=torch.bool),
         stream.task[:, :4], torch.float32,

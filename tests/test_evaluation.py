@@ -14,7 +14,8 @@ from dpmcl.engine import Batched, Looped
 from dpmcl.evaluation import Evaluation, evaluate
 from dpmcl.exceptions import SpecError
 from dpmcl.model import Model, initial
-from dpmcl.stream import Stream, split
+from dpmcl.splits import split
+from dpmcl.stream import Stream
 from dpmcl.tree import leaves, stack
 
 SHARES = (0.6, 0.2, 0.2)

@@ -37,12 +37,21 @@ def test_two_panels_a_line_and_a_band_a_method():
     for ax in figure.axes:
         assert [line.get_label() for line in ax.get_lines()] == ["naive", "er"]
         assert len(ax.collections) == 2
-        assert ax.get_xlabel() == "tasks seen"
+        assert ax.get_xlabel() == "tasks seen, up to"
+        assert [text.get_text() for text in ax.get_xticklabels()] == list(NAMES)
         assert len({line.get_color() for line in ax.get_lines()}) == 2
     assert "CME" in figure.axes[0].get_title()
     assert "NTE" in figure.axes[1].get_title()
     legend = figure.axes[1].get_legend()
     assert [text.get_text() for text in legend.get_texts()] == ["naive", "er"]
+
+
+def test_many_tasks_are_numbered_and_long_names_cut():
+    many = StreamInfo("toy", "classification", NAMES * 3, NAMES)
+    assert figures.curves(RECORDS, many).axes[0].get_xlabel() == "tasks seen"
+    long = StreamInfo("toy", "classification", ("x" * 40, *NAMES[1:]), NAMES)
+    labels = figures.curves(RECORDS, long).axes[0].get_xticklabels()
+    assert labels[0].get_text() == "x" * 15 + "..."
 
 
 def test_lines_are_means_and_bands_one_standard_error():

@@ -12,7 +12,8 @@ from PIL import Image
 
 from dpmcl import plugins
 from dpmcl.exceptions import DataError, SpecError
-from dpmcl.stream import Stream, split
+from dpmcl.splits import split
+from dpmcl.stream import Stream
 from dpmcl.streams.cifar10 import CIFAR10, CLASSES
 from dpmcl.streams.omniglot import Omniglot
 

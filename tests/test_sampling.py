@@ -11,7 +11,7 @@ from dpmcl.exceptions import SpecError
 from dpmcl.keys import Purpose
 from dpmcl.memory import Memory
 from dpmcl.sampling import Chunk, Draw, chunk
-from dpmcl.stream import split
+from dpmcl.splits import split
 from dpmcl.tree import leaves
 
 SEEDS = tuple(range(10))

@@ -6,7 +6,7 @@ import pytest
 
 from conftest import tiny_stream
 from dpmcl.results import sheet
-from dpmcl.stream import split
+from dpmcl.splits import split
 from dpmcl.streams.digits import Digits
 from dpmcl.streams.sine import Sine
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from dpmcl.stream import split
+from dpmcl.splits import split
 from dpmcl.streams.sine import RANGES, Sine
 
 

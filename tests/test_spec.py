@@ -108,9 +108,16 @@ def test_to_table_is_complete_and_reads_back():
     table = spec.to_table()
     assert list(table["training"]) == Method.names()
     assert table["training"]["memory_policy"] == "reservoir"
-    assert table["evaluation"] == {"train": False, "future": False}
+    assert table["evaluation"] == {"train": False, "future": False, "evaluate_every": 1}
     assert table["network"] == {"name": "mlp", "hidden": 100}
-    assert table["stream"] == {"name": "digits", "split": [0.6, 0.2, 0.2]}
+    assert table["stream"] == {
+        "name": "digits",
+        "classes_per_task": 1,
+        "order": "alphabetical",
+        "order_seed": 0,
+        "blur": 0.0,
+        "split": [0.6, 0.2, 0.2],
+    }
     assert table["methods"]["naive"] == table["methods"]["er"] == {}
     assert table["methods"]["dpmcl"] == {
         "kappa": 300,

@@ -353,6 +353,8 @@ def test_json_files(stored):
         "kind": "classification",
         "tasks": ["0", "1"],
         "classes": [str(digit) for digit in range(10)],
+        "scenario": "class-incremental, 1 class a task, order alphabetical",
+        "digest": Digits(tasks=2).build([0]).digest(),
     }
     work = json.loads((folder / "work.json").read_text())
     assert work["er"]["1"] == {

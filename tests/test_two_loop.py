@@ -8,7 +8,7 @@ from conftest import tiny_model, tiny_run, tiny_stream
 from dpmcl import plugins
 from dpmcl.model import initial
 from dpmcl.sampling import chunk
-from dpmcl.stream import split
+from dpmcl.splits import split
 from dpmcl.tree import at, leaves
 
 ALL = {"representation", "prediction"}

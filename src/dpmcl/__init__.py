@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from dpmcl.evaluation import Errors
     from dpmcl.exceptions import DataError, DpmclError, FolderError, ModelError, SpecError
     from dpmcl.gradients import gradient
+    from dpmcl.labelled import Labelled
     from dpmcl.method import Method, Phase, State
     from dpmcl.model import Model
     from dpmcl.network import NetworkSettings
     from dpmcl.sampling import Draw
-    from dpmcl.stream import Stream, StreamSettings
+    from dpmcl.stream import Stream
+    from dpmcl.stream_settings import LabelledSettings, StreamSettings
     from dpmcl.study import Result
 
 _HOME = {
@@ -29,6 +31,8 @@ _HOME = {
     "Draw": "sampling",
     "Errors": "evaluation",
     "FolderError": "exceptions",
+    "Labelled": "labelled",
+    "LabelledSettings": "stream_settings",
     "Method": "method",
     "Model": "model",
     "ModelError": "exceptions",
@@ -38,7 +42,7 @@ _HOME = {
     "SpecError": "exceptions",
     "State": "method",
     "Stream": "stream",
-    "StreamSettings": "stream",
+    "StreamSettings": "stream_settings",
     "gradient": "gradients",
     "load": "api",
     "run": "api",
@@ -51,6 +55,8 @@ __all__ = [
     "Draw",
     "Errors",
     "FolderError",
+    "Labelled",
+    "LabelledSettings",
     "Method",
     "Model",
     "ModelError",

@@ -2,19 +2,28 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from dpmcl import plugins, presets, spec, study
+from dpmcl import plugins, presets, sources, spec, study
 from dpmcl.exceptions import SpecError, unknown
 from dpmcl.method import Method
+from dpmcl.stream import Stream
+from dpmcl.streams.python import Python
 from dpmcl.study import Result, Watch
+
+Source = str | Path | Mapping[str, Any] | Stream
+
+METHODS = ("naive", "er", "dpmcl", "joint")
+"""What runs on a stream that comes without a spec."""
 
 
 class Request:
     """A spec in the making: where it starts, then what is changed; checked at the end."""
 
-    def __init__(self, source: str | Path | Mapping[str, Any]) -> None:
+    def __init__(self, source: Source) -> None:
+        self._stream = source if isinstance(source, Stream) else None
         self.table = spec.normalised(_table(source))
 
     def choose(self, methods: Sequence[str]) -> Self:
@@ -43,11 +52,14 @@ class Request:
 
     def spec(self) -> spec.Spec:
         """The checked spec. Raises SpecError."""
-        return spec.Spec.parse(self.table)
+        parsed = spec.Spec.parse(self.table)
+        if self._stream is not None and isinstance(parsed.stream, Python):
+            return replace(parsed, stream=parsed.stream.holding(self._stream))
+        return parsed
 
 
 def run(
-    source: str | Path | Mapping[str, Any],
+    source: Source,
     *,
     methods: Sequence[str | type[Method]] | None = None,
     replicas: int | None = None,
@@ -61,11 +73,13 @@ def run(
 ) -> Result:
     """Runs a study and returns its results.
 
-    source: a preset's name ("digits"), a TOML file, or a table. methods: names, or classes of your
-    own. replicas: how many seeds, from `seed`. tasks: the first so many only. settings: entries by
-    dotted name, as in {"training.lr": 0.01, "methods.dpmcl.zeta": 2}. out: run folder, extended by
-    what is missing; None stores nothing. device: "auto", "cpu", "cuda". engine: "auto", "batched",
-    "looped". watch: called as watch(method, done, total).
+    source: a preset's name ("digits"), a TOML file, a table, a stream's name, the path of data
+    ("my.csv", with settings={"stream.target": "kind"}), or a `Stream`. methods: names, or classes
+    of your own; for data without a spec naive, er, dpmcl and joint. replicas: how many seeds, from
+    `seed`. tasks: the first so many only. settings: entries by dotted name, as in
+    {"training.lr": 0.01, "methods.dpmcl.zeta": 2}. out: run folder, extended by what is missing;
+    None stores nothing. device: "auto", "cpu", "cuda". engine: "auto", "batched", "looped".
+    watch: called as watch(method, done, total).
 
     Raises a `DpmclError` for anything that cannot be run as asked.
 
@@ -89,20 +103,36 @@ def load(folder: str | Path) -> Result:
     return study.load(Path(folder))
 
 
-def _table(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
+def _table(source: Source) -> dict[str, Any]:
     if isinstance(source, Mapping):
         return dict(source)
+    if isinstance(source, Stream):
+        stream = {"name": "python", "digest": source.digest()}
+        return {"stream": stream, "methods": METHODS}
     name = str(source)
     if name in presets.names():
         return spec.read(presets.text(name), f"preset '{name}'")
+    streams = plugins.names("stream")
+    if name in streams:
+        return {"stream": name, "methods": METHODS}
     path = Path(source)
     if study.holds_run(path):
         path = path / "spec.toml"
+    elif sources.is_data(name):
+        place = os.path.abspath(os.path.expanduser(name))  # noqa: PTH100, PTH111
+        return {"stream": {"path": place}, "methods": METHODS}
     if os.path.isfile(path):  # noqa: PTH113 (a name too long for a path is no error here)
         try:
             return spec.read(path.read_text("utf-8"), str(path))
         except (OSError, UnicodeDecodeError) as error:
             raise SpecError(f"{path} cannot be read: {error}.") from None
-    if path.suffix == ".toml" or "/" in name:
-        raise SpecError(f"{path} is not there; give a TOML file or a preset (`dpmcl list`).")
-    raise unknown("preset or spec file", name, presets.names(), "`dpmcl list` shows all.")
+    there = os.path.exists(path)  # noqa: PTH110
+    if ":" in name and not there:
+        return {"stream": name, "methods": METHODS}
+    if path.suffix == ".toml" or ("/" in name and not there):
+        raise SpecError(
+            f"{path} is not there; give a TOML file, a preset or a stream (`dpmcl list`), or data."
+        )
+    raise unknown(
+        "preset, stream or spec file", name, [*presets.names(), *streams], "`dpmcl list` shows all."
+    )

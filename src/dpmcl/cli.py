@@ -93,7 +93,9 @@ def show(preset: Annotated[str, typer.Argument(metavar="PRESET")]) -> None:
 
 @app.command()
 def run(
-    source: Annotated[str, typer.Argument(metavar="PRESET_OR_SPEC.toml")],
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A preset, a spec, a stream, or data (my.csv).")
+    ],
     method: Annotated[
         list[str] | None, typer.Option(help="Run this method; may be repeated.")
     ] = None,
@@ -120,8 +122,7 @@ def run(
     request.update(device=device and device.value, engine=engine and engine.value)
     spec = request.spec()
     place = Path(source)
-    name = place.stem if place.suffix == ".toml" else source
-    folder = out or (place if study.holds_run(place) else Path("runs") / name)
+    folder = out or (place if study.holds_run(place) else Path("runs") / _short(source))
     with _progress() as watch:
         result = study.run(spec, folder, watch)
     typer.echo(result.table())
@@ -141,6 +142,10 @@ def table_(
     metric: Annotated[
         list[str] | None, typer.Option(help="Add a metric's mean and standard error.")
     ] = None,
+    by_task: Annotated[
+        bool,
+        typer.Option("--by-task", help="A row a task: its error when new, and at last."),
+    ] = False,
 ) -> None:
     """Print the table of one or more run folders."""
     from dpmcl import study
@@ -148,7 +153,8 @@ def table_(
 
     rows: list[dict[str, Any]] = []
     for folder in folders:
-        rows += _with_results(study.load(folder), folder).rows(tuple(metric or ()))
+        result = _with_results(study.load(folder), folder)
+        rows += result.rows_by_task() if by_task else result.rows(tuple(metric or ()))
     typer.echo(table.render(rows, style.value))
 
 
@@ -168,7 +174,9 @@ def plot(
 
 @app.command()
 def stream(
-    source: Annotated[str, typer.Argument(metavar="NAME", help="A stream, a preset or a spec.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A stream, a preset, a spec, or data (my.csv).")
+    ],
     seed: Annotated[int | None, typer.Option(help="Whose split, and whose draws.")] = None,
     tasks: Annotated[int | None, typer.Option(help="Only the stream's first tasks.")] = None,
     set_: Annotated[
@@ -178,7 +186,7 @@ def stream(
         Path | None, typer.Option(metavar="FILE", help="The picture; runs/streams/NAME.png.")
     ] = None,
 ) -> None:
-    """Show a stream's tasks, classes, rows and shapes, and draw a sheet of samples."""
+    """Show a stream's tasks, labels, rows and shapes, and draw a sheet of samples."""
     from rich.console import Console
     from rich.table import Table
 
@@ -186,7 +194,7 @@ def stream(
     from dpmcl.api import Request
     from dpmcl.results import figures, sheet
 
-    known = source in plugins.names("stream") or ":" in source
+    known = source in plugins.names("stream")
     request = Request({"stream": source, "methods": ["naive"]} if known else source)
     request.set(set_ or []).update(seed=seed).tasks(tasks)
     found, splits = study.preview(request.spec())
@@ -195,19 +203,30 @@ def stream(
         f"{facts['name']}: {facts['kind']}, {facts['tasks']} tasks, {facts['rows']} rows, "
         f"inputs {tuple(facts['inputs'])} {facts['dtype']}, {facts['outputs']} outputs"
     )
+    if facts["scenario"]:
+        typer.echo(f"scenario: {facts['scenario']}")
+    if facts["classes"]:
+        pairs = ", ".join(f"{number} = {name}" for number, name in enumerate(facts["classes"]))
+        typer.echo(f"labels: {pairs}")
     columns = ("task", "name", "classes", "train", "validation", "test")
     table = Table(*columns, box=None, padding=(0, 2, 0, 0))
     for row in facts["table"]:
         cells = {**row, "classes": ", ".join(row["classes"])}
         table.add_row(*(str(cells[column]) for column in columns))
     Console().print(table, markup=False, highlight=False)
-    path = out or Path("runs") / "streams" / f"{Path(source).stem.replace(':', '.')}.png"
+    path = out or Path("runs") / "streams" / f"{_short(source)}.png"
     try:
         figures.save(sheet.draw(found), path)
     except DpmclError as error:
         typer.echo(f"No picture: {error}", err=True)
     else:
         typer.echo(f"picture: {path}")
+
+
+def _short(source: str) -> str:
+    """A name for the files of a source: a path's last part without suffixes."""
+    name = Path(source).absolute().name if "/" in source or "." in source else source
+    return (name.lstrip(".").split(".")[0] or "data").replace(":", ".")
 
 
 def _with_results(result: "Result", folder: Path) -> "Result":

@@ -10,8 +10,9 @@ from torch import Tensor
 from dpmcl.batch import Batch
 from dpmcl.engine import Engine
 from dpmcl.model import Model, Theta
-from dpmcl.settings import Settings
-from dpmcl.stream import Rows, Stream
+from dpmcl.settings import Positive, Settings
+from dpmcl.splits import Rows
+from dpmcl.stream import Stream
 
 _ROWS_AT_ONCE = 2048  # rows a replica and forward pass; small enough for fifty replicas' features
 
@@ -21,10 +22,21 @@ class Evaluation(Settings):
     """What is evaluated besides the test rows of the tasks seen.
 
     train: the training rows too. future: tasks not seen yet too (for forward transfer).
+    evaluate_every: after every so many tasks (and after the last) all tasks seen are evaluated;
+    after the others the newest alone. test_rows: how many rows of a task at most, of each split;
+    None for all. Both bound what evaluation costs on long streams.
     """
 
     train: bool = False
     future: bool = False
+    evaluate_every: Positive = 1
+    test_rows: Positive | None = None
+
+    def tasks(self, after: int, tasks: int) -> range:
+        """The tasks that are evaluated after task `after` (-1: before the first) of so many."""
+        if after >= 0 and (after + 1) % self.evaluate_every and after + 1 < tasks:
+            return range(after, after + 1)
+        return range(tasks if after < 0 or self.future else after + 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +44,8 @@ class Errors:
     """E[replica, after, task] on one split.
 
     seeds: the seed of each replica. values: float64 (replicas, 1 + tasks, tasks); values[:, 0] is
-    before any training (after = -1), values[:, 1 + k] after task k; NaN where not evaluated.
+    before any training (after = -1), values[:, 1 + k] after task k; NaN where not evaluated:
+    future tasks, and where evaluation was thinned out all tasks but the newest.
     examples: int64 (replicas, tasks), rows behind each value.
     A value is 1 - accuracy for classes, the mean squared error for regression.
     """
@@ -73,7 +86,8 @@ def evaluate(
     counts = torch.zeros_like(sums)
 
     def error(theta: Theta, batch: Batch) -> Tensor:
-        return model.errors(model.predict(theta, batch.x), batch.y)
+        within = None if stream.within is None else stream.within[batch.task]
+        return model.errors(model.predict(theta, batch.x), batch.y, within)
 
     with torch.no_grad():
         for start in range(0, width, _ROWS_AT_ONCE):

@@ -3,31 +3,30 @@
 Archives are read in memory. Nothing is unpacked to disk, and names of members serve as labels only.
 """
 
-import hashlib
-import json
 import lzma
 import os
 import stat
 import tarfile
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import Literal, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
 
-from dpmcl.atomic import atomic
-from dpmcl.exceptions import DataError
+from dpmcl.exceptions import DataError, SpecError
+from dpmcl.image_cache import Images, Spool, cache_folder, cache_key, load_images
+from dpmcl.labelled import Labelled
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 KINDS = ("bmp", "gif", "jpeg", "jpg", "pgm", "png", "ppm", "tif", "tiff", "webp")
 """Suffixes of image files."""
@@ -35,8 +34,9 @@ LARGEST = 64 * 2**20
 """Bytes that one image file may have."""
 
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
-_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
-_VERSION = 1  # of the cache; raise it whenever the same files and Decoding give other tensors
+_GREY = ("1", "L", "LA")
+_MODES = (*_GREY, "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
+_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _BROKEN = (
     OSError,
     EOFError,
@@ -48,34 +48,38 @@ _BROKEN = (
 )
 
 
-class Images(NamedTuple):
-    """x: uint8 (rows, channels, height, width). y: int64 (rows,) class numbers.
-
-    classes: the name of each class number, in alphabetical order.
-    """
-
-    x: Tensor
-    y: Tensor
-    classes: tuple[str, ...]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
     """How files become tensors.
 
-    size: (height, width). channels: 1 grey, 3 RGB; transparency is ignored.
+    size: (height, width); None where all images have one size, which they keep. channels: 1 grey,
+    3 RGB, None for 3 unless all images are grey; transparency is ignored.
     crop: cut the centre out at its own scale; otherwise the image is resized with Pillow's BILINEAR
     filter, which averages over the whole source area when it shrinks. invert: 255 - value.
     levels: how many folders above the file make the class name: 1 for "cat", 2 for
     "Latin/character03". first_classes: how many classes to keep, in order of name; None for all.
+
+    Raises SpecError for values that cannot be.
     """
 
-    size: tuple[int, int]
-    channels: Literal[1, 3]
+    size: tuple[int, int] | None = None
+    channels: Literal[1, 3] | None = None
     crop: bool = False
     invert: bool = False
     levels: int = 1
     first_classes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.size is not None and (len(self.size) != 2 or min(self.size) < 1):
+            raise SpecError(
+                f"size must be two numbers above 0, height and width, got {list(self.size)}."
+            )
+        if self.size is None and self.crop:
+            raise SpecError("crop needs a size to cut out, as in size = [28, 28]; set one.")
+        if self.channels not in (None, 1, 3):
+            raise SpecError(f"channels must be 1 (grey) or 3 (RGB), got {self.channels!r}.")
+        if self.levels < 1:
+            raise SpecError(f"levels must be at least 1, got {self.levels}.")
 
 
 def data_folder(name: str) -> Path:
@@ -84,19 +88,15 @@ def data_folder(name: str) -> Path:
     return (Path(home) if home else Path.home() / ".cache" / "dpmcl") / name
 
 
-def cache_folder() -> Path:
-    """Where decoded images are kept: $DPMCL_CACHE, or else ~/.cache/dpmcl/decoded."""
-    setting = os.environ.get("DPMCL_CACHE")
-    return Path(setting) if setting else Path.home() / ".cache" / "dpmcl" / "decoded"
-
-
 def read_images(source: Path, decoding: Decoding, cache: Path | None = None) -> Images:
     """The images of a folder, a zip or a tar (any compression), in order of path.
 
-    Files that are not images by their suffix, hidden files and __MACOSX are passed over.
+    Classes are in alphabetical order. Files that are not images by their suffix, hidden files and
+    __MACOSX are passed over.
     cache: folder of decoded images, None for `cache_folder()`. A file there counts as long as the
     archive (its path, size and time), or the folder's files (theirs), and `decoding` stay the same.
-    Raises DataError for a source that is missing, damaged, unsafe or without images.
+    Raises DataError for a source that is missing, damaged, unsafe or without images, and for images
+    that cannot be decoded or are of several sizes where none is given.
     """
     source = source.expanduser().absolute()
     if not source.exists():
@@ -104,15 +104,22 @@ def read_images(source: Path, decoding: Decoding, cache: Path | None = None) -> 
             f"Images must be a folder, zip or tar that exists, got {source}; correct the path."
         )
     with _whole(str(source)):
-        key = _key(source, decoding)
-    path = (cache or cache_folder()) / f"{key}.safetensors"
-    images = _cached(path)
-    if images is None:
-        images = _decode(source, decoding)
-        # A folder that cannot be written, or a full disk, only costs the next run its time.
-        with suppress(OSError, SafetensorError), atomic(path) as temporary:
-            _save(temporary, images)
-    return images
+        path = (cache or cache_folder()) / _key(source, decoding)
+    return load_images(path) or _decode(source, decoding, path)
+
+
+def labelled_images(path: Path, decoding: Decoding, name: str | None = None) -> Labelled:
+    """The images of a folder, a zip or a tar, one folder a class, as labelled data.
+
+    name: for titles; None for the folder's or the archive's. Raises DataError as `read_images`.
+    """
+    images = read_images(path, decoding)
+    return Labelled(name or _title(path), "classification", images.x, images.y, images.classes)
+
+
+def _title(path: Path) -> str:
+    name = path.expanduser().absolute().name
+    return next((name[: -len(end)] for end in _ARCHIVES if name.lower().endswith(end)), name)
 
 
 # ---- what is in a source -------------------------------------------------------------------------
@@ -176,6 +183,8 @@ def _files(source: Path) -> Iterator[_File]:
 
 def _of_folder(source: Path) -> Iterator[_File]:
     for folder, inner, names in os.walk(source, onerror=_raise):
+        inner.sort()
+        names.sort()
         for name in inner:
             if Path(folder, name).is_symlink():
                 raise DataError(
@@ -190,7 +199,7 @@ def _of_folder(source: Path) -> Iterator[_File]:
 
 def _of_zip(source: Path) -> Iterator[_File]:
     with zipfile.ZipFile(source) as archive:
-        for info in archive.infolist():
+        for info in sorted(archive.infolist(), key=lambda info: info.filename):
             link = stat.S_ISLNK(info.external_attr >> 16)
             path = _label(info.filename, source, plain=not link)
             if not info.is_dir():
@@ -236,27 +245,24 @@ def _raise(error: OSError) -> NoReturn:
 # ---- decoding ------------------------------------------------------------------------------------
 
 
-def _decode(source: Path, decoding: Decoding) -> Images:
-    decoded: dict[tuple[str, ...], tuple[str, NDArray[np.uint8]]] = {}
-    with _whole(str(source)):
+def _decode(source: Path, decoding: Decoding, path: Path) -> Images:
+    """path: in the cache."""
+    found: dict[tuple[str, ...], tuple[str, int]] = {}  # class name, and number in the spool
+    with _whole(str(source)), Spool(path.parent) as spool:
         # Only a choice of classes needs the names first, which costs a second pass over a tar.
         kept = None if decoding.first_classes is None else _first_classes(source, decoding)
         for file in _files(source):
             name = file.class_name(decoding.levels)
             if kept is None or name in kept:
-                decoded[file.path.parts] = name, _pixels(file, decoding)
-    if not decoded:
-        raise _none_in(source)
-    classes = _in_order({name for name, _ in decoded.values()})
-    number = {name: i for i, name in enumerate(classes)}
-    x = np.empty((len(decoded), decoding.channels, *decoding.size), dtype=np.uint8)
-    y = np.empty(len(decoded), dtype=np.int64)
-    for i, path in enumerate(sorted(decoded)):
-        name, pixels = decoded[path]
-        x[i], y[i] = pixels.transpose(2, 0, 1), number[name]
-    if decoding.invert:
-        np.subtract(255, x, out=x)
-    return Images(torch.from_numpy(x), torch.from_numpy(y), tuple(classes))
+                found[file.path.parts] = name, len(spool)
+                spool.add(_pixels(file, decoding), file.where)
+        if not found:
+            raise _none_in(source)
+        rows = [found[parts] for parts in sorted(found)]
+        classes = _in_order({name for name, _ in rows})
+        number = {name: i for i, name in enumerate(classes)}
+        y = np.array([number[name] for name, _ in rows], dtype=np.int64)
+        return spool.keep(path, y, classes, [row for _, row in rows])
 
 
 def _first_classes(source: Path, decoding: Decoding) -> set[str]:
@@ -284,78 +290,74 @@ def _none_in(source: Path) -> DataError:
 
 
 def _pixels(file: _File, decoding: Decoding) -> NDArray[np.uint8]:
-    """(height, width, channels), values 0 to 255."""
     try:
         from PIL import Image
     except ImportError:
         raise DataError("Reading images needs Pillow: pip install 'dpmcl[vision]'.") from None
     content = file.content()
-    try:
+    with readable(file.where):
         image: Image.Image = Image.open(BytesIO(content), formats=_FORMATS)
         image.load()
+    return pixels(image, file.where, decoding)
+
+
+@contextmanager
+def readable(where: str) -> Iterator[None]:
+    """Errors of Pillow become DataErrors; so does its warning of images too large to unpack."""
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            yield
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
+        raise DataError(
+            f"An image must have at most {(Image.MAX_IMAGE_PIXELS or 0) / 1e6:.0f} million pixels, "
+            f"{where} has more; make it smaller, or remove it."
+        ) from None
     except Exception as error:  # Pillow raises whatever a damaged file makes its readers stumble on
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
-            f"{file.where} must be a whole image, and cannot be decoded ({reason}); fetch it "
-            "again, or remove it."
+            f"{where} must be a whole image, and cannot be decoded ({reason}); fetch it again, or "
+            "remove it."
         ) from None
+
+
+def pixels(image: "Image.Image", where: str, decoding: Decoding) -> NDArray[np.uint8]:
+    """An image that is loaded, as uint8 (channels, height, width). where: names it in errors.
+
+    Raises DataError for more than 8 bits a channel, and for images too small to be cropped.
+    """
+    from PIL.Image import Resampling
+
     if image.mode not in _MODES:
         raise DataError(
-            f"Images must have 8 bits a channel or fewer, {file.where} is of Pillow's mode "
+            f"Images must have 8 bits a channel or fewer, {where} is of Pillow's mode "
             f"'{image.mode}'; convert it."
         )
-    image = image.convert("L" if decoding.channels == 1 else "RGB")
-    height, width = decoding.size
+    channels = decoding.channels or (1 if image.mode in _GREY else 3)
+    image = image.convert("L" if channels == 1 else "RGB")
+    height, width = decoding.size or (image.height, image.width)
     if not decoding.crop:
-        image = image.resize((width, height), Image.Resampling.BILINEAR)
+        image = image.resize((width, height), Resampling.BILINEAR)
     else:
         left, top = (image.width - width) // 2, (image.height - height) // 2
         if min(left, top) < 0:
             raise DataError(
-                f"Images must be at least {height}x{width} to be cropped to that, {file.where} is "
+                f"Images must be at least {height}x{width} to be cropped to that, {where} is "
                 f"{image.height}x{image.width}; use larger ones."
             )
         image = image.crop((left, top, left + width, top + height))
-    return np.asarray(image).reshape(height, width, decoding.channels)
-
-
-# ---- the cache -----------------------------------------------------------------------------------
+    out = np.asarray(image).reshape(height, width, channels).transpose(2, 0, 1)
+    return 255 - out if decoding.invert else out
 
 
 def _key(source: Path, decoding: Decoding) -> str:
-    """Names everything that the tensors depend on: SHA-256, in hex."""
+    """Of everything that the tensors depend on."""
     source = source.resolve()
-    if source.is_dir():
-        kind = "folder"
-        times = sorted(
-            (str(f.path), f.size, Path(f.where).stat().st_mtime_ns) for f in _files(source)
-        )
-    else:
-        kind, info = "archive", source.stat()
+    if not source.is_dir():
+        info = source.stat()
         times = [("", info.st_size, info.st_mtime_ns)]
-    line = json.dumps([_VERSION, kind, str(source), times, asdict(decoding)], sort_keys=True)
-    return hashlib.sha256(line.encode()).hexdigest()
-
-
-def _save(path: Path, images: Images) -> None:
-    classes = json.dumps(images.classes)
-    about = {"classes": classes, "sum": _sum(images.x, images.y, classes)}
-    save_file({"x": images.x, "y": images.y}, path, about)
-
-
-def _cached(path: Path) -> Images | None:
-    """What the file holds; None where there is none, or it is damaged."""
-    try:
-        with safe_open(path, "pt") as file:
-            about = file.metadata()
-            x, y, classes = file.get_tensor("x"), file.get_tensor("y"), about["classes"]
-        if about["sum"] == _sum(x, y, classes):
-            return Images(x, y, tuple(json.loads(classes)))
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
-        pass
-    return None
-
-
-def _sum(x: Tensor, y: Tensor, classes: str) -> str:
-    """CRC-32 of all three: safetensors itself would not notice a changed pixel."""
-    return str(zlib.crc32(x.numpy().data, zlib.crc32(y.numpy().data, zlib.crc32(classes.encode()))))
+        return cache_key("archive", str(source), times, asdict(decoding))
+    times = sorted((str(f.path), f.size, Path(f.where).stat().st_mtime_ns) for f in _files(source))
+    return cache_key("folder", str(source), times, asdict(decoding))

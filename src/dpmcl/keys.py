@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     MEMORY = 4  # which rows a memory keeps
     DROPOUT = 5  # masks
     STREAM = 6  # tasks that are drawn, not read (SINE)
+    ORDER = 7  # of classes, tasks or rows, and the permutations of a domain-incremental stream
 
 
 def philox(counter: Sequence[Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:

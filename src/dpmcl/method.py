@@ -7,7 +7,7 @@ batches. The engine maps it over replicas. A method's file reads like the paper'
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor
@@ -98,10 +98,6 @@ class Method(Settings, ABC):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "rule", optim.build(self.optimiser, self.lr))
-
-    @classmethod
-    def names(cls) -> list[str]:
-        return [f.name for f in fields(cls) if f.init]
 
     @classmethod
     def own_names(cls) -> list[str]:

@@ -182,13 +182,17 @@ class Model:
             return functional.cross_entropy(outputs, y, reduction="none")
         return (outputs - y).square().flatten(1).mean(1)
 
-    def errors(self, outputs: Tensor, y: Tensor) -> Tensor:
+    def errors(self, outputs: Tensor, y: Tensor, within: Tensor | None = None) -> Tensor:
         """The error of each row (n,), float64: 0 or 1 for a class, the mean squared error else.
 
+        within: bool (n, classes), the classes that the answer is looked for in; None for all.
         Outputs that are not finite are wrong, whatever an argmax would make of them.
         """
         if self.kind == "classification":
-            right = (outputs.argmax(-1) == y) & outputs.isfinite().all(-1)
+            finite = outputs.isfinite().all(-1)
+            if within is not None:
+                outputs = torch.where(within, outputs, -torch.inf)
+            right = (outputs.argmax(-1) == y) & finite
             return 1.0 - right.to(torch.float64)
         return (outputs.to(torch.float64) - y).square().flatten(1).mean(1)
 

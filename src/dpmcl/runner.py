@@ -16,7 +16,8 @@ from dpmcl.memory import Memory
 from dpmcl.method import Method, Phase, State
 from dpmcl.model import Model, Theta, initial
 from dpmcl.sampling import chunk
-from dpmcl.stream import Rows, Splits, Stream
+from dpmcl.splits import Rows, Splits
+from dpmcl.stream import Stream
 from dpmcl.tree import at
 
 Progress = Callable[[int, int], None]
@@ -148,19 +149,21 @@ class _Score:
 
     def __init__(self, run: _Run, evaluation: Evaluation) -> None:
         self._run, self._evaluation = run, evaluation
-        self._splits = ["test", "train"] if evaluation.train else ["test"]
+        cap = evaluation.test_rows
+        self._rows = {
+            name: rows if cap is None else rows.at_most(cap)
+            for name in (["test", "train"] if evaluation.train else ["test"])
+            for rows in [run.splits.named(name)]
+        }
         replicas, tasks = len(run.seeds), len(run.stream.tasks)
         shape = (replicas, 1 + tasks, tasks)
-        self._values = {name: np.full(shape, np.nan) for name in self._splits}
+        self._values = {name: np.full(shape, np.nan) for name in self._rows}
 
     def take(self, theta: Theta, after: int) -> None:
         run = self._run
-        everything = after < 0 or self._evaluation.future
-        tasks = range(len(run.stream.tasks) if everything else after + 1)
-        for name in self._splits:
-            found = evaluate(
-                run.engine, run.model, theta, run.stream, run.splits.named(name), tasks
-            )
+        tasks = self._evaluation.tasks(after, len(run.stream.tasks))
+        for name, rows in self._rows.items():
+            found = evaluate(run.engine, run.model, theta, run.stream, rows, tasks)
             self._values[name][:, 1 + after] = found.cpu().numpy()
 
     def errors(self) -> dict[str, Errors]:
@@ -168,8 +171,6 @@ class _Score:
             return rows.offset.diff(dim=1).cpu().numpy()
 
         return {
-            name: Errors(
-                self._run.seeds, self._values[name], examples(self._run.splits.named(name))
-            )
-            for name in self._splits
+            name: Errors(self._run.seeds, self._values[name], examples(rows))
+            for name, rows in self._rows.items()
         }

@@ -14,7 +14,8 @@ from dpmcl import keys, memory
 from dpmcl.batch import Batch
 from dpmcl.exceptions import SpecError
 from dpmcl.memory import Memory
-from dpmcl.stream import Splits, Stream
+from dpmcl.splits import Splits
+from dpmcl.stream import Stream
 
 Source = Literal["new", "memory", "all"]
 
@@ -66,6 +67,7 @@ class Chunk(NamedTuple):
                 self.present[name][replica, step],
                 self.task[name][replica, step],
                 dtype,
+                replica,
             )
             for name in self.row
         }

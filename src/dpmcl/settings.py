@@ -60,6 +60,8 @@ class Settings:
     def __post_init__(self) -> None:
         cls: Any = type(self)
         for name, check in _checks(cls).items():
+            if name not in cls.names():
+                continue
             try:
                 given = getattr(self, name)
                 value = check.validate_python(given)
@@ -72,7 +74,7 @@ class Settings:
     @classmethod
     def names(cls) -> list[str]:
         """The names that may be set."""
-        return [field.name for field in dataclasses.fields(cls)]
+        return [field.name for field in dataclasses.fields(cls) if field.init]
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], where: str) -> Self:

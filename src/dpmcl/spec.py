@@ -2,7 +2,7 @@
 
     replicas = 50
     seed = 0
-    stream = "mnist"        # short for a table with only a name
+    stream = "mnist"        # short for a table with only a name; or a path, as in "my.csv"
     [training]              # for every method; a method's own table overrides it
     optimiser = "adagrad"
     lr = 1e-2
@@ -28,7 +28,8 @@ from dpmcl.exceptions import SpecError, unknown
 from dpmcl.method import Method
 from dpmcl.network import NetworkSettings
 from dpmcl.settings import NonNegative, Positive, Settings
-from dpmcl.stream import StreamSettings
+from dpmcl.sources import is_data, stream_for
+from dpmcl.stream_settings import StreamSettings
 
 Table = dict[str, Any]
 _METHOD_TABLE = re.compile(r"^(\s*\[\s*)methods(\s*\.)", re.MULTILINE)
@@ -168,11 +169,19 @@ def _names(value: Any) -> TypeGuard[list[str]]:
 
 
 def normalised(table: Mapping[str, Any]) -> Table:
-    """The short forms written out: a name for a table, a list of methods for their tables."""
+    """The short forms written out.
+
+    A name for a table with only that; a path for the stream that reads it; a list of methods for
+    their tables.
+    """
     out = dict(table)
     for key in ("stream", "network"):
         if isinstance(out.get(key), str):
-            out[key] = {"name": out[key]}
+            is_path = key == "stream" and out[key] not in plugins.names(key) and is_data(out[key])
+            out[key] = {"path" if is_path else "name": out[key]}
+    stream = out.get("stream")
+    if isinstance(stream, Mapping) and "name" not in stream and isinstance(stream.get("path"), str):
+        out["stream"] = {"name": stream_for(stream["path"]), **stream}
     methods = out.get("methods", {})
     if isinstance(methods, list | tuple) and not _names(list(methods)):
         raise SpecError(f"methods must be a list of names, got {methods!r}.")

@@ -1,22 +1,38 @@
-"""A stream: tasks in their order over one pool of rows; and how a task's rows are split.
+"""A stream: tasks in their order over one pool of rows.
 
 The pool holds every row once, on the device, in its compact type. Everything else holds row
 numbers of shape (replicas, n), so replicas may share rows (MNIST) or own theirs (SINE).
 """
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, NamedTuple
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
-import annotated_types as at
 import torch
 from torch import Tensor
 
-from dpmcl import keys
 from dpmcl.batch import Batch
-from dpmcl.exceptions import DataError, SpecError
+from dpmcl.labelled import Labelled, from_arrays
 from dpmcl.model import Kind
-from dpmcl.settings import Positive, Settings
+from dpmcl.scenario import ScenarioSettings, check_task_column, plan
+from dpmcl.tree import tree_map
+from dpmcl.view import View
+
+LIMIT = 10.0
+"""Deviations that a scaled input may be away from the first task's mean; beyond, it is cut off."""
+
+_BYTES_AT_ONCE = 1 << 26
+
+
+class Scale(NamedTuple):
+    """Mean and deviation of each replica's first task: x (replicas, ...), y (replicas, outputs)."""
+
+    x_mean: Tensor
+    x_deviation: Tensor
+    y_mean: Tensor
+    y_deviation: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +46,16 @@ class Stream:
     task: int64, same shape, the task of each, not decreasing.
     tasks: a name for each task. classes: the original name of each class number; empty for
     regression. outputs: width of the model's output.
+
+    scenario: a line that says how rows became tasks.
+    view: how each task sees the inputs; None for all as they are.
+    within: bool (tasks, classes), the classes that an answer is looked for in at test time, where
+    the task is known then; None for all classes.
+    repeats: whether a row comes in several tasks; it is in the same split then in all of them.
+    blur: share of a task's training rows that arrives in the neighbouring tasks.
+    scaled: bool, the shape of an input: which are brought to the first task's mean and deviation;
+    None for none. scale: those, once they are fitted (`scaling.fitted`).
+    columns: a name for each input of a table; empty elsewhere.
     """
 
     name: str
@@ -41,186 +67,234 @@ class Stream:
     tasks: tuple[str, ...]
     classes: tuple[str, ...]
     outputs: int
+    scenario: str = ""
+    view: View | None = None
+    within: Tensor | None = None
+    repeats: bool = False
+    blur: float = 0.0
+    scaled: Tensor | None = None
+    scale: Scale | None = None
+    columns: tuple[str, ...] = ()
 
-    def batch(self, row: Tensor, present: Tensor, task: Tensor, dtype: torch.dtype) -> Batch:
+    @classmethod
+    def of(cls, data: Labelled, settings: ScenarioSettings | None = None) -> "Stream":
+        """The tasks that a scenario makes of labelled data; one class a task by default.
+
+        Raises SpecError for a scenario that does not suit the data, DataError for too few rows.
+        """
+        settings = settings or ScenarioSettings()
+        made = plan(data, settings)
+        return cls(
+            name=data.name,
+            kind=data.kind,
+            x=data.x,
+            y=data.y,
+            row=made.row[None],
+            task=made.task[None],
+            tasks=made.names,
+            classes=data.classes,
+            outputs=len(data.classes) if data.kind == "classification" else data.y.shape[1],
+            scenario=made.scenario,
+            view=made.view,
+            within=made.within,
+            repeats=made.repeats,
+            blur=settings.blur,
+            scaled=data.scaled,
+            columns=data.columns,
+        )
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: Any,
+        y: Any,
+        task: Any = None,
+        *,
+        name: str = "arrays",
+        kind: Kind | None = None,
+        **scenario: Any,
+    ) -> "Stream":
+        """A stream of arrays, tensors or lists.
+
+        x: (rows, ...); uint8 values mean x / 255. y: labels (strings, whole numbers, true/false),
+        or floats for regression. task: a label a row, if the data bring tasks. kind: None to
+        tell by y. scenario: settings of `ScenarioSettings`, as in classes_per_task=2.
+        Raises DataError for data, SpecError for settings that cannot be used.
+
+        >>> stream = Stream.from_arrays([[0.0], [1.0], [0.1]], ["b", "a", "b"])
+        >>> stream.tasks, stream.row.tolist()
+        (('a', 'b'), [[1, 0, 2]])
+        """
+        return cls.of(from_arrays(x, y, task, name=name, kind=kind), _settings(scenario))
+
+    @classmethod
+    def from_images(
+        cls,
+        path: str | Path,
+        *,
+        size: tuple[int, int] | None = None,
+        channels: Literal[1, 3] | None = None,
+        crop: bool = False,
+        invert: bool = False,
+        levels: int = 1,
+        name: str | None = None,
+        **scenario: Any,
+    ) -> "Stream":
+        """A stream of images in a folder, zip or tar, one folder a class.
+
+        size: (height, width), None where all images have one. channels: 1 grey, 3 RGB, None to
+        tell by the images. crop: cut the centre out and do not resize. invert: 255 - value.
+        levels: how many folders above a file make its class name. scenario: as for `from_arrays`.
+        """
+        from dpmcl.images import Decoding, labelled_images
+
+        decoding = Decoding(size=size, channels=channels, crop=crop, invert=invert, levels=levels)
+        return cls.of(labelled_images(Path(path), decoding, name), _settings(scenario))
+
+    @classmethod
+    def from_table(
+        cls,
+        table: Any,
+        *,
+        target: str,
+        task: str | None = None,
+        kind: Kind | None = None,
+        ignore: Sequence[str] = (),
+        scale: bool = True,
+        name: str | None = None,
+        **scenario: Any,
+    ) -> "Stream":
+        """A stream of a table: a CSV or Parquet file, a pyarrow or pandas table, a dict of columns.
+
+        target: the column to predict. task: the column that says the tasks, if there is one.
+        ignore: columns to leave out. scale: whether numeric inputs (and targets of regression) are
+        brought to mean 0, deviation 1, fitted on the first task's training rows alone.
+        scenario: as for `from_arrays`.
+        """
+        from dpmcl.tables import read_table
+
+        settings = _settings(scenario)
+        check_task_column(task, settings.scenario)
+        data = read_table(
+            table, target=target, task=task, kind=kind, ignore=ignore, scale=scale, name=name
+        )
+        return cls.of(data, settings)
+
+    @classmethod
+    def from_dataset(
+        cls,
+        dataset: Any,
+        *,
+        x: str | None = None,
+        y: str | None = None,
+        task: str | None = None,
+        kind: Kind | None = None,
+        name: str | None = None,
+        **scenario: Any,
+    ) -> "Stream":
+        """A stream of a map-style `torch.utils.data.Dataset` or a Hugging Face `Dataset`.
+
+        Items are (x, y), (x, y, task), or dicts whose keys x, y and task name.
+        scenario: as for `from_arrays`.
+        """
+        from dpmcl.datasets import read_dataset
+
+        data = read_dataset(dataset, x=x, y=y, task=task, kind=kind, name=name)
+        return cls.of(data, _settings(scenario))
+
+    def batch(
+        self,
+        row: Tensor,
+        present: Tensor,
+        task: Tensor,
+        dtype: torch.dtype,
+        replica: int | slice = slice(None),
+    ) -> Batch:
         """The rows as a batch: x (*row.shape, ...) in [0, 1] for uint8 pools, w 0 where absent.
 
-        row, task: int64 of any shape. present: bool, same shape.
+        row, task: int64 of any shape. present: bool, same shape. replica: whose rows they are; a
+        slice where row's first dimension is replicas.
         """
-        x = self.x[row].to(dtype)
+        x, y = self.x[row].to(dtype), self.y[row]
+        if self.kind == "regression":
+            y = y.to(dtype)
         if self.x.dtype == torch.uint8:
             x = x / 255
-        y = self.y[row]
-        return Batch(
-            x, y if self.kind == "classification" else y.to(dtype), present.to(dtype), task
-        )
+        if self.scale is not None:
+            x, y = self._scaled(self.scale, x, y, row.dim(), replica)
+        if self.view is not None:
+            x = self.view.apply(x, task)
+        return Batch(x, y, present.to(dtype), task)
+
+    def _scaled(
+        self, scale: Scale, x: Tensor, y: Tensor, dims: int, replica: int | slice
+    ) -> tuple[Tensor, Tensor]:
+        """x and y in units of the first task's deviations. dims: of the row numbers."""
+
+        def own(leaf: Tensor, like: Tensor) -> Tensor:
+            leaf = leaf[replica].to(like.dtype)
+            if isinstance(replica, slice):  # replicas first, then the rest of the row numbers
+                leaf = leaf.view(len(leaf), *[1] * (dims - 1), *leaf.shape[1:])
+            return leaf
+
+        near = ((x - own(scale.x_mean, x)) / own(scale.x_deviation, x)).clamp(-LIMIT, LIMIT)
+        assert self.scaled is not None
+        x = torch.where(self.scaled, near, x)
+        if self.kind == "regression":
+            y = (y - own(scale.y_mean, y)) / own(scale.y_deviation, y)
+        return x, y
 
     def to(self, device: torch.device) -> "Stream":
-        """The same stream with its pool on a device."""
-        return replace(
-            self,
-            x=self.x.to(device),
-            y=self.y.to(device),
-            row=self.row.to(device),
-            task=self.task.to(device),
-        )
+        """The same stream with its tensors on a device."""
+        tensors = {
+            f.name: tree_map(lambda leaf: leaf.to(device), value)
+            for f in fields(self)
+            if isinstance(value := getattr(self, f.name), Tensor | View | Scale)
+        }
+        return replace(self, **tensors)
 
     def example(self, dtype: torch.dtype) -> Tensor:
         """Two rows of inputs, to check a network with: (2, ...)."""
         row = self.row[0, torch.tensor([0, -1])]
-        return self.batch(row, torch.ones_like(row, dtype=torch.bool), row * 0, dtype).x
+        return self.batch(row, torch.ones_like(row, dtype=torch.bool), row * 0, dtype, 0).x
+
+    def first(self, tasks: int) -> "Stream":
+        """The stream's first tasks; classes and outputs stay."""
+        last = int((self.task < tasks).sum(1).max())
+        if not bool((self.task[:, :last] < tasks).all()):
+            raise NotImplementedError("replicas with unlike numbers of rows cannot be cut")
+        return replace(
+            self, row=self.row[:, :last], task=self.task[:, :last], tasks=self.tasks[:tasks]
+        )
+
+    def digest(self) -> str:
+        """A fingerprint of all that the stream delivers: SHA-256, in hex."""
+        out = hashlib.sha256()
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.name in ("name", "scenario"):
+                continue
+            out.update(f.name.encode())
+            if isinstance(value, Tensor):
+                _feed(out, value)
+            elif isinstance(value, View | Scale):
+                for leaf in value:
+                    _feed(out, leaf)
+            else:
+                out.update(repr(value).encode())
+        return out.hexdigest()
 
 
-class Rows(NamedTuple):
-    """One split's rows for every replica, task after task.
-
-    row: int64 (replicas, n) pool rows. task: int64 (replicas, n).
-    offset: int64 (replicas, tasks + 1); task k's rows are at offset[k] .. offset[k+1]-1.
-    """
-
-    row: Tensor
-    task: Tensor
-    offset: Tensor
-
-
-@dataclass(frozen=True)
-class Splits:
-    """The disjoint rows that train, validate and test."""
-
-    train: Rows
-    validation: Rows
-    test: Rows
-
-    def named(self, name: str) -> Rows:
-        """The split of a name: "train", "validation" or "test"."""
-        rows: Rows = getattr(self, name)
-        return rows
+def _feed(out: Any, tensor: Tensor) -> None:
+    """A tensor's type, shape and bytes; a slice at a time, for it may be mapped from a file."""
+    out.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+    each = max(1, tensor[:1].numel() * tensor.element_size()) if tensor.dim() else 1
+    step = max(1, _BYTES_AT_ONCE // each)
+    for start in range(0, len(tensor) if tensor.dim() else 1, step):
+        part = tensor[start : start + step] if tensor.dim() else tensor[None]
+        plain = part.detach().cpu().clone(memory_format=torch.contiguous_format)
+        out.update(plain.view(torch.uint8).numpy().data)
 
 
-def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, float]) -> Splits:
-    """Each task's rows in an order of the seed's own: first train, then validation, then test.
-
-    shares: of a task's rows, adding up to 1 (60/20/20 in the paper, section 4). Train and test
-    counts are rounded to the nearest row, validation takes the rest.
-    Raises DataError for a task with too few rows for one in each split.
-    """
-    device = stream.row.device
-    replicas, tasks = len(seeds), len(stream.tasks)
-    seed = torch.tensor(seeds, dtype=torch.int64, device=device)
-    n = stream.row.shape[1]
-    task = stream.task.expand(replicas, n)
-    count = torch.zeros(replicas, tasks, dtype=torch.int64, device=device)
-    count.scatter_add_(1, task, torch.ones_like(task))
-    train, test = ((count * share + 0.5).floor().long() for share in (shares[0], shares[2]))
-    parts = (train, count - train - test, test)
-    _check_counts(stream, count, parts)
-
-    order = keys.permutation(keys.derive(seed, keys.Purpose.SPLIT), n)
-    shuffled = task.gather(1, order)
-    by_task = torch.argsort(shuffled, dim=1, stable=True)
-    order, task = order.gather(1, by_task), shuffled.gather(1, by_task)
-    row = stream.row.expand(replicas, n).gather(1, order)
-    start = _offsets(count).gather(1, task)
-    rank = torch.arange(n, device=device) - start
-    out, low = [], torch.zeros_like(count)
-    for part in parts:
-        high = low + part
-        inside = (rank >= low.gather(1, task)) & (rank < high.gather(1, task))
-        out.append(_select(row, task, inside, part))
-        low = high
-    return Splits(*out)
-
-
-def _select(row: Tensor, task: Tensor, inside: Tensor, count: Tensor) -> Rows:
-    """The rows marked by `inside`, in order; padded at the end where replicas have fewer."""
-    width = int(count.sum(1).max())
-    first = torch.argsort((~inside).to(torch.int8), dim=1, stable=True)[:, :width]
-    return Rows(row.gather(1, first), task.gather(1, first), _offsets(count))
-
-
-def _offsets(count: Tensor) -> Tensor:
-    return torch.cat([torch.zeros_like(count[:, :1]), count.cumsum(1)], dim=1)
-
-
-def _check_counts(stream: Stream, count: Tensor, parts: Sequence[Tensor]) -> None:
-    for name, part in zip(("training", "validation", "test"), parts, strict=True):
-        short = (part < 1).any(0).nonzero()
-        if len(short):
-            k = int(short[0])
-            raise DataError(
-                f"Every task needs a row to train, to validate and to test; task {k} "
-                f"('{stream.tasks[k]}') has {int(count[:, k].min())} rows, none for {name}. "
-                "Give it more rows, or change stream.split."
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class StreamSettings(Settings):
-    """What every stream can be asked for; a stream's own settings come on top.
-
-    tasks: how many tasks from the start of the stream, None for all.
-    split: shares of a task's rows that train, validate and test.
-    """
-
-    network: ClassVar[str] = "mlp"
-    """The network that a spec without one gets."""
-
-    places: ClassVar[tuple[str, ...]] = ()
-    """Settings that say where files are: they move no numbers, so runs in a folder may differ."""
-
-    tasks: Positive | None = None
-    split: Annotated[tuple[float, float, float], at.Len(3, 3)] = (0.6, 0.2, 0.2)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if min(self.split) <= 0 or abs(sum(self.split) - 1) > 1e-6:
-            raise SpecError(
-                f"split must be three shares above 0 that add up to 1, got {list(self.split)}."
-            )
-
-    def build(self, seeds: Sequence[int]) -> Stream:
-        """Reads or draws the data. Raises DataError where that cannot be done."""
-        raise NotImplementedError
-
-
-def class_incremental(
-    name: str,
-    x: Tensor,
-    y: Tensor,
-    classes: Sequence[str],
-    tasks: int | None,
-) -> Stream:
-    """One class a task, in the order of the class numbers (sections 4 and B.1 of the paper).
-
-    x: (rows, ...). y: int64 (rows,) in 0 .. len(classes)-1. classes: original names.
-    tasks: how many to keep, None for all. The model's output keeps a place for every class.
-    Raises DataError for values that are not finite, a class without rows, or too few classes.
-    """
-    if tasks is not None and tasks > len(classes):
-        raise SpecError(f"tasks must be at most {len(classes)} for stream '{name}', got {tasks}.")
-    if x.is_floating_point():
-        bad = (~x.isfinite()).nonzero()
-        if len(bad):
-            where = ", ".join(str(i) for i in bad[0, 1:].tolist())
-            raise DataError(
-                f"Inputs must be finite; row {int(bad[0, 0])} of stream '{name}' has "
-                f"{x[tuple(bad[0])].item()} at ({where}), and {len(bad)} values are so in all. "
-                "Clean or drop those rows."
-            )
-    counts = torch.bincount(y, minlength=len(classes))
-    if int(counts.min()) == 0:
-        lacking = classes[int(counts.argmin())]
-        raise DataError(f"Every class needs rows; class '{lacking}' of '{name}' has none.")
-    kept = tasks or len(classes)
-    row = torch.argsort(y, stable=True)[: int(counts[:kept].sum())]
-    return Stream(
-        name=name,
-        kind="classification",
-        x=x,
-        y=y,
-        row=row[None],
-        task=y[row][None],
-        tasks=tuple(classes[:kept]),
-        classes=tuple(classes),
-        outputs=len(classes),
-    )
+def _settings(scenario: dict[str, Any]) -> ScenarioSettings:
+    return ScenarioSettings.from_table(scenario, "a stream's scenario:")

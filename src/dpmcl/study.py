@@ -18,8 +18,10 @@ from dpmcl.results import figures, store, table
 from dpmcl.results.record import Record, merge
 from dpmcl.results.store import StreamInfo
 from dpmcl.runner import train
+from dpmcl.scaling import fitted
 from dpmcl.spec import Spec
-from dpmcl.stream import Splits, Stream, split
+from dpmcl.splits import Splits, split
+from dpmcl.stream import Stream
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,6 +54,10 @@ class Result:
     def rows(self, metrics: tuple[str, ...] = ()) -> list[dict[str, Any]]:
         """The table's rows, each a dict of numbers; `metrics` names further ones."""
         return table.rows(self.records, self.stream, metrics)
+
+    def rows_by_task(self) -> list[dict[str, Any]]:
+        """A row for each method and task: its error just after it was learned, and at the end."""
+        return table.rows_by_task(self.records, self.stream)
 
     def table(self, style: table.Format = "text") -> str:
         """The table as text: "text", "json", "csv", "markdown" or "latex"."""
@@ -90,10 +96,11 @@ def _run(spec: Spec, folder: Path | None, watch: Watch | None) -> Result:
     device = device_of(spec.device)
     wanted = spec.to_table()
     before: dict[str, Record] = {}
+    known: StreamInfo | None = None
     if folder is not None and store.is_run(folder):
         stored = store.load(folder)
         _refuse_difference(folder, stored.spec, wanted, spec.stream.places)
-        before = stored.records
+        before, known = stored.records, stored.stream
         wanted = _united(stored.spec, wanted, before)
     missing = {
         name: tuple(s for s in spec.seeds if name not in before or s not in before[name].test.seeds)
@@ -106,6 +113,7 @@ def _run(spec: Spec, folder: Path | None, watch: Watch | None) -> Result:
         stage = _stage(spec, seeds, device)
         info = _info(spec, stage.stream)
         if folder is not None:
+            _refuse_other_data(folder, known, info)
             store.save_spec(folder, wanted, info)
         for name, method in spec.methods.items():
             if missing[name] != seeds:
@@ -136,8 +144,7 @@ class _Stage:
 
 def _stage(spec: Spec, seeds: tuple[int, ...], device: torch.device) -> _Stage:
     dtype: torch.dtype = getattr(torch, spec.dtype)
-    stream = spec.stream.build(seeds).to(device)
-    splits = split(stream, seeds, spec.stream.split)
+    stream, splits = _streamed(spec, seeds, device)
     shape, outputs = stream.x.shape[1:], stream.outputs
     example = stream.example(dtype)
     model = Model.build(
@@ -168,8 +175,25 @@ def _train(
     return Record(outcome.errors, work), outcome.theta
 
 
+def _streamed(spec: Spec, seeds: tuple[int, ...], device: torch.device) -> tuple[Stream, Splits]:
+    stream = spec.stream.build(seeds).to(device)
+    splits = split(stream, seeds, spec.stream.split)
+    return fitted(stream, splits), splits
+
+
 def _info(spec: Spec, stream: Stream) -> StreamInfo:
-    return StreamInfo(spec.stream_name, stream.kind, stream.tasks, stream.classes)
+    digest = replace(stream, scale=None).digest() if stream.row.shape[0] == 1 else ""
+    return StreamInfo(
+        stream.name, stream.kind, stream.tasks, stream.classes, stream.scenario, digest
+    )
+
+
+def _refuse_other_data(folder: Path, old: StreamInfo | None, new: StreamInfo) -> None:
+    if old is not None and old.digest != new.digest:
+        raise FolderError(
+            f"{folder} holds results on other data: their fingerprint is {old.digest[:12]}, that "
+            f"of the data now {new.digest[:12]}; choose another folder with --out."
+        )
 
 
 def _refuse_difference(
@@ -219,9 +243,7 @@ def _united(
 
 def preview(spec: Spec) -> tuple[Stream, Splits]:
     """The stream of a spec and its splits, for the first seed, without training anything."""
-    seeds = spec.seeds[:1]
-    stream = spec.stream.build(seeds)
-    return stream, split(stream, seeds, spec.stream.split)
+    return _streamed(spec, spec.seeds[:1], torch.device("cpu"))
 
 
 def figure_path(folder: Path, what: str, suffix: str) -> Path:

@@ -9,14 +9,15 @@ def forgetting(errors: Errors) -> np.ndarray:
     """Forgetting: how far the old tasks' errors rose from their best, averaged over them.
 
     For each task but the last: error after the last task, minus the least error that it ever had
-    from its own training until the last task but one. Returns (replicas,); NaN for one task.
+    from its own training until the last task but one, where it was evaluated. Returns (replicas,);
+    NaN for one task.
     Source: Chaudhry et al., "Riemannian walk for incremental learning", 2018, in errors.
     """
     last = errors.tasks - 1
     if last == 0:
         return np.full(len(errors.seeds), np.nan)
     rises = [
-        errors.after[:, last, task] - errors.after[:, task:last, task].min(1)
+        errors.after[:, last, task] - np.fmin.reduce(errors.after[:, task:last, task], axis=1)
         for task in range(last)
     ]
     return np.asarray(np.stack(rises, 1).mean(1))

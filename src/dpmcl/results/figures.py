@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+_NAMED = 12  # tasks that still fit under the axis by name
 _FORMATS = ("png", "svg", "pdf")
 
 
@@ -44,12 +45,14 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.
     except ImportError:
         raise DpmclError("Figures need matplotlib and scipy: pip install 'dpmcl[plot]'.") from None
 
-    def line(measure: Callable[..., np.ndarray], errors: Errors) -> tuple[np.ndarray, np.ndarray]:
+    def line(measure: Callable[..., np.ndarray], errors: Errors) -> tuple[np.ndarray, ...]:
+        """Tasks seen, mean and standard error, where it was evaluated."""
         values = np.stack([measure(errors, after=k) for k in range(errors.tasks)], 1)
-        n = len(values)
+        known = np.flatnonzero(~np.isnan(values).all(0))
+        values, n = values[:, known], len(values)
         error = values.std(0, ddof=1) / np.sqrt(n) if n > 1 else np.zeros(values.shape[1])
         pair = (values.mean(0), error)
-        return tuple(gaussian_filter1d(v, smooth) for v in pair) if smooth else pair
+        return known + 1, *((gaussian_filter1d(v, smooth) for v in pair) if smooth else pair)
 
     figure = Figure(figsize=(9.0, 3.6), layout="constrained")
     axes: Any = figure.subplots(1, 2, sharey=True)
@@ -58,15 +61,19 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.
     for ax, (measure, title) in zip(axes, panels, strict=True):
         styles = itertools.cycle(zip(_COLOURS, _MARKERS, itertools.cycle(_DASHES), strict=False))
         for (name, record), (colour, marker, dashes) in zip(records.items(), styles, strict=False):
-            middle, error = line(measure, record.test)
-            x = np.arange(1, len(middle) + 1)
+            x, middle, error = line(measure, record.test)
             every = max(1, len(x) // 10)
             ax.plot(x, middle, linestyle=dashes, color=colour, marker=marker, markersize=4,
                     markevery=every, linewidth=1.5, label=name)  # fmt: skip
             ax.fill_between(x, middle - error, middle + error, color=colour, alpha=0.2, linewidth=0)
         ax.set_title(title, fontsize=10)
-        ax.set_xlabel("tasks seen")
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if len(stream.tasks) <= _NAMED and stream.classes:
+            names = [shortened(name, 18) for name in stream.tasks]
+            ax.set_xticks(np.arange(1, len(names) + 1), names, rotation=30, ha="right", fontsize=8)
+            ax.set_xlabel("tasks seen, up to")
+        else:
+            ax.set_xlabel("tasks seen")
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.grid(alpha=0.25, linewidth=0.5)
         ax.spines[["top", "right"]].set_visible(False)
         if stream.kind == "regression":
@@ -82,6 +89,11 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.
     plural = "" if count == "1" else "s"
     figure.suptitle(f"{stream.name}, {count} replica{plural}{band}{note}", fontsize=11)
     return figure
+
+
+def shortened(name: str, most: int) -> str:
+    """A name cut to so many characters, dots included."""
+    return name if len(name) <= most else f"{name[: most - 3]}..."
 
 
 def save(figure: "Figure", path: Path) -> None:

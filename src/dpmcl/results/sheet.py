@@ -7,20 +7,24 @@ import numpy as np
 import torch
 
 from dpmcl.exceptions import DpmclError
-from dpmcl.stream import Splits, Stream
+from dpmcl.results.figures import shortened
+from dpmcl.splits import Splits
+from dpmcl.stream import Stream
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SAMPLES = 12  # images a task, in a strip
 _STRIPS = 10  # strips in a column
+_LABELS = 40  # names that fit beside an axis
 
 
 def describe(stream: Stream, splits: Splits, replica: int = 0) -> dict[str, Any]:
     """A stream in numbers, for one replica.
 
-    Keys: name, kind, tasks, rows, inputs (shape), dtype, outputs, classes, and table, a list of a
-    dict for each task: task, name, classes (names), train, validation, test (rows).
+    Keys: name, kind, scenario, tasks, rows, inputs (shape), dtype, outputs, classes (the original
+    label of each class number), and table, a list of a dict for each task: task, name, classes
+    (names), train, validation, test (rows that arrive with it).
     """
     counts = {
         name: splits.named(name).offset[replica].diff().tolist()
@@ -41,6 +45,7 @@ def describe(stream: Stream, splits: Splits, replica: int = 0) -> dict[str, Any]
     return {
         "name": stream.name,
         "kind": stream.kind,
+        "scenario": stream.scenario,
         "tasks": len(stream.tasks),
         "rows": int(stream.row.shape[1]),
         "inputs": list(stream.x.shape[1:]),
@@ -54,6 +59,8 @@ def describe(stream: Stream, splits: Splits, replica: int = 0) -> dict[str, Any]
 def draw(stream: Stream, replica: int = 0) -> "Figure":
     """A sheet of samples: a strip of images for each task; for curves, one of each task.
 
+    For tables, the mean of every input in every task, as the network sees it.
+
     Raises DpmclError where matplotlib is not installed.
     """
     try:
@@ -62,6 +69,8 @@ def draw(stream: Stream, replica: int = 0) -> "Figure":
         raise DpmclError("Figures need matplotlib and scipy: pip install 'dpmcl[plot]'.") from None
     if stream.x.dim() == 4:
         return _images(stream, replica, Figure)
+    if stream.columns:
+        return _columns(stream, replica, Figure)
     return _lines(stream, replica, Figure)
 
 
@@ -82,7 +91,7 @@ def _images(stream: Stream, replica: int, figure_of: Any) -> "Figure":
     for task in range(tasks):
         row = _rows(stream, task, replica)[:each]
         there = torch.ones_like(row, dtype=torch.bool)
-        x = stream.batch(row, there, row * 0, torch.float32).x.cpu().numpy()
+        x = stream.batch(row, there, row * 0 + task, torch.float32, replica).x.cpu().numpy()
         blank = np.ones((x.shape[1], x.shape[2], 1))
         cells = [part for image in x for part in (image, blank)]
         strip = np.concatenate(cells[:-1], 2).transpose(1, 2, 0)
@@ -90,6 +99,34 @@ def _images(stream: Stream, replica: int, figure_of: Any) -> "Figure":
         ax.imshow(strip.squeeze(), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
         ax.set_title(f"{task}: {stream.tasks[task]}", fontsize=6, pad=2, loc="left")
     figure.suptitle(f"{stream.name}: the first {each} rows of each task", fontsize=9)
+    return figure
+
+
+def _columns(stream: Stream, replica: int, figure_of: Any) -> "Figure":
+    tasks, columns = len(stream.tasks), len(stream.columns)
+    means = np.empty((tasks, columns))
+    for task in range(tasks):
+        row = _rows(stream, task, replica)
+        there = torch.ones_like(row, dtype=torch.bool)
+        seen = stream.batch(row, there, row * 0 + task, torch.float64, replica).x
+        means[task] = seen.mean(0).cpu().numpy()
+    size = (9.0, 1.9 + 0.3 * min(tasks, 30))
+    figure: Figure = figure_of(figsize=size, layout="constrained")
+    ax: Any = figure.subplots()
+    most = max(float(np.abs(means).max()), 1e-9)
+    picture = ax.imshow(means, cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto")
+    if columns <= _LABELS:
+        names = [shortened(name, 24) for name in stream.columns]
+        ax.set_xticks(np.arange(columns), names, rotation=40, ha="right", fontsize=7)
+    else:
+        ax.set_xlabel(f"{columns} inputs")
+    if tasks <= _LABELS:
+        ax.set_yticks(np.arange(tasks), [shortened(t, 24) for t in stream.tasks], fontsize=7)
+    else:
+        ax.set_ylabel("task")
+    unit = "deviations of the first task" if stream.scale is not None else "as stored"
+    figure.colorbar(picture, ax=ax, label=unit)
+    ax.set_title(f"{stream.name}: the mean of each input in each task", fontsize=9)
     return figure
 
 

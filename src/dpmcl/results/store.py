@@ -4,7 +4,7 @@
     errors.parquet       method, seed, after, task, split, error, examples: one row a value
     parameters/METHOD/seed-N.safetensors
     work.json            gradients and rows spent, by method and seed
-    stream.json          kind, task names, class names
+    stream.json          kind, scenario, task names, the label map, a fingerprint of the data
     environment.json     versions, device, engine, commit of each run that added to it
     figures/
 
@@ -47,12 +47,18 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class StreamInfo:
-    """What tables and figures need to know of a stream."""
+    """What tables and figures need to know of a stream.
+
+    classes: the label map, the original label of each class number. digest: a fingerprint of the
+    data, empty where each replica draws its own.
+    """
 
     name: str
     kind: str
     tasks: tuple[str, ...]
     classes: tuple[str, ...]
+    scenario: str = ""
+    digest: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +84,12 @@ def load(folder: Path) -> Stored:
         spec = tomllib.loads((folder / "spec.toml").read_text("utf-8"))
         stream = json.loads((folder / "stream.json").read_text("utf-8"))
         info = StreamInfo(
-            stream["name"], stream["kind"], tuple(stream["tasks"]), tuple(stream["classes"])
+            stream["name"],
+            stream["kind"],
+            tuple(stream["tasks"]),
+            tuple(stream["classes"]),
+            stream.get("scenario", ""),
+            stream.get("digest", ""),
         )
         work = _read_work(folder / "work.json")
         records = _read_errors(folder / "errors.parquet", len(info.tasks), work)
@@ -147,9 +158,7 @@ def add_environment(folder: Path, entry: Mapping[str, Any]) -> None:
 
 def _long(method: str, split: str, errors: Errors) -> dict[str, np.ndarray]:
     """The error tensor as columns, a row for each value that was evaluated."""
-    after = np.arange(-1, errors.tasks)[:, None]
-    task = np.arange(errors.tasks)[None]
-    evaluated = (task <= after) | (after < 0) | np.isfinite(errors.values).any(0)
+    evaluated = ~np.isnan(errors.values).all(0)
     replica, a, k = np.nonzero(np.broadcast_to(evaluated, errors.values.shape))
     return {
         "method": np.full(len(replica), method, dtype=object),

@@ -67,6 +67,27 @@ def rows(
     return out
 
 
+def rows_by_task(records: Mapping[str, Record], stream: StreamInfo) -> list[Row]:
+    """One row a method and task: its error just after it was learned, and after the last task."""
+    out = []
+    for name, record in records.items():
+        errors = record.test
+        for task, title in enumerate(stream.tasks):
+            row: Row = {
+                "stream": stream.name,
+                "method": name,
+                "task": task,
+                "name": title,
+                "replicas": len(errors.seeds),
+            }
+            for when, after in (("new", task), ("last", errors.tasks - 1)):
+                values = errors.after[:, after, task]
+                row[f"{when}_mean"] = mean(values)
+                row[f"{when}_se"] = standard_error(values)
+            out.append(row)
+    return out
+
+
 def render(rows: Sequence[Row], style: Format) -> str:
     """The rows in a format; json, csv have every digit, the others three decimals."""
     if style == "json":
@@ -79,16 +100,38 @@ def render(rows: Sequence[Row], style: Format) -> str:
         return out.getvalue().rstrip("\n")
     if style not in get_args(Format):
         raise SpecError(f"A table is one of {', '.join(get_args(Format))}, got '{style}'.")
-    header, body = _cells(rows)
+    header, body = _task_cells(rows) if rows and "task" in rows[0] else _cells(rows)
+    left = _left(header)
     if style == "markdown":
-        rule = ["---", "---", *["--:"] * (len(header) - 2)]
+        rule = [*["---"] * left, *["--:"] * (len(header) - left)]
         return "\n".join("| " + " | ".join(line) + " |" for line in [header, rule, *body])
     if style == "latex":
         lines = [" & ".join(map(_latex, line)) + r" \\" for line in [header, *body]]
-        columns = "ll" + "r" * (len(header) - 2)
+        columns = "l" * left + "r" * (len(header) - left)
         top = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", lines[0], r"\hline"]
         return "\n".join([*top, *lines[1:], r"\hline", r"\end{tabular}"])
     return _text(header, body)
+
+
+def _left(header: Sequence[str]) -> int:
+    """How many columns are words; the rest are numbers."""
+    return 3 if header[2] == "task" else 2
+
+
+def _task_cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    header = ["stream", "method", "task", "replicas", "error when new", "error at last"]
+    body = [
+        [
+            row["stream"],
+            row["method"],
+            f"{row['task']}: {row['name']}",
+            str(row["replicas"]),
+            _pair(row["new_mean"], row["new_se"]),
+            _pair(row["last_mean"], row["last_se"]),
+        ]
+        for row in rows
+    ]
+    return header, body
 
 
 def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
@@ -119,11 +162,12 @@ def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 
 
 def _text(header: list[str], body: list[list[str]]) -> str:
+    words = _left(header)
     widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
-        left = [c.ljust(w) for c, w in zip(cells[:2], widths[:2], strict=True)]
-        right = [c.rjust(w) for c, w in zip(cells[2:], widths[2:], strict=True)]
+        left = [c.ljust(w) for c, w in zip(cells[:words], widths[:words], strict=True)]
+        right = [c.rjust(w) for c, w in zip(cells[words:], widths[words:], strict=True)]
         return "  ".join([*left, *right]).rstrip()
 
     rule = "  ".join("-" * w for w in widths)

@@ -1,16 +1,14 @@
 """CIFAR10, all 60,000 images."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
-import numpy as np
-import torch
-
-from dpmcl.exceptions import DataError, SpecError
-from dpmcl.images import Decoding, Images, data_folder, read_images
-from dpmcl.stream import Stream, StreamSettings, class_incremental
+from dpmcl.cifar_files import read_cifar
+from dpmcl.exceptions import DataError
+from dpmcl.images import Decoding, read_images
+from dpmcl.labelled import Labelled
+from dpmcl.torchvision_sets import ImageFilesSettings, read_arrays_of
 
 CLASSES = (
     "airplane",
@@ -27,7 +25,7 @@ CLASSES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class CIFAR10(StreamSettings):
+class CIFAR10(ImageFilesSettings):
     """60,000 colour photographs of ten kinds of things (Krizhevsky, 2009): ten one-class tasks.
 
     The tasks are in the official order, airplane to truck. Training and test images are one pool;
@@ -42,37 +40,19 @@ class CIFAR10(StreamSettings):
     download: fetch those if they are missing. Needs torchvision and Pillow (the extra `vision`).
     """
 
-    network: ClassVar[str] = "lenet"
-    places: ClassVar[tuple[str, ...]] = ("root", "download")
-
     size: Literal[28, 32] = 28
-    root: str | None = None
-    download: bool = True
-    images: str | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.images is not None and self.root is not None:
-            raise SpecError(
-                f"images and root cannot both be set, got '{self.images}' and '{self.root}'; "
-                "leave one out."
-            )
-
-    def build(self, seeds: Sequence[int]) -> Stream:
-        x, y, _ = self._read()
-        return class_incremental("cifar10", x, y, CLASSES, self.tasks)
-
-    def _read(self) -> Images:
+    def read(self) -> Labelled:
         if self.images is not None:
             return _own(Path(self.images), self.size)
-        if self.root is not None:
-            return _official(Path(self.root).expanduser(), self.download, self.size)
-        usual = data_folder("cifar10")
-        own = usual / "cifar10-images.tar.xz"
-        return _own(own, self.size) if own.is_file() else _official(usual, self.download, self.size)
+        folder = self.folder("cifar10")
+        own = folder / "cifar10-images.tar.xz"
+        if self.root is None and own.is_file():
+            return _own(own, self.size)
+        return _official(folder, self.download, self.size)
 
 
-def _own(source: Path, size: int) -> Images:
+def _own(source: Path, size: int) -> Labelled:
     """Image files, in order of path."""
     images = read_images(source, Decoding(size=(size, size), channels=3, crop=True))
     if images.classes != CLASSES:
@@ -81,53 +61,16 @@ def _own(source: Path, size: int) -> Images:
             f"CIFAR10's images must be in folders named {', '.join(CLASSES)}; {source} has {shown}."
             " Rename those, or correct stream.images."
         )
-    return images
+    return Labelled("cifar10", "classification", images.x, images.y, CLASSES)
 
 
-def _official(root: Path, download: bool, size: int) -> Images:
+def _official(root: Path, download: bool, size: int) -> Labelled:
     """torchvision's images, in its order, training first."""
-    train, test = _load(root, download)
-    pixels = np.concatenate([train.data, test.data])  # (rows, 32, 32, 3)
+    instead = "stream.images to a folder, zip or tar of its images, "
+    data = read_arrays_of("cifar10", read_cifar("CIFAR10", root, download, instead))
     edge = (32 - size) // 2
-    pixels = pixels[:, edge : edge + size, edge : edge + size].transpose(0, 3, 1, 2)
-    x = torch.from_numpy(np.ascontiguousarray(pixels))
-    return Images(x, torch.tensor(train.targets + test.targets, dtype=torch.int64), CLASSES)
-
-
-def _load(root: Path, download: bool) -> tuple[Any, Any]:
-    """torchvision's two sets, fetched if they are missing."""
-    try:
-        from torchvision.datasets import CIFAR10 as Files
-        from torchvision.datasets.utils import check_integrity
-    except ImportError:
-        raise DataError(
-            "Stream 'cifar10' needs torchvision: pip install 'dpmcl[vision]'."
-        ) from None
-    folder = root / Files.base_folder
-    listed = [*Files.train_list, *Files.test_list, [Files.meta["filename"], Files.meta["md5"]]]
-    for name, md5 in listed:
-        if (folder / name).is_file() and not check_integrity(folder / name, md5):
-            raise DataError(
-                f"{folder / name} must be the published file (MD5 {md5}), and is not; remove it "
-                "and fetch it again."
-            )
-    names = ", ".join(name for name, _ in listed)
-    if all((folder / name).is_file() for name, _ in listed):
-        return Files(root, train=True), Files(root, train=False)
-    if not download:
-        raise DataError(
-            f"CIFAR10 is not in {folder} (looked for {names}); set stream.root to the folder that "
-            f"holds {Files.base_folder}, stream.images to a folder, zip or tar of its images, or "
-            "stream.download = true."
-        )
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        return Files(root, train=True, download=True), Files(root, train=False)
-    except (OSError, RuntimeError) as error:
-        raise DataError(
-            f"CIFAR10 is not in {folder} and could not be fetched ({error}); put {names} there, or "
-            "set stream.images to a folder, zip or tar of its images."
-        ) from None
+    inner = slice(edge, edge + size)
+    return replace(data, x=data.x[..., inner, inner].contiguous())
 
 
 plugin = CIFAR10

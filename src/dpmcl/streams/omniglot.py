@@ -1,20 +1,20 @@
 """Omniglot's background set: a stream of many small tasks."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 import annotated_types as at
 
-from dpmcl.exceptions import DataError, SpecError
-from dpmcl.images import Decoding, data_folder, read_images
+from dpmcl.exceptions import DataError
+from dpmcl.images import Decoding, read_images
+from dpmcl.labelled import Labelled
 from dpmcl.settings import Positive
-from dpmcl.stream import Stream, StreamSettings, class_incremental
+from dpmcl.torchvision_sets import ImageFilesSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Omniglot(StreamSettings):
+class Omniglot(ImageFilesSettings):
     """Handwritten characters, 20 drawings each (Lake et al., 2015): fifty one-class tasks.
 
     The classes are the first `classes` of the background set, in alphabetical order of alphabet and
@@ -33,35 +33,23 @@ class Omniglot(StreamSettings):
     """
 
     network: ClassVar[str] = "omninet"
-    places: ClassVar[tuple[str, ...]] = ("root", "download")
 
     split: Annotated[tuple[float, float, float], at.Len(3, 3)] = (0.6, 0.15, 0.25)
     classes: Positive = 50
-    root: str | None = None
-    download: bool = True
-    images: str | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.images is not None and self.root is not None:
-            raise SpecError(
-                f"images and root cannot both be set, got '{self.images}' and '{self.root}'; "
-                "leave one out."
-            )
-
-    def build(self, seeds: Sequence[int]) -> Stream:
+    def read(self) -> Labelled:
         decoding = Decoding(
             size=(28, 28), channels=1, invert=True, levels=2, first_classes=self.classes
         )
         x, y, classes = read_images(self._source(), decoding)
-        return class_incremental("omniglot", x, y, classes, self.tasks)
+        return Labelled("omniglot", "classification", x, y, classes)
 
     def _source(self) -> Path:
         if self.images is not None:
             return Path(self.images)
         if self.root is not None:
-            return _official(Path(self.root).expanduser(), self.download)
-        usual = data_folder("omniglot")
+            return _official(self.folder("omniglot"), self.download)
+        usual = self.folder("omniglot")
         own = usual / "images_background.zip"
         return own if own.is_file() else _official(usual, self.download)
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from dpmcl import keys
 from dpmcl.settings import Positive
-from dpmcl.stream import Stream, StreamSettings
+from dpmcl.stream import Stream
+from dpmcl.stream_settings import StreamSettings
 
 WINDOW = 0.01
 """Seconds that a wave is seen for: t in [0, 0.01] (appendix B.1)."""
@@ -72,6 +73,7 @@ class Sine(StreamSettings):
             tasks=tuple(f"wave {k}" for k in range(tasks)),
             classes=(),
             outputs=self.outputs,
+            scenario="a wave a task, drawn by every replica",
         )
 
 

@@ -1,0 +1,32 @@
+"""EMNIST: handwritten letters and digits."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from dpmcl.labelled import Labelled
+from dpmcl.torchvision_sets import TorchvisionSettings, open_parts, read_arrays_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class EMNIST(TorchvisionSettings):
+    """Handwritten letters and digits, 28x28 grey pixels (Cohen et al., 2017): up to 62 classes.
+
+    part: "balanced" (47 classes, 131,600 images), "byclass" (62, 814,255), "bymerge" (47, 814,255),
+    "letters" (26, 145,600), "digits" (10, 280,000) or "mnist" (10, 70,000). Training and test
+    images are one pool, training first; every seed splits each class anew. Inputs (1, 28, 28),
+    uint8, in [0, 1] once in a batch. The files hold them lying on their side; here they stand.
+
+    root: folder that holds EMNIST/raw with the unpacked IDX files; None for $DPMCL_DATA/emnist, or
+    else ~/.cache/dpmcl/emnist. download: fetch what is missing. Needs torchvision (`vision`).
+    """
+
+    part: Literal["balanced", "byclass", "bymerge", "letters", "digits", "mnist"] = "balanced"
+
+    def read(self) -> Labelled:
+        parts = [{"split": self.part, "train": train} for train in (True, False)]
+        found = open_parts("EMNIST", self.folder("emnist"), self.download, parts)
+        data = read_arrays_of("emnist", found)
+        return replace(data, x=data.x.transpose(-1, -2).contiguous())
+
+
+plugin = EMNIST

@@ -1,0 +1,28 @@
+"""FashionMNIST, all 70,000 images."""
+
+from dataclasses import dataclass
+
+from dpmcl.idx_files import read_idx
+from dpmcl.labelled import Labelled
+from dpmcl.torchvision_sets import TorchvisionSettings, read_arrays_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class FashionMNIST(TorchvisionSettings):
+    """70,000 pictures of clothes, 28x28 grey pixels (Xiao et al., 2017): ten classes of 7,000.
+
+    Training and test images are one pool, training first; every seed splits each class anew. Inputs
+    (1, 28, 28), uint8, in [0, 1] once in a batch. Classes are named "T-shirt/top" to "Ankle boot"
+    and numbered as published.
+
+    root: folder that holds FashionMNIST/raw with the four IDX files, gzipped or not; None for
+    $DPMCL_DATA/fashionmnist, or else ~/.cache/dpmcl/fashionmnist. download: fetch what is missing.
+    Needs torchvision (the extra `vision`).
+    """
+
+    def read(self) -> Labelled:
+        parts = read_idx("FashionMNIST", self.folder("fashionmnist"), self.download)
+        return read_arrays_of("fashionmnist", parts)
+
+
+plugin = FashionMNIST

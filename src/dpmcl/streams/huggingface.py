@@ -1,0 +1,133 @@
+"""Your own Hugging Face data set, saved in a folder."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from dpmcl.datasets import read_dataset
+from dpmcl.exceptions import DataError, SpecError
+from dpmcl.labelled import Labelled
+from dpmcl.scenario import check_task_column
+from dpmcl.stream_settings import LabelledSettings
+
+_STATE, _SPLITS = "state.json", "dataset_dict.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HuggingFace(LabelledSettings):
+    """Your own Hugging Face data set, in a folder that `save_to_disk` wrote.
+
+    path: the folder of one split; ~ is your home folder. y: the column of labels, or of numbers for
+    regression; None for "label". x: the column of inputs: images of one size (RGB, or one channel
+    where they are grey), numbers, or lists of numbers of one length; None for the only image column
+    or, where there is none, for all other columns, read as stream 'table' reads them.
+    task: a column that says which task each row belongs to. kind: "classification" or "regression";
+    None for regression where the labels are floats (for tables, where any is not whole), else
+    classification. Classes have the names and the order that a ClassLabel column declares.
+
+    Nothing is fetched, and no code of the folder is run. Needs `datasets` (the extra `huggingface`)
+    and, for images, Pillow (`vision`).
+    """
+
+    places: ClassVar[tuple[str, ...]] = ("path",)
+
+    path: str = ""
+    x: str | None = None
+    y: str | None = None
+    task: str | None = None
+    kind: Literal["classification", "regression"] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.path:
+            raise SpecError(
+                "stream 'huggingface' needs a path, as in stream.path = 'folder' for one that "
+                "dataset.save_to_disk wrote."
+            )
+        check_task_column(self.task, self.scenario)
+
+    def read(self) -> Labelled:
+        folder = Path(self.path).expanduser().absolute()
+        dataset = _loaded(folder)
+        return read_dataset(
+            dataset, kind=self.kind, name=folder.resolve().name, x=self.x, y=self.y, task=self.task
+        )
+
+
+def _loaded(folder: Path) -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise DataError(
+            "Stream 'huggingface' needs the package datasets: pip install 'dpmcl[huggingface]'."
+        ) from None
+    _check(folder)
+    with _silent(datasets):
+        try:
+            return datasets.Dataset.load_from_disk(str(folder), keep_in_memory=False)
+        except Exception as error:  # files of any origin, read by another library
+            raise _unreadable(folder, error) from None
+
+
+def _check(folder: Path) -> None:
+    """One saved split, all of whose files are in the folder: `datasets` itself takes any path."""
+    try:
+        if "::" in str(folder):  # which it takes for a file in an archive, perhaps on a network
+            raise DataError(f"A path may not have '::' in it, and {folder} has; rename the folder.")
+        if not (folder / _STATE).is_file():
+            raise _not_saved(folder)
+        state = json.loads((folder / _STATE).read_text("utf-8"))
+        names = [file["filename"] for file in state["_data_files"]]
+        lost = [n for n in names if Path(n).name != n or not (folder / n).is_file()]
+    except DataError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _unreadable(folder, error) from None
+    if lost:
+        raise DataError(
+            f"All files of a saved data set must be in its folder, and {lost[0]!r:.80} is not in "
+            f"{folder}; save or copy it again."
+        )
+
+
+def _not_saved(folder: Path) -> DataError:
+    if (folder / _SPLITS).is_file():
+        splits = sorted(path.parent.name for path in folder.glob(f"*/{_STATE}"))
+        some = splits[0] if splits else "train"
+        return DataError(
+            f"stream.path must be the folder of one split, and {folder} holds several: "
+            f"{', '.join(splits)}; name one, as in '{folder / some}'."
+        )
+    return DataError(
+        f"stream.path must be a folder that dataset.save_to_disk wrote, and {folder} is none; "
+        "correct the path, or load the data set in Python and save it."
+    )
+
+
+def _unreadable(folder: Path, error: Exception) -> DataError:
+    reason = " ".join(str(error).split())[:200].rstrip(".")
+    kind = type(error).__name__
+    return DataError(
+        f"{folder} cannot be loaded ({f'{kind}: {reason}' if reason else kind}); save it again "
+        "with dataset.save_to_disk."
+    )
+
+
+@contextmanager
+def _silent(datasets: Any) -> Iterator[None]:
+    """Without its progress bars."""
+    were_off = datasets.are_progress_bars_disabled()
+    if were_off or datasets.config.HF_DATASETS_DISABLE_PROGRESS_BARS is False:
+        yield  # which the user set, and calls do not override
+        return
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        datasets.enable_progress_bars()
+
+
+plugin = HuggingFace

@@ -1,0 +1,28 @@
+"""KMNIST, all 70,000 images."""
+
+from dataclasses import dataclass
+
+from dpmcl.idx_files import read_idx
+from dpmcl.labelled import Labelled
+from dpmcl.torchvision_sets import TorchvisionSettings, read_arrays_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class KMNIST(TorchvisionSettings):
+    """70,000 cursive Japanese characters, 28x28 grey pixels (Clanuwat et al., 2018): ten classes.
+
+    Training and test images are one pool, training first; every seed splits each class anew. Inputs
+    (1, 28, 28), uint8, in [0, 1] once in a batch. Classes are named "o" to "wo" and numbered as
+    published.
+
+    root: folder that holds KMNIST/raw with the four IDX files, gzipped or not; None for
+    $DPMCL_DATA/kmnist, or else ~/.cache/dpmcl/kmnist. download: fetch what is missing.
+    Needs torchvision (the extra `vision`).
+    """
+
+    def read(self) -> Labelled:
+        parts = read_idx("KMNIST", self.folder("kmnist"), self.download)
+        return read_arrays_of("kmnist", parts)
+
+
+plugin = KMNIST

@@ -1,0 +1,38 @@
+"""Streams made in Python."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from dpmcl.exceptions import DataError
+from dpmcl.stream import Stream
+from dpmcl.stream_settings import StreamSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Python(StreamSettings):
+    """A stream that was made in Python and handed to `dpmcl.run`; a spec alone cannot make it.
+
+    digest: the stream's fingerprint (`Stream.digest`), so that a run folder is extended with the
+    same data only.
+    """
+
+    digest: str = ""
+    stream: Stream | None = field(init=False, repr=False, compare=False, default=None)
+
+    def holding(self, stream: Stream) -> Self:
+        """The same settings with the stream in them."""
+        settings = replace(self)
+        object.__setattr__(settings, "stream", stream)
+        return settings
+
+    def build(self, seeds: Sequence[int]) -> Stream:
+        if self.stream is None:
+            raise DataError(
+                "This spec's stream was made in Python, and a spec cannot make it again; call "
+                "dpmcl.run(stream, ...) with it."
+            )
+        return self.stream if self.tasks is None else self.stream.first(self.tasks)
+
+
+plugin = Python

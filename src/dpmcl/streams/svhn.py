@@ -1,0 +1,27 @@
+"""SVHN, 99,289 house numbers' digits."""
+
+from dataclasses import dataclass
+
+from dpmcl.labelled import Labelled
+from dpmcl.torchvision_sets import PARTS, TorchvisionSettings, open_parts, read_arrays_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class SVHN(TorchvisionSettings):
+    """99,289 digits of house numbers in colour, 32x32 pixels (Netzer et al., 2011): ten classes.
+
+    Training and test images are one pool, training first, without the 531,131 easier ones of the
+    part "extra"; every seed splits each class anew. Inputs (3, 32, 32), uint8, in [0, 1] once in a
+    batch.
+
+    root: folder that holds train_32x32.mat and test_32x32.mat, whose MD5 sums torchvision checks;
+    None for $DPMCL_DATA/svhn, or else ~/.cache/dpmcl/svhn. download: fetch what is missing.
+    Needs torchvision and SciPy (the extras `vision` and `plot`).
+    """
+
+    def read(self) -> Labelled:
+        parts = open_parts("SVHN", self.folder("svhn"), self.download, PARTS["SVHN"])
+        return read_arrays_of("svhn", parts)
+
+
+plugin = SVHN

@@ -1,0 +1,70 @@
+"""Your own table: a CSV or Parquet file."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from dpmcl.exceptions import SpecError
+from dpmcl.labelled import Labelled
+from dpmcl.scenario import check_task_column
+from dpmcl.stream_settings import LabelledSettings
+from dpmcl.tables import check_roles, read_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(LabelledSettings):
+    """Your own table, in a CSV or Parquet file: predicts one column from the others.
+
+    path: a .csv, .csv.gz, .tsv or .parquet file; ~ is your home folder. Text files are UTF-8 with a
+    header; a .csv whose header has semicolons and no comma is split at those.
+    target: the column to predict. kind: "classification" or "regression"; None for classification
+    where the target is text, true/false or whole numbers (more than 100 different ones need `kind`,
+    for they may be amounts), and for regression where it is other numbers.
+    task: a column that says which task each row belongs to, as text, whole numbers or true/false;
+    it is no input. ignore: columns to leave out, such as identifiers.
+
+    Inputs are float32, in the table's order of columns: a column of numbers is one input,
+    true/false is one of 0 and 1, text is one of 0 and 1 for each category (100 at most), in
+    alphabetical order. Dates, lists and binary columns must be ignored or converted, and every cell
+    must be filled: missing values (in text files: empty, NA, N/A, #N/A, <NA>, NaN, nan, NULL, null)
+    are refused with their row. Rows are counted from 0, without the header.
+
+    scale: bring each column of numbers to mean 0 and deviation 1, which are fitted on the first
+    task's training rows of each seed alone, so that nothing is known of tasks to come. A column
+    that is constant there is only shifted. Scaled inputs are limited to 10 deviations either side.
+    In regression the targets are scaled likewise, but not limited: errors are then in units of the
+    first task's variance. False leaves all as they are.
+    """
+
+    places: ClassVar[tuple[str, ...]] = ("path",)
+
+    path: str = ""
+    target: str = ""
+    task: str | None = None
+    kind: Literal["classification", "regression"] | None = None
+    ignore: tuple[str, ...] = ()
+    scale: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.path:
+            raise SpecError("path must name the table, as in stream.path = 'my.csv', got none.")
+        if not self.target:
+            raise SpecError(
+                "target must name the column to predict, as in stream.target = 'kind', got none."
+            )
+        check_roles(self.target, self.task, self.ignore)
+        check_task_column(self.task, self.scenario)
+
+    def read(self) -> Labelled:
+        return read_table(
+            Path(self.path),
+            target=self.target,
+            task=self.task,
+            kind=self.kind,
+            ignore=self.ignore,
+            scale=self.scale,
+        )
+
+
+plugin = Table
