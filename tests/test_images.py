@@ -2,9 +2,11 @@
 
 import io
 import os
+import struct
 import sys
 import tarfile
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +14,14 @@ import pytest
 import torch
 from PIL import Image
 
-from dpmcl import images
-from dpmcl.exceptions import DataError
-from dpmcl.images import Decoding, cache_folder, read_images
+from dpmcl import image_cache, images
+from dpmcl.exceptions import DataError, SpecError
+from dpmcl.image_cache import Images, cache_folder
+from dpmcl.images import Decoding, labelled_images, read_images
 
 GREY = Decoding(size=(4, 4), channels=1)
 COLOUR = Decoding(size=(4, 4), channels=3)
+KEPT = {".pixels", ".safetensors"}
 
 
 def png(pixels, mode=None, suffix="PNG") -> bytes:
@@ -109,7 +113,17 @@ def one(tmp_path: Path, content: bytes, decoding: Decoding, name="c/1.png") -> t
     return read_images(folder(tmp_path / "one", {name: content}), decoding).x[0]
 
 
-def same(first: images.Images, second: images.Images) -> bool:
+def suffixes(folder: Path) -> list[str]:
+    """Of all files in a folder, hidden ones too."""
+    return sorted(path.suffix for path in folder.iterdir())
+
+
+def anew(source: Path, decoding: Decoding = COLOUR) -> Images:
+    """The images, decoded into a cache of their own."""
+    return read_images(source, decoding, source.parent / "another cache")
+
+
+def same(first: Images, second: Images) -> bool:
     return (
         torch.equal(first.x, second.x)
         and torch.equal(first.y, second.y)
@@ -222,7 +236,80 @@ def test_inversion(tmp_path):
     assert np.array_equal(found[0], 255 - pixels)
 
 
+def test_without_a_size_images_keep_theirs(tmp_path):
+    files = {f"set/{name}/1.png": png(noise(i, 5, 7)) for i, name in enumerate("ab")}
+    found = read_images(zipped(tmp_path / "a.zip", files), Decoding())
+    expected = np.stack([noise(seed, 5, 7) for seed in (0, 1)]).transpose(0, 3, 1, 2)
+    assert np.array_equal(found.x.numpy(), expected)
+
+
+@pytest.mark.parametrize("kind", PACKERS)
+def test_without_a_size_the_odd_image_is_named(kind, tmp_path):
+    files = {"a/1.png": png(noise(0, 5, 7)), "a/2.png": png(noise(1, 7, 5))}
+    error = line(PACKERS[kind](tmp_path / f"set.{kind}", files), Decoding())
+    assert "a/1.png" in error
+    assert "a/2.png" in error
+    assert "is 7x5" in error
+    assert "is 5x7" in error
+    assert "stream.size" in error
+
+
+@pytest.mark.parametrize("mode", ["L", "1", "LA"])
+def test_without_channels_images_stay_grey_where_all_are(mode, tmp_path):
+    files = {"a/1.png": png(noise(0, channels=1)), "b/1.png": png(noise(1, channels=1), mode)}
+    found = read_images(zipped(tmp_path / "a.zip", files), Decoding())
+    assert found.x.shape == (2, 1, 4, 4)
+    assert np.array_equal(found.x[0, 0], noise(0, channels=1))
+
+
+@pytest.mark.parametrize("colour_first", [False, True])
+def test_without_channels_one_image_in_colour_makes_all_rgb(colour_first, tmp_path):
+    grey, colour = noise(0, channels=1), noise(1)
+    names = ("a/1.png", "b/1.png")
+    files = dict(zip(names, map(png, (colour, grey) if colour_first else (grey, colour))))
+    found = read_images(zipped(tmp_path / "a.zip", files), Decoding())
+    assert found.x.shape == (2, 3, 4, 4)
+    row = int(colour_first)
+    assert all(np.array_equal(channel, grey) for channel in found.x[row])
+    assert np.array_equal(found.x[1 - row].permute(1, 2, 0), colour)
+
+
+@pytest.mark.parametrize(("name", "title"), [(None, "birds"), ("mine", "mine")])
+@pytest.mark.parametrize("kind", PACKERS)
+def test_as_labelled_data(kind, name, title, tmp_path):
+    source = PACKERS[kind](tmp_path / ("birds" if kind == "folder" else f"birds.{kind}"), animals())
+    data = labelled_images(source, COLOUR, name)
+    assert data.name == title
+    assert data.kind == "classification"
+    assert data.classes == ("ant", "cat", "dog")
+    assert data.y.tolist() == [0, 1, 2, 2]
+    assert data.x.dtype == torch.uint8
+    assert data.x.shape == (4, 3, 4, 4)
+    assert data.task is None
+
+
 # ---- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [
+        ({"size": (0, 4)}, "size must be two numbers above 0, height and width, got \\[0, 4\\]"),
+        ({"size": (4,)}, "size must be two numbers"),
+        ({"size": (4, 4, 3)}, "size must be two numbers"),
+        ({"size": 28}, "size must be two numbers"),
+        ({"size": (4.5, 4)}, "size must be two"),
+        ({"size": "28"}, "size must be two"),
+        ({"crop": True}, "crop needs a size"),
+        ({"channels": 2}, "channels must be 1 \\(grey\\) or 3 \\(RGB\\), got 2"),
+        ({"channels": "3"}, "channels must be"),
+        ({"levels": 0}, "levels must be at least 1, got 0"),
+    ],
+)
+def test_settings_that_cannot_be(settings, rule):
+    with pytest.raises(SpecError, match=rule) as caught:
+        Decoding(**settings)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_missing_source_says_where_it_looked(tmp_path):
@@ -293,6 +380,23 @@ def test_a_truncated_image_is_named(kind, tmp_path):
     assert "whole image" in error
 
 
+def claiming(height: int, width: int) -> bytes:
+    """A PNG of a few bytes that says it has this size."""
+    content = bytearray(png(noise(0)))
+    content[16:24] = struct.pack(">II", width, height)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    return bytes(content)
+
+
+@pytest.mark.parametrize("side", [12_000, 30_000])  # Pillow's warning, and Pillow's error
+@pytest.mark.parametrize("decoding", [COLOUR, Decoding()])
+def test_an_image_that_unpacks_to_gigabytes_is_refused(side, decoding, tmp_path):
+    files = {"cat/1.png": png(noise(0)), "cat/2.png": claiming(side, side)}
+    error = line(zipped(tmp_path / "a.zip", files), decoding)
+    assert "'cat/2.png'" in error
+    assert "million pixels" in error
+
+
 def test_a_file_of_another_kind_under_an_images_name_is_not_tried(tmp_path):
     eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\n%%EndComments\n"
     assert "cat/1.png" in line(folder(tmp_path / "a", {"cat/1.png": eps}))
@@ -338,7 +442,7 @@ def test_the_second_reading_decodes_nothing(kind, tmp_path, decoded, cache):
     source = PACKERS[kind](tmp_path / f"a.{kind}", animals())
     first = read_images(source, COLOUR)
     assert len(decoded) == 4
-    assert [path.suffix for path in cache.iterdir()] == [".safetensors"]
+    assert suffixes(cache) == sorted(KEPT)
     assert same(first, read_images(source, COLOUR))
     assert len(decoded) == 4
 
@@ -370,7 +474,8 @@ def test_every_setting_of_the_decoding_counts(tmp_path, cache):
     ]  # fmt: skip
     for change in changes:
         read_images(source, Decoding(**{"size": (4, 4), "channels": 3, **change}))
-    assert len(list(cache.iterdir())) == len(changes)
+    assert len(list(cache.glob("*.safetensors"))) == len(changes)
+    assert len(list(cache.glob("*.pixels"))) == len(changes)
 
 
 def test_two_folders_with_the_same_names_are_not_confused(tmp_path):
@@ -381,57 +486,247 @@ def test_two_folders_with_the_same_names_are_not_confused(tmp_path):
     assert not torch.equal(first.x, second.x)
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "text", "pixel", "tensors"])
-def test_a_damaged_cache_is_decoded_anew(damage, tmp_path, decoded, cache):
+DAMAGES = {
+    "cut": lambda content: content[:-9],
+    "longer": lambda content: content + b"x",
+    "empty": lambda content: b"",
+    "text": lambda content: b"x" * 99,
+    "a bit": lambda content: content[:-1] + bytes([content[-1] ^ 1]),
+    "gone": None,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("suffix", sorted(KEPT))
+def test_a_damaged_cache_is_decoded_anew(suffix, damage, tmp_path, decoded, cache):
     source = zipped(tmp_path / "a.zip", animals())
-    first = read_images(source, COLOUR)
-    (path,) = cache.iterdir()
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    damaged = {"cut": content[:-9], "empty": b"", "text": b"x" * 99, "pixel": bytes(content)}
+    read_images(source, COLOUR)
+    (path,) = cache.glob(f"*{suffix}")
+    content = path.read_bytes()
     path.unlink()
-    if damage == "tensors":
-        images.save_file({"x": first.x.clone()}, path)
-    else:
-        path.write_bytes(damaged[damage])
-    assert same(read_images(source, COLOUR), images._decode(source, COLOUR))
+    if (change := DAMAGES[damage]) is not None:
+        path.write_bytes(change(content))
+    found = read_images(source, COLOUR)
+    assert len(decoded) == 8
+    assert same(found, anew(source))
     assert len(decoded) == 12
     read_images(source, COLOUR)
     assert len(decoded) == 12
 
 
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        None,
+        {},
+        {"shape": "[4, 3, 4, 4]", "classes": "[]", "sum": "0"},
+        {"shape": "[2, 6, 4, 4]", "classes": '["ant"]', "sum": "0"},
+        {"shape": "[-4, -3, 4, 4]", "classes": "[]", "sum": "0"},
+        {"shape": "192", "classes": "[]", "sum": "0"},
+        {"shape": "{", "classes": "[]", "sum": "0"},
+    ],
+)
+def test_a_cache_that_speaks_of_other_pixels_is_decoded_anew(metadata, tmp_path, decoded, cache):
+    source = zipped(tmp_path / "a.zip", animals())
+    first = read_images(source, COLOUR)
+    (path,) = cache.glob("*.safetensors")
+    image_cache.save_file({"y": first.y}, path, metadata)
+    assert same(read_images(source, COLOUR), first)
+    assert len(decoded) == 8
+    image_cache.save_file({"x": first.y}, path)
+    assert same(read_images(source, COLOUR), first)
+    assert len(decoded) == 12
+
+
+def test_labels_of_another_cache_do_not_count(tmp_path, decoded, cache):
+    source = zipped(tmp_path / "a.zip", animals())
+    first = read_images(source, COLOUR)
+    (path,) = cache.glob("*.safetensors")
+    with image_cache.safe_open(path, "pt") as file:
+        about = file.metadata()
+    image_cache.save_file({"y": first.y.flip(0)}, path, about)
+    assert read_images(source, COLOUR).y.tolist() == [0, 1, 2, 2]
+    renamed = about["classes"].replace("ant", "bee")
+    image_cache.save_file({"y": first.y}, path, {**about, "classes": renamed})
+    assert read_images(source, COLOUR).classes == ("ant", "cat", "dog")
+    assert len(decoded) == 12
+
+
+def test_pixels_of_an_earlier_reading_do_not_count(tmp_path, decoded, cache):
+    """As an interruption between the two files leaves them."""
+    source = zipped(tmp_path / "a.zip", animals())
+    first = read_images(source, COLOUR)
+    (path,) = cache.glob("*.pixels")
+    path.write_bytes(bytes(path.stat().st_size))
+    assert same(read_images(source, COLOUR), anew(source))
+    assert not torch.equal(first.x, torch.zeros_like(first.x))
+    assert len(decoded) == 12
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-def test_a_half_written_cache_does_not_count(error, tmp_path, cache, monkeypatch):
+@pytest.mark.parametrize("written", [0, 50])
+def test_a_half_written_cache_does_not_count(written, error, tmp_path, cache, decoded, monkeypatch):
+    """Interrupted while the pixels, or the labels after them, are written."""
+    source = zipped(tmp_path / "a.zip", animals())
+
     def cut(tensors, path, about):
-        Path(path).write_bytes(b"half")
+        Path(path).write_bytes(b"half"[:written])
         raise error
 
-    source = zipped(tmp_path / "a.zip", animals())
-    monkeypatch.setattr(images, "save_file", cut)
-    with pytest.raises(error):
-        read_images(source, COLOUR)
-    assert list(cache.iterdir()) == []
+    def cut_parts(self, rows, shape):
+        yield np.zeros(written, np.uint8)
+        raise error
+
+    for owner, name, stub in (
+        (image_cache, "save_file", cut),
+        (image_cache.Spool, "_parts", cut_parts),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, stub)
+            with pytest.raises(error):
+                read_images(source, COLOUR)
+        assert suffixes(cache) == []
+    assert same(read_images(source, COLOUR), anew(source))
+    assert len(decoded) == 16
 
 
-def test_a_cache_that_cannot_be_written_only_means_none(tmp_path, decoded, monkeypatch):
+def test_a_cache_that_cannot_be_written_only_means_none(tmp_path, decoded):
     source = zipped(tmp_path / "a.zip", animals())
     (tmp_path / "file").write_text("in the way")
     for _ in range(2):
         found = read_images(source, COLOUR, tmp_path / "file" / "cache")
-        assert found.classes == ("ant", "cat", "dog")
-    assert len(decoded) == 8
+        assert same(found, anew(source))
+    assert len(decoded) == 12
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+@pytest.mark.parametrize("in_memory", [0, 64 * 2**20])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_full_disk_only_means_no_cache(mixed, in_memory, tmp_path, cache, decoded, monkeypatch):
+    files = animals()
+    if mixed:
+        files["set/dog/2.png"] = png(noise(0, channels=1))
+    source = zipped(tmp_path / "a.zip", files)
+    expected = anew(source, Decoding())
 
     def full(tensors, path, about):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(images, "save_file", full)
-    assert read_images(source, COLOUR).classes == ("ant", "cat", "dog")
+    monkeypatch.setattr(image_cache, "save_file", full)
+    monkeypatch.setattr(image_cache, "IN_MEMORY", in_memory)
+    for _ in range(2):
+        assert same(read_images(source, Decoding()), expected)
+    assert len(decoded) == 12
+    assert suffixes(cache) == []
 
 
 def test_the_cache_may_be_named(tmp_path, cache):
     read_images(zipped(tmp_path / "a.zip", animals()), COLOUR, tmp_path / "mine")
-    assert len(list((tmp_path / "mine").iterdir())) == 1
+    assert suffixes(tmp_path / "mine") == sorted(KEPT)
     assert not cache.exists()
+
+
+def test_a_spec_for_a_folder_without_permission_to_list_is_no_traceback(tmp_path, monkeypatch):
+    source = folder(tmp_path / "set", animals())
+    real = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("cat"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert "Permission denied" in line(source)
+
+
+# ---- pools that do not fit in memory -------------------------------------------------------------
+
+
+def is_mapped(tensor: torch.Tensor) -> bool:
+    """Whether its memory belongs to a file, as the kernel tells it."""
+    at = tensor.data_ptr()
+    for entry in Path("/proc/self/maps").read_text().splitlines():
+        start, end = (int(part, 16) for part in entry.split()[0].split("-"))
+        if start <= at < end:
+            return entry.split()[4] != "0"  # the file's inode
+    return False
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's /proc")
+
+
+@needs_proc
+def test_what_the_cache_gives_is_mapped_and_changes_to_it_stay_private(tmp_path, cache):
+    source = zipped(tmp_path / "a.zip", animals())
+    for _ in range(2):  # as it is written, then as it is read
+        found = read_images(source, COLOUR)
+        assert is_mapped(found.x)
+        (path,) = cache.glob("*.pixels")
+        before = path.read_bytes()
+        assert found.x.numpy().tobytes() == before
+        found.x.fill_(7)
+        assert path.read_bytes() == before
+    assert same(read_images(source, COLOUR), anew(source))
+
+
+@needs_proc
+@pytest.mark.parametrize("kind", ["folder", "zip", "tar.gz"])
+@pytest.mark.parametrize("decoding", [COLOUR, Decoding()])
+def test_a_pool_beyond_memory_goes_to_disk_and_is_equal(
+    kind, decoding, tmp_path, cache, monkeypatch
+):
+    """Also without a cache, where the only file is one without a name."""
+    files = {f"s/{name}/{i}.png": png(noise(i, 5, 6)) for i in range(4) for name in "ba"}
+    if decoding.channels is None:
+        files["s/a/2.png"] = png(noise(9, 5, 6, channels=1))
+    source = PACKERS[kind](tmp_path / f"set.{kind}", files)
+    expected = anew(source, decoding)
+    made = []
+    real = image_cache._on_disk
+
+    def spy(place, content):
+        made.append(real(place, content))
+        return made[-1]
+
+    monkeypatch.setattr(image_cache, "_on_disk", spy)
+    monkeypatch.setattr(image_cache, "IN_MEMORY", 200)
+    monkeypatch.setattr(image_cache, "_BYTES_AT_ONCE", 100)
+    found = read_images(source, decoding)
+    assert made
+    assert not any(isinstance(file, io.BytesIO) for file in made)
+    assert same(found, expected)
+    assert suffixes(cache) == sorted(KEPT)
+    (tmp_path / "file").write_text("in the way")
+    found = read_images(source, decoding, tmp_path / "file" / "cache")
+    assert is_mapped(found.x)
+    assert same(found, expected)
+
+
+def test_where_nothing_can_be_written_the_pool_stays_in_memory(tmp_path, monkeypatch):
+    source = zipped(tmp_path / "a.zip", animals())
+    expected = anew(source)
+
+    def refuse(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(image_cache, "IN_MEMORY", 10)
+    monkeypatch.setattr(image_cache.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(image_cache, "atomic", refuse)
+    assert same(read_images(source, COLOUR), expected)
+
+
+def test_a_disk_that_fills_while_images_are_decoded_is_one_line(tmp_path, monkeypatch):
+    class Full(io.RawIOBase):
+        def write(self, data):
+            raise OSError(28, "No space left on device")
+
+    source = zipped(tmp_path / "a.zip", animals())
+    monkeypatch.setattr(image_cache, "IN_MEMORY", 10)
+    monkeypatch.setattr(image_cache, "_on_disk", lambda place, content: Full())
+    error = line(source)
+    assert "room on disk" in error
+    assert "No space left" in error
+    assert "DPMCL_CACHE" in error
 
 
 def test_the_folder_of_the_cache(tmp_path, monkeypatch):

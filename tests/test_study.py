@@ -25,6 +25,7 @@ from dpmcl.method import Method, Phase, State
 from dpmcl.results import store
 from dpmcl.sampling import Draw
 from dpmcl.settings import Share
+from dpmcl.streams.digits import Digits
 
 UPDATES, BATCH, KAPPA, ZETA, TASKS = 3, 8, 3, 2, 2
 SPEC: dict[str, Any] = {

@@ -28,9 +28,7 @@ from dpmcl.exceptions import DataError
 IN_MEMORY = 64 * 2**20
 """Bytes that a spool holds before it goes to disk."""
 
-_VERSION = (
-    2  # raise it whenever the same files and settings give other tensors, or other files here
-)
+_VERSION = 2  # raise it whenever the same files and settings give other tensors
 _BYTES_AT_ONCE = 16 * 2**20
 
 

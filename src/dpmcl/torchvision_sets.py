@@ -125,7 +125,7 @@ def open_parts(
         )
     with fetching(f"{name} {state}", f"put {looked} there{_urls(cls)}"):
         root.mkdir(parents=True, exist_ok=True)
-        return [cls(root, **part, download=True) for part in parts]
+        return [cls(root, **{**part, "download": True}) for part in parts]
 
 
 @contextmanager

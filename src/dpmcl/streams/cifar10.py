@@ -43,13 +43,8 @@ class CIFAR10(ImageFilesSettings):
     size: Literal[28, 32] = 28
 
     def read(self) -> Labelled:
-        if self.images is not None:
-            return _own(Path(self.images), self.size)
-        folder = self.folder("cifar10")
-        own = folder / "cifar10-images.tar.xz"
-        if self.root is None and own.is_file():
-            return _own(own, self.size)
-        return _official(folder, self.download, self.size)
+        place, own = self.place("cifar10", "cifar10-images.tar.xz")
+        return _own(place, self.size) if own else _official(place, self.download, self.size)
 
 
 def _own(source: Path, size: int) -> Labelled:

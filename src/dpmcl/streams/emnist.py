@@ -3,8 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from dpmcl.idx_files import read_idx
 from dpmcl.labelled import Labelled
-from dpmcl.torchvision_sets import TorchvisionSettings, open_parts, read_arrays_of
+from dpmcl.torchvision_sets import TorchvisionSettings, read_arrays_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,15 +17,22 @@ class EMNIST(TorchvisionSettings):
     images are one pool, training first; every seed splits each class anew. Inputs (1, 28, 28),
     uint8, in [0, 1] once in a batch. The files hold them lying on their side; here they stand.
 
-    root: folder that holds EMNIST/raw with the unpacked IDX files; None for $DPMCL_DATA/emnist, or
-    else ~/.cache/dpmcl/emnist. download: fetch what is missing. Needs torchvision (`vision`).
+    root: folder that holds EMNIST/raw with the part's four IDX files, gzipped or not; None for
+    $DPMCL_DATA/emnist, or else ~/.cache/dpmcl/emnist. download: fetch what is missing.
+    Needs torchvision (the extra `vision`).
     """
 
     part: Literal["balanced", "byclass", "bymerge", "letters", "digits", "mnist"] = "balanced"
 
     def read(self) -> Labelled:
         parts = [{"split": self.part, "train": train} for train in (True, False)]
-        found = open_parts("EMNIST", self.folder("emnist"), self.download, parts)
+        files = [
+            f"emnist-{self.part}-{which}-{what}-ubyte.gz"
+            for which in ("train", "test")
+            for what in ("images-idx3", "labels-idx1")
+        ]
+        folder = self.folder("emnist")
+        found = read_idx("EMNIST", folder, self.download, files=files, parts=parts)
         data = read_arrays_of("emnist", found)
         return replace(data, x=data.x.transpose(-1, -2).contiguous())
 

@@ -10,7 +10,7 @@ from dpmcl.exceptions import DataError
 from dpmcl.images import Decoding, read_images
 from dpmcl.labelled import Labelled
 from dpmcl.settings import Positive
-from dpmcl.torchvision_sets import ImageFilesSettings
+from dpmcl.torchvision_sets import ImageFilesSettings, fetching, torchvision_class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,17 +41,10 @@ class Omniglot(ImageFilesSettings):
         decoding = Decoding(
             size=(28, 28), channels=1, invert=True, levels=2, first_classes=self.classes
         )
-        x, y, classes = read_images(self._source(), decoding)
+        place, own = self.place("omniglot", "images_background.zip")
+        source = place if own else _official(place, self.download)
+        x, y, classes = read_images(source, decoding)
         return Labelled("omniglot", "classification", x, y, classes)
-
-    def _source(self) -> Path:
-        if self.images is not None:
-            return Path(self.images)
-        if self.root is not None:
-            return _official(self.folder("omniglot"), self.download)
-        usual = self.folder("omniglot")
-        own = usual / "images_background.zip"
-        return own if own.is_file() else _official(usual, self.download)
 
 
 def _official(root: Path, download: bool) -> Path:
@@ -59,15 +52,11 @@ def _official(root: Path, download: bool) -> Path:
 
     The zip and not the folder beside it, which an interrupted unpacking leaves incomplete.
     """
-    try:
-        from torchvision.datasets import Omniglot as Files
-        from torchvision.datasets.utils import check_integrity
-    except ImportError:
-        raise DataError(
-            "Stream 'omniglot' needs torchvision: pip install 'dpmcl[vision]'."
-        ) from None
+    files = torchvision_class("Omniglot")
+    from torchvision.datasets.utils import check_integrity
+
     path = root / "omniglot-py" / "images_background.zip"
-    md5 = Files.zips_md5["images_background"]
+    md5 = files.zips_md5["images_background"]
     if not path.is_file():
         if not download:
             raise DataError(
@@ -75,13 +64,9 @@ def _official(root: Path, download: bool) -> Path:
                 "omniglot-py/images_background.zip, stream.images to a folder, zip or tar of its "
                 "images, or stream.download = true."
             )
-        try:
-            Files(root, background=True, download=True)
-        except (OSError, RuntimeError) as error:
-            raise DataError(
-                f"Omniglot is not at {path} and could not be fetched ({error}); put it there, or "
-                "set stream.images to a folder, zip or tar of its images."
-            ) from None
+        way_out = "put it there, or set stream.images to a folder, zip or tar of its images"
+        with fetching(f"Omniglot is not at {path}", way_out):
+            files(root, background=True, download=True)
     if not check_integrity(path, md5):
         raise DataError(
             f"{path} must be the published file (MD5 {md5}), and is not; remove it and fetch it "

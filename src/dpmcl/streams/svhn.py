@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dpmcl.labelled import Labelled
-from dpmcl.torchvision_sets import PARTS, TorchvisionSettings, open_parts, read_arrays_of
+from dpmcl.torchvision_sets import TorchvisionSettings, open_parts, read_arrays_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +20,10 @@ class SVHN(TorchvisionSettings):
     """
 
     def read(self) -> Labelled:
-        parts = open_parts("SVHN", self.folder("svhn"), self.download, PARTS["SVHN"])
-        return read_arrays_of("svhn", parts)
+        files = ("train_32x32.mat", "test_32x32.mat")
+        parts = [{"split": "train"}, {"split": "test"}]
+        found = open_parts("SVHN", self.folder("svhn"), self.download, parts, files)
+        return read_arrays_of("svhn", found)
 
 
 plugin = SVHN
