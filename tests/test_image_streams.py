@@ -1,21 +1,25 @@
-"""Omniglot and CIFAR10: the files that they take, and what the real ones give."""
+"""Streams of images: own ones, and Omniglot and CIFAR10 with what their real files give."""
 
 import io
 import pickle
 import tarfile
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+import dpmcl
 from dpmcl import plugins
 from dpmcl.exceptions import DataError, SpecError
 from dpmcl.splits import split
 from dpmcl.stream import Stream
 from dpmcl.streams.cifar10 import CIFAR10, CLASSES
+from dpmcl.streams.images import ImageFolder
 from dpmcl.streams.omniglot import Omniglot
+from dpmcl.tree import leaves as leaves_of
 
 torchvision = pytest.importorskip("torchvision.datasets")
 
@@ -108,6 +112,213 @@ def line(settings) -> str:
         settings.build([0])
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+# ---- own images ---------------------------------------------------------------------------------
+
+
+def shapes(rows=10, side=8) -> dict[str, bytes]:
+    """Images of three classes, in colour, each class of one brightness under noise."""
+    rng = np.random.default_rng(0)
+    return {
+        f"photos/{name}/{row}.png": png(rng.integers(70 * c, 70 * c + 60, (side, side, 3)))
+        for c, name in enumerate(("bird", "cat", "dog"))
+        for row in range(rows)
+    }
+
+
+def in_folder(path: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(content)
+    return path
+
+
+def in_zip(path: Path, files: dict[str, bytes]) -> Path:
+    path = path.with_suffix(".zip")
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return path
+
+
+def in_tar(path: Path, files: dict[str, bytes]) -> Path:
+    path = path.with_name(f"{path.name}.tar.gz")
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def linked(path: Path, files: dict[str, bytes]) -> Path:
+    """A tar in which the last member is a link."""
+    path = path.with_suffix(".tar")
+    with tarfile.open(path, "w") as archive:
+        for name in files:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            archive.addfile(info)
+    return path
+
+
+PACKERS = [in_folder, in_zip, in_tar]
+
+
+def run(stream: dict, **entries):
+    return dpmcl.run(
+        {
+            "stream": stream,
+            "network": "mlp",
+            "methods": ["er"],
+            "replicas": 2,
+            "training": {"updates": 20},
+            "device": "cpu",
+            **entries,
+        }
+    )
+
+
+def test_own_images_give_the_same_errors_however_they_are_packed(nowhere):
+    results = [
+        run({"name": "images", "path": str(packer(nowhere / "own", shapes()))})
+        for packer in PACKERS
+    ]
+    first = results[0].errors["er"].values
+    assert first.shape == (2, 4, 3)  # before the first task, and after each
+    assert np.nanmin(first) >= 0
+    assert np.nanmax(first) <= 1
+    assert np.isfinite(first[:, -1]).all()
+    for result in results:
+        assert result.stream.classes == ("bird", "cat", "dog")
+        assert result.stream.tasks == ("bird", "cat", "dog")
+        assert np.array_equal(result.errors["er"].values, first, equal_nan=True)
+        leaves, firsts = (leaves_of(r.theta["er"]) for r in (result, results[0]))
+        assert len(leaves) > 2
+        assert all(torch.equal(a, b) for a, b in zip(leaves, firsts, strict=True))
+
+
+def test_own_images_are_told_by_their_path_alone(nowhere):
+    path = in_zip(nowhere / "own", shapes(rows=5))
+    settings = {"network": "mlp", "training.updates": 2, "stream.order": ["dog", "bird", "cat"]}
+    result = dpmcl.run(str(path), methods=["er"], replicas=1, settings=settings)
+    assert result.spec["stream"]["name"] == "images"
+    assert result.stream.tasks == ("dog", "bird", "cat")
+
+
+def test_own_images_in_one_call_of_python(nowhere):
+    path = in_tar(nowhere / "own", shapes(rows=4, side=9))
+    stream = dpmcl.Stream.from_images(path, classes_per_task=(2, 1), order=("cat", "bird", "dog"))
+    assert stream.name == "own"
+    assert stream.tasks == ("cat, bird", "dog")
+    assert stream.classes == ("bird", "cat", "dog")
+    assert stream.x.shape == (12, 3, 9, 9)
+    assert torch.bincount(stream.y).tolist() == [4, 4, 4]
+    small = dpmcl.Stream.from_images(
+        str(path), size=(5, 4), channels=1, crop=True, invert=True, levels=2, name="small"
+    )
+    assert small.name == "small"
+    assert small.x.shape == (12, 1, 5, 4)
+    assert small.classes == ("photos/bird", "photos/cat", "photos/dog")
+    grey = dpmcl.Stream.from_images(path, channels=1).x[:, :, 2:7, 2:6]
+    assert torch.equal(small.x, 255 - grey)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [
+        ({}, r"stream 'images' needs a path"),
+        ({"path": ""}, "needs a path"),
+        ({"path": "a", "size": (0, 4)}, "size.* must be .*greater than or equal to 1"),
+        ({"path": "a", "size": (4,)}, "size must be"),
+        ({"path": "a", "size": 28}, "size must be"),
+        ({"path": "a", "channels": 2}, "channels must be 1 or 3"),
+        ({"path": "a", "crop": True}, "crop needs a size"),
+        ({"path": "a", "levels": 0}, "levels must be"),
+        ({"path": "a", "split": (0.5, 0.5, 0.5)}, "add up to 1"),
+    ],
+)
+def test_settings_of_own_images_that_cannot_be(settings, rule):
+    with pytest.raises(SpecError, match=rule) as caught:
+        ImageFolder(**settings)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"size": 28}, {"size": (2.5, 3)}, {"channels": 4}, {"levels": 0}]
+)
+def test_settings_of_from_images_that_cannot_be(wrong, nowhere):
+    with pytest.raises(SpecError, match="must be"):
+        dpmcl.Stream.from_images(in_zip(nowhere / "own", shapes(rows=1)), **wrong)
+
+
+def test_a_setting_that_nobody_reads_is_an_error(nowhere):
+    with pytest.raises(SpecError, match="Did you mean 'invert'"):
+        run({"name": "images", "path": "a", "inverted": True})
+    with pytest.raises(SpecError, match="sizes"):
+        dpmcl.Stream.from_images(in_zip(nowhere / "own", shapes(rows=3)), sizes=3)
+
+
+def test_settings_of_own_images_come_back_and_the_path_moves_no_numbers():
+    settings = ImageFolder(path="a.zip", size=(4, 5), channels=1, crop=True, levels=2, tasks=3)
+    assert ImageFolder.from_table(settings.to_table(), "[stream]") == settings
+    assert plugins.find("stream", "images") is ImageFolder
+    assert ImageFolder.places == ("path",)
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+def test_own_images_that_are_not_there(packer, nowhere):
+    path = packer(nowhere / "own", {"cat/notes.txt": b"no image"})
+    assert f"There must be images in {path}" in line(ImageFolder(path=str(path)))
+    gone = nowhere / "gone"
+    assert f"got {gone};" in line(ImageFolder(path=str(gone)))
+
+
+def test_a_user_who_is_not_there_is_one_line():
+    assert "~nobody-of-that-name/photos" in line(ImageFolder(path="~nobody-of-that-name/photos"))
+
+
+def test_a_path_that_no_file_can_have_is_one_line():
+    for path in ("x" * 5000, "a\0b"):
+        assert line(ImageFolder(path=path))
+
+
+def test_home_may_be_written_as_a_tilde(nowhere, monkeypatch):
+    monkeypatch.setenv("HOME", str(nowhere))
+    in_folder(nowhere / "own", shapes(rows=3))
+    assert len(ImageFolder(path="~/own").build([0]).x) == 9
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+def test_a_truncated_own_image_is_named(packer, nowhere):
+    files = shapes(rows=3)
+    files["photos/cat/1.png"] = files["photos/cat/1.png"][:-60]
+    error = line(ImageFolder(path=str(packer(nowhere / "own", files))))
+    assert "photos/cat/1.png" in error
+    assert "whole image" in error
+
+
+@pytest.mark.parametrize(
+    ("packer", "name"),
+    [(packer, name) for packer in (in_zip, in_tar) for name in ("../x/1.png", "/x/1.png")]
+    + [(linked, "x/1.png")],
+)
+def test_an_archive_that_reaches_outside_is_refused_and_nothing_is_written(packer, name, nowhere):
+    path = packer(nowhere / "own", {name: png(np.zeros((4, 4, 3)))})
+    before = set(nowhere.rglob("*"))
+    error = line(ImageFolder(path=str(path)))
+    assert repr(name) in error
+    assert str(path) in error
+    after = {path for path in nowhere.rglob("*") if (nowhere / "cache") not in path.parents}
+    assert after - {nowhere / "cache"} == before
+
+
+def test_a_class_with_too_few_images_is_named(nowhere):
+    files = shapes(rows=4)
+    del files["photos/cat/1.png"], files["photos/cat/2.png"], files["photos/cat/3.png"]
+    with pytest.raises(DataError, match="cat"):
+        run({"name": "images", "path": str(in_zip(nowhere / "own", files))})
 
 
 # ---- both ----------------------------------------------------------------------------------------

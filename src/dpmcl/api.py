@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from dpmcl import plugins, presets, sources, spec, study
 from dpmcl.exceptions import SpecError, unknown
+from dpmcl.keeper import Keeping
 from dpmcl.method import Method
 from dpmcl.stream import Stream
 from dpmcl.streams.python import Python
@@ -70,6 +71,7 @@ def run(
     device: str | None = None,
     engine: str | None = None,
     watch: Watch | None = None,
+    checkpoint_seconds: float = 60.0,
 ) -> Result:
     """Runs a study and returns its results.
 
@@ -79,7 +81,9 @@ def run(
     `seed`. tasks: the first so many only. settings: entries by dotted name, as in
     {"training.lr": 0.01, "methods.dpmcl.zeta": 2}. out: run folder, extended by what is missing;
     None stores nothing. device: "auto", "cpu", "cuda". engine: "auto", "batched", "looped".
-    watch: called as watch(method, done, total).
+    watch: called as watch(method, done, total). checkpoint_seconds: between checkpoints into `out`
+    within a task; there is one after every task as well. An interrupted run goes on when it is
+    called again with the same `out`.
 
     Raises a `DpmclError` for anything that cannot be run as asked.
 
@@ -95,7 +99,8 @@ def run(
     for key, value in (settings or {}).items():
         request.table = spec.assign(request.table, key, value)
     request.update(replicas=replicas, seed=seed, device=device, engine=engine).tasks(tasks)
-    return study.run(request.spec(), Path(out) if out is not None else None, watch)
+    folder = Path(out) if out is not None else None
+    return study.run(request.spec(), folder, watch, keeping=Keeping(checkpoint_seconds))
 
 
 def load(folder: str | Path) -> Result:
@@ -119,7 +124,7 @@ def _table(source: Source) -> dict[str, Any]:
     if study.holds_run(path):
         path = path / "spec.toml"
     elif sources.is_data(name):
-        place = os.path.abspath(os.path.expanduser(name))  # noqa: PTH100, PTH111
+        place = os.path.abspath(sources.at_home(name))  # noqa: PTH100
         return {"stream": {"path": place}, "methods": METHODS}
     if os.path.isfile(path):  # noqa: PTH113 (a name too long for a path is no error here)
         try:

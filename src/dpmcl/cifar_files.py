@@ -45,6 +45,7 @@ def read_cifar(name: str, root: Path, download: bool, instead: str = "") -> list
 def _unpack(archive: Path, folder: Path) -> None:
     try:
         with tarfile.open(archive, "r:gz") as tar:
-            tar.extractall(folder, filter="data")
+            safe: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # 3.11.4
+            tar.extractall(folder, **safe)
     except (OSError, EOFError, tarfile.TarError) as error:
         raise DataError(f"{archive} cannot be unpacked ({reason(error)}).") from None

@@ -1,5 +1,7 @@
 """The command line: the only reader of flags. Heavy imports happen inside the commands."""
 
+import shlex
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,6 +49,13 @@ class Device(StrEnum):
     auto = "auto"
     cpu = "cpu"
     cuda = "cuda"
+
+
+class Diverging(StrEnum):
+    """What happens when a replica diverges."""
+
+    freeze = "freeze"
+    stop = "stop"
 
 
 class Form(StrEnum):
@@ -110,21 +119,41 @@ def run(
     ] = None,
     device: Annotated[Device | None, typer.Option()] = None,
     engine: Annotated[Form | None, typer.Option()] = None,
+    on_divergence: Annotated[
+        Diverging | None, typer.Option(help="What to do with a replica that is not finite.")
+    ] = None,
+    checkpoint: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Between checkpoints within a task.", min=0.0)
+    ] = 60.0,
 ) -> None:
-    """Run what a study's folder still lacks; then show the table and draw the figure."""
+    """Run what a study's folder still lacks; then show the table and draw the figure.
+
+    An unfinished run goes on from its last checkpoint.
+    """
     from dpmcl import study
     from dpmcl.api import Request
+    from dpmcl.exceptions import Stopped
+    from dpmcl.keeper import Keeping
 
     request = Request(source)
     if method:
         request.choose(method)
     request.set(set_ or []).update(replicas=replicas, seed=seed).tasks(tasks)
     request.update(device=device and device.value, engine=engine and engine.value)
+    request.update(on_divergence=on_divergence and on_divergence.value)
     spec = request.spec()
     place = Path(source)
     folder = out or (place if study.holds_run(place) else Path("runs") / _short(source))
-    with _progress() as watch:
-        result = study.run(spec, folder, watch)
+    with _signals() as asked, _progress() as (watch, say):
+        keeping = Keeping(checkpoint, stop=lambda: bool(asked))
+        try:
+            result = study.run(spec, folder, watch, say, keeping)
+        except (Stopped, KeyboardInterrupt):
+            number = asked[0] if asked else signal.SIGINT
+            say(
+                f"Stopped; `dpmcl run {shlex.quote(str(folder))}` goes on from the last checkpoint."
+            )
+            raise typer.Exit(128 + number) from None
     typer.echo(result.table())
     try:
         picture = study.draw(result, folder)
@@ -236,8 +265,29 @@ def _with_results(result: "Result", folder: Path) -> "Result":
 
 
 @contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Signals to stop, in a list as they come; the second one acts as it would without us."""
+    asked: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number: int, _: object) -> None:
+        asked.append(number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        typer.echo("Stopping after these updates; a second Ctrl-C leaves at once.", err=True)
+
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def _progress() -> Iterator[Any]:
-    """A bar for each method, with the time left, on standard error."""
+    """A bar for each method, with the time left, and lines beside it, on standard error."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -249,6 +299,7 @@ def _progress() -> Iterator[Any]:
     )
 
     bars: dict[str, Any] = {}
+    console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description:<10}"),
         BarColumn(),
@@ -257,7 +308,7 @@ def _progress() -> Iterator[Any]:
         TimeRemainingColumn(),
         TextColumn("spent"),
         TimeElapsedColumn(),
-        console=Console(stderr=True),
+        console=console,
     ) as progress:
 
         def watch(method: str, done: int, total: int) -> None:
@@ -265,7 +316,10 @@ def _progress() -> Iterator[Any]:
                 bars[method] = progress.add_task(method, total=total)
             progress.update(bars[method], completed=done, total=total)
 
-        yield watch
+        def say(line: str) -> None:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+        yield watch, say
 
 
 def main() -> None:

@@ -27,6 +27,18 @@ class FolderError(DpmclError, OSError):
     """A run folder cannot be read, written or extended."""
 
 
+class DivergenceError(DpmclError, ArithmeticError):
+    """A replica's numbers stopped being finite, and the run was told to stop there."""
+
+
+class DeviceError(DpmclError, MemoryError):
+    """The device's memory does not suffice, even for one replica at a time."""
+
+
+class Stopped(DpmclError):
+    """A run was asked to stop; what it had done is kept, and it can go on."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str], hint: str) -> SpecError:
     """The error for a name that nobody has: says what came, what is close to it, where to look.
 

@@ -143,10 +143,12 @@ class Spool:
                 save_file({"y": labels}, temporary, meta)
             with pixels.open("rb") as file:
                 return Images(_mapped(file, shape), labels, tuple(classes))
-        except (OSError, SafetensorError):
-            # A folder that cannot be written, or a full disk, only costs the next run its time.
+        except BaseException as error:
             with suppress(OSError):
                 pixels.unlink(missing_ok=True)
+            # A folder that cannot be written, or a full disk, only costs the next run its time.
+            if not isinstance(error, OSError | SafetensorError):
+                raise
         return Images(self._kept_here(rows, shape), labels, tuple(classes))
 
     def _kept_here(self, rows: Sequence[int], shape: list[int]) -> Tensor:

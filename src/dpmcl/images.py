@@ -70,16 +70,24 @@ class Decoding:
     first_classes: int | None = None
 
     def __post_init__(self) -> None:
-        if self.size is not None and (len(self.size) != 2 or min(self.size) < 1):
-            raise SpecError(
-                f"size must be two numbers above 0, height and width, got {list(self.size)}."
-            )
+        if self.size is not None and not _is_size(self.size):
+            got = list(self.size) if isinstance(self.size, tuple) else repr(self.size)
+            raise SpecError(f"size must be two numbers above 0, height and width, got {got}.")
         if self.size is None and self.crop:
             raise SpecError("crop needs a size to cut out, as in size = [28, 28]; set one.")
         if self.channels not in (None, 1, 3):
             raise SpecError(f"channels must be 1 (grey) or 3 (RGB), got {self.channels!r}.")
         if self.levels < 1:
             raise SpecError(f"levels must be at least 1, got {self.levels}.")
+
+
+def _is_size(size: object) -> bool:
+    """Whether it is what the annotation says; Python users may give anything."""
+    return (
+        isinstance(size, tuple | list)
+        and len(size) == 2
+        and all(isinstance(side, int) and side > 0 for side in size)
+    )
 
 
 def data_folder(name: str) -> Path:
@@ -98,8 +106,10 @@ def read_images(source: Path, decoding: Decoding, cache: Path | None = None) -> 
     Raises DataError for a source that is missing, damaged, unsafe or without images, and for images
     that cannot be decoded or are of several sizes where none is given.
     """
-    source = source.expanduser().absolute()
-    if not source.exists():
+    with _whole(str(source)[:200]):  # a name too long, a home of nobody
+        source = source.expanduser().absolute()
+        there = source.exists()
+    if not there:
         raise DataError(
             f"Images must be a folder, zip or tar that exists, got {source}; correct the path."
         )

@@ -1,6 +1,6 @@
 """Trains one method on one stream for many seeds, and measures it after every task."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,16 +9,19 @@ import torch
 from torch import Tensor
 
 from dpmcl import keys, memory
+from dpmcl.checkpoint import Position, Snapshot
+from dpmcl.divergence import Divergence, choose_state, finite, replayed
 from dpmcl.engine import Engine, check_fit
 from dpmcl.evaluation import Errors, Evaluation, evaluate
 from dpmcl.gradients import Work, counting
+from dpmcl.keeper import Keeper, Keeping
 from dpmcl.memory import Memory
 from dpmcl.method import Method, Phase, State
 from dpmcl.model import Model, Theta, initial
-from dpmcl.sampling import chunk
+from dpmcl.sampling import Chunk, chunk
 from dpmcl.splits import Rows, Splits
 from dpmcl.stream import Stream
-from dpmcl.tree import at
+from dpmcl.tree import at as of_replica
 
 Progress = Callable[[int, int], None]
 """progress(done, total): updates of all replicas done, and to be done."""
@@ -26,17 +29,23 @@ Progress = Callable[[int, int], None]
 _UPDATES_AT_ONCE = 50
 
 
+Report = Callable[[int, Divergence], None]
+"""report(seed, divergence): a replica has been frozen."""
+
+
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """What a training run leaves behind.
 
-    errors: by split ("test", and "train" where asked for). theta: final parameters, replicas
-    first. work: gradients and rows spent for each replica.
+    errors: by split ("test", and "train" where asked for); NaN from where a replica diverged.
+    theta: final parameters, replicas first. work: gradients and rows spent for each replica.
+    diverged: by seed, where a replica was frozen.
     """
 
     errors: dict[str, Errors]
     theta: Theta
     work: Work
+    diverged: dict[int, Divergence]
 
 
 def train(
@@ -48,28 +57,53 @@ def train(
     engine: Engine,
     evaluation: Evaluation | None = None,
     progress: Progress | None = None,
+    keeper: Keeper | None = None,
+    report: Report | None = None,
+    weights: Sequence[int] | None = None,
 ) -> Outcome:
-    """Takes the tasks in turn; every draw is a function of the seed, the task, phase and step."""
+    """Takes the tasks in turn; every draw is a function of the seed, the task, phase and step.
+
+    keeper: where the run goes on from, and when it is saved. report: told of replicas that diverge;
+    what it raises ends the run. weights: seeds of the initial weights, None for `seeds`.
+    """
     model = method.prepare(model)
     check_fit(method, model, stream, engine.at_once(len(seeds)))
-    run = _Run(method, model, stream, splits, tuple(seeds), engine, progress)
+    run = _Run(method, model, stream, splits, tuple(seeds), engine, progress, report)
     score = _Score(run, evaluation or Evaluation())
-    start = state = run.start()
-    held = run.empty_memory()
-    score.take(state.theta, after=-1)
-    for task in range(len(stream.tasks)):
-        if method.restarts:
-            state = start
-        elif method.reset_at_task:
-            state = state._replace(optimiser=engine.map(method.rule.init, state.theta))
-        if method.stores == "before":
-            held = run.store(held, task)
+    keeper = keeper or Keeper(Keeping())
+    start = run.start(weights or seeds)
+    fresh = run.snapshot(Position(), start, run.empty_memory(), score.values)
+    here = keeper.load(fresh)
+    if here is None:
+        here = fresh
+        score.take(start.theta, after=-1)
+    else:
+        run.restore(here)
+        score.restore(here.values)
+    state, held = here.state, here.held
+
+    def now(position: Position) -> Callable[[], Snapshot]:
+        return lambda: run.snapshot(position, state, held, score.values)
+
+    for task in range(here.position.task, len(stream.tasks)):
+        first = here.position if here.position.task == task else Position(task)
+        if first == Position(task):
+            state = run.begin(state, start)
+            if method.stores == "before":
+                held = run.store(held, task)
         for number, phase in enumerate(method.phases(model, task)):
-            state = run.phase(state, held, phase, (task, number))
+            if number < first.phase:
+                continue
+            done = first.update if number == first.phase else 0
+            for after, at in run.phase(state, held, phase, (task, number), done):
+                state = after
+                keeper.after_chunk(now(Position(task, number, at)))
         if method.stores == "after":
             held = run.store(held, task)
         score.take(state.theta, after=task)
-    return Outcome(score.errors(), state.theta, run.work)
+        keeper.after_task(now(Position(task + 1)))
+    diverged = {run.seeds[replica]: where for replica, where in run.diverged.items()}
+    return Outcome(score.errors(), state.theta, run.work, diverged)
 
 
 class _Run:
@@ -84,24 +118,56 @@ class _Run:
         seeds: tuple[int, ...],
         engine: Engine,
         progress: Progress | None,
+        report: Report | None,
     ) -> None:
         self.method, self.model, self.stream, self.splits = method, model, stream, splits
         self.seeds, self.engine = seeds, engine
         self.seed = torch.tensor(seeds, dtype=torch.int64, device=model.device)
         self.work = Work()
-        self._progress = progress
+        self.diverged: dict[int, Divergence] = {}
+        self.alive = torch.ones(len(seeds), dtype=torch.bool, device=model.device)
+        self._progress, self._report = progress, report
         self._done = 0
-        self._total = sum(
-            phase.updates
-            for task in range(len(stream.tasks))
-            for phase in method.phases(model, task)
-        )
+        self._total = self._updates(Position(len(stream.tasks)))
         self._width = int(splits.train.offset.diff(dim=1).max())
 
-    def start(self) -> State:
-        theta = initial(self.model, self.seeds)
+    def start(self, weights: Sequence[int]) -> State:
+        theta = initial(self.model, weights)
         state: State = self.engine.map(self.method.start, theta)
         return state
+
+    def begin(self, state: State, start: State) -> State:
+        """The state with which a task begins."""
+        if self.method.restarts:
+            begun = start
+        elif self.method.reset_at_task:
+            begun = state._replace(optimiser=self.engine.map(self.method.rule.init, state.theta))
+        else:
+            return state
+        return choose_state(self.alive, begun, state) if self.diverged else begun
+
+    def snapshot(
+        self, position: Position, state: State, held: Memory, values: dict[str, np.ndarray]
+    ) -> Snapshot:
+        work = Work(**vars(self.work))
+        return Snapshot(position, state, held, values, work, dict(self.diverged))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Takes over what a snapshot knows besides state, memory and errors."""
+        self.work, self.diverged = Work(**vars(snapshot.work)), dict(snapshot.diverged)
+        self.alive[list(self.diverged)] = False
+        self._done = self._updates(snapshot.position)
+
+    def _updates(self, position: Position) -> int:
+        """How many updates come before a position."""
+        tasks, number, update = position
+        count = sum(
+            p.updates for task in range(tasks) for p in self.method.phases(self.model, task)
+        )
+        if (number, update) == (0, 0):
+            return count
+        phases = self.method.phases(self.model, tasks)
+        return count + sum(phase.updates for phase in phases[:number]) + update
 
     def empty_memory(self) -> Memory:
         # Beyond the stream's training rows a longer memory would hold nothing more.
@@ -122,24 +188,50 @@ class _Run:
         after: Memory = torch.func.vmap(add)(held, offset[:, task], count, key)
         return after
 
-    def phase(self, state: State, held: Memory, phase: Phase, place: tuple[int, int]) -> State:
-        """All updates of a phase, a chunk at a time."""
-        self._count(state, held, phase, place)
-        for first in range(0, phase.updates, _UPDATES_AT_ONCE):
+    def phase(
+        self, state: State, held: Memory, phase: Phase, place: tuple[int, int], done: int
+    ) -> Iterator[tuple[State, int]]:
+        """The updates of a phase from `done` on: the state after each chunk, and how many then."""
+        if done == 0:
+            self._count(state, held, phase, place)
+        for first in range(done, phase.updates, _UPDATES_AT_ONCE):
             steps = range(first, min(first + _UPDATES_AT_ONCE, phase.updates))
             drawn = chunk(phase.draws, self.splits, held, self.seed, place, steps, phase.keys)
-            state = self.engine.advance(phase.update, state, drawn, self.stream, self.model.dtype)
+            state = self._advance(state, phase, drawn, place, first)
             self._done += len(steps)
             if self._progress:
                 self._progress(self._done, self._total)
-        return state
+            yield state, steps.stop
+
+    def _advance(
+        self, state: State, phase: Phase, drawn: Chunk, place: tuple[int, int], first: int
+    ) -> State:
+        """The state after a chunk; replicas that are not finite stay where they last were."""
+
+        def advance(state: State, drawn: Chunk) -> State:
+            stream, dtype = self.stream, self.model.dtype
+            return self.engine.advance(phase.update, state, drawn, stream, dtype)
+
+        after = advance(state, drawn)
+        fine = finite(after)
+        if not (self.alive & ~fine).any():
+            return choose_state(self.alive, after, state) if self.diverged else after
+        frozen, fell = replayed(
+            state, drawn.steps, lambda now, step: advance(now, drawn.only(step)), self.alive
+        )
+        self.alive = self.alive & fine
+        for replica, step in fell.items():
+            self.diverged[replica] = Divergence(*place, first + step + 1)
+            if self._report:
+                self._report(self.seeds[replica], self.diverged[replica])
+        return choose_state(self.alive, after, frozen)
 
     def _count(self, state: State, held: Memory, phase: Phase, place: tuple[int, int]) -> None:
         """Counts the work of a phase by running its first update once, on one replica, aside."""
         drawn = chunk(phase.draws, self.splits, held, self.seed, place, range(1), phase.keys)
         batches = drawn.batches(self.stream, self.model.dtype, 0, 0)
         with counting() as one:
-            phase.update(at(state, 0), batches, drawn.key[0, 0])
+            phase.update(of_replica(state, 0), batches, drawn.key[0, 0])
         self.work.gradient_evaluations += one.gradient_evaluations * phase.updates
         self.work.rows_backpropagated += one.rows_backpropagated * phase.updates
 
@@ -157,20 +249,24 @@ class _Score:
         }
         replicas, tasks = len(run.seeds), len(run.stream.tasks)
         shape = (replicas, 1 + tasks, tasks)
-        self._values = {name: np.full(shape, np.nan) for name in self._rows}
+        self.values = {name: np.full(shape, np.nan) for name in self._rows}
+
+    def restore(self, values: Mapping[str, np.ndarray]) -> None:
+        self.values = dict(values)
 
     def take(self, theta: Theta, after: int) -> None:
         run = self._run
         tasks = self._evaluation.tasks(after, len(run.stream.tasks))
         for name, rows in self._rows.items():
             found = evaluate(run.engine, run.model, theta, run.stream, rows, tasks)
-            self._values[name][:, 1 + after] = found.cpu().numpy()
+            found[~run.alive] = torch.nan
+            self.values[name][:, 1 + after] = found.cpu().numpy()
 
     def errors(self) -> dict[str, Errors]:
         def examples(rows: Rows) -> Any:
             return rows.offset.diff(dim=1).cpu().numpy()
 
         return {
-            name: Errors(self._run.seeds, self._values[name], examples(rows))
+            name: Errors(self._run.seeds, self.values[name], examples(rows))
             for name, rows in self._rows.items()
         }

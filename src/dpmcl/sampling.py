@@ -16,6 +16,7 @@ from dpmcl.exceptions import SpecError
 from dpmcl.memory import Memory
 from dpmcl.splits import Splits
 from dpmcl.stream import Stream
+from dpmcl.tree import tree_map
 
 Source = Literal["new", "memory", "all"]
 
@@ -56,6 +57,10 @@ class Chunk(NamedTuple):
     def steps(self) -> int:
         """How many updates the chunk feeds."""
         return self.key.shape[1]
+
+    def only(self, step: int) -> "Chunk":
+        """The draws of one of the steps."""
+        return Chunk(*tree_map(lambda leaf: leaf[:, step : step + 1], tuple(self)))
 
     def batches(
         self, stream: Stream, dtype: torch.dtype, step: int, replica: int | slice

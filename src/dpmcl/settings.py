@@ -17,8 +17,8 @@ import pydantic
 
 from dpmcl.exceptions import SpecError, unknown
 
-Positive = Annotated[int, at.Ge(1)]
-NonNegative = Annotated[int, at.Ge(0)]
+Positive = Annotated[int, at.Ge(1), at.Lt(2**63)]
+NonNegative = Annotated[int, at.Ge(0), at.Lt(2**63)]
 Rate = Annotated[float, at.Gt(0)]
 Share = Annotated[float, at.Ge(0), at.Lt(1)]
 
@@ -50,7 +50,14 @@ def _line(where: str, error: pydantic.ValidationError) -> str:
         rule, deeper = "longer", ""
     for start in ("input should be ", "value error, "):
         rule = rule.removeprefix(start)
-    return f"{where}{deeper} must be {rule}, got {first['input']!r}."
+    return f"{where}{deeper} must be {rule}, got {_shown(first['input'])}."
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # more digits than Python prints
+        return "a longer number"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,7 @@ def is_data(text: str) -> bool:
     >>> is_data("my.csv"), is_data("mnist")
     (True, False)
     """
-    return _by_suffix(text) is not None or os.path.isdir(  # noqa: PTH112 (any text will do)
-        os.path.expanduser(text)  # noqa: PTH111
-    )
+    return _by_suffix(text) is not None or os.path.isdir(at_home(text))  # noqa: PTH112 (any text)
 
 
 def stream_for(path: str) -> str:
@@ -26,13 +24,21 @@ def stream_for(path: str) -> str:
     >>> stream_for("my.tar.gz"), stream_for("photos/")
     ('images', 'images')
     """
-    place = os.path.expanduser(path)  # noqa: PTH111 (pathlib fails on impossible names)
+    place = at_home(path)
     if os.path.isfile(os.path.join(place, "x.npy")):  # noqa: PTH113, PTH118
         return "arrays"
     names = ("dataset_info.json", "dataset_dict.json")
     if any(os.path.isfile(os.path.join(place, name)) for name in names):  # noqa: PTH113, PTH118
         return "huggingface"
     return _by_suffix(path) or "images"
+
+
+def at_home(text: str) -> str:
+    """A path with ~ written out; any other text, impossible names included, as it is."""
+    try:
+        return os.path.expanduser(text)  # noqa: PTH111 (pathlib fails on names of nobody)
+    except ValueError:  # a NUL in the name of a user
+        return text
 
 
 def _by_suffix(text: str) -> str | None:

@@ -32,8 +32,23 @@ from dpmcl.sources import is_data, stream_for
 from dpmcl.stream_settings import StreamSettings
 
 Table = dict[str, Any]
+_TOP = (
+    "replicas",
+    "seed",
+    "dtype",
+    "engine",
+    "device",
+    "threads",
+    "on_divergence",
+    "split_seed",
+    "weights_seed",
+)
 _METHOD_TABLE = re.compile(r"^(\s*\[\s*)methods(\s*\.)", re.MULTILINE)
 _TABLES_BESIDE_LIST = "methods beside a list"
+_NO_TOML = (
+    ValueError,
+    RecursionError,
+)  # besides TOMLDecodeError: too long a number, too deep a list
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +57,10 @@ class Spec(Settings):
 
     replicas: seeded runs of each method; their seeds are seed, seed + 1, ... dtype: of parameters
     and inputs. engine, device, threads (PyTorch's, on a CPU: small networks run fastest on one):
-    how it is computed; recorded, and not part of what a folder's runs must share. stream,
+    how it is computed; recorded, and not part of what a folder's runs must share.
+    on_divergence: whether a replica whose numbers stop being finite is frozen, or ends the run.
+    split_seed, weights_seed: seeds of the split and of the initial weights that all replicas share;
+    None for each replica's own. (The order of tasks has its own, stream.order_seed.) stream,
     network: whose names are the plugins'. methods: by name, in order.
     """
 
@@ -52,6 +70,9 @@ class Spec(Settings):
     engine: EngineName = "auto"
     device: DeviceName = "auto"
     threads: Positive = 1
+    on_divergence: Literal["freeze", "stop"] = "freeze"
+    split_seed: NonNegative | None = None
+    weights_seed: NonNegative | None = None
     stream_name: str
     stream: StreamSettings
     network_name: str
@@ -70,12 +91,19 @@ class Spec(Settings):
         """The seed of each replica."""
         return tuple(range(self.seed, self.seed + self.replicas))
 
+    def split_seeds(self, seeds: Sequence[int]) -> tuple[int, ...]:
+        """The seed of each replica's split."""
+        return tuple(seeds if self.split_seed is None else [self.split_seed] * len(seeds))
+
+    def weights_seeds(self, seeds: Sequence[int]) -> tuple[int, ...]:
+        """The seed of each replica's initial weights."""
+        return tuple(seeds if self.weights_seed is None else [self.weights_seed] * len(seeds))
+
     @classmethod
     def parse(cls, table: Mapping[str, Any]) -> Self:
         """Checks a table as it comes from TOML. Raises SpecError for whatever is wrong with it."""
         table = normalised(table)
-        top = ("replicas", "seed", "dtype", "engine", "device", "threads")
-        known = [*top, "stream", "network", "training", "evaluation", "methods"]
+        known = [*_TOP, "stream", "network", "training", "evaluation", "methods"]
         for key in table:
             if key not in known:
                 raise unknown("setting", key, known, f"A spec has: {', '.join(known)}.")
@@ -99,7 +127,7 @@ class Spec(Settings):
             for name, own in table["methods"].items()
         }
         return cls(
-            **{key: table[key] for key in top if key in table},
+            **{key: table[key] for key in _TOP if key in table},
             stream_name=stream_name,
             stream=stream,
             network_name=network_name,
@@ -118,13 +146,9 @@ class Spec(Settings):
             methods[name] = {
                 k: v for k, v in method.to_table().items() if k in own or v != training[k]
             }
+        top = {key: getattr(self, key) for key in _TOP}
         return {
-            "replicas": self.replicas,
-            "seed": self.seed,
-            "dtype": self.dtype,
-            "engine": self.engine,
-            "device": self.device,
-            "threads": self.threads,
+            **{key: value for key, value in top.items() if value is not None},
             "stream": {"name": self.stream_name, **self.stream.to_table()},
             "network": {"name": self.network_name, **self.network.to_table()},
             "training": training,
@@ -145,11 +169,11 @@ def read(text: str, where: str) -> Table:
     """The table of a TOML text. Raises SpecError with the line where it is broken."""
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except _NO_TOML as error:
         beside = _METHOD_TABLE.sub(rf'\1"{_TABLES_BESIDE_LIST}"\2', text)
         try:
             table = tomllib.loads(beside)
-        except tomllib.TOMLDecodeError:
+        except _NO_TOML:
             raise SpecError(f"{where} must be TOML: {error}.") from None
         tables = table.pop(_TABLES_BESIDE_LIST, {})
         listed = table.get("methods")
@@ -209,7 +233,7 @@ def override(table: Mapping[str, Any], assignment: str) -> Table:
         if not (path.strip() and equals):
             raise ValueError
         nested = _assigned(path.strip(), value.strip())
-    except ValueError:
+    except _NO_TOML:
         raise SpecError(
             f"--set takes KEY=VALUE, as in training.lr=0.01, got {assignment!r}."
         ) from None
@@ -222,7 +246,7 @@ def assign(table: Mapping[str, Any], path: str, value: Any) -> Table:
         nested: Any = tomllib.loads(f"{path} = 0")
         if not nested or "\n" in path:
             raise ValueError
-    except ValueError:
+    except _NO_TOML:
         raise SpecError(f"A setting's name is dotted, as in training.lr, got {path!r}.") from None
     inner = nested
     while isinstance(next(iter(inner.values())), dict):

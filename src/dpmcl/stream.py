@@ -267,6 +267,12 @@ class Stream:
             self, row=self.row[:, :last], task=self.task[:, :last], tasks=self.tasks[:tasks]
         )
 
+    def of_replicas(self, first: int, last: int) -> "Stream":
+        """The stream as some of the replicas see it: with their own scale."""
+        if self.scale is None:
+            return self
+        return replace(self, scale=Scale(*(leaf[first:last] for leaf in self.scale)))
+
     def digest(self) -> str:
         """A fingerprint of all that the stream delivers: SHA-256, in hex."""
         out = hashlib.sha256()

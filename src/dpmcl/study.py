@@ -1,18 +1,23 @@
 """A study: a spec and its folder. Runs what is missing, stores it, and hands back the results."""
 
+import logging
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dpmcl.checkpoint import Checkpoints, Origin, Snapshot
+from dpmcl.divergence import Divergence
 from dpmcl.engine import Engine, choose, device_of, threads
 from dpmcl.environment import describe
 from dpmcl.evaluation import Errors
-from dpmcl.exceptions import DpmclError, FolderError
+from dpmcl.exceptions import DivergenceError, DpmclError, FolderError
 from dpmcl.gradients import Work
-from dpmcl.method import Method
+from dpmcl.keeper import Keeper, Keeping
+from dpmcl.lock import locked
 from dpmcl.model import Model, Theta
 from dpmcl.results import figures, store, table
 from dpmcl.results.record import Record, merge
@@ -29,7 +34,10 @@ if TYPE_CHECKING:
 Watch = Callable[[str, int, int], None]
 """watch(method, done, total): updates of all replicas done, and to be done."""
 
-_FREE = ("replicas", "seed", "device", "engine", "threads", "methods")
+Say = Callable[[str], None]
+"""say(line): what a user should know while it runs: resumed, diverged, damaged files."""
+
+_FREE = ("replicas", "seed", "device", "engine", "threads", "on_divergence", "methods")
 """What runs in one folder may differ in."""
 
 
@@ -82,17 +90,30 @@ def load(folder: Path) -> Result:
     return Result(stored.spec, stored.stream, stored.records)
 
 
-def run(spec: Spec, folder: Path | None = None, watch: Watch | None = None) -> Result:
+def run(
+    spec: Spec,
+    folder: Path | None = None,
+    watch: Watch | None = None,
+    say: Say | None = None,
+    keeping: Keeping | None = None,
+) -> Result:
     """Runs what the folder lacks of a spec, and returns all that it then holds.
 
-    Without a folder everything runs, and nothing is stored. Raises FolderError when the folder
-    holds runs of another spec, and any other DpmclError for what cannot be run.
+    An unfinished run in the folder goes on from its last checkpoint. Without a folder everything
+    runs, and nothing is stored. say: None logs a warning. keeping: how often checkpoints are made,
+    and when to stop. Raises FolderError when the folder holds runs of another spec or another
+    process writes to it, Stopped when it was told to stop, DivergenceError for a replica that
+    diverges where the spec wants to stop then, and any other DpmclError for what cannot be run.
     """
-    with threads(spec.threads):
-        return _run(spec, folder, watch)
+    say = say or logging.getLogger("dpmcl").warning
+    keeping = keeping or Keeping()
+    with threads(spec.threads), locked(folder) if folder is not None else nullcontext():
+        return _run(spec, folder, watch, say, keeping)
 
 
-def _run(spec: Spec, folder: Path | None, watch: Watch | None) -> Result:
+def _run(
+    spec: Spec, folder: Path | None, watch: Watch | None, say: Say, keeping: Keeping
+) -> Result:
     device = device_of(spec.device)
     wanted = spec.to_table()
     before: dict[str, Record] = {}
@@ -102,12 +123,12 @@ def _run(spec: Spec, folder: Path | None, watch: Watch | None) -> Result:
         _refuse_difference(folder, stored.spec, wanted, spec.stream.places)
         before, known = stored.records, stored.stream
         wanted = _united(stored.spec, wanted, before)
-    missing = {
-        name: tuple(s for s in spec.seeds if name not in before or s not in before[name].test.seeds)
-        for name in spec.methods
+    kept = {
+        name: None if folder is None else Checkpoints(folder, name, say) for name in spec.methods
     }
+    jobs = {name: _jobs(spec.seeds, before.get(name), kept[name]) for name in spec.methods}
     records, theta = dict(before), {}
-    groups = sorted({seeds for seeds in missing.values() if seeds}, key=lambda s: (len(s), s))
+    groups = sorted({seeds for own in jobs.values() for seeds in own}, key=lambda s: (len(s), s))
     info = None
     for seeds in groups:
         stage = _stage(spec, seeds, device)
@@ -115,20 +136,80 @@ def _run(spec: Spec, folder: Path | None, watch: Watch | None) -> Result:
         if folder is not None:
             _refuse_other_data(folder, known, info)
             store.save_spec(folder, wanted, info)
-        for name, method in spec.methods.items():
-            if missing[name] != seeds:
+        for name in spec.methods:
+            if seeds not in jobs[name]:
                 continue
-            record, theta[name] = _train(name, method, stage, spec, watch)
+            origin = Origin(name, seeds, info.digest, stage.engine.name, device.type)
+            keeper = _Keeper(keeping, kept[name], origin, say)
+            record, theta[name] = _train(name, stage, spec, watch, say, keeper)
             records[name] = merge(records[name], record) if name in records else record
             if folder is not None:
                 store.save_parameters(folder, name, seeds, theta[name])
+                used = _seeds(spec, seeds)
+                entry = describe(name, used, device, stage.engine.name, keeper.resumed)
+                store.add_environment(folder, entry)
                 store.save_records(folder, records)
-                store.add_environment(folder, describe(name, seeds, device, stage.engine.name))
+                keeper.clear()
     if folder is not None:
         return replace(load(folder), theta=theta)
     assert info is not None
     ordered = {name: records[name] for name in spec.methods}
     return Result(wanted, info, ordered, theta)
+
+
+def _jobs(
+    seeds: tuple[int, ...], record: Record | None, checkpoints: Checkpoints | None
+) -> list[tuple[int, ...]]:
+    """The seeds to train together: those of an unfinished run, then the others that are missing."""
+    done = record.test.seeds if record is not None else ()
+    missing = [seed for seed in seeds if seed not in done]
+    origin = checkpoints.origin() if checkpoints is not None else None
+    if origin is None or not set(origin.seeds) <= set(missing):
+        return [tuple(missing)] if missing else []
+    rest = tuple(seed for seed in missing if seed not in origin.seeds)
+    return [origin.seeds, rest] if rest else [origin.seeds]
+
+
+class _Keeper(Keeper):
+    """Says where a run goes on from."""
+
+    def __init__(
+        self, keeping: Keeping, checkpoints: Checkpoints | None, origin: Origin, say: Say
+    ) -> None:
+        super().__init__(keeping, checkpoints, origin)
+        self._kept, self._now, self._tell = checkpoints, origin, say
+        self.resumed = False
+
+    def load(self, like: Snapshot) -> Snapshot | None:
+        before = self._kept.origin() if self._kept is not None else None
+        if before is None or before.seeds != self._now.seeds or before.digest != self._now.digest:
+            return None
+        found = super().load(like)
+        if found is not None:
+            self.resumed = True
+            task, phase, update = found.position
+            changed = before != self._now
+            same = "; another engine, device or PyTorch made it, so equal to rounding" * changed
+            self._tell(
+                f"{self._now.method}: goes on from its last checkpoint (task {task}, phase "
+                f"{phase}, update {update}){same}."
+            )
+        return found
+
+    def clear(self) -> None:
+        """Removes the checkpoints of a run that has ended."""
+        if self._kept is not None:
+            self._kept.clear()
+
+
+def _seeds(spec: Spec, seeds: tuple[int, ...]) -> dict[str, Any]:
+    """Every seed that a run draws from; "own" where it is the replica's."""
+    return {
+        "replicas": list(seeds),
+        "split": "own" if spec.split_seed is None else spec.split_seed,
+        "weights": "own" if spec.weights_seed is None else spec.weights_seed,
+        "order": getattr(spec.stream, "order_seed", None),
+    }
 
 
 @dataclass(frozen=True)
@@ -154,15 +235,28 @@ def _stage(spec: Spec, seeds: tuple[int, ...], device: torch.device) -> _Stage:
 
 
 def _train(
-    name: str, method: Method, stage: _Stage, spec: Spec, watch: Watch | None
+    name: str, stage: _Stage, spec: Spec, watch: Watch | None, say: Say, keeper: Keeper
 ) -> tuple[Record, Theta]:
     def progress(done: int, total: int) -> None:
         if watch:
             watch(name, done, total)
 
+    def report(seed: int, where: Divergence) -> None:
+        title = stage.stream.tasks[where.task]
+        line = (
+            f"{name}: seed {seed} is not finite after update {where.update} of phase "
+            f"{where.phase} of task {where.task} ('{title}')"
+        )
+        if spec.on_divergence == "stop":
+            raise DivergenceError(
+                f"{line}; take smaller steps (training.lr), or go on without that replica with "
+                "on_divergence = 'freeze'."
+            )
+        say(f"{line}; it is frozen there, and its errors from then on are missing.")
+
     progress(0, 1)
     outcome = train(
-        method,
+        spec.methods[name],
         stage.model,
         stage.stream,
         stage.splits,
@@ -170,14 +264,17 @@ def _train(
         stage.engine,
         spec.evaluation,
         progress,
+        keeper,
+        report,
+        spec.weights_seeds(stage.seeds),
     )
     work = {seed: Work(**vars(outcome.work)) for seed in stage.seeds}
-    return Record(outcome.errors, work), outcome.theta
+    return Record(outcome.errors, work, outcome.diverged), outcome.theta
 
 
 def _streamed(spec: Spec, seeds: tuple[int, ...], device: torch.device) -> tuple[Stream, Splits]:
     stream = spec.stream.build(seeds).to(device)
-    splits = split(stream, seeds, spec.stream.split)
+    splits = split(stream, spec.split_seeds(seeds), spec.stream.split)
     return fitted(stream, splits), splits
 
 

@@ -39,8 +39,16 @@ class TorchvisionSettings(LabelledSettings):
     download: bool = True
 
     def folder(self, name: str) -> Path:
-        """Where the files of a set are."""
-        return Path(self.root).expanduser() if self.root else data_folder(name)
+        """Where the files of a set are. Raises DataError for a path that cannot be."""
+        try:
+            place = Path(self.root).expanduser() if self.root else data_folder(name)
+            place.exists()  # raises for a name too long, and for a folder that may not be entered
+        except (OSError, RuntimeError) as error:
+            raise DataError(
+                f"{(self.root or name)[:200]} cannot be read ({reason(error)}); correct "
+                "stream.root."
+            ) from None
+        return place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,11 +199,25 @@ def read_arrays_of(name: str, parts: Sequence[Any]) -> Labelled:
     """The pool of a set whose parts hold `data` and `targets` or `labels` in memory, in order.
 
     Classes are in the set's order, named as there, or by number; those without images are left out.
+    Raises DataError for parts whose images differ in size, and for labels that have no class.
     """
-    x = torch.cat([_pixels(part.data) for part in parts])
+    images = [_pixels(part.data) for part in parts]
+    sizes = sorted({"x".join(str(side) for side in x.shape[2:]) for x in images})
+    if len(sizes) > 1:
+        raise DataError(
+            f"All parts of '{name}' must have images of one size, got {' and '.join(sizes)}; fetch "
+            "its files again."
+        )
+    x = torch.cat(images)
     y = torch.cat([_labels(part) for part in parts])
     used, number = y.unique(return_inverse=True)
     names = getattr(parts[0], "classes", None)
+    if names and (int(used.min()) < 0 or int(used.max()) >= len(names)):
+        odd = used[(used < 0) | (used >= len(names))][0]
+        raise DataError(
+            f"Labels of '{name}' must be numbers of its {len(names)} classes, from 0, got "
+            f"{int(odd)}; fetch its files again."
+        )
     classes = tuple(names[c] if names else str(c) for c in used.tolist())
     return Labelled(name, "classification", x, number, classes)
 

@@ -36,6 +36,16 @@ def leaves(tree: Any) -> list[Any]:
     return [tree]
 
 
+def rebuilt(like: Any, values: Sequence[Any]) -> Any:
+    """A tree of the same form as `like`, from its leaves in the order of `leaves`.
+
+    >>> rebuilt({"x": 1, "y": (2, 3)}, [4, 5, 6])
+    {'x': 4, 'y': (5, 6)}
+    """
+    left = iter(values)
+    return tree_map(lambda _: next(left), like)
+
+
 def stack(trees: Sequence[Any]) -> Any:
     """Trees of one replica each, as one tree with a leading replica dimension."""
     return tree_map(lambda *leaf: torch.stack(leaf), trees[0], *trees[1:])

@@ -6,8 +6,8 @@ from typing import Literal
 
 import torch
 
-from dpmcl.engine.batched import Batched
 from dpmcl.engine.contract import Engine
+from dpmcl.engine.grouped import Grouped
 from dpmcl.engine.looped import Looped
 from dpmcl.exceptions import ModelError, SpecError
 from dpmcl.model import Model, has_convolution, initial
@@ -30,9 +30,9 @@ def choose(name: EngineName, model: Model, example: torch.Tensor, replicas: int)
     if name == "batched":
         if reason:
             raise ModelError(f"This network cannot be batched ({reason}); use engine = 'looped'.")
-        return Batched()
+        return Grouped()
     slow = model.device.type == "cpu" and has_convolution(model)
-    return Looped() if replicas == 1 or slow or reason else Batched()
+    return Looped() if replicas == 1 or slow or reason else Grouped()
 
 
 def device_of(name: DeviceName) -> torch.device:

@@ -49,9 +49,11 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.
         """Tasks seen, mean and standard error, where it was evaluated."""
         values = np.stack([measure(errors, after=k) for k in range(errors.tasks)], 1)
         known = np.flatnonzero(~np.isnan(values).all(0))
-        values, n = values[:, known], len(values)
-        error = values.std(0, ddof=1) / np.sqrt(n) if n > 1 else np.zeros(values.shape[1])
-        pair = (values.mean(0), error)
+        values = values[:, known]
+        n = (~np.isnan(values)).sum(0)
+        middle = np.nanmean(values, 0)
+        squares = np.nansum((values - middle) ** 2, 0)
+        pair = (middle, np.sqrt(squares / np.maximum(n - 1, 1) / n))
         return known + 1, *((gaussian_filter1d(v, smooth) for v in pair) if smooth else pair)
 
     figure = Figure(figsize=(9.0, 3.6), layout="constrained")
@@ -87,7 +89,9 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.
     band = ", band: one standard error" if seeds[-1] > 1 else ""
     note = f", smoothed over {smooth:g} tasks" if smooth else ""
     plural = "" if count == "1" else "s"
-    figure.suptitle(f"{stream.name}, {count} replica{plural}{band}{note}", fontsize=11)
+    lost = sum(len(record.diverged) for record in records.values())
+    frozen = f", {lost} of them diverged" if lost else ""
+    figure.suptitle(f"{stream.name}, {count} replica{plural}{frozen}{band}{note}", fontsize=11)
     return figure
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dpmcl.divergence import Divergence
 from dpmcl.evaluation import Errors
 from dpmcl.gradients import Work
 
@@ -13,11 +14,13 @@ from dpmcl.gradients import Work
 class Record:
     """One method's results over its seeds.
 
-    errors: by split; "test" is always there. work: by seed.
+    errors: by split; "test" is always there. work: by seed. diverged: by seed, where a replica was
+    frozen; its errors are NaN from there on.
     """
 
     errors: Mapping[str, Errors]
     work: Mapping[int, Work] = field(default_factory=dict)
+    diverged: Mapping[int, Divergence] = field(default_factory=dict)
 
     @property
     def test(self) -> Errors:
@@ -30,7 +33,8 @@ def merge(first: Record, second: Record) -> Record:
     errors = {
         split: _merge_errors(first.errors[split], second.errors[split]) for split in first.errors
     }
-    return Record(errors, {**second.work, **first.work})
+    diverged = {**second.diverged, **first.diverged}
+    return Record(errors, {**second.work, **first.work}, dict(sorted(diverged.items())))
 
 
 def _merge_errors(first: Errors, second: Errors) -> Errors:

@@ -4,6 +4,9 @@
     errors.parquet       method, seed, after, task, split, error, examples: one row a value
     parameters/METHOD/seed-N.safetensors
     work.json            gradients and rows spent, by method and seed
+    divergence.json      task, phase and update at which a replica was frozen, by method and seed
+    checkpoints/METHOD/  where an unfinished method stands; gone once it is finished
+    .lock                held while a process writes to the folder
     stream.json          kind, scenario, task names, the label map, a fingerprint of the data
     environment.json     versions, device, engine, commit of each run that added to it
     figures/
@@ -16,7 +19,7 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ import safetensors.torch
 import tomli_w
 
 from dpmcl.atomic import atomic, write_text
+from dpmcl.divergence import Divergence
 from dpmcl.evaluation import Errors
 from dpmcl.exceptions import FolderError
 from dpmcl.gradients import Work
@@ -92,7 +96,13 @@ def load(folder: Path) -> Stored:
             stream.get("digest", ""),
         )
         work = _read_work(folder / "work.json")
-        records = _read_errors(folder / "errors.parquet", len(info.tasks), work)
+        diverged = _read_diverged(folder / "divergence.json")
+        records = {
+            name: replace(record, diverged=diverged.get(name, {}))
+            for name, record in _read_errors(
+                folder / "errors.parquet", len(info.tasks), work
+            ).items()
+        }
         order = {name: i for i, name in enumerate(dict(spec["methods"]))}
     except (
         ValueError, KeyError, TypeError, IndexError, AttributeError, OSError, pa.ArrowException
@@ -135,6 +145,13 @@ def save_records(folder: Path, records: Mapping[str, Record]) -> None:
         for name, record in sorted(records.items())
     }
     write_text(folder / "work.json", json.dumps(work, indent=1) + "\n")
+    diverged = {
+        name: {str(seed): where._asdict() for seed, where in record.diverged.items()}
+        for name, record in sorted(records.items())
+        if record.diverged
+    }
+    if diverged or (folder / "divergence.json").exists():
+        write_text(folder / "divergence.json", json.dumps(diverged, indent=1) + "\n")
     columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
     for name in sorted(records):
         for split, errors in sorted(records[name].errors.items()):
@@ -191,6 +208,16 @@ def _read_errors(path: Path, tasks: int, work: dict[str, dict[int, Work]]) -> di
             errors[split] = Errors(tuple(int(s) for s in seeds), values, examples)
         records[method] = Record(errors, work.get(method, {}))
     return records
+
+
+def _read_diverged(path: Path) -> dict[str, dict[int, Divergence]]:
+    if not path.exists():
+        return {}
+    content = json.loads(path.read_text("utf-8"))
+    return {
+        method: {int(seed): Divergence(**where) for seed, where in seeds.items()}
+        for method, seeds in content.items()
+    }
 
 
 def _read_work(path: Path) -> dict[str, dict[int, Work]]:

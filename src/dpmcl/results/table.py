@@ -24,19 +24,21 @@ Row = dict[str, Any]
 
 
 def mean(values: np.ndarray) -> float | None:
-    """The mean over replicas; None where a value is missing."""
-    return _number(values.mean())
+    """The mean over the replicas that have a value (others diverged); None where none has."""
+    known = values[~np.isnan(values)]
+    return _number(known.mean()) if len(known) else None
 
 
 def standard_error(values: np.ndarray) -> float | None:
     """The standard error of the mean, ddof 1 (section 4 of the paper); None for one replica."""
-    return _number(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else None
+    known = values[~np.isnan(values)]
+    return _number(known.std(ddof=1) / math.sqrt(len(known))) if len(known) > 1 else None
 
 
 def rows(
     records: Mapping[str, Record], stream: StreamInfo, metrics: Sequence[str] = ()
 ) -> list[Row]:
-    """One row a method.
+    """One row a method; means and standard errors are over the replicas that did not diverge.
 
     metrics: names of further metrics to add, each as NAME_mean and NAME_se. Errors are 1 - accuracy
     for classification (accuracy is None for regression), mean squared errors for regression.
@@ -50,6 +52,8 @@ def rows(
             "stream": stream.name,
             "method": name,
             "replicas": len(errors.seeds),
+            "diverged": len(record.diverged),
+            "diverged_seeds": " ".join(map(str, sorted(record.diverged))),
             "cme_mean": mean(cme(errors)),
             "cme_se": standard_error(cme(errors)),
             "nte_mean": mean(nte(errors)),
@@ -79,6 +83,7 @@ def rows_by_task(records: Mapping[str, Record], stream: StreamInfo) -> list[Row]
                 "task": task,
                 "name": title,
                 "replicas": len(errors.seeds),
+                "diverged": len(record.diverged),
             }
             for when, after in (("new", task), ("last", errors.tasks - 1)):
                 values = errors.after[:, after, task]
@@ -110,7 +115,13 @@ def render(rows: Sequence[Row], style: Format) -> str:
         columns = "l" * left + "r" * (len(header) - left)
         top = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", lines[0], r"\hline"]
         return "\n".join([*top, *lines[1:], r"\hline", r"\end{tabular}"])
-    return _text(header, body)
+    lost = [
+        f"{row['method']} on {row['stream']}: seed{'s' * (row['diverged'] > 1)} "
+        f"{row['diverged_seeds'].replace(' ', ', ')} diverged; its figures are over the others."
+        for row in rows
+        if row.get("diverged_seeds")
+    ]
+    return "\n".join([_text(header, body), *lost])
 
 
 def _left(header: Sequence[str]) -> int:
@@ -125,7 +136,7 @@ def _task_cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
             row["stream"],
             row["method"],
             f"{row['task']}: {row['name']}",
-            str(row["replicas"]),
+            _replicas(row),
             _pair(row["new_mean"], row["new_se"]),
             _pair(row["last_mean"], row["last_se"]),
         ]
@@ -146,7 +157,7 @@ def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         [
             row["stream"],
             row["method"],
-            str(row["replicas"]),
+            _replicas(row),
             _pair(row["cme_mean"], row["cme_se"]),
             _pair(row["nte_mean"], row["nte_se"]),
             _decimal(row["nte_path_mean"]),
@@ -159,6 +170,10 @@ def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         for row in rows
     ]
     return [*header, *extra, "gradients", "rows"], body
+
+
+def _replicas(row: Row) -> str:
+    return f"{row['replicas']}" + f", {row['diverged']} diverged" * bool(row["diverged"])
 
 
 def _text(header: list[str], body: list[list[str]]) -> str:

@@ -15,7 +15,7 @@ from dpmcl.images import Decoding, pixels, readable
 from dpmcl.labelled import Labelled
 from dpmcl.labels import number_labels
 from dpmcl.settings import Positive
-from dpmcl.torchvision_sets import BY_TRAIN, TorchvisionSettings, open_parts
+from dpmcl.torchvision_sets import BY_TRAIN, TorchvisionSettings, open_parts, reason
 
 
 class _Set(NamedTuple):
@@ -117,7 +117,12 @@ def _kept(name: str, root: Path, decoding: Decoding) -> Path:
     times = []
     for file in SETS[name].files:
         for path in sorted(_inside(root / file)):
-            info = os.stat(path)  # noqa: PTH116 (there may be a million)
+            try:
+                info = os.stat(path)  # noqa: PTH116 (there may be a million)
+            except OSError as error:
+                raise DataError(
+                    f"{path} cannot be read ({reason(error)}); fetch it again."
+                ) from None
             times.append((path, info.st_size, info.st_mtime_ns))
     return cache_folder() / cache_key("torchvision", name, times, asdict(decoding))
 
@@ -135,7 +140,7 @@ def _decode(name: str, parts: Sequence[Any], decoding: Decoding, path: Path) -> 
     with Spool(path.parent) as spool:
         for number, part in enumerate(parts):
             for item in range(len(part)):
-                where = f"Image {item} of part {number} of {name}"
+                where = f"{name}'s image {item} (part {number})"
                 with readable(where):
                     image, target = part[item]
                     image.load()

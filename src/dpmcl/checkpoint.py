@@ -1,0 +1,223 @@
+"""Checkpoints: where a run stands, whole and verified, so that it goes on as if never stopped.
+
+Draws come from keys, so parameters, optimiser states, memory, errors so far and the position are
+all there is. A checkpoint is one safetensors file, with a SHA-256 sum over all of it; the last two
+are kept, and a damaged one is passed over.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dpmcl.atomic import atomic
+from dpmcl.divergence import Divergence
+from dpmcl.exceptions import FolderError
+from dpmcl.gradients import Work
+from dpmcl.memory import Memory
+from dpmcl.method import State
+from dpmcl.tree import leaves, rebuilt
+
+KEPT = 2
+"""Checkpoints of a method that stay on disk."""
+
+_FORMAT = 1
+
+
+class Position(NamedTuple):
+    """What comes next: the update `update` of a phase of a task, all from 0.
+
+    (task, 0, 0) is a task that has not begun; later ones have their rows in memory.
+    """
+
+    task: int = 0
+    phase: int = 0
+    update: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """All that a run needs to go on from a position.
+
+    state, held: replicas first. values: the error tensors so far, by split. work: for each replica.
+    diverged: by index of the replica.
+    """
+
+    position: Position
+    state: State
+    held: Memory
+    values: Mapping[str, np.ndarray]
+    work: Work
+    diverged: Mapping[int, Divergence] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a checkpoint belongs to: it is of use to the same method, seeds and data alone.
+
+    engine, device, torch: another one continues too, but equal to rounding only.
+    """
+
+    method: str
+    seeds: tuple[int, ...]
+    digest: str
+    engine: str
+    device: str
+    torch: str = torch.__version__
+
+    @classmethod
+    def parse(cls, table: Mapping[str, Any]) -> Self:
+        """From its JSON form."""
+        return cls(**{**table, "seeds": tuple(table["seeds"])})
+
+
+class Checkpoints:
+    """The checkpoints of one method in a run folder.
+
+    root: the run folder. say: told when a damaged file is passed over.
+    """
+
+    def __init__(self, root: Path, method: str, say: Callable[[str], None]) -> None:
+        self._root, self._say = root, say
+        self._folder = root / "checkpoints" / method.replace(":", ".")
+
+    def save(self, snapshot: Snapshot, origin: Origin) -> None:
+        """Writes a checkpoint, whole or not at all, and removes what is older than the last two.
+
+        Raises FolderError where it cannot be written, or the run folder is gone.
+        """
+        if not (self._root / "spec.toml").is_file():
+            raise FolderError(
+                f"{self._root} was removed while a run was writing to it; run the spec again."
+            )
+        tensors = _tensors(snapshot)
+        about = {
+            "format": _FORMAT,
+            "origin": asdict(origin),
+            "position": list(snapshot.position),
+            "work": asdict(snapshot.work),
+            "diverged": {str(r): list(d) for r, d in snapshot.diverged.items()},
+        }
+        text = json.dumps(about, sort_keys=True)
+        number = max((_number(path) for path in self._files()), default=0) + 1
+        with atomic(self._folder / f"{number:08d}.safetensors") as temporary:
+            save_file(tensors, temporary, {"about": text, "sum": _sum(text, tensors)})
+        for path in self._files()[:-KEPT]:
+            path.unlink(missing_ok=True)
+
+    def origin(self) -> Origin | None:
+        """What the newest whole checkpoint belongs to; None where there is none."""
+        for path in reversed(self._files()):
+            found = _read(path)
+            if not isinstance(found, str):
+                return Origin.parse(found[0]["origin"])
+            self._say(f"{path} is damaged ({found}); the checkpoint before it is used, if any.")
+            path.unlink(missing_ok=True)
+        return None
+
+    def load(self, like: Snapshot) -> Snapshot | None:
+        """The newest whole checkpoint. like: a snapshot of the same run, for the trees' form.
+
+        None where there is none, or what it holds is not of that form.
+        """
+        for path in reversed(self._files()):
+            found = _read(path)
+            if isinstance(found, str):
+                continue
+            try:
+                return _snapshot(*found, like)
+            except (KeyError, TypeError, ValueError, StopIteration, RuntimeError):
+                self._say(f"{path} is of another run; it is not used.")
+        return None
+
+    def clear(self) -> None:
+        """Removes all checkpoints of the method."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        with suppress(OSError):  # others may be in it
+            self._folder.parent.rmdir()
+
+    def _files(self) -> list[Path]:
+        """Oldest first."""
+        found = [p for p in self._folder.glob("*.safetensors") if _number(p) > 0]
+        return sorted(found, key=_number)
+
+
+def _number(path: Path) -> int:
+    return int(path.stem) if path.stem.isascii() and path.stem.isdigit() else 0
+
+
+def _tensors(snapshot: Snapshot) -> dict[str, Tensor]:
+    trees = {"state": tuple(snapshot.state), "held": tuple(snapshot.held)}
+    out = {
+        f"{name}.{i}": leaf.detach().cpu().contiguous()
+        for name, tree in trees.items()
+        for i, leaf in enumerate(leaves(tree))
+    }
+    for split, values in snapshot.values.items():
+        place = np.flatnonzero(~np.isnan(values).all(0))
+        out[f"errors.{split}.place"] = torch.from_numpy(place)
+        kept = np.ascontiguousarray(values.reshape(len(values), -1)[:, place])
+        out[f"errors.{split}.values"] = torch.from_numpy(kept)
+    # Leaves may share memory (a start state), which the format does not take.
+    return {name: tensor.clone() for name, tensor in out.items()}
+
+
+def _snapshot(about: Mapping[str, Any], tensors: Mapping[str, Tensor], like: Snapshot) -> Snapshot:
+    def tree(name: str, form: Any) -> Any:
+        old = leaves(form)
+        new = [tensors[f"{name}.{i}"] for i in range(len(old))]
+        for a, b in zip(old, new, strict=True):
+            if a.shape != b.shape or a.dtype != b.dtype:
+                raise ValueError(f"a leaf of {name} has the shape {tuple(b.shape)}")
+        return rebuilt(form, [b.to(a.device) for a, b in zip(old, new, strict=True)])
+
+    values = {}
+    for split, empty in like.values.items():
+        flat = np.full_like(empty, np.nan).reshape(len(empty), -1)
+        flat[:, tensors[f"errors.{split}.place"].numpy()] = tensors[
+            f"errors.{split}.values"
+        ].numpy()
+        values[split] = flat.reshape(empty.shape)
+    return Snapshot(
+        Position(*about["position"]),
+        State(*tree("state", tuple(like.state))),
+        Memory(*tree("held", tuple(like.held))),
+        values,
+        Work(**about["work"]),
+        {int(r): Divergence(*d) for r, d in about["diverged"].items()},
+    )
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]] | str:
+    """A checkpoint's description and tensors, or why it cannot be used."""
+    try:
+        with safe_open(path, "pt") as file:
+            meta = file.metadata() or {}
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        if meta["sum"] != _sum(meta["about"], tensors):
+            return "its checksum does not fit"
+        about = json.loads(meta["about"])
+        Origin.parse(about["origin"])
+        return (about, tensors) if about["format"] == _FORMAT else "of another version"
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        return " ".join(str(error).split())[:120] or type(error).__name__
+
+
+def _sum(text: str, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over the description and every tensor, in hex: the format itself has no sum."""
+    out = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        out.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        out.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return out.hexdigest()

@@ -1,0 +1,327 @@
+"""Golden values: what tiny float64 runs give, so that a change of any number is seen.
+
+    python tests/golden.py                     compares with golden.json
+    python tests/golden.py --write             adds the values of new cases
+    python tests/golden.py --write "REASON"    replaces values that moved, and keeps the reason
+
+golden.json holds, for each case, the errors after the last task, three numbers of each part of
+theta, and the reasons of all rewrites, each of which CHANGELOG.md lists under "Moves numbers".
+"""
+
+import argparse
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from conftest import tiny_network, tiny_stream
+from torch import Tensor, nn
+
+from dpmcl import optim, plugins
+from dpmcl.atomic import write_text
+from dpmcl.engine import Looped
+from dpmcl.method import Method
+from dpmcl.model import Model
+from dpmcl.networks.mlp import MLP
+from dpmcl.runner import train
+from dpmcl.scaling import fitted
+from dpmcl.splits import split
+from dpmcl.stream import Stream
+
+FILE = Path(__file__).with_name("golden.json")
+COMMAND = "python tests/golden.py --write"
+RELATIVE, ABSOLUTE = 1e-9, 1e-12  # other BLAS libraries may round otherwise
+SEEDS = (0, 1)
+SMALL = {"updates": 8, "batch": 8, "memory": 40}  # of 108 training rows: the reservoir matters
+NESTED = {"reading": "nested", "inner": 2, "inner_lr": 1e-3}
+
+Values = dict[str, Any]
+"""errors: by replica, one for each task. theta: by part and replica, the numbers of `digest`."""
+
+Cases = dict[str, Callable[[], Values]]
+
+
+@dataclass(frozen=True)
+class Golden:
+    """What golden.json holds."""
+
+    reasons: list[str] = field(default_factory=list)
+    cases: dict[str, Values] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path = FILE) -> "Golden":
+        return cls(**json.loads(path.read_text("utf-8")))
+
+    def write(self, path: Path) -> None:
+        """A case a line, so that a diff shows which ones moved."""
+        lines = [
+            f"  {json.dumps(name)}: {json.dumps(self.cases[name], allow_nan=False)}"
+            for name in sorted(self.cases)
+        ]
+        reasons = json.dumps(self.reasons, indent=2, ensure_ascii=False)
+        cases = ",\n".join(lines)
+        write_text(path, f'{{"reasons": {reasons},\n"cases": {{\n{cases}\n}}}}\n')
+
+
+def own_methods() -> dict[str, type[Method]]:
+    """The methods of the package itself; those that others installed are theirs to watch."""
+    found = {name: plugins.find("method", name) for name in plugins.names("method")}
+    return {name: cls for name, cls in found.items() if cls.__module__.startswith("dpmcl.")}
+
+
+def variants() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The settings, of a method's name, whose numbers are kept beside those of its defaults."""
+    yield "er", {"memory_policy": "resample"}
+    yield "er", {"reset_at_task": True}
+    for optimiser in [*optim.OPTIMISERS, {"name": "sgd", "momentum": 0.9}]:
+        yield "er", {"optimiser": optimiser}
+    for term in ("constant", "first", "exact", "off"):
+        for step in ("alternating", "joint"):
+            yield "dpmcl", {"third_term": term, "step": step, "zeta": 2}
+    yield "dpmcl", {"buffer_state": "copied", "zeta": 2}
+    for name in ("oml", "cml", "anml"):
+        for reading in ("box", "text"):
+            yield name, {"reading": reading}
+        for order in (1, 2):
+            yield name, {**NESTED, "order": order}
+    yield "anml", {"gate": "outputs"}
+    yield "joint", {"budget": "task"}
+
+
+def cases() -> Cases:
+    """Every case by name, not yet run; settings that say what the defaults say make none."""
+    methods = own_methods()
+    out: Cases = {name: partial(_method, name, {}) for name in methods}
+    for name, own in variants():
+        if methods[name](**own) != methods[name]():
+            said = " ".join([name, *(_said(key, value) for key, value in own.items())])
+            out[said] = partial(_method, name, own)
+    for name, stream in STREAMS.items():
+        out[f"stream {name}"] = partial(_er, stream)
+    return out
+
+
+def _said(key: str, value: Any) -> str:
+    if isinstance(value, Mapping):
+        value = ",".join(str(v) for v in value.values())
+    return f"{key}={value}"
+
+
+def _method(name: str, own: dict[str, Any]) -> Values:
+    stream = tiny_stream()
+    network = partial(tiny_network, stream.outputs, dropout=0.2)
+    return _values(own_methods()[name](**SMALL, **own), stream, network)
+
+
+def _er(make: Callable[[], Stream]) -> Values:
+    stream = make()
+    network = partial(MLP(hidden=8).build, stream.x.shape[1:], stream.outputs)
+    return _values(own_methods()["er"](**SMALL), stream, network)
+
+
+def _values(
+    method: Method, stream: Stream, network: Callable[[], tuple[nn.Module, nn.Module]]
+) -> Values:
+    splits = split(stream, SEEDS, (0.6, 0.2, 0.2))
+    stream = fitted(stream, splits)
+    dtype = torch.float64
+    model = Model.build(network, stream.kind, stream.example(dtype), stream.outputs, dtype)
+    out = train(method, model, stream, splits, SEEDS, Looped())
+    return {
+        "errors": out.errors["test"].after[:, -1].tolist(),
+        "theta": {
+            part: [digest({k: v[r] for k, v in leaves.items()}) for r in range(len(SEEDS))]
+            for part, leaves in sorted(out.theta.items())
+        },
+    }
+
+
+def digest(parameters: Mapping[str, Tensor]) -> list[float]:
+    """Sum, sum of squares, and dot product with cos 0, cos 1, ...; parameters in order of name."""
+    flat = torch.cat([parameters[name].flatten() for name in sorted(parameters)])
+    pattern = torch.arange(len(flat), dtype=flat.dtype).cos()
+    return [float(flat.sum()), float(flat @ flat), float(flat @ pattern)]
+
+
+def _points(*shape: int) -> tuple[Tensor, Tensor]:
+    """Clouds around six centres, 30 rows each; float64 inputs in steps of 2^-10, and classes."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(6).repeat_interleave(30)
+    centre = torch.rand(6, *shape, generator=generator, dtype=torch.float64)
+    noise = torch.rand(len(y), *shape, generator=generator, dtype=torch.float64)
+    return ((4 * centre[y] + noise) * 1024).round() / 1024, y
+
+
+def _columns() -> dict[str, Any]:
+    x, y = _points(4)
+    table: dict[str, Any] = {f"c{k}": (x[:, k] * 10**k).tolist() for k in range(3)}
+    table["colour"] = [("blue", "red", "green")[int(v)] for v in x[:, 3] % 3]
+    return {**table, "kind": [f"k{c}" for c in y.tolist()], "part": (y // 2).tolist()}
+
+
+def _two_a_task(**scenario: Any) -> Stream:
+    return Stream.from_arrays(*_points(6), classes_per_task=2, **scenario)
+
+
+def _domains(domain: str, *shape: int) -> Stream:
+    scenario = "domain-incremental"
+    return Stream.from_arrays(*_points(*shape), scenario=scenario, domain=domain, tasks=3)
+
+
+STREAMS: dict[str, Callable[[], Stream]] = {
+    "plain": _two_a_task,
+    "blur": partial(_two_a_task, blur=0.3),
+    "shuffled": partial(_two_a_task, order="shuffled"),
+    "task-incremental": partial(_two_a_task, scenario="task-incremental"),
+    "instance-incremental": lambda: Stream.from_arrays(
+        *_points(6), scenario="instance-incremental", tasks=3
+    ),
+    "permuted": partial(_domains, "permuted", 6),
+    "rotated": partial(_domains, "rotated", 1, 4, 4),
+    "bytes": lambda: Stream.from_arrays(
+        (_points(6)[0] * 50).to(torch.uint8), _points(6)[1], classes_per_task=2
+    ),
+    "scaled table": lambda: Stream.from_table(_columns(), target="kind", task="part"),
+    "scaled regression": lambda: Stream.from_table(
+        _columns(), target="c2", task="part", kind="regression", ignore=["kind"]
+    ),
+    "sine": lambda: plugins.find("stream", "sine")(tasks=3, rows=30, outputs=4).build(SEEDS),
+}
+"""Ways that a stream can be made, each with what it changes in a batch or in the errors."""
+
+
+def moved(name: str, kept: Values, found: Values) -> str | None:
+    """Where a case's values differ by more than rounding, in words; None if they stand."""
+    before, after = dict(_flat(kept)), dict(_flat(found))
+    if before.keys() != after.keys():
+        odd = sorted(before.keys() ^ after.keys())[0]
+        return f"{name}: {odd} is in {'golden.json' if odd in before else 'the new run'} alone"
+    for place, value in before.items():
+        if not math.isclose(value, after[place], rel_tol=RELATIVE, abs_tol=ABSOLUTE):
+            return f"{name}: {place} was {value!r} and is {after[place]!r}"
+    return None
+
+
+def advice(moves: Sequence[str]) -> str:
+    """What to do about values that moved."""
+    return (
+        "Golden values moved:\n  " + "\n  ".join(moves) + "\n"
+        f'If that is meant, run `{COMMAND} "REASON"`, and list REASON in CHANGELOG.md under '
+        '"### Moves numbers". If it is not, the last change has a bug.'
+    )
+
+
+def gaps(golden: Golden, names: Sequence[str] | Cases) -> str | None:
+    """Which cases golden.json lacks or has too many, and the command that mends it; or None."""
+    lacking = sorted(set(names) - set(golden.cases))
+    extra = sorted(set(golden.cases) - set(names))
+    if not lacking and not extra:
+        return None
+    what = [f"lacks {', '.join(lacking)}"] if lacking else []
+    what += [f"has, and the code does not make, {', '.join(extra)}"] if extra else []
+    return f"golden.json {' and '.join(what)}; run `{COMMAND}`."
+
+
+def unlisted(reasons: Sequence[str], changelog: str) -> list[str]:
+    """The reasons that no item under a "### Moves numbers" heading holds, word for word."""
+    items, inside = [""], False
+    for line in changelog.splitlines():
+        if line.startswith("#"):
+            inside = _folded(line) == "### Moves numbers"
+        elif inside and re.match(r"\s*[-*] ", line):
+            items.append(line)
+        elif inside:
+            items[-1] += f" {line}"
+        if line.startswith("#") or not line.strip():
+            items.append("")
+    folded = [_folded(item) for item in items]
+    return [
+        reason
+        for reason in reasons
+        if not any(
+            re.search(rf"(?<!\w){re.escape(_folded(reason))}(?!\w)", item) for item in folded
+        )
+    ]
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _flat(values: Any, place: str = "") -> Iterator[tuple[str, float]]:
+    if isinstance(values, Mapping | list):
+        pairs = values.items() if isinstance(values, Mapping) else enumerate(values)
+        for key, value in pairs:
+            yield from _flat(value, f"{place}[{key}]" if place else str(key))
+    else:
+        yield place, values
+
+
+def rewritten(golden: Golden, found: dict[str, Values], reason: str) -> tuple[Golden, str]:
+    """The golden values after `--write`, and what was done.
+
+    Values that moved by rounding alone stay as they are. Raises ValueError where others moved and
+    no reason is given.
+    """
+    moves = {
+        name: move
+        for name, values in found.items()
+        if name in golden.cases and (move := moved(name, golden.cases[name], values))
+    }
+    if moves and not reason:
+        raise ValueError(advice(list(moves.values())))
+    stands = {name: golden.cases[name] for name in found if name in golden.cases}
+    kept = {**found, **{name: v for name, v in stands.items() if name not in moves}}
+    new = sorted(set(found) - set(golden.cases))
+    gone = sorted(set(golden.cases) - set(found))
+    done = [
+        f"{verb} {', '.join(names)}."
+        for verb, names in (("Added", new), ("Dropped", gone), ("Replaced", sorted(moves)))
+        if names
+    ]
+    reasons = list(golden.reasons)
+    if moves:
+        done.append(f'List in CHANGELOG.md under "### Moves numbers":\n- {reason}')
+        reasons += [reason] if reason not in reasons else []
+    elif reason:
+        done.append("No value moved, so the reason is not kept.")
+    return Golden(reasons, kept), "\n".join(done) or "Nothing to do: all values stand."
+
+
+def main(arguments: Sequence[str] | None = None, make: Callable[[], Cases] = cases) -> int:
+    """The script; returns the exit status, 1 where values moved or cases are lacking."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--write", nargs="?", const="", metavar="REASON")
+    parser.add_argument("--file", type=Path, default=FILE)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    golden = Golden.read(options.file) if options.file.exists() else Golden()
+    found = {name: run() for name, run in make().items()}
+    if options.write is None:
+        moves = [
+            move
+            for name, values in found.items()
+            if name in golden.cases and (move := moved(name, golden.cases[name], values))
+        ]
+        complaints = [advice(moves)] if moves else []
+        complaints += [gap] if (gap := gaps(golden, found)) else []
+        print("\n".join(complaints) or f"All {len(found)} cases stand.")  # noqa: T201
+        return int(bool(complaints))
+    try:
+        golden, done = rewritten(golden, found, _folded(options.write))
+    except ValueError as error:
+        print(error)  # noqa: T201
+        return 1
+    golden.write(options.file)
+    print(done)  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,234 @@
+"""The numbers of every method stay what they were, or move with a reason that users can read."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import dpmcl.methods
+import golden
+import pytest
+from golden import Golden, gaps, main, unlisted
+
+from dpmcl.optim import OPTIMISERS
+
+CHANGELOG = Path(__file__).parent.parent / "CHANGELOG.md"
+KEPT = Golden.read()
+CASES = golden.cases()
+
+
+@pytest.mark.parametrize("name", sorted(CASES.keys() & KEPT.cases.keys()))
+def test_the_numbers_stand(name):
+    move = golden.moved(name, KEPT.cases[name], CASES[name]())
+    if move:
+        pytest.fail(golden.advice([move]), pytrace=False)
+
+
+def test_every_case_has_golden_values_and_no_others_are_kept():
+    gap = gaps(KEPT, CASES)
+    if gap:
+        pytest.fail(gap, pytrace=False)
+
+
+def test_every_reason_stands_in_the_changelog():
+    missing = unlisted(KEPT.reasons, CHANGELOG.read_text("utf-8"))
+    if missing:
+        pytest.fail(f'list under "### Moves numbers" in CHANGELOG.md: {missing}', pytrace=False)
+
+
+def test_every_choice_of_every_method_and_every_optimiser_has_a_case():
+    """A new value of a setting with listed values needs a line in `golden.variants`."""
+    tried = [(name, {}) for name in golden.own_methods()] + list(golden.variants())
+    for name, cls in golden.own_methods().items():
+        made = [cls(**own) for case, own in tried if case == name]
+        hints = get_type_hints(cls)
+        for key in cls.own_names():
+            choices = set(get_args(hints[key])) if isinstance(getattr(cls(), key), str) else set()
+            assert choices <= {getattr(method, key) for method in made}, f"{name}: {key}"
+    assert set(OPTIMISERS) <= {own["optimiser"] for _, own in tried if _plain(own)}
+
+
+def _plain(own):
+    return isinstance(own.get("optimiser"), str)
+
+
+def test_different_settings_give_different_numbers():
+    """A case that equals another would watch nothing of its own."""
+    seen = {}
+    for name, values in KEPT.cases.items():
+        other = seen.setdefault(json.dumps(values), name)
+        assert other == name, f"{name} gives the numbers of {other}"
+
+
+def test_a_new_method_fails_with_the_command_that_adds_it(tmp_path, monkeypatch):
+    (tmp_path / "newcomer.py").write_text(
+        "from dpmcl.methods.naive import Naive\nclass New(Naive):\n    pass\nplugin = New\n"
+    )
+    monkeypatch.setattr(dpmcl.methods, "__path__", [*dpmcl.methods.__path__, str(tmp_path)])
+    try:
+        gap = gaps(KEPT, golden.cases())
+    finally:
+        sys.modules.pop("dpmcl.methods.newcomer", None)
+        vars(dpmcl.methods).pop("newcomer", None)
+    assert gap == "golden.json lacks newcomer; run `python tests/golden.py --write`."
+
+
+def test_theta_s_numbers_notice_a_swap_and_a_sign():
+    t = golden.torch.tensor
+    values = [3.0, 1.0, 2.0]
+    plain = golden.digest({"a": t(values[:2]), "b": t(values[2:])})
+    assert plain[:2] == [6.0, 14.0]
+    assert golden.digest({"a": t([1.0, 3.0]), "b": t([2.0])})[:2] == plain[:2]
+    assert golden.digest({"a": t([1.0, 3.0]), "b": t([2.0])})[2] != plain[2]
+    assert golden.digest({"a": t([-3.0, 1.0]), "b": t([2.0])})[:2] == [0.0, 14.0]
+
+
+def one(sum_=6.0, errors=0.5):
+    return {"errors": [[errors]], "theta": {"prediction": [[sum_, 1.0, 2.0]]}}
+
+
+@pytest.fixture
+def script(tmp_path, capsys):
+    """Runs the script on a file of its own over two cases: (status, output, kept)."""
+    file = tmp_path / "golden.json"
+
+    def run(*arguments, **found):
+        status = main(
+            ["--file", str(file), *arguments],
+            lambda: {name: lambda values=values: values for name, values in found.items()},
+        )
+        return status, capsys.readouterr().out, Golden.read(file) if file.exists() else None
+
+    run("--write", a=one(), b=one())
+    return run
+
+
+def test_rounding_stands_and_is_not_written(script):
+    near = one(6.0 * (1 + 1e-10))
+    assert script(a=near, b=one())[:2] == (0, "All 2 cases stand.\n")
+    status, said, kept = script("--write", a=near, b=one())
+    assert (status, said) == (0, "Nothing to do: all values stand.\n")
+    assert kept == Golden([], {"a": one(), "b": one()})
+
+
+def test_values_near_zero_may_differ_by_rounding():
+    assert golden.moved("a", one(0.0), one(9e-13)) is None
+    assert golden.moved("a", one(0.0), one(2e-12)) is not None
+
+
+@pytest.mark.parametrize(
+    ("new", "where"),
+    [
+        (one(6.0 * (1 + 2e-9)), "a: theta[prediction][0][0] was 6.0 and is 6.000000012"),
+        (one(errors=0.25), "a: errors[0][0] was 0.5 and is 0.25"),
+        (one(float("nan")), "a: theta[prediction][0][0] was 6.0 and is nan"),
+        ({**one(), "theta": {}}, "a: theta[prediction][0][0] is in golden.json alone"),
+    ],
+)
+def test_a_move_says_where_and_what_to_do(script, new, where):
+    status, said, _ = script(a=new, b=one())
+    assert status == 1
+    assert where in said
+    assert 'run `python tests/golden.py --write "REASON"`' in said
+    assert 'list REASON in CHANGELOG.md under "### Moves numbers"' in said
+
+
+@pytest.mark.parametrize("reason", [(), ("",), ("  ",)])
+def test_values_that_moved_are_not_replaced_without_a_reason(script, reason):
+    status, said, kept = script("--write", *reason, a=one(7.0), b=one(), c=one())
+    assert status == 1
+    assert 'run `python tests/golden.py --write "REASON"`' in said
+    assert kept == Golden([], {"a": one(), "b": one()})
+
+
+def test_a_reason_replaces_what_moved_alone_and_is_kept(script):
+    near = one(6.0 * (1 + 1e-10))
+    status, said, kept = script("--write", "The draws\n changed.", a=one(7.0), b=near)
+    assert status == 0
+    assert "Replaced a." in said
+    assert said.endswith('under "### Moves numbers":\n- The draws changed.\n')
+    assert kept == Golden(["The draws changed."], {"a": one(7.0), "b": one()})
+    assert script("--write", "And again.", a=one(8.0), b=one())[2].reasons == [
+        "The draws changed.",
+        "And again.",
+    ]
+
+
+def test_new_cases_need_no_reason_and_a_reason_for_nothing_is_not_kept(script):
+    status, said, kept = script("--write", "For nothing.", a=one(), c=one(3.0))
+    assert (status, kept) == (0, Golden([], {"a": one(), "c": one(3.0)}))
+    assert said == "Added c.\nDropped b.\nNo value moved, so the reason is not kept.\n"
+
+
+def test_lacking_and_surplus_cases_fail(script):
+    status, said, _ = script(a=one(), c=one())
+    assert status == 1
+    assert said == (
+        "golden.json lacks c and has, and the code does not make, b; "
+        "run `python tests/golden.py --write`.\n"
+    )
+
+
+def test_values_that_are_not_finite_are_not_kept(tmp_path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        Golden([], {"a": one(float("nan"))}).write(tmp_path / "golden.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+LOG = """# Changelog
+## Unreleased
+### Added
+- Another thing.
+### Moves numbers
+- ER: draws come from
+  another key (streams of tables).
+- Short
+
+## 0.1
+### Moves numbers
+
+- Older reason.
+"""
+
+
+@pytest.mark.parametrize(
+    ("reason", "listed"),
+    [
+        ("ER: draws come from another key", True),
+        ("draws  come\nfrom another key (streams of tables).", True),
+        ("Older reason.", True),
+        ("Another thing.", False),  # under another heading
+        ("ER: Draws come from another key", False),
+        ("another key (streams of tables). Short", False),  # across items
+        ("Shor", False),  # half a word
+    ],
+)
+def test_a_reason_is_looked_for_word_for_word(reason, listed):
+    assert unlisted([reason], LOG) == ([] if listed else [reason])
+
+
+def test_the_command_runs_as_the_message_gives_it(tmp_path):
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    here = Path(__file__).parent
+    for name in ("golden.py", "conftest.py", "golden.json"):
+        shutil.copy(here / name, tests / name)
+    moved = Golden.read(tests / "golden.json")
+    moved.cases["naive"]["theta"]["prediction"][1][2] += 1e-6
+    moved.write(tests / "golden.json")
+    before = (tests / "golden.json").read_bytes()
+    # Only two cases are made, for time.
+    with (tests / "golden.py").open("a") as file:
+        file.write("\n")
+    source = (tests / "golden.py").read_text()
+    few = 'make()\n    few = {k: few[k] for k in ("er", "naive")}'
+    (tests / "golden.py").write_text(source.replace("make()", few))
+    run = subprocess.run(
+        [sys.executable, "tests/golden.py", "--write"],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (run.returncode, run.stderr) == (1, "")
+    assert "naive: theta[prediction][1][2] was" in run.stdout
+    assert (tests / "golden.json").read_bytes() == before
