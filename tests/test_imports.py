@@ -37,7 +37,7 @@ FLOORS = [
     ["image_cache"],
     ["labelled"],
     ["labels", "model", "memory", "optim"],
-    ["batch", "keys", "gradients", "plugins", "settings", "tree", "atomic", "sources"],
+    ["batch", "keys", "gradients", "plugins", "settings", "tree", "atomic", "sources", "fingerprint"],
     ["exceptions"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from dpmcl.divergence import Divergence
 from dpmcl.evaluation import Errors
 from dpmcl.exceptions import SpecError
 from dpmcl.gradients import Work
@@ -27,6 +28,8 @@ KEYS = [
     "forgetting_mean",
     "gradient_evaluations",
     "rows_backpropagated",
+    "diverged",
+    "diverged_seeds",
 ]
 TASKS = 3
 STREAM = StreamInfo("toy", "classification", ("a", "b", "c"), ("a", "b", "c"))
@@ -102,9 +105,23 @@ def test_one_task_has_no_forgetting():
     assert "| - |" in render([row], "markdown")
 
 
-def test_a_replica_whose_error_is_missing_leaves_no_mean():
-    broken = errors((0, 1), 0)
+def test_means_are_over_the_replicas_that_did_not_diverge_and_say_so():
+    broken = errors((0, 1, 2), 0)
     broken.values[1, 3] = np.nan
+    lost = {1: Divergence(2, 0, 17)}
+    (row,) = rows({"er": Record({"test": broken}, diverged=lost)}, STREAM)
+    both = broken.values[[0, 2], 3].mean(1)
+    assert row["cme_mean"] == pytest.approx(both.mean())
+    assert row["cme_se"] == pytest.approx(abs(both[0] - both[1]) / 2)
+    assert (row["replicas"], row["diverged"], row["diverged_seeds"]) == (3, 1, "1")
+    text = render([row], "text")
+    assert "3, 1 diverged" in text
+    assert text.endswith("er on toy: seed 1 diverged; its figures are over the others.")
+
+
+def test_without_a_healthy_replica_there_is_no_mean():
+    broken = errors((0, 1), 0)
+    broken.values[:, 3] = np.nan
     (row,) = rows({"er": Record({"test": broken})}, STREAM)
     assert row["cme_mean"] is None
     assert json.loads(render([row], "json"))[0]["cme_mean"] is None
@@ -126,7 +143,7 @@ def test_csv_parses_back_with_every_digit():
     assert list(found[0]) == KEYS
     for text, row in zip(found, table, strict=True):
         assert (text["stream"], text["method"]) == (row["stream"], row["method"])
-        assert {k: float(text[k]) for k in KEYS[2:]} == {k: row[k] for k in KEYS[2:]}
+        assert {k: float(text[k]) for k in KEYS[2:-1]} == {k: row[k] for k in KEYS[2:-1]}
 
 
 def test_csv_leaves_missing_numbers_empty():

@@ -217,7 +217,7 @@ def _header(head: bytes, size: int, where: str) -> _Header:
             f"{where} must be plain numbers or text, got the type {str(dtype)[:60]}; save each "
             "field as an array."
         )
-    header = _Header(shape, "F" if fortran else "C", dtype, file.tell())
+    header = _Header(tuple(map(int, shape)), "F" if fortran else "C", dtype, file.tell())
     if min(shape, default=0) < 0 or header.start + header.nbytes != size:
         raise DataError(
             f"{where} is damaged: {shape} values of {dtype} do not take the {size - header.start} "

@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from dpmcl import fingerprint
 from dpmcl.atomic import atomic
 from dpmcl.divergence import Divergence
 from dpmcl.exceptions import FolderError
@@ -217,7 +218,6 @@ def _sum(text: str, tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 over the description and every tensor, in hex: the format itself has no sum."""
     out = hashlib.sha256(text.encode())
     for name in sorted(tensors):
-        tensor = tensors[name]
-        out.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        out.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        out.update(name.encode())
+        fingerprint.add(out, tensors[name])
     return out.hexdigest()

@@ -24,11 +24,17 @@ _VARIABLES = (
 
 
 def describe(
-    method: str, seeds: Mapping[str, Any], device: torch.device, engine: str, resumed: bool
+    method: str,
+    seeds: tuple[int, ...],
+    fixed: Mapping[str, int | None],
+    device: torch.device,
+    engine: str,
+    resumed: bool,
 ) -> dict[str, Any]:
     """An entry of environment.json for one method's newly trained seeds: all that moves numbers.
 
-    seeds: of replicas, split, initial weights and order. resumed: whether it went on from
+    fixed: seeds that replicas share (of the split, the initial weights, the order), None where each
+    has its own. resumed: whether it went on from
     a checkpoint. "repeats" says what the same spec gives again on the same machine: the same bytes,
     or on a GPU without PyTorch's deterministic algorithms the same to rounding.
     """
@@ -36,7 +42,8 @@ def describe(
     return {
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "method": method,
-        "seeds": dict(seeds),
+        "seeds": list(seeds),
+        **fixed,
         "resumed": resumed,
         "repeats": "byte for byte" if exact else "to rounding",
         "engine": engine,

@@ -19,6 +19,7 @@ def locked(folder: Path) -> Iterator[None]:
     The system itself frees the lock of a process that died. Raises FolderError, with the process
     id, where another process holds it.
     """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / ".lock")
@@ -41,6 +42,11 @@ def locked(folder: Path) -> Iterator[None]:
             (folder / ".lock.json").unlink(missing_ok=True)
         with suppress(OSError):
             lock.release()
+        if made and not (folder / "spec.toml").exists():  # refused before anything was stored
+            with suppress(OSError):
+                (folder / ".lock").unlink(missing_ok=True)
+                for path in made:
+                    path.rmdir()
 
 
 def _holder(folder: Path) -> str:

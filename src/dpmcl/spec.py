@@ -114,7 +114,9 @@ class Spec(Settings):
         if not table.get("methods"):
             raise SpecError("A spec needs at least one method; `dpmcl list` shows all.")
         stream_name, stream = _plugin("stream", table["stream"])
-        network_name, network = _plugin("network", table.get("network", {"name": stream.network}))
+        network_name, network = _plugin(
+            "network", {"name": stream.network, **table.get("network", {})}
+        )
         common = dict(table.get("training", {}))
         for key in common:
             if key not in Method.names():
@@ -200,6 +202,8 @@ def normalised(table: Mapping[str, Any]) -> Table:
     """
     out = dict(table)
     for key in ("stream", "network"):
+        if isinstance(out.get(key), Path):
+            out[key] = {"path": str(out[key])}
         if isinstance(out.get(key), str):
             is_path = key == "stream" and out[key] not in plugins.names(key) and is_data(out[key])
             out[key] = {"path" if is_path else "name": out[key]}

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from dpmcl import fingerprint
 from dpmcl.batch import Batch
 from dpmcl.labelled import Labelled, from_arrays
 from dpmcl.model import Kind
@@ -22,8 +23,6 @@ from dpmcl.view import View
 
 LIMIT = 10.0
 """Deviations that a scaled input may be away from the first task's mean; beyond, it is cut off."""
-
-_BYTES_AT_ONCE = 1 << 26
 
 
 class Scale(NamedTuple):
@@ -149,7 +148,8 @@ class Stream:
         from dpmcl.images import Decoding, labelled_images
 
         decoding = Decoding(size=size, channels=channels, crop=crop, invert=invert, levels=levels)
-        return cls.of(labelled_images(Path(path), decoding, name), _settings(scenario))
+        settings = _settings(scenario)  # before the images are read, which takes a while
+        return cls.of(labelled_images(Path(path), decoding, name), settings)
 
     @classmethod
     def from_table(
@@ -199,8 +199,9 @@ class Stream:
         """
         from dpmcl.datasets import read_dataset
 
+        settings = _settings(scenario)
         data = read_dataset(dataset, x=x, y=y, task=task, kind=kind, name=name)
-        return cls.of(data, _settings(scenario))
+        return cls.of(data, settings)
 
     def batch(
         self,
@@ -282,24 +283,13 @@ class Stream:
                 continue
             out.update(f.name.encode())
             if isinstance(value, Tensor):
-                _feed(out, value)
+                fingerprint.add(out, value)
             elif isinstance(value, View | Scale):
                 for leaf in value:
-                    _feed(out, leaf)
+                    fingerprint.add(out, leaf)
             else:
                 out.update(repr(value).encode())
         return out.hexdigest()
-
-
-def _feed(out: Any, tensor: Tensor) -> None:
-    """A tensor's type, shape and bytes; a slice at a time, for it may be mapped from a file."""
-    out.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-    each = max(1, tensor[:1].numel() * tensor.element_size()) if tensor.dim() else 1
-    step = max(1, _BYTES_AT_ONCE // each)
-    for start in range(0, len(tensor) if tensor.dim() else 1, step):
-        part = tensor[start : start + step] if tensor.dim() else tensor[None]
-        plain = part.detach().cpu().clone(memory_format=torch.contiguous_format)
-        out.update(plain.view(torch.uint8).numpy().data)
 
 
 def _settings(scenario: dict[str, Any]) -> ScenarioSettings:

@@ -18,7 +18,7 @@ from dpmcl.exceptions import DivergenceError, DpmclError, FolderError
 from dpmcl.gradients import Work
 from dpmcl.keeper import Keeper, Keeping
 from dpmcl.lock import locked
-from dpmcl.model import Model, Theta
+from dpmcl.model import Model, Theta, forked
 from dpmcl.results import figures, store, table
 from dpmcl.results.record import Record, merge
 from dpmcl.results.store import StreamInfo
@@ -145,8 +145,8 @@ def _run(
             records[name] = merge(records[name], record) if name in records else record
             if folder is not None:
                 store.save_parameters(folder, name, seeds, theta[name])
-                used = _seeds(spec, seeds)
-                entry = describe(name, used, device, stage.engine.name, keeper.resumed)
+                engine = stage.engine.name
+                entry = describe(name, seeds, _fixed(spec), device, engine, keeper.resumed)
                 store.add_environment(folder, entry)
                 store.save_records(folder, records)
                 keeper.clear()
@@ -202,13 +202,12 @@ class _Keeper(Keeper):
             self._kept.clear()
 
 
-def _seeds(spec: Spec, seeds: tuple[int, ...]) -> dict[str, Any]:
-    """Every seed that a run draws from; "own" where it is the replica's."""
+def _fixed(spec: Spec) -> dict[str, int | None]:
+    """The seeds that replicas share."""
     return {
-        "replicas": list(seeds),
-        "split": "own" if spec.split_seed is None else spec.split_seed,
-        "weights": "own" if spec.weights_seed is None else spec.weights_seed,
-        "order": getattr(spec.stream, "order_seed", None),
+        "split_seed": spec.split_seed,
+        "weights_seed": spec.weights_seed,
+        "order_seed": getattr(spec.stream, "order_seed", None),
     }
 
 
@@ -273,7 +272,8 @@ def _train(
 
 
 def _streamed(spec: Spec, seeds: tuple[int, ...], device: torch.device) -> tuple[Stream, Splits]:
-    stream = spec.stream.build(seeds).to(device)
+    with forked(0):  # libraries that read data may draw from Python's or NumPy's generator
+        stream = spec.stream.build(seeds).to(device)
     splits = split(stream, spec.split_seeds(seeds), spec.stream.split)
     return fitted(stream, splits), splits
 

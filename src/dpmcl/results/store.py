@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pydantic
 import safetensors.torch
 import tomli_w
 
@@ -74,6 +75,14 @@ class Stored:
     records: dict[str, Record]
 
 
+_SHAPES = {
+    "stream.json": pydantic.TypeAdapter[Any](StreamInfo),
+    "work.json": pydantic.TypeAdapter[Any](dict[str, dict[int, Work]]),
+    "divergence.json": pydantic.TypeAdapter[Any](dict[str, dict[int, Divergence]]),
+}
+"""What each JSON file holds."""
+
+
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a run."""
     return os.path.isfile(folder / "spec.toml")  # noqa: PTH113 (no error for an impossible name)
@@ -86,17 +95,9 @@ def load(folder: Path) -> Stored:
         raise FolderError(f"{folder} is not a run folder: it {what}; make one with `dpmcl run`.")
     try:
         spec = tomllib.loads((folder / "spec.toml").read_text("utf-8"))
-        stream = json.loads((folder / "stream.json").read_text("utf-8"))
-        info = StreamInfo(
-            stream["name"],
-            stream["kind"],
-            tuple(stream["tasks"]),
-            tuple(stream["classes"]),
-            stream.get("scenario", ""),
-            stream.get("digest", ""),
-        )
+        info = _json(folder / "stream.json")
         work = _read_work(folder / "work.json")
-        diverged = _read_diverged(folder / "divergence.json")
+        diverged = _json(folder / "divergence.json", missing={})
         records = {
             name: replace(record, diverged=diverged.get(name, {}))
             for name, record in _read_errors(
@@ -105,7 +106,8 @@ def load(folder: Path) -> Stored:
         }
         order = {name: i for i, name in enumerate(dict(spec["methods"]))}
     except (
-        ValueError, KeyError, TypeError, IndexError, AttributeError, OSError, pa.ArrowException
+        ValueError, KeyError, TypeError, IndexError, AttributeError, OSError, RecursionError,
+        pa.ArrowException,
     ) as error:  # fmt: skip
         reason = str(error).split("\n")[0]
         raise FolderError(
@@ -191,14 +193,15 @@ def _long(method: str, split: str, errors: Errors) -> dict[str, np.ndarray]:
 def _read_errors(path: Path, tasks: int, work: dict[str, dict[int, Work]]) -> dict[str, Record]:
     if not path.exists():
         return {}
-    table = pq.read_table(path)
-    column = {name: table[name].to_numpy() for name in _COLUMNS}
+    column = _columns(path, tasks)
     records: dict[str, Record] = {}
     for method in sorted(set(column["method"])):
         errors = {}
         mine = column["method"] == method
         for split in sorted(set(column["split"][mine])):
             here = mine & (column["split"] == split)
+            if tasks > here.sum():  # before any room is made for them
+                raise ValueError(f"errors.parquet has too few rows for {tasks} tasks")
             seeds, replica = np.unique(column["seed"][here], return_inverse=True)
             values = np.full((len(seeds), 1 + tasks, tasks), np.nan)
             examples = np.zeros((len(seeds), tasks), dtype=np.int64)
@@ -206,22 +209,53 @@ def _read_errors(path: Path, tasks: int, work: dict[str, dict[int, Work]]) -> di
             values[replica, after + 1, task] = column["error"][here]
             examples[replica, task] = column["examples"][here]
             errors[split] = Errors(tuple(int(s) for s in seeds), values, examples)
+        if not method or "test" not in errors:
+            raise ValueError(f"errors.parquet has no test errors of method '{method}'")
         records[method] = Record(errors, work.get(method, {}))
     return records
 
 
-def _read_diverged(path: Path) -> dict[str, dict[int, Divergence]]:
-    if not path.exists():
-        return {}
-    content = json.loads(path.read_text("utf-8"))
-    return {
-        method: {int(seed): Divergence(**where) for seed, where in seeds.items()}
-        for method, seeds in content.items()
-    }
+def _columns(path: Path, tasks: int) -> dict[str, Any]:
+    """Every column of errors.parquet, of its type and within its range."""
+    with pq.ParquetFile(_file(path)) as file:  # `read_table` takes folders named a=1 for columns
+        table = file.read()
+    for name, kind in _COLUMNS.items():
+        column = table[name]
+        if column.type != kind or column.null_count:
+            raise ValueError(f"{name} in errors.parquet is not {kind} in every row")
+    out = {name: table[name].to_numpy() for name in _COLUMNS}
+    least = {"seed": 0, "after": -1, "task": 0, "examples": 0}
+    for name, low in least.items():
+        most = tasks - 1 if name in ("after", "task") else np.iinfo(np.int64).max
+        if ((out[name] < low) | (out[name] > most)).any():
+            raise ValueError(f"{name} in errors.parquet is out of range")
+    return out
 
 
 def _read_work(path: Path) -> dict[str, dict[int, Work]]:
-    if not path.exists():
-        return {}
-    content = json.loads(path.read_text("utf-8"))
-    return {m: {int(s): Work(**w) for s, w in seeds.items()} for m, seeds in content.items()}
+    work: dict[str, dict[int, Work]] = _json(path, missing={})
+    for spent in (
+        number for seeds in work.values() for w in seeds.values() for number in vars(w).values()
+    ):
+        if not 0 <= spent < 2**63:
+            raise ValueError(f"{path.name} has a number out of range")
+    return work
+
+
+def _json(path: Path, missing: Any = None) -> Any:
+    """What a JSON file holds, of the shape that it must have. missing: what stands for no file."""
+    if missing is not None and not path.exists():
+        return missing
+    try:
+        return _SHAPES[path.name].validate_json(_file(path).read_bytes())
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = "".join(f"[{part!r:.40}]" for part in first["loc"])
+        raise ValueError(f"{path.name}{place}: {first['msg']}") from None
+
+
+def _file(path: Path) -> Path:
+    """The path, if it is of a file: a pipe would never end."""
+    if not path.is_file():
+        raise ValueError(f"{path.name} is {'no file' if path.exists() else 'missing'}")
+    return path

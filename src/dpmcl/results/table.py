@@ -52,8 +52,6 @@ def rows(
             "stream": stream.name,
             "method": name,
             "replicas": len(errors.seeds),
-            "diverged": len(record.diverged),
-            "diverged_seeds": " ".join(map(str, sorted(record.diverged))),
             "cme_mean": mean(cme(errors)),
             "cme_se": standard_error(cme(errors)),
             "nte_mean": mean(nte(errors)),
@@ -63,6 +61,8 @@ def rows(
             "forgetting_mean": mean(forgetting(errors)),
             "gradient_evaluations": _whole([w.gradient_evaluations for w in work]),
             "rows_backpropagated": _whole([w.rows_backpropagated for w in work]),
+            "diverged": len(record.diverged),
+            "diverged_seeds": " ".join(map(str, sorted(record.diverged))),
         }
         for metric in metrics:
             values = plugins.find("metric", metric)(errors)

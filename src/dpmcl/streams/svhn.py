@@ -16,7 +16,7 @@ class SVHN(TorchvisionSettings):
 
     root: folder that holds train_32x32.mat and test_32x32.mat, whose MD5 sums torchvision checks;
     None for $DPMCL_DATA/svhn, or else ~/.cache/dpmcl/svhn. download: fetch what is missing.
-    Needs torchvision and SciPy (the extras `vision` and `plot`).
+    Needs torchvision and SciPy (the extra `vision`).
     """
 
     def read(self) -> Labelled:
