@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from conftest import tiny_network, tiny_stream
 from torch import Tensor, nn
 
+from conftest import tiny_network, tiny_stream
 from dpmcl import optim, plugins
 from dpmcl.atomic import write_text
 from dpmcl.engine import Looped

@@ -21,10 +21,11 @@ from dpmcl.optim import OPTIMISERS, SGD
 from dpmcl.tree import leaves, tree_map
 
 REPLICAS = 2
+HERE = Position(1, 0, 50)
 ORIGIN = Origin("er", (3, 4), "abc", "batched", "cpu")
 
 
-def snapshot(position: Position = Position(1, 0, 50), optimiser: str = "adam", tasks: int = 3):
+def snapshot(position: Position = HERE, optimiser: str = "adam", tasks: int = 3):
     """Every kind of leaf, with numbers that say where it was made."""
     rule = SGD(momentum=0.9) if optimiser == "sgd" else OPTIMISERS[optimiser]()
     generator = torch.Generator().manual_seed(sum(position))
@@ -183,7 +184,7 @@ def header_digit(path: Path) -> None:
     """The header stays well formed, and says another number."""
     whole = path.read_bytes()
     assert b"gradient_evaluations" in whole
-    path.write_bytes(whole.replace(b"gradient_evaluations\\\": 7", b"gradient_evaluations\\\": 8"))
+    path.write_bytes(whole.replace(b'gradient_evaluations\\": 7', b'gradient_evaluations\\": 8'))
 
 
 def garbage(path: Path) -> None:

@@ -23,9 +23,9 @@ SEEDS = (0, 1, 2, 3, 4)
 class Small(Batched):
     """Memory for `most` replicas at a time; keeps count of how many came."""
 
-    def __init__(self, most: int, error=torch.OutOfMemoryError("CUDA out of memory."), **options):
+    def __init__(self, most: int, error=None, **options):
         super().__init__(**options)
-        self.most, self.error = most, error
+        self.most, self.error = most, error or torch.OutOfMemoryError("CUDA out of memory.")
         self.asked: list[int] = []
 
     def _take(self, replicas: int) -> None:

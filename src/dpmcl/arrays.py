@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from dpmcl.exceptions import DataError
 from dpmcl.labelled import Labelled, from_arrays
 from dpmcl.model import Kind
+from dpmcl.sources import at_home
 
 SHARE = 0.8
 """Of the free memory, how much a pool may take; the rest is for the run."""
@@ -53,7 +54,7 @@ def read_arrays(path: Path, kind: Kind | None = None, name: str | None = None) -
 
     Raises DataError for files that are missing, damaged, or hold something else.
     """
-    path = Path(path).expanduser()
+    path = Path(at_home(str(path)))
     with _whole(str(path)):
         if path.is_dir():
             name = name or path.resolve().name

@@ -20,6 +20,7 @@ from dpmcl.exceptions import DataError, SpecError, unknown
 from dpmcl.labelled import Labelled
 from dpmcl.labels import Labels, number_labels
 from dpmcl.model import Kind
+from dpmcl.sources import at_home
 
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".parquet")
 """Suffixes of files that hold tables."""
@@ -159,7 +160,7 @@ def _of_file(path: Path, where: str, choose: _Choose) -> Any:
             "convert it."
         )
     try:
-        path = path.expanduser()
+        path = Path(at_home(str(path)))
         if not path.is_file():
             raise DataError(f"A table must be a file that exists, got {where}; correct the path.")
         read = _of_parquet if suffix == ".parquet" else _of_csv

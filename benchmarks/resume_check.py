@@ -1,0 +1,315 @@
+"""Kills runs at random moments, and compares what they end with with runs that nobody stopped.
+
+    python benchmarks/resume_check.py [--times 200] [--seed 0] [--out DIR]
+
+Six methods run in one folder, on digits or SINE, two tasks, two replicas, on either engine, with
+dropout and a reservoir that is smaller than a task. A process is killed with SIGKILL a random time
+after it began to train; another one goes on in the same folder, and is killed as well, until one
+reaches the end. Every file that holds results must then be equal byte for byte. Prints where the
+kills struck; leaves with status 1 if any file differs.
+"""
+
+import argparse
+import json
+import logging
+import multiprocessing
+import platform
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import safe_open
+from torch import nn
+
+import dpmcl
+from dpmcl.network import NetworkSettings
+from dpmcl.results import store
+
+Table = dict[str, Any]
+
+METHODS = ("naive", "er", "oml", "cml", "anml", "dpmcl")
+ENGINES = ("batched", "looped")
+RESULTS = ("errors.parquet", "work.json", "spec.toml", "stream.json", "parameters/*/*.safetensors")
+LONGEST = 300.0  # seconds that a process may take
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropped(NetworkSettings):
+    """The dense network with dropout after its second layer, so that lost draws would show."""
+
+    def build(self, shape: Sequence[int], outputs: int) -> tuple[nn.Module, nn.Module]:
+        inputs = int(torch.tensor(shape).prod())
+        representation = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(inputs, self.hidden),
+            nn.ReLU(),
+            nn.Linear(self.hidden, self.hidden),
+            nn.ReLU(),
+            nn.Dropout(0.3),
+        )
+        prediction = nn.Sequential(
+            nn.Linear(self.hidden, self.hidden), nn.ReLU(), nn.Linear(self.hidden, outputs)
+        )
+        return representation, prediction
+
+
+STREAMS: dict[str, Table] = {
+    "digits": {"name": "digits", "tasks": 2, "classes_per_task": 1},
+    "sine": {"name": "sine", "tasks": 2, "rows": 40, "outputs": 4},
+}
+NETWORKS: dict[str, Table] = {
+    "digits": {"name": "resume_check:Dropped", "hidden": 16},
+    "sine": {"name": "resume_check:Dropped", "hidden": 8},
+}
+
+
+def spec(stream: str, engine: str, methods: Sequence[str] = METHODS) -> Table:
+    """A run of a few seconds: phases longer than a chunk, a memory that has to drop rows."""
+    return {
+        "replicas": 2,
+        "device": "cpu",
+        "engine": engine,
+        "stream": STREAMS[stream],
+        "network": NETWORKS[stream],
+        "training": {"optimiser": "adam", "lr": 0.003, "batch": 8, "updates": 60, "memory": 15},
+        "methods": {name: {"zeta": 1} if name == "dpmcl" else {} for name in methods},
+    }
+
+
+class Place(NamedTuple):
+    """Where a killed run stood: its method, and the last checkpoint's position, None without."""
+
+    method: str
+    position: tuple[int, int, int] | None = None
+
+    @property
+    def inside(self) -> bool:
+        """Whether it goes on from the middle of a task."""
+        return self.position is not None and self.position[1:] != (0, 0)
+
+    @property
+    def line(self) -> str:
+        """What a run says that goes on from here."""
+        assert self.position is not None
+        task, phase, update = self.position
+        where = f"(task {task}, phase {phase}, update {update})"
+        return f"{self.method}: goes on from its last checkpoint {where}."
+
+
+def stands(folder: Path) -> Place | None:
+    """Where the run in a folder stands; None before it begins, or when all methods are done."""
+    if not store.is_run(folder):
+        return None
+    stored = store.load(folder)
+    left = [name for name in stored.spec["methods"] if name not in stored.records]
+    if not left:
+        return None
+    files = (folder / "checkpoints" / left[0]).glob("[0-9]*.safetensors")
+    newest = max(files, key=lambda path: int(path.stem), default=None)
+    if newest is None:
+        return Place(left[0])
+    with safe_open(newest, "pt") as file:
+        task, phase, update = json.loads(file.metadata()["about"])["position"]
+    return Place(left[0], (task, phase, update))
+
+
+def life(table: Table, folder: Path, seconds: float, begun: Connection) -> None:
+    """What a child does: the whole study, or what is left of it."""
+    torch.set_num_threads(1)
+    log = logging.FileHandler(folder.with_suffix(".log"))
+    logging.getLogger("dpmcl").addHandler(log)
+    told = False
+
+    def watch(*_: object) -> None:
+        nonlocal told
+        if not told:
+            begun.send(None)
+            told = True
+
+    dpmcl.run(table, out=folder, watch=watch, checkpoint_seconds=seconds)
+
+
+def lived(table: Table, folder: Path, seconds: float, delay: float | None) -> tuple[bool, float]:
+    """Runs a study in a process; kills it `delay` seconds after it began to train.
+
+    Whether the kill hit it alive, and how long it trained. Raises RuntimeError if it failed.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["dpmcl.study", "dpmcl.api", "torch.func", "pyarrow.parquet", "sklearn.datasets"]
+    )
+    reader, writer = context.Pipe(duplex=False)
+    process = context.Process(target=life, args=(table, folder, seconds, writer))
+    process.start()
+    writer.close()
+    try:
+        wait([reader, process.sentinel], LONGEST)
+        start = time.monotonic()
+        process.join(LONGEST if delay is None else delay)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+    finally:
+        process.kill()
+        reader.close()
+    if delay is not None and process.exitcode == -signal.SIGKILL:
+        return True, time.monotonic() - start
+    if process.exitcode != 0:
+        raise RuntimeError(f"A run in {folder} ended with status {process.exitcode}.")
+    return False, time.monotonic() - start
+
+
+class Case(NamedTuple):
+    """A stream and an engine."""
+
+    stream: str
+    engine: str
+
+
+class Whole(NamedTuple):
+    """A run that nobody stopped: its files, and how many seconds it trained."""
+
+    files: Mapping[str, bytes]
+    seconds: float
+
+
+def whole(case: Case, folder: Path) -> Whole:
+    """Runs a case to its end in one go."""
+    _, seconds = lived(spec(*case), folder, 60.0, None)
+    return Whole(results(folder), seconds)
+
+
+def results(folder: Path) -> dict[str, bytes]:
+    """The files that hold results, by name."""
+    paths = [path for pattern in RESULTS for path in sorted(folder.glob(pattern))]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+class Kill(NamedTuple):
+    """A kill that hit a process alive; place: where it stood. resumed: whether it said so."""
+
+    case: Case
+    place: Place | None
+    resumed: bool
+
+
+def struck(
+    case: Case, folder: Path, reference: Whole, rng: random.Random, most: int, share: float
+) -> tuple[list[Kill], list[str]]:
+    """One run that is killed up to `most` times, and then goes on to its end.
+
+    share: the longest that a process trains before it is killed, as a part of the whole run. Also
+    the names of the files that are not as they would be, or that should not be there.
+    """
+    kills: list[Kill] = []
+    log = folder.with_suffix(".log")
+    place: Place | None = None
+    hit = False
+    while True:
+        said = log.read_text() if log.exists() else ""
+        last = len(kills) >= most
+        delay = None if last else rng.uniform(0, share * reference.seconds)
+        again, _ = lived(spec(*case), folder, rng.choice([0.0, 0.0, 0.05]), delay)
+        if hit:  # a process killed before it said where it goes on from did not resume
+            new = log.read_text()[len(said) :]
+            ours = place is not None and place.inside and place.line in new
+            kills[-1] = kills[-1]._replace(resumed=ours)
+        hit = again
+        if not hit:
+            break
+        place = stands(folder)
+        kills.append(Kill(case, place, False))
+    found = results(folder)
+    names = sorted({*found, *reference.files})
+    wrong = [name for name in names if found.get(name) != reference.files.get(name)]
+    if (folder / "checkpoints").exists():
+        wrong.append("checkpoints")
+    return kills, wrong
+
+
+def check(
+    times: int, cases: Sequence[Case], seed: int, root: Path, share: float = 0.2
+) -> tuple[list[Kill], dict[str, list[str]]]:
+    """Exactly so many kills, shared out over the cases; and, by folder, what is wrong in it."""
+    rng = random.Random(seed)
+    references = {case: whole(case, root / f"whole-{case.stream}-{case.engine}") for case in cases}
+    left = {case: times // len(cases) + (i < times % len(cases)) for i, case in enumerate(cases)}
+    kills: list[Kill] = []
+    wrong: dict[str, list[str]] = {}
+    while any(left.values()):
+        case = rng.choice([case for case in cases if left[case]])
+        folder = root / f"killed-{len(wrong)}-{case.stream}-{case.engine}"
+        new, wrong[folder.name] = struck(case, folder, references[case], rng, left[case], share)
+        kills += new
+        left[case] -= len(new)
+        if not wrong[folder.name]:
+            shutil.rmtree(folder)
+    return kills, wrong
+
+
+def report(kills: Sequence[Kill], wrong: Mapping[str, list[str]], seconds: float) -> str:
+    """The summary."""
+    cases = Counter(f"{kill.case.stream} {kill.case.engine}" for kill in kills)
+    methods = Counter(kill.place.method if kill.place else "" for kill in kills)
+    tasks = Counter(place(kill) for kill in kills)
+    inside = [kill for kill in kills if kill.place and kill.place.inside]
+    bad = {name: files for name, files in wrong.items() if files}
+    lines = [
+        f"{len(kills)} processes killed while they ran, in {len(wrong)} runs, {seconds:.0f} s",
+        *(f"  {name:<16} {count:>4}" for name, count in sorted(cases.items())),
+        "method that was running",
+        *(f"  {name or 'all done':<16} {methods[name]:>4}" for name in [*METHODS, ""]),
+        "last checkpoint",
+        *(f"  {name:<32} {count:>4}" for name, count in sorted(tasks.items())),
+        f"{len(inside)} left a checkpoint from the middle of a task; "
+        f"{sum(kill.resumed for kill in inside)} of these were gone on from by the next process "
+        "(the others' next process was killed before it came so far)",
+        f"{len(wrong) - len(bad)} of {len(wrong)} runs equal byte for byte: {', '.join(RESULTS)}",
+        *(f"  {name} differs in {', '.join(files)}" for name, files in bad.items()),
+        f"dpmcl {version('dpmcl')}, torch {torch.__version__}, Python "
+        f"{platform.python_version()}, {platform.system()} {platform.machine()}, CPU, one thread",
+    ]
+    return "\n".join(lines)
+
+
+def place(kill: Kill) -> str:
+    """A line of the table of last checkpoints."""
+    if kill.place is None or kill.place.position is None:
+        return "none"
+    task, phase, update = kill.place.position
+    if (phase, update) == (0, 0):
+        return f"after task {task - 1}"
+    return f"in task {task}, phase {phase}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--times", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="where runs that differ are kept")
+    arguments = parser.parse_args()
+    cases = [Case(stream, engine) for stream in STREAMS for engine in ENGINES]
+    root = arguments.out or Path(tempfile.mkdtemp(prefix="resume-check-"))
+    root.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    kills, wrong = check(arguments.times, cases, arguments.seed, root)
+    print(report(kills, wrong, time.monotonic() - start))
+    bad = any(wrong.values())
+    if not bad and arguments.out is None:
+        shutil.rmtree(root)
+    return int(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
