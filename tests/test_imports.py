@@ -37,7 +37,17 @@ FLOORS = [
     ["image_cache"],
     ["labelled"],
     ["labels", "model", "memory", "optim"],
-    ["batch", "keys", "gradients", "plugins", "settings", "tree", "atomic", "sources", "fingerprint"],
+    [
+        "batch",
+        "keys",
+        "gradients",
+        "plugins",
+        "settings",
+        "tree",
+        "atomic",
+        "sources",
+        "fingerprint",
+    ],
     ["exceptions"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
