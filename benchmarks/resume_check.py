@@ -41,6 +41,8 @@ Table = dict[str, Any]
 METHODS = ("naive", "er", "oml", "cml", "anml", "dpmcl")
 ENGINES = ("batched", "looped")
 RESULTS = ("errors.parquet", "work.json", "spec.toml", "stream.json", "parameters/*/*.safetensors")
+PRELOADED = ["dpmcl.study", "dpmcl.api", "torch._dynamo", "pyarrow.parquet", "sklearn.datasets"]
+# What PyTorch and the package import at a run's first update at the latest: seconds.
 LONGEST = 300.0  # seconds that a process may take
 
 
@@ -146,9 +148,7 @@ def lived(table: Table, folder: Path, seconds: float, delay: float | None) -> tu
     Whether the kill hit it alive, and how long it trained. Raises RuntimeError if it failed.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["dpmcl.study", "dpmcl.api", "torch.func", "pyarrow.parquet", "sklearn.datasets"]
-    )
+    context.set_forkserver_preload(PRELOADED)
     reader, writer = context.Pipe(duplex=False)
     process = context.Process(target=life, args=(table, folder, seconds, writer))
     process.start()

@@ -97,10 +97,7 @@ class Checkpoints:
 
         Raises FolderError where it cannot be written, or the run folder is gone.
         """
-        if not (self._root / "spec.toml").is_file():
-            raise FolderError(
-                f"{self._root} was removed while a run was writing to it; run the spec again."
-            )
+        refuse_removed(self._root)
         tensors = _tensors(snapshot)
         about = {
             "format": _FORMAT,
@@ -137,7 +134,7 @@ class Checkpoints:
                 continue
             try:
                 return _snapshot(*found, like)
-            except (KeyError, TypeError, ValueError, StopIteration, RuntimeError):
+            except (LookupError, TypeError, ValueError, StopIteration, RuntimeError):
                 self._say(f"{path} is of another run; it is not used.")
         return None
 
@@ -151,6 +148,12 @@ class Checkpoints:
         """Oldest first."""
         found = [p for p in self._folder.glob("*.safetensors") if _number(p) > 0]
         return sorted(found, key=_number)
+
+
+def refuse_removed(root: Path) -> None:
+    """Raises FolderError where a run folder is gone: writing on would make half of one."""
+    if not (root / "spec.toml").is_file():
+        raise FolderError(f"{root} was removed while a run was writing to it; run the spec again.")
 
 
 def _number(path: Path) -> int:
@@ -176,6 +179,8 @@ def _tensors(snapshot: Snapshot) -> dict[str, Tensor]:
 def _snapshot(about: Mapping[str, Any], tensors: Mapping[str, Tensor], like: Snapshot) -> Snapshot:
     def tree(name: str, form: Any) -> Any:
         old = leaves(form)
+        if f"{name}.{len(old)}" in tensors:
+            raise ValueError(f"there are more leaves of {name} than {len(old)}")
         new = [tensors[f"{name}.{i}"] for i in range(len(old))]
         for a, b in zip(old, new, strict=True):
             if a.shape != b.shape or a.dtype != b.dtype:

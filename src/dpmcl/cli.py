@@ -1,5 +1,6 @@
 """The command line: the only reader of flags. Heavy imports happen inside the commands."""
 
+import os
 import shlex
 import signal
 import sys
@@ -150,9 +151,9 @@ def run(
             result = study.run(spec, folder, watch, say, keeping)
         except (Stopped, KeyboardInterrupt):
             number = asked[0] if asked else signal.SIGINT
-            say(
-                f"Stopped; `dpmcl run {shlex.quote(str(folder))}` goes on from the last checkpoint."
-            )
+            # A bare name could be a preset's or a stream's.
+            shown = str(folder) if len(folder.parts) > 1 else os.path.join(".", folder)  # noqa: PTH118
+            say(f"Stopped; `dpmcl run {shlex.quote(shown)}` goes on from the last checkpoint.")
             raise typer.Exit(128 + number) from None
     typer.echo(result.table())
     try:

@@ -8,7 +8,11 @@ from collections.abc import Iterable
 
 
 class DpmclError(Exception):
-    """Base of every error that the package raises on purpose."""
+    """Base of every error that the package raises on purpose; its text is one line, printable."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class SpecError(DpmclError, ValueError):

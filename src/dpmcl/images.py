@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmcl.exceptions import DataError, SpecError
+from dpmcl.exceptions import DataError, DpmclError, SpecError
 from dpmcl.image_cache import Images, Spool, cache_folder, cache_key, load_images
 from dpmcl.labelled import Labelled
+from dpmcl.sources import at_home
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -45,6 +46,7 @@ _BROKEN = (
     zlib.error,
     zipfile.BadZipFile,
     tarfile.TarError,
+    ValueError,  # tarfile's, for numbers in a header that are none
 )
 
 
@@ -107,7 +109,7 @@ def read_images(source: Path, decoding: Decoding, cache: Path | None = None) -> 
     that cannot be decoded or are of several sizes where none is given.
     """
     with _whole(str(source)[:200]):  # a name too long, a home of nobody
-        source = source.expanduser().absolute()
+        source = Path(at_home(str(source))).absolute()
         there = source.exists()
     if not there:
         raise DataError(
@@ -167,6 +169,8 @@ def _whole(where: str) -> Iterator[None]:
     """Errors that damaged or unreadable files cause become DataErrors."""
     try:
         yield
+    except DpmclError:
+        raise
     except _BROKEN as error:
         reason = str(error) or type(error).__name__
         raise DataError(f"{where} cannot be read ({reason}); fetch or pack it again.") from None
@@ -176,7 +180,7 @@ def _files(source: Path) -> Iterator[_File]:
     """The image files, in any order. Those of a tar must be read before the next is asked for."""
     if source.is_dir():
         every = _of_folder(source)
-    elif tarfile.is_tarfile(source):  # first: a tar that ends with a zip looks like a zip as well
+    elif _is_tar(source):  # first: a tar that ends with a zip looks like a zip as well
         every = _of_tar(source)
     elif zipfile.is_zipfile(source):
         every = _of_zip(source)
@@ -191,6 +195,29 @@ def _files(source: Path) -> Iterator[_File]:
             yield file
 
 
+def _is_tar(source: Path) -> bool:
+    with _large_headers():
+        return tarfile.is_tarfile(source)
+
+
+def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    while True:
+        with _large_headers():
+            info = archive.next()
+        if info is None:
+            return
+        yield info
+
+
+@contextmanager
+def _large_headers() -> Iterator[None]:
+    """tarfile reads a header in one piece, however large it says to be."""
+    try:
+        yield
+    except (MemoryError, OverflowError):
+        raise tarfile.ReadError("a header is too large") from None
+
+
 def _of_folder(source: Path) -> Iterator[_File]:
     for folder, inner, names in os.walk(source, onerror=_raise):
         inner.sort()
@@ -203,6 +230,8 @@ def _of_folder(source: Path) -> Iterator[_File]:
                 )
         for name in names:
             path = Path(folder, name)
+            if path.exists() and not path.is_file():
+                raise DataError(f"Images must be files, and {path} is none; remove it.")
             inside = PurePosixPath(path.relative_to(source).as_posix())
             yield _File(inside, str(path), path.stat().st_size, path.read_bytes)
 
@@ -220,7 +249,7 @@ def _of_zip(source: Path) -> Iterator[_File]:
 def _of_tar(source: Path) -> Iterator[_File]:
     # Not in tarfile's stream mode, which takes the end of a truncated file for the archive's.
     with tarfile.open(source, "r:*") as archive:
-        for info in archive:
+        for info in _members(archive):
             path = _label(info.name, source, plain=info.isfile() or info.isdir())
             if info.isfile():
                 where = f"{info.name!r} in {source}"

@@ -80,6 +80,9 @@ def train(
     else:
         run.restore(here)
         score.restore(here.values)
+        if report:
+            for replica, where in run.diverged.items():
+                report(run.seeds[replica], where)
     state, held = here.state, here.held
 
     def now(position: Position) -> Callable[[], Snapshot]:
@@ -221,6 +224,8 @@ class _Run:
         )
         self.alive = self.alive & fine
         for replica, step in fell.items():
+            if fine[replica]:  # it has come back since, and alone nobody would have looked
+                continue
             self.diverged[replica] = Divergence(*place, first + step + 1)
             if self._report:
                 self._report(self.seeds[replica], self.diverged[replica])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dpmcl.checkpoint import Checkpoints, Origin, Snapshot
+from dpmcl.checkpoint import Checkpoints, Origin, Snapshot, refuse_removed
 from dpmcl.divergence import Divergence
 from dpmcl.engine import Engine, choose, device_of, threads
 from dpmcl.environment import describe
@@ -144,6 +144,7 @@ def _run(
             record, theta[name] = _train(name, stage, spec, watch, say, keeper)
             records[name] = merge(records[name], record) if name in records else record
             if folder is not None:
+                refuse_removed(folder)
                 store.save_parameters(folder, name, seeds, theta[name])
                 engine = stage.engine.name
                 entry = describe(name, seeds, _fixed(spec), device, engine, keeper.resumed)

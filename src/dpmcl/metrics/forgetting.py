@@ -16,10 +16,11 @@ def forgetting(errors: Errors) -> np.ndarray:
     last = errors.tasks - 1
     if last == 0:
         return np.full(len(errors.seeds), np.nan)
-    rises = [
-        errors.after[:, last, task] - np.fmin.reduce(errors.after[:, task:last, task], axis=1)
-        for task in range(last)
-    ]
+    with np.errstate(invalid="ignore"):  # infinite errors of a replica that diverged
+        rises = [
+            errors.after[:, last, task] - np.fmin.reduce(errors.after[:, task:last, task], axis=1)
+            for task in range(last)
+        ]
     return np.asarray(np.stack(rises, 1).mean(1))
 
 

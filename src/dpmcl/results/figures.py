@@ -52,7 +52,8 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.
         values = values[:, known]
         n = (~np.isnan(values)).sum(0)
         middle = np.nanmean(values, 0)
-        squares = np.nansum((values - middle) ** 2, 0)
+        with np.errstate(invalid="ignore"):  # infinite errors
+            squares = np.nansum((values - middle) ** 2, 0)
         pair = (middle, np.sqrt(squares / np.maximum(n - 1, 1) / n))
         return known + 1, *((gaussian_filter1d(v, smooth) for v in pair) if smooth else pair)
 

@@ -99,7 +99,7 @@ def load(folder: Path) -> Stored:
         work = _read_work(folder / "work.json")
         diverged = _json(folder / "divergence.json", missing={})
         records = {
-            name: replace(record, diverged=diverged.get(name, {}))
+            name: replace(record, diverged=_of(record.test.seeds, diverged.get(name, {})))
             for name, record in _read_errors(
                 folder / "errors.parquet", len(info.tasks), work
             ).items()
@@ -169,7 +169,7 @@ def add_environment(folder: Path, entry: Mapping[str, Any]) -> None:
     path = folder / "environment.json"
     try:
         entries = json.loads(path.read_text("utf-8")) if path.exists() else []
-    except ValueError:
+    except (OSError, ValueError):
         entries = []
     kept = entries if isinstance(entries, list) else []
     write_text(path, json.dumps([*kept, dict(entry)], indent=1) + "\n")
@@ -211,8 +211,13 @@ def _read_errors(path: Path, tasks: int, work: dict[str, dict[int, Work]]) -> di
             errors[split] = Errors(tuple(int(s) for s in seeds), values, examples)
         if not method or "test" not in errors:
             raise ValueError(f"errors.parquet has no test errors of method '{method}'")
-        records[method] = Record(errors, work.get(method, {}))
+        records[method] = Record(errors, _of(errors["test"].seeds, work.get(method, {})))
     return records
+
+
+def _of(seeds: tuple[int, ...], table: Mapping[int, Any]) -> dict[int, Any]:
+    """What a file says of seeds that have results; a crash may have left it ahead of them."""
+    return {seed: table[seed] for seed in seeds if seed in table}
 
 
 def _columns(path: Path, tasks: int) -> dict[str, Any]:

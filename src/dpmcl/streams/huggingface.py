@@ -11,6 +11,7 @@ from dpmcl.datasets import read_dataset
 from dpmcl.exceptions import DataError, SpecError
 from dpmcl.labelled import Labelled
 from dpmcl.scenario import check_task_column
+from dpmcl.sources import at_home
 from dpmcl.stream_settings import LabelledSettings
 
 _STATE, _SPLITS = "state.json", "dataset_dict.json"
@@ -50,7 +51,7 @@ class HuggingFace(LabelledSettings):
         check_task_column(self.task, self.scenario)
 
     def read(self) -> Labelled:
-        folder = Path(self.path).expanduser().absolute()
+        folder = Path(at_home(self.path)).absolute()
         dataset = _loaded(folder)
         return read_dataset(
             dataset, kind=self.kind, name=folder.resolve().name, x=self.x, y=self.y, task=self.task
