@@ -84,7 +84,7 @@ def spec(stream: str, engine: str, methods: Sequence[str] = METHODS) -> Table:
         "engine": engine,
         "stream": STREAMS[stream],
         "network": NETWORKS[stream],
-        "training": {"optimiser": "adam", "lr": 0.003, "batch": 8, "updates": 60, "memory": 15},
+        "training": {"optimiser": "adam", "lr": 0.003, "batch": 8, "updates": 70, "memory": 15},
         "methods": {name: {"zeta": 1} if name == "dpmcl" else {} for name in methods},
     }
 

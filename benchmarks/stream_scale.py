@@ -1,6 +1,6 @@
 """How long a long stream takes to build and split, beside a short one over as many rows.
 
-    python benchmarks/stream_scale.py [--rows 100000] [--tasks 1000] [--replicas 10]
+python benchmarks/stream_scale.py [--rows 100000] [--tasks 1000] [--replicas 10]
 """
 
 import argparse

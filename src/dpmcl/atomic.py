@@ -8,6 +8,8 @@ from pathlib import Path
 
 from dpmcl.exceptions import FolderError
 
+_MARK = ".tmp-"
+
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
@@ -18,7 +20,7 @@ def atomic(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(
-            prefix=f".{path.stem}.", suffix=path.suffix, dir=path.parent
+            prefix=f".{path.stem}{_MARK}", suffix=path.suffix, dir=path.parent
         )
         os.close(handle)
     except OSError as error:
@@ -38,6 +40,16 @@ def atomic(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def sweep(folder: Path) -> None:
+    """Removes the temporary files that a process which died while writing has left in a folder.
+
+    Only for who holds the folder: those of a living process would go as well.
+    """
+    for path in folder.rglob(f".*{_MARK}*"):
+        with suppress(OSError):
+            path.unlink()
 
 
 def _flush_folder(folder: Path) -> None:

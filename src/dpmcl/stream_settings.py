@@ -27,6 +27,9 @@ class StreamSettings(Settings):
     places: ClassVar[tuple[str, ...]] = ()
     """Settings that say where files are: they move no numbers, so runs in a folder may differ."""
 
+    shared: ClassVar[bool] = False
+    """Whether all replicas see the same rows; a run folder is then kept to those data."""
+
     tasks: Positive | None = None
     split: Annotated[tuple[float, float, float], at.Len(3, 3)] = (0.6, 0.2, 0.2)
 
@@ -45,6 +48,8 @@ class StreamSettings(Settings):
 @dataclass(frozen=True, kw_only=True)
 class LabelledSettings(ScenarioSettings, StreamSettings):
     """A stream of labelled data: reads them, and any scenario makes tasks of them."""
+
+    shared: ClassVar[bool] = True
 
     def read(self) -> Labelled:
         """The data. Raises DataError where they cannot be read or used."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dpmcl.atomic import sweep
 from dpmcl.checkpoint import Checkpoints, Origin, Snapshot, refuse_removed
 from dpmcl.divergence import Divergence
 from dpmcl.engine import Engine, choose, device_of, threads
@@ -118,6 +119,8 @@ def _run(
     wanted = spec.to_table()
     before: dict[str, Record] = {}
     known: StreamInfo | None = None
+    if folder is not None:
+        sweep(folder)
     if folder is not None and store.is_run(folder):
         stored = store.load(folder)
         _refuse_difference(folder, stored.spec, wanted, spec.stream.places)
@@ -126,18 +129,26 @@ def _run(
     kept = {
         name: None if folder is None else Checkpoints(folder, name, say) for name in spec.methods
     }
-    jobs = {name: _jobs(spec.seeds, before.get(name), kept[name]) for name in spec.methods}
+    jobs = [
+        (name, *job)
+        for name in spec.methods
+        for job in _jobs(spec.seeds, before.get(name), kept[name])
+    ]
+    # What was interrupted comes first, since a method has one place for its checkpoints.
+    groups = sorted(
+        {(unfinished, seeds) for _, unfinished, seeds in jobs},
+        key=lambda group: (not group[0], len(group[1]), group[1]),
+    )
     records, theta = dict(before), {}
-    groups = sorted({seeds for own in jobs.values() for seeds in own}, key=lambda s: (len(s), s))
     info = None
-    for seeds in groups:
+    for unfinished, seeds in groups:
         stage = _stage(spec, seeds, device)
         info = _info(spec, stage.stream)
         if folder is not None:
             _refuse_other_data(folder, known, info)
             store.save_spec(folder, wanted, info)
         for name in spec.methods:
-            if seeds not in jobs[name]:
+            if (name, unfinished, seeds) not in jobs:
                 continue
             origin = Origin(name, seeds, info.digest, stage.engine.name, device.type)
             keeper = _Keeper(keeping, kept[name], origin, say)
@@ -160,15 +171,22 @@ def _run(
 
 def _jobs(
     seeds: tuple[int, ...], record: Record | None, checkpoints: Checkpoints | None
-) -> list[tuple[int, ...]]:
-    """The seeds to train together: those of an unfinished run, then the others that are missing."""
-    done = record.test.seeds if record is not None else ()
-    missing = [seed for seed in seeds if seed not in done]
+) -> list[tuple[bool, tuple[int, ...]]]:
+    """Which seeds to train together, and whether they go on from a checkpoint.
+
+    Those of an unfinished run, then the others that are missing. Checkpoints of a run that has
+    ended are removed.
+    """
+    done = set(record.test.seeds) if record is not None else set()
+    missing = tuple(seed for seed in seeds if seed not in done)
     origin = checkpoints.origin() if checkpoints is not None else None
+    if checkpoints is not None and origin is not None and done.issuperset(origin.seeds):
+        checkpoints.clear()
+        origin = None
     if origin is None or not set(origin.seeds) <= set(missing):
-        return [tuple(missing)] if missing else []
+        return [(False, missing)] if missing else []
     rest = tuple(seed for seed in missing if seed not in origin.seeds)
-    return [origin.seeds, rest] if rest else [origin.seeds]
+    return [(True, origin.seeds), *([(False, rest)] if rest else [])]
 
 
 class _Keeper(Keeper):
@@ -280,7 +298,7 @@ def _streamed(spec: Spec, seeds: tuple[int, ...], device: torch.device) -> tuple
 
 
 def _info(spec: Spec, stream: Stream) -> StreamInfo:
-    digest = replace(stream, scale=None).digest() if stream.row.shape[0] == 1 else ""
+    digest = replace(stream, scale=None).digest() if spec.stream.shared else ""
     return StreamInfo(
         stream.name, stream.kind, stream.tasks, stream.classes, stream.scenario, digest
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import ClassVar, Self
 
 from dpmcl.exceptions import DataError
 from dpmcl.stream import Stream
@@ -16,6 +16,8 @@ class Python(StreamSettings):
     digest: the stream's fingerprint (`Stream.digest`), so that a run folder is extended with the
     same data only.
     """
+
+    shared: ClassVar[bool] = True
 
     digest: str = ""
     stream: Stream | None = field(init=False, repr=False, compare=False, default=None)
