@@ -193,7 +193,14 @@ def whole(case: Case, folder: Path) -> Whole:
 def results(folder: Path) -> dict[str, bytes]:
     """The files that hold results, by name."""
     paths = [path for pattern in RESULTS for path in sorted(folder.glob(pattern))]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+    own = [path for path in paths if not path.name.startswith(".")]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in own}
+
+
+def temporaries(folder: Path) -> list[Path]:
+    """Files that a process was writing when it was killed: no results, and never read."""
+    locks = (".lock", ".lock.json")
+    return [p for p in folder.rglob(".*") if p.is_file() and p.name not in locks]
 
 
 class Kill(NamedTuple):
@@ -206,59 +213,67 @@ class Kill(NamedTuple):
 
 def struck(
     case: Case, folder: Path, reference: Whole, rng: random.Random, most: int, share: float
-) -> tuple[list[Kill], list[str]]:
+) -> tuple[list[Kill], list[str], int]:
     """One run that is killed up to `most` times, and then goes on to its end.
 
     share: the longest that a process trains before it is killed, as a part of the whole run. Also
-    the names of the files that are not as they would be, or that should not be there.
+    what is not as it would be, and how many temporary files of killed processes stayed.
     """
     kills: list[Kill] = []
+    wrong: list[str] = []
     log = folder.with_suffix(".log")
     place: Place | None = None
-    hit = False
-    while True:
+    hit = True
+    while hit:
         said = log.read_text() if log.exists() else ""
-        last = len(kills) >= most
-        delay = None if last else rng.uniform(0, share * reference.seconds)
-        again, _ = lived(spec(*case), folder, rng.choice([0.0, 0.0, 0.05]), delay)
-        if hit:  # a process killed before it said where it goes on from did not resume
-            new = log.read_text()[len(said) :]
-            ours = place is not None and place.inside and place.line in new
-            kills[-1] = kills[-1]._replace(resumed=ours)
-        hit = again
-        if not hit:
-            break
-        place = stands(folder)
-        kills.append(Kill(case, place, False))
+        delay = rng.uniform(0, share * reference.seconds) if len(kills) < most else None
+        hit, _ = lived(spec(*case), folder, rng.choice([0.0, 0.0, 0.05]), delay)
+        now = stands(folder)
+        if place is not None and place.inside:
+            if place.line in log.read_text()[len(said) :]:
+                kills[-1] = kills[-1]._replace(resumed=True)
+            elif now != place:  # else it was killed before it came so far
+                wrong.append(f"what was done after {place.position} of {place.method} (lost)")
+        place = now
+        if hit:
+            kills.append(Kill(case, place, False))
     found = results(folder)
     names = sorted({*found, *reference.files})
-    wrong = [name for name in names if found.get(name) != reference.files.get(name)]
+    wrong += [name for name in names if found.get(name) != reference.files.get(name)]
     if (folder / "checkpoints").exists():
-        wrong.append("checkpoints")
-    return kills, wrong
+        wrong.append("checkpoints (not removed)")
+    return kills, wrong, len(temporaries(folder))
 
 
 def check(
     times: int, cases: Sequence[Case], seed: int, root: Path, share: float = 0.2
-) -> tuple[list[Kill], dict[str, list[str]]]:
-    """Exactly so many kills, shared out over the cases; and, by folder, what is wrong in it."""
+) -> tuple[list[Kill], dict[str, list[str]], int]:
+    """Exactly so many kills, shared out over the cases.
+
+    Also, by folder, what is wrong in it; and how many temporary files stayed in all folders.
+    """
     rng = random.Random(seed)
     references = {case: whole(case, root / f"whole-{case.stream}-{case.engine}") for case in cases}
     left = {case: times // len(cases) + (i < times % len(cases)) for i, case in enumerate(cases)}
     kills: list[Kill] = []
     wrong: dict[str, list[str]] = {}
+    temporary = 0
     while any(left.values()):
         case = rng.choice([case for case in cases if left[case]])
         folder = root / f"killed-{len(wrong)}-{case.stream}-{case.engine}"
-        new, wrong[folder.name] = struck(case, folder, references[case], rng, left[case], share)
+        found = struck(case, folder, references[case], rng, left[case], share)
+        new, wrong[folder.name], stayed = found
         kills += new
+        temporary += stayed
         left[case] -= len(new)
         if not wrong[folder.name]:
             shutil.rmtree(folder)
-    return kills, wrong
+    return kills, wrong, temporary
 
 
-def report(kills: Sequence[Kill], wrong: Mapping[str, list[str]], seconds: float) -> str:
+def report(
+    kills: Sequence[Kill], wrong: Mapping[str, list[str]], temporary: int, seconds: float
+) -> str:
     """The summary."""
     cases = Counter(f"{kill.case.stream} {kill.case.engine}" for kill in kills)
     methods = Counter(kill.place.method if kill.place else "" for kill in kills)
@@ -274,9 +289,10 @@ def report(kills: Sequence[Kill], wrong: Mapping[str, list[str]], seconds: float
         *(f"  {name:<32} {count:>4}" for name, count in sorted(tasks.items())),
         f"{len(inside)} left a checkpoint from the middle of a task; "
         f"{sum(kill.resumed for kill in inside)} of these were gone on from by the next process "
-        "(the others' next process was killed before it came so far)",
+        "(the next process of any other was killed before it came so far)",
         f"{len(wrong) - len(bad)} of {len(wrong)} runs equal byte for byte: {', '.join(RESULTS)}",
         *(f"  {name} differs in {', '.join(files)}" for name, files in bad.items()),
+        f"{temporary} temporary files of killed processes stayed in the run folders",
         f"dpmcl {version('dpmcl')}, torch {torch.__version__}, Python "
         f"{platform.python_version()}, {platform.system()} {platform.machine()}, CPU, one thread",
     ]
@@ -303,8 +319,8 @@ def main() -> int:
     root = arguments.out or Path(tempfile.mkdtemp(prefix="resume-check-"))
     root.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
-    kills, wrong = check(arguments.times, cases, arguments.seed, root)
-    print(report(kills, wrong, time.monotonic() - start))
+    kills, wrong, temporary = check(arguments.times, cases, arguments.seed, root)
+    print(report(kills, wrong, temporary, time.monotonic() - start))
     bad = any(wrong.values())
     if not bad and arguments.out is None:
         shutil.rmtree(root)

@@ -35,7 +35,7 @@ ENGINES = {"batched": Batched, "looped": Looped}
 def test_killed_at_twenty_moments_the_results_are_the_same_bytes(tmp_path):
     """Each method, two streams, each on one engine, with dropout and a memory that drops rows."""
     cases = [Case("digits", "batched"), Case("sine", "looped")]
-    kills, wrong = resume_check.check(20, cases, 0, tmp_path)
+    kills, wrong, _ = resume_check.check(20, cases, 0, tmp_path)
     assert len(kills) == 20
     assert [sum(kill.case == case for kill in kills) for case in cases] == [10, 10]
     assert wrong
