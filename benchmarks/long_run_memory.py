@@ -77,7 +77,8 @@ def slowdown(trace: Trace, updates: int) -> tuple[float, float]:
     """CPU milliseconds an update, with all that a task does, in the first and last SPAN tasks."""
     span = min(SPAN, len(trace.seconds) - 1)
     first, last = trace.seconds[: span + 1], trace.seconds[-span - 1 :]
-    return tuple(1000 * float(s[-1] - s[0]) / (span * updates) for s in (first, last))
+    per = 1000 / (span * updates)
+    return per * float(first[-1] - first[0]), per * float(last[-1] - last[0])
 
 
 def draw(traces: dict[str, Trace], path: Path) -> None:

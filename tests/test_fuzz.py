@@ -32,15 +32,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pytest
+import safetensors.torch
 import torch
 from pyarrow import parquet
 
 import dpmcl
-from dpmcl import plugins, presets
+from dpmcl import checkpoint, plugins, presets
 from dpmcl.api import Request
 from dpmcl.arrays import read_arrays
+from dpmcl.checkpoint import Checkpoints, Origin, Position, Snapshot
 from dpmcl.exceptions import DpmclError
+from dpmcl.gradients import Work
 from dpmcl.images import Decoding, labelled_images
+from dpmcl.memory import Memory
+from dpmcl.method import State
 from dpmcl.spec import Spec, override, read
 from dpmcl.stream import Stream
 
@@ -861,13 +866,95 @@ def shown(result: Any) -> None:
     result.plot()
 
 
+# ---- checkpoints ---------------------------------------------------------------------------------
+
+
+@cache
+def snapshot() -> Snapshot:
+    """A run of two replicas and two tasks, in the middle of the second."""
+    theta = {"prediction": {"weight": torch.arange(6.0).view(2, 3)}}
+    state = State(theta, {"prediction": {"weight": {"sum": torch.ones(2, 3)}}}, {})
+    held = Memory(torch.zeros(2, 4, dtype=torch.int64), torch.tensor([2, 2]), torch.tensor([3, 3]))
+    values = np.full((2, 3, 2), np.nan)
+    values[:, :2, 0] = 0.5
+    return Snapshot(Position(1, 0, 50), state, held, {"test": values}, Work(9, 99))
+
+
+@cache
+def checkpoint_files() -> Files:
+    """A run folder with two checkpoints of `er`."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        (folder / "spec.toml").write_text("")
+        keep = Checkpoints(folder, "er", lambda _: None)
+        for _ in range(2):
+            keep.save(snapshot(), Origin("er", (0, 1), "data", "batched", "cpu"))
+        return {
+            str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()
+        }
+
+
+def described(change: Callable[[dict[str, Any]], object]) -> bytes:
+    """A checkpoint whose sum fits, and whose description is not ours."""
+    content = max(d for d in checkpoint_files().values() if isinstance(d, bytes))
+    length = struct.unpack("<Q", content[:8])[0]
+    meta = json.loads(content[8 : 8 + length])["__metadata__"]
+    about = json.loads(meta["about"])
+    change(about)
+    text = json.dumps(about)
+    tensors = safetensors.torch.load(content)
+    return safetensors.torch.save(tensors, {"about": text, "sum": checkpoint._sum(text, tensors)})
+
+
+def checkpoint_cases(place: Path) -> Iterator[tuple[str, Files]]:
+    rng = random.Random(5)
+    whole = checkpoint_files()
+    first, last = sorted(name for name in whole if name.endswith(".safetensors"))
+    content = whole[last]
+    assert isinstance(content, bytes)
+    yield "whole", whole
+    for i in range(60):
+        yield f"flipped {i}", {**whole, last: flipped(content, rng)}
+        cut = content[: rng.randrange(len(content))]
+        yield f"cut {i}", {**whole, last: cut, first: cut[: i * 7]}
+    for i, data in enumerate((b"", b"\0" * 8, b"\xff" * 9, b"{}", content + b"more", content * 2)):
+        yield f"other {i}", {**whole, last: data, first: data}
+    for name, thing in {"folder": None, "pipe": FIFO}.items():
+        yield name, {**whole, last: thing}
+    odd: list[Any] = [None, "x", [], {}, -1, 1e300, 2**70, True, [1], [0, 0, -1], ["a", "b", "c"]]
+    for key in ("format", "origin", "position", "work", "diverged"):
+        for i, value in enumerate(odd):
+            data = described(lambda about, k=key, v=value: about.update({k: v}))
+            yield f"{key} {i}", {**whole, last: data}
+    for key in ("method", "seeds", "digest", "engine", "device", "torch", "more"):
+        for i, value in enumerate(odd):
+            data = described(lambda about, k=key, v=value: about["origin"].update({k: v}))
+            yield f"origin.{key} {i}", {**whole, last: data}
+    for i, value in enumerate(([9, 0, 0], [3, 0, 0], [2**62, 0, 0])):
+        data = described(lambda about, v=value: about.update(position=v))
+        yield f"beyond {i}", {**whole, last: data}
+
+
+def checkpoint_attempts(folder: Path) -> Iterator[Attempt]:
+    def loaded() -> None:
+        said: list[str] = []
+        keep = Checkpoints(folder, "er", said.append)
+        keep.origin()
+        found = keep.load(snapshot())
+        assert found is None or found.position.task <= 2
+        assert all("\n" not in line for line in said)
+
+    yield loaded
+
+
 # One entry adds a kind of file: `cases(place)` yields names and files, `attempts(folder)` loads
-# them. PLACE FOR CHECKPOINTS: "checkpoints": Loader(checkpoint_cases, checkpoint_attempts).
+# them.
 LOADERS = {
     "specs": Loader(spec_cases, spec_attempts),
     "archives": Loader(archive_cases, archive_attempts),
     "tables": Loader(table_cases, table_attempts),
     "runs": Loader(run_cases, run_attempts),
+    "checkpoints": Loader(checkpoint_cases, checkpoint_attempts),
 }
 
 

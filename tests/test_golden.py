@@ -216,20 +216,25 @@ def test_one_case_can_be_compared_and_not_written(script):
         script("--only", "a", "--write", a=one(), b=one(7.0))
 
 
-def test_the_command_runs_as_the_message_gives_it(tmp_path):
+def test_the_script_compares_real_runs_with_its_file(tmp_path, capsys):
+    file = tmp_path / "golden.json"
+    changed = Golden.read()
+    changed.cases["naive"]["theta"]["prediction"][1][2] += 1e-6
+    changed.write(file)
+    assert main(["--file", str(file), "--only", "er"]) == 0
+    assert main(["--file", str(file), "--only", "naive"]) == 1
+    assert "naive: theta[prediction][1][2] was" in capsys.readouterr().out
+
+
+def test_the_command_starts_as_the_message_gives_it(tmp_path):
     tests = tmp_path / "tests"
     tests.mkdir()
-    for name in ("golden.py", "conftest.py", "golden.json"):
+    for name in ("golden.py", "conftest.py"):
         shutil.copy(Path(__file__).with_name(name), tests / name)
-    changed = Golden.read(tests / "golden.json")
-    changed.cases["naive"]["theta"]["prediction"][1][2] += 1e-6
-    changed.write(tests / "golden.json")
-    status = [
-        subprocess.run(
-            [sys.executable, "tests/golden.py", "--only", name],
-            cwd=tmp_path, capture_output=True, text=True,
-        )
-        for name in ("naive", "er")
-    ]  # fmt: skip
-    assert [run.returncode for run in status] == [1, 0], status
-    assert "naive: theta[prediction][1][2] was" in status[0].stdout
+    wrong = ["--write", "REASON", "--only", "er"]  # refused before it takes time
+    run = subprocess.run(
+        [sys.executable, "tests/golden.py", *wrong], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (run.returncode, run.stdout) == (2, "")
+    assert "leave out --only" in run.stderr
+    assert [path.name for path in tests.glob("*.json")] == []

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+import pydantic
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -33,6 +34,7 @@ KEPT = 2
 """Checkpoints of a method that stay on disk."""
 
 _FORMAT = 1
+_Whole = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
 
 
 class Position(NamedTuple):
@@ -74,12 +76,19 @@ class Origin:
     digest: str
     engine: str
     device: str
-    torch: str = torch.__version__
+    torch: str = str(torch.__version__)
 
-    @classmethod
-    def parse(cls, table: Mapping[str, Any]) -> Self:
-        """From its JSON form."""
-        return cls(**{**table, "seeds": tuple(table["seeds"])})
+
+class _About(pydantic.BaseModel):
+    """The description in a checkpoint, checked when it is read: it may be anybody's."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    format: Literal[1]
+    origin: Origin
+    position: tuple[_Whole, _Whole, _Whole]
+    work: dict[Literal["gradient_evaluations", "rows_backpropagated"], _Whole]
+    diverged: dict[_Whole, tuple[_Whole, _Whole, _Whole]]
 
 
 class Checkpoints:
@@ -90,6 +99,7 @@ class Checkpoints:
 
     def __init__(self, root: Path, method: str, say: Callable[[str], None]) -> None:
         self._root, self._say = root, say
+        self._told: set[Path] = set()
         self._folder = root / "checkpoints" / method.replace(":", ".")
 
     def save(self, snapshot: Snapshot, origin: Origin) -> None:
@@ -107,7 +117,7 @@ class Checkpoints:
             "diverged": {str(r): list(d) for r, d in snapshot.diverged.items()},
         }
         text = json.dumps(about, sort_keys=True)
-        number = max((_number(path) for path in self._files()), default=0) + 1
+        number = max(map(_number, self._folder.glob("*.safetensors")), default=0) + 1
         with atomic(self._folder / f"{number:08d}.safetensors") as temporary:
             save_file(tensors, temporary, {"about": text, "sum": _sum(text, tensors)})
         for path in self._files()[:-KEPT]:
@@ -118,9 +128,10 @@ class Checkpoints:
         for path in reversed(self._files()):
             found = _read(path)
             if not isinstance(found, str):
-                return Origin.parse(found[0]["origin"])
-            self._say(f"{path} is damaged ({found}); the checkpoint before it is used, if any.")
-            path.unlink(missing_ok=True)
+                return found[0].origin
+            if path not in self._told:
+                self._told.add(path)
+                self._say(f"{path} is damaged ({found}); the checkpoint before it is used, if any.")
         return None
 
     def load(self, like: Snapshot) -> Snapshot | None:
@@ -145,8 +156,8 @@ class Checkpoints:
             self._folder.parent.rmdir()
 
     def _files(self) -> list[Path]:
-        """Oldest first."""
-        found = [p for p in self._folder.glob("*.safetensors") if _number(p) > 0]
+        """Oldest first. A pipe or a folder of such a name is none."""
+        found = [p for p in self._folder.glob("*.safetensors") if _number(p) > 0 and p.is_file()]
         return sorted(found, key=_number)
 
 
@@ -176,7 +187,7 @@ def _tensors(snapshot: Snapshot) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in out.items()}
 
 
-def _snapshot(about: Mapping[str, Any], tensors: Mapping[str, Tensor], like: Snapshot) -> Snapshot:
+def _snapshot(about: _About, tensors: Mapping[str, Tensor], like: Snapshot) -> Snapshot:
     def tree(name: str, form: Any) -> Any:
         old = leaves(form)
         if f"{name}.{len(old)}" in tensors:
@@ -187,24 +198,27 @@ def _snapshot(about: Mapping[str, Any], tensors: Mapping[str, Tensor], like: Sna
                 raise ValueError(f"a leaf of {name} has the shape {tuple(b.shape)}")
         return rebuilt(form, [b.to(a.device) for a, b in zip(old, new, strict=True)])
 
-    values = {}
+    values: dict[str, np.ndarray] = {}
     for split, empty in like.values.items():
         flat = np.full_like(empty, np.nan).reshape(len(empty), -1)
         flat[:, tensors[f"errors.{split}.place"].numpy()] = tensors[
             f"errors.{split}.values"
         ].numpy()
         values[split] = flat.reshape(empty.shape)
+    replicas, _, tasks = next(iter(values.values())).shape
+    if about.position[0] > tasks or any(r >= replicas for r in about.diverged):
+        raise ValueError("it is of a longer run, or one of more replicas")
     return Snapshot(
-        Position(*about["position"]),
+        Position(*about.position),
         State(*tree("state", tuple(like.state))),
         Memory(*tree("held", tuple(like.held))),
         values,
-        Work(**about["work"]),
-        {int(r): Divergence(*d) for r, d in about["diverged"].items()},
+        Work(**about.work),
+        {r: Divergence(*d) for r, d in about.diverged.items()},
     )
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]] | str:
+def _read(path: Path) -> tuple[_About, dict[str, Tensor]] | str:
     """A checkpoint's description and tensors, or why it cannot be used."""
     try:
         with safe_open(path, "pt") as file:
@@ -212,9 +226,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]] | str:
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         if meta["sum"] != _sum(meta["about"], tensors):
             return "its checksum does not fit"
-        about = json.loads(meta["about"])
-        Origin.parse(about["origin"])
-        return (about, tensors) if about["format"] == _FORMAT else "of another version"
+        return _About.model_validate_json(meta["about"]), tensors
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         return " ".join(str(error).split())[:120] or type(error).__name__
 
