@@ -4,6 +4,7 @@ import os
 import tempfile
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 from torch import nn
@@ -15,6 +16,11 @@ from dpmcl.model import Model
 from dpmcl.runner import Outcome, train
 from dpmcl.splits import split
 from dpmcl.stream import Stream
+
+# In CI the same examples each time: a change is judged by itself, and not by luck.
+hypothesis.settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    hypothesis.settings.load_profile("ci")
 
 torch.set_num_threads(1)  # the problems are tiny, and the tests run in two processes
 
