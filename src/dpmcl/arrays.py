@@ -18,7 +18,7 @@ from typing import IO, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmcl.exceptions import DataError
+from dpmcl.exceptions import DataError, reason
 from dpmcl.labelled import Labelled, from_arrays
 from dpmcl.model import Kind
 from dpmcl.sources import at_home
@@ -116,7 +116,7 @@ def empty_pool(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     except (OSError, OverflowError, ValueError) as error:
         raise DataError(
             f"Data of {_gib(size)} need memory or a temporary file, and neither has room "
-            f"({_reason(error)}); set TMPDIR to a folder that has."
+            f"({reason(error)}); set TMPDIR to a folder that has."
         ) from None
 
 
@@ -205,7 +205,7 @@ def _header(head: bytes, size: int, where: str) -> _Header:
         shape, fortran, dtype = versions[version](file)
     except Exception as error:  # NumPy evaluates the header as a literal, which can raise anything
         raise DataError(
-            f"{where} must be an array in NumPy's format, and is not ({_reason(error)}); save it "
+            f"{where} must be an array in NumPy's format, and is not ({reason(error)}); save it "
             "again with np.save or np.savez."
         ) from None
     if dtype.hasobject:
@@ -331,12 +331,8 @@ def _whole(where: str) -> Iterator[None]:
         raise
     except (*_BROKEN, MemoryError, OverflowError) as error:
         raise DataError(
-            f"{where} cannot be read ({_reason(error)}); save or fetch it again."
+            f"{where} cannot be read ({reason(error)}); save or fetch it again."
         ) from None
-
-
-def _reason(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
 
 
 def _gib(size: int) -> str:

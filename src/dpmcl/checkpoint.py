@@ -174,17 +174,17 @@ def _number(path: Path) -> int:
 def _tensors(snapshot: Snapshot) -> dict[str, Tensor]:
     trees = {"state": tuple(snapshot.state), "held": tuple(snapshot.held)}
     out = {
-        f"{name}.{i}": leaf.detach().cpu().contiguous()
+        f"{name}.{i}": leaf.detach().cpu()
         for name, tree in trees.items()
         for i, leaf in enumerate(leaves(tree))
     }
     for split, values in snapshot.values.items():
         place = np.flatnonzero(~np.isnan(values).all(0))
         out[f"errors.{split}.place"] = torch.from_numpy(place)
-        kept = np.ascontiguousarray(values.reshape(len(values), -1)[:, place])
-        out[f"errors.{split}.values"] = torch.from_numpy(kept)
-    # Leaves may share memory (a start state), which the format does not take.
-    return {name: tensor.clone() for name, tensor in out.items()}
+        out[f"errors.{split}.values"] = torch.from_numpy(values.reshape(len(values), -1)[:, place])
+    # Leaves may be views, or share memory (a start state), neither of which the format takes.
+    whole = torch.contiguous_format
+    return {name: tensor.clone(memory_format=whole) for name, tensor in out.items()}
 
 
 def _snapshot(about: _About, tensors: Mapping[str, Tensor], like: Snapshot) -> Snapshot:

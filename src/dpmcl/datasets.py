@@ -141,7 +141,7 @@ def _of_items(
             item = dataset[i]
         except Exception as error:  # a user's code, which may raise anything
             raise DataError(
-                f"{_start(what)} cannot be read ({_reason(error)}); correct or drop it."
+                f"{_start(what)} cannot be read ({reason_of(error)}); correct or drop it."
             ) from None
         inputs, label, own = _fields(item, what, x, y, task)
         pool.put(i, _values(inputs, what)[None])
@@ -203,7 +203,7 @@ def _values(inputs: Any, what: str) -> NDArray[Any]:
         array = _array(inputs)
     except Exception as error:
         raise DataError(
-            f"{_start(what)} must have numbers of one shape as inputs ({_reason(error)}); "
+            f"{_start(what)} must have numbers of one shape as inputs ({reason_of(error)}); "
             "convert them."
         ) from None
     if array.dtype.kind not in "biufc":
@@ -234,7 +234,9 @@ def _pixels(image: Any, what: str) -> NDArray[np.uint8]:
     try:
         plain = np.asarray(image.convert("L" if image.mode in ("1", "L") else "RGB"))
     except Exception as error:  # Pillow raises whatever a damaged file makes its readers stumble on
-        raise DataError(f"{_start(what)} cannot be decoded ({_reason(error)}); drop it.") from None
+        raise DataError(
+            f"{_start(what)} cannot be decoded ({reason_of(error)}); drop it."
+        ) from None
     return plain[None] if plain.ndim == 2 else plain.transpose(2, 0, 1)
 
 
@@ -244,7 +246,7 @@ def _label(value: Any, what: str, role: str) -> Any:
         try:
             array = _array(value)
         except Exception as error:
-            raise DataError(f"{_start(what)} has no usable {role} ({_reason(error)}).") from None
+            raise DataError(f"{_start(what)} has no usable {role} ({reason_of(error)}).") from None
         value = array.item() if array.size == 1 else array
     several = isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.ndim == 1
     if several and role == "label":
@@ -338,7 +340,7 @@ class _Columns:
         except Exception as error:  # files of any origin, read by another library
             raise DataError(
                 f"Rows {start} and following of '{self.title}' cannot be read "
-                f"({_reason(error)}); write or fetch them again."
+                f"({reason_of(error)}); write or fetch them again."
             ) from None
         return table
 
@@ -502,7 +504,7 @@ def _images(columns: _Columns, column: str) -> NDArray[Any]:
                 decoded = _decoded(image, columns.feature(column).mode)
             except Exception as error:  # as in _pixels
                 raise DataError(
-                    f"{_start(what)} cannot be decoded ({_reason(error)}); correct or drop it."
+                    f"{_start(what)} cannot be decoded ({reason_of(error)}); correct or drop it."
                 ) from None
             pool.put(i, _pixels(decoded, what)[None])
     assert pool.array is not None
@@ -533,6 +535,7 @@ def _start(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
+    """The type and the first words of another library's error, in one line."""
     text = " ".join(str(error).split())[:200].rstrip(".")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -43,6 +43,15 @@ class Stopped(DpmclError):
     """A run was asked to stop; what it had done is kept, and it can go on."""
 
 
+def reason(error: BaseException, most: int = 200) -> str:
+    """Why another library failed, in one line of so many characters at most.
+
+    >>> reason(ValueError("no   digits in it."))
+    'no digits in it'
+    """
+    return " ".join(str(error).split())[:most].rstrip(".") or type(error).__name__
+
+
 def unknown(kind: str, name: str, known: Iterable[str], hint: str) -> SpecError:
     """The error for a name that nobody has: says what came, what is close to it, where to look.
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpmcl.exceptions import DataError, SpecError, unknown
+from dpmcl.exceptions import DataError, SpecError, reason, unknown
 from dpmcl.labelled import Labelled
 from dpmcl.labels import Labels, number_labels
 from dpmcl.model import Kind
@@ -170,8 +170,7 @@ def _of_file(path: Path, where: str, choose: _Choose) -> Any:
 
 
 def _unreadable(where: str, error: Exception) -> DataError:
-    reason = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
-    return DataError(f"{where} cannot be read ({reason}); correct it, or write it again.")
+    return DataError(f"{where} cannot be read ({reason(error)}); correct it, or write it again.")
 
 
 def _of_parquet(path: Path, where: str, choose: _Choose) -> Any:

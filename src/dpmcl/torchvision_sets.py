@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpmcl import exceptions
 from dpmcl.exceptions import DataError, SpecError
 from dpmcl.images import data_folder
 from dpmcl.labelled import Labelled
@@ -159,7 +160,7 @@ def fetching(state: str, way_out: str) -> Iterator[None]:
 
 def reason(error: Exception) -> str:
     """An error of another library, in one short line."""
-    return " ".join(str(error).split())[:160].rstrip(".") or type(error).__name__
+    return exceptions.reason(error, 160)
 
 
 def check_sum(path: Path, md5: str) -> None:

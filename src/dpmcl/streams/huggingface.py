@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from dpmcl.datasets import read_dataset
+from dpmcl.datasets import read_dataset, reason_of
 from dpmcl.exceptions import DataError, SpecError
 from dpmcl.labelled import Labelled
 from dpmcl.scenario import check_task_column
@@ -109,11 +109,8 @@ def _not_saved(folder: Path) -> DataError:
 
 
 def _unreadable(folder: Path, error: Exception) -> DataError:
-    reason = " ".join(str(error).split())[:200].rstrip(".")
-    kind = type(error).__name__
     return DataError(
-        f"{folder} cannot be loaded ({f'{kind}: {reason}' if reason else kind}); save it again "
-        "with dataset.save_to_disk."
+        f"{folder} cannot be loaded ({reason_of(error)}); save it again with dataset.save_to_disk."
     )
 
 
