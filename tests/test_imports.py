@@ -13,6 +13,7 @@ ROOT = Path(dpmcl.__file__).parent
 FLOORS = [
     ["__main__"],
     ["cli"],
+    ["bench"],
     ["api"],
     ["study"],
     ["spec", "results", "environment", "presets"],
@@ -47,11 +48,13 @@ FLOORS = [
         "atomic",
         "sources",
         "fingerprint",
+        "convolution",
+        "precision",
     ],
     ["exceptions"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-MAY_CALL_NEIGHBOURS = {"engine", "results", "metrics"}
+MAY_CALL_NEIGHBOURS = {"bench", "engine", "results", "metrics"}
 
 
 def imports(path: Path) -> set[str]:

@@ -3,8 +3,9 @@
 Any `torch.nn.Module`s, used as pure functions of their parameters. `theta` is a dict of parts,
 {"representation": theta_1, "prediction": theta_2}, each a dict of tensors by parameter name.
 
-At the door (`Model.build`) a module is copied, its dropout replaced by a keyed one, and checked:
-it may not draw from the global generator, nor keep running statistics that a forward pass changes.
+At the door (`Model.build`) a module is copied, its dropout replaced by a keyed one, for a GPU its
+convolutions by those of `dpmcl.convolution`, and checked: it may not draw from the global
+generator, nor keep running statistics that a forward pass changes.
 """
 
 import copy
@@ -20,8 +21,10 @@ from torch.nn import functional
 
 from dpmcl import keys
 from dpmcl.batch import Batch, weighted_mean
+from dpmcl.convolution import Convolutions, preferred, with_patches
 from dpmcl.exceptions import ModelError
 from dpmcl.gradients import count_rows
+from dpmcl.precision import Precision, products
 from dpmcl.tree import stack
 
 Gate = Literal["features", "outputs"]
@@ -85,6 +88,7 @@ class Model:
     """h, g and the cost, as pure functions for one replica.
 
     kind: "classification" (cross entropy on logits) or "regression" (mean squared error).
+    convolutions, precision: how h and g are computed (`dpmcl.convolution`, `dpmcl.precision`).
     """
 
     network: Network
@@ -93,6 +97,8 @@ class Model:
     dtype: torch.dtype
     device: torch.device
     gate: Gate | None = None
+    convolutions: Convolutions = "native"
+    precision: Precision | None = None
 
     @classmethod
     def build(
@@ -103,22 +109,37 @@ class Model:
         outputs: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | None = None,
+        *,
+        convolutions: Convolutions | None = None,
+        precision: Precision | None = None,
     ) -> "Model":
         """A checked model.
 
         network: makes (representation, prediction) with new initial weights at each call.
         example: inputs (n, ...) as the stream delivers them. outputs: width of g's output.
+        convolutions: "patches" replaces plain nn.Conv2d layers by equal ones whose weight gradient
+        is a product of matrices, "native" keeps them; None is "patches" on a GPU and "native" on a
+        CPU. precision: of products in h and g.
         Raises ModelError for a module that cannot be used, with the way out.
         """
         device = device or example.device
+        convolutions = convolutions or preferred(device)
         with forked(0):
             modules = _modules(network)
         lanes = iter(range(1 << 20))
         parts = {
-            name: _part(copy.deepcopy(module).to(device=device, dtype=dtype), lanes)
+            name: _part(copy.deepcopy(module).to(device=device, dtype=dtype), lanes, convolutions)
             for name, module in zip(PARTS, modules, strict=True)
         }
-        model = cls(network, kind, parts, dtype, device)
+        model = cls(
+            network,
+            kind,
+            parts,
+            dtype,
+            device,
+            convolutions=convolutions,
+            precision=precision,
+        )
         _check(model, example.to(device=device, dtype=dtype), outputs)
         return model
 
@@ -147,26 +168,32 @@ class Model:
         lanes = iter(range(1 << 20, 1 << 21))
         with forked(0):
             module = _gate_module(self.network, gate)
-        part = _part(copy.deepcopy(module).to(device=self.device, dtype=self.dtype), lanes)
+        module = copy.deepcopy(module).to(device=self.device, dtype=self.dtype)
+        part = _part(module, lanes, self.convolutions)
         return replace(self, parts={**self.parts, "gate": part}, gate=gate)
 
     def features(self, theta_1: Parameters, x: Tensor, key: Tensor | None = None) -> Tensor:
         """h(x; theta_1): features (n, ...). key None: evaluation, without dropout."""
-        return self.parts["representation"].apply(theta_1, x, key)
+        return self._apply("representation", theta_1, x, key)
 
     def outputs(self, theta_2: Parameters, features: Tensor, key: Tensor | None = None) -> Tensor:
         """g(features; theta_2): logits (n, classes), or values (n, outputs)."""
-        return self.parts["prediction"].apply(theta_2, features, key)
+        return self._apply("prediction", theta_2, features, key)
 
     def predict(self, theta: Theta, x: Tensor, key: Tensor | None = None) -> Tensor:
         """g(h(x; theta_1); theta_2); gated, if the model has a gate."""
         features = self.features(theta["representation"], x, key)
         if self.gate is None:
             return self.outputs(theta["prediction"], features, key)
-        gate = self.parts["gate"].apply(theta["gate"], x, key)
+        gate = self._apply("gate", theta["gate"], x, key)
         if self.gate == "features":
             return self.outputs(theta["prediction"], features * torch.sigmoid(gate), key)
         return self.outputs(theta["prediction"], features, key) * gate
+
+    def _apply(self, part: str, parameters: Parameters, x: Tensor, key: Tensor | None) -> Tensor:
+        with products(self.precision, self.device):
+            out = self.parts[part].apply(parameters, x, key)
+        return out.to(self.dtype) if out.dtype == torch.bfloat16 else out
 
     def cost(self, theta: Theta, batch: Batch, key: Tensor | None = None) -> Tensor:
         """J: the weighted mean of the losses of a batch, 0 for a batch without rows; a scalar.
@@ -237,8 +264,10 @@ def _gate_module(network: Network, gate: Gate) -> nn.Module:
     return modules[0] if gate == "features" else nn.Sequential(*modules)
 
 
-def _part(module: nn.Module, lanes: Iterator[int]) -> Part:
+def _part(module: nn.Module, lanes: Iterator[int], convolutions: Convolutions) -> Part:
     training = _with_keyed_dropout(module, lanes).train()
+    if convolutions == "patches":
+        training = with_patches(training)
     for name, layer in training.named_modules():
         if getattr(layer, "track_running_stats", False):
             raise ModelError(

@@ -27,6 +27,7 @@ from dpmcl.evaluation import Evaluation
 from dpmcl.exceptions import SpecError, unknown
 from dpmcl.method import Method
 from dpmcl.network import NetworkSettings
+from dpmcl.precision import Precision
 from dpmcl.settings import NonNegative, Positive, Settings
 from dpmcl.sources import is_data, stream_for
 from dpmcl.stream_settings import StreamSettings
@@ -36,9 +37,11 @@ _TOP = (
     "replicas",
     "seed",
     "dtype",
+    "precision",
     "engine",
     "device",
     "threads",
+    "workers",
     "on_divergence",
     "split_seed",
     "weights_seed",
@@ -56,8 +59,10 @@ class Spec(Settings):
     """A checked spec; complete when written out (`to_table`).
 
     replicas: seeded runs of each method; their seeds are seed, seed + 1, ... dtype: of parameters
-    and inputs. engine, device, threads (PyTorch's, on a CPU: small networks run fastest on one):
-    how it is computed; recorded, and not part of what a folder's runs must share.
+    and inputs. precision: of products, where less than float32's is wanted (`dpmcl.precision`).
+    engine, device, threads (PyTorch's, on a CPU: small networks run fastest on one), workers
+    (processes that share the replicas on a CPU, None for one a core, 1 for none): how it is
+    computed; not part of what a folder's runs must share.
     on_divergence: whether a replica whose numbers stop being finite is frozen, or ends the run.
     split_seed, weights_seed: seeds of the split and of the initial weights that all replicas share;
     None for each replica's own. (The order of tasks has its own, stream.order_seed.) stream,
@@ -67,9 +72,11 @@ class Spec(Settings):
     replicas: Positive = 10
     seed: NonNegative = 0
     dtype: Literal["float32", "float64"] = "float32"
+    precision: Precision | None = None
     engine: EngineName = "auto"
     device: DeviceName = "auto"
     threads: Positive = 1
+    workers: Positive | None = None
     on_divergence: Literal["freeze", "stop"] = "freeze"
     split_seed: NonNegative | None = None
     weights_seed: NonNegative | None = None
@@ -85,6 +92,11 @@ class Spec(Settings):
         super().__post_init__()
         if self.seed + self.replicas > 2**63:
             raise SpecError(f"Seeds must stay below 2^63, got {self.replicas} from {self.seed}.")
+        if self.precision and self.dtype != "float32":
+            raise SpecError(
+                f"precision = '{self.precision}' needs dtype = 'float32', got '{self.dtype}'; "
+                "leave out one of the two."
+            )
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from dpmcl.gradients import Work
 from dpmcl.keeper import Keeper, Keeping
 from dpmcl.lock import locked
 from dpmcl.model import Model, Theta, forked
+from dpmcl.precision import arithmetic
 from dpmcl.results import figures, store, table
 from dpmcl.results.record import Record, merge
 from dpmcl.results.store import StreamInfo
@@ -38,7 +39,16 @@ Watch = Callable[[str, int, int], None]
 Say = Callable[[str], None]
 """say(line): what a user should know while it runs: resumed, diverged, damaged files."""
 
-_FREE = ("replicas", "seed", "device", "engine", "threads", "on_divergence", "methods")
+_FREE = (
+    "replicas",
+    "seed",
+    "device",
+    "engine",
+    "threads",
+    "workers",
+    "on_divergence",
+    "methods",
+)
 """What runs in one folder may differ in."""
 
 
@@ -152,7 +162,8 @@ def _run(
                 continue
             origin = Origin(name, seeds, info.digest, stage.engine.name, device.type)
             keeper = _Keeper(keeping, kept[name], origin, say)
-            record, theta[name] = _train(name, stage, spec, watch, say, keeper)
+            with arithmetic(spec.precision):
+                record, theta[name] = _train(name, stage, spec, watch, say, keeper)
             records[name] = merge(records[name], record) if name in records else record
             if folder is not None:
                 refuse_removed(folder)
@@ -247,9 +258,16 @@ def _stage(spec: Spec, seeds: tuple[int, ...], device: torch.device) -> _Stage:
     shape, outputs = stream.x.shape[1:], stream.outputs
     example = stream.example(dtype)
     model = Model.build(
-        lambda: spec.network.build(shape, outputs), stream.kind, example, outputs, dtype, device
+        lambda: spec.network.build(shape, outputs),
+        stream.kind,
+        example,
+        outputs,
+        dtype,
+        device,
+        precision=spec.precision,
     )
-    return _Stage(seeds, stream, splits, model, choose(spec.engine, model, example, len(seeds)))
+    engine = choose(spec.engine, model, example, len(seeds), spec.workers)
+    return _Stage(seeds, stream, splits, model, engine)
 
 
 def _train(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dpmcl.engine.same import same
 from dpmcl.exceptions import ModelError
 from dpmcl.method import State, Update
 from dpmcl.sampling import Chunk
@@ -24,12 +25,21 @@ class Cell:
     """The buffers of one update, of all replicas, and the update on them.
 
     state, chunk: their shapes fix the buffers'; a later chunk may have fewer steps, not more.
+    pool: where the graph's own memory comes from (torch.cuda.graph_pool_handle), None for a new
+    place. Cells may share one: between two replays nothing in it is of use.
     Nothing that comes in is changed, and nothing that goes out shares memory with the buffers.
     """
 
     def __init__(
-        self, update: Update, state: State, chunk: Chunk, stream: Stream, dtype: torch.dtype
+        self,
+        update: Update,
+        state: State,
+        chunk: Chunk,
+        stream: Stream,
+        dtype: torch.dtype,
+        pool: Any = None,
     ) -> None:
+        self._pool = pool
         self.update, self.stream, self.dtype = update, stream, dtype
         self._state: State = tree_map(torch.Tensor.clone, state)
         self._chunk = Chunk(*tree_map(torch.Tensor.clone, tuple(chunk)))
@@ -40,9 +50,10 @@ class Cell:
         self, update: Update, state: State, chunk: Chunk, stream: Stream, dtype: torch.dtype
     ) -> bool:
         """Whether `run` will do for these: same update, stream and shapes, no more steps."""
-        same = self.update is update and self.stream is stream and self.dtype == dtype
         return (
-            same
+            self.stream is stream
+            and self.dtype == dtype
+            and same(self.update, update)
             and _shapes(self._state) == _shapes(state)
             and _shapes(_first(self._chunk, 1)) == _shapes(_first(chunk, 1))
             and chunk.steps <= self._chunk.steps
@@ -109,7 +120,7 @@ class Cell:
         current.wait_stream(side)
         graph, reason = torch.cuda.CUDAGraph(), None
         try:
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, pool=self._pool):
                 try:
                     self.step()
                 except RuntimeError as error:

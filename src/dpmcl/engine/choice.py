@@ -6,7 +6,9 @@ from typing import Literal
 
 import torch
 
+from dpmcl.engine.batched import Batched
 from dpmcl.engine.contract import Engine
+from dpmcl.engine.crew import Crew, available
 from dpmcl.engine.grouped import Grouped
 from dpmcl.engine.looped import Looped
 from dpmcl.exceptions import ModelError, SpecError
@@ -15,24 +17,43 @@ from dpmcl.model import Model, has_convolution, initial
 EngineName = Literal["auto", "batched", "looped"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 
+GROUP = 5
+"""Replicas that are batched at once on a CPU: few enough for its caches, and for every core."""
 
-def choose(name: EngineName, model: Model, example: torch.Tensor, replicas: int) -> Engine:
+
+def choose(
+    name: EngineName,
+    model: Model,
+    example: torch.Tensor,
+    replicas: int,
+    workers: int | None = None,
+) -> Engine:
     """The engine of a run.
 
     `auto` is a function of the network, the device and the number of replicas: looped for one
     replica, for networks that cannot be mapped, and for convolutions on a CPU (mapped, they
-    become grouped convolutions, which are slower there); batched otherwise.
+    become grouped convolutions, which are slower there); batched otherwise. workers: processes
+    that share the replicas on a CPU, None for one a core; they change no result.
     Raises ModelError when `batched` is asked for a network that cannot be mapped.
     """
+    on_cpu = model.device.type == "cpu"
+    many = workers or max(1, available() // torch.get_num_threads())
     if name == "looped":
-        return Looped()
+        return _looped(many) if on_cpu else Looped()
     reason = _unmappable(model, example)
-    if name == "batched":
-        if reason:
-            raise ModelError(f"This network cannot be batched ({reason}); use engine = 'looped'.")
+    if name == "batched" and reason:
+        raise ModelError(f"This network cannot be batched ({reason}); use engine = 'looped'.")
+    slow = on_cpu and has_convolution(model)
+    if name == "auto" and (replicas == 1 or slow or reason):
+        return _looped(many) if on_cpu else Looped()
+    if not on_cpu:
         return Grouped()
-    slow = model.device.type == "cpu" and has_convolution(model)
-    return Looped() if replicas == 1 or slow or reason else Grouped()
+    size = max(2, min(GROUP, replicas // 2))
+    return Grouped(Batched(), size=size, crew=Crew(Batched, many))
+
+
+def _looped(workers: int) -> Engine:
+    return Grouped(Looped(), size=1, crew=Crew(Looped, workers))
 
 
 def device_of(name: DeviceName) -> torch.device:

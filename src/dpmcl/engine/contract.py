@@ -1,7 +1,7 @@
 """What an engine does, whichever form it has."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -13,7 +13,10 @@ from dpmcl.stream import Stream
 class Engine(Protocol):
     """Runs functions of one replica over R replicas; trees have a leading replica dimension."""
 
-    name: ClassVar[str]
+    @property
+    def name(self) -> str:
+        """The form: "batched" or "looped"."""
+        ...
 
     def advance(
         self, update: Update, state: State, chunk: Chunk, stream: Stream, dtype: torch.dtype

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from dpmcl.engine.stepper import Stepper
 from dpmcl.method import State, Update
 from dpmcl.sampling import Chunk
 from dpmcl.stream import Stream
@@ -12,27 +13,35 @@ from dpmcl.tree import at, leaves, stack
 
 
 class Looped:
-    """One replica after another: no mapping, so any module will do."""
+    """One replica after another: no mapping, so any module will do.
+
+    stepper: how updates are run.
+    """
 
     name: ClassVar[str] = "looped"
+
+    def __init__(self, stepper: Stepper | None = None) -> None:
+        self._stepper = stepper or Stepper()
 
     def advance(
         self, update: Update, state: State, chunk: Chunk, stream: Stream, dtype: torch.dtype
     ) -> State:
-        replicas = chunk.key.shape[0]
         done = []
-        for replica in range(replicas):
-            one: State = at(state, replica)
-            for step in range(chunk.steps):
-                batches = chunk.batches(stream, dtype, step, replica)
-                one = update(one, batches, chunk.key[replica, step])
-            done.append(one)
+        for replica in range(chunk.key.shape[0]):
+            feed = (
+                (chunk.batches(stream, dtype, step, replica), chunk.key[replica, step])
+                for step in range(chunk.steps)
+            )
+            done.append(self._stepper.run(update, at(state, replica), feed))
         stacked: State = stack(done)
         return stacked
 
     def map(self, function: Callable[..., Any], *trees: Any) -> Any:
         replicas = leaves(trees)[0].shape[0]
         return stack([function(*at(trees, replica)) for replica in range(replicas)])
+
+    def release(self) -> None:
+        """Nothing is captured here."""
 
     def at_once(self, replicas: int) -> int:
         return 1

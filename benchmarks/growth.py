@@ -1,0 +1,197 @@
+"""How an update's cost grows with tasks, and a run's memory with replicas.
+
+    python benchmarks/growth.py [tasks|replicas] [--device cpu] [--out FOLDER]
+
+tasks: er and dpmcl on 1,000 one-class tasks of 50 rows, a dense network of 32 hidden units, five
+replicas; CPU milliseconds an update (drawing, training, D_P) at ten to a thousand tasks seen, where
+D_P holds 1,000 rows at most or all rows there are.
+replicas: er and dpmcl on three SINE tasks of the paper's size for 1 to 200 replicas, each in a
+process of its own; the peak of its memory (on a GPU the device's) less that of a process that only
+built the stream's rows for one replica. Prints tables, draws two figures.
+"""
+
+import argparse
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import psutil
+import torch
+
+from dpmcl import plugins
+from dpmcl.engine import Batched, Grouped
+from dpmcl.engine.choice import GROUP
+from dpmcl.engine.stepper import Stepper
+from dpmcl.evaluation import Evaluation
+from dpmcl.model import Model
+from dpmcl.results.figures import save
+from dpmcl.runner import train
+from dpmcl.splits import split
+from dpmcl.stream import Stream
+
+METHODS = ("er", "dpmcl")
+STYLES = {"er": ("#0072B2", "-"), "dpmcl": ("#D55E00", "--")}
+MARKS = (10, 30, 100, 300, 1000)
+CAPACITIES = (1000, 30_000)
+REPLICAS = (1, 2, 5, 10, 25, 50, 100, 200)
+MIB = 1 << 20
+
+
+class Case(NamedTuple):
+    """One run: what is asked of a process of its own."""
+
+    method: str
+    tasks: int
+    memory: int
+    replicas: int
+    device: str
+
+
+def by_tasks(case: Case) -> list[float]:
+    """Seconds of CPU time at the end of each task's updates."""
+    rows = 50 * case.tasks
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(rows) % case.tasks
+    centre = torch.randn(case.tasks, 16, generator=generator)
+    x = centre[y] + 0.3 * torch.randn(rows, 16, generator=generator)
+    stream = Stream.from_arrays(x, y).to(torch.device(case.device))
+    updates, seconds = 10, []
+
+    def progress(done: int, total: int) -> None:
+        seconds.append(time.process_time())
+
+    run(case, stream, "mlp", 32, updates, progress)
+    return seconds
+
+
+def by_replicas(case: Case) -> float:
+    """The peak of a process's memory, in MiB."""
+    settings = plugins.find("stream", "sine")(tasks=max(case.tasks, 1))
+    stream = settings.build(range(case.replicas)).to(torch.device(case.device))
+    if case.tasks:
+        run(case, stream, settings.network, 100, 60, None)
+    if case.device == "cuda":
+        return torch.cuda.max_memory_allocated() / MIB
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text("utf-8").split("\n") if "VmHWM" in line)
+        return int(line.split()[1]) / 1024
+    return psutil.Process().memory_info().rss / MIB
+
+
+def run(case: Case, stream: Stream, network: str, hidden: int, updates: int, progress) -> None:
+    torch.set_num_threads(1)
+    settings = plugins.find("network", network)(hidden=hidden)
+    shape, example = tuple(stream.x.shape[1:]), stream.example(torch.float32)
+    model = Model.build(
+        lambda: settings.build(shape, stream.outputs), stream.kind, example, stream.outputs
+    )
+    method = plugins.find("method", case.method)(
+        updates=updates, memory=case.memory, batch=32, lr=1e-3
+    )
+    seeds = tuple(range(case.replicas))
+    splits = split(stream, seeds, (0.6, 0.2, 0.2))
+    # Traced from the first update on, so that those of all tasks are the same.
+    size = GROUP if case.device == "cpu" else None
+    engine = Grouped(Batched(stepper=Stepper(torch.func.vmap, trace_after=0)), size=size)
+    evaluation = Evaluation(evaluate_every=10_000, test_rows=4)
+    train(method, model, stream, splits, seeds, engine, evaluation, progress)
+
+
+def alone(function, case: Case):
+    """The function's result, from a process that did nothing else."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, case).result()
+
+
+def at_marks(seconds: list[float], tasks: int) -> dict[int, float]:
+    """CPU milliseconds an update around each mark: the median over a tenth of the tasks seen."""
+    each = np.diff(np.array(seconds)) * 1000 / 10
+    marks = [mark for mark in MARKS if mark <= tasks]
+    return {m: float(np.median(each[m - 1 - max(3, m // 10) : m - 1])) for m in marks}
+
+
+def growth_with_tasks(device: str, tasks: int, folder: Path) -> None:
+    found = {}
+    for name in METHODS:
+        for memory in CAPACITIES:
+            seconds = alone(by_tasks, Case(name, tasks, memory, 5, device))
+            found[name, memory] = at_marks(seconds, tasks)
+            print(f"{name}, D_P of {memory}: {seconds[-1]:.0f} s", flush=True)
+    marks = list(next(iter(found.values())))
+    print("\nCPU ms an update of five replicas, after so many tasks\n")
+    print(f"| method | rows in D_P, at most | {' | '.join(map(str, marks))} | last / first |")
+    print(f"|---|--:|{'--:|' * (len(marks) + 1)}")
+    for (name, memory), at in found.items():
+        cells = " | ".join(f"{at[m]:.2f}" for m in marks)
+        print(f"| {name} | {memory} | {cells} | {at[marks[-1]] / at[marks[0]]:.2f} |")
+    figure, ax = axes("An update's time while the tasks go by")
+    for (name, memory), at in found.items():
+        colour, dashes = STYLES[name]
+        marker = "o" if memory == CAPACITIES[0] else "s"
+        label = f"{name}, D_P of {memory:,} rows at most"
+        ax.plot(marks, list(at.values()), dashes, color=colour, marker=marker, label=label)
+    ax.set_xscale("log")
+    ax.set_xlabel("tasks seen")
+    ax.set_ylabel("CPU ms an update of five replicas")
+    ax.set_ylim(0, 1.4 * max(max(at.values()) for at in found.values()))
+    ax.legend(frameon=False, fontsize=8)
+    save(figure, folder / "growth_tasks.png")
+
+
+def growth_with_replicas(device: str, folder: Path) -> None:
+    base = alone(by_replicas, Case("er", 0, 1000, 1, device))
+    found = {
+        name: [alone(by_replicas, Case(name, 3, 1000, many, device)) - base for many in REPLICAS]
+        for name in METHODS
+    }
+    print(f"\nMiB at the peak, beyond the {base:.0f} of a process that trains nothing\n")
+    print(f"| method | {' | '.join(map(str, REPLICAS))} | a replica more, 50 to 200 |")
+    print(f"|---|{'--:|' * (len(REPLICAS) + 1)}")
+    for name, mib in found.items():
+        slope = (mib[-1] - mib[REPLICAS.index(50)]) / 150
+        print(f"| {name} | {' | '.join(f'{m:.0f}' for m in mib)} | {slope:.2f} |")
+    figure, ax = axes("Memory of a run of the SINE network")
+    for name, mib in found.items():
+        colour, dashes = STYLES[name]
+        ax.plot(REPLICAS, mib, dashes, color=colour, marker="o", label=name)
+    ax.set_xlim(0, REPLICAS[-1] * 1.03)
+    ax.set_ylim(0, None)
+    ax.set_xlabel("replicas")
+    ax.set_ylabel("MiB at the peak, beyond a bare process")
+    ax.legend(frameon=False)
+    save(figure, folder / "growth_replicas.png")
+
+
+def axes(title: str):
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.0, 3.8), layout="constrained")
+    ax = figure.subplots()
+    ax.set_title(title, fontsize=11)
+    ax.grid(alpha=0.25, linewidth=0.5)
+    ax.spines[["top", "right"]].set_visible(False)
+    return figure, ax
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("what", nargs="?", choices=("tasks", "replicas"))
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--tasks", type=int, default=1000, help="30 or more")
+    default = Path(__file__).parent.parent / "docs" / "figures"
+    parser.add_argument("--out", type=Path, default=default, help="folder of the figures")
+    options = parser.parse_args()
+    if options.tasks < 30:
+        parser.error("takes 30 tasks at least")
+    if options.what != "replicas":
+        growth_with_tasks(options.device, options.tasks, options.out)
+    if options.what != "tasks":
+        growth_with_replicas(options.device, options.out)
+
+
+if __name__ == "__main__":
+    main()

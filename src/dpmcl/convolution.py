@@ -1,0 +1,254 @@
+"""Convolutions whose weight gradient is one batched product of matrices.
+
+Under vmap the convolutions of many replicas become a grouped one, and cuDNN takes its weight
+gradient group by group: half of a step on CIFAR10. Here x is unfolded instead, and multiplied by
+the output's gradient for all replicas at once. Output and input gradient are PyTorch's own.
+
+A convolution's three tensors meet in one number, sum(g * conv(x, w)), linear in each. So the
+derivatives of the three functions below are these functions again, and no order of differentiation
+comes back to the slow one.
+"""
+
+from dataclasses import dataclass
+from itertools import starmap
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.nn import functional
+
+Convolutions = Literal["native", "patches"]
+Pair = tuple[int, int]
+
+PATCH_BYTES = 2**30
+"""What the unfolded tensors of a layer may take, of all replicas; more rows go in parts."""
+
+_SMALL = 8  # the results of a product's pieces take at most this part of what they are made of
+
+
+def preferred(device: torch.device) -> Convolutions:
+    """What a device gets: on a CPU PyTorch's own weight gradient is the faster one."""
+    return "patches" if device.type == "cuda" else "native"
+
+
+def with_patches(module: nn.Module) -> nn.Module:
+    """A module whose plain two-dimensional convolutions are `PatchedConv2d`, in place.
+
+    Plain: of the type itself, one group, padded by zeros. Names and parameters stay.
+    """
+    for layer in module.modules():
+        if type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros":
+            layer.__class__ = PatchedConv2d
+    return module
+
+
+class PatchedConv2d(nn.Conv2d):
+    """nn.Conv2d, with a weight gradient that is a product of matrices; made by `with_patches`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() != 4:
+            return super().forward(x)
+        x, weight, bias = _as_autocast_would(x, self.weight, self.bias)
+        kernel, dilation = _pair(self.kernel_size), _pair(self.dilation)
+        padding = (0, 0) if isinstance(self.padding, str) else _pair(self.padding)
+        if self.padding == "same":
+            high, wide = (d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
+            padding = (high // 2, wide // 2)
+            if high % 2 or wide % 2:
+                x = functional.pad(x, (0, wide % 2, 0, high % 2))
+        size = _pair(x.shape[2:])
+        y: Tensor = _Output.apply(
+            x, weight, _Geometry(size, kernel, _pair(self.stride), padding, dilation)
+        )
+        return y if bias is None else y + bias[:, None, None]
+
+
+@dataclass(frozen=True)
+class _Geometry:
+    """size: of the input. All are (height, width)."""
+
+    size: Pair
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+
+    @property
+    def reach(self) -> Pair:
+        """How far a kernel's last row and column lie from its first."""
+        (high, wide), (down, right) = self.kernel, self.dilation
+        return down * (high - 1), right * (wide - 1)
+
+
+class _Output(Function):
+    """y (n, o, ...) of x (n, c, h, w) and w (o, c, kh, kw)."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, geometry: _Geometry) -> Tensor:
+        return functional.conv2d(x, w, None, geometry.stride, geometry.padding, geometry.dilation)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, _Geometry], output: Tensor) -> None:
+        x, w, ctx.geometry = inputs
+        ctx.save_for_backward(x, w)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, w = ctx.saved_tensors
+        by_x, by_w, _ = ctx.needs_input_grad
+        return (
+            _Input.apply(g, w, ctx.geometry) if by_x else None,
+            _Weight.apply(x, g, ctx.geometry) if by_w else None,
+            None,
+        )
+
+
+class _Input(Function):
+    """The gradient by x, of g (as y) and w."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(g: Tensor, w: Tensor, geometry: _Geometry) -> Tensor:
+        stride, padding = geometry.stride, geometry.padding
+        left_over = [
+            size + 2 * pad - reach - 1 - step * (out - 1)
+            for size, pad, reach, step, out in zip(
+                geometry.size, padding, geometry.reach, stride, g.shape[-2:], strict=True
+            )
+        ]
+        return functional.conv_transpose2d(
+            g, w, None, stride, padding, left_over, 1, geometry.dilation
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, _Geometry], output: Tensor) -> None:
+        g, w, ctx.geometry = inputs
+        ctx.save_for_backward(g, w)
+
+    @staticmethod
+    def backward(ctx: Any, x: Tensor) -> Any:
+        g, w = ctx.saved_tensors
+        by_g, by_w, _ = ctx.needs_input_grad
+        return (
+            _Output.apply(x, w, ctx.geometry) if by_g else None,
+            _Weight.apply(x, g, ctx.geometry) if by_w else None,
+            None,
+        )
+
+
+class _Weight(Function):
+    """The gradient by w, of x and g (as y)."""
+
+    @staticmethod
+    def forward(x: Tensor, g: Tensor, geometry: _Geometry) -> Tensor:
+        return _weight_gradient(x[None], g[None], geometry)[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, _Geometry], output: Tensor) -> None:
+        x, g, ctx.geometry = inputs
+        ctx.save_for_backward(x, g)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], x: Tensor, g: Tensor, geometry: _Geometry
+    ) -> tuple[Tensor, int]:
+        x, g = (
+            t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+            for t, dim in ((x, in_dims[0]), (g, in_dims[1]))
+        )
+        return _weight_gradient(x, g, geometry), 0
+
+    @staticmethod
+    def backward(ctx: Any, w: Tensor) -> Any:
+        x, g = ctx.saved_tensors
+        by_x, by_g, _ = ctx.needs_input_grad
+        return (
+            _Input.apply(g, w, ctx.geometry) if by_x else None,
+            _Output.apply(x, w, ctx.geometry) if by_g else None,
+            None,
+        )
+
+
+# Traffic, for 512 rows of 3x28x28 to 6 channels by 5x5. Patches of x are 75 * 24 * 24 = 43200
+# values a row: 4.4 GB for 50 replicas in float32, written once and read once. With the kernel's
+# columns unfolded from x and its rows from g they are (15 + 30) * 28 * 24 = 30240, and the
+# matrices 30 by 15 where they were 6 by 75, which wastes less of a tile. A copy of g that puts
+# rows and places side by side would cost 2 * 3456 more, the results of a product a row 2 * 450.
+
+
+def _weight_gradient(x: Tensor, g: Tensor, geometry: _Geometry) -> Tensor:
+    """(R, o, c, kh, kw), of x (R, n, c, h, w) and g (R, n, o, oh, ow)."""
+    replicas, n, c = x.shape[:3]
+    o, high, wide = g.shape[2:]
+    rows, columns = geometry.kernel
+    of_x = (c * rows * columns + o) * high * wide
+    of_both = (c * columns + o * rows) * (high + geometry.reach[0]) * wide
+    apart = geometry.stride[0] == 1 and of_both < of_x
+    values = of_both if apart else of_x
+
+    at_once = PATCH_BYTES // (replicas * values * x.element_size())
+    if at_once < n:
+        at_once = 1 << max(at_once.bit_length() - 1, 0)  # a power of two has divisors
+    least = -(-_SMALL * o * c * rows * columns // values)
+
+    def part(x: Tensor, g: Tensor) -> Tensor:
+        n = x.shape[1]
+        together = next((m for m in range(least, n) if n % m == 0), n)
+        return _product(x, g, geometry, apart, together)
+
+    first, *others = starmap(part, zip(x.split(at_once, 1), g.split(at_once, 1), strict=True))
+    return sum(others, first)
+
+
+def _product(x: Tensor, g: Tensor, geometry: _Geometry, apart: bool, together: int) -> Tensor:
+    """One batched product, of R times n / together matrices; then the sum over the latter.
+
+    apart: whether the kernel's rows are unfolded from g. together: rows n of a matrix.
+    """
+    (rows, columns), (step, across) = geometry.kernel, geometry.stride
+    (down, right), (pad_high, pad_wide) = geometry.dilation, geometry.padding
+    c, o = x.shape[2], g.shape[2]
+    if pad_high or pad_wide:
+        x = functional.pad(x, (pad_wide, pad_wide, pad_high, pad_high))
+    x = _windows(x, 4, columns, across, right)
+    if apart:
+        reach = geometry.reach[0]
+        g = _windows(functional.pad(g, (0, 0, reach, reach)), 3, rows, 1, down)[..., None, :]
+        x = x[..., None]
+    else:
+        g, x = g[..., None, None], _windows(x, 3, rows, step, down)
+
+    def matrices(t: Tensor) -> Tensor:
+        """Of (R, n, channels, high, wide, columns, rows): (R * n/together, ..., together * ...)."""
+        t = t.unflatten(1, (-1, together)).permute(0, 1, 3, 7, 6, 2, 4, 5)
+        return t.reshape(t.shape[0] * t.shape[1], t.shape[2] * t.shape[3] * t.shape[4], -1)
+
+    made = torch.bmm(matrices(g), matrices(x).mT)
+    sides = (rows, c, 1, columns) if apart else (1, c, rows, columns)
+    made = made.view(g.shape[0], -1, o, *sides).sum(1)
+    if apart:
+        made = made.flip(2)  # row i of the kernel meets g from i rows above
+    return made.transpose(2, 3).reshape(-1, o, c, rows, columns)
+
+
+def _windows(x: Tensor, dim: int, kernel: int, stride: int, dilation: int) -> Tensor:
+    """A view of x with the windows along a dimension as its last one."""
+    return x.unfold(dim, dilation * (kernel - 1) + 1, stride)[..., ::dilation]
+
+
+def _as_autocast_would(x: Tensor, *others: Tensor | None) -> Any:
+    """The type that autocast gives a convolution, which it cannot see within a Function."""
+    kind = x.device.type
+    if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
+        return x, *others
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple(None if t is None else t.to(dtype) for t in (x, *others))
+
+
+def _pair(values: Any) -> Pair:
+    first, second = values
+    return int(first), int(second)

@@ -1,0 +1,94 @@
+"""Runs an update many times on a CPU: as it is at first, traced once that pays."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dpmcl.batch import Batch
+from dpmcl.engine.same import same
+from dpmcl.engine.traced import traced
+from dpmcl.method import State, Update
+from dpmcl.tree import leaves, tree_map
+
+Feed = Iterable[tuple[dict[str, Batch], torch.Tensor]]
+"""The batches and the keys of one update after another."""
+
+_TRACE_AFTER = 200  # updates; a trace takes as long as about a hundred of them save
+_KEPT = 8
+
+
+@dataclass
+class _Known:
+    """An update, the shapes it met, how often it ran, and what it was traced to."""
+
+    update: Update
+    shapes: Any
+    runs: int = 0
+    traced: Callable[..., State] | None = None
+
+
+class Stepper:
+    """What is known of the updates that ran so far.
+
+    mapped: makes of an update what is to be run (torch.func.vmap for many replicas). trace_after:
+    updates before one is traced, None for never. Traced or not, results are the same bytes.
+    """
+
+    def __init__(
+        self,
+        mapped: Callable[[Update], Callable[..., State]] = lambda update: update,
+        trace_after: int | None = _TRACE_AFTER,
+    ) -> None:
+        self._mapped, self._after = mapped, trace_after
+        self._known: list[_Known] = []
+
+    def run(self, update: Update, state: State, feed: Feed) -> State:
+        """The state after the updates of a feed, all of whose batches have the same shapes."""
+        plain, known = self._mapped(update), None
+        state = _own(state)  # a traced update writes into it, and where it lies decides nothing
+        for batches, key in feed:
+            if known is None:
+                known = self._find(update, _shapes((state, batches, key)))
+            if known.runs == self._after and key.device.type == "cpu":
+                known.traced = _try(plain, state, batches, key)
+                state = _own(state)  # what a plain update gave may be shared
+            known.runs += 1
+            if known.traced is None:
+                state = plain(state, batches, key)
+            else:
+                state = known.traced(state, batches, key)
+        dense: State = tree_map(torch.Tensor.contiguous, state)
+        return dense
+
+    def _find(self, update: Update, shapes: Any) -> _Known:
+        for place, known in enumerate(self._known):
+            if known.shapes == shapes and same(known.update, update):
+                self._known.append(self._known.pop(place))
+                return known
+        self._known = [*self._known[1 - _KEPT :], _Known(update, shapes)]
+        return self._known[-1]
+
+
+def _try(
+    plain: Callable[..., State], state: State, batches: dict[str, Batch], key: torch.Tensor
+) -> Callable[..., State] | None:
+    """The traced update, or None for one that cannot be: it runs as it is."""
+    try:
+        found: Callable[..., State] = traced(
+            plain, tree_map(torch.Tensor.clone, state), batches, key
+        )
+        once = found(tree_map(torch.Tensor.clone, state), batches, key)
+    except Exception:  # the tracer has many ways to say no, and a fault of the update shows again
+        return None
+    return found if _shapes(once) == _shapes(state) else None
+
+
+def _own(tree: Any) -> Any:
+    """A copy in rows: of its own, and laid out as if it came from a checkpoint."""
+    return tree_map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), tree)
+
+
+def _shapes(tree: Any) -> list[Any]:
+    return [(leaf.shape, leaf.dtype) for leaf in leaves(tree)]

@@ -1,0 +1,206 @@
+"""An update as the list of tensor operations that it comes to, tidied, and run without the rest.
+
+On a CPU half of a small network's update is what leads to its operations: torch.func's layers, and
+memory that is asked for and given back. Tracing writes the operations down once. Then those that
+change nothing are left out, and those whose input nobody needs any more write into it. The numbers
+stay the same to the last bit: they are the same operations, in the same order.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+aten: Any = torch.ops.aten
+
+# Views that may turn out to show all of their input as it is.
+_VIEWS = {
+    *(aten.view, aten.expand, aten._unsafe_view, aten.alias, aten.detach),
+    *(aten.transpose, aten.permute, aten.squeeze, aten.unsqueeze),
+}
+# Element by element, so that the result may lie where the first input lay.
+_IN_PLACE = {
+    aten.add.Tensor: aten.add_.Tensor,
+    aten.sub.Tensor: aten.sub_.Tensor,
+    aten.mul.Tensor: aten.mul_.Tensor,
+    aten.div.Tensor: aten.div_.Tensor,
+    aten.addcmul.default: aten.addcmul_.default,
+    aten.addcdiv.default: aten.addcdiv_.default,
+    aten.lerp.Scalar: aten.lerp_.Scalar,
+    aten.sqrt.default: aten.sqrt_.default,
+    aten.neg.default: aten.neg_.default,
+    aten.relu.default: aten.relu_.default,
+    aten.sigmoid.default: aten.sigmoid_.default,
+    aten.tanh.default: aten.tanh_.default,
+    aten.clamp_min.default: aten.clamp_min_.default,
+    aten.bitwise_and.Scalar: aten.bitwise_and_.Scalar,
+    aten.bitwise_xor.Tensor: aten.bitwise_xor_.Tensor,
+    aten.__rshift__.Scalar: aten.__irshift__.Scalar,
+}
+# a op b = b op a to the last bit, so the second input will do as well.
+_EITHER = frozenset((aten.add.Tensor, aten.mul.Tensor, aten.bitwise_xor.Tensor))
+
+
+def traced(function: Callable[..., Any], *trees: Any) -> Callable[..., Any]:
+    """A function of trees of tensors as its operations, for trees of these shapes and types.
+
+    The result of a call may share memory with the first tree, which is used up: its tensors are
+    scratch paper afterwards. Those of the other trees stay as they are.
+    Raises whatever the tracer raises for a function whose operations depend on tensors' values.
+    """
+    flat, shape = pytree.tree_flatten(trees)
+    donated = len(pytree.tree_leaves(trees[0]))
+    out_shape: Any = None
+
+    def on_leaves(*given: Tensor) -> list[Tensor]:
+        nonlocal out_shape
+        out, out_shape = pytree.tree_flatten(function(*pytree.tree_unflatten(list(given), shape)))
+        return out
+
+    with torch.no_grad():
+        module = make_fx(on_leaves)(*flat)
+        values = _Recorder(module).values_of(flat)
+    _drop_views(module.graph, values)
+    _reuse_memory(module.graph, values, donated)
+    module.recompile()
+
+    @torch.no_grad()
+    def run(*given: Any) -> Any:
+        return pytree.tree_unflatten(module(*pytree.tree_leaves(given)), out_shape)
+
+    return run
+
+
+class _Recorder(fx.Interpreter):
+    """Runs a graph on tensors without data, and keeps what each node gave: shapes, and who shares
+    memory with whom.
+    """
+
+    def values_of(self, inputs: list[Tensor]) -> dict[fx.Node, Any]:
+        self._values: dict[fx.Node, Any] = {}
+        self._mode = FakeTensorMode()
+        with self._mode:
+            self.run(*(self._mode.from_tensor(leaf) for leaf in inputs))
+        return self._values
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        if n.op == "get_attr":  # a tensor that the function closes over
+            value = self._mode.from_tensor(value)
+        self._values[n] = value
+        return value
+
+
+def _drop_views(graph: fx.Graph, values: dict[fx.Node, Any]) -> None:
+    """Leaves out views that show their input, or what their input is a view of, as it is."""
+    for node in list(graph.nodes):
+        if not _is_view(node):
+            continue
+        seen, source = values[node], node.args[0]
+        while not _same_view(values[source], seen) and _is_view(source):
+            source = source.args[0]
+        if _same_view(values[source], seen):
+            node.replace_all_uses_with(source)
+    graph.eliminate_dead_code()
+
+
+def _is_view(node: fx.Node) -> bool:
+    return getattr(node.target, "overloadpacket", None) in _VIEWS
+
+
+def _same_view(a: Any, b: Tensor) -> bool:
+    return (
+        isinstance(a, Tensor)
+        and a.dtype == b.dtype
+        and a.shape == b.shape
+        and a.stride() == b.stride()
+        and a.storage_offset() == b.storage_offset()
+        and _storage(a) == _storage(b)
+    )
+
+
+def _reuse_memory(graph: fx.Graph, values: dict[fx.Node, Any], donated: int) -> None:
+    """Lets operations write into an input that nobody needs any more.
+
+    Memory belongs to a group of nodes that share it; groups grow as operations write in place.
+    donated: how many of the graph's inputs, from the first, may be written to.
+    """
+    nodes = list(graph.nodes)
+    place = {node: index for index, node in enumerate(nodes)}
+    inputs = [node for node in nodes if node.op == "placeholder"]
+    group = {node: _storage(values[node]) for node in nodes if node.op != "output"}
+    fixed = {group[node] for node in inputs[donated:]}
+    fixed |= {group[node] for node in nodes if node.op == "get_attr"}
+    end: dict[int, int] = {}
+    for node, key in group.items():
+        last = max((place[user] for user in node.users), default=place[node])
+        end[key] = max(end.get(key, -1), last)
+    _separate_outputs(graph, group, fixed)
+    for node in nodes:
+        target = _IN_PLACE.get(node.target)
+        if target is None:
+            continue
+        choices = node.args[:2] if _swappable(node) else node.args[:1]
+        for chosen in choices:
+            key = group.get(chosen, -1) if isinstance(chosen, fx.Node) else -1
+            others = [group[other] for other in node.all_input_nodes if other is not chosen]
+            if (
+                key == -1
+                or key in fixed
+                or end[key] > place[node]
+                or key in others
+                or list(node.args).count(chosen) > 1
+                or not _fits(values[chosen], values[node])
+            ):
+                continue
+            rest = [arg for arg in node.args[:2] if arg is not chosen]
+            node.args = (chosen, *rest, *node.args[2:])
+            node.target = target
+            own = group[node]
+            for member, theirs in group.items():
+                if theirs == own:
+                    group[member] = key
+            end[key] = max(end[key], end[own])
+            break
+
+
+def _swappable(node: fx.Node) -> bool:
+    return node.target in _EITHER and len(node.args) == 2 and not node.kwargs
+
+
+def _separate_outputs(graph: fx.Graph, group: dict[fx.Node, int], fixed: set[int]) -> None:
+    """Copies results that share memory with one another or with what stays: they are written to."""
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    taken: set[int] = set(fixed)
+    results = []
+    for node in output.args[0]:
+        key = group[node]
+        if key in taken:
+            with graph.inserting_before(output):
+                node = graph.call_function(aten.clone.default, (node,))
+        taken.add(key)
+        results.append(node)
+    output.args = (results,)
+
+
+def _fits(given: Any, result: Any) -> bool:
+    """Whether a result may lie where an input lies: same type and layout, no place used twice."""
+    return (
+        isinstance(given, Tensor)
+        and isinstance(result, Tensor)
+        and given.dtype == result.dtype
+        and given.shape == result.shape
+        and given.stride() == result.stride()
+        and torch.ops.aten.is_non_overlapping_and_dense.default(given)
+    )
+
+
+def _storage(value: Any) -> int:
+    """Which memory a node's value lies in; several values of one node count as the first's."""
+    if isinstance(value, Tensor):
+        return int(value.untyped_storage()._cdata)
+    return id(value)
