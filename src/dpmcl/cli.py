@@ -67,6 +67,12 @@ class Form(StrEnum):
     looped = "looped"
 
 
+class Study(StrEnum):
+    """What a benchmark can estimate."""
+
+    table1 = "table1"
+
+
 Folders = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.")]
 
@@ -251,6 +257,54 @@ def stream(
         typer.echo(f"No picture: {error}", err=True)
     else:
         typer.echo(f"picture: {path}")
+
+
+@app.command("bench")
+def bench_(
+    networks: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NETWORK]...", help="sine, mnist, omniglot, cifar10; all by default."
+        ),
+    ] = None,
+    replicas: Annotated[
+        str | None, typer.Option(metavar="N,N,...", help="1,5,10,25,50 by default.")
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME,...", help="er,dpmcl by default.")
+    ] = None,
+    repeats: Annotated[
+        int | None, typer.Option(help="Interleaved timings of each contestant; 5 by default.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="About how long a timing takes.")] = 0.5,
+    device: Annotated[Device, typer.Option()] = Device.auto,
+    study: Annotated[
+        Study | None, typer.Option(help="Estimate what the paper's table 1 takes here.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The report as JSON.")] = Path(
+        "runs/bench.json"
+    ),
+) -> None:
+    """Measure how fast the package trains here, beside a plain PyTorch loop.
+
+    Needs no data. Where avalanche-lib is installed (the extra `bench`), it is measured too.
+    """
+    from dpmcl import bench
+
+    with _progress() as (watch, _):
+        report = bench.bench(
+            networks or "all",
+            replicas=bench.numbers(replicas) if replicas is not None else None,
+            repeats=repeats,
+            seconds=seconds,
+            device=device.value,
+            methods=methods.split(",") if methods is not None else None,
+            study=study and study.value,
+            out=out,
+            watch=watch,
+        )
+    typer.echo(bench.text(report))
+    typer.echo(f"report: {out}")
 
 
 def _short(source: str) -> str:

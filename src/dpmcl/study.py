@@ -266,7 +266,8 @@ def _stage(spec: Spec, seeds: tuple[int, ...], device: torch.device) -> _Stage:
         device,
         precision=spec.precision,
     )
-    engine = choose(spec.engine, model, example, len(seeds), spec.workers)
+    batch = max(method.batch for method in spec.methods.values())
+    engine = choose(spec.engine, model, example, len(seeds), batch, spec.workers)
     return _Stage(seeds, stream, splits, model, engine)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Literal
 
 import torch
@@ -20,36 +21,41 @@ DeviceName = Literal["auto", "cpu", "cuda"]
 GROUP = 5
 """Replicas that are batched at once on a CPU: few enough for its caches, and for every core."""
 
+LARGE = 64
+"""Rows a batch above which mapped convolutions are slower on a CPU than one after another."""
+
 
 def choose(
     name: EngineName,
     model: Model,
     example: torch.Tensor,
     replicas: int,
+    batch: int,
     workers: int | None = None,
 ) -> Engine:
     """The engine of a run.
 
-    `auto` is a function of the network, the device and the number of replicas: looped for one
-    replica, for networks that cannot be mapped, and for convolutions on a CPU (mapped, they
-    become grouped convolutions, which are slower there); batched otherwise. workers: processes
-    that share the replicas on a CPU, None for one a core; they change no result.
+    `auto` is a function of the network, the device, the number of replicas and the rows a batch:
+    looped for one replica, for networks that cannot be mapped, and for convolutions of more than
+    LARGE rows on a CPU (mapped, they become grouped convolutions, which are slower there); batched
+    otherwise, on a CPU in groups. workers: processes that share the replicas on a CPU, None for
+    one a core; they change no result.
     Raises ModelError when `batched` is asked for a network that cannot be mapped.
     """
-    on_cpu = model.device.type == "cpu"
+    on_cpu, convolves = model.device.type == "cpu", has_convolution(model)
     many = workers or max(1, available() // torch.get_num_threads())
     if name == "looped":
         return _looped(many) if on_cpu else Looped()
     reason = _unmappable(model, example)
     if name == "batched" and reason:
         raise ModelError(f"This network cannot be batched ({reason}); use engine = 'looped'.")
-    slow = on_cpu and has_convolution(model)
+    slow = on_cpu and convolves and batch > LARGE
     if name == "auto" and (replicas == 1 or slow or reason):
         return _looped(many) if on_cpu else Looped()
     if not on_cpu:
         return Grouped()
-    size = max(2, min(GROUP, replicas // 2))
-    return Grouped(Batched(), size=size, crew=Crew(Batched, many))
+    make = partial(Batched, apart=convolves)
+    return Grouped(make(), size=max(2, min(GROUP, replicas // 2)), crew=Crew(make, many))
 
 
 def _looped(workers: int) -> Engine:

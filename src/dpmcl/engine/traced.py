@@ -118,7 +118,7 @@ def _same_view(a: Any, b: Tensor) -> bool:
         and a.dtype == b.dtype
         and a.shape == b.shape
         and a.stride() == b.stride()
-        and a.storage_offset() == b.storage_offset()
+        and bool(a.storage_offset() == b.storage_offset())
         and _storage(a) == _storage(b)
     )
 

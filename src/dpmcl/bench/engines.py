@@ -1,0 +1,153 @@
+"""The package's own engines: what a run does for an update, and for a row that is evaluated."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from dpmcl.bench.measure import Contestant, timed
+from dpmcl.bench.problems import Problem
+from dpmcl.divergence import finite
+from dpmcl.engine import Batched, Engine, EngineName, Grouped, Looped, choose
+from dpmcl.engine.stepper import Stepper
+from dpmcl.evaluation import evaluate
+from dpmcl.memory import Memory
+from dpmcl.method import Method
+from dpmcl.model import has_convolution, initial
+from dpmcl.precision import arithmetic
+from dpmcl.sampling import chunk
+from dpmcl.splits import split
+
+FORMS: tuple[EngineName, ...] = ("looped", "batched")
+"""What `engine` can be set to; `auto` is one of them."""
+
+_UPDATES_AT_ONCE = 50  # as in a run
+_TRACED = 5
+"""Replicas of a convolutional network up to which batched updates are traced.
+
+A trace holds all values of an update at once, gigabytes for fifty replicas, and saves next to
+nothing where an update is long.
+"""
+
+
+def contestants(
+    problem: Problem,
+    method: str,
+    replicas: Sequence[int],
+    chosen: dict[EngineName, Engine],
+    warm_up: float,
+) -> list[Contestant]:
+    """A method's updates: looped; batched at each number of replicas; as a run makes most of them.
+
+    chosen: the engines of runs of the most replicas, by form; warm_up: seconds until they have
+    settled. The others run in this process alone. A method of several phases has all these for each
+    phase.
+    """
+    most = max(replicas)
+    auto = choose_for(problem, "auto", most).name
+    settings, found = problem.method(method), []
+    for phase, label in phases(problem, method).items():
+        forms: list[tuple[str, Engine, int]] = [("looped", Looped(Stepper(trace_after=0)), 1)]
+        forms += [(f"batched R={many}", _batched(problem, many), many) for many in replicas]
+        for name, one, many in forms:
+            facts = {"kind": "form", "method": label, "engine": one.name}
+            run, note = Updates(problem, settings, phase, one, many), _note(one, many)
+            found.append(Contestant(f"{label} {name}", run, many, 1, facts, note))
+        for form, one in chosen.items():
+            name = f"{label} engine={form} R={most}" + ", auto" * (form == auto)
+            own = {"kind": "run", "method": label, "engine": one.name, "auto": form == auto}
+            run, note = Updates(problem, settings, phase, one, most), _note(one, most)
+            found.append(Contestant(name, run, most, 1, own, note, warm_up))
+    return found
+
+
+def phases(problem: Problem, method: str) -> dict[int, str]:
+    """The label of each phase of a method: its name, and the phase's where there are several."""
+    names = [phase.name for phase in problem.method(method).phases(problem.model, 0)]
+    several = len(names) > 1
+    return {k: f"{method} {name}" if several else method for k, name in enumerate(names)}
+
+
+def choose_for(problem: Problem, form: EngineName, replicas: int) -> Engine:
+    """A new engine, chosen as a study would."""
+    model, batch = problem.model, max(m.batch for m in problem.spec.methods.values())
+    return choose(form, model, problem.stream.example(model.dtype), replicas, batch)
+
+
+def _batched(problem: Problem, replicas: int) -> Engine:
+    """Batched in this process, all replicas at once; on a CPU traced at once, where that pays."""
+    small = replicas <= _TRACED or not has_convolution(problem.model)
+    return Grouped(Batched(stepper=Stepper(torch.func.vmap, trace_after=0 if small else None)))
+
+
+def _note(engine: Engine, replicas: int) -> Callable[[], str]:
+    """Says, once the engine has run, whether memory held as many replicas as it should have."""
+    planned = engine.at_once(replicas)
+
+    def note() -> str:
+        held = engine.at_once(replicas)
+        return f"in groups of {held}, memory did not hold more" if held < planned else ""
+
+    return note
+
+
+class Updates:
+    """The updates of a phase as a run makes them: drawn, made, and checked for divergence.
+
+    Every call starts from the same weights. The memory is full, all replicas see the same rows.
+    """
+
+    def __init__(
+        self, problem: Problem, method: Method, phase: int, engine: Engine, replicas: int
+    ) -> None:
+        self.engine, self.stream = engine, problem.stream
+        self.model, self.precision = method.prepare(problem.model), problem.spec.precision
+        self.place = len(self.stream.tasks) - 1, phase
+        self.phase = method.phases(self.model, self.place[0])[phase]
+        seeds = range(replicas)
+        self.seed = torch.tensor(seeds, dtype=torch.int64, device=problem.device)
+        self.splits = split(self.stream, seeds, problem.spec.stream.split)
+        self.held = _full(min(method.memory, self.splits.train.row.shape[1]), self.seed)
+        self.start = engine.map(method.start, initial(self.model, seeds))
+
+    def __call__(self, updates: int) -> float:
+        with arithmetic(self.precision):
+            return timed(lambda: self._advance(updates), self.model.device)
+
+    def _advance(self, updates: int) -> bool:
+        state, phase, fine = self.start, self.phase, True
+        for first in range(0, updates, _UPDATES_AT_ONCE):
+            steps = range(first, min(first + _UPDATES_AT_ONCE, updates))
+            drawn = chunk(
+                phase.draws, self.splits, self.held, self.seed, self.place, steps, phase.keys
+            )
+            state = self.engine.advance(phase.update, state, drawn, self.stream, self.model.dtype)
+            fine = bool(finite(state).all())
+        return fine
+
+
+class Passes:
+    """Evaluations of all training rows, of all tasks: `rows` a replica and pass."""
+
+    def __init__(self, problem: Problem, method: Method, engine: Engine, replicas: int) -> None:
+        self.engine, self.stream = engine, problem.stream
+        self.model, self.precision = method.prepare(problem.model), problem.spec.precision
+        seeds = range(replicas)
+        self.theta = initial(self.model, seeds)
+        self.split = split(self.stream, seeds, problem.spec.stream.split).train
+        self.rows = self.split.row.shape[1]
+
+    def __call__(self, passes: int) -> float:
+        with arithmetic(self.precision):
+            return timed(lambda: self._evaluate(passes), self.model.device)
+
+    def _evaluate(self, passes: int) -> None:
+        tasks = range(len(self.stream.tasks))
+        for _ in range(passes):
+            evaluate(self.engine, self.model, self.theta, self.stream, self.split, tasks)
+
+
+def _full(capacity: int, seed: torch.Tensor) -> Memory:
+    """A full memory of the first positions for every replica."""
+    position = torch.arange(capacity, device=seed.device).expand(len(seed), capacity)
+    filled = torch.full_like(seed, capacity)
+    return Memory(position, filled, filled)
