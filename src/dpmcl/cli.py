@@ -67,6 +67,13 @@ class Form(StrEnum):
     looped = "looped"
 
 
+class Precision(StrEnum):
+    """Of products, where less than float32's is wanted."""
+
+    tf32 = "tf32"
+    bf16 = "bf16"
+
+
 class Study(StrEnum):
     """What a benchmark can estimate."""
 
@@ -278,6 +285,7 @@ def bench_(
     ] = None,
     seconds: Annotated[float, typer.Option(help="About how long a timing takes.")] = 0.5,
     device: Annotated[Device, typer.Option()] = Device.auto,
+    precision: Annotated[Precision | None, typer.Option()] = None,
     study: Annotated[
         Study | None, typer.Option(help="Estimate what the paper's table 1 takes here.")
     ] = None,
@@ -298,6 +306,7 @@ def bench_(
             repeats=repeats,
             seconds=seconds,
             device=device.value,
+            precision=None if precision is None else precision.value,
             methods=methods.split(",") if methods is not None else None,
             study=study and study.value,
             out=out,

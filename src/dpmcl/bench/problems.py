@@ -12,8 +12,10 @@ import torch
 from torch import nn
 
 from dpmcl.api import Request
+from dpmcl.convolution import Convolutions
 from dpmcl.method import Method
 from dpmcl.model import Model
+from dpmcl.precision import Precision
 from dpmcl.spec import Spec
 from dpmcl.stream import Stream
 
@@ -52,9 +54,17 @@ class Problem:
         return self.spec.network.build(self.stream.x.shape[1:], self.stream.outputs)
 
 
-def problem(name: str, device: torch.device) -> Problem:
-    """The problem of a name in NETWORKS, on a device."""
-    spec = Request(f"paper-{name}").spec()
+def problem(
+    name: str,
+    device: torch.device,
+    precision: Precision | None = None,
+    convolutions: Convolutions | None = None,
+) -> Problem:
+    """The problem of a name in NETWORKS, on a device.
+
+    precision: of a spec. convolutions: of `Model.build`.
+    """
+    spec = Request(f"paper-{name}").update(precision=precision).spec()
     dtype: torch.dtype = getattr(torch, spec.dtype)
     stream, rows = _sine(spec) if name == "sine" else _images(name, spec)
     stream = stream.to(device)
@@ -66,6 +76,7 @@ def problem(name: str, device: torch.device) -> Problem:
         stream.outputs,
         dtype,
         device,
+        convolutions=convolutions,
         precision=spec.precision,
     )
     return Problem(name, spec, stream, model, rows)

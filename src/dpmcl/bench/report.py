@@ -103,7 +103,8 @@ def check_place(path: Path) -> None:
 def text(report: Mapping[str, Any]) -> str:
     """The report as tables."""
     body = _study(report) if report["study"] else _networks(report)
-    return "\n".join([_heading(report["machine"]), "", *body])
+    precision = [f"precision {report['precision']}"] if report.get("precision") else []
+    return "\n".join([_heading(report["machine"]), *precision, "", *body])
 
 
 def _heading(facts: Mapping[str, Any]) -> str:

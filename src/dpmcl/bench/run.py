@@ -12,6 +12,7 @@ from dpmcl.bench.measure import Contestant, Timing, measure
 from dpmcl.bench.problems import NETWORKS, Problem, problem
 from dpmcl.engine import DeviceName, device_of, threads
 from dpmcl.exceptions import SpecError, unknown
+from dpmcl.precision import Precision
 
 Watch = Callable[[str, int, int], None]
 """watch(what, done, total): timings of a network and method done, and to be done."""
@@ -30,6 +31,7 @@ def bench(
     seconds: float = 0.5,
     warm_up: float = 12.0,
     device: DeviceName = "auto",
+    precision: Precision | None = None,
     methods: Sequence[str] | None = None,
     study: str | None = None,
     out: str | Path | None = None,
@@ -41,7 +43,8 @@ def bench(
     replicas: for each of which the batched engine is timed, None for 1, 5, 10, 25 and 50; runs are
     timed with the most of them. repeats: interleaved timings of each contestant, None for 5, of
     about `seconds` each. warm_up: seconds that runs on a CPU go on before they are timed, in which
-    their worker processes start; a third of it with further methods. methods: None for er and
+    their worker processes start; a third of it with further methods. precision: of a spec, for the
+    package's engines alone. methods: None for er and
     dpmcl. study: "table1" estimates instead what the paper's table 1 takes here; methods None are
     then all, repeats None are 3, replicas None are 50 on a GPU and 10 on a CPU. out: a JSON file
     for the report, written after each method.
@@ -62,6 +65,7 @@ def bench(
     done: dict[str, Any] = {
         "machine": report.machine(place),
         "study": study,
+        "precision": precision,
         "replicas": sorted(set(replicas)),
         "repeats": repeats,
         "seconds": seconds,
@@ -73,7 +77,7 @@ def bench(
     }
     for name in dict.fromkeys(names):
         part = _table1 if study else _compare
-        for _ in part(problem(name, place), methods, done, watch):
+        for _ in part(problem(name, place, precision), methods, done, watch):
             if out is not None:
                 report.write(done, Path(out))
     return done

@@ -1,0 +1,131 @@
+"""Where the time of one DPMCL iteration goes on a CPU, and how far it is from the machine's limits.
+
+    python benchmarks/where_time_goes.py [NETWORK ...] [--method dpmcl]
+
+One replica looped, or five batched where that is what `auto` takes, traced, on one thread. For each
+network: milliseconds an iteration and replica by kind of operation (PyTorch's profiler); the same
+arithmetic at the rate of a 1024^3 matrix product; and the time in which the optimiser's data
+(parameters, gradient, its sum of squares) could be read and written once for each of its steps.
+"""
+
+import argparse
+import time
+from collections import Counter
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
+
+from dpmcl.bench.problems import NETWORKS, problem
+from dpmcl.engine.choice import GROUP, LARGE
+from dpmcl.engine.traced import traced
+from dpmcl.model import has_convolution, initial
+from dpmcl.tree import leaves, tree_map
+
+KINDS = {
+    "convolutions": ("conv",),
+    "pooling": ("max_pool",),
+    "matrix products": ("mm", "linear"),
+    "optimiser": ("sqrt", "addcmul", "addcdiv"),
+    "random masks": ("bitwise", "shift", "arange"),
+}
+UPDATES = 20
+
+
+def kind(name: str) -> str:
+    found = [kind for kind, parts in KINDS.items() if any(part in name for part in parts)]
+    return found[0] if found else "the rest"
+
+
+def median_of(function, repeats: int = 9) -> float:
+    """Seconds, the median of some calls after two."""
+    times = []
+    for _ in range(repeats + 2):
+        begin = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - begin)
+    return sorted(times[2:])[repeats // 2]
+
+
+def shares(name: str, method: str) -> dict[str, float]:
+    one = problem(name, torch.device("cpu"))
+    rule = one.method(method)
+    model = rule.prepare(one.model)
+    phase = rule.phases(model, 0)[-1]
+    batched = not has_convolution(model) or rule.batch <= LARGE
+    replicas = GROUP if batched else 1
+    state = torch.func.vmap(rule.start)(initial(model, range(replicas)))
+    batches = {}
+    for draw_name, draw in phase.draws.items():
+        shape = (replicas, draw.batch) if draw.block is None else (replicas, draw.block, draw.batch)
+        row = torch.randint(len(one.stream.y), shape)
+        batches[draw_name] = one.stream.batch(row, row >= 0, row * 0, model.dtype)
+    key = torch.randint(2**32, (replicas, phase.keys, 2))
+    update = torch.func.vmap(phase.update)
+    if not batched:
+        update = phase.update
+        state, batches, key = tree_map(lambda leaf: leaf[0], (state, batches, key))
+    run = traced(update, tree_map(torch.Tensor.clone, state), batches, key)
+    with FlopCounterMode(display=False) as counter:
+        update(state, batches, key)
+    state = tree_map(torch.Tensor.clone, state)
+
+    def some(updates: int) -> None:
+        nonlocal state
+        for _ in range(updates):
+            state = run(state, batches, key)
+
+    some(5)
+    took = median_of(lambda: some(UPDATES)) / UPDATES
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        some(UPDATES)
+    own: Counter[str] = Counter()
+    for event in seen.key_averages():
+        own[kind(event.key)] += event.self_cpu_time_total
+    total = sum(own.values())
+    per = 1000 * took / replicas
+    parameters = sum(leaf.numel() * leaf.element_size() for leaf in leaves(state.theta)) / replicas
+    return {
+        "replicas": replicas,
+        "ms": per,
+        **{name: per * own[name] / total for name in [*KINDS, "the rest"]},
+        "mflop": counter.get_total_flops() / replicas / 1e6,
+        "bytes": 5 * parameters,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("networks", nargs="*", default=list(NETWORKS))
+    parser.add_argument("--method", default="dpmcl")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    a, b = torch.rand(1024, 1024), torch.rand(1024, 1024)
+    rate = 2 * 1024**3 / median_of(lambda: a @ b)
+    big, other = torch.rand(1 << 24), torch.empty(1 << 24)
+    bandwidth = 8 * big.numel() / median_of(lambda: other.copy_(big))
+    print(f"matrix product {rate / 1e9:.0f} GFLOP/s, copy {bandwidth / 1e9:.1f} GB/s\n")
+    rows = {name: shares(name, options.method) for name in options.networks}
+    print(f"| ms of a {options.method} iteration | {' | '.join(rows)} |")
+    print(f"|---|{'--:|' * len(rows)}")
+    labels = {"replicas": "replicas at once", "ms": "all"}
+    for key in ["replicas", "ms", *KINDS, "the rest"]:
+        cells = [
+            f"{row[key]:.0f}" if key == "replicas" else f"{row[key]:.2f}" for row in rows.values()
+        ]
+        print(f"| {labels.get(key, key)} | {' | '.join(cells)} |")
+    limits = {
+        "MFLOP": [f"{row['mflop']:.0f}" for row in rows.values()],
+        "at the rate of a large product, ms": [
+            f"{row['mflop'] * 1e9 / rate:.2f}" for row in rows.values()
+        ],
+        "one step's data, read and written once, ms": [
+            f"{row['bytes'] * 1e3 / bandwidth:.2f}" for row in rows.values()
+        ],
+    }
+    for label, cells in limits.items():
+        print(f"| {label} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()
