@@ -143,6 +143,15 @@ class Model:
         _check(model, example.to(device=device, dtype=dtype), outputs)
         return model
 
+    @property
+    def mixes_rows(self) -> bool:
+        """Whether a row's outputs depend on the batch's other rows, as with batch statistics."""
+        return any(
+            isinstance(layer, nn.modules.batchnorm._BatchNorm)
+            for part in self.parts.values()
+            for layer in part.training.modules()
+        )
+
     def init(self, seed: int) -> Theta:
         """Initial weights of one replica: the network's own, drawn under a generator of its own."""
         key = keys.derive(seed, keys.Purpose.WEIGHTS)

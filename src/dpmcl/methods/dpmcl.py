@@ -10,7 +10,7 @@ from torch import Tensor
 from dpmcl.batch import Batch, join, weighted_mean
 from dpmcl.gradients import gradient
 from dpmcl.method import Graph, Method, Phase, State
-from dpmcl.model import Model, Parameters
+from dpmcl.model import Model, Parameters, Theta
 from dpmcl.sampling import Draw
 from dpmcl.settings import NonNegative, Positive
 from dpmcl.tree import tree_map
@@ -40,8 +40,9 @@ class DPMCL(Method):
     buffer_state: theta_B's optimiser state, "fresh" or "copied" from theta_2's.
 
     Deviations: the features h(b_PN; theta_1) are computed once for step 2, so its zeta + 1 costs
-    share one dropout mask. D_N enters D_P after the task, as printed. At the first task D_P is
-    empty, so J_P = 0 and b_PN = b_N.
+    share one dropout mask. Where a network normalises over its batch (`Model.mixes_rows`), J_P is
+    not a part of J_PN's rows: h and g then see b_P once more, alone. D_N enters D_P after the task,
+    as printed. At the first task D_P is empty, so J_P = 0 and b_PN = b_N.
     """
 
     stores = "after"
@@ -119,11 +120,18 @@ class DPMCL(Method):
         if self.third_term in ("constant", "first"):
             ahead = tree_map(torch.Tensor.detach, look_ahead(theta_2, features))
 
+        def without_third(theta: Theta) -> Tensor:
+            """J_P, and J_N in a joint step, each on its own rows alone."""
+            total = model.cost(theta, b_P, key)
+            return total + model.cost(theta, b_N, key) if self.step == "joint" else total
+
         def cost(theta_2: Parameters, features: Tensor) -> Tensor:
             each = losses(theta_2, features)
-            total = weighted_mean(each[:past], b_PN.w[:past])  # J_P
-            if self.step == "joint":
-                total = total + weighted_mean(each[past:], b_PN.w[past:])  # J_N
+            total = each.new_zeros(())
+            if not model.mixes_rows:  # then the losses of b_P within b_PN are those of b_P
+                total = weighted_mean(each[:past], b_PN.w[:past])  # J_P
+                if self.step == "joint":
+                    total = total + weighted_mean(each[past:], b_PN.w[past:])  # J_N
             if self.third_term == "off":
                 return total
             if ahead is None:
@@ -137,7 +145,11 @@ class DPMCL(Method):
 
         (grads_2, features_grad), _ = gradient(cost, argnums=(0, 1))(theta_2, features)
         (grads_1,) = pull_back(features_grad)
-        return self.descend(state, {"representation": grads_1, "prediction": grads_2})
+        grads = {"representation": grads_1, "prediction": grads_2}
+        if model.mixes_rows:
+            apart, _ = gradient(without_third)(state.theta)
+            grads = tree_map(torch.add, grads, apart)
+        return self.descend(state, grads)
 
 
 plugin = DPMCL
