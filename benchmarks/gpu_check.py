@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 
 from dpmcl import plugins
+from dpmcl.bench.report import machine
 from dpmcl.engine import Batched, Looped
-from dpmcl.environment import describe
 from dpmcl.method import Method
 from dpmcl.model import Model, initial
 from dpmcl.runner import train
@@ -157,9 +157,7 @@ def main() -> int:
                     "eager_ms": eager,
                 }
             )
-    machine = describe("all", (0, 1), device, "batched")
-    keep = ("finished", "device", "device_name", "dpmcl", "commit", "torch", "platform")
-    report = {**{key: machine[key] for key in keep}, "replicas": arguments.replicas, "rows": rows}
+    report = {"machine": machine(device), "replicas": arguments.replicas, "rows": rows}
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     print(f"largest difference: {worst:.1e}; written to {arguments.out}")

@@ -23,7 +23,7 @@ import torch
 
 from dpmcl import plugins
 from dpmcl.engine import Batched, Grouped
-from dpmcl.engine.choice import GROUP
+from dpmcl.engine.choice import group_size
 from dpmcl.engine.stepper import Stepper
 from dpmcl.evaluation import Evaluation
 from dpmcl.model import Model
@@ -35,6 +35,7 @@ from dpmcl.stream import Stream
 METHODS = ("er", "dpmcl")
 STYLES = {"er": ("#0072B2", "-"), "dpmcl": ("#D55E00", "--")}
 MARKS = (10, 30, 100, 300, 1000)
+UPDATES = 4  # a task, of the first part
 CAPACITIES = (1000, 30_000)
 REPLICAS = (1, 2, 5, 10, 25, 50, 100, 200)
 MIB = 1 << 20
@@ -58,12 +59,12 @@ def by_tasks(case: Case) -> list[float]:
     centre = torch.randn(case.tasks, 16, generator=generator)
     x = centre[y] + 0.3 * torch.randn(rows, 16, generator=generator)
     stream = Stream.from_arrays(x, y).to(torch.device(case.device))
-    updates, seconds = 10, []
+    seconds = []
 
     def progress(done: int, total: int) -> None:
         seconds.append(time.process_time())
 
-    run(case, stream, "mlp", 32, updates, progress)
+    run(case, stream, "mlp", 32, UPDATES, progress)
     return seconds
 
 
@@ -95,7 +96,7 @@ def run(case: Case, stream: Stream, network: str, hidden: int, updates: int, pro
     seeds = tuple(range(case.replicas))
     splits = split(stream, seeds, (0.6, 0.2, 0.2))
     # Traced from the first update on, so that those of all tasks are the same.
-    size = GROUP if case.device == "cpu" else None
+    size = group_size(case.replicas, False) if case.device == "cpu" else None
     engine = Grouped(Batched(stepper=Stepper(torch.func.vmap, trace_after=0)), size=size)
     evaluation = Evaluation(evaluate_every=10_000, test_rows=4)
     train(method, model, stream, splits, seeds, engine, evaluation, progress)
@@ -109,7 +110,7 @@ def alone(function, case: Case):
 
 def at_marks(seconds: list[float], tasks: int) -> dict[int, float]:
     """CPU milliseconds an update around each mark: the median over a tenth of the tasks seen."""
-    each = np.diff(np.array(seconds)) * 1000 / 10
+    each = np.diff(np.array(seconds)) * 1000 / UPDATES
     marks = [mark for mark in MARKS if mark <= tasks]
     return {m: float(np.median(each[m - 1 - max(3, m // 10) : m - 1])) for m in marks}
 

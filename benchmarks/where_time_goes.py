@@ -2,10 +2,10 @@
 
     python benchmarks/where_time_goes.py [NETWORK ...] [--method dpmcl]
 
-One replica looped, or five batched where that is what `auto` takes, traced, on one thread. For each
-network: milliseconds an iteration and replica by kind of operation (PyTorch's profiler); the same
-arithmetic at the rate of a 1024^3 matrix product; and the time in which the optimiser's data
-(parameters, gradient, its sum of squares) could be read and written once for each of its steps.
+One replica looped, or a group batched where that is what `auto` takes, traced, on one thread. For
+each network: milliseconds an iteration and replica by kind of operation (PyTorch's profiler); the
+same arithmetic at the rate of a 1024^3 matrix product; and the time in which one optimiser step's
+data (parameters, gradient, its sum of squares) could be read and written once.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from dpmcl.bench.problems import NETWORKS, problem
-from dpmcl.engine.choice import GROUP, LARGE
+from dpmcl.engine.choice import LARGE, group_size
 from dpmcl.engine.traced import traced
 from dpmcl.model import has_convolution, initial
 from dpmcl.tree import leaves, tree_map
@@ -52,8 +52,9 @@ def shares(name: str, method: str) -> dict[str, float]:
     rule = one.method(method)
     model = rule.prepare(one.model)
     phase = rule.phases(model, 0)[-1]
-    batched = not has_convolution(model) or rule.batch <= LARGE
-    replicas = GROUP if batched else 1
+    convolves = has_convolution(model)
+    batched = not convolves or rule.batch <= LARGE
+    replicas = group_size(one.spec.replicas, convolves) if batched else 1
     state = torch.func.vmap(rule.start)(initial(model, range(replicas)))
     batches = {}
     for draw_name, draw in phase.draws.items():

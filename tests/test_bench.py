@@ -105,6 +105,8 @@ def test_the_table_names_all_rows_and_what_auto_would_choose(found):
 
 def test_the_table_says_where_threads_were_in_each_others_way(found):
     slow = json.loads(json.dumps(found[0]))
+    for row in slow["rows"]:
+        row["against_one_thread"] = 1.0
     assert "threads wait for each other" not in bench.text(slow)
     slow["rows"][0]["against_one_thread"] = 30.0
     assert "up to 30.0 times as long" in bench.text(slow)
@@ -153,6 +155,14 @@ def test_a_timing_has_as_many_updates_as_fill_its_time(each, updates):
     calls = []
     assert measure.updates_for(Fake(each, calls, "a"), 1.0) == updates
     assert calls[-1][1] == updates
+
+
+def test_a_heavier_contestant_is_timed_longer():
+    contestants = [
+        Contestant("a", Fake(0.1, [], "a")),
+        Contestant("b", Fake(0.1, [], "b"), weight=3.0),
+    ]
+    assert [timing.updates for timing in measure.measure(contestants, 1, 1.0)] == [10, 30]
 
 
 def test_a_clock_that_stands_still_ends_the_search():

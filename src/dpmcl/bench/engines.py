@@ -20,7 +20,10 @@ from dpmcl.splits import split
 FORMS: tuple[EngineName, ...] = ("looped", "batched")
 """What `engine` can be set to; `auto` is one of them."""
 
-_UPDATES_AT_ONCE = 50  # as in a run
+_WEIGHT = 6.0
+"""How much longer runs on a CPU are timed: workers get states and draws once for many updates."""
+
+_UPDATES_AT_ONCE = 50  # as in a run, whose workers get their states and draws as often
 _TRACED = 5
 """Replicas of a convolutional network up to which batched updates are traced.
 
@@ -56,7 +59,9 @@ def contestants(
             name = f"{label} engine={form} R={most}" + ", auto" * (form == auto)
             own = {"kind": "run", "method": label, "engine": one.name, "auto": form == auto}
             run, note = Updates(problem, settings, phase, one, most), _note(one, most)
-            found.append(Contestant(name, run, most, 1, own, note, warm_up))
+            weight = weight_of_runs(problem)
+            least = _UPDATES_AT_ONCE if problem.device.type == "cpu" else 1
+            found.append(Contestant(name, run, most, 1, own, note, warm_up, weight, least))
     return found
 
 
@@ -65,6 +70,11 @@ def phases(problem: Problem, method: str) -> dict[int, str]:
     names = [phase.name for phase in problem.method(method).phases(problem.model, 0)]
     several = len(names) > 1
     return {k: f"{method} {name}" if several else method for k, name in enumerate(names)}
+
+
+def weight_of_runs(problem: Problem) -> float:
+    """The weight of a run's timings."""
+    return _WEIGHT if problem.device.type == "cpu" else 1.0
 
 
 def choose_for(problem: Problem, form: EngineName, replicas: int) -> Engine:

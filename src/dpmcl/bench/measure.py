@@ -23,7 +23,8 @@ class Contestant:
     run(updates): makes so many, and gives the seconds that they took. replicas: that each update
     is made for. threads: of PyTorch, while it runs. facts: what else its row of the report says.
     note(): what is to be said of it once it has run, or "". warm_up: seconds that it runs before
-    it is timed, for what settles by and by.
+    it is timed, for what settles by and by. weight: how much longer than others it is timed. least:
+    updates a timing.
     """
 
     name: str
@@ -33,6 +34,8 @@ class Contestant:
     facts: Mapping[str, Any] = field(default_factory=dict)
     note: Callable[[], str] = str
     warm_up: float = 0.0
+    weight: float = 1.0
+    least: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +76,8 @@ def measure(
     updates = []
     for one in contestants:
         with threads(one.threads):
-            updates.append(updates_for(one.run, seconds, one.warm_up))
+            wanted = one.weight * seconds
+            updates.append(updates_for(one.run, wanted, one.warm_up, one.least))
         tick()
     found: list[list[float]] = [[] for _ in contestants]
     for _ in range(repeats):
@@ -85,15 +89,17 @@ def measure(
     return [Timing(one, count, tuple(own)) for one, count, own in rows]
 
 
-def updates_for(run: Callable[[int], float], seconds: float, warm_up: float = 0.0) -> int:
-    """How many updates take about `seconds`, half of it at least; one if one takes longer.
+def updates_for(
+    run: Callable[[int], float], seconds: float, warm_up: float = 0.0, least: int = 1
+) -> int:
+    """How many updates take about `seconds`, half of it at least; `least` if they take longer.
 
     warm_up: seconds after which this ends at the earliest. The last run that it makes is of so many
     updates, so that buffers have their size.
     """
     begin = time.monotonic()
     run(1)
-    updates, took = 1, run(1)
+    updates, took = least, run(least)
     while _short(took, seconds, updates) or time.monotonic() - begin < warm_up:
         if _short(took, seconds, updates):
             updates = round(updates * min(10.0, seconds / max(took, 1e-9)))

@@ -29,7 +29,7 @@ def bench(
     replicas: Sequence[int] | None = None,
     repeats: int | None = None,
     seconds: float = 0.5,
-    warm_up: float = 12.0,
+    warm_up: float = 30.0,
     device: DeviceName = "auto",
     precision: Precision | None = None,
     methods: Sequence[str] | None = None,
@@ -42,12 +42,12 @@ def bench(
     networks: of the paper: "sine", "mnist", "omniglot", "cifar10", some of them, or "all".
     replicas: for each of which the batched engine is timed, None for 1, 5, 10, 25 and 50; runs are
     timed with the most of them. repeats: interleaved timings of each contestant, None for 5, of
-    about `seconds` each. warm_up: seconds that runs on a CPU go on before they are timed, in which
-    their worker processes start; a third of it with further methods. precision: of a spec, for the
-    package's engines alone. methods: None for er and
-    dpmcl. study: "table1" estimates instead what the paper's table 1 takes here; methods None are
-    then all, repeats None are 3, replicas None are 50 on a GPU and 10 on a CPU. out: a JSON file
-    for the report, written after each method.
+    about `seconds` each, six times that for runs on a CPU. warm_up: seconds that runs on a CPU go
+    on before they are timed, in which their worker processes start and trace. precision: of a spec,
+    for the package's engines alone. methods: None for er and dpmcl. study: "table1" estimates
+    instead what the paper's table 1 takes here; methods None are then all, repeats None are 3,
+    replicas None are 50 on a GPU and 10 on a CPU. out: a JSON file for the report, written after
+    each method.
 
     Raises SpecError for what cannot be measured, FolderError where `out` cannot be written,
     DeviceError where the device's memory does not hold even one replica.
@@ -107,7 +107,7 @@ def _compare(
     with _as_a_run(problem):
         chosen = {form: engines.choose_for(problem, form, replicas[-1]) for form in engines.FORMS}
     for number, name in enumerate(names):
-        warm_up = _warm_up(problem, done, number)
+        warm_up = _warm_up(problem, done)
         with _as_a_run(problem):
             contestants = [
                 *plain.contestants(problem, default),
@@ -131,9 +131,9 @@ def _table1(
     with _as_a_run(problem):
         engine = engines.choose_for(problem, "auto", most)
     done["networks"].append({"name": problem.name, "engine": engine.name})
-    for number, name in enumerate(_methods(problem, methods, tuple(problem.spec.methods))):
+    for name in _methods(problem, methods, tuple(problem.spec.methods)):
         with _as_a_run(problem):
-            warm_up = _warm_up(problem, done, number)
+            warm_up = _warm_up(problem, done)
             contestants = table1.contestants(problem, name, engine, most, warm_up)
         timings = _timed(problem, name, contestants, done, watch)
         done["rows"] += [report.row(problem, name, timing) for timing in timings]
@@ -160,11 +160,10 @@ def _timed(
     return found
 
 
-def _warm_up(problem: Problem, done: dict[str, Any], number: int) -> float:
-    """Seconds for runs of a network's method number `number`."""
-    if problem.device.type == "cuda" or done["replicas"][-1] == 1:
-        return 0.0
-    return float(done["warm_up"]) / (3 if number else 1)
+def _warm_up(problem: Problem, done: dict[str, Any]) -> float:
+    """Seconds that runs go on before they are timed."""
+    alone = problem.device.type == "cuda" or done["replicas"][-1] == 1
+    return 0.0 if alone else float(done["warm_up"])
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpmcl.bench.engines import Passes, Updates, phases
+from dpmcl.bench.engines import Passes, Updates, phases, weight_of_runs
 from dpmcl.bench.measure import Contestant, Timing
 from dpmcl.bench.problems import Problem
 from dpmcl.engine import Engine
@@ -20,7 +20,8 @@ def contestants(
     for number, label in phases(problem, method).items():
         run = Updates(problem, settings, number, engine, replicas)
         facts = {"kind": "phase", "method": method, "phase": number, "engine": engine.name}
-        found.append(Contestant(label, run, replicas, facts=facts, warm_up=warm_up))
+        weight = weight_of_runs(problem)
+        found.append(Contestant(label, run, replicas, facts=facts, warm_up=warm_up, weight=weight))
     passes = Passes(problem, settings, engine, replicas)
     facts = {"kind": "evaluation", "method": method, "rows": passes.rows, "engine": engine.name}
     return [*found, Contestant(f"{method}, evaluation", passes, replicas, facts=facts)]

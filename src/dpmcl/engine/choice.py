@@ -18,8 +18,8 @@ from dpmcl.model import Model, has_convolution, initial
 EngineName = Literal["auto", "batched", "looped"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 
-GROUP = 5
-"""Replicas that are batched at once on a CPU: few enough for its caches, and for every core."""
+MOST = {False: 13, True: 5}
+"""Replicas that are batched at once on a CPU at most, without convolutions and with them."""
 
 LARGE = 64
 """Rows a batch above which mapped convolutions are slower on a CPU than one after another."""
@@ -55,7 +55,20 @@ def choose(
     if not on_cpu:
         return Grouped()
     make = partial(Batched, apart=convolves)
-    return Grouped(make(), size=max(2, min(GROUP, replicas // 2)), crew=Crew(make, many))
+    return Grouped(make(), size=group_size(replicas, convolves), crew=Crew(make, many))
+
+
+def group_size(replicas: int, convolves: bool) -> int:
+    """How many replicas are batched at once on a CPU, whatever number of cores it has.
+
+    Few enough for its caches (MOST), and an even number of groups, so that two cores, or four, have
+    as much to do each.
+
+    >>> group_size(50, convolves=False), group_size(50, convolves=True), group_size(10, False)
+    (13, 5, 5)
+    """
+    groups = 2 * -(-replicas // (2 * MOST[convolves]))
+    return max(2, -(-replicas // groups))
 
 
 def _looped(workers: int) -> Engine:
