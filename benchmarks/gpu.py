@@ -63,29 +63,26 @@ def against_plain(device: str, quick: bool) -> dict[str, Any]:
 
 def forms(device: str, quick: bool) -> list[dict[str, Any]]:
     """Milliseconds an update and replica of ER, for each form of a convolution."""
-    found, place = [], torch.device(device)
+    found, place, replicas = [], torch.device(device), 2 if quick else 50
     for name in ("omniglot",) if quick else ("cifar10", "omniglot", "mnist"):
-        contestants = []
         for convolutions, precision in FORMS:
             one = problems.problem(name, place, precision, convolutions)
-            replicas = 2 if quick else 50
-            run = engines.Updates(
-                one, one.method("er"), 0, engines.choose_for(one, "batched", replicas), replicas
-            )
-            contestants.append(
-                measure.Contestant(f"{convolutions}, {precision or 'float32'}", run, replicas)
-            )
-        contestants += plain.contestants(one, torch.get_num_threads())[:1]
-        timings = measure.measure(
-            contestants, 1 if quick else 3, 0.01 if quick else 0.3, lambda now, total: None
-        )
-        for timing in timings:
-            row = {"network": name, "form": timing.contestant.name, "ms": timing.ms}
-            print(row, flush=True)
-            found.append(row)
-        if device == "cuda":
-            torch.cuda.empty_cache()
+            engine = engines.choose_for(one, "batched", replicas)
+            run = engines.Updates(one, one.method("er"), 0, engine, replicas)
+            label = f"{convolutions}, {precision or 'float32'}"
+            found.append(timed(name, measure.Contestant(label, run, replicas), quick))
+            del engine, run  # and what was captured, before the next one comes
+            if device == "cuda":
+                torch.cuda.empty_cache()
+        found.append(timed(name, plain.contestants(one, torch.get_num_threads())[0], quick))
     return found
+
+
+def timed(network: str, contestant: measure.Contestant, quick: bool) -> dict[str, Any]:
+    (timing,) = measure.measure([contestant], 1 if quick else 3, 0.01 if quick else 0.3)
+    row = {"network": network, "form": contestant.name, "ms": timing.ms}
+    print(row, flush=True)
+    return row
 
 
 def estimate(device: str, quick: bool) -> dict[str, Any]:
