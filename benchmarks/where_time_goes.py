@@ -62,13 +62,16 @@ def shares(name: str, method: str) -> dict[str, float]:
         row = torch.randint(len(one.stream.y), shape)
         batches[draw_name] = one.stream.batch(row, row >= 0, row * 0, model.dtype)
     key = torch.randint(2**32, (replicas, phase.keys, 2))
-    update = torch.func.vmap(phase.update)
-    if not batched:
-        update = phase.update
-        state, batches, key = tree_map(lambda leaf: leaf[0], (state, batches, key))
-    run = traced(update, tree_map(torch.Tensor.clone, state), batches, key)
+    # Of one replica: the counter takes grouped convolutions for whole ones.
+    alone = tree_map(lambda leaf: leaf[0].clone(), (state, batches, key))
+    single = traced(phase.update, *tree_map(torch.Tensor.clone, alone))
     with FlopCounterMode(display=False) as counter:
-        update(state, batches, key)
+        single(*tree_map(torch.Tensor.clone, alone))
+    if batched:
+        update = torch.func.vmap(phase.update)
+        run = traced(update, tree_map(torch.Tensor.clone, state), batches, key)
+    else:
+        run, (state, batches, key) = single, alone
     state = tree_map(torch.Tensor.clone, state)
 
     def some(updates: int) -> None:
@@ -90,7 +93,7 @@ def shares(name: str, method: str) -> dict[str, float]:
         "replicas": replicas,
         "ms": per,
         **{name: per * own[name] / total for name in [*KINDS, "the rest"]},
-        "mflop": counter.get_total_flops() / replicas / 1e6,
+        "mflop": counter.get_total_flops() / 1e6,
         "bytes": 5 * parameters,
     }
 
