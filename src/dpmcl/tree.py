@@ -56,6 +56,16 @@ def at(tree: Any, index: int) -> Any:
     return tree_map(lambda leaf: leaf[index], tree)
 
 
+def part(tree: Any, first: int, last: int) -> Any:
+    """The replicas first .. last - 1 of a stacked tree, as views."""
+    return tree_map(lambda leaf: leaf[first:last], tree)
+
+
+def shapes(tree: Any) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """Shape and type of each leaf, in the order of `leaves`."""
+    return [(tuple(leaf.shape), leaf.dtype) for leaf in leaves(tree)]
+
+
 def move(tree: Any, device: torch.device) -> Any:
     """The same tree on a device."""
 

@@ -16,7 +16,7 @@ from dpmcl.exceptions import ModelError
 from dpmcl.method import State, Update
 from dpmcl.sampling import Chunk
 from dpmcl.stream import Stream
-from dpmcl.tree import leaves, tree_map
+from dpmcl.tree import leaves, shapes, tree_map
 
 _WARM_UPS = 3  # as PyTorch's notes on CUDA graphs advise: libraries set themselves up in them
 
@@ -54,8 +54,8 @@ class Cell:
             self.stream is stream
             and self.dtype == dtype
             and same(self.update, update)
-            and _shapes(self._state) == _shapes(state)
-            and _shapes(_first(self._chunk, 1)) == _shapes(_first(chunk, 1))
+            and shapes(self._state) == shapes(state)
+            and shapes(_first(self._chunk, 1)) == shapes(_first(chunk, 1))
             and chunk.steps <= self._chunk.steps
         )
 
@@ -85,7 +85,7 @@ class Cell:
             for name in row
         }
         new = torch.func.vmap(self.update)(self._state, batches, key)
-        before, after = _shapes(self._state), _shapes(new)
+        before, after = shapes(self._state), shapes(new)
         if before != after:
             raise ModelError(
                 "An update may not change the shapes or types of its state, and this one turns "
@@ -143,10 +143,6 @@ def on_gpu(chunk: Chunk) -> bool:
 def _first(chunk: Chunk, steps: int) -> Any:
     """The chunk's first steps, as views."""
     return tree_map(lambda leaf: leaf[:, :steps], tuple(chunk))
-
-
-def _shapes(tree: Any) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    return [(tuple(leaf.shape), leaf.dtype) for leaf in leaves(tree)]
 
 
 def _difference(before: list[Any], after: list[Any]) -> str:

@@ -27,7 +27,7 @@ from dpmcl.exceptions import DeviceError
 from dpmcl.method import State, Update
 from dpmcl.sampling import Chunk
 from dpmcl.stream import Stream
-from dpmcl.tree import leaves, tree_map
+from dpmcl.tree import leaves, part, tree_map
 
 Span = tuple[int, int]
 """Replicas first .. last - 1 of all: a group."""
@@ -188,7 +188,7 @@ def _advance(task: Packed, work: Packed, span: Span) -> None:
         _Worker.tasks = {**dict(newest), task.number: task.open()}
     update, stream, dtype = _Worker.tasks[task.number]
     first, last = span
-    state, chunk = _part(work.open(), span)
+    state, chunk = part(work.open(), *span)
     own = stream.of_replicas(first, last)
     after = _Worker.engine.advance(update, state, Chunk(*chunk), own, dtype)
     for old, new in zip(leaves(state), leaves(after), strict=True):
@@ -197,8 +197,4 @@ def _advance(task: Packed, work: Packed, span: Span) -> None:
 
 def _map(work: Packed, span: Span) -> Any:
     function, trees = work.open()
-    return _Worker.engine.map(function, *_part(trees, span))
-
-
-def _part(tree: Any, span: Span) -> Any:
-    return tree_map(lambda leaf: leaf[span[0] : span[1]], tree)
+    return _Worker.engine.map(function, *part(trees, *span))

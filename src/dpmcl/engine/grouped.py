@@ -14,10 +14,14 @@ from dpmcl.exceptions import DeviceError
 from dpmcl.method import State, Update
 from dpmcl.sampling import Chunk
 from dpmcl.stream import Stream
-from dpmcl.tree import leaves, tree_map
+from dpmcl.tree import leaves, part, tree_map
 
 _CPU = ("can't allocate memory", "not enough memory", "Cannot allocate memory")
 _WORTH_SECONDS = 3.0  # of work, before processes are started, which take as long to come up
+
+
+One = Callable[[Span], Any]
+There = Callable[[Crew, Sequence[Span]], Any]
 
 
 class Grouped:
@@ -49,47 +53,40 @@ class Grouped:
         def one(span: Span) -> Any:
             if span == (0, replicas):
                 return self._inner.advance(update, state, chunk, stream, dtype)
-            part = Chunk(*_part(tuple(chunk), span))
+            own_chunk = Chunk(*part(tuple(chunk), *span))
             own = self._of(stream, span)
-            return self._inner.advance(update, _part(state, span), part, own, dtype)
+            return self._inner.advance(update, part(state, *span), own_chunk, own, dtype)
 
-        def together(spans: Sequence[Span]) -> Any:
-            if crew := self._workers(spans):
-                return self._sent(
-                    lambda: crew.advance(update, state, chunk, stream, dtype, spans),
-                    lambda: _joined([one(span) for span in spans]),
-                )
-            return _joined([one(span) for span in spans])
+        def there(crew: Crew, spans: Sequence[Span]) -> Any:
+            return crew.advance(update, state, chunk, stream, dtype, spans)
 
-        done: State = self._in_groups(replicas, together)
+        done: State = self._in_groups(replicas, one, there)
         return done
 
     def map(self, function: Callable[..., Any], *trees: Any) -> Any:
         def one(span: Span) -> Any:
-            return self._inner.map(function, *_part(trees, span))
+            return self._inner.map(function, *part(trees, *span))
 
-        def together(spans: Sequence[Span]) -> Any:
-            if crew := self._workers(spans):
-                return self._sent(
-                    lambda: _joined(crew.map(function, trees, spans)),
-                    lambda: _joined([one(span) for span in spans]),
-                )
-            return _joined([one(span) for span in spans])
+        def there(crew: Crew, spans: Sequence[Span]) -> Any:
+            return _joined(crew.map(function, trees, spans))
 
-        return self._in_groups(leaves(trees)[0].shape[0], together)
+        return self._in_groups(leaves(trees)[0].shape[0], one, there)
 
     def at_once(self, replicas: int) -> int:
         many = self._crew.size if self._crew else 1
         return min(replicas, self._inner.at_once(self._size or replicas) * many)
 
-    def _in_groups(self, replicas: int, together: Callable[[Sequence[Span]], Any]) -> Any:
-        """What `together` makes of groups of replicas, which are halved while memory runs out."""
+    def _in_groups(self, replicas: int, one: One, there: There) -> Any:
+        """What is made of groups of replicas, which are halved while memory runs out.
+
+        one: makes a group's part here. there: has a crew make all of them.
+        """
         while True:
             size = min(replicas, self._size or replicas)
             spans = [(a, min(a + size, replicas)) for a in range(0, replicas, size)]
             begin = time.monotonic()
             try:
-                return together(spans)
+                return self._together(spans, one, there)
             except RuntimeError as error:
                 if not _is_out_of_memory(error):
                     raise
@@ -114,13 +111,14 @@ class Grouped:
             return None
         return self._crew if self._crew.ready() else None
 
-    def _sent(self, there: Callable[[], Any], here: Callable[[], Any]) -> Any:
-        """What workers give; what this process does, where the function cannot be sent."""
-        try:
-            return there()
-        except (pickle.PicklingError, TypeError, AttributeError, OSError):
-            self._crew = None
-            return here()
+    def _together(self, spans: Sequence[Span], one: One, there: There) -> Any:
+        """What workers give; what this process does, without them or where nothing can be sent."""
+        if crew := self._workers(spans):
+            try:
+                return there(crew, spans)
+            except (pickle.PicklingError, TypeError, AttributeError, OSError):
+                self._crew = None
+        return _joined([one(span) for span in spans])
 
     def _of(self, stream: Stream, span: Span) -> Stream:
         """The stream as some replicas see it; the same object each time, for captured updates."""
@@ -131,10 +129,6 @@ class Grouped:
             known = stream, stream.of_replicas(*span)
             self._streams[span] = known
         return known[1]
-
-
-def _part(tree: Any, span: Span) -> Any:
-    return tree_map(lambda leaf: leaf[span[0] : span[1]], tree)
 
 
 def _joined(parts: list[Any]) -> Any:

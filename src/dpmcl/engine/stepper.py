@@ -10,7 +10,7 @@ from dpmcl.batch import Batch
 from dpmcl.engine.same import same
 from dpmcl.engine.traced import traced
 from dpmcl.method import State, Update
-from dpmcl.tree import leaves, tree_map
+from dpmcl.tree import shapes, tree_map
 
 Feed = Iterable[tuple[dict[str, Batch], torch.Tensor]]
 """The batches and the keys of one update after another."""
@@ -50,7 +50,7 @@ class Stepper:
         state = _own(state)  # a traced update writes into it, and where it lies decides nothing
         for batches, key in feed:
             if known is None:
-                known = self._find(update, _shapes((state, batches, key)))
+                known = self._find(update, shapes((state, batches, key)))
             if known.runs == self._after and key.device.type == "cpu":
                 known.traced = _try(plain, state, batches, key)
                 state = _own(state)  # what a plain update gave may be shared
@@ -62,12 +62,12 @@ class Stepper:
         dense: State = tree_map(torch.Tensor.contiguous, state)
         return dense
 
-    def _find(self, update: Update, shapes: Any) -> _Known:
+    def _find(self, update: Update, met: Any) -> _Known:
         for place, known in enumerate(self._known):
-            if known.shapes == shapes and same(known.update, update):
+            if known.shapes == met and same(known.update, update):
                 self._known.append(self._known.pop(place))
                 return known
-        self._known = [*self._known[1 - _KEPT :], _Known(update, shapes)]
+        self._known = [*self._known[1 - _KEPT :], _Known(update, met)]
         return self._known[-1]
 
 
@@ -82,13 +82,9 @@ def _try(
         once = found(tree_map(torch.Tensor.clone, state), batches, key)
     except Exception:  # the tracer has many ways to say no, and a fault of the update shows again
         return None
-    return found if _shapes(once) == _shapes(state) else None
+    return found if shapes(once) == shapes(state) else None
 
 
 def _own(tree: Any) -> Any:
     """A copy in rows: of its own, and laid out as if it came from a checkpoint."""
     return tree_map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), tree)
-
-
-def _shapes(tree: Any) -> list[Any]:
-    return [(leaf.shape, leaf.dtype) for leaf in leaves(tree)]
