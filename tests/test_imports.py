@@ -28,8 +28,9 @@ FLOORS = [
     ["two_loop"],
     ["method"],
     ["sampling"],
+    ["theory"],
     ["streams", "networks"],
-    ["scaling", "idx_files", "cifar_files"],
+    ["scaling", "idx_files", "cifar_files", "dynamics"],
     ["torchvision_sets"],
     ["splits", "stream_settings", "network"],
     ["stream"],
@@ -54,7 +55,7 @@ FLOORS = [
     ["exceptions"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-MAY_CALL_NEIGHBOURS = {"bench", "engine", "results", "metrics"}
+MAY_CALL_NEIGHBOURS = {"bench", "engine", "results", "metrics", "theory"}
 
 
 def imports(path: Path) -> set[str]:

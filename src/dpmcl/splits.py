@@ -67,8 +67,10 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
     train = torch.minimum(train, (count - test - 1).clamp(min=0))
 
     key = keys.derive(seed, keys.Purpose.SPLIT)
-    if stream.repeats:  # a row has the same place in every task's order, and so the same split
-        score = keys.scores(key, len(stream.x)).gather(1, stream.row.expand(replicas, n))
+    if stream.repeats or stream.trajectory is not None:
+        # What is one thing has the same place in every task's order, and so the same split.
+        one = stream.row if stream.trajectory is None else stream.trajectory[stream.row]
+        score = keys.scores(key, int(one.max()) + 1).gather(1, one.expand(replicas, n))
         order = torch.argsort(score, dim=1, stable=True)
     else:
         order = keys.permutation(key, n)

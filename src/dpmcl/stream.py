@@ -55,6 +55,9 @@ class Stream:
     scaled: bool, the shape of an input: which are brought to the first task's mean and deviation;
     None for none. scale: those, once they are fitted (`scaling.fitted`).
     columns: a name for each input of a table; empty elsewhere.
+    following: int64 (rows,), for a stream that knows its dynamics: the pool row to which each row
+    moves when the next task comes, so dx is exact; a row that moves no further names itself.
+    trajectory: int64 (rows,), rows of one number are one point moving on, and are split alike.
     """
 
     name: str
@@ -74,6 +77,8 @@ class Stream:
     scaled: Tensor | None = None
     scale: Scale | None = None
     columns: tuple[str, ...] = ()
+    following: Tensor | None = None
+    trajectory: Tensor | None = None
 
     @classmethod
     def of(cls, data: Labelled, settings: ScenarioSettings | None = None) -> "Stream":
@@ -281,6 +286,8 @@ class Stream:
             value = getattr(self, f.name)
             if f.name in ("name", "scenario"):
                 continue
+            if value is None and f.name in ("following", "trajectory"):
+                continue  # so that streams without dynamics keep the fingerprint they always had
             out.update(f.name.encode())
             if isinstance(value, Tensor):
                 fingerprint.add(out, value)

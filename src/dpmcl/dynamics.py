@@ -1,0 +1,1 @@
+"""Streams whose tasks are the states of a differential equation, in windows of time."""
