@@ -138,6 +138,22 @@ def test_a_row_of_several_tasks_is_in_one_split_in_all_of_them():
     assert rows_of(splits.train, 0, 0) != rows_of(splits.train, 1, 0)
 
 
+def test_rows_of_one_trajectory_are_in_one_split_in_all_tasks():
+    stream = own_rows_stream([[40, 40, 40], [40, 40, 40]])
+    trajectory = (torch.arange(240) % 40) // 4
+    splits = split(replace(stream, trajectory=trajectory), [0, 1], SHARES)
+    for replica in range(2):
+        parts = []
+        for name in PARTS:
+            first, *later = (
+                set(trajectory[rows_of(splits.named(name), replica, k)].tolist()) for k in range(3)
+            )
+            assert later == [first, first]
+            parts.append(first)
+        assert [len(part) for part in parts] == [6, 2, 2]
+        assert set.union(*parts) == set(range(10))
+
+
 def test_blurred_boundaries_move_the_asked_share_to_the_neighbours():
     y = torch.arange(400) // 100
     stream = Stream.from_arrays(torch.zeros(400, 1), y, blur=0.2)

@@ -51,6 +51,12 @@ class Request:
             self.table["stream"] = {**self.table.get("stream", {}), "tasks": tasks}
         return self
 
+    def watch(self, what: Sequence[str] | None) -> Self:
+        """Has these watched ("terms", "stability")."""
+        if what is not None:
+            self.table["monitor"] = {**self.table.get("monitor", {}), "watch": list(what)}
+        return self
+
     def spec(self) -> spec.Spec:
         """The checked spec. Raises SpecError."""
         parsed = spec.Spec.parse(self.table)
@@ -70,6 +76,7 @@ def run(
     out: str | Path | None = None,
     device: str | None = None,
     engine: str | None = None,
+    monitor: Sequence[str] | None = None,
     watch: Watch | None = None,
     checkpoint_seconds: float = 60.0,
 ) -> Result:
@@ -81,6 +88,7 @@ def run(
     `seed`. tasks: the first so many only. settings: entries by dotted name, as in
     {"training.lr": 0.01, "methods.dpmcl.zeta": 2}. out: run folder, extended by what is missing;
     None stores nothing. device: "auto", "cpu", "cuda". engine: "auto", "batched", "looped".
+    monitor: what is recorded while it runs, "terms" and "stability" (`Result.readings`).
     watch: called as watch(method, done, total). checkpoint_seconds: between checkpoints into `out`
     within a task; there is one after every task as well. An interrupted run goes on when it is
     called again with the same `out`.
@@ -99,6 +107,7 @@ def run(
     for key, value in (settings or {}).items():
         request.table = spec.assign(request.table, key, value)
     request.update(replicas=replicas, seed=seed, device=device, engine=engine).tasks(tasks)
+    request.watch(monitor)
     folder = Path(out) if out is not None else None
     return study.run(request.spec(), folder, watch, keeping=Keeping(checkpoint_seconds))
 

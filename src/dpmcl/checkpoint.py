@@ -53,7 +53,8 @@ class Snapshot:
     """All that a run needs to go on from a position.
 
     state, held: replicas first. values: the error tensors so far, by split. work: for each replica.
-    diverged: by index of the replica.
+    diverged: by index of the replica. readings: what a monitor has taken, (replicas, readings,
+    quantities), or None where nothing is watched.
     """
 
     position: Position
@@ -62,6 +63,7 @@ class Snapshot:
     values: Mapping[str, np.ndarray]
     work: Work
     diverged: Mapping[int, Divergence] = field(default_factory=dict)
+    readings: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,9 @@ class _About(pydantic.BaseModel):
     origin: Origin
     position: tuple[_Whole, _Whole, _Whole]
     work: dict[Literal["gradient_evaluations", "rows_backpropagated"], _Whole]
-    diverged: dict[_Whole, tuple[_Whole, _Whole, _Whole]]
+    diverged: dict[
+        _Whole, tuple[_Whole, _Whole, _Whole] | tuple[_Whole, _Whole, _Whole, Literal["cost"]]
+    ]
 
 
 class Checkpoints:
@@ -114,7 +118,10 @@ class Checkpoints:
             "origin": asdict(origin),
             "position": list(snapshot.position),
             "work": asdict(snapshot.work),
-            "diverged": {str(r): list(d) for r, d in snapshot.diverged.items()},
+            "diverged": {
+                str(r): list(d if d.cause == "cost" else d[:3])
+                for r, d in snapshot.diverged.items()
+            },
         }
         text = json.dumps(about, sort_keys=True)
         number = max(map(_number, self._folder.glob("*.safetensors")), default=0) + 1
@@ -182,6 +189,8 @@ def _tensors(snapshot: Snapshot) -> dict[str, Tensor]:
         place = np.flatnonzero(~np.isnan(values).all(0))
         out[f"errors.{split}.place"] = torch.from_numpy(place)
         out[f"errors.{split}.values"] = torch.from_numpy(values.reshape(len(values), -1)[:, place])
+    if snapshot.readings is not None:
+        out["readings"] = torch.from_numpy(snapshot.readings)
     # Leaves may be views, or share memory (a start state), neither of which the format takes.
     whole = torch.contiguous_format
     return {name: tensor.clone(memory_format=whole) for name, tensor in out.items()}
@@ -215,7 +224,15 @@ def _snapshot(about: _About, tensors: Mapping[str, Tensor], like: Snapshot) -> S
         values,
         Work(**about.work),
         {r: Divergence(*d) for r, d in about.diverged.items()},
+        _readings(tensors.get("readings"), like.readings),
     )
+
+
+def _readings(kept: Tensor | None, like: np.ndarray | None) -> np.ndarray | None:
+    """The readings kept, where they are of the form wanted now; what is watched may change."""
+    if kept is None or like is None or tuple(kept.shape) != like.shape:
+        return like
+    return np.asarray(kept.numpy(), dtype=np.float64)
 
 
 def _read(path: Path) -> tuple[_About, dict[str, Tensor]] | str:

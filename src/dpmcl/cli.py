@@ -74,6 +74,14 @@ class Precision(StrEnum):
     bf16 = "bf16"
 
 
+class Drawn(StrEnum):
+    """What a figure shows."""
+
+    errors = "errors"
+    terms = "terms"
+    stability = "stability"
+
+
 class Study(StrEnum):
     """What a benchmark can estimate."""
 
@@ -136,6 +144,10 @@ def run(
     on_divergence: Annotated[
         Diverging | None, typer.Option(help="What to do with a replica that is not finite.")
     ] = None,
+    watch_: Annotated[
+        str | None,
+        typer.Option("--watch", metavar="WHAT,...", help="Record while it runs: terms, stability."),
+    ] = None,
     checkpoint: Annotated[
         float, typer.Option(metavar="SECONDS", help="Between checkpoints within a task.", min=0.0)
     ] = 60.0,
@@ -155,6 +167,7 @@ def run(
     request.set(set_ or []).update(replicas=replicas, seed=seed).tasks(tasks)
     request.update(device=device and device.value, engine=engine and engine.value)
     request.update(on_divergence=on_divergence and on_divergence.value)
+    request.watch(watch_.split(",") if watch_ is not None else None)
     spec = request.spec()
     place = Path(source)
     folder = out or (place if study.holds_run(place) else Path("runs") / _short(source))
@@ -208,11 +221,12 @@ def plot(
     smooth: Annotated[
         float, typer.Option(metavar="SIGMA", help="Gaussian filter over tasks, 0 for none.")
     ] = 0.0,
+    what: Annotated[Drawn, typer.Option(help="Errors, or what --watch recorded.")] = Drawn.errors,
 ) -> None:
-    """Draw CME and NTE against tasks: mean over seeds, and a band of one standard error."""
+    """Draw CME and NTE against tasks, or what was watched: means over seeds, and bands."""
     from dpmcl import study
 
-    typer.echo(study.draw(study.load(folder), folder, picture.value, smooth))
+    typer.echo(study.draw(study.load(folder), folder, picture.value, smooth, what.value))
 
 
 @app.command()

@@ -1,7 +1,7 @@
 """Divergence: replicas whose numbers stop being finite are frozen, and the others never know."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,11 +11,15 @@ from dpmcl.tree import leaves, tree_map
 
 
 class Divergence(NamedTuple):
-    """Where a replica stopped being finite: task and phase from 0, update of the phase from 1."""
+    """Where a replica was frozen: task and phase from 0, update of the phase from 1.
+
+    cause: "not finite", or "cost", above beta for too long (`monitor.MonitorSettings`).
+    """
 
     task: int
     phase: int
     update: int
+    cause: Literal["not finite", "cost"] = "not finite"
 
 
 def finite(state: State) -> Tensor:

@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     DROPOUT = 5  # masks
     STREAM = 6  # tasks that are drawn, not read (SINE)
     ORDER = 7  # of classes, tasks or rows, and the permutations of a domain-incremental stream
+    PROBE = 8  # rows on which a run is watched; a draw of its own, so watching moves nothing
 
 
 def philox(counter: Sequence[Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:

@@ -19,6 +19,8 @@ from dpmcl.model import Model, Theta
 from dpmcl.optim import Optimiser
 from dpmcl.sampling import Draw
 from dpmcl.settings import Positive, Rate, Settings
+from dpmcl.theory.discount import Constant, Discount
+from dpmcl.theory.discount import build as build_discount
 
 
 class State(NamedTuple):
@@ -78,6 +80,10 @@ class Method(Settings, ABC):
     batch: rows a batch. updates: N, updates a task. memory: the length of D_P, in rows.
     memory_policy: "reservoir" (uniform over all rows seen) or "resample" (favours new rows).
     reset_at_task: whether the optimiser's state starts anew at each task.
+    discount: gamma, what each task weighs among those seen (`dpmcl.theory.discount`): "constant",
+    the paper's experiments, "exponential", "power", "window", or a table of a name and options.
+    discount_on: whether gamma is the "weights" of rows in a batch (a batch's cost is their weighted
+    mean), or says how often a task's rows are drawn from the memory, or from all seen ("sampling").
     """
 
     stores: ClassVar[Literal["never", "before", "after"]] = "never"
@@ -93,11 +99,15 @@ class Method(Settings, ABC):
     memory: Positive = 20000
     memory_policy: Policy = "reservoir"
     reset_at_task: bool = False
+    discount: str | dict[str, Any] = "constant"
+    discount_on: Literal["weights", "sampling"] = "weights"
     rule: Optimiser = field(init=False, repr=False, compare=False, default=optim.Adagrad())
+    gamma: Discount = field(init=False, repr=False, compare=False, default=Constant())
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "rule", optim.build(self.optimiser, self.lr))
+        object.__setattr__(self, "gamma", build_discount(self.discount))
 
     @classmethod
     def own_names(cls) -> list[str]:
@@ -121,12 +131,16 @@ class Method(Settings, ABC):
         """One replica's state before the first task."""
         return State(theta, self.rule.init(theta), {})
 
-    def descend(self, state: State, grads: Theta) -> State:
-        """One step of theta's optimiser, on the parts of theta that `grads` has."""
+    def descend(self, state: State, grads: Theta, cost: Tensor | None = None) -> State:
+        """One step of theta's optimiser, on the parts of theta that `grads` has.
+
+        cost: what the gradient is of, as `gradient` gives it; a rule may want it (`optim.Theorem`).
+        """
         theta, optimiser = self.rule.step(
             {part: state.theta[part] for part in grads},
             grads,
             {part: state.optimiser[part] for part in grads},
+            cost,
         )
         return state._replace(
             theta={**state.theta, **theta}, optimiser={**state.optimiser, **optimiser}

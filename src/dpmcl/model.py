@@ -191,13 +191,21 @@ class Model:
 
     def predict(self, theta: Theta, x: Tensor, key: Tensor | None = None) -> Tensor:
         """g(h(x; theta_1); theta_2); gated, if the model has a gate."""
+        return self.answer(theta, self.seen(theta, x, key), x, key)
+
+    def seen(self, theta: Theta, x: Tensor, key: Tensor | None = None) -> Tensor:
+        """What g sees of x: h(x; theta_1), multiplied by a gate of features if there is one."""
         features = self.features(theta["representation"], x, key)
-        if self.gate is None:
-            return self.outputs(theta["prediction"], features, key)
-        gate = self._apply("gate", theta["gate"], x, key)
-        if self.gate == "features":
-            return self.outputs(theta["prediction"], features * torch.sigmoid(gate), key)
-        return self.outputs(theta["prediction"], features, key) * gate
+        if self.gate != "features":
+            return features
+        return features * torch.sigmoid(self._apply("gate", theta["gate"], x, key))
+
+    def answer(self, theta: Theta, seen: Tensor, x: Tensor, key: Tensor | None = None) -> Tensor:
+        """g of what it sees, multiplied by a gate of outputs if there is one."""
+        outputs = self.outputs(theta["prediction"], seen, key)
+        if self.gate != "outputs":
+            return outputs
+        return outputs * self._apply("gate", theta["gate"], x, key)
 
     def _apply(self, part: str, parameters: Parameters, x: Tensor, key: Tensor | None) -> Tensor:
         with products(self.precision, self.device):

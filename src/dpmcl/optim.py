@@ -8,15 +8,15 @@ slots at each leaf, so a part of theta is stepped with the same part of the stat
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import annotated_types as at
 import torch
 from torch import Tensor
 
-from dpmcl.exceptions import SpecError, unknown
+from dpmcl.exceptions import ModelError, SpecError, unknown
 from dpmcl.settings import Rate, Settings, Share
-from dpmcl.tree import tree_map
+from dpmcl.tree import leaves, tree_map
 
 Slots = dict[str, Tensor]
 
@@ -39,11 +39,15 @@ class Optimiser(Settings, ABC):
         """The fresh state of a tree of parameters."""
         return tree_map(self.slots, theta)
 
-    def step(self, theta: Any, grads: Any, state: Any) -> tuple[Any, Any]:
-        """One step of a tree of parameters: (theta, state)."""
+    def step(
+        self, theta: Any, grads: Any, state: Any, cost: Tensor | None = None
+    ) -> tuple[Any, Any]:
+        """One step of a tree of parameters: (theta, state).
 
+        cost: what the gradient is of, for the rules that need it.
+        """
         if isinstance(theta, dict):
-            pairs = {k: self.step(v, grads[k], state[k]) for k, v in theta.items()}
+            pairs = {k: self.step(v, grads[k], state[k], cost) for k, v in theta.items()}
             return {k: p[0] for k, p in pairs.items()}, {k: p[1] for k, p in pairs.items()}
         return self.rule(theta, grads, state)
 
@@ -116,7 +120,71 @@ class Adam(Optimiser):
         return parameter - change, {"mean": mean, "square": square, "step": step}
 
 
-OPTIMISERS: Mapping[str, type[Optimiser]] = {"adagrad": Adagrad, "sgd": SGD, "adam": Adam}
+Drift = Literal["none", "inputs", "features", "exact"]
+"""How ||dx|| is known: not at all, from means of inputs or features, or from the dynamics."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Theorem(Optimiser):
+    """The step size of Theorem 1 and equation 5, alpha(k) in place of a learning rate.
+
+    alpha = (1 - ||J_x|| ||dx||) / (beta ||J_theta||^2 + eps), the norm over all parameters that
+    step together. lr is the largest alpha, since equation 5 asks for one at most so large: without
+    it, a vanishing gradient makes alpha enormous.
+
+    form: "J_theta", equation 5, theta - alpha J_theta; "V_theta", the theorem's own update, theta +
+    alpha V_theta with V_theta = -J J_theta: Polyak's step times (1 - ||J_x|| ||dx||) / beta.
+    drift: which ||J_x|| ||dx|| it is; the runner measures it at each task's start and every 50
+    updates (`theory.terms`), and inner updates of a method go without.
+    otherwise: where 1 - ||J_x|| ||dx|| <= 0 the theorem does not apply; "ignore" steps as if dx
+    were 0, which section 3.1 does for all practical purposes, "stay" does not step.
+    """
+
+    beta: Rate = 1000.0
+    eps: Rate = 1e-8
+    form: Literal["J_theta", "V_theta"] = "J_theta"
+    drift: Drift = "inputs"
+    otherwise: Literal["ignore", "stay"] = "ignore"
+
+    def slots(self, parameter: Tensor) -> Slots:
+        return {"drift": parameter.new_zeros(())}
+
+    def rule(self, parameter: Tensor, grad: Tensor, slots: Slots) -> tuple[Tensor, Slots]:
+        raise NotImplementedError  # it has no meaning for one parameter alone
+
+    def step(
+        self, theta: Any, grads: Any, state: Any, cost: Tensor | None = None
+    ) -> tuple[Any, Any]:
+        square = sum(grad.square().sum() for grad in leaves(grads))
+        alpha = self.alpha(square, leaves(state)[0])
+        if self.form == "V_theta":
+            if cost is None:
+                raise ModelError(
+                    "form = 'V_theta' needs the cost beside its gradient: "
+                    "self.descend(state, grads, cost)."
+                )
+            alpha = alpha * cost.clamp(min=0)
+        alpha = alpha.clamp(max=self.lr)
+        return tree_map(lambda p, g: p - alpha * g, theta, grads), state
+
+    def alpha(self, square: Tensor, drift: Tensor) -> Tensor:
+        """alpha before its bound lr. square: ||J_theta||^2. drift: ||J_x|| ||dx||; both scalars."""
+        room = 1 - drift
+        instead = 1.0 if self.otherwise == "ignore" else 0.0
+        return torch.where(room > 0, room, instead) / (self.beta * square + self.eps)
+
+    @staticmethod
+    def informed(state: Any, drift: Tensor) -> Any:
+        """The optimiser state of all replicas, told ||J_x|| ||dx||. drift: (replicas,)."""
+        return tree_map(lambda leaf: drift.to(leaf.dtype).clone(), state)
+
+
+OPTIMISERS: Mapping[str, type[Optimiser]] = {
+    "adagrad": Adagrad,
+    "sgd": SGD,
+    "adam": Adam,
+    "theorem": Theorem,
+}
 
 
 def build(setting: str | Mapping[str, Any], lr: float) -> Optimiser:

@@ -18,9 +18,13 @@ from dpmcl.keeper import Keeper, Keeping
 from dpmcl.memory import Memory
 from dpmcl.method import Method, Phase, State
 from dpmcl.model import Model, Theta, initial
-from dpmcl.sampling import Chunk, chunk
+from dpmcl.monitor import Monitor, MonitorSettings, Readings
+from dpmcl.motion import Motion, motion_of
+from dpmcl.sampling import Chunk, Weighing, chunk
 from dpmcl.splits import Rows, Splits
+from dpmcl.step_size import StepSize, check_dynamics
 from dpmcl.stream import Stream
+from dpmcl.theory.discount import Constant, gamma
 from dpmcl.tree import at as of_replica
 
 Progress = Callable[[int, int], None]
@@ -32,6 +36,9 @@ _UPDATES_AT_ONCE = 50
 Report = Callable[[int, Divergence], None]
 """report(seed, divergence): a replica has been frozen."""
 
+Note = Callable[[str], None]
+"""note(line): what a user should know of a method while it trains."""
+
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
@@ -39,13 +46,14 @@ class Outcome:
 
     errors: by split ("test", and "train" where asked for); NaN from where a replica diverged.
     theta: final parameters, replicas first. work: gradients and rows spent for each replica.
-    diverged: by seed, where a replica was frozen.
+    diverged: by seed, where a replica was frozen. readings: the monitor's, if there was one.
     """
 
     errors: dict[str, Errors]
     theta: Theta
     work: Work
     diverged: dict[int, Divergence]
+    readings: Readings | None = None
 
 
 def train(
@@ -60,18 +68,24 @@ def train(
     keeper: Keeper | None = None,
     report: Report | None = None,
     weights: Sequence[int] | None = None,
+    watched: MonitorSettings | None = None,
+    note: Note | None = None,
 ) -> Outcome:
     """Takes the tasks in turn; every draw is a function of the seed, the task, phase and step.
 
     keeper: where the run goes on from, and when it is saved. report: told of replicas that diverge;
     what it raises ends the run. weights: seeds of the initial weights, None for `seeds`.
+    watched: what is measured on the way. note: told what a user should know.
     """
-    model = method.prepare(model)
+    model, watched = method.prepare(model), watched or MonitorSettings()
     check_fit(method, model, stream, engine.at_once(len(seeds)))
-    run = _Run(method, model, stream, splits, tuple(seeds), engine, progress, report)
+    check_dynamics(method, model, stream, watched.drift)
+    run = _Run(method, model, stream, splits, tuple(seeds), engine, watched, progress, report, note)
     score = _Score(run, evaluation or Evaluation())
     keeper = keeper or Keeper(Keeping())
     start = run.start(weights or seeds)
+    if run.monitor:
+        run.monitor.begin(start.theta)
     fresh = run.snapshot(Position(), start, run.empty_memory(), score.values)
     here = keeper.load(fresh)
     if here is None:
@@ -105,8 +119,10 @@ def train(
             held = run.store(held, task)
         score.take(state.theta, after=task)
         keeper.after_task(now(Position(task + 1)))
+    run.step_size.sum_up()
     diverged = {run.seeds[replica]: where for replica, where in run.diverged.items()}
-    return Outcome(score.errors(), state.theta, run.work, diverged)
+    readings = run.monitor.readings() if run.monitor else None
+    return Outcome(score.errors(), state.theta, run.work, diverged, readings)
 
 
 class _Run:
@@ -120,8 +136,10 @@ class _Run:
         splits: Splits,
         seeds: tuple[int, ...],
         engine: Engine,
+        watched: MonitorSettings,
         progress: Progress | None,
         report: Report | None,
+        note: Note | None,
     ) -> None:
         self.method, self.model, self.stream, self.splits = method, model, stream, splits
         self.seeds, self.engine = seeds, engine
@@ -133,6 +151,11 @@ class _Run:
         self._done = 0
         self._total = self._updates(Position(len(stream.tasks)))
         self._width = int(splits.train.offset.diff(dim=1).max())
+        self.step_size = StepSize(method, model, stream, splits, self.seed, engine, note)
+        self.monitor: Monitor | None = None
+        if watched.active:
+            self.monitor = Monitor(watched, method, model, stream, splits, seeds, engine, note)
+        self._motion: tuple[int, Motion] | None = None
 
     def start(self, weights: Sequence[int]) -> State:
         theta = initial(self.model, weights)
@@ -153,12 +176,15 @@ class _Run:
         self, position: Position, state: State, held: Memory, values: dict[str, np.ndarray]
     ) -> Snapshot:
         work = Work(**vars(self.work))
-        return Snapshot(position, state, held, values, work, dict(self.diverged))
+        readings = self.monitor.values.copy() if self.monitor else None
+        return Snapshot(position, state, held, values, work, dict(self.diverged), readings)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Takes over what a snapshot knows besides state, memory and errors."""
         self.work, self.diverged = Work(**vars(snapshot.work)), dict(snapshot.diverged)
         self.alive[list(self.diverged)] = False
+        if self.monitor and snapshot.readings is not None:
+            self.monitor.restore(snapshot.readings)
         self._done = self._updates(snapshot.position)
 
     def _updates(self, position: Position) -> int:
@@ -191,20 +217,79 @@ class _Run:
         after: Memory = torch.func.vmap(add)(held, offset[:, task], count, key)
         return after
 
+    def motion(self, task: int) -> Motion:
+        """Where rows go at a task; the newest is kept."""
+        if self._motion is None or self._motion[0] != task:
+            found = motion_of(self.stream, self.splits, task, self.model.dtype)
+            self._motion = task, found
+        return self._motion[1]
+
+    def weighing(self, task: int) -> Weighing | None:
+        """What gamma makes of the tasks seen; None where all weigh the same."""
+        if isinstance(self.method.gamma, Constant):
+            return None
+        tasks = torch.arange(len(self.stream.tasks), device=self.model.device)
+        return Weighing(gamma(self.method.gamma, task, tasks), self.method.discount_on)
+
+    def _chunk(self, held: Memory, phase: Phase, place: tuple[int, int], steps: range) -> Chunk:
+        moves = any(draw.moved is not None for draw in phase.draws.values())
+        return chunk(
+            phase.draws,
+            self.splits,
+            held,
+            self.seed,
+            place,
+            steps,
+            phase.keys,
+            motion=self.motion(place[0]) if moves else None,
+            weighing=self.weighing(place[0]),
+        )
+
     def phase(
         self, state: State, held: Memory, phase: Phase, place: tuple[int, int], done: int
     ) -> Iterator[tuple[State, int]]:
         """The updates of a phase from `done` on: the state after each chunk, and how many then."""
         if done == 0:
             self._count(state, held, phase, place)
-        for first in range(done, phase.updates, _UPDATES_AT_ONCE):
-            steps = range(first, min(first + _UPDATES_AT_ONCE, phase.updates))
-            drawn = chunk(phase.draws, self.splits, held, self.seed, place, steps, phase.keys)
-            state = self._advance(state, phase, drawn, place, first)
+        while done < phase.updates:
+            steps = range(done, self._stop(phase, place, done))
+            if self.step_size.due(done, _UPDATES_AT_ONCE):
+                state = self.step_size.informed(state, held, place, done, self.motion(place[0]))
+            before = state
+            state = self._advance(
+                state, phase, self._chunk(held, phase, place, steps), place, steps.start
+            )
+            if self.monitor and self.monitor.due((*place, done)):
+                self._watch((*place, done), before, state, held)
+            done = steps.stop
             self._done += len(steps)
             if self._progress:
                 self._progress(self._done, self._total)
-            yield state, steps.stop
+            yield state, done
+
+    def _stop(self, phase: Phase, place: tuple[int, int], first: int) -> int:
+        """Where the chunk that begins at `first` ends: a watched update is one of its own."""
+        last = min(first - first % _UPDATES_AT_ONCE + _UPDATES_AT_ONCE, phase.updates)
+        if self.monitor is None:
+            return last
+        if self.monitor.due((*place, first)):
+            return first + 1
+        return next((u for u in range(first + 1, last) if self.monitor.due((*place, u))), last)
+
+    def _watch(
+        self, place: tuple[int, int, int], before: State, after: State, held: Memory
+    ) -> None:
+        """Takes a reading; freezes, from the next update on, what has been above beta too long."""
+        assert self.monitor is not None
+        motion, weighing = self.motion(place[0]), self.weighing(place[0])
+        over = self.monitor.take(place, before, after, held, motion, weighing, self.alive)
+        for replica in over:
+            if self.alive[replica]:
+                self.alive[replica] = False
+                task, phase, update = place
+                self.diverged[replica] = Divergence(task, phase, update + 1, "cost")
+                if self._report:
+                    self._report(self.seeds[replica], self.diverged[replica])
 
     def _advance(
         self, state: State, phase: Phase, drawn: Chunk, place: tuple[int, int], first: int
@@ -233,7 +318,7 @@ class _Run:
 
     def _count(self, state: State, held: Memory, phase: Phase, place: tuple[int, int]) -> None:
         """Counts the work of a phase by running its first update once, on one replica, aside."""
-        drawn = chunk(phase.draws, self.splits, held, self.seed, place, range(1), phase.keys)
+        drawn = self._chunk(held, phase, place, range(1))
         batches = drawn.batches(self.stream, self.model.dtype, 0, 0)
         with counting() as one:
             phase.update(of_replica(state, 0), batches, drawn.key[0, 0])

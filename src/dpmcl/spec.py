@@ -26,6 +26,7 @@ from dpmcl.engine import DeviceName, EngineName
 from dpmcl.evaluation import Evaluation
 from dpmcl.exceptions import SpecError, unknown
 from dpmcl.method import Method
+from dpmcl.monitor import MonitorSettings
 from dpmcl.network import NetworkSettings
 from dpmcl.precision import Precision
 from dpmcl.settings import NonNegative, Positive, Settings
@@ -46,6 +47,7 @@ _TOP = (
     "split_seed",
     "weights_seed",
 )
+_TABLES = ("stream", "network", "training", "evaluation", "monitor", "methods")
 _METHOD_TABLE = re.compile(r"^(\s*\[\s*)methods(\s*\.)", re.MULTILINE)
 _TABLES_BESIDE_LIST = "methods beside a list"
 _NO_TOML = (
@@ -66,7 +68,7 @@ class Spec(Settings):
     on_divergence: whether a replica whose numbers stop being finite is frozen, or ends the run.
     split_seed, weights_seed: seeds of the split and of the initial weights that all replicas share;
     None for each replica's own. (The order of tasks has its own, stream.order_seed.) stream,
-    network: whose names are the plugins'. methods: by name, in order.
+    network: whose names are the plugins'. monitor: what is watched. methods: by name, in order.
     """
 
     replicas: Positive = 10
@@ -85,6 +87,7 @@ class Spec(Settings):
     network_name: str
     network: NetworkSettings
     evaluation: Evaluation
+    monitor: MonitorSettings = field(default_factory=MonitorSettings)
     training: dict[str, Any] = field(default_factory=dict)
     methods: dict[str, Any]
 
@@ -115,7 +118,7 @@ class Spec(Settings):
     def parse(cls, table: Mapping[str, Any]) -> Self:
         """Checks a table as it comes from TOML. Raises SpecError for whatever is wrong with it."""
         table = normalised(table)
-        known = [*_TOP, "stream", "network", "training", "evaluation", "methods"]
+        known = [*_TOP, *_TABLES]
         for key in table:
             if key not in known:
                 raise unknown("setting", key, known, f"A spec has: {', '.join(known)}.")
@@ -147,6 +150,7 @@ class Spec(Settings):
             network_name=network_name,
             network=network,
             evaluation=Evaluation.from_table(table.get("evaluation", {}), "[evaluation]"),
+            monitor=MonitorSettings.from_table(table.get("monitor", {}), "[monitor]"),
             training=common,
             methods=methods,
         )
@@ -167,6 +171,7 @@ class Spec(Settings):
             "network": {"name": self.network_name, **self.network.to_table()},
             "training": training,
             "evaluation": self.evaluation.to_table(),
+            "monitor": self.monitor.to_table(),
             "methods": methods,
         }
 
@@ -230,7 +235,7 @@ def normalised(table: Mapping[str, Any]) -> Table:
     if isinstance(methods, list | tuple):
         methods = {name: {} for name in methods}
     out["methods"] = methods
-    for key in ("stream", "network", "training", "evaluation", "methods"):
+    for key in _TABLES:
         if key in out and not isinstance(out[key], Mapping):
             raise SpecError(f"[{key}] must be a table, got {out[key]!r}.")
     for name, own in out["methods"].items():

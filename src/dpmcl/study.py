@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -20,8 +20,9 @@ from dpmcl.gradients import Work
 from dpmcl.keeper import Keeper, Keeping
 from dpmcl.lock import locked
 from dpmcl.model import Model, Theta, forked
+from dpmcl.monitor import Readings
 from dpmcl.precision import arithmetic
-from dpmcl.results import figures, store, table
+from dpmcl.results import figures, store, table, theory_figures
 from dpmcl.results.record import Record, merge
 from dpmcl.results.store import StreamInfo
 from dpmcl.runner import train
@@ -32,6 +33,9 @@ from dpmcl.stream import Stream
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+Drawn = Literal["errors", "terms", "stability"]
+"""What a figure shows."""
 
 Watch = Callable[[str, int, int], None]
 """watch(method, done, total): updates of all replicas done, and to be done."""
@@ -70,6 +74,12 @@ class Result:
         """Errors on test rows by method: E[replica, after, task]."""
         return {name: record.test for name, record in self.records.items()}
 
+    @property
+    def readings(self) -> dict[str, Readings]:
+        """What was watched, by method; methods that were not are left out."""
+        found = {name: record.readings for name, record in self.records.items()}
+        return {name: readings for name, readings in found.items() if readings is not None}
+
     def rows(self, metrics: tuple[str, ...] = ()) -> list[dict[str, Any]]:
         """The table's rows, each a dict of numbers; `metrics` names further ones."""
         return table.rows(self.records, self.stream, metrics)
@@ -82,9 +92,17 @@ class Result:
         """The table as text: "text", "json", "csv", "markdown" or "latex"."""
         return table.render(self.rows(), style)
 
-    def plot(self, path: str | Path | None = None, smooth: float = 0.0) -> "Figure":
-        """CME and NTE against tasks, as a matplotlib figure; also written to `path` if given."""
-        figure = figures.curves(self.records, self.stream, smooth)
+    def plot(
+        self, path: str | Path | None = None, smooth: float = 0.0, what: Drawn = "errors"
+    ) -> "Figure":
+        """A matplotlib figure, also written to `path` if given.
+
+        what: "errors", CME and NTE against tasks; "terms" or "stability", what was watched.
+        """
+        if what == "errors":
+            figure = figures.curves(self.records, self.stream, smooth)
+        else:
+            figure = theory_figures.draw(self.readings, self.stream, what)
         if path is not None:
             figures.save(figure, Path(path))
         return figure
@@ -280,11 +298,18 @@ def _train(
 
     def report(seed: int, where: Divergence) -> None:
         title = stage.stream.tasks[where.task]
+        bound = spec.monitor.exceeding
+        what = "is not finite" if where.cause == "not finite" else "has J above beta for too long"
         line = (
-            f"{name}: seed {seed} is not finite after update {where.update} of phase "
+            f"{name}: seed {seed} {what} after update {where.update} of phase "
             f"{where.phase} of task {where.task} ('{title}')"
         )
-        if spec.on_divergence == "stop":
+        if where.cause == "cost" and bound == "stop":
+            raise DivergenceError(
+                f"{line}; take smaller steps (training.lr), raise monitor.beta, or go on without "
+                "that replica with monitor.exceeding = 'freeze'."
+            )
+        if where.cause == "not finite" and spec.on_divergence == "stop":
             raise DivergenceError(
                 f"{line}; take smaller steps (training.lr), or go on without that replica with "
                 "on_divergence = 'freeze'."
@@ -304,9 +329,12 @@ def _train(
         keeper,
         report,
         spec.weights_seeds(stage.seeds),
+        spec.monitor,
+        lambda line: say(f"{name}: {line}"),
     )
     work = {seed: Work(**vars(outcome.work)) for seed in stage.seeds}
-    return Record(outcome.errors, work, outcome.diverged), outcome.theta
+    record = Record(outcome.errors, work, outcome.diverged, outcome.readings)
+    return record, outcome.theta
 
 
 def _streamed(spec: Spec, seeds: tuple[int, ...], device: torch.device) -> tuple[Stream, Splits]:
@@ -335,6 +363,7 @@ def _refuse_difference(
     folder: Path, old: Mapping[str, Any], new: Mapping[str, Any], places: tuple[str, ...]
 ) -> None:
     """Only methods, seeds and the machine's settings may differ between runs in one folder."""
+    old = _completed(old)
     shared = set(old.get("methods", {})) & set(new["methods"])
     first, second = (_flat(_comparable(t, shared, places)) for t in (old, new))
     for key in [*second, *first]:
@@ -345,10 +374,21 @@ def _refuse_difference(
             )
 
 
+def _completed(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A stored spec with the settings that came after it was stored, at their defaults."""
+    try:
+        return Spec.parse(table).to_table()
+    except DpmclError:  # it names a plugin that is not here now
+        return table
+
+
 def _comparable(
     table: Mapping[str, Any], methods: set[str], places: tuple[str, ...]
 ) -> dict[str, Any]:
     kept = {key: value for key, value in table.items() if key not in _FREE}
+    monitor = kept.pop("monitor", {})
+    if monitor.get("exceeding", "say") != "say":  # else it only looks on
+        kept["monitor"] = monitor
     kept["stream"] = {k: v for k, v in table.get("stream", {}).items() if k not in places}
     kept["methods"] = {name: table["methods"][name] for name in sorted(methods)}
     return kept
@@ -386,10 +426,12 @@ def figure_path(folder: Path, what: str, suffix: str) -> Path:
     return folder / "figures" / f"{what}.{suffix}"
 
 
-def draw(result: Result, folder: Path, suffix: str = "png", smooth: float = 0.0) -> Path:
+def draw(
+    result: Result, folder: Path, suffix: str = "png", smooth: float = 0.0, what: Drawn = "errors"
+) -> Path:
     """Draws a study's curves into its folder and returns the file."""
-    path = figure_path(folder, "errors", suffix)
+    path = figure_path(folder, what, suffix)
     if not result.records:
         raise DpmclError(f"{folder} has no results yet; `dpmcl run` makes some.")
-    result.plot(path, smooth)
+    result.plot(path, smooth, what)
     return path

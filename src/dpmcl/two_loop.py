@@ -103,8 +103,8 @@ class TwoLoop(Method, ABC):
         """Updates of some parts on one batch each."""
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
-            grads = self._gradient(model, state.theta, batches["batch"], key[0], parts)
-            return self.descend(state, grads)
+            grads, J = self._gradient(model, state.theta, batches["batch"], key[0], parts)
+            return self.descend(state, grads, J)
 
         return Phase(name, updates, {"batch": draw}, update)
 
@@ -117,33 +117,36 @@ class TwoLoop(Method, ABC):
             optimiser = rule.init(moving)
             for step in range(self.inner):
                 b_N: Batch = at(batches, step)
-                grads = self._gradient(model, {**theta, **moving}, b_N, key[step], self.inner_parts)
-                moving, optimiser = rule.step(moving, grads, optimiser)
+                grads, J_N = self._gradient(
+                    model, {**theta, **moving}, b_N, key[step], self.inner_parts
+                )
+                moving, optimiser = rule.step(moving, grads, optimiser, J_N)
             return {**theta, **moving}
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             seen, outer = batches["seen"], key[self.inner]
             if self.order == 1:
                 ahead = inner_loop(state.theta, batches["new"], key)
-                grads = self._gradient(model, ahead, seen, outer, self.outer_parts)
-                return self.descend(state, grads)
+                grads, J = self._gradient(model, ahead, seen, outer, self.outer_parts)
+                return self.descend(state, grads, J)
 
             def cost(moving: Theta) -> Tensor:
                 ahead = inner_loop({**state.theta, **moving}, batches["new"], key)
                 return model.cost(ahead, seen, outer)
 
-            grads, _ = gradient(cost)({part: state.theta[part] for part in self.outer_parts})
-            return self.descend(state, grads)
+            grads, J = gradient(cost)({part: state.theta[part] for part in self.outer_parts})
+            return self.descend(state, grads, J)
 
         return update
 
     @staticmethod
-    def _gradient(model: Model, theta: Theta, batch: Batch, key: Tensor, parts: Parts) -> Theta:
-        """The gradient of the cost by some parts of theta."""
+    def _gradient(
+        model: Model, theta: Theta, batch: Batch, key: Tensor, parts: Parts
+    ) -> tuple[Theta, Tensor]:
+        """The gradient of the cost by some parts of theta, and the cost."""
 
         def cost(moving: Theta) -> Tensor:
             return model.cost({**theta, **moving}, batch, key)
 
-        grads: Theta
-        grads, _ = gradient(cost)({part: theta[part] for part in parts})
-        return grads
+        found: tuple[Theta, Tensor] = gradient(cost)({part: theta[part] for part in parts})
+        return found

@@ -79,12 +79,9 @@ class Cell:
         def now(leaf: Tensor) -> Tensor:
             return leaf.index_select(1, self._counter).squeeze(1)
 
-        row, present, task, key = tree_map(now, tuple(self._chunk))
-        batches = {
-            name: self.stream.batch(row[name], present[name], task[name], self.dtype)
-            for name in row
-        }
-        new = torch.func.vmap(self.update)(self._state, batches, key)
+        one = Chunk(*tree_map(now, tuple(self._chunk)))
+        batches = one.delivered(self.stream, self.dtype)
+        new = torch.func.vmap(self.update)(self._state, batches, one.key)
         before, after = shapes(self._state), shapes(new)
         if before != after:
             raise ModelError(

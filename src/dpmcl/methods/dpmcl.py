@@ -1,9 +1,10 @@
 """DPMCL (Algorithm 1, appendix B.4): generalise, look ahead, and mind what was learned."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+import annotated_types as at
 import torch
 from torch import Tensor
 
@@ -38,6 +39,18 @@ class DPMCL(Method):
 
     step: "alternating" (Algorithm 1), or "joint" (equation 5: one step on the sum of all terms).
     buffer_state: theta_B's optimiser state, "fresh" or "copied" from theta_2's.
+    eta: the factor of J_N and J_P (appendix A.3 has it, the printed update 1).
+
+    The third term as printed is unbounded below: a representation that makes the copy worse lowers
+    it for ever. guard: "none" leaves it so; "clip" takes its part above 0, max(0, J_PN -
+    J_PN(theta_B)), which is 0 where the look-ahead gains nothing; "square" takes its square (the
+    authors' earlier code: a tenth of it). third_weight: the term's factor; below 0 it is the
+    opposite of the printed sign, which V proportional to +J would give (`docs/theory.md`).
+
+    fourth_term: V(k + 1; theta(k)) of appendix A.3, which the paper sets to 0 for want of data from
+    the future: J_N on b_N's rows moved by dx, added to step 2. "exact" where the stream knows its
+    dynamics (`Stream.following`); "estimated": inputs and targets of a regression moved by what
+    their means moved since the last task; "off". fourth_weight: its factor, A.3's sign below 0.
 
     Deviations: the features h(b_PN; theta_1) are computed once for step 2, so its zeta + 1 costs
     share one dropout mask. Where a network normalises over its batch (`Model.mixes_rows`), J_P is
@@ -52,6 +65,11 @@ class DPMCL(Method):
     third_term: Literal["constant", "first", "exact", "off"] = "constant"
     step: Literal["alternating", "joint"] = "alternating"
     buffer_state: Literal["fresh", "copied"] = "fresh"
+    eta: Annotated[float, at.Ge(0)] = 1.0
+    guard: Literal["none", "clip", "square"] = "none"
+    third_weight: float = 1.0
+    fourth_term: Literal["off", "exact", "estimated"] = "off"
+    fourth_weight: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,23 +92,43 @@ class DPMCL(Method):
 
     def phases(self, model: Model, task: int) -> Sequence[Phase]:
         draws = {"new": Draw("new", self.batch), "past": Draw("memory", self.batch)}
+        if self.fourth_term != "off":
+            draws["next"] = Draw("new", self.batch, like="new", moved=self.fourth_term)
         assert self.kappa is not None
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             b_N, b_P = batches["new"], batches["past"]
             if self.step == "alternating":
                 state = self._generalise(model, state, b_N, key[0])
-            return self._mind_the_past(model, state, b_N, b_P, key[1])
+            return self._mind_the_past(model, state, b_N, b_P, key[1], batches.get("next"))
 
         return [Phase("iterate", self.kappa, draws, update, keys=2)]
 
     def _generalise(self, model: Model, state: State, b_N: Batch, key: Tensor) -> State:
         """Step 1: theta_1, theta_2 one step on J_N."""
-        grads, _ = gradient(model.cost)(state.theta, b_N, key)
-        return self.descend(state, grads)
+        grads, J_N = gradient(self._weighed(model.cost))(state.theta, b_N, key)
+        return self.descend(state, grads, J_N)
+
+    def _weighed(self, cost: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """eta times a cost; the cost itself where eta is 1."""
+        return cost if self.eta == 1 else lambda *args: self.eta * cost(*args)
+
+    def _guarded(self, third: Tensor) -> Tensor:
+        """The third term as it enters the cost."""
+        if self.guard == "clip":
+            third = third.clamp(min=0)
+        elif self.guard == "square":
+            third = third.square()
+        return third if self.third_weight == 1 else self.third_weight * third
 
     def _mind_the_past(
-        self, model: Model, state: State, b_N: Batch, b_P: Batch, key: Tensor
+        self,
+        model: Model,
+        state: State,
+        b_N: Batch,
+        b_P: Batch,
+        key: Tensor,
+        b_next: Batch | None = None,
     ) -> State:
         """Step 2: theta_B ahead by zeta steps, then theta_1, theta_2 one step on all the rest."""
         theta_1, theta_2 = state.theta["representation"], state.theta["prediction"]
@@ -111,8 +149,8 @@ class DPMCL(Method):
             if self.buffer_state == "fresh":
                 buffer = self.rule.init(theta_2)
             for _ in range(self.zeta):
-                grads, _ = gradient(J_PN)(theta_B, features)
-                theta_B, buffer = self.rule.step(theta_B, grads, buffer)
+                grads, J_B = gradient(J_PN)(theta_B, features)
+                theta_B, buffer = self.rule.step(theta_B, grads, buffer, J_B)
             return theta_B
 
         features, pull_back = torch.func.vjp(h, theta_1)  # type: ignore[misc]
@@ -123,7 +161,8 @@ class DPMCL(Method):
         def without_third(theta: Theta) -> Tensor:
             """J_P, and J_N in a joint step, each on its own rows alone."""
             total = model.cost(theta, b_P, key)
-            return total + model.cost(theta, b_N, key) if self.step == "joint" else total
+            total = total + model.cost(theta, b_N, key) if self.step == "joint" else total
+            return total if self.eta == 1 else self.eta * total
 
         def cost(theta_2: Parameters, features: Tensor) -> Tensor:
             each = losses(theta_2, features)
@@ -132,6 +171,8 @@ class DPMCL(Method):
                 total = weighted_mean(each[:past], b_PN.w[:past])  # J_P
                 if self.step == "joint":
                     total = total + weighted_mean(each[past:], b_PN.w[past:])  # J_N
+                if self.eta != 1:
+                    total = self.eta * total
             if self.third_term == "off":
                 return total
             if ahead is None:
@@ -141,15 +182,21 @@ class DPMCL(Method):
                 theta_B = tree_map(lambda a, b: a + (b - a.detach()), theta_2, ahead)
             else:
                 theta_B = ahead
-            return total + (weighted_mean(each, b_PN.w) - J_PN(theta_B, features))
+            third = weighted_mean(each, b_PN.w) - J_PN(theta_B, features)
+            return total + self._guarded(third)
 
-        (grads_2, features_grad), _ = gradient(cost, argnums=(0, 1))(theta_2, features)
+        (grads_2, features_grad), value = gradient(cost, argnums=(0, 1))(theta_2, features)
         (grads_1,) = pull_back(features_grad)
         grads = {"representation": grads_1, "prediction": grads_2}
         if model.mixes_rows:
-            apart, _ = gradient(without_third)(state.theta)
-            grads = tree_map(torch.add, grads, apart)
-        return self.descend(state, grads)
+            apart, alone = gradient(without_third)(state.theta)
+            grads, value = tree_map(torch.add, grads, apart), value + alone
+        if b_next is not None:
+            moved, J_next = gradient(model.cost)(state.theta, b_next, key)
+            weight = self.fourth_weight
+            grads = tree_map(lambda g, m: g + weight * m, grads, moved)
+            value = value + weight * J_next
+        return self.descend(state, grads, value)
 
 
 plugin = DPMCL

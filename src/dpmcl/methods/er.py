@@ -25,8 +25,8 @@ class ER(Method):
     def phases(self, model: Model, task: int) -> Sequence[Phase]:
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             b_PN = batches["replay"]
-            grads, _ = gradient(model.cost)(state.theta, b_PN, key[0])
-            return self.descend(state, grads)
+            grads, J_PN = gradient(model.cost)(state.theta, b_PN, key[0])
+            return self.descend(state, grads, J_PN)
 
         return [Phase("replay", self.updates, {"replay": Draw("memory", self.batch)}, update)]
 

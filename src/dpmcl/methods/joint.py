@@ -30,8 +30,8 @@ class Joint(Method):
 
     def phases(self, model: Model, task: int) -> Sequence[Phase]:
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
-            grads, _ = gradient(model.cost)(state.theta, batches["all"], key[0])
-            return self.descend(state, grads)
+            grads, J = gradient(model.cost)(state.theta, batches["all"], key[0])
+            return self.descend(state, grads, J)
 
         updates = self.updates * (task + 1 if self.budget == "seen" else 1)
         return [Phase("train", updates, {"all": Draw("all", self.batch)}, update)]

@@ -23,8 +23,8 @@ class Naive(Method):
     def phases(self, model: Model, task: int) -> Sequence[Phase]:
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             b_N = batches["new"]
-            grads, _ = gradient(model.cost)(state.theta, b_N, key[0])
-            return self.descend(state, grads)
+            grads, J_N = gradient(model.cost)(state.theta, b_N, key[0])
+            return self.descend(state, grads, J_N)
 
         return [Phase("train", self.updates, {"new": Draw("new", self.batch)}, update)]
 

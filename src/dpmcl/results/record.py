@@ -8,6 +8,7 @@ import numpy as np
 from dpmcl.divergence import Divergence
 from dpmcl.evaluation import Errors
 from dpmcl.gradients import Work
+from dpmcl.monitor import Readings
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,12 +16,13 @@ class Record:
     """One method's results over its seeds.
 
     errors: by split; "test" is always there. work: by seed. diverged: by seed, where a replica was
-    frozen; its errors are NaN from there on.
+    frozen; its errors are NaN from there on. readings: what was watched; None if nothing was.
     """
 
     errors: Mapping[str, Errors]
     work: Mapping[int, Work] = field(default_factory=dict)
     diverged: Mapping[int, Divergence] = field(default_factory=dict)
+    readings: Readings | None = None
 
     @property
     def test(self) -> Errors:
@@ -34,7 +36,24 @@ def merge(first: Record, second: Record) -> Record:
         split: _merge_errors(first.errors[split], second.errors[split]) for split in first.errors
     }
     diverged = {**second.diverged, **first.diverged}
-    return Record(errors, {**second.work, **first.work}, dict(sorted(diverged.items())))
+    work = {**second.work, **first.work}
+    readings = _merge_readings(first.readings, second.readings)
+    return Record(errors, work, dict(sorted(diverged.items())), readings)
+
+
+def _merge_readings(first: Readings | None, second: Readings | None) -> Readings | None:
+    """Both records' readings at all of their places; NaN where one of them has none."""
+    if first is None or second is None:
+        return first or second
+    places = tuple(sorted({*first.places, *second.places}))
+    new = [i for i, seed in enumerate(second.seeds) if seed not in first.seeds]
+    seeds = [*first.seeds, *(second.seeds[i] for i in new)]
+    values = np.full((len(seeds), len(places), first.values.shape[2]), np.nan)
+    at = {place: i for i, place in enumerate(places)}
+    values[: len(first.seeds), [at[p] for p in first.places]] = first.values
+    values[len(first.seeds) :, [at[p] for p in second.places]] = second.values[new]
+    order = np.argsort(seeds)
+    return Readings(tuple(seeds[i] for i in order), places, values[order])
 
 
 def _merge_errors(first: Errors, second: Errors) -> Errors:

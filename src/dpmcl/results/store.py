@@ -4,6 +4,7 @@
     errors.parquet       method, seed, after, task, split, error, examples: one row a value
     parameters/METHOD/seed-N.safetensors
     work.json            gradients and rows spent, by method and seed
+    monitor.parquet      what was watched (`--watch`): a row for each method, seed and reading
     divergence.json      task, phase and update at which a replica was frozen, by method and seed
     checkpoints/METHOD/  where an unfinished method stands; gone once it is finished
     .lock                held while a process writes to the folder
@@ -36,6 +37,7 @@ from dpmcl.evaluation import Errors
 from dpmcl.exceptions import FolderError
 from dpmcl.gradients import Work
 from dpmcl.model import Theta
+from dpmcl.results import monitored
 from dpmcl.results.record import Record
 from dpmcl.tree import at
 
@@ -104,6 +106,11 @@ def load(folder: Path) -> Stored:
                 folder / "errors.parquet", len(info.tasks), work
             ).items()
         }
+        seeds = {name: record.test.seeds for name, record in records.items()}
+        watched = monitored.read(folder / monitored.FILE, len(info.tasks), seeds)
+        records = {
+            name: replace(record, readings=watched.get(name)) for name, record in records.items()
+        }
         order = {name: i for i, name in enumerate(dict(spec["methods"]))}
     except (
         ValueError, KeyError, TypeError, IndexError, AttributeError, OSError, RecursionError,
@@ -154,6 +161,7 @@ def save_records(folder: Path, records: Mapping[str, Record]) -> None:
     }
     if diverged or (folder / "divergence.json").exists():
         write_text(folder / "divergence.json", json.dumps(diverged, indent=1) + "\n")
+    monitored.save(folder, records)
     columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
     for name in sorted(records):
         for split, errors in sorted(records[name].errors.items()):

@@ -1,0 +1,105 @@
+"""DPMCL's third term with and without a guard: digits, MNIST and Omniglot.
+
+    python benchmarks/guard.py digits|mnist|omniglot|omniglot-adam [--root DIR] [--replicas 3]
+        [--tasks 20] [--case NAME ...] [--out benchmarks/guard.json]
+
+DIR holds the images (MNIST/raw, or the folder of Omniglot's alphabets). The printed term, J_PN -
+J_PN(theta_B), is unbounded below; each case bounds it, or the step, in another way. Beside the errors
+stands how far J = J_N + J_P went, in readings every fifty updates. A case that is in the file already
+is not run again.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import dpmcl
+
+CASES: dict[str, dict[str, Any]] = {
+    "none": {},
+    "clip": {"guard": "clip"},
+    "square": {"guard": "square"},
+    "square, a tenth": {"guard": "square", "third_weight": 0.1},
+    "off": {"third_term": "off"},
+    "first": {"third_term": "first"},
+    "opposite sign": {"third_weight": -1.0},
+    "clip, opposite sign": {"guard": "clip", "third_weight": -1.0},
+    "theorem, eq. (5)": {"optimiser": {"name": "theorem", "beta": 10.0}, "lr": 0.1},
+    "theorem, V_theta": {
+        "optimiser": {"name": "theorem", "beta": 2.0, "form": "V_theta"},
+        "lr": 0.1,
+    },
+    "theorem, eq. (5), clip": {
+        "optimiser": {"name": "theorem", "beta": 10.0},
+        "lr": 0.1,
+        "guard": "clip",
+    },
+}
+"""Settings of DPMCL that differ from the problem's."""
+
+PROBLEMS: dict[str, dict[str, Any]] = {
+    "digits": {"training.lr": 0.02, "training.updates": 100, "methods.dpmcl.zeta": 2},
+    "mnist": {"training.lr": 0.01},
+    "omniglot": {"training.optimiser": "adagrad", "training.lr": 0.01},
+    "omniglot-adam": {},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("problem", choices=list(PROBLEMS))
+    parser.add_argument("--root", help="folder of the images")
+    parser.add_argument("--replicas", type=int, default=3)
+    parser.add_argument("--tasks", type=int)
+    parser.add_argument("--case", action="append", choices=list(CASES))
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/guard.json"))
+    arguments = parser.parse_args()
+    for case in arguments.case or CASES:
+        done = json.loads(arguments.out.read_text("utf-8")) if arguments.out.exists() else {}
+        place = f"{arguments.problem}, {case}"
+        if place not in done:
+            done[place] = measure(arguments, case)
+            arguments.out.write_text(json.dumps(done, indent=1) + "\n", "utf-8")
+        print(place, json.dumps(done[place]), flush=True)
+
+
+def measure(arguments: argparse.Namespace, case: str) -> dict[str, Any]:
+    """Errors after the last task, and the largest J on the way."""
+    own = {
+        f"training.{key}" if key in ("optimiser", "lr") else f"methods.dpmcl.{key}": value
+        for key, value in CASES[case].items()
+    }
+    settings = {**PROBLEMS[arguments.problem], **own, "monitor.interval": 50, "workers": 1}
+    if arguments.root:
+        settings["stream.root"] = arguments.root
+    result = dpmcl.run(
+        arguments.problem.removesuffix("-adam"),
+        methods=["dpmcl"],
+        replicas=arguments.replicas,
+        tasks=arguments.tasks,
+        settings=settings,
+        monitor=["terms"],
+    )
+    row = result.rows()[0]
+    readings = result.readings["dpmcl"]
+    first = [i for i, place in enumerate(readings.places) if place[2] > 0]
+    settled = readings["J"][:, first]  # not those at a switch, where J_N is of an unknown task
+    with np.errstate(all="ignore"):
+        worst = np.nanmax(settled, 1)
+        third = np.nanmin(readings["third_difference"], 1)
+    return {
+        "replicas": row["replicas"],
+        "tasks": len(result.stream.tasks),
+        "CME": [row["cme_mean"], row["cme_se"]],
+        "NTE path": row["nte_path_mean"],
+        "diverged": row["diverged"],
+        "largest J within a task, by replica": [float(f"{v:.3g}") for v in worst],
+        "least third term, by replica": [float(f"{v:.3g}") for v in third],
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Viscous Burgers' equation by the method of lines; without advection, the heat equation."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import annotated_types as at
+import numpy as np
+from torch import Tensor
+
+from dpmcl.dynamics import Array, DynamicsSettings, drawn
+from dpmcl.settings import Rate
+
+MODES = 3
+"""Waves round the circle that an initial field is made of: 1, 2 and 3."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Burgers(DynamicsSettings):
+    """Fields of viscous Burgers' equation on a circle: twenty tasks, each a window of time.
+
+    u_t + advection u u_x = viscosity u_xx, x in [0, 2 pi) at `points` places, with central
+    differences, (u^2 / 2)_x for u u_x. advection = 0 is the heat equation. A point is as far from
+    the next as 2 pi / points; where u times that is well above 2 viscosity, fields get ripples.
+    The integrator is explicit, so time to build grows with viscosity points^2.
+
+    Input (points,): u. Target (points,): its mean rate of change. Both are of order one as they
+    stand. At t = 0 a field is 1 + a + b, so that it is carried round the circle: a is the
+    replica's own, b the trajectory's own and `spread` as large. Each is a sum of three waves with
+    phases drawn uniformly and amplitudes from 1 / 2k to 1 / k, for k waves round the circle.
+    """
+
+    equation: ClassVar[str] = "viscous Burgers' equation"
+
+    window: Rate = 0.2
+    step: Rate = 0.05
+    points: Annotated[int, at.Ge(4)] = 32
+    viscosity: Annotated[float, at.Ge(0)] = 0.2
+    advection: float = 1.0
+    spread: Annotated[float, at.Ge(0)] = 0.5
+
+    def start(self, key: Tensor) -> Array:
+        field: Array = (
+            1 + self._waves(key, 1, 0) + self.spread * self._waves(key, self.trajectories, 1)
+        )
+        return field
+
+    def _waves(self, key: Tensor, fields: int, lane: int) -> Array:
+        """Sums of waves: (fields, points)."""
+        size, turn = drawn(key, (2, fields, MODES, 1), lane)
+        k = np.arange(1, MODES + 1)[:, None]
+        x = 2 * math.pi * np.arange(self.points) / self.points
+        waves: Array = ((3 + size) / 4 / k * np.cos(k * x + math.pi * turn)).sum(1)
+        return waves
+
+    def rate(self, t: float, state: Array) -> Array:
+        space = 2 * math.pi / self.points
+        left, right = np.roll(state, 1, 1), np.roll(state, -1, 1)
+        spread = self.viscosity * (right - 2 * state + left) / space**2
+        carried: Array = spread - self.advection * (right**2 - left**2) / (4 * space)
+        return carried
+
+    def seen(self, t: Array, state: Array) -> Array:
+        return state
+
+    def unit(self) -> Array:
+        return np.array(1.0)
+
+
+plugin = Burgers

@@ -1,0 +1,63 @@
+"""The Lorenz system: a cloud that moves along a chaotic attractor."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import annotated_types as at
+import numpy as np
+from torch import Tensor
+
+from dpmcl.dynamics import Array, DynamicsSettings, drawn, integrated
+from dpmcl.settings import Rate
+
+TRANSIENT = 5.0
+"""Time units before t = 0, in which a point that is drawn anywhere falls onto the attractor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lorenz(DynamicsSettings):
+    """A cloud of points on the Lorenz attractor: twenty tasks, each a window of its way.
+
+    x' = sigma (y - x), y' = x (rho - z) - y, z' = x y - beta z (Lorenz, 1963).
+
+    Input (3,): x, y and z - (rho - 1), in units of sqrt(beta (rho - 1)), which is how far the two
+    fixed points lie from x = 0. Target (3,): their mean rates in that unit times sigma.
+    At t = 0 the cloud lies around a point of the attractor, drawn by the replica, at most `radius`
+    from it in each direction; chaos makes it grow, about e-fold in a time unit.
+    """
+
+    equation: ClassVar[str] = "the Lorenz system"
+
+    window: Rate = 0.1
+    step: Rate = 0.02
+    sigma: Rate = 10.0
+    rho: Annotated[float, at.Gt(1)] = 28.0
+    beta: Rate = 8 / 3
+    radius: Annotated[float, at.Ge(0)] = 1.0
+
+    @property
+    def length(self) -> float:
+        """The unit of length."""
+        return float(np.sqrt(self.beta * (self.rho - 1)))
+
+    def start(self, key: Tensor) -> Array:
+        anywhere = self.length * drawn(key, (1, 3), 0) + [0.0, 0.0, self.rho - 1]
+        point = integrated(self.rate, anywhere, np.array([TRANSIENT]), 1.0)[0]
+        cloud: Array = point + self.radius * drawn(key, (self.trajectories, 3), 1)
+        return cloud
+
+    def rate(self, t: float, state: Array) -> Array:
+        x, y, z = state.T
+        return np.stack(
+            [self.sigma * (y - x), x * (self.rho - z) - y, x * y - self.beta * z], axis=1
+        )
+
+    def seen(self, t: Array, state: Array) -> Array:
+        seen: Array = (state - [0.0, 0.0, self.rho - 1]) / self.length
+        return seen
+
+    def unit(self) -> Array:
+        return np.array(self.sigma * self.length)
+
+
+plugin = Lorenz

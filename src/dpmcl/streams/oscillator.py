@@ -1,0 +1,63 @@
+"""A damped driven oscillator that grows stiffer as time goes."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import annotated_types as at
+import numpy as np
+from torch import Tensor
+
+from dpmcl.dynamics import Array, DynamicsSettings, drawn
+from dpmcl.settings import Rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Oscillator(DynamicsSettings):
+    """A damped driven oscillator whose stiffness drifts: twenty tasks, each a window of time.
+
+    q'' + 2 damping w q' + w^2 q = force cos(drive t), w(t) = frequency exp(drift t).
+    The drift doubles w within the twenty tasks, so that it passes the drive's frequency.
+
+    Input (4,): q, q' / frequency, the force / frequency^2, and (w / frequency)^2, which
+    observed = false leaves out. Target (2,): mean rates of q / frequency, of q' / frequency^2.
+    At t = 0 the ensemble lies around a point of the unit circle of (q, q' / frequency), drawn by
+    the replica, at most `spread` from it in either direction.
+    """
+
+    equation: ClassVar[str] = "a driven oscillator"
+
+    window: Rate = 1.0
+    step: Rate = 0.1
+    frequency: Rate = 1.0
+    damping: Annotated[float, at.Ge(0)] = 0.05
+    drift: float = 0.035
+    force: float = 0.5
+    drive: Annotated[float, at.Ge(0)] = 1.5
+    spread: Annotated[float, at.Ge(0)] = 0.5
+    observed: bool = True
+
+    def start(self, key: Tensor) -> Array:
+        angle = math.pi * drawn(key, (1,), 0)
+        centre = np.concatenate([np.cos(angle), np.sin(angle)])
+        cloud = centre + self.spread * drawn(key, (self.trajectories, 2), 1)
+        return cloud * [1.0, self.frequency]
+
+    def rate(self, t: float, state: Array) -> Array:
+        q, v = state[:, 0], state[:, 1]
+        w = self.frequency * np.exp(self.drift * t)
+        pull = self.force * np.cos(self.drive * t)
+        return np.stack([v, pull - 2 * self.damping * w * v - w**2 * q], 1)
+
+    def seen(self, t: Array, state: Array) -> Array:
+        at_once = [self.force * np.cos(self.drive * t) / self.frequency**2]
+        if self.observed:
+            at_once.append(np.exp(2 * self.drift * t))
+        shared = np.stack(at_once, 1)[:, None].repeat(state.shape[1], axis=1)
+        return np.concatenate([state / [1.0, self.frequency], shared], 2)
+
+    def unit(self) -> Array:
+        return np.array([self.frequency, self.frequency**2])
+
+
+plugin = Oscillator

@@ -1,0 +1,175 @@
+"""What Theorem 1 assumes and claims, as conditions on what is measured of one replica.
+
+With J = J_N + J_P, an update's predicted decrease D = -J_theta' dtheta and the drift J_x' dx,
+(A.2.7) reads
+
+    dV/dt = -J (1 - D - J_x' dx)
+
+for the theorem's own update D is alpha J ||J_theta||^2. Substituting that update as it is defined
+gives + D instead (`docs/theory.md`); both are recorded. The printed one is the stricter.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpmcl.theory.terms import Sensitivity, along, norm
+from dpmcl.theory.terms import drift as drift_of
+
+EPS = 1e-8
+"""epsilon of equation (5)."""
+
+VANISHED = 1e-6
+"""A gradient below this share of the cost counts as none."""
+
+NOTHING = 1e-9
+"""A promised fall of the cost below this is rounding."""
+
+
+class Reading(NamedTuple):
+    """One reading, scalars of one replica (the monitor stacks them); norms are Euclidean.
+
+    J = J_N + J_P. J_theta, J_x, dx, dtheta, theta: norms; dtheta of the update that comes next.
+    decrease: -J_theta' dtheta. drift: J_x' dx. third_*, fourth_*: terms of eq. (3) by estimate
+    (`theory.terms`). alpha: the step taken, decrease / ||J_theta||^2. alpha_theorem: eq. (5)'s.
+    dV_dt: (A.2.7) as printed; dV_dt_substituted: with Delta theta = alpha V_theta put in.
+    """
+
+    J_N: Any
+    J_P: Any
+    J_PN: Any
+    J_PN_ahead: Any
+    J: Any
+    J_theta: Any
+    J_x: Any
+    dx: Any
+    dtheta: Any
+    theta: Any
+    decrease: Any
+    drift: Any
+    third_proof: Any
+    fourth_proof: Any
+    third_difference: Any
+    fourth_difference: Any
+    alpha: Any
+    alpha_theorem: Any
+    dV_dt: Any
+    dV_dt_substituted: Any
+    beta: Any
+    radius: Any
+
+
+def reading(
+    found: Sensitivity,
+    theta: Any,
+    dtheta: Any,
+    move: tuple[Tensor, Tensor],
+    beta: Tensor,
+    radius: Tensor,
+    ahead: Tensor,
+    J_N_next: Tensor,
+) -> Reading:
+    """A reading from what was measured.
+
+    theta, dtheta: the parameters and their next update. move: dx and dy of b_N's rows. beta,
+    radius: scalars. ahead: J_PN(theta_B). J_N_next: J_N on the moved rows; both may be NaN.
+    """
+    dx, dy = move
+    J = found.costs.J_N + found.costs.J_P
+    J_theta = norm(found.J_theta)
+    J_x, dx_norm = drift_of(found, dx, dy)
+    decrease = -along(found.J_theta, dtheta)
+    drift = (found.J_x * dx).sum() + (found.J_y * dy).sum()
+    return Reading(
+        *found.costs,
+        J_PN_ahead=ahead,
+        J=J,
+        J_theta=J_theta,
+        J_x=J_x,
+        dx=dx_norm,
+        dtheta=norm(dtheta),
+        theta=norm(theta),
+        decrease=decrease,
+        drift=drift,
+        third_proof=J * decrease,
+        fourth_proof=-J * drift,
+        third_difference=found.costs.J_PN - ahead,
+        fourth_difference=found.costs.J_N - J_N_next,
+        alpha=decrease / torch.where(J_theta > 0, J_theta.square(), 1),
+        alpha_theorem=(1 - J_x * dx_norm) / (beta * J_theta.square() + EPS),
+        dV_dt=-J * (1 - decrease - drift),
+        dV_dt_substituted=-J * (1 + decrease - drift),
+        beta=beta,
+        radius=radius,
+    )
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One assumption or claim of Theorem 1. broken(reading) -> bool, elementwise over arrays.
+
+    rule: what must hold. shows: the quantity that says by how much. advice: what to do about it.
+    """
+
+    rule: str
+    shows: Callable[[Mapping[str, np.ndarray]], np.ndarray]
+    broken: Callable[[Mapping[str, np.ndarray]], np.ndarray]
+    advice: str
+
+
+CONDITIONS: Mapping[str, Condition] = {
+    "cost": Condition(
+        "J = J_N + J_P <= beta (Theorem 1)",
+        lambda r: r["J"],
+        lambda r: ~(r["J"] <= r["beta"]),
+        "take smaller steps, or raise monitor.beta",
+    ),
+    "rate": Condition(
+        "dV/dt <= 0, that is -J_theta' dtheta + J_x' dx <= 1 (A.2.8)",
+        lambda r: r["decrease"] + r["drift"],
+        lambda r: r["dV_dt"] > 0,
+        "take smaller steps",
+    ),
+    "step": Condition(
+        "-J_theta' dtheta <= 2 J, Polyak's bound for convex costs",
+        lambda r: r["decrease"] / np.where(r["J"] > 0, r["J"], 1),
+        lambda r: r["decrease"] > 2 * r["J"] + NOTHING,
+        "take smaller steps, as optimiser = 'theorem' with a larger beta does",
+    ),
+    "inputs": Condition(
+        "||J_x|| ||dx|| < 1 (Theorem 1)",
+        lambda r: r["J_x"] * r["dx"],
+        lambda r: r["J_x"] * r["dx"] >= 1,
+        "scale the inputs, or change the task by less at a time",
+    ),
+    "gradient": Condition(
+        "||J_theta|| > 0 (Theorem 1)",
+        lambda r: r["J_theta"],
+        lambda r: (r["J"] > 0) & (r["J_theta"] <= VANISHED * r["J"]),
+        "the gradient has vanished: look for dead units, or saturated outputs",
+    ),
+    "sensitivity": Condition(
+        "||J_x|| > 0 (Theorem 1)",
+        lambda r: r["J_x"],
+        lambda r: (r["J_N"] > 0) & (r["J_x"] <= VANISHED * r["J_N"]),
+        "the new task's inputs do not reach its cost: look for dead units or constant inputs",
+    ),
+    "parameters": Condition(
+        "theta stays in a compact set: ||theta|| <= radius (Theorem 1)",
+        lambda r: r["theta"],
+        lambda r: r["theta"] > r["radius"],
+        "take smaller steps, or raise monitor.radius",
+    ),
+}
+"""What a monitor checks of each reading, in the order in which it is said."""
+
+
+def broken(values: np.ndarray) -> dict[str, np.ndarray]:
+    """Which conditions do not hold. values: (..., quantities), in Reading's order; bool (...)."""
+    named = {name: values[..., i] for i, name in enumerate(Reading._fields)}
+    taken = ~np.isnan(named["J_theta"]) | ~np.isnan(named["J"])
+    return {name: condition.broken(named) & taken for name, condition in CONDITIONS.items()}
