@@ -310,7 +310,7 @@ def test_an_integration_that_fails_says_when_and_why(rate, why):
     text = str(caught.value)
     assert why in text
     assert text.startswith("The equation must be integrable to its end; at t = ")
-    assert text.endswith("Use fewer tasks, a shorter window or milder constants.")
+    assert text.endswith("Use fewer tasks, a shorter window or milder settings.")
 
 
 def test_states_that_float32_cannot_hold_are_refused():
@@ -318,5 +318,5 @@ def test_states_that_float32_cannot_hold_are_refused():
         settings("oscillator", force=1e30).build([0])
     assert str(caught.value) == (
         "Inputs and targets must stay below 1e+18; those of a driven oscillator do not. "
-        "Use fewer tasks or milder constants."
+        "Use fewer tasks or milder settings."
     )

@@ -24,7 +24,7 @@ RTOL, ATOL = 1e-9, 1e-11
 """Error that a step of the integrator may make, of the state and beside it."""
 
 EVALUATIONS = 5000
-"""Times that a window may ask for the right-hand side; a mild equation takes some dozens."""
+"""Calls of the right-hand side that a window may take; a mild equation takes some dozens."""
 
 LEAST_STEP = 1e-3
 """Least step, in windows: smaller differences drown in the integrator's error."""
@@ -129,7 +129,7 @@ class DynamicsSettings(StreamSettings, ABC):
             if not (np.abs(values) < LARGEST).all():
                 raise DataError(
                     f"Inputs and targets must stay below {LARGEST:g}; those of {self.equation} "
-                    "do not. Use fewer tasks or milder constants."
+                    "do not. Use fewer tasks or milder settings."
                 )
             return values.reshape(-1, values.shape[-1]).astype(np.float32)
 
@@ -158,12 +158,12 @@ def integrated(
         ) from None
     # The last step is cut to end at the end; a window more, and no time asked for lies in it.
     end = float(times[-1]) + window
-    left, reached = int(EVALUATIONS * end / window), 0.0
+    calls, reached = 0, 0.0
 
     def flat(t: float, state: Array) -> Array:
-        nonlocal left, reached
-        left, reached = left - 1, t
-        if left < 0:
+        nonlocal calls, reached
+        calls, reached = calls + 1, t
+        if calls > EVALUATIONS * (1 + t / window):
             raise _failed(t, "it needs too many steps")
         return rate(t, state.reshape(start.shape)).ravel()
 
@@ -182,5 +182,5 @@ def integrated(
 def _failed(t: float, why: str) -> DataError:
     return DataError(
         f"The equation must be integrable to its end; at t = {t:g} that failed: "
-        f"{reason(ValueError(why))}. Use fewer tasks, a shorter window or milder constants."
+        f"{reason(ValueError(why))}. Use fewer tasks, a shorter window or milder settings."
     )

@@ -19,7 +19,7 @@ from dpmcl.optim import Drift, Theorem
 from dpmcl.sampling import Draw, Moved, chunk
 from dpmcl.splits import Splits
 from dpmcl.stream import Stream
-from dpmcl.theory.terms import drift_bound
+from dpmcl.theory.terms import reach
 
 ROWS = 32
 """Rows of the new task on which ||J_x|| and ||dx|| are measured."""
@@ -97,7 +97,7 @@ class StepSize:
             purpose=keys.Purpose.PROBE,
         )
         rows = drawn.batches(self._stream, self._model.dtype, 0, slice(None))
-        measure = partial(_drift, self._model, self._rule.drift)
+        measure = partial(_reach, self._model, self._rule.drift)
         with torch.no_grad():
             found: Tensor = self._engine.map(
                 measure, theta, tuple(rows["new"]), tuple(rows["next"])
@@ -105,8 +105,8 @@ class StepSize:
         return found
 
 
-def _drift(model: Model, space: Drift, theta: Theta, new: Any, moved: Any) -> Tensor:
-    return drift_bound(model, theta, Batch(*new), Batch(*moved), space)
+def _reach(model: Model, space: Drift, theta: Theta, new: Any, moved: Any) -> Tensor:
+    return reach(model, theta, Batch(*new), Batch(*moved), space)
 
 
 def check_dynamics(method: Method, model: Model, stream: Stream, watched: str) -> None:

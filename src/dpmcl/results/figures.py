@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours, told apart by colour-blind readers; markers and dashes tell them apart
 # in grey.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
-_NAMED = 12  # tasks that still fit under the axis by name
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+NAMED = 12  # tasks that still fit under the axis by name
 _FORMATS = ("png", "svg", "pdf")
 
 
@@ -50,11 +50,7 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.
         values = np.stack([measure(errors, after=k) for k in range(errors.tasks)], 1)
         known = np.flatnonzero(~np.isnan(values).all(0))
         values = values[:, known]
-        n = (~np.isnan(values)).sum(0)
-        middle = np.nanmean(values, 0)
-        with np.errstate(invalid="ignore"):  # infinite errors
-            squares = np.nansum((values - middle) ** 2, 0)
-        pair = (middle, np.sqrt(squares / np.maximum(n - 1, 1) / n))
+        pair = mean_and_error(values)
         return known + 1, *((gaussian_filter1d(v, smooth) for v in pair) if smooth else pair)
 
     figure = Figure(figsize=(9.0, 3.6), layout="constrained")
@@ -62,7 +58,7 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.
     unit = "error" if stream.kind == "classification" else "mean squared error"
     panels = ((cme, "CME: error on all tasks seen"), (nte, "NTE: error on the newest task"))
     for ax, (measure, title) in zip(axes, panels, strict=True):
-        styles = itertools.cycle(zip(_COLOURS, _MARKERS, itertools.cycle(_DASHES), strict=False))
+        styles = itertools.cycle(zip(COLOURS, MARKERS, itertools.cycle(DASHES), strict=False))
         for (name, record), (colour, marker, dashes) in zip(records.items(), styles, strict=False):
             x, middle, error = line(measure, record.test)
             every = max(1, len(x) // 10)
@@ -70,7 +66,7 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.
                     markevery=every, linewidth=1.5, label=name)  # fmt: skip
             ax.fill_between(x, middle - error, middle + error, color=colour, alpha=0.2, linewidth=0)
         ax.set_title(title, fontsize=10)
-        if len(stream.tasks) <= _NAMED and stream.classes:
+        if len(stream.tasks) <= NAMED and stream.classes:
             names = [shortened(name, 18) for name in stream.tasks]
             ax.set_xticks(np.arange(1, len(names) + 1), names, rotation=30, ha="right", fontsize=8)
             ax.set_xlabel("tasks seen, up to")
@@ -86,14 +82,32 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.
     axes[0].set_ylabel(unit)
     axes[1].legend(frameon=False, fontsize=9, loc="best")
     seeds = sorted({len(record.test.seeds) for record in records.values()})
-    count = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     band = ", band: one standard error" if seeds[-1] > 1 else ""
     note = f", smoothed over {smooth:g} tasks" if smooth else ""
-    plural = "" if count == "1" else "s"
     lost = sum(len(record.diverged) for record in records.values())
     frozen = f", {lost} of them diverged" if lost else ""
-    figure.suptitle(f"{stream.name}, {count} replica{plural}{frozen}{band}{note}", fontsize=11)
+    figure.suptitle(f"{stream.name}, {replicas(seeds)}{frozen}{band}{note}", fontsize=11)
     return figure
+
+
+def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard error over replicas, (n,) each, of (replicas, n); NaN counts for nothing.
+
+    NaN where all replicas are.
+    """
+    n = (~np.isnan(values)).sum(0)
+    with np.errstate(invalid="ignore", over="ignore"):  # infinite errors
+        middle = np.where(n > 0, np.nansum(values, 0) / np.maximum(n, 1), np.nan)
+        squares = np.nansum((values - middle) ** 2, 0)
+    error = np.sqrt(squares / np.maximum(n - 1, 1) / np.maximum(n, 1))
+    return middle, np.where(n > 0, error, np.nan)
+
+
+def replicas(counts: Collection[int]) -> str:
+    """How many replicas, in words; a range where methods differ."""
+    least, most = min(counts), max(counts)
+    count = str(least) if least == most else f"{least} to {most}"
+    return f"{count} replica{'' if count == '1' else 's'}"
 
 
 def shortened(name: str, most: int) -> str:

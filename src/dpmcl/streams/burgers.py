@@ -40,9 +40,8 @@ class Burgers(DynamicsSettings):
     spread: Annotated[float, at.Ge(0)] = 0.5
 
     def start(self, key: Tensor) -> Array:
-        field: Array = (
-            1 + self._waves(key, 1, 0) + self.spread * self._waves(key, self.trajectories, 1)
-        )
+        own, each = self._waves(key, 1, 0), self._waves(key, self.trajectories, 1)
+        field: Array = 1 + own + self.spread * each
         return field
 
     def _waves(self, key: Tensor, fields: int, lane: int) -> Array:
@@ -56,9 +55,9 @@ class Burgers(DynamicsSettings):
     def rate(self, t: float, state: Array) -> Array:
         space = 2 * math.pi / self.points
         left, right = np.roll(state, 1, 1), np.roll(state, -1, 1)
-        spread = self.viscosity * (right - 2 * state + left) / space**2
-        carried: Array = spread - self.advection * (right**2 - left**2) / (4 * space)
-        return carried
+        diffusion = self.viscosity * (right - 2 * state + left) / space**2
+        change: Array = diffusion - self.advection * (right**2 - left**2) / (4 * space)
+        return change
 
     def seen(self, t: Array, state: Array) -> Array:
         return state

@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpmcl.theory.terms import Sensitivity, along, norm
-from dpmcl.theory.terms import drift as drift_of
+from dpmcl.theory.terms import Sensitivity, along, drifts, norm
 
 EPS = 1e-8
 """epsilon of equation (5)."""
@@ -34,7 +33,8 @@ class Reading(NamedTuple):
     """One reading, scalars of one replica (the monitor stacks them); norms are Euclidean.
 
     J = J_N + J_P. J_theta, J_x, dx, dtheta, theta: norms; dtheta of the update that comes next.
-    decrease: -J_theta' dtheta. drift: J_x' dx. third_*, fourth_*: terms of eq. (3) by estimate
+    decrease: -J_theta' dtheta. drift: J_x' dx, the targets' share J_y' dy included where they move
+    too. reach: its bound ||J_x|| ||dx|| + ||J_y|| ||dy||. third_*, fourth_*: terms of eq. (3) by estimate
     (`theory.terms`). alpha: the step taken, decrease / ||J_theta||^2. alpha_theorem: eq. (5)'s.
     dV_dt: (A.2.7) as printed; dV_dt_substituted: with Delta theta = alpha V_theta put in.
     """
@@ -47,6 +47,7 @@ class Reading(NamedTuple):
     J_theta: Any
     J_x: Any
     dx: Any
+    reach: Any
     dtheta: Any
     theta: Any
     decrease: Any
@@ -81,7 +82,7 @@ def reading(
     dx, dy = move
     J = found.costs.J_N + found.costs.J_P
     J_theta = norm(found.J_theta)
-    J_x, dx_norm = drift_of(found, dx, dy)
+    norms = drifts(found, dx, dy)
     decrease = -along(found.J_theta, dtheta)
     drift = (found.J_x * dx).sum() + (found.J_y * dy).sum()
     return Reading(
@@ -89,8 +90,9 @@ def reading(
         J_PN_ahead=ahead,
         J=J,
         J_theta=J_theta,
-        J_x=J_x,
-        dx=dx_norm,
+        J_x=norms.J_x,
+        dx=norms.dx,
+        reach=norms.reach,
         dtheta=norm(dtheta),
         theta=norm(theta),
         decrease=decrease,
@@ -100,7 +102,7 @@ def reading(
         third_difference=found.costs.J_PN - ahead,
         fourth_difference=found.costs.J_N - J_N_next,
         alpha=decrease / torch.where(J_theta > 0, J_theta.square(), 1),
-        alpha_theorem=(1 - J_x * dx_norm) / (beta * J_theta.square() + EPS),
+        alpha_theorem=(1 - norms.reach) / (beta * J_theta.square() + EPS),
         dV_dt=-J * (1 - decrease - drift),
         dV_dt_substituted=-J * (1 + decrease - drift),
         beta=beta,
@@ -142,8 +144,8 @@ CONDITIONS: Mapping[str, Condition] = {
     ),
     "inputs": Condition(
         "||J_x|| ||dx|| < 1 (Theorem 1)",
-        lambda r: r["J_x"] * r["dx"],
-        lambda r: r["J_x"] * r["dx"] >= 1,
+        lambda r: r["reach"],
+        lambda r: r["reach"] >= 1,
         "scale the inputs, or change the task by less at a time",
     ),
     "gradient": Condition(

@@ -115,35 +115,44 @@ def moved(
     return dx, torch.zeros_like(b_N.y, dtype=b_N.x.dtype)
 
 
-def root_mean_square(*rows: Tensor) -> Tensor:
-    """The root of the mean over rows of a row's squared norm; several tensors are one long row.
+def root_mean_square(rows: Tensor) -> Tensor:
+    """The root of the mean over rows of a row's squared norm.
 
     The norms of J_x and dx that the condition ||J_x|| ||dx|| < 1 speaks of, with rows' gradients
     of their own losses: the product is that of the paper's Frobenius norms, whatever the batch.
     """
-    return (
-        torch.stack([row.square().reshape(row.shape[0], -1).sum(1) for row in rows])
-        .sum(0)
-        .mean()
-        .sqrt()
-    )
+    return rows.square().reshape(rows.shape[0], -1).sum(1).mean().sqrt()
 
 
-def drift(found: Sensitivity, dx: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
-    """||J_x|| and ||dx||; their product bounds J_x' dx, by Cauchy and Schwarz."""
-    rows = dx.shape[0]
-    J_x = root_mean_square(rows * found.J_x, rows * found.J_y)
-    return J_x, root_mean_square(dx, dy)
+class Drifts(NamedTuple):
+    """||J_x||, ||dx||, and the same of the targets, which move with the inputs; scalars."""
+
+    J_x: Tensor
+    dx: Tensor
+    J_y: Tensor
+    dy: Tensor
+
+    @property
+    def reach(self) -> Tensor:
+        """||J_x|| ||dx|| + ||J_y|| ||dy||, by Cauchy and Schwarz no less than |J_x' dx + J_y' dy|.
+
+        The paper's ||J_x|| ||dx||, in which y is a function of x; Theorem 1 wants it below 1.
+        """
+        return self.J_x * self.dx + self.J_y * self.dy
 
 
-def drift_bound(
-    model: Model, theta: Theta, b_N: Batch, b_next: Batch, space: Drift = "inputs"
-) -> Tensor:
-    """||J_x|| ||dx||, a scalar, which Theorem 1 wants below 1."""
+def drifts(found: Sensitivity, dx: Tensor, dy: Tensor) -> Drifts:
+    """The norms, of rows that move by dx and dy."""
+    n = dx.shape[0]
+    values = (n * found.J_x, dx, n * found.J_y, dy)
+    return Drifts(*(root_mean_square(value) for value in values))
+
+
+def reach(model: Model, theta: Theta, b_N: Batch, b_next: Batch, space: Drift = "inputs") -> Tensor:
+    """||J_x|| ||dx|| with the targets' share, a scalar. b_next: b_N's rows once they have moved."""
     nobody = b_N._replace(w=torch.zeros_like(b_N.w))
     found = sensitivity(model, theta, b_N, nobody, space)
-    J_x, dx = drift(found, *moved(model, theta, b_N, b_next, space))
-    return J_x * dx
+    return drifts(found, *moved(model, theta, b_N, b_next, space)).reach
 
 
 def along(grads: Theta, change: Theta) -> Tensor:
