@@ -1,12 +1,12 @@
 """DPMCL's fourth term on streams that know their dynamics: exact, estimated, and without.
 
-    python benchmarks/fourth_term.py [--replicas 10] [--updates 100] [--out benchmarks/fourth_term.json]
+    python benchmarks/fourth_term.py [--replicas 10] [--updates 100] [--out FILE]
 
-Tasks are windows of an oscillator with drifting stiffness (seen and unseen by the model), of Lorenz'
-and of Burgers' equation. The fourth term is the cost on the new task's rows moved by dx; `exact` moves
-them by the equation, `estimated` by what the task means moved. For each case: CME and NTE after the
-last task, NTE over all tasks, and the error on the next task before it is learned. A case that is in
-the file already is not run again.
+Tasks are windows of an oscillator with drifting stiffness (seen and unseen by the model), of
+Lorenz' and of Burgers' equation. The fourth term is the cost on the new task's rows moved by dx;
+`exact` moves them by the equation, `estimated` by what the task means moved. For each case: CME and
+NTE after the last task, NTE over all tasks, and the error on the next task before it is learned. A
+case that is in the file (benchmarks/fourth_term.json) already is not run again.
 """
 
 import argparse

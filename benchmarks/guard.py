@@ -4,9 +4,9 @@
         [--tasks 20] [--case NAME ...] [--out benchmarks/guard.json]
 
 DIR holds the images (MNIST/raw, or the folder of Omniglot's alphabets). The printed term, J_PN -
-J_PN(theta_B), is unbounded below; each case bounds it, or the step, in another way. Beside the errors
-stands how far J = J_N + J_P went, in readings every fifty updates. A case that is in the file already
-is not run again.
+J_PN(theta_B), is unbounded below; each case bounds it, or the step, in another way. Beside the
+errors stands how far J = J_N + J_P went, in readings every fifty updates. A case that is in the
+file already is not run again.
 """
 
 import argparse

@@ -85,6 +85,44 @@ def own_rows_stream(sizes: list[list[int]]) -> Stream:
     )
 
 
+def moving_stream(
+    tasks: int = 3, trajectories: int = 15, samples: int = 2, replicas: int = 2
+) -> Stream:
+    """Each replica has points of its own that go round and drift; the stream knows their dynamics.
+
+    A task is a window of time, of `trajectories` points seen `samples` times each; the pool has one
+    window more. Targets are the speeds along the second axis, and move too.
+    """
+    generator = torch.Generator().manual_seed(0)
+    points = (replicas, 1, trajectories, 1)
+    radius, phase = (torch.rand(points, generator=generator, dtype=torch.float64) for _ in range(2))
+    window = torch.arange(tasks + 1).view(1, -1, 1, 1)
+    angle = 0.4 * (window + torch.arange(samples) / samples) + 6 * phase
+    radius, angle = torch.broadcast_tensors(0.5 + radius, angle)
+    x = torch.stack([radius * angle.cos() + 0.3 * window, radius * angle.sin()], -1)
+    y = radius * angle.cos() + 0.2 * window
+
+    number = torch.arange(x[..., 0].numel()).view(replicas, tasks + 1, -1)
+    following = number.clone()
+    following[:, :-1] = number[:, 1:]
+    each = trajectories * samples
+    return Stream(
+        name="moving",
+        kind="regression",
+        x=x.flatten(0, -2),
+        y=y.reshape(-1, 1),
+        row=number[:, :-1].flatten(1),
+        task=torch.arange(tasks).repeat_interleave(each).repeat(replicas, 1),
+        tasks=tuple(f"window {k}" for k in range(tasks)),
+        classes=(),
+        outputs=1,
+        following=following.flatten(),
+        trajectory=torch.arange(trajectories)
+        .repeat_interleave(samples)
+        .repeat(replicas * (tasks + 1)),
+    )
+
+
 def tiny_network(outputs: int = 6, dropout: float = 0.0) -> tuple[nn.Module, nn.Module]:
     """h: 2 -> 8 -> 8, g: 8 -> 8 -> outputs."""
     h = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Dropout(dropout))

@@ -116,8 +116,8 @@ def test_work_is_counted(trained):
 def test_the_memory_is_bounded_and_holds_training_rows_only(name, policy, monkeypatch):
     drawn = []
 
-    def spy(draws, splits, held, *rest):
-        out = chunk(draws, splits, held, *rest)
+    def spy(draws, splits, held, *rest, **more):
+        out = chunk(draws, splits, held, *rest, **more)
         drawn.extend(
             (out.row[n][r][out.present[n][r]], splits, r)
             for n, draw in draws.items()
@@ -139,8 +139,8 @@ def test_the_memory_is_bounded_and_holds_training_rows_only(name, policy, monkey
 def test_training_touches_neither_test_rows_nor_future_tasks(name, monkeypatch):
     touched = []
 
-    def spy(draws, splits, held, seed, place, steps, update_keys):
-        out = chunk(draws, splits, held, seed, place, steps, update_keys)
+    def spy(draws, splits, held, seed, place, steps, update_keys, **more):
+        out = chunk(draws, splits, held, seed, place, steps, update_keys, **more)
         for n, draw in draws.items():
             for r in range(2):
                 rows = out.row[n][r][out.present[n][r]]
