@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from conftest import tiny_network, tiny_stream
+from conftest import moving_stream, tiny_network, tiny_stream
 from dpmcl import optim, plugins
 from dpmcl.atomic import write_text
 from dpmcl.engine import Looped
@@ -81,10 +81,22 @@ def variants() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "er", {"reset_at_task": True}
     for optimiser in [*optim.OPTIMISERS, {"name": "sgd", "momentum": 0.9}]:
         yield "er", {"optimiser": optimiser}
+    theorem = {"name": "theorem", "beta": 20.0, "form": "V_theta", "drift": "features"}
+    yield "er", {"optimiser": theorem, "lr": 10.0}  # so that it is not lr that decides
     for term in ("constant", "first", "exact", "off"):
         for step in ("alternating", "joint"):
             yield "dpmcl", {"third_term": term, "step": step, "zeta": 2}
     yield "dpmcl", {"buffer_state": "copied", "zeta": 2}
+    yield "dpmcl", {"eta": 0.5, "third_weight": -0.1, "zeta": 2}
+    for guard in ("clip", "square"):
+        yield "dpmcl", {"guard": guard, "zeta": 2, "lr": 0.3}  # where the look-ahead may lose
+    for fourth in ("exact", "estimated"):
+        for weight in (1.0, -0.5):
+            yield "dpmcl", {"fourth_term": fourth, "fourth_weight": weight, "zeta": 2}
+    for name in ("er", "dpmcl"):
+        for on in ("weights", "sampling"):
+            discount = {"name": "exponential", "rate": 0.5}
+            yield name, {"discount": discount, "discount_on": on}
     for name in ("oml", "cml", "anml"):
         for reading in ("box", "text"):
             yield name, {"reading": reading}
@@ -114,7 +126,7 @@ def _said(key: str, value: Any) -> str:
 
 
 def _method(name: str, own: dict[str, Any]) -> Values:
-    stream = tiny_stream()
+    stream = moving_stream() if "fourth_term" in own else tiny_stream()
     network = partial(tiny_network, stream.outputs, dropout=0.2)
     return _values(own_methods()[name](**SMALL, **own), stream, network)
 

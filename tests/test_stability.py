@@ -77,9 +77,7 @@ def watched(stream: Stream, start: float = 0.4, monitor=None, **settings):
     splits = split(stream, SEEDS, (0.6, 0.2, 0.2))
     said: list[str] = []
     look = MonitorSettings(watch=("stability",), interval=1, rows=64, **(monitor or {}))
-    out = train(
-        method, model, stream, splits, SEEDS, Batched(), watched=look, note=said.append
-    )
+    out = train(method, model, stream, splits, SEEDS, Batched(), watched=look, note=said.append)
     return out.readings, said
 
 

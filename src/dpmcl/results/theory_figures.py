@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _ACROSS = 3  # methods beside each other
 _MARKED = 40  # readings that still fit on a line with a marker each
 _MARK = "#a50f15"
+_LARGEST = 1e200  # that is drawn: the length of an axis must be finite
 
 
 def draw(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) -> "Figure":
@@ -114,11 +115,18 @@ def _lines(ax: Any, panel: Panel, found: Readings, x: np.ndarray) -> list[np.nda
         middle, error = mean_and_error(values(found))
         if np.isnan(middle).all():
             continue
+        with np.errstate(invalid="ignore", over="ignore"):  # infinite costs
+            low, high = middle - error, middle + error
+        middle, low, high = (
+            np.where(np.isfinite(v), v.clip(-_LARGEST, _LARGEST), np.nan)
+            for v in (middle, low, high)
+        )
+        if panel.decades is None:
+            low = np.maximum(low, middle / 10)
         ax.plot(x, middle, linestyle=dashes, color=colour, marker=marker if few else "",
                 markersize=3, linewidth=1.3 if few else 1.0, label=label)  # fmt: skip
-        low = middle - error if panel.decades else np.maximum(middle - error, middle / 10)
-        ax.fill_between(x, low, middle + error, color=colour, alpha=0.2, linewidth=0)
-        drawn += [middle, low, middle + error]
+        ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+        drawn += [middle, low, high]
     marks = zip(panel.marks.items(), "x|", (0.05, 0.16), strict=False)
     for (label, where), marker, height in marks:
         at = x[where(found).any(0)]

@@ -14,9 +14,10 @@ _LIGHT = -0.3  # what would be white on the scale of shares: the least share is 
 
 def draw(ax: Any, found: Readings, x: np.ndarray, tasks: int) -> None:
     """A row for each condition: the share of replicas in which it is broken, at each reading."""
-    left = np.maximum(taken(found).sum(0), 1)
-    shares = np.stack([where.sum(0) for where in found.broken.values()]) / left
+    left = taken(found).sum(0)
+    shares = np.stack([where.sum(0) for where in found.broken.values()]) / np.maximum(left, 1)
     edges = _edges(x, tasks)
+    end = edges[np.flatnonzero(left)[-1] + 1]
     # Only what is broken has a cell, and cells have edges: else those of many tasks are too thin.
     cells = np.ma.masked_equal(shares, 0.0)
     ax.pcolormesh(edges, np.arange(len(CONDITIONS) + 1), cells, cmap=_COLOURS, vmin=_LIGHT, vmax=1,
@@ -27,8 +28,8 @@ def draw(ax: Any, found: Readings, x: np.ndarray, tasks: int) -> None:
         if share.any():
             first = np.flatnonzero(share)[0]
             ax.plot(x[first], row + 0.5, ">", color="black", markersize=4, label="_first")
-    if edges[-1] < tasks:
-        ax.axvspan(edges[-1], tasks, facecolor="none", edgecolor="#999999", hatch="////",
+    if end < tasks:
+        ax.axvspan(end, tasks, facecolor="none", edgecolor="#999999", hatch="////",
                    linewidth=0, label="no replica left")  # fmt: skip
     ax.hlines(np.arange(1, len(CONDITIONS)), 0, 1, transform=ax.get_yaxis_transform(),
               color="white", linewidth=1.5)  # fmt: skip
@@ -64,6 +65,7 @@ def _edges(x: np.ndarray, tasks: int) -> np.ndarray:
     task = np.floor(x)
     between = np.where(task[1:] > task[:-1], task[1:], (x[1:] + x[:-1]) / 2)
     edges = np.concatenate([task[:1], between])
-    ended = task[-1] < tasks - 1 and x[-1] > edges[-1]
-    end = min(task[-1] + 1, 2 * x[-1] - edges[-1]) if ended else task[-1] + 1
+    end = task[-1] + 1
+    if end < tasks and len(x) > 1:  # ended early, perhaps within the task
+        end = min(end, x[-1] + np.median(np.diff(x)) / 2)
     return np.append(edges, end)

@@ -1,0 +1,87 @@
+"""What watching costs: the same training with `--watch terms,stability` and without, in turns.
+
+    python benchmarks/watch_overhead.py [--root PROBLEM=DIR ...] [--repeats 5] [--out FILE]
+
+PROBLEM is mnist or omniglot, left out without a DIR of their files. Two tasks of each problem as
+in its preset, one process; evaluation is one row a task, so that what is compared is training. Times
+are in seconds, of the interleaved repeats the median; the ratio is that of each pair. Results go to
+benchmarks/watch_overhead.json.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dpmcl import presets, study
+from dpmcl.monitor import MonitorSettings
+from dpmcl.runner import train
+from dpmcl.spec import Spec, read
+
+CASES = [
+    (problem, method)
+    for problem in ("sine", "digits", "mnist", "omniglot")
+    for method in ("er", "dpmcl", "oml")
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--root", action="append", default=[], metavar="PROBLEM=DIR")
+    parser.add_argument("--replicas", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/watch_overhead.json"))
+    arguments = parser.parse_args()
+    roots = dict(pair.split("=", 1) for pair in arguments.root)
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {"replicas": arguments.replicas, "torch": torch.__version__}
+    print("| problem | method | plain, s | watched, s | watched / plain |", flush=True)
+    print("|---|---|--:|--:|--:|", flush=True)
+    for problem, method in CASES:
+        if problem in ("mnist", "omniglot") and problem not in roots:
+            continue
+        pairs = timed(problem, method, roots.get(problem), arguments.replicas, arguments.repeats)
+        plain, watched = (statistics.median(pair[i] for pair in pairs) for i in (0, 1))
+        ratio = statistics.median(pair[1] / pair[0] for pair in pairs)
+        found[f"{problem}, {method}"] = {"plain": plain, "watched": watched, "ratio": ratio}
+        print(f"| {problem} | {method} | {plain:.2f} | {watched:.2f} | {ratio:.3f} |", flush=True)
+        arguments.out.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+
+
+def timed(
+    problem: str, method: str, root: str | None, replicas: int, repeats: int
+) -> list[tuple[float, float]]:
+    """Seconds of training, plain and watched, in turns."""
+    table = read(presets.text(problem), problem)
+    stream = {**table["stream"], "tasks": 2, **({"root": root} if root else {})}
+    table |= {"replicas": replicas, "workers": 1, "methods": {method: {}}, "stream": stream}
+    table["evaluation"] = {"test_rows": 1}
+    spec = Spec.parse(table)
+    stage = study._stage(spec, spec.seeds, torch.device("cpu"))
+    kinds = (MonitorSettings(), MonitorSettings(watch=("terms", "stability")))
+
+    def once(watched: MonitorSettings) -> float:
+        begin = time.perf_counter()
+        train(
+            spec.methods[method],
+            stage.model,
+            stage.stream,
+            stage.splits,
+            stage.seeds,
+            stage.engine,
+            spec.evaluation,
+            watched=watched,
+        )
+        return time.perf_counter() - begin
+
+    for kind in kinds:  # traces the updates, and loads what is loaded at first use
+        once(kind)
+    return [(once(kinds[0]), once(kinds[1])) for _ in range(repeats)]
+
+
+if __name__ == "__main__":
+    main()
