@@ -1,9 +1,9 @@
 """DPMCL's third term with and without a guard: digits, MNIST and Omniglot.
 
-    python benchmarks/guard.py digits|mnist|omniglot|omniglot-adam [--root DIR] [--replicas 3]
-        [--tasks 20] [--case NAME ...] [--out benchmarks/guard.json]
+    python benchmarks/guard.py digits|mnist|omniglot|omniglot-adam [--replicas 3] [--tasks 15]
+        [--case NAME ...] [--out benchmarks/guard.json]
 
-DIR holds the images (MNIST/raw, or the folder of Omniglot's alphabets). The printed term, J_PN -
+The images are looked for in $DPMCL_DATA. The printed term, J_PN -
 J_PN(theta_B), is unbounded below; each case bounds it, or the step, in another way. Beside the
 errors stands how far J = J_N + J_P went, in readings every fifty updates. A case that is in the
 file already is not run again.
@@ -51,7 +51,6 @@ PROBLEMS: dict[str, dict[str, Any]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("problem", choices=list(PROBLEMS))
-    parser.add_argument("--root", help="folder of the images")
     parser.add_argument("--replicas", type=int, default=3)
     parser.add_argument("--tasks", type=int)
     parser.add_argument("--case", action="append", choices=list(CASES))
@@ -73,8 +72,6 @@ def measure(arguments: argparse.Namespace, case: str) -> dict[str, Any]:
         for key, value in CASES[case].items()
     }
     settings = {**PROBLEMS[arguments.problem], **own, "monitor.interval": 50, "workers": 1}
-    if arguments.root:
-        settings["stream.root"] = arguments.root
     result = dpmcl.run(
         arguments.problem.removesuffix("-adam"),
         methods=["dpmcl"],

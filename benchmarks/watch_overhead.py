@@ -1,14 +1,15 @@
 """What watching costs: the same training with `--watch terms,stability` and without, in turns.
 
-    python benchmarks/watch_overhead.py [--root PROBLEM=DIR ...] [--repeats 5] [--out FILE]
+    python benchmarks/watch_overhead.py [PROBLEM ...] [--repeats 5] [--out FILE]
 
-PROBLEM is mnist or omniglot, left out without a DIR of their files. Two tasks of each problem as
-in its preset, one process; evaluation is one row a task, so that what is compared is training. Times
-are in seconds, of the interleaved repeats the median; the ratio is that of each pair. Results go to
+Problems are sine, digits, mnist and omniglot, all by default; images are looked for in $DPMCL_DATA.
+Two tasks of each as in its preset, one process; evaluation is one row a task, so that what is
+compared is training. Times are in seconds, of the interleaved repeats the median; the ratio is that of each pair. Results go to
 benchmarks/watch_overhead.json.
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import time
@@ -22,29 +23,23 @@ from dpmcl.monitor import MonitorSettings
 from dpmcl.runner import train
 from dpmcl.spec import Spec, read
 
-CASES = [
-    (problem, method)
-    for problem in ("sine", "digits", "mnist", "omniglot")
-    for method in ("er", "dpmcl", "oml")
-]
+PROBLEMS = ("sine", "digits", "mnist", "omniglot")
+METHODS = ("er", "dpmcl", "oml")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--root", action="append", default=[], metavar="PROBLEM=DIR")
+    parser.add_argument("problems", nargs="*", metavar="PROBLEM", default=list(PROBLEMS))
     parser.add_argument("--replicas", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/watch_overhead.json"))
     arguments = parser.parse_args()
-    roots = dict(pair.split("=", 1) for pair in arguments.root)
     torch.set_num_threads(1)
     found: dict[str, Any] = {"replicas": arguments.replicas, "torch": torch.__version__}
     print("| problem | method | plain, s | watched, s | watched / plain |", flush=True)
     print("|---|---|--:|--:|--:|", flush=True)
-    for problem, method in CASES:
-        if problem in ("mnist", "omniglot") and problem not in roots:
-            continue
-        pairs = timed(problem, method, roots.get(problem), arguments.replicas, arguments.repeats)
+    for problem, method in itertools.product(arguments.problems, METHODS):
+        pairs = timed(problem, method, arguments.replicas, arguments.repeats)
         plain, watched = (statistics.median(pair[i] for pair in pairs) for i in (0, 1))
         ratio = statistics.median(pair[1] / pair[0] for pair in pairs)
         found[f"{problem}, {method}"] = {"plain": plain, "watched": watched, "ratio": ratio}
@@ -52,12 +47,10 @@ def main() -> None:
         arguments.out.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
 
 
-def timed(
-    problem: str, method: str, root: str | None, replicas: int, repeats: int
-) -> list[tuple[float, float]]:
+def timed(problem: str, method: str, replicas: int, repeats: int) -> list[tuple[float, float]]:
     """Seconds of training, plain and watched, in turns."""
     table = read(presets.text(problem), problem)
-    stream = {**table["stream"], "tasks": 2, **({"root": root} if root else {})}
+    stream = {**table["stream"], "tasks": 2}
     table |= {"replicas": replicas, "workers": 1, "methods": {method: {}}, "stream": stream}
     table["evaluation"] = {"test_rows": 1}
     spec = Spec.parse(table)

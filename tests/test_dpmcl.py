@@ -34,7 +34,9 @@ def theta():
 def gradient_of_step_2(monkeypatch, start=None, **settings):
     """The gradient that step 2 hands to theta's optimiser."""
     caught = []
-    monkeypatch.setattr(DPMCL, "descend", lambda self, state, grads: caught.append(grads) or state)
+    monkeypatch.setattr(
+        DPMCL, "descend", lambda self, state, grads, cost=None: caught.append(grads) or state
+    )
     method = DPMCL(lr=0.05, kappa=1, **settings)
     state = method.start(start or theta())
     method._mind_the_past(model(), state, B_N, B_P, KEYS[1])
@@ -179,7 +181,9 @@ def test_with_batch_statistics_j_p_is_computed_on_its_own_rows(monkeypatch, step
     net, caught = normalised(), []
     assert net.mixes_rows
     assert not model().mixes_rows
-    monkeypatch.setattr(DPMCL, "descend", lambda self, state, grads: caught.append(grads) or state)
+    monkeypatch.setattr(
+        DPMCL, "descend", lambda self, state, grads, cost=None: caught.append(grads) or state
+    )
     method = DPMCL(lr=0.05, kappa=1, zeta=1, optimiser="sgd", step=step, third_term=third_term)
     start = at(initial(net, [3]), 0)
     method._mind_the_past(net, method.start(start), B_N, B_P, KEYS[1])

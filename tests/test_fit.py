@@ -178,7 +178,7 @@ def outer_gradient(monkeypatch, method, model, start, batches, key):
     """The gradient that the outer update hands to theta's optimiser."""
     caught = []
     monkeypatch.setattr(
-        type(method), "descend", lambda self, state, grads: caught.append(grads) or state
+        type(method), "descend", lambda self, state, grads, cost: caught.append(grads) or state
     )
     (phase,) = method.phases(model, 0)
     phase.update(method.start(start), batches, key)

@@ -79,8 +79,8 @@ def test_each_phase_sees_the_rows_that_its_reading_says(name, reading, monkeypat
     touched = {"train": set(), "validation": set()}
     allowed = {}
 
-    def spy(draws, splits, *rest):
-        out = chunk(draws, splits, *rest)
+    def spy(draws, splits, *rest, **more):
+        out = chunk(draws, splits, *rest, **more)
         for key, draw in draws.items():
             touched[draw.split] |= set(out.row[key][0][out.present[key][0]].tolist())
         allowed.update({s: set(splits.named(s).row[0].tolist()) for s in touched})

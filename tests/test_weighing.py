@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from conftest import tiny_model, tiny_run, tiny_stream
-from dpmcl import keys, memory, plugins
+from dpmcl import keys, memory, plugins, sampling
 from dpmcl.engine import Batched, Looped
 from dpmcl.keys import Purpose
 from dpmcl.memory import Memory
@@ -154,6 +154,17 @@ def test_rows_of_weight_0_are_never_drawn(by):
     if by == "time":
         assert made.task["past"].unique().tolist() == [0]
         assert made.present["past"].all()
+
+
+def test_the_edges_between_chances_belong_to_the_place_that_follows(monkeypatch):
+    """Met once in a billion draws: whatever is drawn, no place of chance 0 is."""
+    chance = torch.tensor([[0.0, 1.0, 0.0, 0.5, 0.0]], dtype=torch.float64)
+    unit = (2**31 - 1) // 5
+    edge = torch.tensor([[[0, unit - 1, unit, unit + unit // 2 - 1]]])
+    monkeypatch.setattr(keys, "integers", lambda *_: edge)
+    place, there = sampling._weighted(chance, torch.zeros(1, 1, 2, dtype=torch.int64), 4, 0)
+    assert place.tolist() == [[[1, 1, 3, 3]]]
+    assert there.all()
 
 
 def test_where_all_weights_are_0_rows_are_absent():

@@ -44,10 +44,10 @@ class MonitorSettings(Settings):
     before a phase's first update and one before its last. rows: of the new task, and of all earlier
     ones together, on which a reading is taken.
     beta: the bound on J; None for the optimiser's own, or else 1000. radius: of the compact set of
-    theta; None for ten times the norm that theta starts with. drift: how dx is known:
-    "inputs", "features" or "exact" (`optim.Drift`); "auto" is exact where the stream knows its
-    dynamics. zeta: steps of theta_B in the look-ahead. exceeding: what happens once J has been above
-    beta in `patience` readings in a row: "say", "freeze" the replica, or "stop" the run.
+    theta; None for ten times the norm that theta starts with. drift: how dx is known, "inputs",
+    "features" or "exact" (`optim.Drift`); "auto" is exact where the stream knows its dynamics, else
+    by inputs. zeta: steps of theta_B in the look-ahead. exceeding: what happens once J has been
+    above beta in `patience` readings in a row: "say", "freeze" the replica, or "stop" the run.
     """
 
     watch: tuple[Watched, ...] = ()

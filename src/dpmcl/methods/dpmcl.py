@@ -116,7 +116,7 @@ class DPMCL(Method):
     def _guarded(self, third: Tensor) -> Tensor:
         """The third term as it enters the cost."""
         if self.guard == "clip":
-            third = third.clamp(min=0)
+            third = torch.relu(third)  # 0 has the derivative 0, in every version
         elif self.guard == "square":
             third = third.square()
         return third if self.third_weight == 1 else self.third_weight * third

@@ -155,7 +155,7 @@ def save_records(folder: Path, records: Mapping[str, Record]) -> None:
     }
     write_text(folder / "work.json", json.dumps(work, indent=1) + "\n")
     diverged = {
-        name: {str(seed): where._asdict() for seed, where in record.diverged.items()}
+        name: {str(seed): _said(where) for seed, where in record.diverged.items()}
         for name, record in sorted(records.items())
         if record.diverged
     }
@@ -170,6 +170,12 @@ def save_records(folder: Path, records: Mapping[str, Record]) -> None:
     arrays = [pa.array(np.concatenate(columns[c]), type=t) for c, t in _COLUMNS.items()]
     with atomic(folder / "errors.parquet") as temporary:
         pq.write_table(pa.table(arrays, names=list(_COLUMNS)), temporary)
+
+
+def _said(where: Divergence) -> dict[str, Any]:
+    """A divergence as JSON; the usual cause goes without saying."""
+    entry = where._asdict()
+    return entry if where.cause == "cost" else {k: v for k, v in entry.items() if k != "cause"}
 
 
 def add_environment(folder: Path, entry: Mapping[str, Any]) -> None:

@@ -34,9 +34,9 @@ class Reading(NamedTuple):
 
     J = J_N + J_P. J_theta, J_x, dx, dtheta, theta: norms; dtheta of the update that comes next.
     decrease: -J_theta' dtheta. drift: J_x' dx, the targets' share J_y' dy included where they move
-    too. reach: its bound ||J_x|| ||dx|| + ||J_y|| ||dy||. third_*, fourth_*: terms of eq. (3) by estimate
-    (`theory.terms`). alpha: the step taken, decrease / ||J_theta||^2. alpha_theorem: eq. (5)'s.
-    dV_dt: (A.2.7) as printed; dV_dt_substituted: with Delta theta = alpha V_theta put in.
+    too. reach: its bound ||J_x|| ||dx|| + ||J_y|| ||dy||. third_*, fourth_*: terms of eq. (3) by
+    estimate (`theory.terms`). alpha: the step taken, decrease / ||J_theta||^2. alpha_theorem: that
+    of eq. (5). dV_dt: (A.2.7) as printed; dV_dt_substituted: with dtheta = alpha V_theta put in.
     """
 
     J_N: Any

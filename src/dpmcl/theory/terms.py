@@ -88,11 +88,10 @@ def look_ahead(
 ) -> Tensor:
     """J_PN(theta_B), A.3: the cost after zeta steps of a copy of theta_2 on it, theta_1 fixed."""
     b_PN = join(b_P, b_N)
-    features = model.features(theta["representation"], b_PN.x)
-    fixed = model.seen(theta, b_PN.x) if model.gate == "features" else features
+    seen = model.seen(theta, b_PN.x)
 
     def J_PN(theta_2: Parameters) -> Tensor:
-        answer = model.answer({**theta, "prediction": theta_2}, fixed, b_PN.x)
+        answer = model.answer({**theta, "prediction": theta_2}, seen, b_PN.x)
         return weighted_mean(model.losses(answer, b_PN.y), b_PN.w)
 
     theta_B = theta["prediction"]
