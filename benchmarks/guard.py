@@ -25,7 +25,9 @@ CASES: dict[str, dict[str, Any]] = {
     "square, a tenth": {"guard": "square", "third_weight": 0.1},
     "off": {"third_term": "off"},
     "first": {"third_term": "first"},
+    "exact": {"third_term": "exact"},
     "opposite sign": {"third_weight": -1.0},
+    "exact, opposite sign": {"third_term": "exact", "third_weight": -1.0},
     "clip, opposite sign": {"guard": "clip", "third_weight": -1.0},
     "theorem, eq. (5)": {"optimiser": {"name": "theorem", "beta": 10.0}, "lr": 0.1},
     "theorem, V_theta": {

@@ -4,8 +4,8 @@
 
 Problems are sine, digits, mnist and omniglot, all by default; images are looked for in $DPMCL_DATA.
 Two tasks of each as in its preset, one process; evaluation is one row a task, so that what is
-compared is training. Times are in seconds, of the interleaved repeats the median; the ratio is that of each pair. Results go to
-benchmarks/watch_overhead.json.
+compared is training. Of the interleaved repeats stands the median, in seconds; the ratio is the
+median of those of each pair. Results go to benchmarks/watch_overhead.json.
 """
 
 import argparse

@@ -25,7 +25,7 @@ EPS = 1e-8
 VANISHED = 1e-6
 """A gradient below this share of the cost counts as none."""
 
-NOTHING = 1e-9
+NOTHING = 1e-7
 """A promised fall of the cost below this is rounding."""
 
 
