@@ -255,6 +255,27 @@ def test_table_of_two_folders_with_a_metric(command, stored):
     ) == pytest.approx(rows[0]["backward_transfer_mean"])
 
 
+def test_what_is_watched_is_stored_and_drawn(command, tmp_path):
+    ran = command("run", "tiny.toml", "--out", "run", "--watch", "terms,stability")
+    assert ran.status == 0, ran.err
+    assert "er: discount: gamma by age has no finite sum" in ran.err
+    assert (tmp_path / "run" / "monitor.parquet").exists()
+    for what in ("terms", "stability"):
+        ran = command("plot", "run", "--what", what)
+        assert ran.status == 0, ran.err
+        assert (tmp_path / ran.out.strip()).name == f"{what}.png"
+        assert (tmp_path / ran.out.strip()).read_bytes().startswith(b"\x89PNG")
+
+
+def test_nothing_watched_is_one_line(command, stored):
+    ran = command("plot", str(stored), "--what", "terms")
+    assert ran.status == 2
+    assert "run with --watch terms" in the_line(ran.err)
+    ran = command("run", "tiny.toml", "--watch", "terms,cost")
+    assert ran.status == 2
+    assert "must be 'terms' or 'stability', got 'cost'" in the_line(ran.err)
+
+
 @pytest.mark.parametrize(
     ("style", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
 )

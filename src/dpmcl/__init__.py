@@ -12,23 +12,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dpmcl.api import load, run
     from dpmcl.batch import Batch
+    from dpmcl.dynamics import DynamicsSettings
     from dpmcl.evaluation import Errors
     from dpmcl.exceptions import DataError, DpmclError, FolderError, ModelError, SpecError
     from dpmcl.gradients import gradient
     from dpmcl.labelled import Labelled
     from dpmcl.method import Method, Phase, State
     from dpmcl.model import Model
+    from dpmcl.monitor import Readings
     from dpmcl.network import NetworkSettings
     from dpmcl.sampling import Draw
     from dpmcl.stream import Stream
     from dpmcl.stream_settings import LabelledSettings, StreamSettings
     from dpmcl.study import Result
+    from dpmcl.theory.discount import Discount
 
 _HOME = {
     "Batch": "batch",
     "DataError": "exceptions",
+    "Discount": "theory.discount",
     "DpmclError": "exceptions",
     "Draw": "sampling",
+    "DynamicsSettings": "dynamics",
     "Errors": "evaluation",
     "FolderError": "exceptions",
     "Labelled": "labelled",
@@ -38,6 +43,7 @@ _HOME = {
     "ModelError": "exceptions",
     "NetworkSettings": "network",
     "Phase": "method",
+    "Readings": "monitor",
     "Result": "study",
     "SpecError": "exceptions",
     "State": "method",
@@ -51,8 +57,10 @@ _HOME = {
 __all__ = [
     "Batch",
     "DataError",
+    "Discount",
     "DpmclError",
     "Draw",
+    "DynamicsSettings",
     "Errors",
     "FolderError",
     "Labelled",
@@ -62,6 +70,7 @@ __all__ = [
     "ModelError",
     "NetworkSettings",
     "Phase",
+    "Readings",
     "Result",
     "SpecError",
     "State",

@@ -94,18 +94,20 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.")]
 
 @app.command("list")
 def list_() -> None:
-    """Show presets, methods, streams, networks, metrics and optimisers."""
+    """Show presets, methods, streams, networks, metrics, optimisers and discounts."""
     from rich.console import Console
     from rich.table import Table
 
     from dpmcl import optim, plugins, presets
+    from dpmcl.theory.discount import DISCOUNTS
 
     sections = {"presets": [(name, presets.summary(name)) for name in presets.names()]}
     for kind, plural in plugins.KINDS.items():
         sections[plural] = [(name, plugins.summary(kind, name)) for name in plugins.names(kind)]
-    sections["optimisers"] = [
-        (name, (rule.__doc__ or "").split("\n")[0]) for name, rule in optim.OPTIMISERS.items()
-    ]
+    for title, known in (("optimisers", optim.OPTIMISERS), ("discounts", DISCOUNTS)):
+        sections[title] = [
+            (name, (rule.__doc__ or "").split("\n")[0]) for name, rule in known.items()
+        ]
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for title, entries in sections.items():
         table.add_row(title)

@@ -57,12 +57,10 @@ class StepSize:
         """The state with ||J_x|| ||dx|| in its optimiser."""
         assert self._rule is not None
         drift = self._measured(state.theta, held, place, update, motion)
-        many = int((drift >= 1).sum())
-        task = place[0]
-        if many and task not in self._broken and self._note and not self._broken:
-            instead = "steps are taken as if dx were 0" if self._rule.otherwise == "ignore" else (
-                "no steps are taken"
-            )  # fmt: skip
+        many, task = int((drift >= 1).sum()), place[0]
+        if many and not self._broken and self._note:
+            ignores = self._rule.otherwise == "ignore"
+            instead = "steps are taken as if dx were 0" if ignores else "no steps are taken"
             self._note(
                 f"theorem 1 does not apply at task {task} ('{self._stream.tasks[task]}'): ||J_x|| "
                 f"||dx|| = {float(drift.max()):.3g} is not below 1 in {many} of {len(drift)} "
