@@ -125,6 +125,11 @@ def test_to_table_is_complete_and_reads_back():
         "third_term": "constant",
         "step": "alternating",
         "buffer_state": "fresh",
+        "eta": 1.0,
+        "guard": "none",
+        "third_weight": 1.0,
+        "fourth_term": "off",
+        "fourth_weight": 1.0,
     }
     assert Spec.parse(table).methods == spec.methods
     assert Spec.parse(table).to_table() == table
