@@ -22,7 +22,7 @@ FLOORS = [
     ["checkpoint"],
     ["divergence"],
     ["metrics"],
-    ["evaluation", "monitor", "step_size"],
+    ["evaluation", "monitor", "step_size", "motion_check"],
     ["engine"],
     ["methods"],
     ["two_loop"],

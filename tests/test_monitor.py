@@ -194,6 +194,45 @@ def test_a_checkpoint_of_an_unwatched_run_serves_a_watched_one(tmp_path):
     assert {task for task, _, _ in resumed.readings["dpmcl"].places} == {0, 1}
 
 
+def test_a_run_that_goes_on_with_another_interval_keeps_what_it_read_where_it_was(tmp_path):
+    one = {"methods": {"er": {}}, "training": {**SPEC["training"], "updates": 15}}
+    every = {"watch": list(BOTH), "rows": 8}
+    whole = study(tmp_path / "whole", monitor={**every, "interval": 1}, **one).readings["er"]
+    asked = itertools.count(1)
+    with pytest.raises(Stopped):  # at update 11, after the readings at 0 and 10
+        stop = Keeping(1e9, stop=lambda: next(asked) == 3)
+        study(tmp_path / "run", stop, monitor={**every, "interval": 10}, **one)
+    found = study(tmp_path / "run", monitor={**every, "interval": 9}, **one).readings["er"]
+    assert [place for place in found.places if place[0] == 0] == [(0, 0, 0), (0, 0, 14)]
+    same = [whole.places.index(place) for place in found.places]
+    assert np.array_equal(found.values, whole.values[:, same])
+
+
+def test_what_watching_cannot_do_is_said(tmp_path):
+    study(tmp_path / "run", monitor={})
+    said: list[str] = []
+    table = {**SPEC, "monitor": {"watch": ["terms"]}}
+    run_study(Spec.parse(table), tmp_path / "run", say=said.append)
+    assert said == [
+        f"{name}: has run already, and was not watched; to watch it, choose another folder "
+        "with --out."
+        for name in ("er", "dpmcl")
+    ]
+    said.clear()
+    run_study(Spec.parse({**SPEC, "monitor": {"beta": 2.0}}), tmp_path / "run", say=said.append)
+    assert said == ["[monitor] is set and nothing is watched; add --watch terms,stability."]
+    with pytest.raises(SpecError, match=r"monitor = \['terms'\] watches"):
+        dpmcl.run("digits", watch=["terms"])
+
+
+def test_what_only_looks_on_may_differ_in_a_folder_that_freezes(tmp_path):
+    frozen = {"beta": 1e6, "interval": 5, "exceeding": "freeze"}
+    study(tmp_path / "run", monitor=frozen)
+    study(tmp_path / "run", replicas=3, monitor={**frozen, "watch": ["terms"], "zeta": 1})
+    with pytest.raises(FolderError, match=r"monitor\.beta = 1000000\.0, got 2\.0"):
+        study(tmp_path / "run", replicas=4, monitor={**frozen, "beta": 2.0})
+
+
 def test_a_damaged_file_is_said_in_one_line(tmp_path):
     study(tmp_path / "run")
     path = tmp_path / "run" / "monitor.parquet"
@@ -253,7 +292,7 @@ def test_frozen_for_its_cost_is_stored_and_resumed(tmp_path):
 def test_a_folder_is_kept_to_what_may_end_its_replicas(tmp_path):
     study(tmp_path / "run")
     monitor = {"beta": 2.0, "exceeding": "freeze"}
-    with pytest.raises(FolderError, match=r"monitor\."):
+    with pytest.raises(FolderError, match=r"monitor\.exceeding = 'say', got 'freeze'"):
         study(tmp_path / "run", replicas=3, monitor=monitor)
 
 

@@ -320,23 +320,18 @@ def test_with_an_empty_memory_j_p_is_zero_and_j_pn_is_j_n(kind, gate):
 # How far inputs move
 
 
-def sensitivity_of(J_x, J_y) -> terms.Sensitivity:
-    nothing = torch.zeros((), dtype=torch.float64)
-    return terms.Sensitivity(terms.Costs(nothing, nothing, nothing), {}, J_x, J_y)
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 4), st.integers(0, 2**31), st.floats(-6, 6))
 def test_the_norms_bound_the_drift_whatever_moves(n, width, seed, power):
     J_x, dx = noise(torch.zeros(2, n, width), seed)
     J_y, dy = noise(torch.zeros(2, n, 2), seed + 1)
     J_x, dy = J_x * 10**power, dy * 10 ** (-power / 2)
-    found = terms.drifts(sensitivity_of(J_x, J_y), dx, dy)
+    found = terms.drifts(J_x, J_y, dx, dy)
     change = abs(float((J_x * dx).sum() + (J_y * dy).sum()))
     assert float(found.reach) >= change * (1 - 1e-12)
     assert float(found.J_x * found.dx) >= abs(float((J_x * dx).sum())) * (1 - 1e-12)
     # What moves along its own gradient reaches the bound, so none below it would do.
-    along = terms.drifts(sensitivity_of(3 * dx, 3 * dy), dx, dy)
+    along = terms.drifts(3 * dx, 3 * dy, dx, dy)
     most = 3 * float(dx.square().sum() + dy.square().sum())
     assert float(along.reach) == pytest.approx(most, rel=1e-12)
 
@@ -355,7 +350,8 @@ def test_the_reach_does_not_depend_on_how_often_the_batch_is_repeated(kind, spac
             for batch in (new, later)
         )
         seen = terms.sensitivity(net, theta, many, absent(many), space)
-        norms = terms.drifts(seen, *terms.moved(net, theta, many, then, space))
+        far = terms.moved(net, theta, many, then, space)
+        norms = terms.drifts(seen.J_x, seen.J_y, *far)
         reach = terms.reach(net, theta, many, then, space)
         torch.testing.assert_close(reach, norms.reach, rtol=1e-13, atol=0)
         found.append(torch.stack([*norms, reach]))
@@ -396,3 +392,29 @@ def test_mapped_over_replicas_the_numbers_are_those_of_one_at_a_time(kind, gate,
         one = measured(*at((theta, new, past, later), replica))
         for a, b in zip(leaves(at(tuple(many), replica)), leaves(one), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-14)
+
+
+def test_with_batch_statistics_each_cost_is_on_its_own_rows_alone():
+    def network():
+        h = nn.Sequential(nn.Linear(2, 5), nn.BatchNorm1d(5, track_running_stats=False), nn.Tanh())
+        return h, nn.Linear(5, 1)
+
+    stream = moving_stream()
+    example = stream.example(torch.float64)
+    net = Model.build(network, "regression", example, 1, torch.float64)
+    new, past, theta = b_N(), b_P(), net.init(2)
+    own = [float(net.cost(theta, batch)) for batch in (new, past)]
+    for found in (
+        terms.costs(net, theta, new, past),
+        terms.sensitivity(net, theta, new, past).costs,
+        terms.sensitivity(net, theta, new, past, "features").costs,
+    ):
+        assert [float(found.J_N), float(found.J_P)] == pytest.approx(own, rel=1e-12)
+    seen = terms.sensitivity(net, theta, new, past)
+    way = noise(new.x, 9)
+
+    def J(much):
+        return float(net.cost(theta, new._replace(x=new.x + much * way)))
+
+    change = (J(STEP) - J(-STEP)) / (2 * STEP)
+    assert float((seen.J_x * way).sum()) == pytest.approx(change, rel=1e-6)

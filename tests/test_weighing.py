@@ -8,6 +8,7 @@ import torch
 from conftest import tiny_model, tiny_run, tiny_stream
 from dpmcl import keys, memory, plugins, sampling
 from dpmcl.engine import Batched, Looped
+from dpmcl.exceptions import SpecError
 from dpmcl.keys import Purpose
 from dpmcl.memory import Memory
 from dpmcl.methods.er import ER
@@ -287,3 +288,35 @@ def test_an_update_under_weights_is_one_on_the_weighted_mean_of_the_batch():
         expected = tree_map(lambda p, g: p - 0.1 * g, own, grads)
         for a, b in zip(leaves(after), leaves(expected), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
+# What a run makes of gamma
+
+
+def test_only_ratios_count_so_no_late_task_vanishes():
+    rule = discount.build({"name": "exponential", "rate": 0.5, "by": "time"})
+    weights = sampling.weigh(rule, 400, 401)
+    assert float(weights.max()) == 1
+    assert float(weights.to(torch.float32).min()) > 0
+    assert torch.equal(weights.sort(descending=True).values, weights)
+
+
+def test_rows_that_a_blurred_stream_brings_early_count_as_new():
+    for setting in ("exponential", "window", {"name": "power", "by": "time"}):
+        weights = sampling.weigh(discount.build(setting), 1, 4)
+        assert weights[2] == weights[1] > 0
+
+
+def test_a_task_without_weight_trains_nothing_and_breaks_nothing():
+    rule = {"name": "window", "width": 1, "by": "time"}
+    out = tiny_run(Naive(batch=8, updates=20, lr=0.05, discount=rule), tasks=2)
+    first = tiny_run(Naive(batch=8, updates=20, lr=0.05), tasks=1)
+    pairs = zip(leaves(out.theta), leaves(first.theta), strict=True)
+    assert not out.diverged
+    assert all(torch.isfinite(leaf).all() for leaf, _ in pairs)
+
+
+def test_a_draw_like_another_must_be_of_its_kind():
+    for like in (Draw("new", 8, like="past"), Draw("new", 4, like="new"), Draw("new", 8, like="x")):
+        with pytest.raises(SpecError, match="Draw 'next' must be like another"):
+            drawn(None, draws={**DRAWS, "next": like})

@@ -99,6 +99,10 @@ def run(
     >>> result.errors["er"].values.shape
     (1, 3, 2)
     """
+    if watch is not None and not callable(watch):
+        raise SpecError(
+            f"watch is called with the progress, got {watch!r}; monitor = ['terms'] watches."
+        )
     request = Request(source)
     if methods is not None:
         request.choose(

@@ -54,7 +54,7 @@ class Snapshot:
 
     state, held: replicas first. values: the error tensors so far, by split. work: for each replica.
     diverged: by index of the replica. readings: what a monitor has taken, (replicas, readings,
-    quantities), or None where nothing is watched.
+    quantities), or None where nothing is watched; places: (task, phase, update) of each reading.
     """
 
     position: Position
@@ -64,6 +64,7 @@ class Snapshot:
     work: Work
     diverged: Mapping[int, Divergence] = field(default_factory=dict)
     readings: np.ndarray | None = None
+    places: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -191,6 +192,7 @@ def _tensors(snapshot: Snapshot) -> dict[str, Tensor]:
         out[f"errors.{split}.values"] = torch.from_numpy(values.reshape(len(values), -1)[:, place])
     if snapshot.readings is not None:
         out["readings"] = torch.from_numpy(snapshot.readings)
+        out["readings.place"] = torch.tensor(snapshot.places, dtype=torch.int64).reshape(-1, 3)
     # Leaves may be views, or share memory (a start state), neither of which the format takes.
     whole = torch.contiguous_format
     return {name: tensor.clone(memory_format=whole) for name, tensor in out.items()}
@@ -224,15 +226,23 @@ def _snapshot(about: _About, tensors: Mapping[str, Tensor], like: Snapshot) -> S
         values,
         Work(**about.work),
         {r: Divergence(*d) for r, d in about.diverged.items()},
-        _readings(tensors.get("readings"), like.readings),
+        _readings(tensors, like),
+        like.places,
     )
 
 
-def _readings(kept: Tensor | None, like: np.ndarray | None) -> np.ndarray | None:
-    """The readings kept, where they are of the form wanted now; what is watched may change."""
-    if kept is None or like is None or tuple(kept.shape) != like.shape:
-        return like
-    return np.asarray(kept.numpy(), dtype=np.float64)
+def _readings(tensors: Mapping[str, Tensor], like: Snapshot) -> np.ndarray | None:
+    """The readings kept, at the places that are still read: what is watched may have changed."""
+    kept, place, out = tensors.get("readings"), tensors.get("readings.place"), like.readings
+    if kept is None or place is None or out is None:
+        return out
+    if kept.shape != (len(out), len(place), out.shape[2]):
+        raise ValueError("its readings are of another form")
+    out, at = out.copy(), {where: i for i, where in enumerate(like.places)}
+    for i, (task, phase, update) in enumerate(place.tolist()):
+        if (task, phase, update) in at:
+            out[:, at[task, phase, update]] = kept[:, i].numpy()
+    return out
 
 
 def _read(path: Path) -> tuple[_About, dict[str, Tensor]] | str:

@@ -102,12 +102,12 @@ class Method(Settings, ABC):
     discount: str | dict[str, Any] = "constant"
     discount_on: Literal["weights", "sampling"] = "weights"
     rule: Optimiser = field(init=False, repr=False, compare=False, default=optim.Adagrad())
-    gamma: Discount = field(init=False, repr=False, compare=False, default=Constant())
+    discounting: Discount = field(init=False, repr=False, compare=False, default=Constant())
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "rule", optim.build(self.optimiser, self.lr))
-        object.__setattr__(self, "gamma", build_discount(self.discount))
+        object.__setattr__(self, "discounting", build_discount(self.discount))
 
     @classmethod
     def own_names(cls) -> list[str]:

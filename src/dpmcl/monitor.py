@@ -7,14 +7,13 @@ not end with the same bytes. The change of the parameters is the very next updat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import annotated_types as at
 import numpy as np
 import torch
 from torch import Tensor
 
-from dpmcl import keys
 from dpmcl.batch import Batch
 from dpmcl.engine import Engine
 from dpmcl.memory import Memory
@@ -22,12 +21,12 @@ from dpmcl.method import Method, Phase, State
 from dpmcl.model import Model, Theta
 from dpmcl.motion import Motion
 from dpmcl.optim import Drift, Optimiser, Theorem
-from dpmcl.sampling import Draw, Weighing, chunk
+from dpmcl.sampling import Draw, Weighing, probe
 from dpmcl.settings import NonNegative, Positive, Rate, Settings
 from dpmcl.splits import Splits
 from dpmcl.stream import Stream
 from dpmcl.theory import discount, terms
-from dpmcl.theory.stability import CONDITIONS, Reading, broken, reading
+from dpmcl.theory.stability import CONDITIONS, Reading, broken, named, reading
 from dpmcl.tree import leaves, tree_map
 
 Watched = Literal["terms", "stability"]
@@ -97,7 +96,7 @@ def readings_due(phase: Phase, interval: int) -> list[int]:
 class Monitor:
     """Takes one method's readings.
 
-    note: told, once for each condition, where it broke first.
+    note: told, once for each condition, where it first broke in this call.
     """
 
     def __init__(
@@ -136,15 +135,13 @@ class Monitor:
         radius = self.settings.radius
         self._radius = 10 * start if radius is None else torch.full_like(start, radius)
         if "stability" in self.settings.watch:
-            found = discount.verdict(self.method.gamma)
+            found = discount.verdict(self.method.discounting)
             if found.outcome in ("diverges", "unclear"):
                 self._say("discount", found.line)
 
     def restore(self, values: np.ndarray) -> None:
         """Takes over the readings of a run that goes on."""
         self.values = values.copy()
-        for name in self._breaks(slice(None)):
-            self._said.add(name)
 
     def readings(self) -> Readings:
         """All readings so far."""
@@ -176,20 +173,11 @@ class Monitor:
             "past": Draw("earlier", n),
             "next": Draw("new", n, like="new", moved=moved),
         }
-        probe = chunk(
-            draws,
-            self._splits,
-            held,
-            self._seed,
-            (task, number),
-            range(update, update + 1),
-            1,
-            motion=motion,
-            weighing=weighing,
-            purpose=keys.Purpose.PROBE,
+        drawn = probe(
+            draws, self._splits, held, self._seed, (task, number), update, motion, weighing
         )
+        rows = drawn.batches(self._stream, self.model.dtype, 0, slice(None))
         with torch.no_grad():
-            rows = probe.batches(self._stream, self.model.dtype, 0, slice(None))
             change = tree_map(lambda a, b: a - b, after.theta, before.theta)
             assert self._radius is not None
             measure = partial(
@@ -199,9 +187,9 @@ class Monitor:
                 measure,
                 before.theta,
                 change,
-                tuple(rows["new"]),
-                tuple(rows["past"]),
-                tuple(rows["next"]),
+                rows["new"],
+                rows["past"],
+                rows["next"],
                 self._radius,
             )
         place_at = self._index[place]
@@ -235,10 +223,8 @@ class Monitor:
     def _say_broken(self, name: str, where: np.ndarray, place_at: int) -> None:
         condition = CONDITIONS[name]
         task, _, update = self.places[place_at]
-        named = {
-            quantity: self.values[:, place_at, i] for i, quantity in enumerate(Reading._fields)
-        }
-        shown = float(np.nanmax(np.where(where, condition.shows(named), -np.inf)))
+        values = named(self.values[:, place_at])
+        shown = float(np.nanmax(np.where(where, condition.shows(values), -np.inf)))
         self._say(
             name,
             f"{condition.rule} broke at update {update} of task {task} "
@@ -260,13 +246,12 @@ def _one(
     beta: float,
     theta: Theta,
     change: Theta,
-    new: Any,
-    past: Any,
-    next_: Any,
+    b_N: Batch,
+    b_P: Batch,
+    b_next: Batch,
     radius: Tensor,
 ) -> Reading:
-    """The reading of one replica. next_: b_N's rows once they have moved."""
-    b_N, b_P, b_next = Batch(*new), Batch(*past), Batch(*next_)
+    """The reading of one replica. b_next: b_N's rows once they have moved."""
     found = terms.sensitivity(model, theta, b_N, b_P, space)
     move = terms.moved(model, theta, b_N, b_next, space)
     ahead = J_next = torch.full_like(radius, torch.nan)

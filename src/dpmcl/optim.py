@@ -134,8 +134,8 @@ class Theorem(Optimiser):
 
     form: "J_theta", equation 5, theta - alpha J_theta; "V_theta", the theorem's own update, theta +
     alpha V_theta with V_theta = -J J_theta: Polyak's step times (1 - ||J_x|| ||dx||) / beta.
-    drift: which ||J_x|| ||dx|| it is; the runner measures it at each task's start and every 50
-    updates (`theory.terms`), and inner updates of a method go without.
+    drift: which ||J_x|| ||dx|| it is; the runner measures it before each phase and every 50 updates
+    (`step_size`). A fresh state, as inner updates of a method start with, has none.
     otherwise: where 1 - ||J_x|| ||dx|| <= 0 the theorem does not apply; "ignore" steps as if dx
     were 0, which section 3.1 does for all practical purposes, "stay" does not step.
     """

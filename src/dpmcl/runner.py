@@ -20,11 +20,11 @@ from dpmcl.method import Method, Phase, State
 from dpmcl.model import Model, Theta, initial
 from dpmcl.monitor import Monitor, MonitorSettings, Readings
 from dpmcl.motion import Motion, motion_of
-from dpmcl.sampling import Chunk, Weighing, chunk
+from dpmcl.motion_check import check_motion
+from dpmcl.sampling import Chunk, Weighing, chunk, weigh
 from dpmcl.splits import Rows, Splits
-from dpmcl.step_size import StepSize, check_dynamics
+from dpmcl.step_size import StepSize
 from dpmcl.stream import Stream
-from dpmcl.theory.discount import Constant, gamma
 from dpmcl.tree import at as of_replica
 
 Progress = Callable[[int, int], None]
@@ -79,7 +79,7 @@ def train(
     """
     model, watched = method.prepare(model), watched or MonitorSettings()
     check_fit(method, model, stream, engine.at_once(len(seeds)))
-    check_dynamics(method, model, stream, watched.drift)
+    check_motion(method, model, stream, watched.drift)
     run = _Run(method, model, stream, splits, tuple(seeds), engine, watched, progress, report, note)
     score = _Score(run, evaluation or Evaluation())
     keeper = keeper or Keeper(Keeping())
@@ -177,7 +177,8 @@ class _Run:
     ) -> Snapshot:
         work = Work(**vars(self.work))
         readings = self.monitor.values.copy() if self.monitor else None
-        return Snapshot(position, state, held, values, work, dict(self.diverged), readings)
+        places = self.monitor.places if self.monitor else ()
+        return Snapshot(position, state, held, values, work, dict(self.diverged), readings, places)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Takes over what a snapshot knows besides state, memory and errors."""
@@ -226,10 +227,10 @@ class _Run:
 
     def weighing(self, task: int) -> Weighing | None:
         """What gamma makes of the tasks seen; None where all weigh the same."""
-        if isinstance(self.method.gamma, Constant):
+        found = weigh(self.method.discounting, task, len(self.stream.tasks))
+        if found is None:
             return None
-        tasks = torch.arange(len(self.stream.tasks), device=self.model.device)
-        return Weighing(gamma(self.method.gamma, task, tasks), self.method.discount_on)
+        return Weighing(found.to(self.model.device), self.method.discount_on)
 
     def _chunk(self, held: Memory, phase: Phase, place: tuple[int, int], steps: range) -> Chunk:
         moves = any(draw.moved is not None for draw in phase.draws.values())
@@ -254,7 +255,8 @@ class _Run:
         while done < phase.updates:
             steps = range(done, self._stop(phase, place, done))
             if self.step_size.due(done, _UPDATES_AT_ONCE):
-                state = self.step_size.informed(state, held, place, done, self.motion(place[0]))
+                motion = self.motion(place[0])
+                state = self.step_size.informed(state, held, place, done, motion, self.alive)
             before = state
             state = self._advance(
                 state, phase, self._chunk(held, phase, place, steps), place, steps.start

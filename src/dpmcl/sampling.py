@@ -4,7 +4,7 @@ The draws of many replicas and steps are made at once; each is a function of its
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from dpmcl.memory import Memory
 from dpmcl.motion import Motion
 from dpmcl.splits import Rows, Splits
 from dpmcl.stream import Stream
+from dpmcl.theory.discount import Constant, Discount, gamma
 from dpmcl.tree import tree_map
 
 Source = Literal["new", "memory", "all", "earlier"]
@@ -60,6 +61,20 @@ class Weighing(NamedTuple):
 
     gamma: Tensor
     on: Literal["weights", "sampling"]
+
+
+def weigh(discount: Discount, task: int, tasks: int) -> Tensor | None:
+    """gamma of each task while `task` is the newest, float64 (tasks,); None where all are alike.
+
+    Only their ratios count, so the largest is 1, and none that is above 0 vanishes in float32. A
+    blurred stream brings rows of the next task early: they are as new as those of this one.
+    """
+    if isinstance(discount, Constant):
+        return None
+    found = gamma(discount, task, torch.arange(tasks).clamp(max=task))
+    if (most := found.max()) == 0:
+        return found
+    return torch.where(found > 0, (found / most).clamp(min=1e-30), 0.0)
 
 
 class Chunk(NamedTuple):
@@ -139,6 +154,7 @@ def chunk(
     rows, present, tasks, shift = {}, {}, {}, {}
     lanes = {name: lane for lane, name in enumerate(draws)}
     for name, draw in draws.items():
+        _check_like(name, draw, draws)
         lane = lanes[draw.like or name]
         pool = splits.named(draw.split)
         n = draw.batch * (draw.block or 1)
@@ -160,6 +176,42 @@ def chunk(
     own_purpose = keys.Purpose.DROPOUT if purpose == keys.Purpose.BATCH else purpose
     own = keys.derive(seed[:, None, None], own_purpose, task, phase, number)
     return Chunk(rows, present, tasks, own, shift)
+
+
+def _check_like(name: str, draw: Draw, draws: Mapping[str, Draw]) -> None:
+    other = draws.get(draw.like or name)
+    if other is None or replace(draw, like=None, moved=None) != replace(
+        other, like=None, moved=None
+    ):
+        raise SpecError(
+            f"Draw '{name}' must be like another of the same source, batch, block and split, got "
+            f"like = '{draw.like}'."
+        )
+
+
+def probe(
+    draws: Mapping[str, Draw],
+    splits: Splits,
+    held: Memory,
+    seed: Tensor,
+    place: tuple[int, int],
+    update: int,
+    motion: Motion,
+    weighing: Weighing | None = None,
+) -> Chunk:
+    """Rows to look at before an update: draws of their own, so that looking moves nothing."""
+    return chunk(
+        draws,
+        splits,
+        held,
+        seed,
+        place,
+        range(update, update + 1),
+        1,
+        motion=motion,
+        weighing=weighing,
+        purpose=keys.Purpose.PROBE,
+    )
 
 
 def _each(leaf: Tensor, steps: int) -> Tensor:

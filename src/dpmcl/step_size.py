@@ -2,21 +2,17 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from dpmcl import keys
-from dpmcl.batch import Batch
 from dpmcl.engine import Engine
-from dpmcl.exceptions import SpecError
 from dpmcl.memory import Memory
 from dpmcl.method import Method, State
 from dpmcl.model import Model, Theta
 from dpmcl.motion import Motion
-from dpmcl.optim import Drift, Theorem
-from dpmcl.sampling import Draw, Moved, chunk
+from dpmcl.optim import Theorem
+from dpmcl.sampling import Draw, Moved, probe
 from dpmcl.splits import Splits
 from dpmcl.stream import Stream
 from dpmcl.theory.terms import reach
@@ -52,79 +48,52 @@ class StepSize:
         return self._rule is not None and update % every == 0
 
     def informed(
-        self, state: State, held: Memory, place: tuple[int, int], update: int, motion: Motion
+        self,
+        state: State,
+        held: Memory,
+        place: tuple[int, int],
+        update: int,
+        motion: Motion,
+        alive: Tensor,
     ) -> State:
-        """The state with ||J_x|| ||dx|| in its optimiser."""
+        """The state with ||J_x|| ||dx|| in its optimiser. alive: replicas that are not frozen."""
         assert self._rule is not None
-        drift = self._measured(state.theta, held, place, update, motion)
-        many, task = int((drift >= 1).sum()), place[0]
+        reached = self._measured(self._rule, state.theta, held, place, update, motion)
+        beyond, task = (reached >= 1) & alive, place[0]
+        many = int(beyond.sum())
         if many and not self._broken and self._note:
             ignores = self._rule.otherwise == "ignore"
             instead = "steps are taken as if dx were 0" if ignores else "no steps are taken"
             self._note(
                 f"theorem 1 does not apply at task {task} ('{self._stream.tasks[task]}'): ||J_x|| "
-                f"||dx|| = {float(drift.max()):.3g} is not below 1 in {many} of {len(drift)} "
-                f"replicas; {instead} there."
+                f"||dx|| = {float(reached[beyond].max()):.3g} is not below 1 in {many} of "
+                f"{len(reached)} replicas; {instead} there."
             )
         if many:
             self._broken[task] = max(many, self._broken.get(task, 0))
-        return state._replace(optimiser=self._rule.informed(state.optimiser, drift))
+        return state._replace(optimiser=self._rule.informed(state.optimiser, reached))
 
     def sum_up(self) -> None:
-        """Says at which tasks the theorem did not apply."""
+        """Says at which tasks the theorem did not apply, of those that this call trained."""
         if len(self._broken) > 1 and self._note:
             listed = ", ".join(f"{task} ({many})" for task, many in sorted(self._broken.items()))
             self._note(f"theorem 1 did not apply at tasks (replicas): {listed}.")
 
     def _measured(
-        self, theta: Theta, held: Memory, place: tuple[int, int], update: int, motion: Motion
+        self,
+        rule: Theorem,
+        theta: Theta,
+        held: Memory,
+        place: tuple[int, int],
+        update: int,
+        motion: Motion,
     ) -> Tensor:
         """||J_x|| ||dx|| of each replica."""
-        assert self._rule is not None
-        moved: Moved = "exact" if self._rule.drift == "exact" else "estimated"
+        moved: Moved = "exact" if rule.drift == "exact" else "estimated"
         draws = {"new": Draw("new", ROWS), "next": Draw("new", ROWS, like="new", moved=moved)}
-        drawn = chunk(
-            draws,
-            self._splits,
-            held,
-            self._seed,
-            place,
-            range(update, update + 1),
-            1,
-            motion=motion,
-            purpose=keys.Purpose.PROBE,
-        )
+        drawn = probe(draws, self._splits, held, self._seed, place, update, motion)
         rows = drawn.batches(self._stream, self._model.dtype, 0, slice(None))
-        measure = partial(_reach, self._model, self._rule.drift)
+        measure = partial(reach, self._model, space=rule.drift)
         with torch.no_grad():
-            found: Tensor = self._engine.map(
-                measure, theta, tuple(rows["new"]), tuple(rows["next"])
-            )
+            found: Tensor = self._engine.map(measure, theta, rows["new"], rows["next"])
         return found
-
-
-def _reach(model: Model, space: Drift, theta: Theta, new: Any, moved: Any) -> Tensor:
-    return reach(model, theta, Batch(*new), Batch(*moved), space)
-
-
-def check_dynamics(method: Method, model: Model, stream: Stream, watched: str) -> None:
-    """Raises SpecError where something wants to know of inputs what the stream cannot tell.
-
-    watched: how the monitor is to know dx.
-    """
-    draws = [draw for phase in method.phases(model, 0) for draw in phase.draws.values()]
-    moved = {draw.moved for draw in draws}
-    asks = {"monitor.drift": watched, "fourth_term": "exact" if "exact" in moved else ""}
-    if isinstance(method.rule, Theorem):
-        asks["optimiser.drift"] = method.rule.drift
-    for name, how in asks.items():
-        if how == "exact" and stream.following is None:
-            raise SpecError(
-                f"{name} = 'exact' needs a stream that knows its dynamics (oscillator, lorenz, "
-                f"burgers), got '{stream.name}'; leave it out, or estimate."
-            )
-    if "estimated" in moved and stream.kind != "regression":
-        raise SpecError(
-            "fourth_term = 'estimated' moves inputs and targets of a regression, got the classes "
-            f"of '{stream.name}'; use 'off'."
-        )

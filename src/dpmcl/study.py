@@ -20,7 +20,8 @@ from dpmcl.gradients import Work
 from dpmcl.keeper import Keeper, Keeping
 from dpmcl.lock import locked
 from dpmcl.model import Model, Theta, forked
-from dpmcl.monitor import Readings
+from dpmcl.monitor import MonitorSettings, Readings
+from dpmcl.motion_check import check_motion
 from dpmcl.precision import arithmetic
 from dpmcl.results import figures, store, table, theory_figures
 from dpmcl.results.record import Record, merge
@@ -162,6 +163,7 @@ def _run(
         for name in spec.methods
         for job in _jobs(spec.seeds, before.get(name), kept[name])
     ]
+    _say_unwatched(spec, before, {name for name, *_ in jobs}, say)
     # What was interrupted comes first, since a method has one place for its checkpoints.
     groups = sorted(
         {(unfinished, seeds) for _, unfinished, seeds in jobs},
@@ -171,6 +173,8 @@ def _run(
     info = None
     for unfinished, seeds in groups:
         stage = _stage(spec, seeds, device)
+        for method in spec.methods.values():
+            check_motion(method, method.prepare(stage.model), stage.stream, spec.monitor.drift)
         info = _info(spec, stage.stream)
         if folder is not None:
             _refuse_other_data(folder, known, info)
@@ -196,6 +200,20 @@ def _run(
     assert info is not None
     ordered = {name: records[name] for name in spec.methods}
     return Result(wanted, info, ordered, theta)
+
+
+def _say_unwatched(spec: Spec, before: Mapping[str, Record], trained: set[str], say: Say) -> None:
+    """Says where something is asked of the monitor that it will not do."""
+    monitor = spec.monitor
+    if not monitor.active and monitor != MonitorSettings():
+        say("[monitor] is set and nothing is watched; add --watch terms,stability.")
+    for name in spec.methods if monitor.watch else ():
+        record = before.get(name)
+        if name not in trained and record is not None and record.readings is None:
+            say(
+                f"{name}: has run already, and was not watched; to watch it, choose another folder "
+                "with --out."
+            )
 
 
 def _jobs(
@@ -387,8 +405,9 @@ def _comparable(
 ) -> dict[str, Any]:
     kept = {key: value for key, value in table.items() if key not in _FREE}
     monitor = kept.pop("monitor", {})
-    if monitor.get("exceeding", "say") != "say":  # else it only looks on
-        kept["monitor"] = monitor
+    ends = monitor.get("exceeding", "say")
+    decide = () if ends == "say" else ("beta", "interval", "rows", "patience")
+    kept["monitor"] = {"exceeding": ends, **{k: monitor[k] for k in decide if k in monitor}}
     kept["stream"] = {k: v for k, v in table.get("stream", {}).items() if k not in places}
     kept["methods"] = {name: table["methods"][name] for name in sorted(methods)}
     return kept

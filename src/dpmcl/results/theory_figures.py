@@ -46,7 +46,8 @@ def draw(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) ->
     readings = {name: found for name, found in readings.items() if taken(found).any()}
     if not readings:
         raise DpmclError(
-            f"Nothing was watched, so there is nothing to draw: run with --watch {what}."
+            f"Nothing was watched, so there is nothing to draw: run with --watch {what} into a new "
+            "folder (--out)."
         )
     try:
         from matplotlib.figure import Figure

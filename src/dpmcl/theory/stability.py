@@ -36,7 +36,8 @@ class Reading(NamedTuple):
     decrease: -J_theta' dtheta. drift: J_x' dx, the targets' share J_y' dy included where they move
     too. reach: its bound ||J_x|| ||dx|| + ||J_y|| ||dy||. third_*, fourth_*: terms of eq. (3) by
     estimate (`theory.terms`). alpha: the step taken, decrease / ||J_theta||^2. alpha_theorem: that
-    of eq. (5). dV_dt: (A.2.7) as printed; dV_dt_substituted: with dtheta = alpha V_theta put in.
+    of eq. (5), before any bound. dV_dt: (A.2.7) as printed; dV_dt_substituted: with dtheta =
+    alpha V_theta put in.
     """
 
     J_N: Any
@@ -82,7 +83,7 @@ def reading(
     dx, dy = move
     J = found.costs.J_N + found.costs.J_P
     J_theta = norm(found.J_theta)
-    norms = drifts(found, dx, dy)
+    norms = drifts(found.J_x, found.J_y, dx, dy)
     decrease = -along(found.J_theta, dtheta)
     drift = (found.J_x * dx).sum() + (found.J_y * dy).sum()
     return Reading(
@@ -172,6 +173,12 @@ CONDITIONS: Mapping[str, Condition] = {
 
 def broken(values: np.ndarray) -> dict[str, np.ndarray]:
     """Which conditions do not hold. values: (..., quantities), in Reading's order; bool (...)."""
-    named = {name: values[..., i] for i, name in enumerate(Reading._fields)}
-    taken = ~np.isnan(named["J_theta"]) | ~np.isnan(named["J"])
-    return {name: condition.broken(named) & taken for name, condition in CONDITIONS.items()}
+    found = named(values)
+    taken = ~np.isnan(found["J_theta"]) | ~np.isnan(found["J"])
+    with np.errstate(over="ignore"):
+        return {name: condition.broken(found) & taken for name, condition in CONDITIONS.items()}
+
+
+def named(values: np.ndarray) -> dict[str, np.ndarray]:
+    """The quantities by name. values: (..., quantities), in Reading's order."""
+    return {name: values[..., i] for i, name in enumerate(Reading._fields)}

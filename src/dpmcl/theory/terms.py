@@ -41,7 +41,8 @@ class Sensitivity(NamedTuple):
     """How J = J_N + J_P answers to the parameters and to the new task's inputs.
 
     costs: at theta. J_theta: the gradient, of theta's form. J_x: the gradient by each row of b_N,
-    (n, ...), of its features where those are asked for. J_y: (n, outputs), 0 for classes.
+    (n, ...), of its features where those are asked for. J_y: by each target, (n, outputs); for
+    classes 0, (n,).
     """
 
     costs: Costs
@@ -53,6 +54,8 @@ class Sensitivity(NamedTuple):
 def costs(model: Model, theta: Theta, b_N: Batch, b_P: Batch) -> Costs:
     """The costs on the new task, on earlier ones, and on the union b_PN."""
     b_PN = join(b_P, b_N)
+    if model.mixes_rows:  # each on its own rows alone, as methods take them
+        return Costs(*(model.cost(theta, batch) for batch in (b_N, b_P, b_PN)))
     each = model.losses(model.predict(theta, b_PN.x), b_PN.y)
     return _split(each, b_N, b_P)
 
@@ -64,7 +67,14 @@ def sensitivity(
     b_PN, past = join(b_P, b_N), b_P.x.shape[0]
     known = b_N.y.is_floating_point()
 
+    def apart(theta: Theta, dx: Tensor, dy: Tensor) -> tuple[Tensor, Costs]:
+        found = costs(model, theta, b_N, b_P)
+        found = found._replace(J_N=_moved_cost(model, theta, b_N, dx, dy, space))
+        return found.J_N + found.J_P, found
+
     def J(theta: Theta, dx: Tensor, dy: Tensor) -> tuple[Tensor, Costs]:
+        if model.mixes_rows:
+            return apart(theta, dx, dy)
         x = b_PN.x
         if space != "features":
             x = torch.cat([x[:past], x[past:] + dx])
@@ -75,8 +85,7 @@ def sensitivity(
         found = _split(model.losses(model.answer(theta, seen, x), y), b_N, b_P)
         return found.J_N + found.J_P, found
 
-    like = model.seen(theta, b_N.x) if space == "features" else b_N.x
-    still = torch.zeros_like(like), torch.zeros_like(b_N.y, dtype=b_N.x.dtype)
+    still = _still(model, theta, b_N, space)
     by = torch.func.grad(J, argnums=(0, 1, 2) if known else (0, 1), has_aux=True)
     grads, found = by(theta, *still)
     J_y = grads[2] if known else still[1]
@@ -105,7 +114,7 @@ def look_ahead(
 def moved(
     model: Model, theta: Theta, b_N: Batch, b_next: Batch, space: Drift
 ) -> tuple[Tensor, Tensor]:
-    """dx and dy of each row, (n, ...) and (n, outputs). b_next: b_N's rows once they have moved."""
+    """dx and dy of each row, of the form of J_x and J_y. b_next: b_N's rows, once moved."""
     dx = b_next.x - b_N.x
     if space == "features":
         dx = model.seen(theta, b_next.x) - model.seen(theta, b_N.x)
@@ -140,18 +149,39 @@ class Drifts(NamedTuple):
         return self.J_x * self.dx + self.J_y * self.dy
 
 
-def drifts(found: Sensitivity, dx: Tensor, dy: Tensor) -> Drifts:
-    """The norms, of rows that move by dx and dy."""
+def drifts(J_x: Tensor, J_y: Tensor, dx: Tensor, dy: Tensor) -> Drifts:
+    """The norms, of rows that move by dx and dy. J_x, J_y: gradients of a mean over the rows."""
     n = dx.shape[0]
-    values = (n * found.J_x, dx, n * found.J_y, dy)
-    return Drifts(*(root_mean_square(value) for value in values))
+    return Drifts(*(root_mean_square(value) for value in (n * J_x, dx, n * J_y, dy)))
 
 
 def reach(model: Model, theta: Theta, b_N: Batch, b_next: Batch, space: Drift = "inputs") -> Tensor:
     """||J_x|| ||dx|| with the targets' share, a scalar. b_next: b_N's rows once they have moved."""
-    nobody = b_N._replace(w=torch.zeros_like(b_N.w))
-    found = sensitivity(model, theta, b_N, nobody, space)
-    return drifts(found, *moved(model, theta, b_N, b_next, space)).reach
+    still, known = _still(model, theta, b_N, space), b_N.y.is_floating_point()
+
+    def J_N(dx: Tensor, dy: Tensor) -> Tensor:
+        return _moved_cost(model, theta, b_N, dx, dy, space)
+
+    grads = torch.func.grad(J_N, argnums=(0, 1) if known else (0,))(*still)
+    J_y = grads[1] if known else still[1]
+    return drifts(grads[0], J_y, *moved(model, theta, b_N, b_next, space)).reach
+
+
+def _still(model: Model, theta: Theta, b_N: Batch, space: Drift) -> tuple[Tensor, Tensor]:
+    """dx and dy of rows that do not move."""
+    like = model.seen(theta, b_N.x) if space == "features" else b_N.x
+    return torch.zeros_like(like), torch.zeros_like(b_N.y, dtype=b_N.x.dtype)
+
+
+def _moved_cost(
+    model: Model, theta: Theta, b_N: Batch, dx: Tensor, dy: Tensor, space: Drift
+) -> Tensor:
+    """J_N with the rows, or what g sees of them, moved by dx, and targets of a regression by dy."""
+    x = b_N.x if space == "features" else b_N.x + dx
+    seen = model.seen(theta, x)
+    seen = seen + dx if space == "features" else seen
+    y = b_N.y + dy if b_N.y.is_floating_point() else b_N.y
+    return weighted_mean(model.losses(model.answer(theta, seen, x), y), b_N.w)
 
 
 def along(grads: Theta, change: Theta) -> Tensor:
