@@ -1,6 +1,6 @@
 """What watching costs: the same training with `--watch terms,stability` and without, in turns.
 
-    python benchmarks/watch_overhead.py [PROBLEM ...] [--repeats 5] [--out FILE]
+    python benchmarks/watch_overhead.py [PROBLEM ...] [--method NAME] [--replicas 10] [--repeats 5]
 
 Problems are sine, digits, mnist and omniglot, all by default; images are looked for in $DPMCL_DATA.
 Two tasks of each as in its preset, one process; evaluation is one row a task, so that what is
@@ -30,7 +30,8 @@ METHODS = ("er", "dpmcl", "oml")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("problems", nargs="*", metavar="PROBLEM", default=list(PROBLEMS))
-    parser.add_argument("--replicas", type=int, default=5)
+    parser.add_argument("--method", action="append", choices=METHODS)
+    parser.add_argument("--replicas", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/watch_overhead.json"))
     arguments = parser.parse_args()
@@ -38,7 +39,7 @@ def main() -> None:
     found: dict[str, Any] = {"replicas": arguments.replicas, "torch": torch.__version__}
     print("| problem | method | plain, s | watched, s | watched / plain |", flush=True)
     print("|---|---|--:|--:|--:|", flush=True)
-    for problem, method in itertools.product(arguments.problems, METHODS):
+    for problem, method in itertools.product(arguments.problems, arguments.method or METHODS):
         pairs = timed(problem, method, arguments.replicas, arguments.repeats)
         plain, watched = (statistics.median(pair[i] for pair in pairs) for i in (0, 1))
         ratio = statistics.median(pair[1] / pair[0] for pair in pairs)

@@ -88,9 +88,11 @@ def test_every_method_can_be_watched(name):
 
 def test_readings_come_first_last_and_at_the_interval():
     phase = Phase("p", 12, {}, lambda *_: None)
-    assert readings_due(phase, 5) == [0, 5, 10, 11]
-    assert readings_due(phase, 100) == [0, 11]
-    assert readings_due(phase, 1) == list(range(12))
+    assert readings_due(0, phase, 5) == [0, 5, 10, 11]
+    assert readings_due(1, phase, 5) == [5, 10, 11]
+    assert readings_due(0, phase, 100) == [0, 11]
+    assert readings_due(1, phase, 100) == [11]
+    assert readings_due(0, phase, 1) == list(range(12))
     places = trained(watched=settings_of()).readings.places
     assert places == tuple((t, 0, u) for t in range(TASKS) for u in (0, 5, 10, 11))
 

@@ -7,7 +7,7 @@ not end with the same bytes. The change of the parameters is the very next updat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import annotated_types as at
 import numpy as np
@@ -18,7 +18,7 @@ from dpmcl.batch import Batch
 from dpmcl.engine import Engine
 from dpmcl.memory import Memory
 from dpmcl.method import Method, Phase, State
-from dpmcl.model import Model, Theta
+from dpmcl.model import Model, Theta, has_convolution
 from dpmcl.motion import Motion
 from dpmcl.optim import Drift, Optimiser, Theorem
 from dpmcl.sampling import Draw, Weighing, probe
@@ -28,6 +28,8 @@ from dpmcl.stream import Stream
 from dpmcl.theory import discount, terms
 from dpmcl.theory.stability import CONDITIONS, Reading, broken, named, reading
 from dpmcl.tree import leaves, tree_map
+
+_AT_ONCE = 64  # replicas
 
 Watched = Literal["terms", "stability"]
 Place = tuple[int, int, int]
@@ -40,8 +42,8 @@ class MonitorSettings(Settings):
 
     watch: "terms" (costs and terms of eq. (3), both estimates), "stability" (norms, dV/dt, and the
     conditions of Theorem 1, said when they break). interval: updates between readings; one comes
-    before a phase's first update and one before its last. rows: of the new task, and of all earlier
-    ones together, on which a reading is taken.
+    before a task's first update and one before each phase's last. rows: of the new task, and of all
+    earlier ones together, on which a reading is taken.
     beta: the bound on J; None for the optimiser's own, or else 1000. radius: of the compact set of
     theta; None for ten times the norm that theta starts with. drift: how dx is known, "inputs",
     "features" or "exact" (`optim.Drift`); "auto" is exact where the stream knows its dynamics, else
@@ -50,7 +52,7 @@ class MonitorSettings(Settings):
     """
 
     watch: tuple[Watched, ...] = ()
-    interval: Positive = 100
+    interval: Positive = 150
     rows: Positive = 32
     beta: Rate | None = None
     radius: Rate | None = None
@@ -88,9 +90,12 @@ class Readings:
         return broken(self.values)
 
 
-def readings_due(phase: Phase, interval: int) -> list[int]:
-    """The updates of a phase before which a reading is taken."""
-    return sorted({*range(0, phase.updates, interval), phase.updates - 1})
+def readings_due(number: int, phase: Phase, interval: int) -> list[int]:
+    """The updates of a task's phase before which a reading is taken; number: of the phase.
+
+    Not the first of a later phase: the last of the phase before is next to it.
+    """
+    return sorted({*range(interval if number else 0, phase.updates, interval), phase.updates - 1})
 
 
 class Monitor:
@@ -118,7 +123,7 @@ class Monitor:
             (task, number, update)
             for task in range(len(stream.tasks))
             for number, phase in enumerate(method.phases(model, task))
-            for update in readings_due(phase, settings.interval)
+            for update in readings_due(number, phase, settings.interval)
         )
         self._index = {place: i for i, place in enumerate(self.places)}
         shape = (len(self._seeds), len(self.places), len(Reading._fields))
@@ -183,7 +188,7 @@ class Monitor:
             measure = partial(
                 _one, self.model, self.settings, self._space, self.method.rule, self.beta
             )
-            found = self._engine.map(
+            found = self._mapped(
                 measure,
                 before.theta,
                 change,
@@ -200,6 +205,15 @@ class Monitor:
             for name, where in self._breaks(slice(place_at, place_at + 1)).items():
                 self._say_broken(name, where[:, 0], place_at)
         return self._exceeding(place_at)
+
+    def _mapped(self, measure: Callable[..., Reading], *trees: Any) -> Reading:
+        """The readings of all replicas: small networks' at once, since a reading is short."""
+        found: Reading
+        if self._engine.name == "batched" and not has_convolution(self.model):
+            found = torch.func.vmap(measure, chunk_size=_AT_ONCE)(*trees)
+        else:
+            found = self._engine.map(measure, *trees)
+        return found
 
     @property
     def beta(self) -> float:
