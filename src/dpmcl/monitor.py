@@ -30,6 +30,8 @@ from dpmcl.theory.stability import CONDITIONS, Reading, broken, named, reading
 from dpmcl.tree import leaves, tree_map
 
 _AT_ONCE = 64  # replicas
+MOST_ROWS = 32
+"""Of the new task, and of earlier ones, unless `rows` says more."""
 
 Watched = Literal["terms", "stability"]
 Place = tuple[int, int, int]
@@ -43,7 +45,7 @@ class MonitorSettings(Settings):
     watch: "terms" (costs and terms of eq. (3), both estimates), "stability" (norms, dV/dt, and the
     conditions of Theorem 1, said when they break). interval: updates between readings; one comes
     before a task's first update and one before each phase's last. rows: of the new task, and of all
-    earlier ones together, on which a reading is taken.
+    earlier ones together, on which a reading is taken; None for a method's batch, 32 at most.
     beta: the bound on J; None for the optimiser's own, or else 1000. radius: of the compact set of
     theta; None for ten times the norm that theta starts with. drift: how dx is known, "inputs",
     "features" or "exact" (`optim.Drift`); "auto" is exact where the stream knows its dynamics, else
@@ -53,7 +55,7 @@ class MonitorSettings(Settings):
 
     watch: tuple[Watched, ...] = ()
     interval: Positive = 150
-    rows: Positive = 32
+    rows: Positive | None = None
     beta: Rate | None = None
     radius: Rate | None = None
     drift: Literal["auto", "inputs", "features", "exact"] = "auto"
@@ -171,7 +173,7 @@ class Monitor:
         motion, weighing: the task's. Returns the replicas whose J has been above beta for too long.
         """
         task, number, update = place
-        n = self.settings.rows
+        n = self.settings.rows or min(self.method.batch, MOST_ROWS)
         moved: Literal["exact", "estimated"] = "exact" if self._space == "exact" else "estimated"
         draws = {
             "new": Draw("new", n),
