@@ -233,7 +233,8 @@ def test_building_leaves_the_table_alone():
         (
             "adagard",
             0.1,
-            "No optimiser 'adagard'. Did you mean 'adagrad'? There are: adagrad, sgd, adam, theorem.",
+            "No optimiser 'adagard'. Did you mean 'adagrad'? "
+            "There are: adagrad, sgd, adam, theorem.",
         ),
         (
             {"name": "sgd", "momentun": 0.9},
