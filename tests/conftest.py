@@ -9,8 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from dpmcl import keys, memory
 from dpmcl.engine import Engine, Looped
 from dpmcl.evaluation import Evaluation
+from dpmcl.keys import Purpose
+from dpmcl.memory import Memory
 from dpmcl.method import Method
 from dpmcl.model import Model
 from dpmcl.runner import Outcome, train
@@ -121,6 +124,18 @@ def moving_stream(
         .repeat_interleave(samples)
         .repeat(replicas * (tasks + 1)),
     )
+
+
+def memory_of(splits, seeds, task, capacity):
+    """A memory a seed, after the training rows of the tasks before `task` were offered."""
+    held = []
+    for replica, seed in enumerate(seeds):
+        one, offset = memory.empty(capacity), splits.train.offset[replica]
+        for k in range(task):
+            args = offset[k], offset[k + 1] - offset[k], 50
+            one = memory.add(one, *args, keys.derive(seed, Purpose.MEMORY, k), "reservoir")
+        held.append(one)
+    return Memory(*(torch.stack(leaf) for leaf in zip(*held, strict=True)))
 
 
 def tiny_network(outputs: int = 6, dropout: float = 0.0) -> tuple[nn.Module, nn.Module]:

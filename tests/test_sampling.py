@@ -5,11 +5,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from conftest import tiny_stream
-from dpmcl import keys, memory
+from conftest import memory_of, tiny_stream
 from dpmcl.exceptions import SpecError
-from dpmcl.keys import Purpose
-from dpmcl.memory import Memory
 from dpmcl.sampling import Chunk, Draw, chunk
 from dpmcl.splits import split
 from dpmcl.tree import leaves
@@ -31,21 +28,9 @@ def stream():
     return tiny_stream()
 
 
-def memory_of(splits, seeds, task, capacity=20):
-    """After the training rows of the tasks before `task` were offered."""
-    held = []
-    for replica, seed in enumerate(seeds):
-        one, offset = memory.empty(capacity), splits.train.offset[replica]
-        for k in range(task):
-            args = offset[k], offset[k + 1] - offset[k], 50
-            one = memory.add(one, *args, keys.derive(seed, Purpose.MEMORY, k), "reservoir")
-        held.append(one)
-    return Memory(*(torch.stack(leaf) for leaf in zip(*held, strict=True)))
-
-
 def drawn(stream, seeds=SEEDS, task=1, phase=0, steps=range(12), draws=DRAWS, update_keys=2):
     splits = split(stream, seeds, (0.6, 0.2, 0.2))
-    held = memory_of(splits, seeds, task)
+    held = memory_of(splits, seeds, task, capacity=20)
     made = chunk(draws, splits, held, torch.tensor(seeds), (task, phase), steps, update_keys)
     return made, splits, held
 

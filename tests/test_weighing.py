@@ -5,12 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conftest import tiny_model, tiny_run, tiny_stream
-from dpmcl import keys, memory, plugins, sampling
+from conftest import memory_of, tiny_model, tiny_run, tiny_stream
+from dpmcl import keys, plugins, sampling
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import SpecError
-from dpmcl.keys import Purpose
-from dpmcl.memory import Memory
 from dpmcl.methods.er import ER
 from dpmcl.methods.naive import Naive
 from dpmcl.model import initial
@@ -41,14 +39,7 @@ def drawn(weighing, task=3, seeds=SEEDS, steps=range(40), draws=DRAWS, capacity=
     """A task's draws, with a memory of the tasks before it: (chunk, splits, memory)."""
     stream = tiny_stream(TASKS)
     splits = split(stream, seeds, (0.6, 0.2, 0.2))
-    held = []
-    for replica, seed in enumerate(seeds):
-        one, offset = memory.empty(capacity), splits.train.offset[replica]
-        for k in range(task):
-            args = offset[k], offset[k + 1] - offset[k], 50
-            one = memory.add(one, *args, keys.derive(seed, Purpose.MEMORY, k), "reservoir")
-        held.append(one)
-    stacked = Memory(*(torch.stack(leaf) for leaf in zip(*held, strict=True)))
+    stacked = memory_of(splits, seeds, task, capacity)
     place, seed = (task, 0), torch.tensor(seeds)
     made = chunk(draws, splits, stacked, seed, place, steps, 1, weighing=weighing)
     return made, splits, stacked

@@ -26,7 +26,7 @@ from dpmcl.settings import NonNegative, Positive, Rate, Settings
 from dpmcl.splits import Splits
 from dpmcl.stream import Stream
 from dpmcl.theory import discount, terms
-from dpmcl.theory.stability import CONDITIONS, Reading, broken, named, reading
+from dpmcl.theory.stability import CONDITIONS, Reading, broken, named, reading, taken
 from dpmcl.tree import leaves, tree_map
 
 _AT_ONCE = 64  # replicas
@@ -85,6 +85,11 @@ class Readings:
     def __getitem__(self, name: str) -> np.ndarray:
         """One quantity: (replicas, readings)."""
         return np.asarray(self.values[:, :, Reading._fields.index(name)])
+
+    @property
+    def taken(self) -> np.ndarray:
+        """Where there is a reading: bool (replicas, readings)."""
+        return taken(self.values)
 
     @property
     def broken(self) -> dict[str, np.ndarray]:

@@ -289,9 +289,13 @@ class _Run:
             if self.alive[replica]:
                 self.alive[replica] = False
                 task, phase, update = place
-                self.diverged[replica] = Divergence(task, phase, update + 1, "cost")
-                if self._report:
-                    self._report(self.seeds[replica], self.diverged[replica])
+                self._fell(replica, Divergence(task, phase, update + 1, "cost"))
+
+    def _fell(self, replica: int, where: Divergence) -> None:
+        """Notes, and tells, that a replica is frozen."""
+        self.diverged[replica] = where
+        if self._report:
+            self._report(self.seeds[replica], where)
 
     def _advance(
         self, state: State, phase: Phase, drawn: Chunk, place: tuple[int, int], first: int
@@ -313,9 +317,7 @@ class _Run:
         for replica, step in fell.items():
             if fine[replica]:  # it has come back since, and alone nobody would have looked
                 continue
-            self.diverged[replica] = Divergence(*place, first + step + 1)
-            if self._report:
-                self._report(self.seeds[replica], self.diverged[replica])
+            self._fell(replica, Divergence(*place, first + step + 1))
         return choose_state(self.alive, after, frozen)
 
     def _count(self, state: State, held: Memory, phase: Phase, place: tuple[int, int]) -> None:

@@ -154,7 +154,8 @@ def chunk(
     rows, present, tasks, shift = {}, {}, {}, {}
     lanes = {name: lane for lane, name in enumerate(draws)}
     for name, draw in draws.items():
-        _check_like(name, draw, draws)
+        if draw.like is not None:
+            _check_like(name, draw, draws)
         lane = lanes[draw.like or name]
         pool = splits.named(draw.split)
         n = draw.batch * (draw.block or 1)
@@ -180,9 +181,7 @@ def chunk(
 
 def _check_like(name: str, draw: Draw, draws: Mapping[str, Draw]) -> None:
     other = draws.get(draw.like or name)
-    if other is None or replace(draw, like=None, moved=None) != replace(
-        other, like=None, moved=None
-    ):
+    if other is None or draw != replace(other, like=draw.like, moved=draw.moved):
         raise SpecError(
             f"Draw '{name}' must be like another of the same source, batch, block and split, got "
             f"like = '{draw.like}'."

@@ -23,7 +23,7 @@ from dpmcl.results.figures import (
     shortened,
 )
 from dpmcl.results.store import StreamInfo
-from dpmcl.results.theory_panels import Panel, stability, taken, tasks_done, terms
+from dpmcl.results.theory_panels import Panel, stability, tasks_done, terms
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +43,7 @@ def draw(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) ->
     """
     if what not in get_args(Watched):
         raise SpecError(f"A figure shows errors, {' or '.join(get_args(Watched))}, got '{what}'.")
-    readings = {name: found for name, found in readings.items() if taken(found).any()}
+    readings = {name: found for name, found in readings.items() if found.taken.any()}
     if not readings:
         raise DpmclError(
             f"Nothing was watched, so there is nothing to draw: run with --watch {what} into a new "
@@ -212,7 +212,7 @@ def _title(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) 
     lost = sum(
         len(found.seeds)
         if found.places[-1][0] < len(stream.tasks) - 1
-        else int((~taken(found)[:, -1]).sum())
+        else int((~found.taken[:, -1]).sum())
         for found in readings.values()
     )
     frozen = f", {lost} of them frozen on the way" if lost else ""

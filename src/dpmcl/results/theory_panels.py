@@ -113,11 +113,6 @@ def stability(readings: Mapping[str, Readings], targets: bool) -> list[Panel]:
     ]
 
 
-def taken(found: Readings) -> np.ndarray:
-    """Where there is a reading: (replicas, readings)."""
-    return np.asarray(~np.isnan(found["J"]) | ~np.isnan(found["J_theta"]))
-
-
 def _most(values: np.ndarray) -> float:
     """The largest absolute value that is finite; 0 if none is."""
     return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 
 from dpmcl.monitor import Readings
-from dpmcl.results.theory_panels import taken
 from dpmcl.theory.stability import CONDITIONS
 
 _COLOURS, _NEVER = "Reds", "#ececec"
@@ -14,7 +13,7 @@ _LIGHT = -0.3  # what would be white on the scale of shares: the least share is 
 
 def draw(ax: Any, found: Readings, x: np.ndarray, tasks: int) -> None:
     """A row for each condition: the share of replicas in which it is broken, at each reading."""
-    left = taken(found).sum(0)
+    left = found.taken.sum(0)
     shares = np.stack([where.sum(0) for where in found.broken.values()]) / np.maximum(left, 1)
     edges = _edges(x, tasks)
     end = edges[np.flatnonzero(left)[-1] + 1]

@@ -173,10 +173,15 @@ CONDITIONS: Mapping[str, Condition] = {
 
 def broken(values: np.ndarray) -> dict[str, np.ndarray]:
     """Which conditions do not hold. values: (..., quantities), in Reading's order; bool (...)."""
-    found = named(values)
-    taken = ~np.isnan(found["J_theta"]) | ~np.isnan(found["J"])
+    found, there = named(values), taken(values)
     with np.errstate(over="ignore"):
-        return {name: condition.broken(found) & taken for name, condition in CONDITIONS.items()}
+        return {name: condition.broken(found) & there for name, condition in CONDITIONS.items()}
+
+
+def taken(values: np.ndarray) -> np.ndarray:
+    """Where there is a reading. values: (..., quantities), in Reading's order; bool (...)."""
+    found = named(values)
+    return np.asarray(~np.isnan(found["J_theta"]) | ~np.isnan(found["J"]))
 
 
 def named(values: np.ndarray) -> dict[str, np.ndarray]:
