@@ -264,6 +264,8 @@ def stream(
     )
     if facts["scenario"]:
         typer.echo(f"scenario: {facts['scenario']}")
+    for note in facts["notes"]:
+        typer.echo(note)
     if facts["classes"]:
         pairs = ", ".join(f"{number} = {name}" for number, name in enumerate(facts["classes"]))
         typer.echo(f"labels: {pairs}")

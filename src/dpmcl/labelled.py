@@ -30,6 +30,10 @@ class Labelled:
     scaled: bool, the shape of one input; which inputs are brought to mean 0 and deviation 1 (and,
     for regression, the targets too); None for none. Fitted later, on the first task's training
     rows alone.
+    notes: lines that say what became of the source: what each column is read as, which files were
+    passed over, where the names of classes come from. Shown by `dpmcl stream`.
+    notes: lines that say what became of the source: what each column is read as, which files were
+    passed over, where the names of classes come from. Shown by `dpmcl stream`.
 
     Raises DataError where lengths differ, there is no row, a class or task has none, or a value
     is NaN or infinite.
@@ -44,6 +48,7 @@ class Labelled:
     tasks: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     scaled: Tensor | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):

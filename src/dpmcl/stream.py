@@ -58,6 +58,7 @@ class Stream:
     following: int64 (rows,), for a stream that knows its dynamics: the pool row to which each row
     moves when the next task comes, so dx is exact; a row that moves no further names itself.
     trajectory: int64 (rows,), rows of one number are one point moving on, and are split alike.
+    notes: lines that say what became of the source (`Labelled`).
     """
 
     name: str
@@ -79,6 +80,7 @@ class Stream:
     columns: tuple[str, ...] = ()
     following: Tensor | None = None
     trajectory: Tensor | None = None
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, data: Labelled, settings: ScenarioSettings | None = None) -> "Stream":
@@ -105,6 +107,7 @@ class Stream:
             blur=settings.blur,
             scaled=data.scaled,
             columns=data.columns,
+            notes=data.notes,
         )
 
     @classmethod
@@ -284,7 +287,7 @@ class Stream:
         out = hashlib.sha256()
         for f in fields(self):
             value = getattr(self, f.name)
-            if f.name in ("name", "scenario"):
+            if f.name in ("name", "scenario", "notes"):
                 continue
             if value is None and f.name in ("following", "trajectory"):
                 continue  # so that streams without dynamics keep the fingerprint they always had

@@ -23,8 +23,8 @@ def describe(stream: Stream, splits: Splits, replica: int = 0) -> dict[str, Any]
     """A stream in numbers, for one replica.
 
     Keys: name, kind, scenario, tasks, rows, inputs (shape), dtype, outputs, classes (the original
-    label of each class number), and table, a list of a dict for each task: task, name, classes
-    (names), train, validation, test (rows that arrive with it).
+    label of each class number), notes (what became of the source), and table, a list of a dict for
+    each task: task, name, classes (names), train, validation, test (rows that arrive with it).
     """
     counts = {
         name: splits.named(name).offset[replica].diff().tolist()
@@ -52,6 +52,7 @@ def describe(stream: Stream, splits: Splits, replica: int = 0) -> dict[str, Any]
         "dtype": str(stream.x.dtype).removeprefix("torch."),
         "outputs": stream.outputs,
         "classes": list(stream.classes),
+        "notes": list(stream.notes),
         "table": table,
     }
 
