@@ -21,6 +21,8 @@ KEYS = [
     "replicas",
     "cme_mean",
     "cme_se",
+    "cme_micro_mean",
+    "cme_micro_se",
     "nte_mean",
     "nte_se",
     "nte_path_mean",

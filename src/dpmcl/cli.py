@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpmcl.exceptions import DpmclError
+from dpmcl.exceptions import DpmclError, printable
 
 if TYPE_CHECKING:
     from dpmcl.study import Result
@@ -112,8 +112,8 @@ def list_() -> None:
     for title, entries in sections.items():
         table.add_row(title)
         for name, line in entries:
-            table.add_row(f"  {name}", line)
-    Console().print(table, markup=False, highlight=False)
+            table.add_row(f"  {printable(name)}", printable(line))
+    Console(emoji=False).print(table, markup=False, highlight=False)
 
 
 @app.command()
@@ -189,8 +189,8 @@ def run(
     except DpmclError as error:
         typer.echo(f"No figure: {error}", err=True)
     else:
-        typer.echo(f"figure: {picture}")
-    typer.echo(f"folder: {folder}")
+        typer.echo(printable(f"figure: {picture}"))
+    typer.echo(printable(f"folder: {folder}"))
 
 
 @app.command("table")
@@ -228,7 +228,8 @@ def plot(
     """Draw CME and NTE against tasks, or what was watched: means over seeds, and bands."""
     from dpmcl import study
 
-    typer.echo(study.draw(study.load(folder), folder, picture.value, smooth, what.value))
+    path = study.draw(study.load(folder), folder, picture.value, smooth, what.value)
+    typer.echo(printable(str(path)))
 
 
 @app.command()
@@ -252,6 +253,7 @@ def stream(
     from dpmcl import plugins, study
     from dpmcl.api import Request
     from dpmcl.results import figures, sheet
+    from dpmcl.results.names import displayed
 
     known = source in plugins.names("stream")
     request = Request({"stream": source, "methods": ["naive"]} if known else source)
@@ -259,29 +261,31 @@ def stream(
     found, splits = study.preview(request.spec())
     facts = sheet.describe(found, splits)
     typer.echo(
-        f"{facts['name']}: {facts['kind']}, {facts['tasks']} tasks, {facts['rows']} rows, "
+        f"{displayed(facts['name'])}: {facts['kind']}, {facts['tasks']} tasks, {facts['rows']} rows, "
         f"inputs {tuple(facts['inputs'])} {facts['dtype']}, {facts['outputs']} outputs"
     )
     if facts["scenario"]:
-        typer.echo(f"scenario: {facts['scenario']}")
+        typer.echo(printable(f"scenario: {facts['scenario']}"))
     for note in facts["notes"]:
-        typer.echo(note)
+        typer.echo(printable(note))
     if facts["classes"]:
-        pairs = ", ".join(f"{number} = {name}" for number, name in enumerate(facts["classes"]))
+        names = map(displayed, facts["classes"])
+        pairs = ", ".join(f"{number} = {name}" for number, name in enumerate(names))
         typer.echo(f"labels: {pairs}")
     columns = ("task", "name", "classes", "train", "validation", "test")
     table = Table(*columns, box=None, padding=(0, 2, 0, 0))
     for row in facts["table"]:
-        cells = {**row, "classes": ", ".join(row["classes"])}
+        classes = ", ".join(map(displayed, row["classes"]))
+        cells = {**row, "name": displayed(row["name"]), "classes": classes}
         table.add_row(*(str(cells[column]) for column in columns))
-    Console().print(table, markup=False, highlight=False)
+    Console(emoji=False).print(table, markup=False, highlight=False)
     path = out or Path("runs") / "streams" / f"{_short(source)}.png"
     try:
         figures.save(sheet.draw(found), path)
     except DpmclError as error:
         typer.echo(f"No picture: {error}", err=True)
     else:
-        typer.echo(f"picture: {path}")
+        typer.echo(printable(f"picture: {path}"))
 
 
 @app.command("bench")
@@ -381,9 +385,9 @@ def _progress() -> Iterator[Any]:
     )
 
     bars: dict[str, Any] = {}
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     with Progress(
-        TextColumn("{task.description:<10}"),
+        TextColumn("{task.description:<10}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
         TextColumn("left"),
@@ -395,11 +399,11 @@ def _progress() -> Iterator[Any]:
 
         def watch(method: str, done: int, total: int) -> None:
             if method not in bars or done == 0:
-                bars[method] = progress.add_task(method, total=total)
+                bars[method] = progress.add_task(printable(method), total=total)
             progress.update(bars[method], completed=done, total=total)
 
         def say(line: str) -> None:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
         yield watch, say
 

@@ -11,8 +11,16 @@ class DpmclError(Exception):
     """Base of every error that the package raises on purpose; its text is one line, printable."""
 
     def __str__(self) -> str:
-        text = super().__str__()
-        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+        return printable(super().__str__())
+
+
+def printable(text: str) -> str:
+    """Return a text with every character that a terminal would not print as its escape.
+
+    >>> printable("two\\nlines")
+    'two\\\\nlines'
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class SpecError(DpmclError, ValueError):

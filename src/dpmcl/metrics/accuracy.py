@@ -7,7 +7,10 @@ from dpmcl.metrics.cme import cme
 
 
 def accuracy(errors: Errors) -> np.ndarray:
-    """Average accuracy after the last task, 1 - CME: (replicas,). Meant for classification."""
+    """Average accuracy after the last task, macro mean over tasks, 1 - CME: (replicas,).
+
+    Meant for classification.
+    """
     return 1 - cme(errors)
 
 

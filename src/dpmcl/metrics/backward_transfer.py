@@ -8,7 +8,7 @@ from dpmcl.evaluation import Errors
 def backward_transfer(errors: Errors) -> np.ndarray:
     """Backward transfer: how much later tasks lowered the old tasks' errors; below 0 is forgetting.
 
-    The mean over all tasks but the last of (error just after learning it - error at the end).
+    The macro mean over all tasks but the last of (error just after learning it - error at the end).
     Returns (replicas,); NaN for one task. Source: Lopez-Paz and Ranzato, "Gradient episodic memory
     for continual learning", 2017, in errors.
     """

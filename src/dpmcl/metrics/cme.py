@@ -6,8 +6,9 @@ from dpmcl.evaluation import Errors
 
 
 def cme(errors: Errors, after: int = -1, include_new: bool = True) -> np.ndarray:
-    """Cumulative error: the mean error over the tasks seen, after the last task.
+    """Cumulative error: the macro mean of the errors of the tasks seen, after the last task.
 
+    Each task counts the same, however many test rows it has; `cme_micro` is the mean over rows.
     after: a task number, -1 for the last. include_new: whether the newest task counts; the paper's
     words ("all the previous tasks") allow both, its figures speak for counting it.
     Returns (replicas,); NaN at the first task without the new one. Source: section 4, Table 1.

@@ -6,7 +6,7 @@ from dpmcl.evaluation import Errors
 
 
 def forgetting(errors: Errors) -> np.ndarray:
-    """Forgetting: how far the old tasks' errors rose from their best, averaged over them.
+    """Forgetting: how far the old tasks' errors rose from their best, macro mean over tasks.
 
     For each task but the last: error after the last task, minus the least error that it ever had
     from its own training until the last task but one, where it was evaluated. Returns (replicas,);

@@ -8,9 +8,9 @@ from dpmcl.evaluation import Errors
 def forward_transfer(errors: Errors) -> np.ndarray:
     """Forward transfer: how much earlier tasks lowered a task's error before it was learned.
 
-    The mean over all tasks but the first of (error before any training - error just before its own
-    training). Returns (replicas,); NaN for one task, and where future tasks were not evaluated
-    (evaluation.future = true). Source: Lopez-Paz and Ranzato, 2017, in errors.
+    The macro mean over all tasks but the first of (error before any training - error just before
+    its own training). Returns (replicas,); NaN for one task, and where future tasks were not
+    evaluated (evaluation.future = true). Source: Lopez-Paz and Ranzato, 2017, in errors.
     """
     if errors.tasks == 1:
         return np.full(len(errors.seeds), np.nan)

@@ -6,7 +6,7 @@ from dpmcl.evaluation import Errors
 
 
 def nte_path(errors: Errors) -> np.ndarray:
-    """New task error, averaged over all tasks of the path: (replicas,)."""
+    """New task error, macro mean over all tasks of the path: (replicas,)."""
     return np.asarray(np.diagonal(errors.after, axis1=1, axis2=2).mean(1))
 
 

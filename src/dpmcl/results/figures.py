@@ -1,8 +1,12 @@
 """Figures of a study: errors against tasks."""
 
 import itertools
+import logging
 import math
-from collections.abc import Callable, Collection, Mapping
+import re
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +14,10 @@ import numpy as np
 
 from dpmcl.atomic import atomic
 from dpmcl.evaluation import Errors
-from dpmcl.exceptions import DpmclError, SpecError
+from dpmcl.exceptions import DpmclError, SpecError, printable
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte
+from dpmcl.results.names import displayed
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
 
@@ -25,9 +30,43 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 NAMED = 12  # tasks that still fit under the axis by name
+PLAIN: dict[str, Any] = {"parse_math": False}
+"""For a text that has names of users in it: a dollar is a dollar."""
+
 _FORMATS = ("png", "svg", "pdf")
+_NEEDS = "Figures need matplotlib and scipy: pip install 'dpmcl[plot]'."
+# For what the usual font lacks, where one of these is installed: Chinese, Japanese, Korean, emoji.
+_FONTS = (
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "WenQuanYi Micro Hei",
+    "Microsoft YaHei",
+    "Yu Gothic",
+    "Malgun Gothic",
+    "Arial Unicode MS",
+    "Noto Emoji",
+    "Segoe UI Emoji",
+)
 
 
+@contextmanager
+def drawing() -> Iterator[None]:
+    """A context, or a decorator, in which texts are made: with fonts for more than Latin letters.
+
+    Raises DpmclError where matplotlib is not installed.
+    """
+    try:
+        import matplotlib.figure
+        from matplotlib.font_manager import fontManager
+    except ImportError:
+        raise DpmclError(_NEEDS) from None
+    here = {font.name for font in fontManager.ttflist}
+    family = [*matplotlib.rcParams["font.family"], *(font for font in _FONTS if font in here)]
+    with matplotlib.rc_context({"font.family": family}):
+        yield
+
+
+@drawing()
 def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.0) -> "Figure":
     """CME and NTE against tasks seen: the mean over seeds, a band of one standard error each side.
 
@@ -38,12 +77,13 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.
         raise SpecError(f"smooth must be at least 0 and finite, got {smooth}.")
     if not records:
         raise DpmclError("There are no results to draw yet; `dpmcl run` makes some.")
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
     try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
         from scipy.ndimage import gaussian_filter1d
     except ImportError:
-        raise DpmclError("Figures need matplotlib and scipy: pip install 'dpmcl[plot]'.") from None
+        raise DpmclError(_NEEDS) from None
 
     def line(measure: Callable[..., np.ndarray], errors: Errors) -> tuple[np.ndarray, ...]:
         """Tasks seen, mean and standard error, where it was evaluated."""
@@ -68,7 +108,9 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.
         ax.set_title(title, fontsize=10)
         if len(stream.tasks) <= NAMED and stream.classes:
             names = [shortened(name, 18) for name in stream.tasks]
-            ax.set_xticks(np.arange(1, len(names) + 1), names, rotation=30, ha="right", fontsize=8)
+            ax.set_xticks(
+                np.arange(1, len(names) + 1), names, rotation=30, ha="right", fontsize=8, **PLAIN
+            )
             ax.set_xlabel("tasks seen, up to")
         else:
             ax.set_xlabel("tasks seen")
@@ -80,14 +122,25 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.
         else:
             ax.set_ylim(-0.03, 1.03)
     axes[0].set_ylabel(unit)
-    axes[1].legend(frameon=False, fontsize=9, loc="best")
+    legend(axes[1], axes[1].get_lines(), [*records], frameon=False, fontsize=9, loc="best")
     seeds = sorted({len(record.test.seeds) for record in records.values()})
     band = ", band: one standard error" if seeds[-1] > 1 else ""
     note = f", smoothed over {smooth:g} tasks" if smooth else ""
     lost = sum(len(record.diverged) for record in records.values())
     frozen = f", {lost} of them diverged" if lost else ""
-    figure.suptitle(f"{stream.name}, {replicas(seeds)}{frozen}{band}{note}", fontsize=11)
+    title = f"{shortened(stream.name, 40)}, {replicas(seeds)}{frozen}{band}{note}"
+    figure.suptitle(title, fontsize=11, **PLAIN)
     return figure
+
+
+def legend(ax: Any, lines: Sequence[Any], names: Sequence[str], **options: Any) -> None:
+    """Draws a legend in which lines have names of users.
+
+    Names are set afterwards: matplotlib leaves out those that begin with an underscore.
+    """
+    drawn = ax.legend(lines, [str(k) for k in range(len(names))], **options)
+    for text, name in zip(drawn.get_texts(), names, strict=True):
+        text.set(text=shortened(name, 60), **PLAIN)
 
 
 def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -111,14 +164,32 @@ def replicas(counts: Collection[int]) -> str:
 
 
 def shortened(name: str, most: int) -> str:
-    """A name cut to so many characters, dots included."""
-    return name if len(name) <= most else f"{name[: most - 3]}..."
+    """A name as a figure shows it: printable, and cut to so many characters, dots included."""
+    text = displayed(name)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def save(figure: "Figure", path: Path) -> None:
-    """Writes a figure whole or not at all; the suffix says the format (png, svg, pdf)."""
+    """Writes a figure whole or not at all; the suffix says the format (png, svg, pdf).
+
+    Characters that no font has are logged, in one line, where matplotlib warns of each.
+    """
     style = path.suffix.lstrip(".")
     if style not in _FORMATS:
         raise SpecError(f"A figure is one of {', '.join(_FORMATS)}, got '{path.name}'.")
-    with atomic(path) as temporary:
+    with atomic(path) as temporary, warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
         figure.savefig(temporary, format=style, dpi=150)
+    missing: dict[str, None] = {}
+    for warning in warned:
+        if glyph := re.match(r"Glyph (\d+) .*missing from", str(warning.message)):
+            missing[chr(int(glyph[1]))] = None
+        else:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+    if missing:
+        logging.getLogger("dpmcl").warning(
+            "%s: no font here has %s%s; boxes stand for them, until one is installed (as Noto).",
+            printable(str(path)), " ".join([*missing][:10]), " ..." * (len(missing) > 10),
+        )  # fmt: skip

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from dpmcl.exceptions import DpmclError
-from dpmcl.results.figures import shortened
+from dpmcl.results.figures import PLAIN, drawing, legend, shortened
 from dpmcl.splits import Splits
 from dpmcl.stream import Stream
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
 _SAMPLES = 12  # images a task, in a strip
 _STRIPS = 10  # strips in a column
+_TITLE = 180  # characters that fit above strips
 _LABELS = 40  # names that fit beside an axis
 
 
@@ -57,6 +57,7 @@ def describe(stream: Stream, splits: Splits, replica: int = 0) -> dict[str, Any]
     }
 
 
+@drawing()
 def draw(stream: Stream, replica: int = 0) -> "Figure":
     """A sheet of samples: a strip of images for each task; for curves, one of each task.
 
@@ -64,10 +65,8 @@ def draw(stream: Stream, replica: int = 0) -> "Figure":
 
     Raises DpmclError where matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise DpmclError("Figures need matplotlib and scipy: pip install 'dpmcl[plot]'.") from None
+    from matplotlib.figure import Figure
+
     if stream.x.dim() == 4:
         return _images(stream, replica, Figure)
     if stream.columns:
@@ -98,8 +97,10 @@ def _images(stream: Stream, replica: int, figure_of: Any) -> "Figure":
         strip = np.concatenate(cells[:-1], 2).transpose(1, 2, 0)
         ax = grid[task % strips, task // strips]
         ax.imshow(strip.squeeze(), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-        ax.set_title(f"{task}: {stream.tasks[task]}", fontsize=6, pad=2, loc="left")
-    figure.suptitle(f"{stream.name}: the first {each} rows of each task", fontsize=9)
+        title = f"{task}: {shortened(stream.tasks[task], max(18, _TITLE // columns))}"
+        ax.set_title(title, fontsize=6, pad=2, loc="left", **PLAIN)
+    title = f"{shortened(stream.name, 60)}: the first {each} rows of each task"
+    figure.suptitle(title, fontsize=9, **PLAIN)
     return figure
 
 
@@ -118,16 +119,18 @@ def _columns(stream: Stream, replica: int, figure_of: Any) -> "Figure":
     picture = ax.imshow(means, cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto")
     if columns <= _LABELS:
         names = [shortened(name, 24) for name in stream.columns]
-        ax.set_xticks(np.arange(columns), names, rotation=40, ha="right", fontsize=7)
+        ax.set_xticks(np.arange(columns), names, rotation=40, ha="right", fontsize=7, **PLAIN)
     else:
         ax.set_xlabel(f"{columns} inputs")
     if tasks <= _LABELS:
-        ax.set_yticks(np.arange(tasks), [shortened(t, 24) for t in stream.tasks], fontsize=7)
+        names = [shortened(name, 24) for name in stream.tasks]
+        ax.set_yticks(np.arange(tasks), names, fontsize=7, **PLAIN)
     else:
         ax.set_ylabel("task")
     unit = "deviations of the first task" if stream.scale is not None else "as stored"
     figure.colorbar(picture, ax=ax, label=unit)
-    ax.set_title(f"{stream.name}: the mean of each input in each task", fontsize=9)
+    title = f"{shortened(stream.name, 60)}: the mean of each input in each task"
+    ax.set_title(title, fontsize=9, **PLAIN)
     return figure
 
 
@@ -141,12 +144,14 @@ def _lines(stream: Stream, replica: int, figure_of: Any) -> "Figure":
     for task in range(tasks):
         curve = curves[_rows(stream, task, replica)[0]].cpu().numpy()
         colour = colormaps["viridis"](task / max(1, tasks - 1))
-        label = stream.tasks[task] if task in (0, tasks - 1) else None
-        ax.plot(np.arange(len(curve)), curve, color=colour, linewidth=1, label=label)
+        ax.plot(np.arange(len(curve)), curve, color=colour, linewidth=1)
     ax.set_xlabel("output" if curves is stream.y else "input")
     ax.set_ylabel("value")
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False, fontsize=8)
-    ax.set_title(f"{stream.name}: one row of each of {tasks} tasks, early dark, late bright",
-                 fontsize=9)  # fmt: skip
+    ends = [ax.get_lines()[0], ax.get_lines()[-1]][:tasks]
+    legend(ax, ends, [stream.tasks[0], stream.tasks[-1]][:tasks], frameon=False, fontsize=8)
+    title = (
+        f"{shortened(stream.name, 60)}: one row of each of {tasks} tasks, early dark, late bright"
+    )
+    ax.set_title(title, fontsize=9, **PLAIN)
     return figure

@@ -4,23 +4,36 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
+from rich.cells import cell_len
 
 from dpmcl import plugins
-from dpmcl.exceptions import SpecError
+from dpmcl.exceptions import SpecError, printable
 from dpmcl.metrics.accuracy import accuracy
 from dpmcl.metrics.cme import cme
+from dpmcl.metrics.cme_micro import cme_micro
 from dpmcl.metrics.forgetting import forgetting
 from dpmcl.metrics.nte import nte
 from dpmcl.metrics.nte_path import nte_path
+from dpmcl.results.names import displayed
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
 
 Format = Literal["text", "json", "csv", "markdown", "latex"]
 Row = dict[str, Any]
+
+_NAMES = ("stream", "method", "name")
+# An underscore or a colon within a word marks nothing.
+_MARKDOWN = re.compile(r"[\\`*\[\]<>|~&$#@]|(?<![^\W_])_|_(?![^\W_])|:(?=[\w+-]+:)")
+_LATEX = str.maketrans(
+    {c: f"\\{c}" for c in "{}$&#_%"}
+    | {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+)
 
 
 def mean(values: np.ndarray) -> float | None:
@@ -41,8 +54,9 @@ def rows(
     """One row a method; means and standard errors are over the replicas that did not diverge.
 
     metrics: names of further metrics to add, each as NAME_mean and NAME_se. Errors are 1 - accuracy
-    for classification (accuracy is None for regression), mean squared errors for regression.
-    Work is per replica, the mean where replicas differ.
+    for classification (accuracy is None for regression), mean squared errors for regression. All
+    are macro means over tasks but cme_micro, the mean over test rows, in which large tasks weigh
+    more. Work is per replica, the mean where replicas differ.
     """
     out = []
     for name, record in records.items():
@@ -54,6 +68,8 @@ def rows(
             "replicas": len(errors.seeds),
             "cme_mean": mean(cme(errors)),
             "cme_se": standard_error(cme(errors)),
+            "cme_micro_mean": mean(cme_micro(errors)),
+            "cme_micro_se": standard_error(cme_micro(errors)),
             "nte_mean": mean(nte(errors)),
             "nte_se": standard_error(nte(errors)),
             "nte_path_mean": mean(nte_path(errors)),
@@ -94,24 +110,28 @@ def rows_by_task(records: Mapping[str, Record], stream: StreamInfo) -> list[Row]
 
 
 def render(rows: Sequence[Row], style: Format) -> str:
-    """The rows in a format; json, csv have every digit, the others three decimals."""
+    """The rows in a format.
+
+    json, csv: every digit, and names exactly as they are. The others: three decimals, and names
+    made printable and escaped for the format.
+    """
     if style == "json":
         return json.dumps(list(rows), indent=1, allow_nan=False)
     if style == "csv":
-        out = io.StringIO()
-        writer = csv.DictWriter(out, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return out.getvalue().rstrip("\n")
+        keys = list(rows[0]) if rows else []
+        return "\n".join(map(_csv, [keys, *([row[key] for key in keys] for row in rows)]))
     if style not in get_args(Format):
         raise SpecError(f"A table is one of {', '.join(get_args(Format))}, got '{style}'.")
+    rows = [{k: displayed(v) if k in _NAMES else v for k, v in row.items()} for row in rows]
     header, body = _task_cells(rows) if rows and "task" in rows[0] else _cells(rows)
+    header = [printable(name) for name in header]
     left = _left(header)
     if style == "markdown":
         rule = [*["---"] * left, *["--:"] * (len(header) - left)]
+        header, *body = ([_markdown(cell) for cell in line] for line in (header, *body))
         return "\n".join("| " + " | ".join(line) + " |" for line in [header, rule, *body])
     if style == "latex":
-        lines = [" & ".join(map(_latex, line)) + r" \\" for line in [header, *body]]
+        lines = [_latex_line(line) for line in [header, *body]]
         columns = "l" * left + "r" * (len(header) - left)
         top = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", lines[0], r"\hline"]
         return "\n".join([*top, *lines[1:], r"\hline", r"\end{tabular}"])
@@ -146,8 +166,10 @@ def _task_cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 
 
 def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    header = ["stream", "method", "replicas", "CME", "NTE", "NTE path", "accuracy", "forgetting"]
-    known = ("cme", "nte")
+    micro = not all(_alike(row["cme_mean"], row["cme_micro_mean"]) for row in rows)
+    means = ["CME (macro)", "CME (micro)"] if micro else ["CME"]
+    header = ["stream", "method", "replicas", *means, "NTE", "NTE path", "accuracy", "forgetting"]
+    known = ("cme", "cme_micro", "nte")
     extra = [
         key.removesuffix("_se")
         for key in (rows[0] if rows else {})
@@ -159,6 +181,7 @@ def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
             row["method"],
             _replicas(row),
             _pair(row["cme_mean"], row["cme_se"]),
+            *[_pair(row["cme_micro_mean"], row["cme_micro_se"])] * micro,
             _pair(row["nte_mean"], row["nte_se"]),
             _decimal(row["nte_path_mean"]),
             _decimal(row["accuracy_mean"]),
@@ -178,23 +201,44 @@ def _replicas(row: Row) -> str:
 
 def _text(header: list[str], body: list[list[str]]) -> str:
     words = _left(header)
-    widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
+    widths = [max(map(cell_len, column)) for column in zip(header, *body, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
-        left = [c.ljust(w) for c, w in zip(cells[:words], widths[:words], strict=True)]
-        right = [c.rjust(w) for c, w in zip(cells[words:], widths[words:], strict=True)]
+        blanks = [" " * (w - cell_len(c)) for c, w in zip(cells, widths, strict=True)]
+        left = [c + blank for c, blank in zip(cells[:words], blanks[:words], strict=True)]
+        right = [blank + c for c, blank in zip(cells[words:], blanks[words:], strict=True)]
         return "  ".join([*left, *right]).rstrip()
 
     rule = "  ".join("-" * w for w in widths)
     return "\n".join([line(header), rule, *map(line, body)])
 
 
-def _latex(cell: str) -> str:
-    return cell.replace("_", r"\_").replace("%", r"\%").replace("&", r"\&")
+def _csv(cells: Sequence[Any]) -> str:
+    """A line of CSV, without its end: only beside "\\r\\n" does the writer quote both of them."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\r\n").writerow(cells)
+    return out.getvalue().removesuffix("\r\n")
+
+
+def _markdown(cell: str) -> str:
+    return _MARKDOWN.sub(r"\\\g<0>", cell)
+
+
+def _latex_line(cells: Sequence[str]) -> str:
+    line = " & ".join(cell.translate(_LATEX) for cell in cells) + r" \\"
+    # After the \\ of the line before, these two would be its argument.
+    return "{}" + line if line.startswith(("[", "*")) else line
 
 
 def _pair(value: float | None, error: float | None) -> str:
     return _decimal(value) + (f" ({_decimal(error)})" if error is not None else "")
+
+
+def _alike(first: float | None, second: float | None) -> bool:
+    """Whether two means are one number, to rounding."""
+    if first is None or second is None:
+        return first is second
+    return math.isclose(first, second, rel_tol=1e-9, abs_tol=1e-12)
 
 
 def _decimal(value: float | None) -> str:

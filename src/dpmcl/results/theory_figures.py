@@ -18,6 +18,8 @@ from dpmcl.results.figures import (
     DASHES,
     MARKERS,
     NAMED,
+    PLAIN,
+    drawing,
     mean_and_error,
     replicas,
     shortened,
@@ -34,6 +36,7 @@ _MARK = "#a50f15"
 _LARGEST = 1e200  # that is drawn: the length of an axis must be finite
 
 
+@drawing()
 def draw(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) -> "Figure":
     """Means over replicas, and a band of one standard error each side, at each reading.
 
@@ -49,10 +52,8 @@ def draw(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) ->
             f"Nothing was watched, so there is nothing to draw: run with --watch {what} into a new "
             "folder (--out)."
         )
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise DpmclError("Figures need matplotlib and scipy: pip install 'dpmcl[plot]'.") from None
+    from matplotlib.figure import Figure
+
     targets = stream.kind == "regression"
     if what == "terms":
         panels = terms("mean squared error" if targets else "cross-entropy, nats")
@@ -67,7 +68,7 @@ def draw(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) ->
     columns = _columns(figure, heights, across, len(readings))
     drawn: list[list[np.ndarray]] = [[] for _ in panels]
     for column, (name, found) in zip(columns, readings.items(), strict=True):
-        column[0].set_title(name, fontsize=10, fontweight="bold")
+        column[0].set_title(shortened(name, 40), fontsize=10, fontweight="bold", **PLAIN)
         x = tasks_done(found, len(stream.tasks))
         for ax, panel, values in zip(column, panels, drawn, strict=False):
             values += _lines(ax, panel, found, x)
@@ -90,7 +91,8 @@ def draw(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) ->
             look = "Which condition broke, and where"
             _legend(part[-1, -1], look, theory_strip.handles(part[:, -1]))
     figure.align_ylabels(columns[::across].ravel())
-    figure.suptitle(f"{stream.name}: {_title(readings, stream, what)}", fontsize=11)
+    title = f"{shortened(stream.name, 40)}: {_title(readings, stream, what)}"
+    figure.suptitle(title, fontsize=11, **PLAIN)
     return figure
 
 
@@ -157,7 +159,7 @@ def _tasks(column: Any, stream: StreamInfo) -> None:
     if tasks <= NAMED:
         names = [shortened(name, 14) for name in stream.tasks]
         turned = {"rotation": 30, "ha": "right"} if max(map(len, names)) > 3 else {}
-        lowest.set_xticks(np.arange(tasks) + 0.5, names, **turned)
+        lowest.set_xticks(np.arange(tasks) + 0.5, names, **turned, **PLAIN)
         lowest.set_xlabel("task", fontsize=8)
         for ax in column:
             ax.tick_params(axis="x", length=0)
