@@ -7,12 +7,22 @@ from dpmcl.evaluation import Errors
 from dpmcl.metrics.accuracy import accuracy
 from dpmcl.metrics.backward_transfer import backward_transfer
 from dpmcl.metrics.cme import cme
+from dpmcl.metrics.cme_micro import cme_micro
 from dpmcl.metrics.forgetting import forgetting
 from dpmcl.metrics.forward_transfer import forward_transfer
 from dpmcl.metrics.nte import nte
 from dpmcl.metrics.nte_path import nte_path
 
-METRICS = [accuracy, backward_transfer, cme, forgetting, forward_transfer, nte, nte_path]
+METRICS = [
+    accuracy,
+    backward_transfer,
+    cme,
+    cme_micro,
+    forgetting,
+    forward_transfer,
+    nte,
+    nte_path,
+]
 
 BEFORE = [0.9, 0.95, 0.85]
 AFTER = [
@@ -56,6 +66,21 @@ def test_cme_after_the_first_task_without_it_is_undefined():
     check(cme(TWO, after=0, include_new=False), np.nan, np.nan)
 
 
+def test_cme_micro_is_the_mean_over_rows():
+    examples = np.array([[30, 10, 60], [1, 1, 2]])
+    errors = Errors((0, 1), TWO.values, examples)
+    check(cme_micro(errors), (30 * 0.50 + 10 * 0.40 + 60 * 0.30) / 100, 1.0)
+    check(cme_micro(errors, after=1), (30 * 0.05 + 10 * 0.20) / 40, 1.0)
+    np.testing.assert_allclose(cme_micro(TWO), cme(TWO), rtol=0, atol=1e-15)
+
+
+def test_cme_and_cme_micro_are_undefined_where_a_task_was_not_evaluated():
+    thinned = errors_of([BEFORE, [0.1, np.nan, np.nan], [np.nan, 0.2, np.nan], AFTER[2]])
+    for metric in (cme, cme_micro):
+        check(metric(thinned, after=1), np.nan)
+        assert metric(thinned)[0] == metric(ONE)[0]
+
+
 def test_accuracy_is_what_cme_leaves_of_one():
     check(accuracy(ONE), 1 - (0.50 + 0.40 + 0.30) / 3)
 
@@ -92,7 +117,7 @@ def test_forward_transfer_is_undefined_where_the_future_was_not_evaluated():
     check(forward_transfer(errors_of(values)), np.nan)
 
 
-@pytest.mark.parametrize("metric", [accuracy, backward_transfer, cme, forgetting, nte, nte_path])
+@pytest.mark.parametrize("metric", [m for m in METRICS if m is not forward_transfer])
 def test_tasks_of_the_future_move_no_other_metric(metric):
     values = [BEFORE, [0.10, np.nan, np.nan], [0.05, 0.20, np.nan], AFTER[2]]
     np.testing.assert_array_equal(metric(errors_of(values)), metric(ONE))
@@ -111,7 +136,7 @@ def test_replicas_are_measured_apart(metric):
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_metrics_of_a_replica_that_learned_nothing(metric):
-    expected = 1.0 if metric in (cme, nte, nte_path) else 0.0
+    expected = 1.0 if metric in (cme, cme_micro, nte, nte_path) else 0.0
     check(metric(errors_of(NOTHING_LEARNED)), expected)
 
 
@@ -124,7 +149,7 @@ def test_a_replica_that_was_not_measured_is_undefined_and_moves_no_other(metric)
 
 def test_a_stream_of_one_task():
     single = errors_of([[0.9], [0.2]], [[0.8], [0.1]])
-    for metric in (cme, nte, nte_path):
+    for metric in (cme, cme_micro, nte, nte_path):
         check(metric(single), 0.2, 0.1)
     check(accuracy(single), 0.8, 0.9)
     for metric in (backward_transfer, forgetting, forward_transfer):

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -92,6 +93,35 @@ def test_one_replica_has_no_standard_error():
     assert row["cme_mean"] is not None
 
 
+def unequal(kind: str = "classification") -> list[dict]:
+    """Rows of tasks with 2, 3 and 5 test rows."""
+    found = errors((0, 1), 3)
+    record = Record({"test": Errors((0, 1), found.values, np.array([[2, 3, 5]] * 2))})
+    return rows({"er": record}, StreamInfo("toy", kind, ("a", "b", "c"), ()))
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_macro_and_micro_means_are_both_shown_where_they_differ(kind):
+    (row,) = unequal(kind)
+    last = errors((0, 1), 3).values[:, 3]
+    macro, micro = last.mean(1), last @ [0.2, 0.3, 0.5]
+    assert row["cme_mean"] == pytest.approx(macro.mean(), abs=1e-15)
+    assert row["cme_micro_mean"] == pytest.approx(micro.mean(), abs=1e-15)
+    assert row["cme_micro_se"] == pytest.approx(abs(micro[0] - micro[1]) / 2, abs=1e-15)
+    for style in ("text", "markdown", "latex"):
+        assert re.search(r"CME \(macro\)\W+CME \(micro\)\W+NTE", render([row], style))
+        assert f"{row['cme_micro_mean']:.3f} ({row['cme_micro_se']:.3f})" in render([row], style)
+    assert list(json.loads(render([row], "json"))[0])[:7] == KEYS[:7]
+
+
+def test_a_macro_mean_that_is_the_micro_mean_too_is_shown_once():
+    for style in ("text", "markdown", "latex"):
+        table = render(rows(RECORDS, STREAM), style)
+        assert "CME" in table
+        assert "acro" not in table + render([], style)
+        assert "CME (micro)" in render([*rows(RECORDS, STREAM), *unequal()], style)
+
+
 def test_regression_has_no_accuracy():
     (row,) = rows({"er": record((0, 1))}, StreamInfo("sine", "regression", ("a", "b", "c"), ()))
     assert row["accuracy_mean"] is None
@@ -126,7 +156,10 @@ def test_without_a_healthy_replica_there_is_no_mean():
     broken.values[:, 3] = np.nan
     (row,) = rows({"er": Record({"test": broken})}, STREAM)
     assert row["cme_mean"] is None
+    for style in ("text", "json"):
+        assert "nan" not in render([row], style).lower()
     assert json.loads(render([row], "json"))[0]["cme_mean"] is None
+    assert row["cme_micro_mean"] is None
 
 
 def test_json():

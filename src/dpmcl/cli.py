@@ -248,7 +248,7 @@ def stream(
 ) -> None:
     """Show a stream's tasks, labels, rows and shapes, and draw a sheet of samples."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from dpmcl import plugins, study
     from dpmcl.api import Request
@@ -261,8 +261,9 @@ def stream(
     found, splits = study.preview(request.spec())
     facts = sheet.describe(found, splits)
     typer.echo(
-        f"{displayed(facts['name'])}: {facts['kind']}, {facts['tasks']} tasks, {facts['rows']} rows, "
-        f"inputs {tuple(facts['inputs'])} {facts['dtype']}, {facts['outputs']} outputs"
+        f"{displayed(facts['name'])}: {facts['kind']}, {facts['tasks']} tasks, "
+        f"{facts['rows']} rows, inputs {tuple(facts['inputs'])} {facts['dtype']}, "
+        f"{facts['outputs']} outputs"
     )
     if facts["scenario"]:
         typer.echo(printable(f"scenario: {facts['scenario']}"))
@@ -273,7 +274,8 @@ def stream(
         pairs = ", ".join(f"{number} = {name}" for number, name in enumerate(names))
         typer.echo(f"labels: {pairs}")
     columns = ("task", "name", "classes", "train", "validation", "test")
-    table = Table(*columns, box=None, padding=(0, 2, 0, 0))
+    folding = (Column(column, overflow="fold") for column in columns)  # else names are cut
+    table = Table(*folding, box=None, padding=(0, 2, 0, 0))
     for row in facts["table"]:
         classes = ", ".join(map(displayed, row["classes"]))
         cells = {**row, "name": displayed(row["name"]), "classes": classes}

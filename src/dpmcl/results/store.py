@@ -34,7 +34,7 @@ import tomli_w
 from dpmcl.atomic import atomic, write_text
 from dpmcl.divergence import Divergence
 from dpmcl.evaluation import Errors
-from dpmcl.exceptions import FolderError
+from dpmcl.exceptions import DataError, FolderError
 from dpmcl.gradients import Work
 from dpmcl.model import Theta
 from dpmcl.results import monitored
@@ -125,9 +125,18 @@ def load(folder: Path) -> Stored:
 
 
 def save_spec(folder: Path, spec: Mapping[str, Any], stream: StreamInfo) -> None:
-    """Writes what is known before training: the spec and the stream's names."""
+    """Writes what is known before training: the spec and the stream's names.
+
+    Raises DataError for a name that UTF-8 cannot write: a file's name in another encoding.
+    """
+    text = tomli_w.dumps(dict(spec))
+    for name in (stream.name, *stream.tasks, *stream.classes, *text.split("\n")):
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise DataError(f"'{name:.200}' cannot be stored as UTF-8; rename it.") from None
     write_text(folder / "stream.json", json.dumps(asdict(stream), indent=1) + "\n")
-    write_text(folder / "spec.toml", tomli_w.dumps(dict(spec)))
+    write_text(folder / "spec.toml", text)
 
 
 def save_parameters(folder: Path, method: str, seeds: tuple[int, ...], theta: Theta) -> None:

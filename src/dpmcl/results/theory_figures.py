@@ -68,7 +68,7 @@ def draw(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) ->
     columns = _columns(figure, heights, across, len(readings))
     drawn: list[list[np.ndarray]] = [[] for _ in panels]
     for column, (name, found) in zip(columns, readings.items(), strict=True):
-        column[0].set_title(shortened(name, 40), fontsize=10, fontweight="bold", **PLAIN)
+        column[0].set_title(shortened(name, 30), fontsize=10, fontweight="bold", **PLAIN)
         x = tasks_done(found, len(stream.tasks))
         for ax, panel, values in zip(column, panels, drawn, strict=False):
             values += _lines(ax, panel, found, x)
