@@ -15,7 +15,7 @@ from dpmcl.divergence import Divergence
 from dpmcl.engine import Engine, choose, device_of, threads
 from dpmcl.environment import describe
 from dpmcl.evaluation import Errors
-from dpmcl.exceptions import DivergenceError, DpmclError, FolderError
+from dpmcl.exceptions import DivergenceError, DpmclError, FolderError, printable
 from dpmcl.gradients import Work
 from dpmcl.keeper import Keeper, Keeping
 from dpmcl.lock import locked
@@ -135,7 +135,7 @@ def run(
     process writes to it, Stopped when it was told to stop, DivergenceError for a replica that
     diverges where the spec wants to stop then, and any other DpmclError for what cannot be run.
     """
-    say = say or logging.getLogger("dpmcl").warning
+    say = say or (lambda line: logging.getLogger("dpmcl").warning(printable(line)))
     keeping = keeping or Keeping()
     with threads(spec.threads), locked(folder) if folder is not None else nullcontext():
         return _run(spec, folder, watch, say, keeping)

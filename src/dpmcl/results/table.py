@@ -32,7 +32,7 @@ _MARKDOWN = re.compile(r"[\\`*\[\]<>|~&$#@]|(?<![^\W_])_|_(?![^\W_])|:(?=[\w+-]+
 _LATEX = str.maketrans(
     {c: f"\\{c}" for c in "{}$&#_%"}
     | {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
-    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "`": r"\textasciigrave{}"}
 )
 
 
@@ -226,6 +226,7 @@ def _markdown(cell: str) -> str:
 
 def _latex_line(cells: Sequence[str]) -> str:
     line = " & ".join(cell.translate(_LATEX) for cell in cells) + r" \\"
+    line = re.sub("-(?=-)", r"-\\/", line)  # else two hyphens are a dash
     # After the \\ of the line before, these two would be its argument.
     return "{}" + line if line.startswith(("[", "*")) else line
 
