@@ -106,7 +106,7 @@ def test_inputs(inputs, kept, values):
 
 @pytest.mark.parametrize(
     ("mode", "channels"),
-    [("RGB", 3), ("L", 1), ("1", 1), ("P", 3), ("RGBA", 3), ("LA", 3), ("CMYK", 3)],
+    [("RGB", 3), ("L", 1), ("1", 1), ("P", 3), ("RGBA", 3), ("LA", 1), ("CMYK", 3)],
 )
 def test_pictures(mode, channels):
     image = picture(mode)
@@ -513,9 +513,13 @@ def test_images_that_cannot_be_used(tmp_path):
     refused(with_images([good, eps, good]), "Row 1", "cannot identify")
     picture("L").save(tmp_path / "grey.png")
     grey = {"bytes": None, "path": str(tmp_path / "grey.png")}
-    refused(with_images([good, good, grey]), "(3, 4, 5)", "row 2 (1, 4, 5)", "mode='RGB'")
-    mixed = with_images([good, good, grey]).cast_column("image", datasets.Image(mode="RGB"))
-    assert read_dataset(mixed).x.shape == (3, 3, 4, 5)
+    for order in ([good, good, grey], [grey, good, grey]):
+        mixed = with_images(order)
+        in_colour = read_dataset(mixed.cast_column("image", datasets.Image(mode="RGB")))
+        assert in_colour.x.shape == (3, 3, 4, 5)
+        assert torch.equal(read_dataset(mixed).x, in_colour.x)
+        items = [(row["image"], row["label"]) for row in mixed]
+        assert torch.equal(read_dataset(items).x, in_colour.x)
 
 
 # ---- the stream of a saved folder ----------------------------------------------------------------

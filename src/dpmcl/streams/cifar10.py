@@ -49,14 +49,16 @@ class CIFAR10(ImageFilesSettings):
 
 def _own(source: Path, size: int) -> Labelled:
     """Image files, in order of path."""
-    images = read_images(source, Decoding(size=(size, size), channels=3, crop=True))
+    # Often in train/airplane and test/airplane: one pool here.
+    decoding = Decoding(size=(size, size), channels=3, crop=True, innermost=True)
+    images = read_images(source, decoding)
     if images.classes != CLASSES:
         shown = ", ".join(images.classes[:12]) + (", ..." if len(images.classes) > 12 else "")
         raise DataError(
             f"CIFAR10's images must be in folders named {', '.join(CLASSES)}; {source} has {shown}."
             " Rename those, or correct stream.images."
         )
-    return Labelled("cifar10", "classification", images.x, images.y, CLASSES)
+    return Labelled("cifar10", "classification", images.x, images.y, CLASSES, notes=images.notes)
 
 
 def _official(root: Path, download: bool, size: int) -> Labelled:

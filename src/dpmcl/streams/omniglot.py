@@ -39,12 +39,19 @@ class Omniglot(ImageFilesSettings):
 
     def read(self) -> Labelled:
         decoding = Decoding(
-            size=(28, 28), channels=1, invert=True, levels=2, first_classes=self.classes
+            size=(28, 28),
+            channels=1,
+            invert=True,
+            levels=2,
+            innermost=True,
+            first_classes=self.classes,
         )
         place, own = self.place("omniglot", "images_background.zip")
         source = place if own else _official(place, self.download)
-        x, y, classes = read_images(source, decoding)
-        return Labelled("omniglot", "classification", x, y, classes)
+        found = read_images(source, decoding)
+        return Labelled(
+            "omniglot", "classification", found.x, found.y, found.classes, notes=found.notes
+        )
 
 
 def _official(root: Path, download: bool) -> Path:
