@@ -38,9 +38,9 @@ def read_dataset(
     Items are (x, y) or (x, y, task), or dicts, whose keys x, y and task name. Inputs are tensors,
     arrays, numbers, lists of numbers, or PIL images, which become uint8 (channels, height, width)
     as image files do: upright, grey where all are, else RGB (`pil_images.plain`). All must have one
-    shape. They keep their type as in `from_arrays`; Python's whole numbers count as floats. Labels are as for
-    `from_arrays`; where the data set has `classes` (strings, as torchvision's) and labels are their
-    numbers, those are the names, in that order, without those that no item has.
+    shape. They keep their type as in `from_arrays`; Python's whole numbers count as floats. Labels
+    are as for `from_arrays`; where the data set has `classes` (strings, as torchvision's) and
+    labels are their numbers, those are the names, in that order, without those that no item has.
 
     Of a Hugging Face `Dataset`, x, y and task name columns: y is "label" if None; x an image, a
     number or a list of numbers, always of one length; None for the only image column or, where
