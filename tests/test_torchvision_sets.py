@@ -373,6 +373,43 @@ def test_cifar100_from_its_files_or_their_archive(packed, cifar):
     assert contents(cifar.root) == before
 
 
+@pytest.mark.parametrize("form", ["gz", "xz", "", "without a folder", "files in root"])
+def test_cifar100_is_known_by_its_content(form, cifar):
+    """Its archive packed anew, or its files without their folder."""
+    expected = CIFAR100(root=str(cifar.root), download=False).read()
+    cifar.archive.unlink()
+    inside = "" if form == "without a folder" else "cifar-100-python/"
+    end = f".{form}" if form in ("gz", "xz") else ""
+    for path in sorted(cifar.folder.iterdir()):
+        if form == "files in root":
+            path.rename(cifar.root / path.name)
+    if form != "files in root":
+        with tarfile.open(cifar.root / f"cifar-100-python.tar{end}", f"w:{end[1:]}") as tar:
+            for path in sorted(cifar.folder.iterdir()):
+                tar.add(path, f"{inside}{path.name}")
+                path.unlink()
+    before = contents(cifar.root)
+    found = CIFAR100(root=str(cifar.root), download=False).read()
+    assert torch.equal(found.x, expected.x)
+    assert torch.equal(found.y, expected.y)
+    assert contents(cifar.root) == before
+
+
+@pytest.mark.parametrize("name", ["../../it ran", "/tmp/it ran", "link"])
+def test_an_archive_of_cifar100_writes_nothing_outside(name, cifar, nowhere):
+    for path in list(cifar.folder.iterdir()):
+        path.unlink()
+    with tarfile.open(cifar.archive, "w:gz") as tar:
+        info = tarfile.TarInfo("cifar-100-python/train" if name == "link" else f"{name}/train")
+        if name == "link":
+            info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(info)
+    before = contents(nowhere)
+    error = line(CIFAR100(root=str(cifar.root), download=False))
+    assert f"{cifar.archive} must hold the published file train" in error
+    assert contents(nowhere) == before
+
+
 @pytest.mark.parametrize("name", ["train", "test", "meta"])
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("download", [True, False])

@@ -169,8 +169,8 @@ def check_sum(path: Path, md5: str) -> None:
 
     if not check_integrity(path, md5):
         raise DataError(
-            f"{path} must be the published file (MD5 {md5}), and is not; remove it and fetch it "
-            "again."
+            f"{path} must be the published file (MD5 {md5}), and is not; replace it by that, or "
+            "give images of your own as stream 'images'."
         )
 
 

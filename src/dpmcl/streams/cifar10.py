@@ -33,10 +33,11 @@ class CIFAR10(ImageFilesSettings):
 
     size: 28 is the centre of the image, which gives the 256 features that the paper prints for its
     network (appendix B.2); 32 is the whole image, and gives 400.
-    root: folder that holds torchvision's cifar-10-batches-py; torchvision checks those files' MD5
-    sums before it unpickles them. images: instead, a folder, zip or tar with .../airplane/*.png in
-    it, and so on. With neither, in $DPMCL_DATA/cifar10 or else ~/.cache/dpmcl/cifar10:
-    cifar10-images.tar.xz, of any origin, if it is there, or else torchvision's files.
+    root: folder that holds cifar-10-batches-py, its files, or an archive of them, whose MD5 sums
+    are checked before they are unpickled. images: instead, a folder, zip or tar with
+    .../airplane/*.png in it, and so on. With neither, in $DPMCL_DATA/cifar10 or else
+    ~/.cache/dpmcl/cifar10: cifar10-images.tar.xz, of any origin, if it is there, or else
+    torchvision's files.
     download: fetch those if they are missing. Needs torchvision and Pillow (the extra `vision`).
     """
 
