@@ -175,7 +175,8 @@ def _suffixes(entries: Iterable[Entry]) -> str:
     count = Counter(
         "hidden" if e.hidden else e.path.suffix.lower() or "without a suffix" for e in files
     )
-    return ", ".join(f"{number} {suffix}" for suffix, number in count.most_common())
+    ordered = sorted(count.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{number} {suffix}" for suffix, number in ordered)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -275,7 +275,7 @@ def _order_name(settings: ScenarioSettings, names: Sequence[str]) -> str:
         return settings.order if isinstance(settings.order, str) else "as listed"
     if list(names) in (sorted(names), sorted(names, key=lambda name: name.split("/"))):
         return "alphabetical"
-    numbers = all(re.fullmatch(r"[+-]?[0-9]+", name) for name in names)
+    numbers = all(re.fullmatch(r"[+-]?[0-9]{1,18}", name) for name in names)
     if numbers and list(names) == sorted(names, key=int):
         return "by number"
     return "of the data set"
