@@ -140,8 +140,8 @@ def test_folders_that_cannot_be_classes_are_refused_by_name(pack, layout, tmp_pa
 @pytest.mark.parametrize("pack", PACKERS)
 def test_notes_say_what_was_passed_over_and_where_names_come_from(pack, tmp_path):
     names = named(
-        "s/cat/1.png", "s/dog/1.JPG", "s/cat/2.heic", "s/cat/b.txt", "s/Thumbs.db", "s/cat/.DS_Store",
-        "s/cat/notes/a.txt", "__MACOSX/s/cat/1.png", "s/dog/empty/",
+        "s/cat/1.png", "s/dog/1.JPG", "s/cat/2.heic", "s/cat/b.txt", "s/Thumbs.db",
+        "s/cat/.DS_Store", "s/cat/notes/a.txt", "__MACOSX/s/cat/1.png", "s/dog/empty/",
     )  # fmt: skip
     source = pack(tmp_path / "set", names)
     stream = dpmcl.Stream.from_images(source)

@@ -171,8 +171,10 @@ def _of_items(
     numbers = all(type(label) is int for label in labels)
     if data.kind == "regression" or not numbers or names is None:
         return data
-    inside = min(labels) >= 0 and max(labels) < len(names)
-    return replace(data, classes=_named(data.classes, names)) if inside else data
+    if min(labels) < 0 or max(labels) >= len(names):
+        return data
+    note = f"class names: those of the {type(dataset).__name__}, in its order"
+    return replace(data, classes=_named(data.classes, names), notes=(*data.notes, note))
 
 
 class _Fields(NamedTuple):
@@ -381,7 +383,9 @@ def _of_columns(
         tasks = None if task is None else _column(columns, task)
         data = from_arrays(pool, _column(columns, y), tasks, name=title, kind=kind)
     if y in classes and data.kind == "classification":
-        data = replace(data, classes=_declared(columns, y, data.classes))
+        note = f"class names: declared by column '{y}', in its order"
+        declared = _declared(columns, y, data.classes)
+        data = replace(data, classes=declared, notes=(*data.notes, note))
     if task in classes:
         data = replace(data, tasks=_declared(columns, task, data.tasks))
     return data
