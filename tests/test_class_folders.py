@@ -78,6 +78,7 @@ CLASSES = {
     "two levels": (["a/x/1.png", "a/y/2.png", "b/x/3.png"], 2, ("a/x", "a/y", "b/x")),
     "two of three levels": (["a/x/1/1.png", "a/x/2/2.png", "b/x/3.png"], 2, ("a/x", "b/x")),
     "two levels in one folder": (["s/a/x/1.png", "s/b/x/2.png"], 2, ("a/x", "b/x")),
+    "words of parts": (["test cat/1.png", "test dog/1.png"], 1, ("test cat", "test dog")),
     "a train": (["bus/1.png", "car/1.png", "train/1.png"], 1, ("bus", "car", "train")),
     "only the part to train": (["train/cat/1.png", "train/dog/1.png"], 1, ("cat", "dog")),
     "two that differ in case": (["Cat/1.png", "cat/1.png"], 1, ("Cat", "cat")),
@@ -112,6 +113,7 @@ REFUSED = {
     "parts of a set": (["train/cat/1.png", "test/cat/1.png"], ["'test', 'train'", "parts"]),
     "parts in a folder": (["s/Train/cat/1.png", "s/val/dog/1.png"], ["'Train', 'val'"]),
     "numbered parts": (["train2017/cat/1.png", "val2017/cat/1.png"], ["'train2017', 'val2017'"]),
+    "parts by other names": (["my_test/a/1.png", "my_train/a/1.png"], ["'my_test', 'my_train'"]),
     "parts and more": (["train/a/1.png", "test/a/1.png", "extra/a/1.png"], ["'test', 'train'"]),
     "an image beside the classes": (["1.png", "cat/1.png", "dog/1.png"], ["1.png", "folder"]),
     "beside them, in one": (["s/1.png", "s/cat/1.png", "s/dog/1.png"], ["s/1.png", "cat/1.png"]),
@@ -172,6 +174,19 @@ def test_names_with_backslashes_are_folders(tmp_path):
     """As some programs of Windows write them."""
     source = zipped(tmp_path / "set", named("s\\cat\\1.png", "s\\dog\\1.png"))
     assert dpmcl.Stream.from_images(source).classes == ("cat", "dog")
+
+
+def test_names_of_a_zip_that_does_not_say_that_they_are_utf_8(tmp_path):
+    source = zipped(tmp_path / "set", named("caf\u00e9/1.png", "\u00fcber/1.png"))
+    content = source.read_bytes()
+    for mark, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # the flag in both headers
+        pieces = content.split(mark)
+        cleared = [p[: at - 4] + b"\0\0" + p[at - 2 :] for p in pieces[1:]]
+        content = mark.join([pieces[0], *cleared])
+    source.write_bytes(content)
+    with zipfile.ZipFile(source) as archive:
+        assert archive.namelist()[0] == "caf\u251c\u2310/1.png"  # as CP437
+    assert dpmcl.Stream.from_images(source).classes == ("caf\u00e9", "\u00fcber")
 
 
 def test_links_to_files_are_followed(tmp_path):

@@ -75,22 +75,23 @@ def class_folders(entries: Sequence[Entry], source: str, levels: int, innermost:
             f"There must be images in {source}, and there are none ({', '.join(KINDS)}"
             f"{'; it has ' + shown if shown else ''}); correct the path, or convert them."
         )
+    some = "folder" if levels == 1 else f"{levels} folders"
     for image in images:
         if len(image.folders) < levels:
             raise DataError(
-                f"Every image must be in {'a folder' if levels == 1 else f'{levels} folders'} that "
-                f"give the class its name; {image.where} is not. Move it, or remove it."
+                f"Every image must be in the {some} that its class is named by, and {image.where} "
+                "is not; move it, or remove it."
             )
     if innermost:
         names = {image.path: "/".join(image.folders[-levels:]) for image in images}
-        return Classes(names, _notes(entries, f"the last {levels} folders"))
+        return Classes(names, _notes(entries, f"the last {some} above each file"))
     top = _shared(images, others, levels)
     folders = {image.path: image.folders[len(top) :][:levels] for image in images}
     _check_full(others, set(folders.values()), top, levels)
     _check_classes(images, set(folders.values()), top, levels)
     below = f"'{'/'.join(top)}'" if top else "the source"
-    how = f"the first {'folder' if levels == 1 else f'{levels} folders'} below {below}"
-    return Classes({path: "/".join(parts) for path, parts in folders.items()}, _notes(entries, how))
+    notes = _notes(entries, f"the first {some} below {below}")
+    return Classes({path: "/".join(parts) for path, parts in folders.items()}, notes)
 
 
 def _shared(images: Sequence[Entry], others: Sequence[Entry], levels: int) -> Folders:
@@ -120,8 +121,10 @@ def _check_classes(
             f"{deeper[0].where} is. Move it into one of those, or remove it."
         )
     first = {folders[0] for folders in classes}
-    parts = sorted(name for name in first if set(re.findall("[a-z]+", name.lower())[:1]) & _PARTS)
-    if len(parts) > 1 and 2 * len(parts) >= len(first) and (levels == 1 or deeper):
+    words = {name: _PARTS.intersection(re.findall("[a-z]+", name.lower())) for name in first}
+    parts = sorted(name for name in first if words[name])
+    several = len(set().union(*words.values())) > 1  # not "test cat" and "test dog"
+    if several and 2 * len(parts) >= len(first) and (levels == 1 or deeper):
         raise DataError(
             f"The folders {_listed(parts)} look like the parts of a data set and not like its "
             "classes. Every seed splits the rows anew, so give one of them as the path, or put the "

@@ -228,9 +228,20 @@ def _of_zip(source: Path) -> Iterator[_File]:
     with zipfile.ZipFile(source) as archive:
         for info in sorted(archive.infolist(), key=lambda info: info.filename):
             link = stat.S_ISLNK(info.external_attr >> 16)
-            path = _label(info.filename, source, plain=not link)
-            where = f"{info.filename!r} in {source}"
+            name = _zip_name(info)
+            path = _label(name, source, plain=not link)
+            where = f"{name!r} in {source}"
             yield _File(path, where, info.is_dir(), info.file_size, partial(archive.read, info))
+
+
+def _zip_name(info: zipfile.ZipInfo) -> str:
+    """The name of a member; many programs write UTF-8 and do not say so, as they should."""
+    if info.flag_bits & 0x800:
+        return info.filename
+    try:
+        return info.filename.encode("cp437").decode("utf-8")
+    except UnicodeError:
+        return info.filename
 
 
 def _of_tar(source: Path) -> Iterator[_File]:
