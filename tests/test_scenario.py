@@ -57,8 +57,8 @@ def test_one_class_a_task_in_alphabetical_order_by_default():
 def test_the_line_says_which_order_it_is(classes, order):
     """A set that orders its own classes keeps that order, and it is not called alphabetical."""
     data = replace(labelled([0, 1, 2]), classes=classes)
-    for settings in (ScenarioSettings(), ScenarioSettings(order="alphabetical")):
-        found = plan(data, settings)
+    for chosen in (ScenarioSettings(), ScenarioSettings(order="alphabetical")):
+        found = plan(data, chosen)
         assert found.names == classes
         assert found.scenario == f"class-incremental, 1 class a task, order {order}"
     by_task = replace(labelled([0, 1, 2], [0, 1, 2]), tasks=classes)
