@@ -285,3 +285,17 @@ def test_lists_of_images_are_refused():
     for options in ({}, {"x": "image"}):
         with pytest.raises(DataError, match="image"):
             dpmcl.Stream.from_dataset(dataset, **options)
+
+
+def test_an_error_of_a_users_dataset_is_told_without_an_address():
+    class Broken(torch.utils.data.Dataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, i):
+            return Image.open(io.BytesIO(b"no image")), i
+
+    with pytest.raises(DataError, match="tem 0 of") as caught:
+        dpmcl.Stream.from_dataset(Broken())
+    assert "cannot identify" in str(caught.value)
+    assert "0x" not in str(caught.value)

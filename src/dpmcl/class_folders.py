@@ -87,7 +87,7 @@ def class_folders(entries: Sequence[Entry], source: str, levels: int, innermost:
         return Classes(names, _notes(entries, f"the last {some} above each file"))
     top = _shared(images, others, levels)
     folders = {image.path: image.folders[len(top) :][:levels] for image in images}
-    _check_full(others, set(folders.values()), top, levels)
+    _check_full(others, set(folders.values()), top, levels, source)
     _check_classes(images, set(folders.values()), top, levels)
     below = f"'{'/'.join(top)}'" if top else "the source"
     notes = _notes(entries, f"the first {some} below {below}")
@@ -142,7 +142,9 @@ def _undecoded(name: str) -> bool:
     return any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
-def _check_full(others: Sequence[Entry], classes: set[Folders], top: Folders, levels: int) -> None:
+def _check_full(
+    others: Sequence[Entry], classes: set[Folders], top: Folders, levels: int, source: str
+) -> None:
     """Refuse a folder in the place of a class that has no image. Raises DataError."""
     known = {folders[:n] for folders in classes for n in range(levels + 1)}
     empty = {e.folders[len(top) :][:levels] for e in others} - known
@@ -152,10 +154,9 @@ def _check_full(others: Sequence[Entry], classes: set[Folders], top: Folders, le
     inside = [e for e in others if e.folders[len(top) :][: len(folder)] == folder]
     more = f", nor have {len(empty) - 1} other folders" if len(empty) > 1 else ""
     raise DataError(
-        f"Every class folder needs images, and '{'/'.join((*top, *folder))}' has none "
-        f"({_suffixes(inside) or 'it is empty'}){more}. Images are files named "
-        f"{', '.join('.' + kind for kind in KINDS)}: convert or rename its files, or move the "
-        "folder elsewhere."
+        f"Every class folder needs images ({', '.join(KINDS)}), and '{'/'.join((*top, *folder))}' "
+        f"in {source} has none ({_suffixes(inside) or 'it is empty'}){more}; convert its files, or "
+        "move the folder elsewhere."
     )
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, Subset
 
 from dpmcl.arrays import empty_pool, fill, pool_type
-from dpmcl.exceptions import DataError
+from dpmcl.exceptions import DataError, reason
 from dpmcl.labelled import Labelled, from_arrays
 from dpmcl.model import Kind
 from dpmcl.pil_images import open_image, plain
@@ -543,5 +543,5 @@ def _start(text: str) -> str:
 
 def reason_of(error: BaseException) -> str:
     """The type and the first words of another library's error, in one line."""
-    text = " ".join(str(error).split())[:200].rstrip(".")
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    name, text = type(error).__name__, reason(error)
+    return name if text == name else f"{name}: {text}"

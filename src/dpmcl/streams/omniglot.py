@@ -76,8 +76,8 @@ def _official(root: Path, download: bool) -> Path:
             files(root, background=True, download=True)
     if not check_integrity(path, md5):
         raise DataError(
-            f"{path} must be the published file (MD5 {md5}), and is not; remove it and fetch it "
-            "again, or name it with stream.images to use it as it is."
+            f"{path} must be the published file (MD5 {md5}), and is not; name it with "
+            "stream.images to use it as it is, or replace it."
         )
     return path
 

@@ -151,7 +151,6 @@ def _decode(name: str, parts: Sequence[Any], decoding: Decoding, path: Path) -> 
                 where = f"{name}'s image {item} (part {number})"
                 with readable(where):
                     image, target = part[item]
-                    image.load()
                 if target is not None:
                     spool.add(pixels(image, where, decoding), where)
                     targets.append((number, int(target)))
