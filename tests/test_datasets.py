@@ -106,7 +106,7 @@ def test_inputs(inputs, kept, values):
 
 @pytest.mark.parametrize(
     ("mode", "channels"),
-    [("RGB", 3), ("L", 1), ("1", 1), ("P", 3), ("RGBA", 3), ("LA", 3), ("CMYK", 3)],
+    [("RGB", 3), ("L", 1), ("1", 1), ("P", 3), ("RGBA", 3), ("LA", 1), ("CMYK", 3)],
 )
 def test_pictures(mode, channels):
     image = picture(mode)
@@ -230,7 +230,7 @@ class Lengthless(Dataset):
             [([0.5], 1), ([0.5, 1], 2), ([1], 2)],
             ["one shape", "item 0", "(1,)", "item 1 (2,)", "resize"],
         ),
-        ([(picture(), 1), (picture("L"), 2)], ["(3, 4, 5)", "item 1 (1, 4, 5)"]),
+        ([(picture(), 1), (picture("RGB", (4, 4)), 2)], ["(3, 4, 5)", "item 1 (3, 4, 4)"]),
         ([(np.zeros(2, np.uint8), 1), (np.zeros(2), 2)], ["one type", "uint8", "item 1 float64"]),
         ([(np.zeros(2, "f4"), 1), (np.zeros(2), 2)], ["float32", "item 1 float64"]),
         ([(np.zeros(2, bool), 1), (np.zeros(2, np.uint8), 2)], ["bool", "item 1 uint8"]),
@@ -506,16 +506,20 @@ def test_images_that_cannot_be_used(tmp_path):
         ({"bytes": None, "path": str(tmp_path / "none.png")}, "no file here"),
         (None, "no image"),
     ]:
-        refused(with_images([good, bad, good]), "Row 1 of column 'image'", part)
+        refused(with_images([good, bad, good]), "ow 1 of column 'image'", part)
     drawing = tmp_path / "drawing.eps"
     picture().save(drawing)
     eps = {"bytes": drawing.read_bytes(), "path": None}
-    refused(with_images([good, eps, good]), "Row 1", "cannot identify")
+    refused(with_images([good, eps, good]), "row 1", "cannot identify")
     picture("L").save(tmp_path / "grey.png")
     grey = {"bytes": None, "path": str(tmp_path / "grey.png")}
-    refused(with_images([good, good, grey]), "(3, 4, 5)", "row 2 (1, 4, 5)", "mode='RGB'")
-    mixed = with_images([good, good, grey]).cast_column("image", datasets.Image(mode="RGB"))
-    assert read_dataset(mixed).x.shape == (3, 3, 4, 5)
+    for order in ([good, good, grey], [grey, good, grey]):
+        mixed = with_images(order)
+        in_colour = read_dataset(mixed.cast_column("image", datasets.Image(mode="RGB")))
+        assert in_colour.x.shape == (3, 3, 4, 5)
+        assert torch.equal(read_dataset(mixed).x, in_colour.x)
+        items = [(row["image"], row["label"]) for row in mixed]
+        assert torch.equal(read_dataset(items).x, in_colour.x)
 
 
 # ---- the stream of a saved folder ----------------------------------------------------------------

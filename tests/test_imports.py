@@ -36,7 +36,7 @@ FLOORS = [
     ["stream"],
     ["scenario", "datasets"],
     ["view", "images", "tables", "arrays"],
-    ["image_cache"],
+    ["image_cache", "pil_images", "class_folders"],
     ["labelled"],
     ["labels", "model", "memory", "optim"],
     [

@@ -99,7 +99,7 @@ def test_mnist_refuses_a_file_that_was_damaged(data, tmp_path):
     [
         (b"no archive at all", "cannot be unpacked"),
         (gzip.compress(bytes(1000), mtime=0)[:-9], "cannot be unpacked"),
-        (gzip.compress(b"something else", mtime=0), "must hold the published file"),
+        (gzip.compress(b"something else", mtime=0), "must hold MNIST's published file"),
     ],
 )
 def test_mnist_refuses_files_that_are_not_the_published_ones(tmp_path, content, reason):

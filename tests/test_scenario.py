@@ -44,6 +44,29 @@ def test_one_class_a_task_in_alphabetical_order_by_default():
     assert found.view is found.within is None
 
 
+@pytest.mark.parametrize(
+    ("classes", "order"),
+    [
+        (("ant", "bee", "cow"), "alphabetical"),
+        (("T-shirt/top", "Trouser", "Pullover"), "of the data set"),
+        (("3", "2", "10"), "of the data set"),
+        (("-2", "9", "10"), "by number"),
+        (("a/y", "a b/x", "b"), "alphabetical"),  # folder by folder
+    ],
+)
+def test_the_line_says_which_order_it_is(classes, order):
+    """A set that orders its own classes keeps that order, and it is not called alphabetical."""
+    data = replace(labelled([0, 1, 2]), classes=classes)
+    for chosen in (ScenarioSettings(), ScenarioSettings(order="alphabetical")):
+        found = plan(data, chosen)
+        assert found.names == classes
+        assert found.scenario == f"class-incremental, 1 class a task, order {order}"
+    by_task = replace(labelled([0, 1, 2], [0, 1, 2]), tasks=classes)
+    assert plan(by_task, ScenarioSettings()).scenario == (
+        f"given, the data's own tasks, order {order}"
+    )
+
+
 def test_numbers_come_by_value():
     assert made([10, 9, 100, 9]).names == ("9", "10", "100")
 

@@ -2,7 +2,9 @@
 
 import bz2
 import gzip
+import hashlib
 import io
+import lzma
 import pickle
 import struct
 import sys
@@ -16,7 +18,7 @@ import torch
 from PIL import Image
 
 import dpmcl
-from dpmcl import plugins
+from dpmcl import idx_files, plugins
 from dpmcl.exceptions import DataError, SpecError
 from dpmcl.labelled import Labelled
 from dpmcl.streams import torchvision as generic
@@ -90,7 +92,7 @@ class IdxFiles:
         self.monkeypatch = monkeypatch
 
     def write(self, packed: bool, change=lambda name, content: content) -> None:
-        listed = []
+        listed, content_sums = [], {}
         for which, images, labels in zip(("train", "t10k"), self.images, self.labels, strict=True):
             for what, array in (("images-idx3", images), ("labels-idx1", labels)):
                 name = f"{which}-{what}-ubyte"
@@ -98,7 +100,10 @@ class IdxFiles:
                 path = self.raw / (f"{name}.gz" if packed else name)
                 path.write_bytes(gzip.compress(content) if packed else content)
                 listed.append((f"{name}.gz", md5(path)))
+                content_sums[name] = hashlib.md5(content).hexdigest()
         self.monkeypatch.setattr(self.torch, "resources", listed)
+        if self.torch is sets.FashionMNIST:
+            self.monkeypatch.setitem(idx_files.SUMS, "FashionMNIST", content_sums)
 
 
 @pytest.fixture(params=IDX, ids=lambda cls: cls.__name__)
@@ -131,16 +136,67 @@ def test_idx_files_are_found_in_the_usual_place(nowhere, monkeypatch):
     assert len(KMNIST(download=True).read().x) == 8
 
 
+PLACES = ("", "raw", "FashionMNIST/raw")
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("form", ["gzip", "xz", "bz2", "plain", "mixed", "Kaggle's names"])
+def test_a_sets_own_files_are_known_by_their_content(form, place, nowhere, monkeypatch):
+    """Packed anew, as by Debian, whose files are in /usr/share/datasets/fashion-mnist itself."""
+    files = IdxFiles(nowhere / "root", sets.FashionMNIST, monkeypatch)
+    files.write(packed=False)
+    raw, folder = files.raw, nowhere / "own" / place
+    folder.mkdir(parents=True)
+    packers = {"gzip": (gzip.compress, ".gz"), "xz": (lzma.compress, ".xz")}
+    packers |= {"bz2": (bz2.compress, ".bz2")}
+    for path in sorted(raw.iterdir()):
+        packed = form in packers or (form == "mixed" and "labels" in path.name)
+        pack, end = packers[form if form in packers else "gzip"] if packed else (bytes, "")
+        name = path.name.replace("-idx", ".idx") if form == "Kaggle's names" else path.name
+        (folder / f"{name}{end}").write_bytes(pack(path.read_bytes()))
+    before = contents(nowhere / "own")
+    data = FashionMNIST(root=str(nowhere / "own"), download=False).read()
+    assert np.array_equal(data.x.numpy(), np.concatenate(files.images)[:, None])
+    assert contents(nowhere / "own") == before
+
+
 @pytest.mark.parametrize("number", range(4))
-def test_a_packed_file_that_is_not_the_published_one_is_named(number, idx):
-    settings, files = idx
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_file_of_another_content_is_named(number, packed, nowhere, monkeypatch):
+    files = IdxFiles(nowhere / "root", sets.FashionMNIST, monkeypatch)
+    files.write(packed)
+    name, published = list(idx_files.SUMS["FashionMNIST"].items())[number]
+    path = files.raw / (f"{name}.gz" if packed else name)
+    content = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
+    changed = content[:-1] + bytes([content[-1] ^ 1])
+    path.write_bytes(gzip.compress(changed) if packed else changed)
+    error = line(FashionMNIST(root=str(files.root), download=False))
+    assert str(path) in error
+    assert f"MD5 {published}, unpacked" in error
+
+
+def test_where_only_sums_of_packed_files_are_known_the_way_out_is_to_unpack(nowhere, monkeypatch):
+    files = IdxFiles(nowhere / "root", sets.KMNIST, monkeypatch)
     files.write(packed=True)
-    name, published = files.torch.resources[number]
+    settings = KMNIST(root=str(files.root), download=False)
+    expected = settings.read()
+    name, published = files.torch.resources[2]
     path = files.raw / name
     path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()), mtime=1))
     error = line(settings)
     assert str(path) in error
     assert f"MD5 {published}" in error
+    assert "unpack it" in error
+    path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
+    path.unlink()
+    assert torch.equal(settings.read().x, expected.x)
+
+
+def test_a_set_is_not_read_for_another_whose_files_have_the_same_names(nowhere, monkeypatch):
+    files = IdxFiles(nowhere / "root", sets.FashionMNIST, monkeypatch)
+    files.write(packed=False)
+    assert "is FashionMNIST's" in line(KMNIST(root=str(files.raw), download=False))
+    assert "MNIST's published file" in line(MNIST(root=str(files.raw), download=False))
 
 
 def test_a_packed_file_that_is_cut_is_named(idx):
@@ -317,6 +373,43 @@ def test_cifar100_from_its_files_or_their_archive(packed, cifar):
     assert contents(cifar.root) == before
 
 
+@pytest.mark.parametrize("form", ["gz", "xz", "", "without a folder", "files in root"])
+def test_cifar100_is_known_by_its_content(form, cifar):
+    """Its archive packed anew, or its files without their folder."""
+    expected = CIFAR100(root=str(cifar.root), download=False).read()
+    cifar.archive.unlink()
+    inside = "" if form == "without a folder" else "cifar-100-python/"
+    end = f".{form}" if form in ("gz", "xz") else ""
+    for path in sorted(cifar.folder.iterdir()):
+        if form == "files in root":
+            path.rename(cifar.root / path.name)
+    if form != "files in root":
+        with tarfile.open(cifar.root / f"cifar-100-python.tar{end}", f"w:{end[1:]}") as tar:
+            for path in sorted(cifar.folder.iterdir()):
+                tar.add(path, f"{inside}{path.name}")
+                path.unlink()
+    before = contents(cifar.root)
+    found = CIFAR100(root=str(cifar.root), download=False).read()
+    assert torch.equal(found.x, expected.x)
+    assert torch.equal(found.y, expected.y)
+    assert contents(cifar.root) == before
+
+
+@pytest.mark.parametrize("name", ["../../it ran", "/tmp/it ran", "link"])
+def test_an_archive_of_cifar100_writes_nothing_outside(name, cifar, nowhere):
+    for path in list(cifar.folder.iterdir()):
+        path.unlink()
+    with tarfile.open(cifar.archive, "w:gz") as tar:
+        info = tarfile.TarInfo("cifar-100-python/train" if name == "link" else f"{name}/train")
+        if name == "link":
+            info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(info)
+    before = contents(nowhere)
+    error = line(CIFAR100(root=str(cifar.root), download=False))
+    assert f"{cifar.archive} must hold the published file train" in error
+    assert contents(nowhere) == before
+
+
 @pytest.mark.parametrize("name", ["train", "test", "meta"])
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("download", [True, False])
@@ -473,7 +566,7 @@ def test_a_damaged_image_is_named_by_its_number(eurosat, nowhere):
     path = nowhere / "data" / "eurosat" / "eurosat" / "2750" / "Forest" / "Forest_3.png"
     path.write_bytes(path.read_bytes()[:100])
     error = line(Torchvision(dataset="EuroSAT"))
-    assert "EuroSAT's image 9 (part 0) must be a whole image" in error
+    assert "EuroSAT's image 9 (part 0) cannot be decoded" in error
 
 
 def test_a_link_to_nothing_is_named(eurosat, nowhere):

@@ -1,10 +1,10 @@
 """Data sets of PyTorch and of Hugging Face as labelled data: all items read once, into one pool."""
 
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -14,13 +14,11 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, Subset
 
 from dpmcl.arrays import empty_pool, fill, pool_type
-from dpmcl.exceptions import DataError
+from dpmcl.exceptions import DataError, reason
 from dpmcl.labelled import Labelled, from_arrays
 from dpmcl.model import Kind
+from dpmcl.pil_images import open_image, plain
 from dpmcl.tables import read_table
-
-FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
-"""Of images in a Hugging Face data set; Pillow has others that start programs."""
 
 _ROWS_AT_ONCE = 64
 _SHOWN = 30  # names that an error lists
@@ -38,11 +36,11 @@ def read_dataset(
     """A map-style data set of PyTorch, a list of items, or a Hugging Face `Dataset`.
 
     Items are (x, y) or (x, y, task), or dicts, whose keys x, y and task name. Inputs are tensors,
-    arrays, numbers, lists of numbers, or PIL images, which become uint8 (channels, height, width):
-    one channel for the modes "L" and "1", RGB for others. All must have one shape. They keep their
-    type as in `from_arrays`; Python's whole numbers count as floats. Labels are as for
-    `from_arrays`; where the data set has `classes` (strings, as torchvision's) and labels are their
-    numbers, those are the names, in that order, without those that no item has.
+    arrays, numbers, lists of numbers, or PIL images, which become uint8 (channels, height, width)
+    as image files do: upright, grey where all are, else RGB (`pil_images.plain`). All must have one
+    shape. They keep their type as in `from_arrays`; Python's whole numbers count as floats. Labels
+    are as for `from_arrays`; where the data set has `classes` (strings, as torchvision's) and
+    labels are their numbers, those are the names, in that order, without those that no item has.
 
     Of a Hugging Face `Dataset`, x, y and task name columns: y is "label" if None; x an image, a
     number or a list of numbers, always of one length; None for the only image column or, where
@@ -113,6 +111,18 @@ class _Pool:
         into = self.array[at : at + len(values)]
         fill(into, values.reshape(into.shape))
 
+    def put_picture(self, at: int, pixels: NDArray[np.uint8]) -> None:
+        """A picture (channels, height, width). Grey ones become RGB where others are."""
+        if self.array is not None and {self.shape[0], len(pixels)} == {1, 3}:
+            if len(pixels) == 1:
+                pixels = np.repeat(pixels, 3, 0)
+            elif self.shape[1:] == pixels.shape[1:]:
+                grey = self.array
+                self.shape = pixels.shape
+                self.array = empty_pool((self.rows, *self.shape), grey.dtype)
+                self.array[:at] = grey[:at]
+        self.put(at, pixels[None])
+
     def _odd(self, at: int, what: str, first: Any, here: Any) -> DataError:
         return DataError(
             f"Inputs must all have one {what}; {self.item} 0 of '{self.title}' has {first} and "
@@ -144,7 +154,10 @@ def _of_items(
                 f"{_start(what)} cannot be read ({reason_of(error)}); correct or drop it."
             ) from None
         inputs, label, own = _fields(item, what, x, y, task)
-        pool.put(i, _values(inputs, what)[None])
+        if _is_picture(inputs):
+            pool.put_picture(i, _pixels(inputs, what))
+        else:
+            pool.put(i, _values(inputs, what)[None])
         labels.append(_label(label, what, "label"))
         if own is not None or task is not None or tasks:
             tasks.append(_label(own, what, "task"))
@@ -158,8 +171,10 @@ def _of_items(
     numbers = all(type(label) is int for label in labels)
     if data.kind == "regression" or not numbers or names is None:
         return data
-    inside = min(labels) >= 0 and max(labels) < len(names)
-    return replace(data, classes=_named(data.classes, names)) if inside else data
+    if min(labels) < 0 or max(labels) >= len(names):
+        return data
+    note = f"class names: those of the {type(dataset).__name__}, in its order"
+    return replace(data, classes=_named(data.classes, names), notes=(*data.notes, note))
 
 
 class _Fields(NamedTuple):
@@ -194,11 +209,13 @@ def _fields(item: Any, what: str, x: str | None, y: str | None, task: str | None
     return _Fields(item[x], item[y], None if task is None else item[task])
 
 
+def _is_picture(inputs: Any) -> bool:
+    pillow = sys.modules.get("PIL.Image")
+    return pillow is not None and isinstance(inputs, pillow.Image)
+
+
 def _values(inputs: Any, what: str) -> NDArray[Any]:
     """The inputs of an item as an array of numbers."""
-    pillow = sys.modules.get("PIL.Image")
-    if pillow is not None and isinstance(inputs, pillow.Image):
-        return _pixels(inputs, what)
     try:
         array = _array(inputs)
     except Exception as error:
@@ -224,20 +241,10 @@ def _array(value: Any) -> NDArray[Any]:
     return np.asarray(value)
 
 
-def _pixels(image: Any, what: str) -> NDArray[np.uint8]:
-    """A PIL image as (channels, height, width)."""
-    if image.mode in ("I", "F") or image.mode.startswith("I;"):
-        raise DataError(
-            f"Images must have 8 bits a channel or fewer; {what} is of "
-            f"Pillow's mode '{image.mode}'; convert it."
-        )
-    try:
-        plain = np.asarray(image.convert("L" if image.mode in ("1", "L") else "RGB"))
-    except Exception as error:  # Pillow raises whatever a damaged file makes its readers stumble on
-        raise DataError(
-            f"{_start(what)} cannot be decoded ({reason_of(error)}); drop it."
-        ) from None
-    return plain[None] if plain.ndim == 2 else plain.transpose(2, 0, 1)
+def _pixels(image: Any, what: str, mode: str | None = None) -> NDArray[np.uint8]:
+    """A PIL image as (channels, height, width). mode: what it is converted to first."""
+    array = np.asarray(plain(image, what, mode=mode))
+    return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
 
 
 def _label(value: Any, what: str, role: str) -> Any:
@@ -376,7 +383,9 @@ def _of_columns(
         tasks = None if task is None else _column(columns, task)
         data = from_arrays(pool, _column(columns, y), tasks, name=title, kind=kind)
     if y in classes and data.kind == "classification":
-        data = replace(data, classes=_declared(columns, y, data.classes))
+        note = f"class names: declared by column '{y}', in its order"
+        declared = _declared(columns, y, data.classes)
+        data = replace(data, classes=declared, notes=(*data.notes, note))
     if task in classes:
         data = replace(data, tasks=_declared(columns, task, data.tasks))
     return data
@@ -495,39 +504,36 @@ def _check_present(array: Any, start: int, shape: list[int], what: str) -> None:
 def _images(columns: _Columns, column: str) -> NDArray[Any]:
     if importlib.util.find_spec("PIL") is None:
         raise DataError("Reading images needs Pillow: pip install 'dpmcl[vision]'.")
-    way = "resize them with map(), or convert them with cast_column and Image(mode='RGB')"
+    way = "resize them with map()"
     pool = _Pool(columns.rows, columns.title, "row", way)
     for start, chunk in columns.pieces(column, _ROWS_AT_ONCE):
         for i, image in enumerate(chunk.to_pylist(), start):
             what = f"row {i} of {columns.what(column)}"
-            try:
-                decoded = _decoded(image, columns.feature(column).mode)
-            except Exception as error:  # as in _pixels
-                raise DataError(
-                    f"{_start(what)} cannot be decoded ({reason_of(error)}); correct or drop it."
-                ) from None
-            pool.put(i, _pixels(decoded, what)[None])
+            decoded = open_image(_content(image, what), what)
+            # Turned upright before it is converted, as `datasets` itself does.
+            pool.put_picture(i, _pixels(decoded, what, columns.feature(column).mode))
     assert pool.array is not None
     return pool.array
 
 
-def _decoded(image: Any, mode: str | None) -> Any:
-    """The PIL image of a stored one, as `datasets` itself decodes it, but never from a network."""
-    import PIL.Image
-    import PIL.ImageOps
-
-    source = image and image.get("bytes")
-    if source is None:
-        path = image and image.get("path")
-        if not path:
-            raise ValueError("there is no image")
-        if "://" in path or not Path(path).is_file():
-            raise ValueError(f"{path!r:.80} is no file here")
-    decoded = PIL.Image.open(BytesIO(source) if source is not None else path, formats=FORMATS)
-    with decoded:
-        decoded.load()
-        turned = PIL.ImageOps.exif_transpose(decoded)
-    return turned if mode is None else turned.convert(mode)
+def _content(image: Any, what: str) -> bytes:
+    """The bytes of a stored image, never from a network."""
+    content = image and image.get("bytes")
+    if content is not None:
+        return cast(bytes, content)
+    path = image and image.get("path")
+    if not path:
+        raise DataError(f"{_start(what)} has no image; drop it.")
+    if "://" in path or not os.path.isfile(path):  # noqa: PTH113 (False for impossible names)
+        raise DataError(
+            f"{_start(what)} names {path!r:.80}, which is no file here; correct or drop it."
+        )
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"{_start(what)} cannot be read ({reason_of(error)}); correct or drop it."
+        ) from None
 
 
 def _start(text: str) -> str:
@@ -537,5 +543,5 @@ def _start(text: str) -> str:
 
 def reason_of(error: BaseException) -> str:
     """The type and the first words of another library's error, in one line."""
-    text = " ".join(str(error).split())[:200].rstrip(".")
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    name, text = type(error).__name__, reason(error)
+    return name if text == name else f"{name}: {text}"

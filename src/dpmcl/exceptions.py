@@ -4,6 +4,7 @@ The command line prints the line and leaves with status 2; Python users catch `D
 """
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -52,12 +53,13 @@ class Stopped(DpmclError):
 
 
 def reason(error: BaseException, most: int = 200) -> str:
-    """Why another library failed, in one line of so many characters at most.
+    """Why another library failed, in one line of so many characters at most, without addresses.
 
     >>> reason(ValueError("no   digits in it."))
     'no digits in it'
     """
-    return " ".join(str(error).split())[:most].rstrip(".") or type(error).__name__
+    text = re.sub(r" at 0x[0-9A-Fa-f]+", "", " ".join(str(error).split()))
+    return text[:most].rstrip(".") or type(error).__name__
 
 
 def unknown(kind: str, name: str, known: Iterable[str], hint: str) -> SpecError:

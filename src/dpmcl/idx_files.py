@@ -1,5 +1,9 @@
-"""MNIST and the sets in its format: four IDX files, gzipped or not, in a folder NAME/raw."""
+"""MNIST and the sets in its format: four IDX files, packed or not, known by their content."""
 
+import bz2
+import gzip
+import lzma
+import shutil
 import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -9,55 +13,79 @@ from typing import Any
 from dpmcl.exceptions import DataError
 from dpmcl.torchvision_sets import BY_TRAIN, fetching, reason, torchvision_class
 
+SUMS = {
+    "MNIST": {
+        "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+        "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+        "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+        "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+    },
+    "FashionMNIST": {
+        "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+        "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
+        "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
+        "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
+    },
+}
+"""MD5 of the unpacked files, for the sets of which they are known.
+
+torchvision publishes those of the packed files, which change whenever somebody packs them anew, as
+Debian does (its package dataset-fashion-mnist).
+"""
+
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+
 
 def read_idx(
     name: str,
     root: Path,
     download: bool,
-    plain_sums: Mapping[str, str] | None = None,
     *,
     files: Sequence[str] = (),
     parts: Sequence[Mapping[str, Any]] = BY_TRAIN,
 ) -> list[Any]:
-    """torchvision's training and test part: from files in root/NAME/raw, or fetched.
+    """torchvision's training and test part: from files in root/NAME/raw, root/raw or root itself.
 
-    Gzipped files are unpacked aside, for the folder may be read-only and is not ours to change.
-    plain_sums: MD5 of the unpacked files, checked whichever form the files have; None for the sums
-    that torchvision publishes, of the gzipped ones. files: the names of the gzipped files, where
-    torchvision does not list them. parts: arguments of torchvision's class.
-    Raises DataError for files that are missing, damaged or not the published ones.
+    They are fetched if there are none. Packed files are unpacked aside, for the folder may be
+    read-only and is not ours to change.
+    files: the names of the unpacked files, where torchvision does not list them. parts: arguments
+    of torchvision's class. Raises DataError for files that are missing, damaged or not the
+    published ones, as far as sums of them are known.
     """
     cls = torchvision_class(name)
+    packed = {} if files else {Path(file).stem: md5 for file, md5 in cls.resources}
     raw = root / name / "raw"
-    published = {} if files else dict(cls.resources)
-    packed = [raw / file for file in files or published]
-    plain = [path.with_suffix("") for path in packed]
-    if all(path.is_file() for path in plain):
-        if plain_sums is not None:
-            for path in plain:
-                _check(path, path, plain_sums[path.name], ", unpacked")
-        return _opened(cls, root, parts, raw)
-    if all(path.is_file() for path in packed):
+    folders = (raw, root / "raw", root)
+    found = {file: _find(file, folders, name) for file in files or packed}
+    in_place = all(path == raw / file for file, path in found.items())
+    if all(found.values()):
         with tempfile.TemporaryDirectory() as aside:
             inner = Path(aside) / name / "raw"
             inner.mkdir(parents=True)
-            for path in packed:
-                if plain_sums is None and path.name in published:
-                    _check(path, path, published[path.name], "")
-                _unpack(path, inner)
-                if plain_sums is not None:
-                    _check(inner / path.stem, path, plain_sums[path.stem], ", unpacked")
-            return _opened(cls, Path(aside), parts, raw)
-    names = ", ".join(path.name for path in packed)
+            for file, path in found.items():
+                assert path is not None
+                plain = path if path.suffix not in _OPENERS else _unpack(path, inner / file)
+                _check(name, file, path, plain, packed.get(file))
+                if plain == path and not in_place:
+                    shutil.copyfile(path, inner / file)
+            return _opened(cls, root if in_place else Path(aside), parts, raw)
+    names = ", ".join(f"{file}.gz" for file in found)
+    looked = f"{name} is not in {raw} (looked for {names}, packed or not, there and in {root})"
+    way_out = f"put them there, or set stream.root to the folder that holds them or {name}/raw"
     if not download:
-        raise DataError(
-            f"{name} is not in {raw} (looked for {names}, gzipped or not); set stream.root to the "
-            f"folder that holds {name}/raw, or stream.download = true."
-        )
-    way_out = f"put {names} there, or set stream.root to the folder that holds {name}/raw"
-    with fetching(f"{name} is not in {raw}", way_out):
+        raise DataError(f"{looked}; {way_out}, or stream.download = true.")
+    with fetching(looked, way_out):
         root.mkdir(parents=True, exist_ok=True)
         return [cls(root, **part, download=True) for part in parts]
+
+
+def _find(file: str, folders: Sequence[Path], name: str) -> Path | None:
+    """A file of a set, packed or not; packed first where only then its sum is known."""
+    plain, *rest = ("", *_OPENERS)
+    ends = (plain, *rest) if name in SUMS else (*rest, plain)
+    forms = (file, file.replace("-idx", ".idx"))  # the second is Kaggle's
+    paths = (folder / f"{form}{end}" for folder in folders for end in ends for form in forms)
+    return next((path for path in paths if path.is_file()), None)
 
 
 def _opened(cls: Any, root: Path, parts: Sequence[Mapping[str, Any]], told: Path) -> list[Any]:
@@ -66,25 +94,42 @@ def _opened(cls: Any, root: Path, parts: Sequence[Mapping[str, Any]], told: Path
     except Exception as error:  # a damaged file, whatever torchvision's reader makes of it
         raise DataError(
             f"{told} must hold the published files, and they cannot be read ({reason(error)}); "
-            "remove them and fetch them again."
+            "replace them by those."
         ) from None
 
 
-def _unpack(path: Path, folder: Path) -> None:
-    from torchvision.datasets.utils import extract_archive
-
+def _unpack(path: Path, target: Path) -> Path:
     try:
-        extract_archive(path, folder, remove_finished=False)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be unpacked ({reason(error)}); fetch it again.") from None
-
-
-def _check(path: Path, told: Path, md5: str, form: str) -> None:
-    """told: the file that the user has."""
-    from torchvision.datasets.utils import check_integrity
-
-    if not check_integrity(path, md5):
+        with _OPENERS[path.suffix](path, "rb") as packed, target.open("wb") as file:
+            shutil.copyfileobj(packed, file)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise DataError(
-            f"{told} must hold the published file (MD5 {md5}{form}), and does not; "
-            "remove it and fetch it again."
+            f"{path} cannot be unpacked ({reason(error)}); replace it by a whole one."
+        ) from None
+    return target
+
+
+def _check(name: str, file: str, path: Path, plain: Path, packed: str | None) -> None:
+    """Refuse a file that is not the published one, as far as that can be known.
+
+    path: the file that the user has. plain: the same, unpacked. packed: the published MD5 of the
+    packed one. Raises DataError.
+    """
+    from torchvision.datasets.utils import calculate_md5
+
+    md5 = calculate_md5(plain)
+    if name in SUMS:
+        if md5 != SUMS[name][file]:
+            raise DataError(
+                f"{path} must hold {name}'s published file (MD5 {SUMS[name][file]}, unpacked), and "
+                "does not; replace it by that, or give images of your own as stream 'images'."
+            )
+        return
+    others = [other for other, sums in SUMS.items() if md5 in sums.values()]
+    if others:
+        raise DataError(f"{path} must hold {name}'s file, and is {others[0]}'s; replace it.")
+    if path.suffix == ".gz" and packed and calculate_md5(path) != packed:
+        raise DataError(
+            f"{path} must be the published file (MD5 {packed}), and is not; replace it. If it was "
+            "only packed anew, unpack it: unpacked files are read without this check."
         )

@@ -28,19 +28,20 @@ from dpmcl.exceptions import DataError
 IN_MEMORY = 64 * 2**20
 """Bytes that a spool holds before it goes to disk."""
 
-_VERSION = 2  # raise it whenever the same files and settings give other tensors
+_VERSION = 3  # raise it whenever the same files and settings give other tensors
 _BYTES_AT_ONCE = 16 * 2**20
 
 
 class Images(NamedTuple):
     """x: uint8 (rows, channels, height, width), perhaps mapped from a file. y: int64 (rows,).
 
-    classes: the name of each class number.
+    classes: the name of each class number. notes: lines about their source (`Labelled`).
     """
 
     x: Tensor
     y: Tensor
     classes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def cache_folder() -> Path:
@@ -59,13 +60,15 @@ def load_images(path: Path) -> Images | None:
     try:
         with safe_open(path.with_suffix(".safetensors"), "pt") as file:
             about = file.metadata()
-            y, shape, classes = file.get_tensor("y"), json.loads(about["shape"]), about["classes"]
+            y, shape = file.get_tensor("y"), json.loads(about["shape"])
+            classes, notes = about["classes"], about["notes"]
         with path.with_suffix(".pixels").open("rb") as file:
             if os.fstat(file.fileno()).st_size != prod(shape):
                 return None
             x = _mapped(file, shape)
-        if len(x) == len(y) and about["sum"] == str(_sum(x, _sum_of_labels(y, shape, classes))):
-            return Images(x, y, tuple(json.loads(classes)))
+        start = _sum_of_labels(y, shape, classes + notes)
+        if len(x) == len(y) and about["sum"] == str(_sum(x, start)):
+            return Images(x, y, tuple(json.loads(classes)), tuple(json.loads(notes)))
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
         pass
     return None
@@ -121,35 +124,36 @@ class Spool:
         y: NDArray[np.int64],
         classes: Sequence[str],
         order: Sequence[int] | None = None,
+        notes: Sequence[str] = (),
     ) -> Images:
         """The images, written to the cache under a path where that is possible.
 
         y: class number of each row, after `order`. order: numbers of the images in order of row;
         None for that in which they came. Grey images become RGB where others are.
         """
-        names = json.dumps(list(classes))
+        names = {"classes": json.dumps(list(classes)), "notes": json.dumps(list(notes))}
         rows = range(len(self)) if order is None else order
         shape = [len(rows), max(self._channels), *self._size]
         labels = torch.from_numpy(y)
         pixels, about = path.with_suffix(".pixels"), path.with_suffix(".safetensors")
         try:
-            crc = _sum_of_labels(labels, shape, names)
+            crc = _sum_of_labels(labels, shape, "".join(names.values()))
             with atomic(pixels) as temporary, temporary.open("wb") as file:
                 for part in self._parts(rows, shape):
                     file.write(part.data)
                     crc = zlib.crc32(part.data, crc)
             with atomic(about) as temporary:
-                meta = {"shape": json.dumps(shape), "classes": names, "sum": str(crc)}
+                meta = {"shape": json.dumps(shape), **names, "sum": str(crc)}
                 save_file({"y": labels}, temporary, meta)
             with pixels.open("rb") as file:
-                return Images(_mapped(file, shape), labels, tuple(classes))
+                return Images(_mapped(file, shape), labels, tuple(classes), tuple(notes))
         except BaseException as error:
             with suppress(OSError):
                 pixels.unlink(missing_ok=True)
             # A folder that cannot be written, or a full disk, only costs the next run its time.
             if not isinstance(error, OSError | SafetensorError):
                 raise
-        return Images(self._kept_here(rows, shape), labels, tuple(classes))
+        return Images(self._kept_here(rows, shape), labels, tuple(classes), tuple(notes))
 
     def _kept_here(self, rows: Sequence[int], shape: list[int]) -> Tensor:
         in_order = list(rows) == list(range(len(self))) and len(set(self._channels)) == 1
@@ -217,8 +221,8 @@ def _mapped(file: IO[bytes], shape: Sequence[int]) -> Tensor:
     return torch.from_numpy(flat.reshape(tuple(shape)))
 
 
-def _sum_of_labels(y: Tensor, shape: Sequence[int], classes: str) -> int:
-    return zlib.crc32(y.numpy().data, zlib.crc32(f"{list(shape)}{classes}".encode()))
+def _sum_of_labels(y: Tensor, shape: Sequence[int], names: str) -> int:
+    return zlib.crc32(y.numpy().data, zlib.crc32(f"{list(shape)}{names}".encode()))
 
 
 def _sum(x: Tensor, start: int) -> int:

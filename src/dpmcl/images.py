@@ -7,36 +7,31 @@ import lzma
 import os
 import stat
 import tarfile
-import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpmcl.class_folders import Classes, Entry, class_folders
 from dpmcl.exceptions import DataError, DpmclError, SpecError
 from dpmcl.image_cache import Images, Spool, cache_folder, cache_key, load_images
 from dpmcl.labelled import Labelled
+from dpmcl.pil_images import open_image, plain
 from dpmcl.sources import at_home
 
 if TYPE_CHECKING:
     from PIL import Image
 
-KINDS = ("bmp", "gif", "jpeg", "jpg", "pgm", "png", "ppm", "tif", "tiff", "webp")
-"""Suffixes of image files."""
 LARGEST = 64 * 2**20
 """Bytes that one image file may have."""
 
-_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
-_GREY = ("1", "L", "LA")
-_MODES = (*_GREY, "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _BROKEN = (
     OSError,
@@ -55,11 +50,12 @@ class Decoding:
     """How files become tensors.
 
     size: (height, width); None where all images have one size, which they keep. channels: 1 grey,
-    3 RGB, None for 3 unless all images are grey; transparency is ignored.
+    3 RGB, None for 3 unless all images are grey.
     crop: cut the centre out at its own scale; otherwise the image is resized with Pillow's BILINEAR
     filter, which averages over the whole source area when it shrinks. invert: 255 - value.
-    levels: how many folders above the file make the class name: 1 for "cat", 2 for
-    "Latin/character03". first_classes: how many classes to keep, in order of name; None for all.
+    levels: how many folders make the class name: 1 for "cat", 2 for "Latin/character03".
+    innermost: they are the last above the file, and not the first below the source.
+    first_classes: how many classes to keep, in order of name; None for all.
 
     Raises SpecError for values that cannot be.
     """
@@ -69,6 +65,7 @@ class Decoding:
     crop: bool = False
     invert: bool = False
     levels: int = 1
+    innermost: bool = False
     first_classes: int | None = None
 
     def __post_init__(self) -> None:
@@ -102,9 +99,11 @@ def read_images(source: Path, decoding: Decoding, cache: Path | None = None) -> 
     """The images of a folder, a zip or a tar (any compression), in order of path.
 
     Classes are in alphabetical order. Files that are not images by their suffix, hidden files and
-    __MACOSX are passed over.
-    cache: folder of decoded images, None for `cache_folder()`. A file there counts as long as the
-    archive (its path, size and time), or the folder's files (theirs), and `decoding` stay the same.
+    __MACOSX are passed over; the notes say so. See `class_folders` for the names of classes, and
+    `pil_images.plain` for the pixels.
+    cache: folder of decoded images, None for `cache_folder()`. A file there counts as long as
+    `decoding` and the archive (its path, size and time), or the folder's images (theirs), stay the
+    same.
     Raises DataError for a source that is missing, damaged, unsafe or without images, and for images
     that cannot be decoded or are of several sizes where none is given.
     """
@@ -126,7 +125,8 @@ def labelled_images(path: Path, decoding: Decoding, name: str | None = None) -> 
     name: for titles; None for the folder's or the archive's. Raises DataError as `read_images`.
     """
     images = read_images(path, decoding)
-    return Labelled(name or _title(path), "classification", images.x, images.y, images.classes)
+    title = name or _title(path)
+    return Labelled(title, "classification", images.x, images.y, images.classes, notes=images.notes)
 
 
 def _title(path: Path) -> str:
@@ -137,22 +137,12 @@ def _title(path: Path) -> str:
 # ---- what is in a source -------------------------------------------------------------------------
 
 
-class _File(NamedTuple):
-    """An image file. path: inside the source. where: for errors. read: its bytes, if called now."""
+@dataclass(frozen=True)
+class _File(Entry):
+    """A file or folder. size: in bytes. read: the bytes of a file, if called now."""
 
-    path: PurePosixPath
-    where: str
     size: int
     read: Callable[[], bytes]
-
-    def class_name(self, levels: int) -> str:
-        folders = self.path.parts[:-1][-levels:]
-        if len(folders) < levels:
-            raise DataError(
-                f"Every image must be in {'a folder' if levels == 1 else f'{levels} folders'} that "
-                f"give the class its name; {self.where} is not. Move it, or remove it."
-            )
-        return "/".join(folders)
 
     def content(self) -> bytes:
         if self.size > LARGEST:
@@ -173,26 +163,23 @@ def _whole(where: str) -> Iterator[None]:
         raise
     except _BROKEN as error:
         reason = str(error) or type(error).__name__
-        raise DataError(f"{where} cannot be read ({reason}); fetch or pack it again.") from None
+        raise DataError(
+            f"{where} cannot be read ({reason}); replace it, or pack it again."
+        ) from None
 
 
 def _files(source: Path) -> Iterator[_File]:
-    """The image files, in any order. Those of a tar must be read before the next is asked for."""
+    """All files and folders, in any order. Those of a tar must be read before the next comes."""
     if source.is_dir():
-        every = _of_folder(source)
-    elif _is_tar(source):  # first: a tar that ends with a zip looks like a zip as well
-        every = _of_tar(source)
-    elif zipfile.is_zipfile(source):
-        every = _of_zip(source)
-    else:
-        raise DataError(
-            f"Images must be in a folder, a zip or a tar, and {source} is none, or is damaged; "
-            "fetch it again, or correct the path."
-        )
-    for file in every:
-        hidden = any(part.startswith(".") or part == "__MACOSX" for part in file.path.parts)
-        if not hidden and file.path.suffix.lower()[1:] in KINDS:
-            yield file
+        return _of_folder(source)
+    if _is_tar(source):  # first: a tar that ends with a zip looks like a zip as well
+        return _of_tar(source)
+    if zipfile.is_zipfile(source):
+        return _of_zip(source)
+    raise DataError(
+        f"Images must be in a folder, a zip or a tar, and {source} is none, or is damaged; "
+        "correct the path, or pack it again."
+    )
 
 
 def _is_tar(source: Path) -> bool:
@@ -228,22 +215,33 @@ def _of_folder(source: Path) -> Iterator[_File]:
                     f"Links to folders are not followed, and {Path(folder, name)} is one; put the "
                     "folder itself there."
                 )
-        for name in names:
+        for name in (*inner, *names):
             path = Path(folder, name)
-            if path.exists() and not path.is_file():
+            if path.exists() and not (path.is_file() or path.is_dir()):
                 raise DataError(f"Images must be files, and {path} is none; remove it.")
             inside = PurePosixPath(path.relative_to(source).as_posix())
-            yield _File(inside, str(path), path.stat().st_size, path.read_bytes)
+            size = path.stat().st_size
+            yield _File(inside, str(path), path.is_dir(), size, path.read_bytes)
 
 
 def _of_zip(source: Path) -> Iterator[_File]:
     with zipfile.ZipFile(source) as archive:
         for info in sorted(archive.infolist(), key=lambda info: info.filename):
             link = stat.S_ISLNK(info.external_attr >> 16)
-            path = _label(info.filename, source, plain=not link)
-            if not info.is_dir():
-                where = f"{info.filename!r} in {source}"
-                yield _File(path, where, info.file_size, partial(archive.read, info))
+            name = _zip_name(info)
+            path = _label(name, source, plain=not link)
+            where = f"{name!r} in {source}"
+            yield _File(path, where, info.is_dir(), info.file_size, partial(archive.read, info))
+
+
+def _zip_name(info: zipfile.ZipInfo) -> str:
+    """The name of a member; many programs write UTF-8 and do not say so, as they should."""
+    if info.flag_bits & 0x800:
+        return info.filename
+    try:
+        return info.filename.encode("cp437").decode("utf-8")
+    except UnicodeError:
+        return info.filename
 
 
 def _of_tar(source: Path) -> Iterator[_File]:
@@ -251,9 +249,8 @@ def _of_tar(source: Path) -> Iterator[_File]:
     with tarfile.open(source, "r:*") as archive:
         for info in _members(archive):
             path = _label(info.name, source, plain=info.isfile() or info.isdir())
-            if info.isfile():
-                where = f"{info.name!r} in {source}"
-                yield _File(path, where, info.size, partial(_member, archive, info))
+            where = f"{info.name!r} in {source}"
+            yield _File(path, where, info.isdir(), info.size, partial(_member, archive, info))
         assert archive.fileobj is not None
         archive.fileobj.seek(archive.offset)
         if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
@@ -267,14 +264,17 @@ def _member(archive: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
 
 
 def _label(name: str, source: Path, plain: bool) -> PurePosixPath:
-    """A member's name as a path, if it is one of a plain file or folder inside the archive."""
+    """A member's name as a path, if it is one of a plain file or folder inside the archive.
+
+    Some programs of Windows part folders by "\\".
+    """
     parts = name.replace("\\", "/").split("/")
     if not plain or parts[0] == "" or parts[0].endswith(":") or ".." in parts:
         raise DataError(
             "An archive must hold plain files and folders, without links, absolute names or '..'; "
             f"{name!r} in {source} is not so. Pack it again without that."
         )
-    return PurePosixPath(name)
+    return PurePosixPath(*parts)
 
 
 def _raise(error: OSError) -> NoReturn:
@@ -286,34 +286,38 @@ def _raise(error: OSError) -> NoReturn:
 
 def _decode(source: Path, decoding: Decoding, path: Path) -> Images:
     """path: in the cache."""
-    found: dict[tuple[str, ...], tuple[str, int]] = {}  # class name, and number in the spool
+    found: dict[PurePosixPath, int] = {}  # number in the spool
     with _whole(str(source)), Spool(path.parent) as spool:
-        # Only a choice of classes needs the names first, which costs a second pass over a tar.
-        kept = None if decoding.first_classes is None else _first_classes(source, decoding)
+        # The classes come first where that costs no second pass, or only some are wanted.
+        early = decoding.first_classes is not None or source.is_dir() or not _is_tar(source)
+        classes = _classes(list(_files(source)), source, decoding) if early else None
+        files = []
         for file in _files(source):
-            name = file.class_name(decoding.levels)
-            if kept is None or name in kept:
-                found[file.path.parts] = name, len(spool)
+            files.append(file)
+            if file.is_image and (classes is None or file.path in classes.of):
+                found[file.path] = len(spool)
                 spool.add(_pixels(file, decoding), file.where)
-        if not found:
-            raise _none_in(source)
-        rows = [found[parts] for parts in sorted(found)]
-        classes = _in_order({name for name, _ in rows})
-        number = {name: i for i, name in enumerate(classes)}
-        y = np.array([number[name] for name, _ in rows], dtype=np.int64)
-        return spool.keep(path, y, classes, [row for _, row in rows])
+        classes = classes or _classes(files, source, decoding)
+        paths = sorted(found, key=lambda path: path.parts)
+        names = _in_order({classes.of[path] for path in paths})
+        number = {name: i for i, name in enumerate(names)}
+        y = np.array([number[classes.of[path]] for path in paths], dtype=np.int64)
+        return spool.keep(path, y, names, [found[path] for path in paths], classes.notes)
 
 
-def _first_classes(source: Path, decoding: Decoding) -> set[str]:
-    names = _in_order({file.class_name(decoding.levels) for file in _files(source)})
-    if not names:
-        raise _none_in(source)
-    if len(names) < (decoding.first_classes or 0):
+def _classes(files: Sequence[Entry], source: Path, decoding: Decoding) -> Classes:
+    """The classes of the images that are wanted."""
+    classes = class_folders(files, str(source), decoding.levels, decoding.innermost)
+    if decoding.first_classes is None:
+        return classes
+    names = _in_order(set(classes.of.values()))
+    if len(names) < decoding.first_classes:
         raise DataError(
             f"The first {decoding.first_classes} classes are wanted, and {source} holds "
             f"{len(names)}; ask for fewer, or use a source with more."
         )
-    return set(names[: decoding.first_classes])
+    kept = set(names[: decoding.first_classes])
+    return classes._replace(of={path: name for path, name in classes.of.items() if name in kept})
 
 
 def _in_order(names: set[str]) -> list[str]:
@@ -321,61 +325,22 @@ def _in_order(names: set[str]) -> list[str]:
     return sorted(names, key=lambda name: name.split("/"))
 
 
-def _none_in(source: Path) -> DataError:
-    return DataError(
-        f"There must be images in {source}, and there are none ({', '.join(KINDS)}); "
-        "correct the path."
-    )
-
-
 def _pixels(file: _File, decoding: Decoding) -> NDArray[np.uint8]:
     try:
-        from PIL import Image
+        import PIL  # noqa: F401
     except ImportError:
         raise DataError("Reading images needs Pillow: pip install 'dpmcl[vision]'.") from None
-    content = file.content()
-    with readable(file.where):
-        image: Image.Image = Image.open(BytesIO(content), formats=_FORMATS)
-        image.load()
-    return pixels(image, file.where, decoding)
-
-
-@contextmanager
-def readable(where: str) -> Iterator[None]:
-    """Errors of Pillow become DataErrors; so does its warning of images too large to unpack."""
-    from PIL import Image
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            yield
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
-        raise DataError(
-            f"An image must have at most {(Image.MAX_IMAGE_PIXELS or 0) / 1e6:.0f} million pixels, "
-            f"{where} has more; make it smaller, or remove it."
-        ) from None
-    except Exception as error:  # Pillow raises whatever a damaged file makes its readers stumble on
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(
-            f"{where} must be a whole image, and cannot be decoded ({reason}); fetch it again, or "
-            "remove it."
-        ) from None
+    return pixels(open_image(file.content(), file.where), file.where, decoding)
 
 
 def pixels(image: "Image.Image", where: str, decoding: Decoding) -> NDArray[np.uint8]:
-    """An image that is loaded, as uint8 (channels, height, width). where: names it in errors.
+    """An image as uint8 (channels, height, width). where: names it in errors.
 
-    Raises DataError for more than 8 bits a channel, and for images too small to be cropped.
+    Raises DataError for what `plain` refuses, and for images too small to be cropped.
     """
     from PIL.Image import Resampling
 
-    if image.mode not in _MODES:
-        raise DataError(
-            f"Images must have 8 bits a channel or fewer, {where} is of Pillow's mode "
-            f"'{image.mode}'; convert it."
-        )
-    channels = decoding.channels or (1 if image.mode in _GREY else 3)
-    image = image.convert("L" if channels == 1 else "RGB")
+    image = plain(image, where, decoding.channels)
     height, width = decoding.size or (image.height, image.width)
     if not decoding.crop:
         image = image.resize((width, height), Resampling.BILINEAR)
@@ -387,7 +352,7 @@ def pixels(image: "Image.Image", where: str, decoding: Decoding) -> NDArray[np.u
                 f"{image.height}x{image.width}; use larger ones."
             )
         image = image.crop((left, top, left + width, top + height))
-    out = np.asarray(image).reshape(height, width, channels).transpose(2, 0, 1)
+    out = np.asarray(image).reshape(height, width, -1).transpose(2, 0, 1)
     return 255 - out if decoding.invert else out
 
 
@@ -398,5 +363,10 @@ def _key(source: Path, decoding: Decoding) -> str:
         info = source.stat()
         times = [("", info.st_size, info.st_mtime_ns)]
         return cache_key("archive", str(source), times, asdict(decoding))
-    times = sorted((str(f.path), f.size, Path(f.where).stat().st_mtime_ns) for f in _files(source))
+    times = sorted(
+        (str(f.path), f.size, Path(f.where).stat().st_mtime_ns) if f.is_image
+        # Names alone tell which class folders are empty, and what was passed over.
+        else (str(f.path), 0, 0)
+        for f in _files(source)
+    )  # fmt: skip
     return cache_key("folder", str(source), times, asdict(decoding))

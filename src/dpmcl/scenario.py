@@ -1,5 +1,6 @@
 """Scenarios: how labelled rows become a stream of tasks."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
@@ -41,8 +42,9 @@ class ScenarioSettings(Settings):
     tasks: how many tasks, from the start, None for all; how many to make, for the domain- and
     instance-incremental scenarios. classes_per_task: a number, or one for each task.
     order: of classes (of tasks, where they are given; of rows, where instances are): "alphabetical"
-    (numbers by value), "appearance" (as they first come in the data), "shuffled" by `order_seed`,
-    or a list of all names. All replicas share it.
+    (numbers by value; a set that orders its own classes, as Fashion-MNIST or a ClassLabel column
+    does, keeps that order), "appearance" (as they first come in the data), "shuffled" by
+    `order_seed`, or a list of all names. All replicas share it.
     domain: "permuted" (a fixed permutation of the input's values, none for the first task; the
     default) or "rotated" (images turned by 0 to `rotation` degrees, 180 by default, in equal
     steps).
@@ -152,7 +154,7 @@ def _classes(data: Labelled, settings: ScenarioSettings) -> Plan:
     names = tuple(_title([data.classes[c] for c in group]) for group in groups)
     each = f"{sizes[0]}" if len(set(sizes)) == 1 else ", ".join(map(str, sizes[:tasks]))
     plural = "" if each == "1" else "es"
-    line = f"{each} class{plural} a task, order {_order_name(settings)}"
+    line = f"{each} class{plural} a task, order {_order_name(settings, data.classes)}"
     return _sorted(task_of[data.y], names, line)
 
 
@@ -167,7 +169,8 @@ def _given(data: Labelled, settings: ScenarioSettings) -> Plan:
     number = torch.full((len(order),), tasks)
     number[torch.tensor(order[:tasks])] = torch.arange(tasks)
     names = tuple(data.tasks[k] for k in order[:tasks])
-    return _sorted(number[data.task], names, f"the data's own tasks, order {_order_name(settings)}")
+    line = f"the data's own tasks, order {_order_name(settings, data.tasks)}"
+    return _sorted(number[data.task], names, line)
 
 
 def _instances(data: Labelled, settings: ScenarioSettings) -> Plan:
@@ -264,10 +267,18 @@ def _order(
     return [names.index(name) for name in listed]
 
 
-def _order_name(settings: ScenarioSettings) -> str:
+def _order_name(settings: ScenarioSettings, names: Sequence[str]) -> str:
+    """The order in words, and truly: a set's own order is not alphabetical."""
     if settings.order == "shuffled":
         return f"shuffled by seed {settings.order_seed}"
-    return settings.order if isinstance(settings.order, str) else "as listed"
+    if settings.order != "alphabetical":
+        return settings.order if isinstance(settings.order, str) else "as listed"
+    if list(names) in (sorted(names), sorted(names, key=lambda name: name.split("/"))):
+        return "alphabetical"
+    numbers = all(re.fullmatch(r"[+-]?[0-9]{1,18}", name) for name in names)
+    if numbers and list(names) == sorted(names, key=int):
+        return "by number"
+    return "of the data set"
 
 
 def _sizes(classes: int, wanted: int | tuple[int, ...]) -> list[int]:

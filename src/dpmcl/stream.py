@@ -151,7 +151,7 @@ class Stream:
 
         size: (height, width), None where all images have one. channels: 1 grey, 3 RGB, None to
         tell by the images. crop: cut the centre out and do not resize. invert: 255 - value.
-        levels: how many folders above a file make its class name. scenario: as for `from_arrays`.
+        levels: how many folders below the path make a class name. scenario: as for `from_arrays`.
         """
         from dpmcl.images import Decoding, labelled_images
 

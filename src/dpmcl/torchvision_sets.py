@@ -24,6 +24,9 @@ from dpmcl.stream_settings import LabelledSettings
 BY_TRAIN: tuple[dict[str, Any], ...] = ({"train": True}, {"train": False})
 """The parts of a set with one to train and one to test, as arguments of its class."""
 
+OWN_NAMES = "class names: the data set's own, in its order"
+"""The note on a set that names its classes."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TorchvisionSettings(LabelledSettings):
@@ -169,8 +172,8 @@ def check_sum(path: Path, md5: str) -> None:
 
     if not check_integrity(path, md5):
         raise DataError(
-            f"{path} must be the published file (MD5 {md5}), and is not; remove it and fetch it "
-            "again."
+            f"{path} must be the published file (MD5 {md5}), and is not; replace it by that, or "
+            "give images of your own as stream 'images'."
         )
 
 
@@ -220,7 +223,8 @@ def read_arrays_of(name: str, parts: Sequence[Any]) -> Labelled:
             f"{int(odd)}; fetch its files again."
         )
     classes = tuple(names[c] if names else str(c) for c in used.tolist())
-    return Labelled(name, "classification", x, number, classes)
+    notes = (OWN_NAMES,) if names else ()
+    return Labelled(name, "classification", x, number, classes, notes=notes)
 
 
 def _pixels(data: Any) -> Tensor:

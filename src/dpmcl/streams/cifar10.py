@@ -33,10 +33,11 @@ class CIFAR10(ImageFilesSettings):
 
     size: 28 is the centre of the image, which gives the 256 features that the paper prints for its
     network (appendix B.2); 32 is the whole image, and gives 400.
-    root: folder that holds torchvision's cifar-10-batches-py; torchvision checks those files' MD5
-    sums before it unpickles them. images: instead, a folder, zip or tar with .../airplane/*.png in
-    it, and so on. With neither, in $DPMCL_DATA/cifar10 or else ~/.cache/dpmcl/cifar10:
-    cifar10-images.tar.xz, of any origin, if it is there, or else torchvision's files.
+    root: folder that holds cifar-10-batches-py, its files, or an archive of them, whose MD5 sums
+    are checked before they are unpickled. images: instead, a folder, zip or tar with
+    .../airplane/*.png in it, and so on. With neither, in $DPMCL_DATA/cifar10 or else
+    ~/.cache/dpmcl/cifar10: cifar10-images.tar.xz, of any origin, if it is there, or else
+    torchvision's files.
     download: fetch those if they are missing. Needs torchvision and Pillow (the extra `vision`).
     """
 
@@ -49,14 +50,16 @@ class CIFAR10(ImageFilesSettings):
 
 def _own(source: Path, size: int) -> Labelled:
     """Image files, in order of path."""
-    images = read_images(source, Decoding(size=(size, size), channels=3, crop=True))
+    # Often in train/airplane and test/airplane: one pool here.
+    decoding = Decoding(size=(size, size), channels=3, crop=True, innermost=True)
+    images = read_images(source, decoding)
     if images.classes != CLASSES:
         shown = ", ".join(images.classes[:12]) + (", ..." if len(images.classes) > 12 else "")
         raise DataError(
             f"CIFAR10's images must be in folders named {', '.join(CLASSES)}; {source} has {shown}."
             " Rename those, or correct stream.images."
         )
-    return Labelled("cifar10", "classification", images.x, images.y, CLASSES)
+    return Labelled("cifar10", "classification", images.x, images.y, CLASSES, notes=images.notes)
 
 
 def _official(root: Path, download: bool, size: int) -> Labelled:

@@ -15,9 +15,10 @@ class CIFAR100(TorchvisionSettings):
     (3, 32, 32), uint8, in [0, 1] once in a batch. Classes are the fine labels, in alphabetical
     order.
 
-    root: folder that holds torchvision's cifar-100-python, whose MD5 sums are checked before its
-    files are unpickled; None for $DPMCL_DATA/cifar100, or else ~/.cache/dpmcl/cifar100.
-    download: fetch what is missing. Needs torchvision (the extra `vision`).
+    root: folder that holds cifar-100-python, its files, or an archive of them, whose MD5 sums are
+    checked before they are unpickled; None for $DPMCL_DATA/cifar100, or else
+    ~/.cache/dpmcl/cifar100. download: fetch what is missing. Needs torchvision (the extra
+    `vision`).
     """
 
     def read(self) -> Labelled:

@@ -17,8 +17,9 @@ class EMNIST(TorchvisionSettings):
     images are one pool, training first; every seed splits each class anew. Inputs (1, 28, 28),
     uint8, in [0, 1] once in a batch. The files hold them lying on their side; here they stand.
 
-    root: folder that holds EMNIST/raw with the part's four IDX files, gzipped or not; None for
-    $DPMCL_DATA/emnist, or else ~/.cache/dpmcl/emnist. download: fetch what is missing.
+    root: folder of the part's four IDX files, or of EMNIST/raw with them, packed or not (no sums of
+    them are known); None for $DPMCL_DATA/emnist, or else ~/.cache/dpmcl/emnist. download: fetch
+    what is missing.
     Needs torchvision (the extra `vision`).
     """
 
@@ -27,7 +28,7 @@ class EMNIST(TorchvisionSettings):
     def read(self) -> Labelled:
         parts = [{"split": self.part, "train": train} for train in (True, False)]
         files = [
-            f"emnist-{self.part}-{which}-{what}-ubyte.gz"
+            f"emnist-{self.part}-{which}-{what}-ubyte"
             for which in ("train", "test")
             for what in ("images-idx3", "labels-idx1")
         ]

@@ -15,7 +15,8 @@ class FashionMNIST(TorchvisionSettings):
     (1, 28, 28), uint8, in [0, 1] once in a batch. Classes are named "T-shirt/top" to "Ankle boot"
     and numbered as published.
 
-    root: folder that holds FashionMNIST/raw with the four IDX files, gzipped or not; None for
+    root: folder of the four IDX files, or of FashionMNIST/raw with them, packed or not, known by
+    their content (Debian has them in /usr/share/datasets/fashion-mnist); None for
     $DPMCL_DATA/fashionmnist, or else ~/.cache/dpmcl/fashionmnist. download: fetch what is missing.
     Needs torchvision (the extra `vision`).
     """

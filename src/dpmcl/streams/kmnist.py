@@ -15,8 +15,9 @@ class KMNIST(TorchvisionSettings):
     (1, 28, 28), uint8, in [0, 1] once in a batch. Classes are named "o" to "wo" and numbered as
     published.
 
-    root: folder that holds KMNIST/raw with the four IDX files, gzipped or not; None for
-    $DPMCL_DATA/kmnist, or else ~/.cache/dpmcl/kmnist. download: fetch what is missing.
+    root: folder of the four IDX files, or of KMNIST/raw with them, gzipped (and then checked by
+    torchvision's sums) or not (no sums are known); None for $DPMCL_DATA/kmnist, or else
+    ~/.cache/dpmcl/kmnist. download: fetch what is missing.
     Needs torchvision (the extra `vision`).
     """
 

@@ -39,12 +39,19 @@ class Omniglot(ImageFilesSettings):
 
     def read(self) -> Labelled:
         decoding = Decoding(
-            size=(28, 28), channels=1, invert=True, levels=2, first_classes=self.classes
+            size=(28, 28),
+            channels=1,
+            invert=True,
+            levels=2,
+            innermost=True,
+            first_classes=self.classes,
         )
         place, own = self.place("omniglot", "images_background.zip")
         source = place if own else _official(place, self.download)
-        x, y, classes = read_images(source, decoding)
-        return Labelled("omniglot", "classification", x, y, classes)
+        found = read_images(source, decoding)
+        return Labelled(
+            "omniglot", "classification", found.x, found.y, found.classes, notes=found.notes
+        )
 
 
 def _official(root: Path, download: bool) -> Path:
@@ -69,8 +76,8 @@ def _official(root: Path, download: bool) -> Path:
             files(root, background=True, download=True)
     if not check_integrity(path, md5):
         raise DataError(
-            f"{path} must be the published file (MD5 {md5}), and is not; remove it and fetch it "
-            "again, or name it with stream.images to use it as it is."
+            f"{path} must be the published file (MD5 {md5}), and is not; name it with "
+            "stream.images to use it as it is, or replace it."
         )
     return path
 

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from dpmcl.exceptions import DataError, SpecError, unknown
 from dpmcl.image_cache import Images, Spool, cache_folder, cache_key, load_images
-from dpmcl.images import Decoding, pixels, readable
+from dpmcl.images import Decoding, pixels
 from dpmcl.labelled import Labelled
 from dpmcl.labels import number_labels
+from dpmcl.pil_images import readable
 from dpmcl.settings import Positive
-from dpmcl.torchvision_sets import BY_TRAIN, TorchvisionSettings, open_parts, reason
+from dpmcl.torchvision_sets import BY_TRAIN, OWN_NAMES, TorchvisionSettings, open_parts, reason
 
 
 class _Set(NamedTuple):
@@ -109,7 +110,14 @@ class Torchvision(TorchvisionSettings):
         if found is None:
             opened = open_parts(self.dataset, root, self.download, parts, files)
             found = _decode(self.dataset, opened, decoding, _kept(self.dataset, root, decoding))
-        return Labelled(self.dataset.lower(), "classification", found.x, found.y, found.classes)
+        return Labelled(
+            self.dataset.lower(),
+            "classification",
+            found.x,
+            found.y,
+            found.classes,
+            notes=found.notes,
+        )
 
 
 def _kept(name: str, root: Path, decoding: Decoding) -> Path:
@@ -143,14 +151,14 @@ def _decode(name: str, parts: Sequence[Any], decoding: Decoding, path: Path) -> 
                 where = f"{name}'s image {item} (part {number})"
                 with readable(where):
                     image, target = part[item]
-                    image.load()
                 if target is not None:
                     spool.add(pixels(image, where, decoding), where)
                     targets.append((number, int(target)))
         if not targets:
             raise DataError(f"{name} must have images with labels, and has none; fetch it again.")
         y, classes = _numbered([_class_names(part) for part in parts], targets)
-        return spool.keep(path, y, classes)
+        named = all(_class_names(part) for part in parts)
+        return spool.keep(path, y, classes, notes=(OWN_NAMES,) if named else ())
 
 
 def _numbered(

@@ -1,0 +1,118 @@
+"""PIL images of any origin in one form: upright, grey or RGB, 8 bits a channel."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from typing import TYPE_CHECKING, Literal
+
+from dpmcl.exceptions import DataError, DpmclError, reason
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
+"""Formats that are read; Pillow has others that start programs."""
+
+_GREY = ("1", "L", "LA")
+_MODES = (*_GREY, "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV")
+
+
+def open_image(content: bytes, where: str) -> "Image.Image":
+    """Open an image file of which this is the content. Raises DataError for anything else."""
+    from PIL import Image, UnidentifiedImageError
+
+    if not content:
+        raise DataError(
+            f"An image file must not be empty, and {where} has 0 bytes; replace it, or remove it."
+        )
+    with readable(where):
+        try:
+            return Image.open(BytesIO(content), formats=FORMATS)
+        except UnidentifiedImageError:  # whose text has the address of an object
+            raise ValueError(f"cannot identify it as {', '.join(FORMATS)}") from None
+
+
+def plain(
+    image: "Image.Image",
+    where: str,
+    channels: Literal[1, 3] | None = None,
+    mode: str | None = None,
+) -> "Image.Image":
+    """Return an image as viewers show it, in mode "L" or "RGB".
+
+    An orientation in its EXIF data is applied. Colour profiles and gamma are not; CMYK is converted
+    as Pillow does.
+
+    Args:
+        image: An image, loaded or not.
+        where: Its name in errors.
+        channels: 1 for grey, 3 for RGB; None for grey where the image is.
+        mode: Pillow's mode to convert it to first, as a Hugging Face column can ask for.
+
+    Raises:
+        DataError: It cannot be decoded, has several frames, more than 8 bits a channel, or pixels
+            that are transparent.
+    """
+    from PIL import ImageOps
+
+    with readable(where):
+        # A JPEG of several pictures (MPO, as phones write) shows its first; others are previews.
+        if getattr(image, "is_animated", False) and image.format != "MPO":
+            raise DataError(
+                f"An image must be a single picture, and {where} holds {image.n_frames} "  # type: ignore[attr-defined]
+                "(an animation, or pages); save the one that is meant, or remove it."
+            )
+        deep = _is_deep(image)
+        image.load()
+        image = ImageOps.exif_transpose(image)
+        if mode is not None and not deep and not image.mode.startswith(("I", "F")):
+            image = image.convert(mode)
+    if deep or image.mode not in _MODES:
+        what = "has more" if deep else f"is of Pillow's mode '{image.mode}'"
+        raise DataError(
+            f"Images must be grey, RGB or CMYK with 8 bits a channel or fewer, and {where} {what}; "
+            "convert it."
+        )
+    with readable(where):
+        transparent = image.mode in ("LA", "P", "PA", "RGBA") or "transparency" in image.info
+        if transparent and image.convert("RGBA").getchannel("A").getextrema()[0] != 255:
+            raise DataError(
+                f"Images must be opaque, and {where} has transparent pixels, whose colour depends "
+                "on what lies behind; paste it on a background."
+            )
+        return image.convert("L" if (channels or (1 if image.mode in _GREY else 3)) == 1 else "RGB")
+
+
+def _is_deep(image: "Image.Image") -> bool:
+    """Return True if Pillow would cut more than 8 bits a channel off to 8, which it does unsaid."""
+    for *_, arguments in getattr(image, "tile", ()):
+        form, *more = arguments if isinstance(arguments, tuple) else (arguments,)
+        if ";16" in str(form) and not str(form).startswith("BGR"):  # "BGR;16": 5, 6 and 5 bits
+            return True
+        if form in ("L", "RGB") and more[:1] and isinstance(more[0], int) and more[0] > 255:
+            return image.format == "PPM"  # its largest value
+    return False
+
+
+@contextmanager
+def readable(where: str) -> Iterator[None]:
+    """Errors of Pillow become DataErrors; so does its warning of images too large to unpack."""
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            yield
+    except DpmclError:
+        raise
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
+        raise DataError(
+            f"An image must have at most {(Image.MAX_IMAGE_PIXELS or 0) / 1e6:.0f} million pixels, "
+            f"{where} has more; make it smaller, or remove it."
+        ) from None
+    except Exception as error:  # Pillow raises whatever a damaged file makes its readers stumble on
+        raise DataError(
+            f"Every image must be a whole image, and {where} cannot be decoded ({reason(error)}); "
+            "replace it, or remove it."
+        ) from None
