@@ -123,6 +123,14 @@ class Method(Settings, ABC):
         return model
 
     @property
+    def trains_on_validation(self) -> bool:
+        """Whether updates draw validation rows, which other methods never see; a table says so.
+
+        The run then keeps a reservoir of them, as long as D_P.
+        """
+        return False
+
+    @property
     def graph(self) -> Graph | None:
         """The inner updates through which an update differentiates, or None if it does not."""
         return None

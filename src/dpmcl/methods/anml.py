@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from dpmcl.exceptions import SpecError
 from dpmcl.model import Gate, Model
 from dpmcl.two_loop import Reading, TwoLoop
 
@@ -17,7 +18,10 @@ class ANML(TwoLoop):
 
     - "box": N_meta updates of theta_2 on D_PN, then N_grad of theta_1 on D_N;
     - "text": N_grad updates of theta_1 on D_N, then N_meta of theta_2 on validation rows;
-    - "nested": inner updates move g alone; outer steps move all, as in the original.
+    - "nested": inner updates move h and g, the gate stays; outer steps move all. As in the
+      original, whose inner loop moves the whole prediction network, its convolutions too.
+
+    There is no "box-literal": ANML's box has no theta~, and "box" follows it.
 
     gate: "features" (default), a network of h's shape whose output, through a sigmoid, multiplies
     h's before g; what the original does, and the only one of the two whose shapes agree in the
@@ -32,11 +36,19 @@ class ANML(TwoLoop):
 
     meta_parts = ("representation", "prediction")
     grad_parts = ("gate",)
-    inner_parts = ("prediction",)
+    inner_parts = ("representation", "prediction")
     outer_parts = ("representation", "prediction", "gate")
 
     reading: Reading = "box"
     gate: Gate = "features"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reading == "box-literal":
+            raise SpecError(
+                "reading = 'box-literal' is of OML's and CML's boxes; ANML's has no theta~, and "
+                "reading = 'box' follows it to the letter."
+            )
 
     def prepare(self, model: Model) -> Model:
         return model.gated(self.gate)
