@@ -12,6 +12,7 @@ from dpmcl.batch import Batch
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import SpecError
 from dpmcl.model import initial
+from dpmcl.results.table import render
 from dpmcl.sampling import chunk
 from dpmcl.splits import split
 from dpmcl.tree import at, leaves, tree_map
@@ -230,6 +231,21 @@ def test_the_inner_loop_of_anml_moves_all_but_the_gate():
 def test_anml_has_no_literal_box_of_its_own():
     with pytest.raises(SpecError, match="ANML's has no theta~, and reading = 'box' follows it"):
         build("anml", reading="box-literal")
+
+
+@pytest.mark.parametrize("by_task", [False, True])
+def test_the_table_says_who_trains_on_validation_rows(by_task, tmp_path):
+    settings = {"training.updates": 2, "methods.cml.reading": "box", "stream.classes_per_task": 5}
+    folder = tmp_path / "run"
+    names = ["er", "oml", "cml", "anml"]
+    dpmcl.run("digits", methods=names, replicas=1, settings=settings, out=folder)
+    result = dpmcl.load(folder)
+    rows = result.rows_by_task() if by_task else result.rows()
+    assert {r["method"] for r in rows if r["trains_on_validation"]} == {"oml"}
+    assert {r["method"] for r in rows} == set(names)
+    assert render(rows, "text").splitlines()[len(rows) + 2 :] == [
+        "oml on digits: trains on validation rows too, which methods without this line never see."
+    ]
 
 
 def test_half_of_the_updates_go_to_each_loop_unless_told():
