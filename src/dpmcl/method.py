@@ -60,7 +60,8 @@ class Graph:
 
     updates: how many. rows: of the batch that each one takes. moves: the parts of theta that they
     step. runs: the parts that they evaluate. cause: the setting that asks for it. fewer: the
-    setting of `updates`. instead: the setting that does without.
+    setting of `updates`. instead: the setting that does without. fresh: whether their optimiser's
+    state starts anew each time.
     """
 
     updates: int
@@ -70,6 +71,7 @@ class Graph:
     cause: str
     fewer: str
     instead: str
+    fresh: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

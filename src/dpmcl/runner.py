@@ -22,6 +22,7 @@ from dpmcl.model import Model, Theta, initial
 from dpmcl.monitor import Monitor, MonitorSettings, Readings
 from dpmcl.motion import Motion, motion_of
 from dpmcl.motion_check import check_motion
+from dpmcl.noise import noise
 from dpmcl.sampling import Chunk, Weighing, chunk, weigh
 from dpmcl.splits import Rows, Splits
 from dpmcl.step_size import StepSize
@@ -81,6 +82,8 @@ def train(
     model, watched = method.prepare(model), watched or MonitorSettings()
     check_fit(method, model, stream, engine.at_once(len(seeds)))
     check_motion(method, model, stream, watched.drift)
+    if note and (line := noise(method, model.dtype)):
+        note(line)
     run = _Run(method, model, stream, splits, tuple(seeds), engine, watched, progress, report, note)
     score = _Score(run, evaluation or Evaluation())
     keeper = keeper or Keeper(Keeping())

@@ -13,7 +13,7 @@ from torch import Tensor
 from dpmcl import keys, memory
 from dpmcl.batch import Batch
 from dpmcl.exceptions import SpecError
-from dpmcl.memory import Memories, Memory
+from dpmcl.memory import Memories
 from dpmcl.motion import Motion
 from dpmcl.splits import Rows, Splits
 from dpmcl.stream import Stream

@@ -141,7 +141,7 @@ class TwoLoop(Method, ABC):
         return optim.build(self.optimiser, self.inner_lr or self.lr)
 
     def _ahead(self, model: Model, updates: int) -> Update:
-        """An update of theta~ on D_PN; the first of a task starts from theta, with a fresh state."""
+        """An update of theta~ on D_PN; a task's first starts from theta, with a fresh state."""
         rule = self._rule_ahead
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:

@@ -88,6 +88,7 @@ class DPMCL(Method):
             cause="third_term = 'exact'",
             fewer="zeta",
             instead="third_term = 'first'",
+            fresh=self.buffer_state == "fresh",
         )
 
     def phases(self, model: Model, task: int) -> Sequence[Phase]:
