@@ -37,7 +37,7 @@ class DPMCL(Method):
     - "exact": through the zeta updates, to theta_1 and theta_2;
     - "off": J_P alone.
 
-    step: "alternating" (Algorithm 1), or "joint" (equation 5: one step on the sum of all terms).
+    step: "alternating" (Algorithm 1), or "joint" (equation 4: one step on the sum of all terms).
     buffer_state: theta_B's optimiser state, "fresh" or "copied" from theta_2's.
     eta: the factor of J_N and J_P (appendix A.3 has it, the printed update 1).
 
