@@ -304,6 +304,13 @@ def test_another_form_is_not_used(form, kept, root, said):
     assert any(str(files(root)[0]) in line for line in said)
 
 
+def test_one_of_before_validation_rows_had_a_reservoir_is_not_used(kept, root, said):
+    old = snapshot()
+    kept.save(replace(old, held={"train": old.held["train"]}), ORIGIN)
+    assert kept.load(snapshot()) is None
+    assert said == [f"{files(root)[0]} is of another run or version; it is not used."]
+
+
 def test_a_removed_run_folder_is_an_error_and_stays_removed(kept, root):
     kept.save(snapshot(), ORIGIN)
     shutil.rmtree(root)

@@ -39,7 +39,7 @@ class DPMCL(Method):
 
     step: "alternating" (Algorithm 1), or "joint" (equation 4: one step on the sum of all terms).
     buffer_state: theta_B's optimiser state, "fresh" or "copied" from theta_2's.
-    eta: the factor of J_N and J_P (appendix A.3 has it, the printed update 1).
+    eta: the factor of J_N and J_P (the derivation, A.3, has it; the printed update has 1).
 
     The third term as printed is unbounded below: a representation that makes the copy worse lowers
     it for ever. guard: "none" leaves it so; "clip" takes its part above 0, max(0, J_PN -
