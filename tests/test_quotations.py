@@ -49,8 +49,8 @@ def quotations(text: str, code: bool) -> list[str]:
 
 
 def test_latex_is_read_as_our_pages_write_it():
-    latex = r"Update~$\vect{\theta}(k)$ with $\tilde{\vect{\theta}}_{2}$ and  $b_{N} \in \cD_N(k)$, 60 \% % not"
-    assert plain(latex) == "update theta(k) with theta~_2 and b_n in d_n(k), 60 %"
+    latex = r"Update~$\vect{\theta}(k)$ by  $\tilde{\vect{\theta}}_{2}$, $x_{N} \in \cD_N(k)$, 6 \%"
+    assert plain(f"{latex} % not this") == "update theta(k) by theta~_2, x_n in d_n(k), 6 %"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

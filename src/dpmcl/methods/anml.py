@@ -1,10 +1,11 @@
 """ANML (appendix B.5): a second network gates the first."""
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from dpmcl.exceptions import SpecError
 from dpmcl.model import Gate, Model
-from dpmcl.two_loop import Reading, TwoLoop
+from dpmcl.two_loop import TwoLoop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,16 +40,17 @@ class ANML(TwoLoop):
     inner_parts = ("representation", "prediction")
     outer_parts = ("representation", "prediction", "gate")
 
-    reading: Reading = "box"
+    reading: Literal["box", "text", "nested"] = "box"
     gate: Gate = "features"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.reading == "box-literal":
+        reading: Any = self.reading
+        if reading == "box-literal":
             raise SpecError(
                 "reading = 'box-literal' is of OML's and CML's boxes; ANML's has no theta~, and "
                 "reading = 'box' follows it to the letter."
             )
+        super().__post_init__()
 
     def prepare(self, model: Model) -> Model:
         return model.gated(self.gate)

@@ -36,8 +36,8 @@ class Reading(NamedTuple):
     decrease: -J_theta' dtheta. drift: J_x' dx, the targets' share J_y' dy included where they move
     too. reach: its bound ||J_x|| ||dx|| + ||J_y|| ||dy||. third_*, fourth_*: terms of eq. (3) by
     estimate (`theory.terms`). alpha: the step taken, decrease / ||J_theta||^2. alpha_theorem:
-    the numerator of Theorem 1 over the denominator of eq. (4), before any bound. dV_dt: (A.2.7) as printed; dV_dt_substituted: with dtheta =
-    alpha V_theta put in.
+    the numerator of Theorem 1 over the denominator of eq. (4), before any bound. dV_dt: (A.2.7) as
+    printed; dV_dt_substituted: with dtheta = alpha V_theta put in.
     """
 
     J_N: Any
