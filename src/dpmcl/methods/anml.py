@@ -30,7 +30,7 @@ class ANML(TwoLoop):
     the box's words.
 
     The default is "box", as printed; on MNIST "box" and "text" learn alike, and neither comes near
-    the paper's row (`benchmarks/README.md`).
+    the paper's row, as "nested" does without an `inner_lr` (`benchmarks/README.md`).
 
     The parts keep their optimiser states for the run; theta~ starts with a fresh one.
     """
