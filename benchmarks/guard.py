@@ -29,12 +29,12 @@ CASES: dict[str, dict[str, Any]] = {
     "opposite sign": {"third_weight": -1.0},
     "exact, opposite sign": {"third_term": "exact", "third_weight": -1.0},
     "clip, opposite sign": {"guard": "clip", "third_weight": -1.0},
-    "theorem, eq. (5)": {"optimiser": {"name": "theorem", "beta": 10.0}, "lr": 0.1},
+    "theorem, eq. (4)": {"optimiser": {"name": "theorem", "beta": 10.0}, "lr": 0.1},
     "theorem, V_theta": {
         "optimiser": {"name": "theorem", "beta": 2.0, "form": "V_theta"},
         "lr": 0.1,
     },
-    "theorem, eq. (5), clip": {
+    "theorem, eq. (4), clip": {
         "optimiser": {"name": "theorem", "beta": 10.0},
         "lr": 0.1,
         "guard": "clip",

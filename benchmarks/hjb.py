@@ -3,7 +3,7 @@
     python benchmarks/hjb.py [--out FOLDER]
 
 Prints how far each equation is from the closed form and where J settles under Theorem 1's rule and
-under eq. (5), and draws three figures. tests/test_hjb.py asserts the same. Under a minute.
+under eq. (4), and draws three figures. tests/test_hjb.py asserts the same. Under a minute.
 """
 
 import argparse
@@ -77,19 +77,19 @@ def equations(folder: Path) -> None:
 
 
 def bounds(folder: Path) -> None:
-    """Where J settles under Theorem 1's rule and under eq. (5)."""
+    """Where J settles under Theorem 1's rule and under eq. (4)."""
     beta = 10.0
     print("| rule | v | median of J after 100, 1,000, 10,000 updates | J <= beta then |")
     print("|---|--:|--:|--:|")
     cases = [
         ("Theorem 1's rule, drift 0.1", 0.1, partial(lq.theorem_step, beta=beta)),
-        ("Equation (5), no drift", 0.0, partial(lq.equation_5_step, beta=beta)),
-        ("Equation (5), epsilon 0.01", 0.0, partial(lq.equation_5_step, beta=beta, epsilon=0.01)),
-        ("Equation (5), drift 0.02", 0.02, partial(lq.equation_5_step, beta=beta)),
+        ("Equation (4), no drift", 0.0, partial(lq.equation_4_step, beta=beta)),
+        ("Equation (4), epsilon 0.01", 0.0, partial(lq.equation_4_step, beta=beta, epsilon=0.01)),
+        ("Equation (4), drift 0.02", 0.02, partial(lq.equation_4_step, beta=beta)),
     ]
     figure, axes = panels(
         4,
-        "$J$ under Theorem 1's rule and under equation (5): twenty starts, and the median of 2,000",
+        "$J$ under Theorem 1's rule and under equation (4): twenty starts, and the median of 2,000",
         share=True,
     )
     for ax, (name, drift, rule) in zip(axes, cases, strict=True):

@@ -126,11 +126,11 @@ def moving_stream(
     )
 
 
-def memory_of(splits, seeds, task, capacity):
-    """A memory a seed, after the training rows of the tasks before `task` were offered."""
+def memory_of(splits, seeds, task, capacity, name="train"):
+    """A memory a seed, after the split's rows of the tasks before `task` were offered."""
     held = []
     for replica, seed in enumerate(seeds):
-        one, offset = memory.empty(capacity), splits.train.offset[replica]
+        one, offset = memory.empty(capacity), splits.named(name).offset[replica]
         for k in range(task):
             args = offset[k], offset[k + 1] - offset[k], 50
             one = memory.add(one, *args, keys.derive(seed, Purpose.MEMORY, k), "reservoir")

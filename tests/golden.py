@@ -102,6 +102,9 @@ def variants() -> Iterator[tuple[str, dict[str, Any]]]:
             yield name, {"reading": reading}
         for order in (1, 2):
             yield name, {**NESTED, "order": order}
+    for name in ("oml", "cml"):
+        yield name, {"reading": "box-literal"}
+        yield name, {"reading": "text", "memory": 9}  # of 36 validation rows
     yield "anml", {"gate": "outputs"}
     yield "joint", {"budget": "task"}
 
@@ -128,7 +131,7 @@ def _said(key: str, value: Any) -> str:
 def _method(name: str, own: dict[str, Any]) -> Values:
     stream = moving_stream() if "fourth_term" in own else tiny_stream()
     network = partial(tiny_network, stream.outputs, dropout=0.2)
-    return _values(own_methods()[name](**SMALL, **own), stream, network)
+    return _values(own_methods()[name](**{**SMALL, **own}), stream, network)
 
 
 def _er(make: Callable[[], Stream]) -> Values:

@@ -15,7 +15,6 @@ from dpmcl.checkpoint import Checkpoints, Origin, Position, Snapshot
 from dpmcl.divergence import Divergence
 from dpmcl.exceptions import FolderError
 from dpmcl.gradients import Work
-from dpmcl.memory import Memory
 from dpmcl.method import State
 from dpmcl.optim import OPTIMISERS, SGD
 from dpmcl.tree import leaves, tree_map
@@ -46,8 +45,8 @@ def snapshot(position: Position = HERE, optimiser: str = "adam", tasks: int = 3)
             "none": torch.zeros(REPLICAS, 0),
         },
     )
-    held = memory.empty(5)
-    held = Memory(*(leaf.expand(REPLICAS, *leaf.shape) for leaf in held))
+    one = tree_map(lambda leaf: leaf.expand(REPLICAS, *leaf.shape), memory.empty(5))
+    held = {"train": one, "validation": one}
     values = np.full((REPLICAS, 1 + tasks, tasks), np.nan)
     values[:, 0], values[:, 1, 0] = 0.25, [0.125, np.nan]  # the second replica has diverged
     work = Work(gradient_evaluations=7, rows_backpropagated=11)
@@ -60,7 +59,7 @@ def blank(like: Snapshot) -> Snapshot:
     return Snapshot(
         Position(),
         tree_map(torch.zeros_like, like.state),
-        Memory(*tree_map(torch.zeros_like, tuple(like.held))),
+        tree_map(torch.zeros_like, like.held),
         {name: np.full_like(v, np.nan) for name, v in like.values.items()},
         Work(),
     )
@@ -74,8 +73,8 @@ def assert_same(found: Snapshot | None, expected: Snapshot) -> None:
         expected.diverged,
     )
     for a, b in zip(
-        leaves((tuple(found.state), tuple(found.held))),
-        leaves((tuple(expected.state), tuple(expected.held))),
+        leaves((tuple(found.state), found.held)),
+        leaves((tuple(expected.state), expected.held)),
         strict=True,
     ):
         assert a.dtype == b.dtype
@@ -287,8 +286,10 @@ FORMS = {
         s, theta=tree_map(lambda leaf: torch.cat([leaf, leaf]), s.state.theta)
     ),
     "another memory": lambda s: replace(
-        s, held=s.held._replace(position=torch.zeros(REPLICAS, 9, dtype=torch.int64))
+        s,
+        held=tree_map(lambda leaf: torch.cat([leaf, leaf], -1) if leaf.dim() > 1 else leaf, s.held),
     ),
+    "a reservoir of validation rows more": lambda s: replace(s, held={"train": s.held["train"]}),
     "another split": lambda s: replace(s, values={**s.values, "validation": s.values["test"]}),
     "fewer tasks": lambda s: replace(
         s, values={name: np.full((REPLICAS, 2, 1), np.nan) for name in s.values}
@@ -301,6 +302,13 @@ def test_another_form_is_not_used(form, kept, root, said):
     kept.save(snapshot(), ORIGIN)
     assert kept.load(form(snapshot())) is None
     assert any(str(files(root)[0]) in line for line in said)
+
+
+def test_one_of_before_validation_rows_had_a_reservoir_is_not_used(kept, root, said):
+    old = snapshot()
+    kept.save(replace(old, held={"train": old.held["train"]}), ORIGIN)
+    assert kept.load(snapshot()) is None
+    assert said == [f"{files(root)[0]} is of another run or version; it is not used."]
 
 
 def test_a_removed_run_folder_is_an_error_and_stays_removed(kept, root):

@@ -50,7 +50,8 @@ def first_updates(method, task=1):
     )
     held = Memory(*(leaf[None] for leaf in held))
     for number, phase in enumerate(method.phases(model, task)):
-        drawn = chunk(phase.draws, splits, held, seed, (task, number), range(1), phase.keys)
+        both = {"train": held, "validation": held}
+        drawn = chunk(phase.draws, splits, both, seed, (task, number), range(1), phase.keys)
         yield phase, state, drawn.batches(stream, model.dtype, 0, 0), drawn.key[0, 0]
 
 
@@ -113,26 +114,29 @@ def test_work_is_counted(trained):
 
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("policy", ["reservoir", "resample"])
-def test_the_memory_is_bounded_and_holds_training_rows_only(name, policy, monkeypatch):
+def test_the_memory_is_bounded_and_holds_rows_of_its_split_only(name, policy, monkeypatch):
     drawn = []
+    method = build(name, memory=5, updates=20, memory_policy=policy)
 
     def spy(draws, splits, held, *rest, **more):
         out = chunk(draws, splits, held, *rest, **more)
         drawn.extend(
-            (out.row[n][r][out.present[n][r]], splits, r)
+            (out.row[n][r][out.present[n][r]], splits.named(draw.split), r)
             for n, draw in draws.items()
             for r in range(2)
             if draw.source == "memory"
         )
-        assert held.position.shape[1] == 5
-        assert int(held.filled.max()) <= 5
+        for name, one in held.items():
+            assert one.position.shape[1] == 5
+            assert int(one.filled.max()) <= 5
+            assert (name == "train") or method.trains_on_validation
         return out
 
     monkeypatch.setattr(dpmcl.runner, "chunk", spy)
-    tiny_run(build(name, memory=5, updates=20, memory_policy=policy))
-    for rows, splits, replica in drawn:
+    tiny_run(method)
+    for rows, pool, replica in drawn:
         assert len(rows.unique()) <= 5
-        assert set(rows.tolist()) <= set(splits.train.row[replica].tolist())
+        assert set(rows.tolist()) <= set(pool.row[replica].tolist())
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -352,7 +352,7 @@ def test_the_table_is_over_the_others(folder):
     assert row["accuracy_mean"] == pytest.approx(1 - last.mean())
     text = result.table()
     assert "3, 1 diverged" in text
-    assert f"{NAME} on digits: seed 1 diverged; its figures are over the others." in text
+    assert f"{NAME} on digits: seed 1 diverged; its means are over the survivors, 2 of 3 " in text
     assert "naive on digits" not in text
     table = {row["method"]: row for row in json.loads(result.table("json"))}
     assert (table[NAME]["diverged"], table[NAME]["diverged_seeds"]) == (1, "1")

@@ -74,7 +74,7 @@ def test_alternating(third_term, grad_a, grad_b):
     assert b == pytest.approx(1.2 - 0.1 * grad_b, abs=1e-12)
 
 
-def test_joint_step_is_equation_5():
+def test_joint_step_is_equation_4():
     a, b = iterate(zeta=1, step="joint")
     assert a == pytest.approx(1 - 0.1 * (-2 + 4 + 1 - 0.45), abs=1e-12)
     assert b == pytest.approx(1 - 0.1 * (-2 + 4 + 1), abs=1e-12)

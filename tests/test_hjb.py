@@ -315,14 +315,35 @@ def test_the_exponent_decides_what_is_bounded(power):
         assert torch.allclose(lq.cost(problem, e), beta * v / (1 - s), rtol=1e-5)
 
 
-# Equation (5)
+# What Polyak's bound says of a step
 
 
-def test_equation_5_lowers_j_by_one_over_beta_until_it_overshoots():
+def test_within_two_j_a_step_leads_no_further_from_a_minimiser_and_beyond_it_j_may_still_fall():
+    q, e = 1.7, 1.0
+    decrease = 3.8 * lq.cost(STILL, real(e))  # alpha J_theta^2, alpha = 1.9 / q
+    after = real(e) - decrease / (q * e)
+    assert lq.cost(STILL, after) / lq.cost(STILL, real(e)) == pytest.approx(0.81)
+
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.randn(1000, 3, generator=generator, dtype=torch.float64)
+    curvature = torch.rand(1000, 3, generator=generator, dtype=torch.float64)
+    share = torch.rand(1000, generator=generator, dtype=torch.float64)
+    J_theta, J = curvature * theta, (curvature * theta**2).sum(1) / 2  # J* = 0 at theta = 0
+    alpha = share * 2 * J / J_theta.square().sum(1)
+    assert ((theta - alpha[:, None] * J_theta).norm(dim=1) <= theta.norm(dim=1) + 1e-12).all()
+
+    for beyond in (1.9, 2.1):  # of |theta|, whose slope is 1: there the bound is attained
+        assert (abs(1 - beyond * 1.0) > 1) == (beyond > 2)
+
+
+# Equation (4)
+
+
+def test_equation_4_lowers_j_by_one_over_beta_until_it_overshoots():
     beta = 50.0
     J = real([2.0, 1.0, 0.3, 1 / (2 * beta), 1 / (4 * beta), 0.9 / (4 * beta), 0.1 / (4 * beta)])
     e = (2 * J / 1.7) ** 0.5
-    after = e + lq.equation_5_step(STILL, beta, e)
+    after = e + lq.equation_4_step(STILL, beta, e)
     y = beta * J
     assert torch.allclose(beta * lq.cost(STILL, after), (2 * y - 1) ** 2 / (4 * y), atol=1e-12)
     change = lq.cost(STILL, after) - J
@@ -334,35 +355,35 @@ def median_cost(problem: Problem, beta: float, steps: int, epsilon: float = 0.0)
     """Median of J over 2,000 starts after each step."""
     generator = torch.Generator().manual_seed(3)
     e = torch.randn(2000, generator=generator, dtype=torch.float64)
-    step = partial(lq.equation_5_step, problem, beta, epsilon=epsilon)
+    step = partial(lq.equation_4_step, problem, beta, epsilon=epsilon)
     return lq.cost(problem, lq.simulate(problem, step, e, steps)).median(1).values
 
 
 @pytest.mark.parametrize("beta", [1.0, 20.0])
-def test_equation_5_has_no_ultimate_bound_without_its_epsilon(beta):
+def test_equation_4_has_no_ultimate_bound_without_its_epsilon(beta):
     """z -> z - 1/z is Boole's map: after k updates J is about k / beta, however long it runs."""
     J = median_cost(Problem(2.0), beta, 3000)
     for k in (300, 1000, 3000):
         assert 0.6 < J[k] * beta / k < 1.5
 
 
-def test_equation_5s_ultimate_bound_is_its_epsilons():
+def test_equation_4s_ultimate_bound_is_its_epsilons():
     q, beta, epsilon = 2.0, 10.0, 0.02
     problem = Problem(q)
     e = torch.randn(500, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    step = partial(lq.equation_5_step, problem, beta, epsilon=epsilon)
+    step = partial(lq.equation_4_step, problem, beta, epsilon=epsilon)
     J = lq.cost(problem, lq.simulate(problem, step, e, 6000))[-2000:].max()
     assert 0.9 * q / (8 * beta * epsilon) < J <= q / (8 * beta * epsilon)
-    step = partial(lq.equation_5_step, problem, beta, epsilon=0.51 * q)  # large enough: it settles
+    step = partial(lq.equation_4_step, problem, beta, epsilon=0.51 * q)  # large enough: it settles
     assert lq.cost(problem, lq.simulate(problem, step, e, 6000))[-1].max() < 1e-12
 
 
-def test_with_drift_equation_5_loses_the_target_for_good():
+def test_with_drift_equation_4_loses_the_target_for_good():
     """Beyond an error of 1 / (q beta v) behind, the drift is faster than the step."""
     q, beta, v = 1.0, 10.0, 0.05
     problem = Problem(q, v)
     e = 0.3 * torch.randn(500, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    path = lq.simulate(problem, partial(lq.equation_5_step, problem, beta), e, 4000)
+    path = lq.simulate(problem, partial(lq.equation_4_step, problem, beta), e, 4000)
     lost = path < -1 / (q * beta * v)
     assert lost[:20].float().mean() < 0.3 and lost[-1].float().mean() > 0.9
     assert (lost[1:] >= lost[:-1]).all()  # no way back

@@ -22,7 +22,7 @@ FLOORS = [
     ["checkpoint"],
     ["divergence"],
     ["metrics"],
-    ["evaluation", "monitor", "step_size", "motion_check"],
+    ["evaluation", "monitor", "step_size", "motion_check", "noise"],
     ["engine"],
     ["methods"],
     ["two_loop"],

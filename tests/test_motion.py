@@ -140,7 +140,7 @@ def drawn(stream, moved, task=1, batch=6, block=None, source="new", steps=range(
     made = chunk(
         draws,
         splits,
-        held,
+        {"train": held},
         torch.tensor(SEEDS),
         (task, 0),
         steps,
@@ -215,7 +215,7 @@ def test_estimated_inputs_of_classes_move_and_classes_stay():
 def test_a_moved_draw_leaves_the_others_as_they_were():
     stream = moving_stream()
     splits = split(stream, SEEDS, SHARES)
-    held = Memory(*(torch.stack([leaf] * 2) for leaf in memory.empty(4)))
+    held = {"train": Memory(*(torch.stack([leaf] * 2) for leaf in memory.empty(4)))}
     seed, motion = torch.tensor(SEEDS), motion_of(stream, splits, 1, torch.float64)
     draws = {"new": Draw("new", 5), "past": Draw("all", 5)}
     moved = {**draws, "next": Draw("new", 5, like="new", moved="exact")}

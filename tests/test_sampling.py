@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from conftest import memory_of, tiny_stream
-from dpmcl.exceptions import SpecError
-from dpmcl.sampling import Chunk, Draw, chunk
+from dpmcl import keys
+from dpmcl.motion import Motion
+from dpmcl.sampling import Chunk, Draw, chunk, probe
 from dpmcl.splits import split
 from dpmcl.tree import leaves
 
@@ -20,6 +21,7 @@ DRAWS = {
     "past block": Draw("memory", 2, block=6),
     "valid": Draw("new", 8, split="validation"),
     "valid all": Draw("all", 8, split="validation"),
+    "valid past": Draw("memory", 8, split="validation"),
 }
 
 
@@ -31,8 +33,9 @@ def stream():
 def drawn(stream, seeds=SEEDS, task=1, phase=0, steps=range(12), draws=DRAWS, update_keys=2):
     splits = split(stream, seeds, (0.6, 0.2, 0.2))
     held = memory_of(splits, seeds, task, capacity=20)
-    made = chunk(draws, splits, held, torch.tensor(seeds), (task, phase), steps, update_keys)
-    return made, splits, held
+    both = {"train": held, "validation": memory_of(splits, seeds, task, 6, "validation")}
+    made = chunk(draws, splits, both, torch.tensor(seeds), (task, phase), steps, update_keys)
+    return made, splits, both
 
 
 def rows_of(part, replica, tasks):
@@ -63,15 +66,18 @@ def test_all_rows_are_those_of_the_tasks_seen(stream, task):
 def test_memory_rows_are_those_that_were_stored(stream):
     made, splits, held = drawn(stream, task=2, steps=range(60))
     for replica in range(len(SEEDS)):
-        stored = splits.train.row[replica, held.position[replica]].tolist()
-        assert set(made.row["past"][replica].flatten().tolist()) == set(stored)
-    assert made.present["past"].all()
-    assert (made.task["past"] < 2).all()
+        for name, which in (("past", "train"), ("valid past", "validation")):
+            position = held[which].position[replica]
+            stored = splits.named(which).row[replica, position].tolist()
+            assert set(made.row[name][replica].flatten().tolist()) == set(stored)
+    for name in ("past", "valid past"):
+        assert made.present[name].all()
+        assert (made.task[name] < 2).all()
 
 
 def test_an_empty_memory_gives_absent_rows_that_exist(stream):
     made, _, _ = drawn(stream, task=0)
-    for name in ("past", "past block"):
+    for name in ("past", "past block", "valid past"):
         assert not made.present[name].any()
         assert int(made.row[name].min()) >= 0
         assert int(made.row[name].max()) < len(stream.x)
@@ -98,6 +104,7 @@ def test_the_shapes_are_the_draws(stream):
         "past block": (10, 12, 6, 2),
         "valid": (10, 12, 8),
         "valid all": (10, 12, 8),
+        "valid past": (10, 12, 8),
     }
     for field in (made.row, made.present, made.task):
         assert {name: tuple(value.shape) for name, value in field.items()} == shapes
@@ -171,7 +178,9 @@ def test_a_phase_without_draws_still_has_keys(stream):
     assert (made.steps, made.row) == (12, {})
 
 
-def test_the_memory_has_no_validation_rows_to_draw():
-    with pytest.raises(SpecError) as caught:
-        Draw("memory", 4, split="validation")
-    assert str(caught.value) == "A memory holds training rows, got split = 'validation'."
+def test_an_update_that_is_watched_has_keys_of_its_own(stream):
+    splits, seed = split(stream, SEEDS, (0.6, 0.2, 0.2)), torch.tensor(SEEDS)
+    looked = probe(DRAWS, splits, drawn(stream)[2], seed, (1, 0), 7, Motion(None, None, None))
+    rows = keys.derive(seed[:, None], keys.Purpose.PROBE, 1, 0, torch.tensor([7]))
+    found = torch.cat([looked.key[:, :, 0], rows, drawn(stream)[0].key[:, 7]], 1)
+    assert len(found.flatten(0, 1).unique(dim=0)) == len(SEEDS) * 4

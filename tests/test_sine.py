@@ -52,6 +52,14 @@ def test_jitter_tells_rows_apart_and_zero_does_not():
     assert len(moved[0].unique(dim=0)) == 6
 
 
+@pytest.mark.parametrize("jitter", [0.01, 0.5, 1.0])
+def test_jitter_stays_in_range_too(jitter):
+    stream = Sine(tasks=50, rows=40, jitter=jitter).build(range(4))
+    low, high = RANGES.T.float()
+    assert (stream.x >= low).all()
+    assert (stream.x <= high).all()
+
+
 def test_every_replica_draws_its_own_alone_or_among_others():
     among, alone = Sine(tasks=4, rows=5).build([5, 6, 7]), Sine(tasks=4, rows=5).build([6])
     assert torch.equal(parameters(among, 1), parameters(alone, 0))

@@ -1,4 +1,4 @@
-"""The step of Theorem 1 and equation (5): the rule, ||J_x|| ||dx||, and where it does not apply."""
+"""The step of Theorem 1 and equation (4): the rule, ||J_x|| ||dx||, and where it does not apply."""
 
 import math
 import re
@@ -46,7 +46,7 @@ def moved(made, state, grads=GRADS, cost=None):
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.25, 0.999])
-def test_equation_5_divides_by_the_squared_norm_of_all_parameters(drift):
+def test_equation_4_divides_by_the_squared_norm_of_all_parameters(drift):
     assert moved(*rule(drift)) == pytest.approx((1 - drift) / 5.0, rel=1e-8)
     twice = {name: 2 * grad for name, grad in GRADS.items()}
     assert moved(*rule(drift), twice) == pytest.approx((1 - drift) / 10.0, rel=1e-8)

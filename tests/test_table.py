@@ -148,7 +148,9 @@ def test_means_are_over_the_replicas_that_did_not_diverge_and_say_so():
     assert (row["replicas"], row["diverged"], row["diverged_seeds"]) == (3, 1, "1")
     text = render([row], "text")
     assert "3, 1 diverged" in text
-    assert text.endswith("er on toy: seed 1 diverged; its figures are over the others.")
+    assert text.endswith(
+        "er on toy: seed 1 diverged; its means are over the survivors, 2 of 3 replicas."
+    )
 
 
 def test_without_a_healthy_replica_there_is_no_mean():

@@ -201,7 +201,7 @@ def test_a_step_that_is_not_positive_is_marked():
     step = theory_figures.draw({"er": found}, STREAM, "stability").axes[2]
     np.testing.assert_allclose(line(step, "theorem's not positive").get_xdata(), X[[4, 7]])
     np.testing.assert_allclose(line(step, "taken negative").get_xdata(), X[[9]])
-    heights = line(step, "the theorem's, eq").get_ydata()
+    heights = line(step, "the theorem's numerator").get_ydata()
     assert np.flatnonzero(np.isnan(heights)).tolist() == [4]
     np.testing.assert_allclose(heights[[0, 7]], 1e-3)
     np.testing.assert_allclose(line(step, "taken:").get_ydata(), 1e-2)

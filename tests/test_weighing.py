@@ -26,6 +26,7 @@ DRAWS = {
     "all": Draw("all", 50),
     "earlier": Draw("earlier", 50),
     "valid": Draw("all", 50, split="validation"),
+    "valid past": Draw("memory", 50, split="validation"),
     "block": Draw("memory", 5, block=10),
 }
 
@@ -39,10 +40,12 @@ def drawn(weighing, task=3, seeds=SEEDS, steps=range(40), draws=DRAWS, capacity=
     """A task's draws, with a memory of the tasks before it: (chunk, splits, memory)."""
     stream = tiny_stream(TASKS)
     splits = split(stream, seeds, (0.6, 0.2, 0.2))
-    stacked = memory_of(splits, seeds, task, capacity)
+    held = {
+        name: memory_of(splits, seeds, task, capacity, name) for name in ("train", "validation")
+    }
     place, seed = (task, 0), torch.tensor(seeds)
-    made = chunk(draws, splits, stacked, seed, place, steps, 1, weighing=weighing)
-    return made, splits, stacked
+    made = chunk(draws, splits, held, seed, place, steps, 1, weighing=weighing)
+    return made, splits, held
 
 
 # Weights
@@ -97,7 +100,7 @@ def test_rows_are_drawn_as_often_as_gamma_says(setting, by):
     made, splits, held = drawn(now, steps=range(200))
     pool = splits.train
     for replica in range(len(SEEDS)):
-        position = held.position[replica]
+        position = held["train"].position[replica]
         stored = torch.zeros(pool.row.shape[1], dtype=torch.float64)
         stored[position] = now.gamma[pool.task[replica, position]]
         place = torch.arange(pool.row.shape[1])
@@ -124,12 +127,14 @@ def test_rows_are_drawn_as_often_as_gamma_says(setting, by):
 def test_validation_rows_are_drawn_by_gamma_too():
     now = weighing(RATE, 3, "sampling")
     made, splits, _ = drawn(now, steps=range(200))
-    count = torch.stack([(made.task["valid"] == k).sum() for k in range(TASKS)]).double()
-    expected = now.gamma / now.gamma.sum()
-    assert (count / count.sum()).tolist() == pytest.approx(expected.tolist(), abs=0.01)
-    for replica in range(len(SEEDS)):
-        allowed = set(splits.validation.row[replica].tolist())
-        assert set(made.row["valid"][replica].flatten().tolist()) <= allowed
+    for name, tasks in (("valid", TASKS), ("valid past", 3)):  # the new task is not stored yet
+        count = torch.stack([(made.task[name] == k).sum() for k in range(TASKS)]).double()
+        expected = now.gamma * (torch.arange(TASKS) < tasks)
+        expected /= expected.sum()
+        assert (count / count.sum()).tolist() == pytest.approx(expected.tolist(), abs=0.01)
+        for replica in range(len(SEEDS)):
+            allowed = set(splits.validation.row[replica].tolist())
+            assert set(made.row[name][replica].flatten().tolist()) <= allowed
 
 
 def test_the_new_tasks_rows_are_drawn_as_ever():

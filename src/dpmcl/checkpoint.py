@@ -26,7 +26,7 @@ from dpmcl.atomic import atomic
 from dpmcl.divergence import Divergence
 from dpmcl.exceptions import FolderError
 from dpmcl.gradients import Work
-from dpmcl.memory import Memory
+from dpmcl.memory import Memories
 from dpmcl.method import State
 from dpmcl.tree import leaves, rebuilt
 
@@ -59,7 +59,7 @@ class Snapshot:
 
     position: Position
     state: State
-    held: Memory
+    held: Memories
     values: Mapping[str, np.ndarray]
     work: Work
     diverged: Mapping[int, Divergence] = field(default_factory=dict)
@@ -154,7 +154,7 @@ class Checkpoints:
             try:
                 return _snapshot(*found, like)
             except (LookupError, TypeError, ValueError, StopIteration, RuntimeError):
-                self._say(f"{path} is of another run; it is not used.")
+                self._say(f"{path} is of another run or version; it is not used.")
         return None
 
     def clear(self) -> None:
@@ -180,7 +180,7 @@ def _number(path: Path) -> int:
 
 
 def _tensors(snapshot: Snapshot) -> dict[str, Tensor]:
-    trees = {"state": tuple(snapshot.state), "held": tuple(snapshot.held)}
+    trees = {"state": tuple(snapshot.state), "held": snapshot.held}
     out = {
         f"{name}.{i}": leaf.detach().cpu()
         for name, tree in trees.items()
@@ -222,7 +222,7 @@ def _snapshot(about: _About, tensors: Mapping[str, Tensor], like: Snapshot) -> S
     return Snapshot(
         Position(*about.position),
         State(*tree("state", tuple(like.state))),
-        Memory(*tree("held", tuple(like.held))),
+        tree("held", like.held),
         values,
         Work(**about.work),
         {r: Divergence(*d) for r, d in about.diverged.items()},

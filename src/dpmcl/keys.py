@@ -35,6 +35,7 @@ class Purpose(IntEnum):
     STREAM = 6  # tasks that are drawn, not read (SINE)
     ORDER = 7  # of classes, tasks or rows, and the permutations of a domain-incremental stream
     PROBE = 8  # rows on which a run is watched; a draw of its own, so watching moves nothing
+    PROBE_DROPOUT = 9  # an update's own keys, where it is watched
 
 
 def philox(counter: Sequence[Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:

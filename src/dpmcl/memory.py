@@ -1,9 +1,10 @@
-"""The task memory D_P: bounded, holding positions of training rows, never the rows themselves.
+"""The task memory D_P: bounded, holding positions of a split's rows, never the rows themselves.
 
 Functions of one replica; the engine maps them. A memory's cost depends on its capacity, not on
 how much was seen.
 """
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import torch
@@ -15,15 +16,19 @@ Policy = Literal["reservoir", "resample"]
 
 
 class Memory(NamedTuple):
-    """D_P of one replica.
+    """D_P of one replica, or its reservoir of validation rows.
 
-    position: int64 (capacity,), positions in the replica's training rows; the first `filled` count.
+    position: int64 (capacity,), positions in the rows of a split; the first `filled` count.
     filled: int64 (), how many are held. seen: int64 (), how many were ever offered.
     """
 
     position: Tensor
     filled: Tensor
     seen: Tensor
+
+
+Memories = Mapping[str, Memory]
+"""By split: "train" is D_P; "validation" is there for the methods that draw from it."""
 
 
 def empty(capacity: int, device: torch.device | None = None) -> Memory:

@@ -60,7 +60,8 @@ class Graph:
 
     updates: how many. rows: of the batch that each one takes. moves: the parts of theta that they
     step. runs: the parts that they evaluate. cause: the setting that asks for it. fewer: the
-    setting of `updates`. instead: the setting that does without.
+    setting of `updates`. instead: the setting that does without. fresh: whether their optimiser's
+    state starts anew each time.
     """
 
     updates: int
@@ -70,6 +71,7 @@ class Graph:
     cause: str
     fewer: str
     instead: str
+    fresh: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +123,14 @@ class Method(Settings, ABC):
     def prepare(self, model: Model) -> Model:
         """The model that this method trains: the one given, or one with more parts."""
         return model
+
+    @property
+    def trains_on_validation(self) -> bool:
+        """Whether updates draw validation rows, which other methods never see; a table says so.
+
+        The run then keeps a reservoir of them, as long as D_P.
+        """
+        return False
 
     @property
     def graph(self) -> Graph | None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dpmcl.batch import Batch
 from dpmcl.engine import Engine
-from dpmcl.memory import Memory
+from dpmcl.memory import Memories
 from dpmcl.method import Method, Phase, State
 from dpmcl.model import Model, Theta, has_convolution
 from dpmcl.motion import Motion
@@ -168,7 +168,7 @@ class Monitor:
         place: Place,
         before: State,
         after: State,
-        held: Memory,
+        held: Memories,
         motion: Motion,
         weighing: Weighing | None,
         alive: Tensor,

@@ -126,13 +126,13 @@ Drift = Literal["none", "inputs", "features", "exact"]
 
 @dataclass(frozen=True, kw_only=True)
 class Theorem(Optimiser):
-    """The step size of Theorem 1 and equation 5, alpha(k) in place of a learning rate.
+    """The step size of Theorem 1 and equation 4, alpha(k) in place of a learning rate.
 
     alpha = (1 - ||J_x|| ||dx||) / (beta ||J_theta||^2 + eps), the norm over all parameters that
-    step together. lr is the largest alpha, since equation 5 asks for one at most so large: without
+    step together. lr is the largest alpha, since equation 4 asks for one at most so large: without
     it, a vanishing gradient makes alpha enormous.
 
-    form: "J_theta", equation 5, theta - alpha J_theta; "V_theta", the theorem's own update, theta +
+    form: "J_theta", equation 4, theta - alpha J_theta; "V_theta", the theorem's own update, theta +
     alpha V_theta with V_theta = -J J_theta: Polyak's step times (1 - ||J_x|| ||dx||) / beta.
     drift: which ||J_x|| ||dx|| it is; the runner measures it before each phase and every 50 updates
     (`step_size`). A fresh state, as inner updates of a method start with, has none.

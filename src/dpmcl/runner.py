@@ -13,14 +13,16 @@ from dpmcl.checkpoint import Position, Snapshot
 from dpmcl.divergence import Divergence, choose_state, finite, replayed
 from dpmcl.engine import Engine, check_fit
 from dpmcl.evaluation import Errors, Evaluation, evaluate
+from dpmcl.exceptions import SpecError
 from dpmcl.gradients import Work, counting
 from dpmcl.keeper import Keeper, Keeping
-from dpmcl.memory import Memory
+from dpmcl.memory import Memories, Memory
 from dpmcl.method import Method, Phase, State
 from dpmcl.model import Model, Theta, initial
 from dpmcl.monitor import Monitor, MonitorSettings, Readings
 from dpmcl.motion import Motion, motion_of
 from dpmcl.motion_check import check_motion
+from dpmcl.noise import noise
 from dpmcl.sampling import Chunk, Weighing, chunk, weigh
 from dpmcl.splits import Rows, Splits
 from dpmcl.step_size import StepSize
@@ -80,6 +82,8 @@ def train(
     model, watched = method.prepare(model), watched or MonitorSettings()
     check_fit(method, model, stream, engine.at_once(len(seeds)))
     check_motion(method, model, stream, watched.drift)
+    if note and (line := noise(method, model.dtype)):
+        note(line)
     run = _Run(method, model, stream, splits, tuple(seeds), engine, watched, progress, report, note)
     score = _Score(run, evaluation or Evaluation())
     keeper = keeper or Keeper(Keeping())
@@ -141,6 +145,7 @@ class _Run:
         report: Report | None,
         note: Note | None,
     ) -> None:
+        _check_splits(method, model, stream)
         self.method, self.model, self.stream, self.splits = method, model, stream, splits
         self.seeds, self.engine = seeds, engine
         self.seed = torch.tensor(seeds, dtype=torch.int64, device=model.device)
@@ -150,7 +155,7 @@ class _Run:
         self._progress, self._report = progress, report
         self._done = 0
         self._total = self._updates(Position(len(stream.tasks)))
-        self._width = int(splits.train.offset.diff(dim=1).max())
+        self._kept = ("train", "validation") if method.trains_on_validation else ("train",)
         self.step_size = StepSize(method, model, stream, splits, self.seed, engine, note)
         self.monitor: Monitor | None = None
         if watched.active:
@@ -173,7 +178,7 @@ class _Run:
         return choose_state(self.alive, begun, state) if self.diverged else begun
 
     def snapshot(
-        self, position: Position, state: State, held: Memory, values: dict[str, np.ndarray]
+        self, position: Position, state: State, held: Memories, values: dict[str, np.ndarray]
     ) -> Snapshot:
         work = Work(**vars(self.work))
         readings = self.monitor.values.copy() if self.monitor else None
@@ -199,20 +204,26 @@ class _Run:
         phases = self.method.phases(self.model, tasks)
         return count + sum(phase.updates for phase in phases[:number]) + update
 
-    def empty_memory(self) -> Memory:
-        # Beyond the stream's training rows a longer memory would hold nothing more.
-        capacity = min(self.method.memory, self.splits.train.row.shape[1])
+    def empty_memory(self) -> Memories:
+        return {name: self._empty(name) for name in self._kept}
+
+    def _empty(self, name: str) -> Memory:
+        # Beyond the stream's rows of the split a longer memory would hold nothing more.
+        capacity = min(self.method.memory, self.splits.named(name).row.shape[1])
         one = memory.empty(capacity, self.model.device)
         return Memory(*(leaf.expand(len(self.seeds), *leaf.shape) for leaf in one))
 
-    def store(self, held: Memory, task: int) -> Memory:
-        """D_P after the task's training rows were offered to it."""
-        offset = self.splits.train.offset
-        key = keys.derive(self.seed, keys.Purpose.MEMORY, task)
+    def store(self, held: Memories, task: int) -> Memories:
+        """The memories after the task's rows were offered to them."""
+        return {name: self._stored(name, one, task) for name, one in held.items()}
+
+    def _stored(self, name: str, held: Memory, task: int) -> Memory:
+        offset = self.splits.named(name).offset
+        width = int(offset.diff(dim=1).max())
+        key = keys.derive(self.seed, keys.Purpose.MEMORY, task, self._kept.index(name))
 
         def add(one: Memory, start: Tensor, count: Tensor, key: Tensor) -> Memory:
-            policy = self.method.memory_policy
-            return memory.add(one, start, count, self._width, key, policy)
+            return memory.add(one, start, count, width, key, self.method.memory_policy)
 
         count = offset[:, task + 1] - offset[:, task]
         after: Memory = torch.func.vmap(add)(held, offset[:, task], count, key)
@@ -232,7 +243,7 @@ class _Run:
             return None
         return Weighing(found.to(self.model.device), self.method.discount_on)
 
-    def _chunk(self, held: Memory, phase: Phase, place: tuple[int, int], steps: range) -> Chunk:
+    def _chunk(self, held: Memories, phase: Phase, place: tuple[int, int], steps: range) -> Chunk:
         moves = any(draw.moved is not None for draw in phase.draws.values())
         return chunk(
             phase.draws,
@@ -247,7 +258,7 @@ class _Run:
         )
 
     def phase(
-        self, state: State, held: Memory, phase: Phase, place: tuple[int, int], done: int
+        self, state: State, held: Memories, phase: Phase, place: tuple[int, int], done: int
     ) -> Iterator[tuple[State, int]]:
         """The updates of a phase from `done` on: the state after each chunk, and how many then."""
         if done == 0:
@@ -279,7 +290,7 @@ class _Run:
         return next((u for u in range(first + 1, last) if self.monitor.due((*place, u))), last)
 
     def _watch(
-        self, place: tuple[int, int, int], before: State, after: State, held: Memory
+        self, place: tuple[int, int, int], before: State, after: State, held: Memories
     ) -> None:
         """Takes a reading; freezes, from the next update on, what has been above beta too long."""
         assert self.monitor is not None
@@ -320,7 +331,7 @@ class _Run:
             self._fell(replica, Divergence(*place, first + step + 1))
         return choose_state(self.alive, after, frozen)
 
-    def _count(self, state: State, held: Memory, phase: Phase, place: tuple[int, int]) -> None:
+    def _count(self, state: State, held: Memories, phase: Phase, place: tuple[int, int]) -> None:
         """Counts the work of a phase by running its first update once, on one replica, aside."""
         drawn = self._chunk(held, phase, place, range(1))
         batches = drawn.batches(self.stream, self.model.dtype, 0, 0)
@@ -328,6 +339,21 @@ class _Run:
             phase.update(of_replica(state, 0), batches, drawn.key[0, 0])
         self.work.gradient_evaluations += one.gradient_evaluations * phase.updates
         self.work.rows_backpropagated += one.rows_backpropagated * phase.updates
+
+
+def _check_splits(method: Method, model: Model, stream: Stream) -> None:
+    """Raises SpecError for a method that trains on validation rows and does not say so."""
+    if method.trains_on_validation:
+        return
+    for task in range(len(stream.tasks)):
+        for phase in method.phases(model, task):
+            for name, draw in phase.draws.items():
+                if draw.split == "validation":
+                    raise SpecError(
+                        f"Draw '{name}' of phase '{phase.name}' has validation rows, which other "
+                        "methods never train on; set trains_on_validation = True in "
+                        f"{type(method).__name__}, so that tables say so."
+                    )
 
 
 class _Score:

@@ -13,7 +13,7 @@ from torch import Tensor
 from dpmcl import keys, memory
 from dpmcl.batch import Batch
 from dpmcl.exceptions import SpecError
-from dpmcl.memory import Memory
+from dpmcl.memory import Memories
 from dpmcl.motion import Motion
 from dpmcl.splits import Rows, Splits
 from dpmcl.stream import Stream
@@ -31,11 +31,13 @@ _MOST = 2**31 - 1  # below it, integers are drawn exactly
 class Draw:
     """One named draw of an update: a batch, or a block of batches.
 
-    source: "new", the new task's rows; "memory", D_P; "all", every row of the tasks seen so far;
-    "earlier", every row of the tasks before the new one.
+    source: "new", the new task's rows; "memory", D_P, or for validation rows a reservoir of their
+    own, as long as D_P; "all", every row of the tasks seen so far; "earlier", every row of the
+    tasks before the new one.
     batch: rows a batch, drawn with replacement. block: None for one batch (batch, ...); k for a
     block of k batches (k, batch, ...), so that an inner loop can live inside one update.
-    split: "train", or "validation" for the outer loops of meta-learning methods.
+    split: "train", or "validation" for the outer loops of meta-learning methods
+    (`Method.trains_on_validation`).
     like: another draw's name, whose rows these are. moved: those rows once the next task has come:
     "exact" by the stream's dynamics, "estimated" by what the means moved since the last task.
     """
@@ -46,10 +48,6 @@ class Draw:
     split: Literal["train", "validation"] = "train"
     like: str | None = None
     moved: Moved | None = None
-
-    def __post_init__(self) -> None:
-        if self.source == "memory" and self.split != "train":
-            raise SpecError(f"A memory holds training rows, got split = '{self.split}'.")
 
 
 class Weighing(NamedTuple):
@@ -131,7 +129,7 @@ def _broadcast(shift: Tensor, rows: int, replica: int | slice) -> Tensor:
 def chunk(
     draws: Mapping[str, Draw],
     splits: Splits,
-    held: Memory,
+    held: Memories,
     seed: Tensor,
     place: tuple[int, int],
     steps: range,
@@ -143,7 +141,7 @@ def chunk(
 ) -> Chunk:
     """The draws of some steps of a phase.
 
-    held: memory with a leading replica dimension. seed: int64 (replicas,).
+    held: memories with a leading replica dimension. seed: int64 (replicas,).
     place: (task, phase). steps: the updates of the phase to draw for.
     update_keys: how many keys of its own each update gets. motion: for draws that are moved.
     weighing: None where all tasks weigh the same. purpose: keeps other draws than a method's apart.
@@ -159,7 +157,7 @@ def chunk(
         lane = lanes[draw.like or name]
         pool = splits.named(draw.split)
         n = draw.batch * (draw.block or 1)
-        position, there = _positions(draw.source, pool, held, key, n, task, lane, weighing)
+        position, there = _positions(draw, pool, held, key, n, task, lane, weighing)
         index = position.flatten(1)
         shape = (draw.batch,) if draw.block is None else (draw.block, draw.batch)
         rows[name] = pool.row.gather(1, index).view_as(position).unflatten(-1, shape)
@@ -174,7 +172,8 @@ def chunk(
             elif motion.following is not None:
                 rows[name] = motion.following[rows[name]]
     number = step[:, None] * update_keys + torch.arange(update_keys, device=seed.device)
-    own_purpose = keys.Purpose.DROPOUT if purpose == keys.Purpose.BATCH else purpose
+    probing = purpose == keys.Purpose.PROBE
+    own_purpose = keys.Purpose.PROBE_DROPOUT if probing else keys.Purpose.DROPOUT
     own = keys.derive(seed[:, None, None], own_purpose, task, phase, number)
     return Chunk(rows, present, tasks, own, shift)
 
@@ -191,7 +190,7 @@ def _check_like(name: str, draw: Draw, draws: Mapping[str, Draw]) -> None:
 def probe(
     draws: Mapping[str, Draw],
     splits: Splits,
-    held: Memory,
+    held: Memories,
     seed: Tensor,
     place: tuple[int, int],
     update: int,
@@ -219,9 +218,9 @@ def _each(leaf: Tensor, steps: int) -> Tensor:
 
 
 def _positions(
-    source: Source,
+    draw: Draw,
     pool: Rows,
-    held: Memory,
+    held: Memories,
     key: Tensor,
     n: int,
     task: int,
@@ -229,18 +228,19 @@ def _positions(
     weighing: Weighing | None,
 ) -> tuple[Tensor, Tensor]:
     """Positions in the split's rows and whether they are there: (replicas, steps, n) each."""
-    by_chance = weighing is not None and weighing.on == "sampling"
+    by_chance, source = weighing is not None and weighing.on == "sampling", draw.source
     if source == "memory":
+        own = held[draw.split]
         if by_chance:
             assert weighing is not None
-            slot = torch.arange(held.position.shape[1], device=key.device)
-            chance = weighing.gamma[pool.task.gather(1, held.position)]
-            chance = chance * (slot < held.filled[:, None])
+            slot = torch.arange(own.position.shape[1], device=key.device)
+            chance = weighing.gamma[pool.task.gather(1, own.position)]
+            chance = chance * (slot < own.filled[:, None])
             drawn, there = _weighted(chance, key, n, lane)
-            return held.position.gather(1, drawn.flatten(1)).view_as(drawn), there
+            return own.position.gather(1, drawn.flatten(1)).view_as(drawn), there
         pair = torch.func.vmap(
-            lambda one, own: torch.func.vmap(lambda k: memory.draw(one, k, n, lane))(own)
-        )(held, key)
+            lambda one, keys_of: torch.func.vmap(lambda k: memory.draw(one, k, n, lane))(keys_of)
+        )(own, key)
         position: Tensor
         position, there = pair
         return position, there

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dpmcl.engine import Engine
-from dpmcl.memory import Memory
+from dpmcl.memory import Memories
 from dpmcl.method import Method, State
 from dpmcl.model import Model, Theta
 from dpmcl.motion import Motion
@@ -50,7 +50,7 @@ class StepSize:
     def informed(
         self,
         state: State,
-        held: Memory,
+        held: Memories,
         place: tuple[int, int],
         update: int,
         motion: Motion,
@@ -83,7 +83,7 @@ class StepSize:
         self,
         rule: Theorem,
         theta: Theta,
-        held: Memory,
+        held: Memories,
         place: tuple[int, int],
         update: int,
         motion: Motion,

@@ -83,11 +83,16 @@ class Result:
 
     def rows(self, metrics: tuple[str, ...] = ()) -> list[dict[str, Any]]:
         """The table's rows, each a dict of numbers; `metrics` names further ones."""
-        return table.rows(self.records, self.stream, metrics)
+        return self._marked(table.rows(self.records, self.stream, metrics))
 
     def rows_by_task(self) -> list[dict[str, Any]]:
         """A row for each method and task: its error just after it was learned, and at the end."""
-        return table.rows_by_task(self.records, self.stream)
+        return self._marked(table.rows_by_task(self.records, self.stream))
+
+    def _marked(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The rows, each saying whether its method trained on validation rows as well."""
+        on_validation = {name: _trains_on_validation(self.spec, name) for name in self.records}
+        return [{**row, "trains_on_validation": on_validation[row["method"]]} for row in rows]
 
     def table(self, style: table.Format = "text") -> str:
         """The table as text: "text", "json", "csv", "markdown" or "latex"."""
@@ -107,6 +112,14 @@ class Result:
         if path is not None:
             figures.save(figure, Path(path))
         return figure
+
+
+def _trains_on_validation(spec: Mapping[str, Any], name: str) -> bool:
+    try:
+        alone = Spec.parse({**spec, "methods": {name: spec["methods"][name]}})
+    except (DpmclError, KeyError):  # it names a plugin that is not here now
+        return False
+    return bool(alone.methods[name].trains_on_validation)
 
 
 def holds_run(folder: Path) -> bool:

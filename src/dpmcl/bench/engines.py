@@ -116,7 +116,8 @@ class Updates:
         seeds = range(replicas)
         self.seed = torch.tensor(seeds, dtype=torch.int64, device=problem.device)
         self.splits = split(self.stream, seeds, problem.spec.stream.split)
-        self.held = _full(min(method.memory, self.splits.train.row.shape[1]), self.seed)
+        rows = {name: self.splits.named(name).row.shape[1] for name in ("train", "validation")}
+        self.held = {name: _full(min(method.memory, n), self.seed) for name, n in rows.items()}
         self.start = engine.map(method.start, initial(self.model, seeds))
 
     def __call__(self, updates: int) -> float:

@@ -1,9 +1,11 @@
 """ANML (appendix B.5): a second network gates the first."""
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
+from dpmcl.exceptions import SpecError
 from dpmcl.model import Gate, Model
-from dpmcl.two_loop import Reading, TwoLoop
+from dpmcl.two_loop import TwoLoop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +19,10 @@ class ANML(TwoLoop):
 
     - "box": N_meta updates of theta_2 on D_PN, then N_grad of theta_1 on D_N;
     - "text": N_grad updates of theta_1 on D_N, then N_meta of theta_2 on validation rows;
-    - "nested": inner updates move g alone; outer steps move all, as in the original.
+    - "nested": inner updates move h and g, the gate stays; outer steps move all. As in the
+      original, whose inner loop moves the whole prediction network, its convolutions too.
+
+    There is no "box-literal": ANML's box has no theta~, and "box" follows it.
 
     gate: "features" (default), a network of h's shape whose output, through a sigmoid, multiplies
     h's before g; what the original does, and the only one of the two whose shapes agree in the
@@ -25,18 +30,27 @@ class ANML(TwoLoop):
     the box's words.
 
     The default is "box", as printed; on MNIST "box" and "text" learn alike, and neither comes near
-    the paper's row (`benchmarks/README.md`).
+    the paper's row, as "nested" does without an `inner_lr` (`benchmarks/README.md`).
 
     The parts keep their optimiser states for the run; theta~ starts with a fresh one.
     """
 
     meta_parts = ("representation", "prediction")
     grad_parts = ("gate",)
-    inner_parts = ("prediction",)
+    inner_parts = ("representation", "prediction")
     outer_parts = ("representation", "prediction", "gate")
 
-    reading: Reading = "box"
+    reading: Literal["box", "text", "nested"] = "box"
     gate: Gate = "features"
+
+    def __post_init__(self) -> None:
+        reading: Any = self.reading
+        if reading == "box-literal":
+            raise SpecError(
+                "reading = 'box-literal' is of OML's and CML's boxes; ANML's has no theta~, and "
+                "reading = 'box' follows it to the letter."
+            )
+        super().__post_init__()
 
     def prepare(self, model: Model) -> Model:
         return model.gated(self.gate)

@@ -13,12 +13,15 @@ class CML(TwoLoop):
     (theta_1, theta_2). In each reading (see `TwoLoop` for the rows that a loop sees):
 
     - "box": N_meta updates of theta_2 on D_PN, then N_grad of theta_1 and theta_2 on D_N;
+    - "box-literal": N_meta updates on D_PN make theta~_2 of a copy of theta_2, then N_grad of
+      theta_1 and theta_2 on D_N by the cost at theta_1 and theta~_2;
     - "text": N_grad updates of theta_1 and theta_2 on D_N, then N_meta of theta_2 on validation
       rows;
     - "nested": inner updates move theta_2; outer steps move both, as in the original.
 
-    "text" is the default: on MNIST it comes nearest to the paper's row (CME 0.659; here 0.605 with
-    "text", 0.900 with "box": `benchmarks/README.md`).
+    "text" mixes the text's loops with the box's parts. It is the default since it came nearest to
+    the paper's row on MNIST, with three seeds (CME 0.659; here 0.605 with "text", 0.900 with "box":
+    `benchmarks/README.md`).
 
     theta_1 and theta_2 keep their optimiser states for the run; theta~ starts with a fresh one.
     """

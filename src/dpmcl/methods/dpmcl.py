@@ -37,9 +37,9 @@ class DPMCL(Method):
     - "exact": through the zeta updates, to theta_1 and theta_2;
     - "off": J_P alone.
 
-    step: "alternating" (Algorithm 1), or "joint" (equation 5: one step on the sum of all terms).
+    step: "alternating" (Algorithm 1), or "joint" (equation 4: one step on the sum of all terms).
     buffer_state: theta_B's optimiser state, "fresh" or "copied" from theta_2's.
-    eta: the factor of J_N and J_P (appendix A.3 has it, the printed update 1).
+    eta: the factor of J_N and J_P (the derivation, A.3, has it; the printed update has 1).
 
     The third term as printed is unbounded below: a representation that makes the copy worse lowers
     it for ever. guard: "none" leaves it so; "clip" takes its part above 0, max(0, J_PN -
@@ -88,6 +88,7 @@ class DPMCL(Method):
             cause="third_term = 'exact'",
             fewer="zeta",
             instead="third_term = 'first'",
+            fresh=self.buffer_state == "fresh",
         )
 
     def phases(self, model: Model, task: int) -> Sequence[Phase]:

@@ -13,6 +13,8 @@ class OML(TwoLoop):
     reading (see `TwoLoop` for the rows that a loop sees):
 
     - "box": N_meta updates of theta on D_PN, then N_grad of theta on D_N;
+    - "box-literal": N_meta updates on D_PN make theta~ of a copy of theta, then N_grad of theta on
+      D_N by the cost at theta~;
     - "text": N_grad updates of theta on D_N, then N_meta of theta on validation rows;
     - "nested": inner updates and outer steps both move all of theta.
 

@@ -43,7 +43,10 @@ def mean(values: np.ndarray) -> float | None:
 
 
 def standard_error(values: np.ndarray) -> float | None:
-    """The standard error of the mean, ddof 1 (section 4 of the paper); None for one replica."""
+    """The standard error of the mean; None for one replica.
+
+    The standard deviation has ddof 1; section 4 of the paper gives sigma / sqrt(50) and no ddof.
+    """
     known = values[~np.isnan(values)]
     return _number(known.std(ddof=1) / math.sqrt(len(known))) if len(known) > 1 else None
 
@@ -135,13 +138,25 @@ def render(rows: Sequence[Row], style: Format) -> str:
         columns = "l" * left + "r" * (len(header) - left)
         top = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", lines[0], r"\hline"]
         return "\n".join([*top, *lines[1:], r"\hline", r"\end{tabular}"])
+    return "\n".join([_text(header, body), *_footer(rows)])
+
+
+def _footer(rows: Sequence[Row]) -> list[str]:
+    """What the numbers do not say by themselves, a line each."""
     lost = [
         f"{row['method']} on {row['stream']}: seed{'s' * (row['diverged'] > 1)} "
-        f"{row['diverged_seeds'].replace(' ', ', ')} diverged; its figures are over the others."
+        f"{row['diverged_seeds'].replace(' ', ', ')} diverged; its means are over the survivors, "
+        f"{row['replicas'] - row['diverged']} of {row['replicas']} replicas."
         for row in rows
         if row.get("diverged_seeds")
     ]
-    return "\n".join([_text(header, body), *lost])
+    more = [
+        f"{row['method']} on {row['stream']}: trains on validation rows too, which methods without "
+        "this line never see."
+        for row in rows
+        if row.get("trains_on_validation")
+    ]
+    return lost + list(dict.fromkeys(more))
 
 
 def _left(header: Sequence[str]) -> int:

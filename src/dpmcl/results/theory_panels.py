@@ -93,7 +93,7 @@ def stability(readings: Mapping[str, Readings], targets: bool) -> list[Panel]:
             "The step taken, and the theorem's;\nmarks: in some replica",
             {
                 r"taken: $-J_\theta^\top \Delta\theta\ /\ \|J_\theta\|^2$": _of("alpha", 1),
-                "the theorem's, equation (5)": _of("alpha_theorem", 1),
+                "the theorem's numerator, equation (4)'s denominator": _of("alpha_theorem", 1),
             },
             level=None,
             decades=None,

@@ -33,8 +33,8 @@ class Sine(StreamSettings):
 
     The first task is drawn uniformly from the ranges, each next one moves every parameter by a
     uniform step of at most `increment` of its range, reflected at the ends. The rows of a task
-    differ from it by at most `jitter` of each range; with jitter 0 (the literal reading) they are
-    all the same, and a test row equals a training row.
+    differ from it by at most `jitter` of each range, reflected likewise; with jitter 0 (the literal
+    reading) they are all the same, and a test row equals a training row.
 
     rows: a task's rows; 534 leave 320 to train, the paper's forty minibatches of eight.
     Every replica draws its own waves.
@@ -58,7 +58,7 @@ class Sine(StreamSettings):
         path = torch.cat([moves[:, :1], self.increment * (2 * moves[:, 1:] - 1)], 1).cumsum(1)
         wave = _reflect(path)
         spread = keys.uniform(key, (self.rows, 3), lane=1).to(torch.float64)
-        share = wave[:, :, None] + self.jitter * (2 * spread - 1)
+        share = _reflect(wave[:, :, None] + self.jitter * (2 * spread - 1))
         x = (low + span * share).to(torch.float32).flatten(0, 2)
 
         replicas, each = len(seed), tasks * self.rows

@@ -4,10 +4,9 @@ The model is y = theta x, and the slope that the tasks ask for is at a(t), which
 rate v. With e = theta - a the cost is J = q/2 e^2 + m, and J_theta = q e, J_x = -q e, where the
 paper's state x is a. Units: J in units of cost, time in updates, V = integral of J in cost times
 time. Several independent weights: q and v as tensors, one entry each; values and gradients then
-add up, while the rules of Theorem 1 and eq. (5) take each weight as a problem of its own.
+add up, while the rules of Theorem 1 and eq. (4) take each weight as a problem of its own.
 
-Pure functions of float64 tensors. (A.2.7) is an equation of appendix A.2, labelled eq_a_2_7 in the
-paper's source.
+Pure functions of float64 tensors. (A.2.7) is the equation labelled eq_a_2_7 in the paper's source.
 """
 
 from collections.abc import Callable
@@ -106,7 +105,7 @@ def flow_step(problem: Problem, rate: float, e: Tensor) -> Tensor:
 def theorem_step(problem: Problem, beta: Number, e: Tensor, power: int = 2) -> Tensor:
     """Theorem 1's alpha V_theta: -J J_theta (1 - s) / (beta |J_theta|^power), s = |J_x| |v|.
 
-    power 2 is that of the proof and of eq. (5), 1 that of the theorem. With 2 it is (1 - s)/beta of
+    power 2 is that of the proof and of eq. (4), 1 that of the theorem. With 2 it is (1 - s)/beta of
     Polyak's step towards J = 0. NaN where J_theta = 0.
     """
     J_theta = problem.curvature * e
@@ -114,8 +113,8 @@ def theorem_step(problem: Problem, beta: Number, e: Tensor, power: int = 2) -> T
     return -(1 - s) * cost(problem, e) * J_theta / (beta * J_theta.abs() ** power)
 
 
-def equation_5_step(problem: Problem, beta: Number, e: Tensor, epsilon: float = 0.0) -> Tensor:
-    """-J_theta / (beta J_theta^2 + epsilon): the largest step that eq. (5) allows, on J alone."""
+def equation_4_step(problem: Problem, beta: Number, e: Tensor, epsilon: float = 0.0) -> Tensor:
+    """-J_theta / (beta J_theta^2 + epsilon): the largest step that eq. (4) allows, on J alone."""
     J_theta = problem.curvature * e
     return -J_theta / (beta * J_theta**2 + epsilon)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from dpmcl.theory.terms import Sensitivity, along, drifts, norm
 
 EPS = 1e-8
-"""epsilon of equation (5)."""
+"""epsilon of equation (4)."""
 
 VANISHED = 1e-6
 """A gradient below this share of the cost counts as none."""
@@ -35,9 +35,9 @@ class Reading(NamedTuple):
     J = J_N + J_P. J_theta, J_x, dx, dtheta, theta: norms; dtheta of the update that comes next.
     decrease: -J_theta' dtheta. drift: J_x' dx, the targets' share J_y' dy included where they move
     too. reach: its bound ||J_x|| ||dx|| + ||J_y|| ||dy||. third_*, fourth_*: terms of eq. (3) by
-    estimate (`theory.terms`). alpha: the step taken, decrease / ||J_theta||^2. alpha_theorem: that
-    of eq. (5), before any bound. dV_dt: (A.2.7) as printed; dV_dt_substituted: with dtheta =
-    alpha V_theta put in.
+    estimate (`theory.terms`). alpha: the step taken, decrease / ||J_theta||^2. alpha_theorem:
+    the numerator of Theorem 1 over the denominator of eq. (4), before any bound. dV_dt: (A.2.7) as
+    printed; dV_dt_substituted: with dtheta = alpha V_theta put in.
     """
 
     J_N: Any
@@ -138,10 +138,12 @@ CONDITIONS: Mapping[str, Condition] = {
         "take smaller steps",
     ),
     "step": Condition(
-        "-J_theta' dtheta <= 2 J, Polyak's bound for convex costs",
+        "-J_theta' dtheta <= 2 J (within it a gradient step on a convex cost leads no further from "
+        "a minimiser: Polyak)",
         lambda r: r["decrease"] / np.where(r["J"] > 0, r["J"], 1),
         lambda r: r["decrease"] > 2 * r["J"] + NOTHING,
-        "take smaller steps, as optimiser = 'theorem' with a larger beta does",
+        "the cost may fall all the same; where it does not, take smaller steps, as optimiser = "
+        "'theorem' with a larger beta does",
     ),
     "inputs": Condition(
         "||J_x|| ||dx|| < 1 (Theorem 1)",

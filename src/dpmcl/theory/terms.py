@@ -10,8 +10,8 @@ The right-hand side of the Hamilton-Jacobi-Bellman equation has four terms:
 V is not known. The paper estimates V_theta twice, and so does this module, by name:
 
     "proof"       Theorem 1: V_theta = -J J_theta, V_x = -J J_x
-    "difference"  A.3: V proportional to -J, so V_theta' dtheta is J_PN - J_PN(theta_B), and
-                  V_x' dx, which the paper drops, is J_N(x) - J_N(x + dx)
+    "difference"  A.3: -J stands for V, so V_theta' dtheta is J_PN - J_PN(theta_B), and V_x' dx,
+                  which the paper drops, is J_N(x) - J_N(x + dx)
 
 J without a letter is J_N + J_P, as in A.3. All costs are those of evaluation: no dropout.
 `docs/theory.md` says which of these steps follow.

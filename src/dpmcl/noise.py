@@ -1,0 +1,24 @@
+"""Where a gradient through inner updates has lost its digits."""
+
+import torch
+
+from dpmcl.method import Method
+from dpmcl.optim import Adagrad
+
+
+def noise(method: Method, dtype: torch.dtype) -> str | None:
+    """What a user should know of a method's gradients through inner updates; None for nothing.
+
+    A fresh Adagrad's first step is lr times the gradient's sign, so its derivative is a difference
+    of two large numbers that cancel: nearly all of it is rounding, and in float32 that shows
+    (`benchmarks/second_order_noise.py`).
+    """
+    graph, rule = method.graph, method.rule
+    if graph is None or not graph.fresh or dtype == torch.float64:
+        return None
+    if not isinstance(rule, Adagrad) or rule.initial_accumulator > 0:
+        return None
+    return (
+        f"{graph.cause} differentiates through a fresh Adagrad, which is noisy in float32; take "
+        f"dtype = 'float64', optimiser = 'sgd' for this method, or {graph.instead}."
+    )

@@ -1,0 +1,64 @@
+"""Words in quotation marks are the paper's, to the letter.
+
+    DPMCL_PAPER=FILE python -m pytest tests/test_quotations.py
+
+FILE is the paper's LaTeX source. Skipped without it.
+"""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    ROOT / "docs" / "readings.md",
+    ROOT / "docs" / "theory.md",
+    *sorted((ROOT / "src" / "dpmcl" / "methods").glob("*.py")),
+    *sorted((ROOT / "src" / "dpmcl" / "presets").glob("paper-*.toml")),
+    *(ROOT / "src" / "dpmcl" / name for name in ("metrics/cme.py", "dynamics.py", "gradients.py")),
+    ROOT / "src" / "dpmcl" / "streams" / "omniglot.py",
+]
+
+
+def plain(latex: str) -> str:
+    """LaTeX as our pages write it: theta~_2 for a tilde over a theta, no dollars, no braces."""
+    text = re.sub(r"(?<!\\)%.*", " ", latex).replace("~", " ").replace("\\%", "%")
+    text = re.sub(r"\\tilde\{\\vect\{\\theta\}\}", "theta~", text)
+    text = re.sub(r"\\c([DTXY])(?![a-zA-Z])", r"\1", text).replace("\\in ", "in ")
+    text = re.sub(r"\\(vect|hat|text\w*|emph|noindent)(?![a-zA-Z])", "", text)
+    text = re.sub(r"\\([a-zA-Z]+)", r"\1", text)
+    return folded(re.sub(r"[${}]|\\[ ,;]?", "", text))
+
+
+def folded(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def quotations(text: str, code: bool) -> list[str]:
+    """What stands in double quotes and has a blank in it; not in code, but in docstrings."""
+    if code:
+        docstrings = re.findall(r'"""(.*?)"""', text, re.DOTALL) + re.findall(r"#(.*)", text)
+        text = "\n\n".join(docstrings)
+    else:
+        text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+        text = re.sub(r"`[^`\n]*`|^    .*$", "", text, flags=re.MULTILINE)
+    found = re.findall(r'"([^"\n]*(?:\n[^"\n]+)?)"', text)
+    return [folded(words) for words in found if " " in words.strip()]
+
+
+def test_latex_is_read_as_our_pages_write_it():
+    latex = r"Update~$\vect{\theta}(k)$ by  $\tilde{\vect{\theta}}_{2}$, $x_{N} \in \cD_N(k)$, 6 \%"
+    assert plain(f"{latex} % not this") == "update theta(k) by theta~_2, x_n in d_n(k), 6 %"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_quotations_are_the_papers_words(page):
+    if "DPMCL_PAPER" not in os.environ:
+        pytest.skip("the paper's LaTeX source is not here: set DPMCL_PAPER")
+    paper = plain(Path(os.environ["DPMCL_PAPER"]).read_text("utf-8"))
+    found = quotations(page.read_text("utf-8"), page.suffix != ".md")
+    assert len(found) > 3 or page.suffix != ".md"
+    for words in found:
+        assert words in paper, words
