@@ -275,12 +275,18 @@ def test_numbers_that_no_int64_holds_are_refused(labels):
 
 
 @pytest.mark.parametrize(
-    "labels",
-    [[1e19, 2e19], np.array([1e19, 2e19]), torch.tensor([1e19, 2e19]), np.array([2.0**63, 1.0])],
-    ids=["list", "array", "tensor", "limit"],
+    ("labels", "bits"),
+    [
+        ([1e19, 2e19], 53),
+        (np.array([1e19, 2e19]), 53),
+        (torch.tensor([1e19, 2e19]), 24),
+        (np.array([2.0**53 + 2, 1.0]), 53),
+        (np.array([2.0**24 + 2, 1.0], np.float32), 24),
+    ],
+    ids=["list", "array", "tensor", "limit", "limit of float32"],
 )
-def test_floats_that_no_int64_holds_are_refused(labels):
-    assert "2^63" in complaint(labels)
+def test_floats_that_cannot_tell_labels_apart_are_refused(labels, bits):
+    assert f"must be below 2^{bits}" in complaint(labels)
 
 
 @pytest.mark.parametrize(

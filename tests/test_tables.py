@@ -100,9 +100,9 @@ def test_home_folder(tmp_path, monkeypatch):
         ("a,y\n1,2\n".encode("utf-16"), ["UTF-8", "header"]),
         ("y,y\n1,2\n", ["different names", "'y' twice"]),
         (",y\n0,2\n", ["column 0", "has none"]),
-        ("a,y\n2024-01-01,1\n", ["'a'", "date32", "put it in ignore"]),
-        ("a,y\n2024-01-01 10:00:00,1\n", ["'a'", "timestamp", "turn it into numbers"]),
-        ("a,y\n12:30,1\n", ["'a'", "time32"]),
+        ("a,y\n2024-01-01,1\n", ["'a'", "'2024-01-01' in row 0", "put the column in ignore"]),
+        ("a,y\n2024-01-01 10:00:00,1\n", ["'a'", "dates or times", "'2024-01-01 10:00:00'"]),
+        ("a,y\n12:30,1\n", ["'a'", "'12:30' in row 0"]),
         ('a,y\n1,"2\n3,4\n', ["'y'", "one line", "row 0", "quotes"]),
         ("a,y\n1,x\n,z\n,x\n", ["'a'", "2 cells are missing", "row 1", "put the column in ignore"]),
         ("a,y\nred,x\nNA,z\n", ["'a'", "1 cell is missing", "row 1"]),
@@ -161,7 +161,7 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory, content):
 
 cells = st.tuples(
     st.floats(width=32, allow_nan=False, allow_infinity=False),
-    st.text("abcé,;\" 1#'", min_size=1).map(lambda text: f"_{text}_"),
+    st.sampled_from("abcé,;\" 1#'").map(lambda text: f"_{text}_"),  # few: identifiers are refused
     st.booleans(),
 )
 
@@ -286,7 +286,7 @@ def test_numbers_as_categories_are_in_order_of_value():
 
 def test_a_hundred_categories_at_most():
     names = [f"n{i:03}" for i in range(101)]
-    assert read_table({"a": names[:100], "y": [0, 1] * 50}, target="y").x.sum() == 100
+    assert read_table({"a": names[:100] * 2, "y": [0, 1] * 100}, target="y").x.sum() == 200
     refused({"a": names, "y": [0] * 101}, "'a'", "at most 100", "has 101", "'n000'", "ignore")
 
 
@@ -339,7 +339,8 @@ def test_scaled(kind, scale):
     [
         (["b", "a", "b"], ("a", "b"), [1, 0, 1]),
         ([10, 9, 10], ("9", "10"), [1, 0, 1]),
-        (["10", "9", "10"], ("10", "9"), [0, 1, 0]),
+        (["10", "9", "10"], ("9", "10"), [1, 0, 1]),  # as from a file, which tells no text
+        (["10", "09", "10"], ("09", "10"), [1, 0, 1]),
         ([True, False, True], ("False", "True"), [1, 0, 1]),
         (pa.array(["b", "a", "b"]).dictionary_encode(), ("a", "b"), [1, 0, 1]),
         (pa.array([10, 9, 10]).dictionary_encode(), ("9", "10"), [1, 0, 1]),

@@ -16,7 +16,9 @@ from torch.utils.data import IterableDataset, Subset
 from dpmcl.arrays import empty_pool, fill, pool_type
 from dpmcl.exceptions import DataError
 from dpmcl.labelled import Labelled, from_arrays
+from dpmcl.labels import plain_array, unmasked
 from dpmcl.model import Kind
+from dpmcl.rounding import float_type
 from dpmcl.tables import read_table
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
@@ -102,9 +104,14 @@ class _Pool:
                 f"Inputs must be real numbers, {self.item} {at} of '{self.title}' has values of "
                 f"type {values.dtype}; {self.way}."
             )
+        if values.dtype.kind in "iu" and values.dtype.itemsize > 2:
+            wanted = float_type(values, _start(f"{self.item} {at} of '{self.title}'"))
         if self.array is None:
             self.shape, self.dtype = values.shape[1:], values.dtype
             self.array = empty_pool((self.rows, *(self.shape or (1,))), wanted)
+        elif wanted == np.float64 and self.array.dtype == np.float32 and values.dtype == self.dtype:
+            narrow, self.array = self.array, empty_pool(self.array.shape, wanted)
+            fill(self.array[:at], narrow[:at])
         if values.shape[1:] != self.shape:
             raise self._odd(at, "shape", self.shape, values.shape[1:])
         floats = wanted.kind == self.array.dtype.kind == "f"
@@ -159,7 +166,10 @@ def _of_items(
     if data.kind == "regression" or not numbers or names is None:
         return data
     inside = min(labels) >= 0 and max(labels) < len(names)
-    return replace(data, classes=_named(data.classes, names)) if inside else data
+    if not inside:
+        return data
+    note = "classes: named by the dataset's `classes`"
+    return replace(data, classes=_named(data.classes, names), notes=(note,))
 
 
 class _Fields(NamedTuple):
@@ -218,10 +228,8 @@ def _values(inputs: Any, what: str) -> NDArray[Any]:
 
 def _array(value: Any) -> NDArray[Any]:
     if isinstance(value, Tensor):
-        value = value.detach().cpu()
-        half = str(value.dtype) == "torch.bfloat16"  # which NumPy lacks
-        return cast(NDArray[Any], (value.float() if half else value).numpy())
-    return np.asarray(value)
+        return plain_array(value, "The values")
+    return unmasked(value, "The values") if np.ma.isMaskedArray(value) else np.asarray(value)
 
 
 def _pixels(image: Any, what: str) -> NDArray[np.uint8]:
