@@ -75,7 +75,7 @@ def _length(dataset: Any) -> int:
     if hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset):
         try:
             rows = len(dataset)
-        except (TypeError, NotImplementedError, ValueError):
+        except (TypeError, RuntimeError, ValueError):
             rows = None
     if rows is None:
         raise DataError(
@@ -229,7 +229,7 @@ def _values(inputs: Any, what: str) -> NDArray[Any]:
 def _array(value: Any) -> NDArray[Any]:
     if isinstance(value, Tensor):
         return plain_array(value, "The values")
-    return unmasked(value, "The values") if np.ma.isMaskedArray(value) else np.asarray(value)
+    return np.asarray(unmasked(value, "The values"))
 
 
 def _pixels(image: Any, what: str) -> NDArray[np.uint8]:

@@ -4,14 +4,19 @@ The command line prints the line and leaves with status 2; Python users catch `D
 """
 
 import difflib
+import re
 from collections.abc import Iterable
+from typing import Any
 
 
 class DpmclError(Exception):
-    """Base of every error that the package raises on purpose; its text is one line, printable."""
+    """Base of every error that the package raises on purpose.
+
+    Its text is one line, printable, without the addresses of objects that other libraries' have.
+    """
 
     def __str__(self) -> str:
-        text = super().__str__()
+        text = re.sub(r" at 0x[0-9a-fA-F]+", "", super().__str__())
         return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
@@ -50,6 +55,22 @@ def reason(error: BaseException, most: int = 200) -> str:
     'no digits in it'
     """
     return " ".join(str(error).split())[:most].rstrip(".") or type(error).__name__
+
+
+def shown(value: Any, most: int = 60) -> str:
+    """A value as an error shows it, in one line: its type where its text is long or an address.
+
+    >>> shown("a"), shown(object())
+    ("'a'", 'a value of type object')
+    """
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # a user's object, or more digits than Python prints
+        text = ""
+    if text and " at 0x" not in text and len(text) <= 2 * most:
+        return text[:most]
+    plain = text and isinstance(value, str | int | float)
+    return text[:most] if plain else f"a value of type {type(value).__name__}"
 
 
 def unknown(kind: str, name: str, known: Iterable[str], hint: str) -> SpecError:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpmcl.exceptions import DataError, reason
+from dpmcl.exceptions import DataError, reason, shown
 from dpmcl.labels import number_labels, plain_array, unmasked
 from dpmcl.model import Kind
 from dpmcl.rounding import float_type
@@ -90,8 +90,8 @@ def from_arrays(
     >>> from_arrays([[0.5], [0.1]], ["b", "a"]).classes
     ('a', 'b')
     """
-    if kind is not None and kind not in get_args(Kind):
-        raise DataError(f"kind must be one of {', '.join(get_args(Kind))}, got {kind!r}.")
+    if kind is not None and not (isinstance(kind, str) and kind in get_args(Kind)):
+        raise DataError(f"kind must be one of {', '.join(get_args(Kind))}, got {shown(kind)}.")
     inputs = as_inputs(x, f"Inputs of '{name}'")
     kind = kind or ("regression" if _is_float(y) else "classification")
     if kind == "regression":
@@ -131,7 +131,7 @@ def as_inputs(x: Any, what: str) -> Tensor:
 def as_targets(y: Any, what: str) -> Tensor:
     """Regression targets as float (rows, outputs). Raises DataError for anything but numbers."""
     tensor = _tensor(y, what, "numbers")
-    if tensor.is_complex() or tensor.dim() not in (1, 2):
+    if tensor.is_complex() or tensor.dim() not in (1, 2) or 0 in tensor.shape[1:]:
         raise DataError(
             f"{what} must be numbers of shape (rows,) or (rows, outputs), got "
             f"{tuple(tensor.shape)} of {tensor.dtype}."
@@ -150,11 +150,12 @@ def _of_whole(tensor: Tensor, what: str) -> Tensor:
 def _tensor(values: Any, what: str, rule: str) -> Tensor:
     """Values as a tensor. Raises DataError, which says what must be which rule."""
     if isinstance(values, Tensor):
-        if values.layout != torch.strided or values.is_quantized or values.is_meta:
+        odd = values.is_nested or values.layout != torch.strided or values.is_quantized
+        small = values.is_floating_point() and values.element_size() == 1
+        if odd or small or values.is_meta:
             plain_array(values, what)  # which refuses it
         return values
-    if isinstance(values, np.ma.MaskedArray):
-        values = unmasked(values, what)
+    values = unmasked(values, what)
     try:
         return _shared(values)
     except Exception as error:  # NumPy asks any object what it is
@@ -166,6 +167,11 @@ def _shared(values: Any) -> Tensor:
     array = values if isinstance(values, np.ndarray) else np.array(values)
     if array.dtype.kind == "O":
         array = np.array(array.tolist())
+    if array.dtype.kind not in "biufc":
+        kind = f"type {array.dtype}" if array.ndim else f"a {type(values).__name__}"
+        raise TypeError(f"got {kind}")
+    if array.dtype == np.longdouble:
+        array = array.astype(np.float64)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if any(stride < 0 for stride in array.strides):
@@ -180,7 +186,10 @@ def _is_float(y: Any) -> bool:
         return y.is_floating_point()
     if isinstance(y, np.ndarray) and (y.dtype.kind != "O" or y.ndim == 0):
         return bool(y.dtype.kind == "f")
-    values = y if isinstance(y, Sequence | np.ndarray) or hasattr(y, "to_numpy") else ()
+    try:
+        values = list(y) if isinstance(y, Sequence | np.ndarray) or hasattr(y, "to_numpy") else []
+    except Exception:  # which `number_labels` then says
+        return False
     numbers = [
         v.is_floating_point() if isinstance(v, Tensor) else isinstance(v, float | np.floating)
         for v in values

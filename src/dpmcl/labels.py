@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpmcl.exceptions import DataError, reason
+from dpmcl.exceptions import DataError, reason, shown
 
 
 class Labels(NamedTuple):
@@ -35,10 +35,21 @@ def number_labels(labels: Any, what: str) -> Labels:
     array = _array(labels, what)
     values, y = np.unique(array, return_inverse=True)
     names = [str(v) for v in values.tolist()]
+    odd = next((name for name in names if not _is_unicode(name)), None)
+    if odd is not None:
+        raise DataError(f"{what} must be Unicode text, got {ascii(odd):.60}; correct it.")
     if all(_WHOLE.fullmatch(name) for name in names):  # a text file does not say which are text
         order = sorted(range(len(names)), key=lambda k: int(names[k]))
         y, names = np.argsort(order)[y], [names[k] for k in order]
     return Labels(torch.from_numpy(y.astype(np.int64)), tuple(names))
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a pair of UTF-16, which no file can hold
+        return False
+    return True
 
 
 _WHOLE = re.compile(r"-?[1-9][0-9]{0,999}|0")
@@ -50,6 +61,8 @@ def plain_array(tensor: Tensor, what: str) -> np.ndarray:
     Raises DataError for tensors without values of their own: sparse, quantised, or on "meta".
     """
     try:
+        if tensor.is_nested:
+            raise TypeError
         tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
         return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
     except (TypeError, RuntimeError, NotImplementedError):
@@ -61,22 +74,11 @@ def plain_array(tensor: Tensor, what: str) -> np.ndarray:
         ) from None
 
 
-def shown(value: Any) -> str:
-    """A value as an error shows it: its type where its text is an address.
-
-    >>> shown("a"), shown(object())
-    ("'a'", 'a value of type object')
-    """
-    text = " ".join(repr(value).split())
-    return f"a value of type {type(value).__name__}" if " at 0x" in text else f"{text:.60}"
-
-
 def _array(labels: Any, what: str) -> np.ndarray:
     """A one-dimensional array of bool, int64 or str."""
     if isinstance(labels, Tensor):
         labels = plain_array(labels, what)
-    if isinstance(labels, np.ma.MaskedArray):
-        labels = unmasked(labels, what)
+    labels = unmasked(labels, what)
     if isinstance(labels, np.ndarray) and labels.dtype.kind not in "OS":
         return _plain(_flat(labels, what), what)
     values = labels
@@ -94,16 +96,21 @@ def _array(labels: Any, what: str) -> np.ndarray:
     return _of_objects(values, what)
 
 
-def unmasked(array: Any, what: str) -> np.ndarray:
-    """A masked array without its mask. Raises DataError where that masks anything."""
-    masked = np.argwhere(np.ma.getmaskarray(array))
-    if len(masked):
-        row = masked[0][0] if array.ndim else 0
+def unmasked(values: Any, what: str) -> Any:
+    """Values without NumPy's mask, where they have one, and anything else as it is.
+
+    Raises DataError for a masked value, which NumPy and PyTorch would take for a number.
+    """
+    if not isinstance(values, np.ma.MaskedArray | list | tuple):
+        return values
+    rows = [values] if getattr(values, "ndim", 1) == 0 else values
+    row = next((row for row, value in enumerate(rows) if np.ma.is_masked(value)), None)
+    if row is not None:
         raise DataError(
             f"{what} must have all its values, and row {row} has a masked one; fill it or drop the "
             "row."
         )
-    return np.asarray(array.data)
+    return np.asarray(values.data) if isinstance(values, np.ma.MaskedArray) else values
 
 
 def _flat(array: np.ndarray, what: str) -> np.ndarray:

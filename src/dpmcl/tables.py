@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpmcl.dressed import CODE, PLAIN, decoration, dressed
-from dpmcl.exceptions import DataError, SpecError, reason, unknown
+from dpmcl.exceptions import DataError, SpecError, reason, shown, unknown
 from dpmcl.labelled import Labelled
-from dpmcl.labels import Labels, number_labels, plain_array, shown
+from dpmcl.labels import Labels, number_labels, plain_array, unmasked
 from dpmcl.model import Kind
 from dpmcl.rounding import keeps
 from dpmcl.sources import at_home
@@ -132,17 +132,15 @@ def check_roles(
     """Raises SpecError for a column that is to be two things, and for an unknown kind."""
     if isinstance(ignore, str):
         raise SpecError(f"ignore must be a list of columns, got {ignore!r}; write [{ignore!r}].")
-    if not isinstance(ignore, Sequence | Set):
+    if not isinstance(ignore, list | tuple | Set):
         raise SpecError(f"ignore must be a list of columns, got {shown(ignore)}.")
     roles: list[tuple[str, Any]] = [("target", target), ("task", task)]
     for role, column in [*roles[: 1 + (task is not None)], *(("ignore", c) for c in ignore)]:
         if not isinstance(column, str):
-            raise SpecError(
-                f"{role} must name columns by their text, got {shown(column)}; write "
-                f"{shown(str(column))}, which finds a DataFrame's column {shown(column)} too."
-            )
-    if kind is not None and kind not in get_args(Kind):
-        raise SpecError(f"kind must be {' or '.join(get_args(Kind))}, got {kind!r}.")
+            out = f"; write {str(column)!r}" if isinstance(column, int | np.integer) else ""
+            raise SpecError(f"{role} must be the name of a column, got {shown(column)}{out}.")
+    if kind is not None and not (isinstance(kind, str) and kind in get_args(Kind)):
+        raise SpecError(f"kind must be {' or '.join(get_args(Kind))}, got {shown(kind)}.")
     if target == task:
         raise SpecError(f"target and task must be two columns, got {target!r} twice; change one.")
     for role, column in roles:
@@ -395,8 +393,7 @@ def _array(values: Any, what: str) -> Any:
 
     if isinstance(values, Tensor):
         values = plain_array(values, what)
-    if isinstance(values, np.ma.MaskedArray):
-        values = pa.array(values.data, mask=np.ma.getmaskarray(values))
+    values = unmasked(values, what)
     one = isinstance(values, str | bytes | Mapping | Set) or getattr(values, "shape", None) == ()
     if one or not hasattr(values, "__len__"):
         raise DataError(f"{what} must be a list of values, got {shown(values)}; give one a row.")
@@ -404,7 +401,7 @@ def _array(values: Any, what: str) -> Any:
         values = [value.item() if _is_scalar(value) else value for value in values]
     try:
         return pa.array(values, from_pandas=True)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+    except Exception as error:  # pyarrow asks any object for its values
         raise DataError(
             f"{what} must be values of one type, one a row ({reason(error)}); convert them."
         ) from None
@@ -430,7 +427,9 @@ class _Column:
         self.name, self.what, self.textual = name, f"Column {name!r} of {where}", textual
         is_a = pa.types
         self.categorical = is_a.is_dictionary(values.type)
-        if self.categorical:
+        if self.categorical and not pa.types.is_nested(
+            getattr(values.type.value_type, "storage_type", pa.null())
+        ):
             values = values.cast(values.type.value_type)
         if str(values.type) == "string_view":
             values = values.cast(pa.large_string())
