@@ -17,9 +17,36 @@ pandas = pytest.importorskip("pandas")
 datasets = pytest.importorskip("datasets")
 
 ROWS = 12
-MANY = dict(max_examples=30, deadline=None, derandomize=True)
-CODES = st.sampled_from(["007", "7", "0007", "01001", "1.0", "1", "1e3", "1000", "+1", "10", "9",
-    "2024-01-31", "true", "True", "TRUE", " 1", "A1", "x", "é", "1,5", "50%", "9" * 25, "-0", "-3"])  # fmt: skip
+MANY = {"max_examples": 30, "deadline": None, "derandomize": True}
+HUES = ["red", "Blue", "007", "7", "é"]
+CODES = st.sampled_from(
+    [
+        "007",
+        "7",
+        "0007",
+        "01001",
+        "1.0",
+        "1",
+        "1e3",
+        "1000",
+        "+1",
+        "10",
+        "9",
+        "-0",
+        "-3",
+        " 1",
+        "9" * 25,
+        "2024-01-31",
+        "true",
+        "True",
+        "TRUE",
+        "A1",
+        "x",
+        "é",
+        "1,5",
+        "50%",
+    ]
+)
 LABELS = st.one_of(
     st.lists(CODES, min_size=1, max_size=4, unique=True),
     st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=4, unique=True),
@@ -36,9 +63,9 @@ INPUTS = st.fixed_dictionaries(
         "size": st.lists(NUMBERS, min_size=ROWS, max_size=ROWS),
         "count": st.lists(st.integers(-(2**40), 2**40), min_size=ROWS, max_size=ROWS),
         "ripe": st.lists(st.booleans(), min_size=ROWS, max_size=ROWS),
-        "hue": st.lists(st.sampled_from(["red", "Blue", "007", "7", "é"]), min_size=ROWS, max_size=ROWS),
+        "hue": st.lists(st.sampled_from(HUES), min_size=ROWS, max_size=ROWS),
     }
-)  # fmt: skip
+)
 
 
 def tables(folder, columns):

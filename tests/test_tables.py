@@ -331,6 +331,78 @@ def test_scaled(kind, scale):
             assert data.scaled is None
 
 
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["5%", "10%"], ["12.5 %"], ["$5.50", "$7"], ["5 €"], ["(5)", "7"], ["-$5", "$3"], ["#5"],
+        ["5 kg", "500 g"], ["5kg", "10kg", "20kg"], ["3 doors", "5 doors"], ["5k", "10k", "21k"],
+        ["1,5", "2,5"], ["1 000", "950"], ["1'000", "2'000"], ["1_000", "7"], ["1,234.50"],
+        ["1.234,5"], ["31/01/2024"], ["31.01.2024"], ["2024-01-31"], ["2024-01-31T10:00:00Z"],
+        ["2024-W05", "2024-W06"], ["2024-01"], ["31 Jan 2024", "28 Feb 2024"], ["Jan 5, 2024"],
+        ["12:30"], ["1:30 PM"], ["1/2", "3/4"], ["0x1F"], ["9" * 25], ["\u0663", "\u0664"],
+        ["5", "7\0"],
+    ],
+    ids=lambda cells: ascii(cells[0]),
+)  # fmt: skip
+def test_numbers_and_dates_in_another_dress_are_no_categories(tmp_path, cells):
+    rows = [(cells[i % len(cells)], i, "xyz"[i % 3]) for i in range(30)]
+    with (tmp_path / "my.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("v", "b", "y"), *rows])
+    memory = dict(zip(("v", "b", "y"), zip(*rows, strict=True), strict=True))
+    for source in (tmp_path / "my.csv", memory):
+        refused(source, "'v'", " in row ")
+    if "\0" not in "".join(cells):
+        ways = [{**memory, "v": ["v" + cell for cell in memory["v"]]}]
+        ways += [{**memory, "v": pa.array(memory["v"]).dictionary_encode()}]
+        for way in ways:
+            assert read_table(way, target="y").x.shape == (30, len(set(cells)) + 1)
+        assert read_table(memory, target="y", ignore=["v"]).columns == ("b",)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["A1", "B2"], ["3-door", "5-door"], ["10-20", "20-30"], ["<5", "5-10", ">10"], ["yes"],
+        ["size 42", "size 44"], ["1st", "2nd", "3rd", "4th"], ["2WD", "4WD"], ["1A", "1B", "2A"],
+        ["S", "M", "2XL"], ["0", "1", "2", "3+"], ["Q1", "Q2"], ["low", "5"], ["007", "7", "0007"],
+    ],
+    ids=lambda cells: cells[0],
+)  # fmt: skip
+def test_honest_categories_are_read(cells):
+    columns = {"v": cells * 10, "y": [0, 1] * (5 * len(cells))}
+    assert read_table(columns, target="y").columns == tuple(f"v={c}" for c in sorted(cells))
+
+
+def test_an_identifier_is_no_category():
+    names = [f"id{i}" for i in range(30)]
+    refused({"a": names, "y": [0, 1] * 15}, "'a'", "30 in 30 rows", "identifier", "ignore")
+    assert read_table({"a": names * 2, "y": [0, 1] * 30}, target="y").x.shape == (60, 30)
+
+
+def test_notes_say_what_each_column_became():
+    columns = {
+        **{f"p{i}": [0.5, 1, 2] for i in range(784)}, "hue": ["red", "blue", "red"],
+        "shape": ["round", "square", "round"], "ripe": [True, False, True], "id": [7, 8, 9],
+        "when": ["2024", "2025", "2024"], "y": ["pear", "apple", "pear"],
+    }  # fmt: skip
+    stream = dpmcl.Stream.from_table(columns, target="y", task="when", ignore=["id"])
+    assert stream.notes == (
+        "numbers, scaled: p0 to p783",
+        "2 categories: hue, shape",
+        "true/false: ripe",
+        "target: y, 2 classes named by its values",
+        "tasks: when, 2 named by its values",
+        "ignored: id",
+    )
+    notes = read_table({"a": [1, 2], "b": [3, 4], "y": [0.5, 1]}, target="y", scale=False).notes
+    assert notes == ("numbers: a, b", "target: y, a number")
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {"a": [1, 2], "y": ["p", "q"]}, index=pandas.Index([5, 6], name="plot")
+    )
+    assert "ignored: plot" in read_table(pa.Table.from_pandas(frame), target="y").notes
+
+
 # ---- targets and tasks ---------------------------------------------------------------------------
 
 
@@ -380,6 +452,40 @@ def test_many_whole_numbers_need_a_kind():
     assert len(read_table(table, target="y", kind="classification").classes) == 101
 
 
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["007", "7", "0007"],
+        ["01001", "02134", "10001"],
+        ["1.0", "1", "1.00"],
+        ["1e3", "1000"],
+        ["+1", "1", " 1"],
+        ["TRUE", "True", "true"],
+        [str(10**15), str(10**15 + 1), str(2**60 + 1), str(2**60)],
+        [str(2**70), str(2**70 + 1)],
+        ["2024-01-31", "2024-02-01"],
+    ],
+)
+def test_no_two_labels_of_a_file_become_one(tmp_path, texts):
+    rows = [(i, text, text) for i in range(5) for text in texts]
+    with (tmp_path / "my.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, quoting=csv.QUOTE_ALL).writerows([("a", "y", "t"), *rows])
+    options = {"target": "y", "task": "t", "kind": "classification"}
+    data = read_table(tmp_path / "my.csv", **options)
+    whole = all(str(int(t)) == t for t in texts if t.isdigit()) and texts[0].isdigit()
+    order = tuple(sorted(texts, key=int if whole and "1e3" not in texts else None))
+    assert data.classes == data.tasks == order
+    assert [data.classes[k] for k in data.y] == [text for _, text, _ in rows]
+
+
+def test_a_missing_class_tells_of_names_that_look_missing(tmp_path):
+    path = written(tmp_path / "my.csv", "a,y\n" + "1,DE\n2,NA\n3,FR\n" * 5)
+    refused(path, "'y'", "5 cells are missing", "row 1", "keep_default_na=False")
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.read_csv(path, keep_default_na=False)
+    assert read_table(frame, target="y").classes == ("DE", "FR", "NA")
+
+
 def test_text_is_no_number():
     refused({"a": [1], "y": ["p"]}, "'y'", "numbers for regression", "'p'", kind="regression")
 
@@ -407,6 +513,27 @@ def test_columns_that_do_not_exist():
     refused(SMALL, "No ignored column 'sizes'", "'size'?", target="kind", ignore=["sizes"])
     wide = {f"column {i}": [1] for i in range(200)}
     refused(wide, "column 29, ...", target="y")
+
+
+def test_white_space_in_a_header_is_shown(tmp_path):
+    path = written(tmp_path / "my.csv", "a, b, kind\n1, 2, x\n")
+    refused(path, "No target column 'kind'", "has ' kind'", "remove the white space", target="kind")
+    assert read_table(path, target=" kind").columns == ("a", " b")
+    refused(written(path, "a ,b\n1,2\n"), "Columns of", "'a ', b.")
+    refused(written(path, "a|y\n1|2\n"), "a single one, 'a|y'", "commas")
+    assert read_table(written(path, "a\tb\ty\n1\t2\tx\n"), target="y").columns == ("a", "b")
+
+
+@pytest.mark.parametrize("column", [4, None, 1.5, ["y"], b"y", object(), np.array(["y", "a"])])
+def test_names_of_columns_are_text(column):
+    line = "name of a column"
+    with pytest.raises(dpmcl.exceptions.DpmclError, match=line) as caught:
+        dpmcl.Stream.from_table(SMALL, target=column)
+    assert " at 0x" not in str(caught.value)
+    for options in ({"task": column}, {"ignore": [column]}):
+        if column is not None or "ignore" in options:
+            refused(SMALL, line, target="kind", error=SpecError, **options)
+    refused(SMALL, "list of columns, got 5", target="kind", error=SpecError, ignore=5)
 
 
 def test_columns_that_are_two_things():

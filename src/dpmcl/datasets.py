@@ -383,11 +383,16 @@ def _of_columns(
         pool = _images(columns, x) if x in images else _numbers(columns, x)
         tasks = None if task is None else _column(columns, task)
         data = from_arrays(pool, _column(columns, y), tasks, name=title, kind=kind)
+    notes = data.notes
     if y in classes and data.kind == "classification":
         data = replace(data, classes=_declared(columns, y, data.classes))
+        notes = tuple(n for n in notes if not n.startswith(("target: ", "classes: ")))
+        notes += (f"target: {y}, {len(data.classes)} classes named as it declares",)
+    passed = [c for c in columns.names if x is not None and c not in (x, y, task)]
+    notes += (f"columns passed over: {', '.join(passed)}",) if passed else ()
     if task in classes:
         data = replace(data, tasks=_declared(columns, task, data.tasks))
-    return data
+    return replace(data, notes=notes)
 
 
 def _declared(columns: _Columns, column: str, numbers: tuple[str, ...]) -> tuple[str, ...]:
@@ -417,7 +422,7 @@ def _of_table(
             inside = (n is not None and 0 <= n < len(names) for n in numbers)
             values = [names[n] if i else None for n, i in zip(numbers, inside, strict=True)]
             place = table.column_names.index(column)
-            table = table.set_column(place, column, pa.array(values, pa.string()))
+            table = table.set_column(place, column, pa.array(values).dictionary_encode())
     return read_table(table, target=y, task=task, kind=kind, name=columns.title)
 
 

@@ -31,22 +31,26 @@ def decoration(text: str) -> str | None:
     """Return what makes a text more than a plain number, None where it is no number at all.
 
     >>> decoration("7.5"), decoration("$5.50"), decoration("1,5"), decoration("5 kg")
-    ('', '$', ',', 'kg')
+    ('', '$', ',', ' ')
     >>> decoration("3-door"), decoration("A1"), decoration("10-20"), decoration("3+")
     (None, None, None, None)
     """
-    if re.fullmatch(rf"\s*({PLAIN})\s*", text):
+    if re.fullmatch(rf"\s*({PLAIN})\s*", text, re.ASCII):  # other scripts have digits too
         whole = text.strip().lstrip("+-")
         return "..." if len(whole) > _LONGEST and whole.isdigit() and whole[0] != "0" else ""
     if _MOMENT.fullmatch(text):
         return "/"
-    return (re.sub(r"[\d.,'\u2019_\s+-]", "", text) or ",") if _NUMBER.fullmatch(text) else None
+    if not _NUMBER.fullmatch(text):
+        return None
+    if re.search(r"\d\s[^\W\d_]", text):
+        return " "  # 5 kg and 500 g are numbers without doubt, 5A and 5B perhaps not
+    return re.sub(r"[\d.,'\u2019_\s+-]", "", text) or ","
 
 
 def dressed(texts: Sequence[str]) -> str | None:
     """Return the first text in another dress, where most of the different texts are numbers so.
 
-    A unit of letters must be that of three texts each: 1A, 1B and 2A are no numbers.
+    A unit of letters without a space must be that of three texts: 1A, 1B and 2A are no numbers.
 
     >>> dressed(["5%", "10%"]), dressed(["1A", "1B", "2A"])
     ('5%', None)

@@ -37,7 +37,7 @@ def number_labels(labels: Any, what: str) -> Labels:
     names = [str(v) for v in values.tolist()]
     odd = next((name for name in names if not _is_unicode(name)), None)
     if odd is not None:
-        raise DataError(f"{what} must be Unicode text, got {ascii(odd):.60}; correct it.")
+        raise DataError(f"{what} must be Unicode text, got {odd!a:.60}; correct it.")
     if all(_WHOLE.fullmatch(name) for name in names):  # a text file does not say which are text
         order = sorted(range(len(names)), key=lambda k: int(names[k]))
         y, names = np.argsort(order)[y], [names[k] for k in order]

@@ -13,9 +13,10 @@ _SHARE_OF_A_GAP = 0.01
 def keeps(values: NDArray[Any], dtype: Any) -> bool:
     """Return True if rounding to a type of floats loses nothing that matters.
 
-    That is so where no two different values become one, and a value typically moves by less than a
-    hundredth of the gap to the next one. The deviation is no measure, for that of a first task may
-    be far smaller than that of the whole column.
+    That is so where whole numbers stay what they are; where, of others, no two different ones
+    become one, and they typically move by less than a hundredth of the gap to the next one. (The
+    deviation is no measure: that of a first task may be far smaller than that of the column.)
+    Whole numbers beyond 2^53, which float64 rounds, count as others there.
 
     Args:
         values: (rows,), finite floats or whole numbers.
@@ -31,9 +32,12 @@ def keeps(values: NDArray[Any], dtype: Any) -> bool:
     rounded = distinct.astype(dtype)
     if len(distinct) < 2 or _same(rounded, distinct).all():
         return True
+    if distinct.dtype.kind in "iu" and dtype == np.float32:
+        return False
     # The difference of whole numbers may be beyond int64, and is right as uint64.
     gaps = np.diff(distinct.view(np.uint64) if distinct.dtype.kind == "i" else distinct)
-    moved = np.median(np.spacing(np.abs(rounded))) / 2
+    with np.errstate(over="ignore"):
+        moved = np.median(np.spacing(np.abs(rounded))) / 2
     return bool(
         len(np.unique(rounded)) == len(distinct) and moved <= _SHARE_OF_A_GAP * np.median(gaps)
     )

@@ -103,7 +103,7 @@ def read_table(
     number, tasks = (None, ()) if task is None else _labels(columns[task], "task")
     x, names, numeric, notes = _inputs(inputs, scale)
     scaled = scale and (kind == "regression" or any(numeric))
-    became = f"{len(classes)} classes named by its values"
+    became = f"{len(classes)} {'class' if len(classes) == 1 else 'classes'} named by its values"
     if kind == "regression":
         became = "a number, scaled" if scaled else "a number"
     notes += (f"target: {target}, {became}",)
@@ -164,6 +164,11 @@ def _check_columns(
                 raise DataError(
                     f"No {role} column {column!r}, but {where} has {spaced!r}; remove the white "
                     "space from its header, or write the name with it."
+                )
+            if len(names) == 1 and column in names[0]:
+                raise DataError(
+                    f"No {role} column {column!r}, but {where} has a single one, {names[0]!r}; "
+                    "separate its cells with commas."
                 )
             lines = [_visible(known) for known in names]
             more = ", ..." if len(lines) > _SHOWN else ""
@@ -564,9 +569,9 @@ class _Column:
                 row = int(odd[codes].argmax())
         if row is not None:
             raise DataError(
-                f"{self.what} is text and most of it numbers, dates or times, but for cells such "
-                f"as {self.values[row].as_py()!r} in row {row}; write them as plain numbers "
-                f"(1234.5), or {out}."
+                f"{self.what} is mostly numbers, dates or times, but not written as plain numbers, "
+                f"such as {self.values[row].as_py()!r} in row {row}; write them so (1234.5), or "
+                f"{out}."
             )
 
 
