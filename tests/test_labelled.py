@@ -287,7 +287,6 @@ def test_missing_inputs_are_named(make):
         (torch.eye(2).to_sparse(), "dense tensor of numbers, got one of torch.sparse_coo"),
         (torch.eye(2, device="meta"), "on device 'meta'"),
         (torch.eye(2).to(torch.float8_e4m3fn), "float8"),
-        (torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]), "dense tensor"),
         (np.ma.masked_array(np.eye(2), [[0, 0], [0, 1]]), "row 1 has a masked one"),
         ([np.ma.masked_array([1.0, 2.0], [0, 0]), np.ma.masked_array([1.0, 2.0], [0, 1])], "row 1"),
         (np.zeros(2, [("a", "f4")]), "got type [('a', '<f4')]"),
@@ -308,10 +307,10 @@ def test_what_is_no_array_of_numbers_is_refused_in_a_line(x, says):
 
 @pytest.mark.parametrize("make", [np.array, torch.tensor, list])
 def test_whole_numbers_that_float32_rounds_become_float64(make):
-    found = from_arrays(make([[2**24 + 1], [3]]), make([2**53, 5]), kind="regression")
+    found = from_arrays(make([[2**24 + 1], [3]]), make([2**53 - 1, 5]), kind="regression")
     assert found.x.dtype == found.y.dtype == torch.float64
     assert found.x.tolist() == [[2**24 + 1], [3]]
-    assert found.y.tolist() == [[2**53], [5]]
+    assert found.y.tolist() == [[2**53 - 1], [5]]
 
 
 # from arrays: targets
