@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 PLAIN = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?[iI]nf(inity)?"
-"""A number as text files have them; in RE2's language too, as pyarrow needs it."""
+"""A number as text files have it."""
 CODE = r"[+-]?0\d+"
 """A number with a zero before it, as ZIP codes have: text, or 007 and 7 would be one."""
 

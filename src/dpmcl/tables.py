@@ -584,25 +584,26 @@ def _read(values: Any) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    found = pc.unique(values).drop_null()
+    first = pc.index(pc.is_valid(values), True).as_py()
+    word = "" if first < 0 else values[first].as_py()
     for words in (("true", "false"), ("True", "False"), ("TRUE", "FALSE")):
-        if len(found) and set(found[:3].to_pylist()) <= set(words):
+        if word in words and set(pc.unique(values).drop_null().to_pylist()) <= set(words):
             return pc.equal(values, words[0])
-
-    def every(pattern: str) -> bool:
-        matches = pc.match_substring_regex(found, rf"^\s*({pattern})\s*$")
-        return bool(pc.all(matches, min_count=0).as_py())
-
-    some_code = pc.match_substring_regex(found, rf"^\s*({CODE})\s*$")
-    if not len(found) or not every(PLAIN) or pc.any(some_code).as_py():
+    if not re.fullmatch(PLAIN, word.strip(), re.ASCII):
         return values
-    plain = pc.replace_substring_regex(pc.utf8_trim_whitespace(values), r"^\+", "")
-    if not every(r"[+-]?\d+"):
-        return plain.cast(pa.float64())
-    try:
-        return plain.cast(pa.int64())
-    except pa.ArrowInvalid:  # beyond int64
-        return values
+    # What pyarrow takes for numbers too: codes, 0x1F, nan; and whole ones that float64 would round.
+    for kind, odd in (
+        (pa.int64(), rf"{CODE}\s*$|0x"),
+        (pa.float64(), rf"{CODE}\s*$|nan|\d{{19,}}\s*$"),
+    ):
+        for text in (values, pc.utf8_trim_whitespace(values)):
+            try:
+                numbers = text.cast(kind)
+            except pa.ArrowInvalid:
+                continue
+            some = pc.match_substring_regex(values, rf"^\s*[+-]?({odd})", ignore_case=True)
+            return values if pc.any(some).as_py() else numbers
+    return values
 
 
 # ---- inputs --------------------------------------------------------------------------------------
