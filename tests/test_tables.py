@@ -50,6 +50,7 @@ def refused(source, *parts: str, target: str = "y", error=DataError, **options) 
         ),
         ("my.csv", '"size";"sweet";"kind"\n1.5;true;pear\n2.5;false;"apple"\n0.5;true;pear\n'),
         ("my.csv.gz", "size,sweet,kind\n1.5,true,pear\n2.5,false,apple\n0.5,true,pear\n"),
+        ("my.tsv.gz", "size\tsweet\tkind\n1.5\ttrue\tpear\n2.5\tfalse\tapple\n0.5\ttrue\tpear"),
         ("my.TSV", "size\tsweet\tkind\n1.5\ttrue\tpear\n2.5\tfalse\tapple\n0.5\ttrue\tpear\n"),
     ],
 )
@@ -129,7 +130,7 @@ def test_what_is_ignored_may_be_anything(tmp_path):
 
 
 def test_files_that_are_no_tables(tmp_path):
-    refused(written(tmp_path / "my.xlsx", "a,y\n"), ".csv, .csv.gz, .tsv or .parquet")
+    refused(written(tmp_path / "my.xlsx", "a,y\n"), ".csv, .tsv, .csv.gz, .tsv.gz or .parquet")
     refused(tmp_path / "none.csv", "file that exists", "none.csv")
     (tmp_path / "folder.csv").mkdir()
     refused(tmp_path / "folder.csv", "file that exists")
@@ -365,6 +366,7 @@ def test_numbers_and_dates_in_another_dress_are_no_categories(tmp_path, cells):
         ["A1", "B2"], ["3-door", "5-door"], ["10-20", "20-30"], ["<5", "5-10", ">10"], ["yes"],
         ["size 42", "size 44"], ["1st", "2nd", "3rd", "4th"], ["2WD", "4WD"], ["1A", "1B", "2A"],
         ["S", "M", "2XL"], ["0", "1", "2", "3+"], ["Q1", "Q2"], ["low", "5"], ["007", "7", "0007"],
+        [f"{n}{seat}" for n in range(1, 5) for seat in "ABCD"],
     ],
     ids=lambda cells: cells[0],
 )  # fmt: skip
@@ -401,6 +403,8 @@ def test_notes_say_what_each_column_became():
         {"a": [1, 2], "y": ["p", "q"]}, index=pandas.Index([5, 6], name="plot")
     )
     assert "ignored: plot" in read_table(pa.Table.from_pandas(frame), target="y").notes
+    assert "ignored: index plot" in read_table(frame, target="y").notes
+    assert read_table(frame.assign(b=1), target="y", ignore=frame.columns[:1]).columns == ("b",)
 
 
 # ---- targets and tasks ---------------------------------------------------------------------------

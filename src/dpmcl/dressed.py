@@ -50,7 +50,8 @@ def decoration(text: str) -> str | None:
 def dressed(texts: Sequence[str]) -> str | None:
     """Return the first text in another dress, where most of the different texts are numbers so.
 
-    A unit of letters without a space must be that of three texts: 1A, 1B and 2A are no numbers.
+    A unit of letters without a space must be that of three texts, and of several none may be a
+    capital: 1A, 1B and 2A are no numbers.
 
     >>> dressed(["5%", "10%"]), dressed(["1A", "1B", "2A"])
     ('5%', None)
@@ -61,4 +62,5 @@ def dressed(texts: Sequence[str]) -> str | None:
         return None
     units = {mark for mark in marks if mark is not None}
     lettered = any(letter.isalpha() for mark in units for letter in mark)
-    return None if lettered and 3 * len(units) > len(texts) else odd[0]
+    seats = len(units) > 1 and any(len(mark) == 1 and mark.isupper() for mark in units)
+    return None if lettered and (seats or 3 * len(units) > len(texts)) else odd[0]

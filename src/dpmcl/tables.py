@@ -7,6 +7,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from copy import copy
 from itertools import chain
 from pathlib import Path
@@ -23,10 +24,8 @@ from dpmcl.labelled import Labelled
 from dpmcl.labels import Labels, number_labels, plain_array, unmasked
 from dpmcl.model import Kind
 from dpmcl.rounding import keeps
-from dpmcl.sources import at_home
+from dpmcl.sources import SUFFIXES, at_home
 
-SUFFIXES = (".csv", ".csv.gz", ".tsv", ".parquet")
-"""Suffixes of files that hold tables."""
 CATEGORIES = 100
 """Most categories of an input column, and most classes of whole numbers not declared as such."""
 MISSING = ("", "NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NULL", "null")
@@ -50,9 +49,10 @@ def read_table(
 ) -> Labelled:
     """A table as labelled data: every column but target, task and ignored ones is an input.
 
-    source: path of a .csv, .csv.gz, .tsv or .parquet file, a pyarrow Table, a pandas DataFrame
-    (without its index), or a mapping of column names to values. Text files are UTF-8 with a header;
-    a .csv whose header has no comma is split at semicolons or tabs; `MISSING` cells are missing.
+    source: path of a .csv, .tsv (either gzipped, as .csv.gz) or .parquet file, a pyarrow Table, a
+    pandas DataFrame (without its index), or a mapping of column names to values. Text files are
+    UTF-8 with a header; a .csv whose header has no comma is split at semicolons or tabs; `MISSING`
+    cells are missing.
 
     A column of text, from any source, is read as numbers or as true/false where every text is
     written so, and else as text; whole numbers with a zero before them (007) are text. Classes and
@@ -76,6 +76,8 @@ def read_table(
     >>> data.columns, data.x.tolist(), data.classes
     (('size', 'hue=a', 'hue=b'), [[1.0, 0.0, 1.0], [2.0, 1.0, 0.0]], ('x', 'y'))
     """
+    if isinstance(ignore, np.ndarray) or hasattr(ignore, "to_list"):  # frame.columns[:2]
+        ignore = list(ignore)
     check_roles(target, task, ignore, kind)
     path = Path(source) if isinstance(source, str | os.PathLike) else None
     where = str(path) if path else name or "the table"
@@ -108,6 +110,7 @@ def read_table(
         became = "a number, scaled" if scaled else "a number"
     notes += (f"target: {target}, {became}",)
     notes += () if task is None else (f"tasks: {task}, {len(tasks)} named by its values",)
+    left_out += [f"index {n}" for n in getattr(getattr(source, "index", None), "names", ()) if n]
     notes += (f"ignored: {_listed(left_out)}",) if left_out else ()
     return Labelled(
         name=name or (_stem(path) if path else "table"),
@@ -212,17 +215,16 @@ def _stem(path: Path) -> str:
 
 def _of_file(path: Path, where: str, choose: _Choose) -> Any:
     """The chosen columns of a file, a pyarrow Table."""
-    suffix = next((s for s in SUFFIXES if path.name.lower().endswith(s)), None)
-    if suffix is None:
+    *others, last = SUFFIXES["table"]
+    if not path.name.lower().endswith((*others, last)):
         raise DataError(
-            f"A table must be a {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file, got {where}; "
-            "convert it."
+            f"A table must be a {', '.join(others)} or {last} file, got {where}; convert it."
         )
     try:
         path = Path(at_home(str(path)))
         if not path.is_file():
             raise DataError(f"A table must be a file that exists, got {where}; correct the path.")
-        read = _of_parquet if suffix == ".parquet" else _of_csv
+        read = _of_parquet if path.suffix.lower() == ".parquet" else _of_csv
         return read(path, where, choose)
     except (OSError, EOFError, RuntimeError, zlib.error) as error:
         raise _unreadable(where, error) from None
@@ -328,7 +330,8 @@ def _header(path: Path, where: str) -> tuple[str, list[str]]:
             first = text.readline()
             if not first:
                 raise DataError(f"A table must have a header and rows, and {where} is empty.")
-        delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(first)
+        tabs = path.name.lower().removesuffix(".gz").endswith(".tsv")
+        delimiter = "\t" if tabs else _delimiter(first)
         try:
             header = next(csv.reader(chain([first], text), delimiter=delimiter))
         except csv.Error as error:
@@ -432,10 +435,11 @@ class _Column:
         self.name, self.what, self.textual = name, f"Column {name!r} of {where}", textual
         is_a = pa.types
         self.categorical = is_a.is_dictionary(values.type)
-        if self.categorical and not pa.types.is_nested(
-            getattr(values.type.value_type, "storage_type", pa.null())
-        ):
-            values = values.cast(values.type.value_type)
+        if self.categorical:
+            with suppress(
+                pa.ArrowNotImplementedError
+            ):  # pandas' intervals, which are refused below
+                values = values.cast(values.type.value_type)
         if str(values.type) == "string_view":
             values = values.cast(pa.large_string())
         if is_a.is_decimal(values.type):
@@ -561,9 +565,11 @@ class _Column:
         found = self.categories()
         cell = dressed(found) if len(found) > few else None
         row = self.row(cell) if cell is not None else None
-        numbers = np.array([decoration(v) is not None and not re.match(CODE, v) for v in found])
+        marks = [decoration(value) for value in found]
+        odd = np.array([mark != "" for mark in marks])
+        numbers = np.array([mark in ("", ",") for mark in marks])
+        numbers &= [not re.match(CODE, value) for value in found]
         if row is None and numbers.sum() > _FEW_NUMBERS:
-            odd = np.array([decoration(v) != "" for v in found])
             codes = self.codes(found)
             if odd.any() and numbers[codes].mean() >= _MOSTLY:
                 row = int(odd[codes].argmax())

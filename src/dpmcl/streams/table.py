@@ -15,8 +15,8 @@ from dpmcl.tables import check_roles, read_table
 class Table(LabelledSettings):
     """Your own table, in a CSV or Parquet file: predicts one column from the others.
 
-    path: a .csv, .csv.gz, .tsv or .parquet file; ~ is your home folder. Text files are UTF-8 with a
-    header; a .csv whose header has no comma is split at semicolons or tabs.
+    path: a .csv, .tsv (either gzipped, as .csv.gz) or .parquet file; ~ is your home folder. Text
+    files are UTF-8 with a header; a .csv whose header has no comma is split at semicolons or tabs.
     target: the column to predict. kind: "classification" or "regression"; None for classification
     where the target is text, true/false or whole numbers (more than 100 different ones need `kind`,
     for they may be amounts), and for regression where it is other numbers. Classes and tasks keep
