@@ -77,7 +77,7 @@ def read_table(
     (('size', 'hue=a', 'hue=b'), [[1.0, 0.0, 1.0], [2.0, 1.0, 0.0]], ('x', 'y'))
     """
     if isinstance(ignore, np.ndarray) or hasattr(ignore, "to_list"):  # frame.columns[:2]
-        ignore = list(ignore)
+        ignore = np.asarray(ignore).ravel().tolist()
     check_roles(target, task, ignore, kind)
     path = Path(source) if isinstance(source, str | os.PathLike) else None
     where = str(path) if path else name or "the table"
