@@ -494,3 +494,10 @@ def test_the_tasks_of_the_data(tmp_path):
 def test_a_path_is_needed():
     with pytest.raises(SpecError, match=r"stream 'arrays' needs a path, as in stream.path"):
         Arrays()
+
+
+def test_whole_numbers_that_float32_rounds_become_float64(tmp_path):
+    np.savez(tmp_path / "my.npz", x=np.array([[2**24 + 1], [3]]), y=np.array(["007", "7"]))
+    data = read_arrays(tmp_path / "my.npz")
+    assert (data.x.dtype, data.x.tolist()) == (torch.float64, [[2**24 + 1], [3]])
+    assert data.classes == ("007", "7")

@@ -674,3 +674,27 @@ def test_settings_that_contradict():
 
 def test_a_table_of_arrow_is_no_dataset():
     refused(pa.table({"a": [1, 2]}), "item 0")
+
+
+def test_a_pool_is_widened_for_whole_numbers_that_float32_rounds():
+    items = [(torch.tensor([value]), "ab"[value % 2]) for value in (1, 2, 2**24 + 1, 3)]
+    found = read_dataset(items)
+    assert found.x.dtype == torch.float64
+    assert found.x.flatten().tolist() == [1, 2, 2**24 + 1, 3]
+    with pytest.raises(DataError, match=r"Item 1 of 'list' .* float64 holds exactly"):
+        read_dataset([*items[:1], (torch.tensor([2**60 + 1]), "a")])
+
+
+def test_notes_say_where_names_come_from_and_what_is_passed_over():
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {"a": datasets.Value("float32"), "b": datasets.Value("float32"),
+         "label": datasets.ClassLabel(names=["no", "yes"])}
+    )  # fmt: skip
+    saved = datasets.Dataset.from_dict({"a": [1, 2], "b": [3, 4], "label": [0, 1]}, features)
+    named = "target: label, 2 classes named as it declares, in its order"
+    assert read_dataset(saved).notes == ("numbers, scaled: a, b", named)
+    assert read_dataset(saved, x="a").notes == (named, "columns passed over: b")
+    assert read_dataset([([1.0], "p"), ([2.0], "q")]).notes == (
+        "classes: named by the labels as they are",
+    )

@@ -51,6 +51,8 @@ FLOORS = [
         "fingerprint",
         "convolution",
         "precision",
+        "dressed",
+        "rounding",
     ],
     ["exceptions"],
 ]

@@ -281,6 +281,38 @@ def test_missing_inputs_are_named(make):
     assert "row 1 of 'mine' has nan at (0)" in line
 
 
+@pytest.mark.parametrize(
+    ("x", "says"),
+    [
+        (torch.eye(2).to_sparse(), "dense tensor of numbers, got one of torch.sparse_coo"),
+        (torch.eye(2, device="meta"), "on device 'meta'"),
+        (torch.eye(2).to(torch.float8_e4m3fn), "float8"),
+        (np.ma.masked_array(np.eye(2), [[0, 0], [0, 1]]), "row 1 has a masked one"),
+        ([np.ma.masked_array([1.0, 2.0], [0, 0]), np.ma.masked_array([1.0, 2.0], [0, 1])], "row 1"),
+        (np.zeros(2, [("a", "f4")]), "got type [('a', '<f4')]"),
+        ((v for v in [[1], [2]]), "got a generator"),
+        ({1, 2}, "got a set"),
+        (None, "got a NoneType"),
+        (object(), "got a object"),
+        (np.array([[2**60 + 1], [1]]), "got 1152921504606846977 at row 0; subtract an offset"),
+        (np.array([[1], [2**64 - 1]], np.uint64), "at row 1"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_what_is_no_array_of_numbers_is_refused_in_a_line(x, says):
+    line = complaint(from_arrays, x, [0, 1])
+    assert says in line
+    assert "0x" not in line
+
+
+@pytest.mark.parametrize("make", [np.array, torch.tensor, list])
+def test_whole_numbers_that_float32_rounds_become_float64(make):
+    found = from_arrays(make([[2**24 + 1], [3]]), make([2**53 - 1, 5]), kind="regression")
+    assert found.x.dtype == found.y.dtype == torch.float64
+    assert found.x.tolist() == [[2**24 + 1], [3]]
+    assert found.y.tolist() == [[2**53 - 1], [5]]
+
+
 # from arrays: targets
 
 

@@ -275,12 +275,18 @@ def test_numbers_that_no_int64_holds_are_refused(labels):
 
 
 @pytest.mark.parametrize(
-    "labels",
-    [[1e19, 2e19], np.array([1e19, 2e19]), torch.tensor([1e19, 2e19]), np.array([2.0**63, 1.0])],
-    ids=["list", "array", "tensor", "limit"],
+    ("labels", "bits"),
+    [
+        ([1e19, 2e19], 53),
+        (np.array([1e19, 2e19]), 53),
+        (torch.tensor([1e19, 2e19]), 24),
+        (np.array([2.0**53 + 2, 1.0]), 53),
+        (np.array([2.0**24 + 2, 1.0], np.float32), 24),
+    ],
+    ids=["list", "array", "tensor", "limit", "limit of float32"],
 )
-def test_floats_that_no_int64_holds_are_refused(labels):
-    assert "2^63" in complaint(labels)
+def test_floats_that_cannot_tell_labels_apart_are_refused(labels, bits):
+    assert f"must be below 2^{bits}" in complaint(labels)
 
 
 @pytest.mark.parametrize(
@@ -343,3 +349,48 @@ def test_whole_floats_are_numbered_as_the_integers_they_are(labels):
         again = number_labels(floats, WHAT)
         assert torch.equal(again.y, found.y)
         assert again.classes == found.classes
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (1, 3, 1), (1, 1, 3)])
+def test_a_row_of_labels_is_to_be_flattened(shape):
+    line = complaint(np.array(["a", "b", "a"]).reshape(shape))
+    assert f"got the shape {shape}; flatten them, as by ravel()." in line
+
+
+@pytest.mark.parametrize("dtype", ["Int64", "boolean", "string", "category", "datetime64[ns]"])
+def test_pandas_missing_values_are_named(dtype):
+    pandas = pytest.importorskip("pandas")
+    values = pandas.Series([1, None, 1]) if dtype == "Int64" else pandas.Series([None, None, None])
+    row = 1 if dtype == "Int64" else 0
+    assert f"got none at row {row}; fill it" in complaint(values.astype(dtype))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.ma.masked_array([1, 2, 3], [0, 1, 0]),
+        np.ma.masked_array(["a", "b", "c"], [0, 1, 0]),
+        [1, np.ma.masked, 3],
+    ],
+)
+def test_a_masked_label_is_missing(labels):
+    assert "row 1 has a masked one" in complaint(labels)
+
+
+@pytest.mark.parametrize("labels", [object(), [object()], [lambda: 0], [1, object()]])
+def test_no_error_shows_an_address(labels):
+    line = complaint(labels)
+    assert "0x" not in line
+    assert "a value of type" in line
+
+
+def test_text_that_no_file_can_hold_is_refused():
+    assert r"got '\ud800'" in complaint(["a", "\ud800"])
+
+
+def test_whole_numbers_as_text_come_by_value():
+    check(["10", "9", "-2", "0"], [3, 2, 0, 1], ["-2", "0", "9", "10"])
+    check(np.array(["10", "9"]), [1, 0], ["9", "10"])
+    for odd in ("09", "+9", "9.0", " 9", "-0", ""):
+        check(["10", "1", odd], *([[sorted(["10", "1", odd]).index(v) for v in ("10", "1", odd)],
+              sorted(["10", "1", odd])]))  # fmt: skip

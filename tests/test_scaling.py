@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+import dpmcl
 from conftest import own_rows_stream, tiny_stream
+from dpmcl.exceptions import DataError
 from dpmcl.labelled import Labelled
 from dpmcl.scaling import fitted
 from dpmcl.scenario import ScenarioSettings
@@ -316,3 +318,109 @@ def test_a_scale_moves_with_its_stream():
     moved = stream.to(torch.device("meta"))
     assert all(leaf.device.type == "meta" for leaf in moved.scale)
     assert moved.scaled.device.type == "meta"
+
+
+# numbers that float32 rounds
+
+ONE = {"scenario": "instance-incremental", "tasks": 1}
+KIND = np.arange(60) % 2
+NEAR = np.random.default_rng(0).normal(size=60)
+
+
+def table(offset: float = 0.0, **scenario) -> Stream:
+    """Two classes 8 deviations apart, far from 0."""
+    times = offset + 40 * KIND + 5 * NEAR
+    return Stream.from_table({"t": times, "kind": KIND}, target="kind", **(scenario or ONE))
+
+
+def run(stream: Stream, **settings) -> float:
+    few = {"training.updates": 3, **settings}
+    return dpmcl.run(stream, methods=["er"], replicas=1, settings=few).rows()[0]["cme_mean"]
+
+
+@pytest.mark.parametrize("offset", [2.0**24, 1.7e9, 1e12])
+def test_an_offset_changes_nothing_where_inputs_are_scaled(offset):
+    near, far = table(), table(offset)
+    assert (near.x.dtype, far.x.dtype) == (torch.float32, torch.float64)
+    splits = split(near, SEEDS, SHARES)
+    row = splits.train.row
+    x, moved = (batch(fitted(s, splits), row).x for s in (near, far))
+    torch.testing.assert_close(x, moved, atol=1e-4, rtol=0)
+    assert moved.std(1, correction=0).allclose(torch.ones(1, dtype=torch.float64))
+    assert abs(run(far) - run(near)) < 0.1
+
+
+@pytest.mark.parametrize("offset", [1e9, 1e12])
+def test_an_offset_of_the_targets_changes_nothing(offset):
+    streams = [
+        Stream.from_table({"a": NEAR, "y": o + 3 * NEAR}, target="y", **ONE) for o in (0, offset)
+    ]
+    assert len(streams[1].y.unique()) == 60
+    near, far = map(run, streams)
+    assert far == pytest.approx(near, rel=1e-2)
+
+
+def test_times_in_nanoseconds_keep_their_differences():
+    start, step = 1_700_000_000_000_000_000, 4_000_000
+    times = start + step * np.arange(60) + KIND
+    stream = Stream.from_table({"t": times, "kind": KIND}, target="kind", **ONE)
+    assert len(stream.x.unique()) == 60
+    scaled = fitted(stream, split(stream, (0,), SHARES))
+    found = batch(scaled, torch.arange(60)[None]).x.flatten().diff()
+    assert found.max() / found.min() < 1.001
+    with pytest.raises(DataError, match=r"float64 can tell apart.*subtract an offset"):
+        Stream.from_table({"t": start + 3 * np.arange(60), "kind": KIND}, target="kind", **ONE)
+
+
+def test_a_first_task_of_a_short_time_keeps_its_differences():
+    """In a column of fifty years, the first task is a minute."""
+    times = np.where(np.arange(60) < 30, np.arange(60) * 2, np.arange(60) * 3e7)
+    stream = Stream.from_table({"t": 1e8 + times, "y": KIND, "p": np.arange(60) // 30}, target="y",
+        task="p")  # fmt: skip
+    found = batch(fitted(stream, split(stream, (0,), SHARES)), torch.arange(30)[None]).x
+    assert len(found.unique()) == 30
+
+
+def test_a_deviation_far_below_the_mean_is_no_constant():
+    stream = Stream.from_table({"t": 1.7e9 + KIND, "kind": KIND}, target="kind", **ONE)
+    scaled = fitted(stream, split(stream, (0,), SHARES))
+    assert scaled.scale.x_deviation.item() == pytest.approx(0.5)
+
+
+def test_numbers_of_few_digits_stay_float32():
+    for values in (NEAR, np.round(293.15 + NEAR, 2), KIND * 1e9, 0.1 + 0 * NEAR, np.arange(60)):
+        stream = Stream.from_table({"t": values, "kind": KIND}, target="kind", **ONE)
+        assert stream.x.dtype == torch.float32
+
+
+FAR = 1.7e9 + 40 * KIND + 5 * NEAR
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Stream.from_arrays(FAR[:, None], KIND, **ONE),
+        lambda: Stream.from_arrays(FAR[:, None].astype(np.int64), KIND, **ONE),
+        lambda: Stream.from_arrays(2**24 + np.arange(60)[:, None], KIND, **ONE),
+        lambda: Stream.from_arrays(NEAR[:, None] * 1e39, KIND, **ONE),
+        lambda: Stream.from_arrays(NEAR[:, None], FAR, **ONE),
+        lambda: Stream.from_arrays(NEAR[:, None], FAR.astype(int), kind="regression", **ONE),
+        lambda: Stream.from_table({"t": FAR, "k": KIND}, target="k", scale=False, **ONE),
+        lambda: Stream.from_table({"t": NEAR, "y": FAR}, target="y", scale=False, **ONE),
+        lambda: Stream.from_dataset(
+            [(torch.tensor([int(t)]), int(k)) for t, k in zip(FAR, KIND, strict=True)], **ONE
+        ),
+    ],
+    ids=["floats", "whole", "beyond 2^24", "beyond float32", "targets", "whole targets",
+         "table", "table's targets", "items"],
+)  # fmt: skip
+def test_what_float32_cannot_tell_apart_is_refused_unless_it_is_scaled(make):
+    stream = make()
+    with pytest.raises(DataError, match=r"float32 cannot tell apart.*'float64'"):
+        run(stream)
+    run(stream, dtype="float64")
+
+
+def test_what_differs_by_rounding_alone_is_taken_for_constant():
+    x = np.c_[NEAR, np.where(KIND == 0, 0.1 + 0.2, 0.3)]
+    run(Stream.from_arrays(x, KIND, **ONE))

@@ -6,7 +6,9 @@ import pytest
 
 from conftest import tiny_stream
 from dpmcl.results import sheet
+from dpmcl.scaling import fitted
 from dpmcl.splits import split
+from dpmcl.stream import Stream
 from dpmcl.streams.digits import Digits
 from dpmcl.streams.sine import Sine
 
@@ -48,3 +50,14 @@ def test_curves_are_drawn_one_a_task():
     (ax,) = figure.axes
     assert len(ax.lines) == 4
     assert len(ax.lines[0].get_ydata()) == 100
+
+
+def test_inputs_that_are_cut_off_are_named():
+    far = [*range(30), *[1000] * 30]
+    table = {"t": far, "n": [0, 1] * 30, "y": ["a"] * 30 + ["b"] * 30}
+    stream = Stream.from_table(table, target="y")
+    splits = split(stream, [0], SHARES)
+    notes = sheet.describe(fitted(stream, splits), splits)["notes"]
+    assert (
+        notes[-1] == "share of rows beyond 10 deviations of the first task, cut off there: t (0.5)"
+    )

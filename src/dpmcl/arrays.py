@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from dpmcl.exceptions import DataError, reason
 from dpmcl.labelled import Labelled, from_arrays
 from dpmcl.model import Kind
+from dpmcl.rounding import float_type
 from dpmcl.sources import at_home
 
 SHARE = 0.8
@@ -85,7 +86,8 @@ _LABELS = ("y", "task")
 def pool_type(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     """The type that a pool keeps such values in, None where they are no real numbers.
 
-    uint8 and floats of 2, 4 or 8 bytes stay; bool becomes uint8, other whole numbers float32.
+    uint8 and floats of 2, 4 or 8 bytes stay; bool becomes uint8, other whole numbers float32 (or
+    float64 where that rounds them: see `float_type`).
     """
     if dtype.kind in "bu" and dtype.itemsize == 1:
         return np.dtype(np.uint8)
@@ -135,6 +137,8 @@ def compact(array: NDArray[Any], what: str) -> NDArray[Any]:
     wanted = pool_type(array.dtype)
     if wanted is None:
         raise DataError(f"{what} must be real numbers, got values of type {array.dtype}.")
+    if array.dtype.kind in "iu" and array.dtype.itemsize > 2:
+        wanted = float_type(array, what)
     if array.dtype == wanted and array.flags.c_contiguous and array.flags.aligned:
         return array
     pool = empty_pool(array.shape, wanted)

@@ -16,8 +16,10 @@ from torch.utils.data import IterableDataset, Subset
 from dpmcl.arrays import empty_pool, fill, pool_type
 from dpmcl.exceptions import DataError, reason
 from dpmcl.labelled import Labelled, from_arrays
+from dpmcl.labels import plain_array, unmasked
 from dpmcl.model import Kind
 from dpmcl.pil_images import open_image, plain
+from dpmcl.rounding import float_type
 from dpmcl.tables import read_table
 
 _ROWS_AT_ONCE = 64
@@ -71,7 +73,7 @@ def _length(dataset: Any) -> int:
     if hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset):
         try:
             rows = len(dataset)
-        except (TypeError, NotImplementedError, ValueError):
+        except (TypeError, RuntimeError, ValueError):
             rows = None
     if rows is None:
         raise DataError(
@@ -100,9 +102,14 @@ class _Pool:
                 f"Inputs must be real numbers, {self.item} {at} of '{self.title}' has values of "
                 f"type {values.dtype}; {self.way}."
             )
+        if values.dtype.kind in "iu" and values.dtype.itemsize > 2:
+            wanted = float_type(values, _start(f"{self.item} {at} of '{self.title}'"))
         if self.array is None:
             self.shape, self.dtype = values.shape[1:], values.dtype
             self.array = empty_pool((self.rows, *(self.shape or (1,))), wanted)
+        elif wanted == np.float64 and self.array.dtype == np.float32 and values.dtype == self.dtype:
+            narrow, self.array = self.array, empty_pool(self.array.shape, wanted)
+            fill(self.array[:at], narrow[:at])
         if values.shape[1:] != self.shape:
             raise self._odd(at, "shape", self.shape, values.shape[1:])
         floats = wanted.kind == self.array.dtype.kind == "f"
@@ -173,8 +180,8 @@ def _of_items(
         return data
     if min(labels) < 0 or max(labels) >= len(names):
         return data
-    note = f"class names: those of the {type(dataset).__name__}, in its order"
-    return replace(data, classes=_named(data.classes, names), notes=(*data.notes, note))
+    note = f"classes: named by the {type(dataset).__name__}'s `classes`, in its order"
+    return replace(data, classes=_named(data.classes, names), notes=(note,))
 
 
 class _Fields(NamedTuple):
@@ -235,10 +242,8 @@ def _values(inputs: Any, what: str) -> NDArray[Any]:
 
 def _array(value: Any) -> NDArray[Any]:
     if isinstance(value, Tensor):
-        value = value.detach().cpu()
-        half = str(value.dtype) == "torch.bfloat16"  # which NumPy lacks
-        return cast(NDArray[Any], (value.float() if half else value).numpy())
-    return np.asarray(value)
+        return plain_array(value, "The values")
+    return np.asarray(unmasked(value, "The values"))
 
 
 def _pixels(image: Any, what: str, mode: str | None = None) -> NDArray[np.uint8]:
@@ -382,13 +387,16 @@ def _of_columns(
         pool = _images(columns, x) if x in images else _numbers(columns, x)
         tasks = None if task is None else _column(columns, task)
         data = from_arrays(pool, _column(columns, y), tasks, name=title, kind=kind)
+    notes = data.notes
     if y in classes and data.kind == "classification":
-        note = f"class names: declared by column '{y}', in its order"
-        declared = _declared(columns, y, data.classes)
-        data = replace(data, classes=declared, notes=(*data.notes, note))
+        data = replace(data, classes=_declared(columns, y, data.classes))
+        notes = tuple(n for n in notes if not n.startswith(("target: ", "classes: ")))
+        notes += (f"target: {y}, {len(data.classes)} classes named as it declares, in its order",)
+    passed = [c for c in columns.names if x is not None and c not in (x, y, task)]
+    notes += (f"columns passed over: {', '.join(passed)}",) if passed else ()
     if task in classes:
         data = replace(data, tasks=_declared(columns, task, data.tasks))
-    return data
+    return replace(data, notes=notes)
 
 
 def _declared(columns: _Columns, column: str, numbers: tuple[str, ...]) -> tuple[str, ...]:
@@ -418,7 +426,7 @@ def _of_table(
             inside = (n is not None and 0 <= n < len(names) for n in numbers)
             values = [names[n] if i else None for n, i in zip(numbers, inside, strict=True)]
             place = table.column_names.index(column)
-            table = table.set_column(place, column, pa.array(values, pa.string()))
+            table = table.set_column(place, column, pa.array(values).dictionary_encode())
     return read_table(table, target=y, task=task, kind=kind, name=columns.title)
 
 

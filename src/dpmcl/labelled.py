@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpmcl.exceptions import DataError
-from dpmcl.labels import number_labels
+from dpmcl.exceptions import DataError, reason, shown
+from dpmcl.labels import number_labels, plain_array, unmasked
 from dpmcl.model import Kind
+from dpmcl.rounding import float_type
 
 _VALUES_AT_ONCE = 1 << 24
 
@@ -30,8 +31,6 @@ class Labelled:
     scaled: bool, the shape of one input; which inputs are brought to mean 0 and deviation 1 (and,
     for regression, the targets too); None for none. Fitted later, on the first task's training
     rows alone.
-    notes: lines that say what became of the source: what each column is read as, which files were
-    passed over, where the names of classes come from. Shown by `dpmcl stream`.
     notes: lines that say what became of the source: what each column is read as, which files were
     passed over, where the names of classes come from. Shown by `dpmcl stream`.
 
@@ -91,6 +90,8 @@ def from_arrays(
     >>> from_arrays([[0.5], [0.1]], ["b", "a"]).classes
     ('a', 'b')
     """
+    if kind is not None and not (isinstance(kind, str) and kind in get_args(Kind)):
+        raise DataError(f"kind must be one of {', '.join(get_args(Kind))}, got {shown(kind)}.")
     inputs = as_inputs(x, f"Inputs of '{name}'")
     kind = kind or ("regression" if _is_float(y) else "classification")
     if kind == "regression":
@@ -98,54 +99,79 @@ def from_arrays(
         classes: tuple[str, ...] = ()
     else:
         targets, classes = number_labels(y, f"Labels of '{name}'")
-    if task is None:
-        return Labelled(name, kind, inputs, targets, classes)
-    number, tasks = number_labels(task, f"Tasks of '{name}'")
-    return Labelled(name, kind, inputs, targets, classes, number, tasks)
+    number, tasks = (None, ()) if task is None else number_labels(task, f"Tasks of '{name}'")
+    return Labelled(
+        name=name,
+        kind=kind,
+        x=inputs,
+        y=targets,
+        classes=classes,
+        task=number,
+        tasks=tasks,
+        notes=("classes: named by the labels as they are",) if classes else (),
+    )
 
 
 def as_inputs(x: Any, what: str) -> Tensor:
     """Inputs as a tensor without copying where possible: uint8 and floats as they are.
 
-    bool becomes uint8 0 and 255 (values 0 and 1 in a batch), other whole numbers float32. Raises
-    DataError for anything else.
+    bool becomes uint8 0 and 255 (values 0 and 1 in a batch), other whole numbers float32, or
+    float64 where that rounds them. Raises DataError for anything else.
     """
-    try:
-        tensor = x if isinstance(x, Tensor) else _tensor(x)
-    except (TypeError, ValueError, RuntimeError) as error:
-        reason = str(error).split("\n")[0].rstrip(".")
-        raise DataError(f"{what} must be numbers of one shape a row ({reason}).") from None
+    tensor = _tensor(x, what, "numbers of one shape a row")
     if tensor.dtype == torch.bool:
         return tensor.to(torch.uint8) * 255
     if tensor.dtype == torch.uint8 or tensor.is_floating_point():
         return tensor.detach()
     if tensor.is_complex():
         raise DataError(f"{what} must be real numbers, got {tensor.dtype}; split them in parts.")
-    return tensor.to(torch.float32)
+    return _of_whole(tensor, what)
 
 
 def as_targets(y: Any, what: str) -> Tensor:
     """Regression targets as float (rows, outputs). Raises DataError for anything but numbers."""
-    try:
-        tensor = y if isinstance(y, Tensor) else _tensor(y)
-    except (TypeError, ValueError, RuntimeError) as error:
-        reason = str(error).split("\n")[0].rstrip(".")
-        raise DataError(f"{what} must be numbers ({reason}).") from None
-    if tensor.is_complex() or tensor.dim() not in (1, 2):
+    tensor = _tensor(y, what, "numbers")
+    if tensor.is_complex() or tensor.dim() not in (1, 2) or 0 in tensor.shape[1:]:
         raise DataError(
             f"{what} must be numbers of shape (rows,) or (rows, outputs), got "
             f"{tuple(tensor.shape)} of {tensor.dtype}."
         )
     if not tensor.is_floating_point():
-        tensor = tensor.to(torch.float32)
+        tensor = _of_whole(tensor, what)
     return tensor.detach()[:, None] if tensor.dim() == 1 else tensor.detach()
 
 
-def _tensor(values: Any) -> Tensor:
+def _of_whole(tensor: Tensor, what: str) -> Tensor:
+    """Whole numbers as floats that hold them exactly."""
+    array = plain_array(tensor, what)
+    return torch.from_numpy(array.astype(float_type(array, what)))
+
+
+def _tensor(values: Any, what: str, rule: str) -> Tensor:
+    """Values as a tensor. Raises DataError, which says what must be which rule."""
+    if isinstance(values, Tensor):
+        odd = values.is_nested or values.layout != torch.strided or values.is_quantized
+        small = values.is_floating_point() and values.element_size() == 1
+        if odd or small or values.is_meta:
+            plain_array(values, what)  # which refuses it
+        return values
+    values = unmasked(values, what)
+    try:
+        return _shared(values)
+    except Exception as error:  # NumPy asks any object what it is
+        raise DataError(f"{what} must be {rule} ({reason(error)}).") from None
+
+
+def _shared(values: Any) -> Tensor:
     """Shares memory with an array, except where PyTorch has no such layout."""
     array = values if isinstance(values, np.ndarray) else np.array(values)
     if array.dtype.kind == "O":
         array = np.array(array.tolist())
+    if array.dtype.kind not in "biufc":
+        kind = f"type {array.dtype}" if array.ndim else f"a {type(values).__name__}"
+        raise TypeError(f"got {kind}")
+    if array.dtype == np.longdouble:
+        array = array.astype(np.float64)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if any(stride < 0 for stride in array.strides):
@@ -160,7 +186,10 @@ def _is_float(y: Any) -> bool:
         return y.is_floating_point()
     if isinstance(y, np.ndarray) and (y.dtype.kind != "O" or y.ndim == 0):
         return bool(y.dtype.kind == "f")
-    values = y if isinstance(y, Sequence | np.ndarray) or hasattr(y, "to_numpy") else ()
+    try:
+        values = list(y) if isinstance(y, Sequence | np.ndarray) or hasattr(y, "to_numpy") else []
+    except Exception:  # which `number_labels` then says
+        return False
     numbers = [
         v.is_floating_point() if isinstance(v, Tensor) else isinstance(v, float | np.floating)
         for v in values

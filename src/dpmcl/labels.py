@@ -1,5 +1,6 @@
 """Labels of any plain type, mapped once to class numbers 0 .. C-1."""
 
+import re
 from collections.abc import Iterable, Mapping, Set
 from typing import Any, NamedTuple
 
@@ -7,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpmcl.exceptions import DataError
+from dpmcl.exceptions import DataError, reason, shown
 
 
 class Labels(NamedTuple):
     """y: int64 (rows,), class numbers. classes: the original label of each number, as text.
 
-    Numbers follow the labels' order: false before true, whole numbers by value, strings by their
-    characters' code points.
+    Numbers follow the labels' order: false before true, whole numbers by value (as text too, where
+    every one is written as Python writes it), strings by their characters' code points.
     """
 
     y: Tensor
@@ -33,13 +34,51 @@ def number_labels(labels: Any, what: str) -> Labels:
     """
     array = _array(labels, what)
     values, y = np.unique(array, return_inverse=True)
-    return Labels(torch.from_numpy(y.astype(np.int64)), tuple(str(v) for v in values.tolist()))
+    names = [str(v) for v in values.tolist()]
+    odd = next((name for name in names if not _is_unicode(name)), None)
+    if odd is not None:
+        raise DataError(f"{what} must be Unicode text, got {odd!a:.60}; correct it.")
+    if all(_WHOLE.fullmatch(name) for name in names):  # a text file does not say which are text
+        order = sorted(range(len(names)), key=lambda k: int(names[k]))
+        y, names = np.argsort(order)[y], [names[k] for k in order]
+    return Labels(torch.from_numpy(y.astype(np.int64)), tuple(names))
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a pair of UTF-16, which no file can hold
+        return False
+    return True
+
+
+_WHOLE = re.compile(r"-?[1-9][0-9]{0,999}|0")
+
+
+def plain_array(tensor: Tensor, what: str) -> np.ndarray:
+    """A tensor's values; bfloat16, which NumPy lacks, as float32.
+
+    Raises DataError for tensors without values of their own: sparse, quantised, or on "meta".
+    """
+    try:
+        if tensor.is_nested:
+            raise TypeError
+        tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
+        return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    except (TypeError, RuntimeError, NotImplementedError):
+        kind = str(tensor.layout if tensor.layout != torch.strided else tensor.dtype)
+        where = " on device 'meta'" if tensor.is_meta else ""
+        raise DataError(
+            f"{what} must be a dense tensor of numbers, got one of {kind}{where}; convert it, as "
+            "by to_dense() or dequantize()."
+        ) from None
 
 
 def _array(labels: Any, what: str) -> np.ndarray:
     """A one-dimensional array of bool, int64 or str."""
     if isinstance(labels, Tensor):
-        labels = _numpy(labels)
+        labels = plain_array(labels, what)
+    labels = unmasked(labels, what)
     if isinstance(labels, np.ndarray) and labels.dtype.kind not in "OS":
         return _plain(_flat(labels, what), what)
     values = labels
@@ -47,18 +86,40 @@ def _array(labels: Any, what: str) -> np.ndarray:
         values = (_flat(labels, what) if labels.ndim else labels).tolist()
     # A set has no order, and a mapping's keys are no rows.
     if isinstance(values, str | bytes | Set | Mapping) or not isinstance(values, Iterable):
-        raise DataError(f"{what} must be a list of labels, got {labels!r:.60}; give one a row.")
-    return _of_objects(list(values), what)
+        raise DataError(f"{what} must be a list of labels, got {shown(labels)}; give one a row.")
+    try:
+        values = list(values)
+    except Exception as error:  # a user's iterator, or a tensor's of no dimension
+        raise DataError(
+            f"{what} must be a list of labels, and cannot be read ({reason(error)}); give a list."
+        ) from None
+    return _of_objects(values, what)
+
+
+def unmasked(values: Any, what: str) -> Any:
+    """Values without NumPy's mask, where they have one, and anything else as it is.
+
+    Raises DataError for a masked value, which NumPy and PyTorch would take for a number.
+    """
+    if not isinstance(values, np.ma.MaskedArray | list | tuple):
+        return values
+    rows = [values] if getattr(values, "ndim", 1) == 0 else values
+    row = next((row for row, value in enumerate(rows) if np.ma.is_masked(value)), None)
+    if row is not None:
+        raise DataError(
+            f"{what} must have all its values, and row {row} has a masked one; fill it or drop the "
+            "row."
+        )
+    return np.asarray(values.data) if isinstance(values, np.ma.MaskedArray) else values
 
 
 def _flat(array: np.ndarray, what: str) -> np.ndarray:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
-        raise DataError(
-            f"{what} must be one label a row, got the shape {array.shape}; for one-hot rows give "
-            "their argmax."
-        )
+        flat = array.ndim and array.size == max(array.shape)
+        out = "flatten them, as by ravel()" if flat else "for one-hot rows give their argmax"
+        raise DataError(f"{what} must be one label a row, got the shape {array.shape}; {out}.")
     return array
 
 
@@ -75,8 +136,9 @@ def _plain(array: np.ndarray, what: str) -> np.ndarray:
         odd = np.flatnonzero(~np.isfinite(array) | (array != np.floor(array)))
         if len(odd):
             raise _no_label(array[odd[0]].item(), int(odd[0]), what)
-        if len(array) and float(np.abs(array).max()) >= 2.0**63:
-            raise DataError(f"{what} must be below 2^63 in size; give them as strings.")
+        digits = min(np.finfo(array.dtype).nmant + 1, 53)
+        if len(array) and float(np.abs(array).max()) > 2.0**digits:
+            raise _too_large(what, digits, str(array.dtype))
         return array.astype(np.int64)
     raise DataError(
         f"{what} must be strings, whole numbers or true/false, got values of type {array.dtype}; "
@@ -90,6 +152,8 @@ def _of_objects(values: list[Any], what: str) -> np.ndarray:
     for row, given in enumerate(values):
         value = _python(given)
         family = _family(value)
+        if isinstance(value, float) and abs(value) > 2.0**53 and family is not None:
+            raise _too_large(what, 53, f"float in row {row}")
         if family is None:
             raise _no_label(value, row, what)
         first = first or family
@@ -115,15 +179,10 @@ def _python(value: Any) -> Any:
         except UnicodeDecodeError:
             return value
     if isinstance(value, Tensor):
-        value = _numpy(value)
+        value = plain_array(value, "A label")
     if isinstance(value, np.ndarray) and value.size == 1:
         value = value.reshape(())[()]
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _numpy(tensor: Tensor) -> np.ndarray:
-    tensor = tensor.detach().cpu()
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def _family(value: Any) -> str | None:
@@ -134,9 +193,17 @@ def _family(value: Any) -> str | None:
     return "strings" if isinstance(value, str) else None
 
 
+def _too_large(what: str, digits: int, kind: str) -> DataError:
+    return DataError(
+        f"{what} must be below 2^{digits} in size where they are {kind}, which cannot tell larger "
+        "ones apart; give them as whole numbers or strings."
+    )
+
+
 def _no_label(value: Any, row: int, what: str) -> DataError:
     missing = value is None or (isinstance(value, float) and value != value)
-    got = "none" if missing else f"{' '.join(repr(value).split()):.60}"
+    missing = missing or type(value).__name__ in ("NAType", "NaTType", "MaskedConstant")
+    got = "none" if missing else shown(value)
     rest = "fill it or drop the row." if missing else (
         "for regression set kind = 'regression', else convert them."
     )  # fmt: skip

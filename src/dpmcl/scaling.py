@@ -1,12 +1,20 @@
-"""Scaling of a table's inputs and targets, fitted on what each replica first trains on."""
+"""Scaling of a table's inputs and targets, fitted on what each replica first trains on.
+
+What is not scaled reaches the network as it is: `check_digits` refuses what that would ruin.
+"""
 
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from dpmcl.exceptions import DataError
 from dpmcl.splits import Splits
 from dpmcl.stream import Scale, Stream
+
+_EPSILON = torch.finfo(torch.float64).eps
+_SHARE_OF_THE_RANGE = 1e-3
+_VALUES_AT_ONCE = 1 << 24
 
 
 def fitted(stream: Stream, splits: Splits) -> Stream:
@@ -35,5 +43,43 @@ def _moments(values: list[Tensor]) -> tuple[Tensor, Tensor]:
     wide = [v.to(torch.float64) for v in values]
     mean = torch.stack([v.mean(0) for v in wide])
     deviation = torch.stack([v.std(0, correction=0) for v in wide])
-    tiny = deviation <= 1e-9 * mean.abs()
-    return mean, torch.where(tiny, torch.ones_like(deviation), deviation)
+    # The mean of equal values is equal to them but for rounding.
+    constant = torch.stack([(v == v[0]).all(0) for v in wide])
+    constant |= deviation <= 4 * _EPSILON * mean.abs()
+    return mean, torch.where(constant, torch.ones_like(deviation), deviation)
+
+
+def check_digits(stream: Stream, dtype: torch.dtype) -> None:
+    """Raise DataError for numbers that are not scaled and that a network's type cannot tell apart.
+
+    That is where rounding moves a value by more than a thousandth of the range of all of them.
+    """
+    every = torch.ones(stream.x.shape[1:], dtype=torch.bool, device=stream.x.device)
+    plain = every if stream.scaled is None else ~stream.scaled
+    parts = [("Input", stream.x, plain)]
+    if stream.kind == "regression" and stream.scaled is None:
+        parts.append(("Target", stream.y, torch.ones_like(stream.y[0], dtype=torch.bool)))
+    for what, values, used in parts:
+        if values.dtype != torch.float64 or dtype == torch.float64:
+            continue
+        low, high, moved = values[0].clone(), values[0].clone(), torch.zeros_like(values[0])
+        step = max(1, _VALUES_AT_ONCE // max(1, values[0].numel()))
+        for start in range(0, len(values), step):
+            some = values[start : start + step]
+            low, high = torch.minimum(low, some.amin(0)), torch.maximum(high, some.amax(0))
+            moved = torch.maximum(moved, (some - some.to(dtype).to(some.dtype)).abs().amax(0))
+        size = torch.maximum(low.abs(), high.abs())
+        constant = high - low <= 50 * _EPSILON * size  # but for rounding
+        lost = used & ~constant & (moved > _SHARE_OF_THE_RANGE * (high - low))
+        if lost.any():
+            place = lost.nonzero()[0].tolist()
+            name = ", ".join(map(str, place))
+            if what == "Input" and stream.columns:
+                name = repr(stream.columns[place[0]])
+            at = tuple(place)
+            raise DataError(
+                f"{what} {name} of '{stream.name}' goes from {low[at].item()!r} to "
+                f"{high[at].item()!r}, which {str(dtype).removeprefix('torch.')} cannot tell apart "
+                f"(it moves them by up to {moved[at].item():.2g}); subtract an offset, set dtype = "
+                "'float64', or have a table's columns scaled."
+            )

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Self, get_type_hints
 import annotated_types as at
 import pydantic
 
-from dpmcl.exceptions import SpecError, unknown
+from dpmcl.exceptions import SpecError, shown, unknown
 
 Positive = Annotated[int, at.Ge(1), at.Lt(2**63)]
 NonNegative = Annotated[int, at.Ge(0), at.Lt(2**63)]
@@ -42,7 +42,8 @@ def _checks(cls: Any) -> dict[str, pydantic.TypeAdapter[Any]]:
 
 def _line(where: str, error: pydantic.ValidationError) -> str:
     """The first complaint, as one line: the entry, the rule, what came."""
-    first = error.errors(include_url=False)[0]
+    # Of the complaints of a union's members, that which got furthest into the value.
+    first = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))
     deeper = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
     rule = first["msg"]
     rule = rule[0].lower() + rule[1:]
@@ -50,14 +51,7 @@ def _line(where: str, error: pydantic.ValidationError) -> str:
         rule, deeper = "longer", ""
     for start in ("input should be ", "value error, "):
         rule = rule.removeprefix(start)
-    return f"{where}{deeper} must be {rule}, got {_shown(first['input'])}."
-
-
-def _shown(value: Any) -> str:
-    try:
-        return repr(value)
-    except ValueError:  # more digits than Python prints
-        return "a longer number"
+    return f"{where}{deeper} must be {rule}, got {shown(first['input'])}."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

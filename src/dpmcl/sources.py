@@ -2,11 +2,12 @@
 
 import os
 
-_SUFFIXES = {
+SUFFIXES = {
     "table": (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet"),
     "arrays": (".npz",),
     "images": (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz"),
 }
+"""Suffixes of the files that each stream reads."""
 
 
 def is_data(text: str) -> bool:
@@ -43,4 +44,4 @@ def at_home(text: str) -> str:
 
 def _by_suffix(text: str) -> str | None:
     lower = text.lower()
-    return next((name for name, ends in _SUFFIXES.items() if lower.endswith(ends)), None)
+    return next((name for name, ends in SUFFIXES.items() if lower.endswith(ends)), None)

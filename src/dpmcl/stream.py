@@ -224,13 +224,16 @@ class Stream:
         row, task: int64 of any shape. present: bool, same shape. replica: whose rows they are; a
         slice where row's first dimension is replicas.
         """
-        x, y = self.x[row].to(dtype), self.y[row]
+        wide = dtype if self.scale is None else torch.float64  # rounded after the scaling alone
+        x, y = self.x[row].to(wide), self.y[row]
         if self.kind == "regression":
-            y = y.to(dtype)
+            y = y.to(wide)
         if self.x.dtype == torch.uint8:
             x = x / 255
         if self.scale is not None:
             x, y = self._scaled(self.scale, x, y, row.dim(), replica)
+            x = x.to(dtype)
+            y = y.to(dtype) if self.kind == "regression" else y
         if self.view is not None:
             x = self.view.apply(x, task)
         return Batch(x, y, present.to(dtype), task)
@@ -240,17 +243,17 @@ class Stream:
     ) -> tuple[Tensor, Tensor]:
         """x and y in units of the first task's deviations. dims: of the row numbers."""
 
-        def own(leaf: Tensor, like: Tensor) -> Tensor:
-            leaf = leaf[replica].to(like.dtype)
+        def own(leaf: Tensor) -> Tensor:
+            leaf = leaf[replica]
             if isinstance(replica, slice):  # replicas first, then the rest of the row numbers
                 leaf = leaf.view(len(leaf), *[1] * (dims - 1), *leaf.shape[1:])
             return leaf
 
-        near = ((x - own(scale.x_mean, x)) / own(scale.x_deviation, x)).clamp(-LIMIT, LIMIT)
+        near = ((x - own(scale.x_mean)) / own(scale.x_deviation)).clamp(-LIMIT, LIMIT)
         assert self.scaled is not None
         x = torch.where(self.scaled, near, x)
         if self.kind == "regression":
-            y = (y - own(scale.y_mean, y)) / own(scale.y_deviation, y)
+            y = (y - own(scale.y_mean)) / own(scale.y_deviation)
         return x, y
 
     def to(self, device: torch.device) -> "Stream":

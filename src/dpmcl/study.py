@@ -27,7 +27,7 @@ from dpmcl.results import figures, store, table, theory_figures
 from dpmcl.results.record import Record, merge
 from dpmcl.results.store import StreamInfo
 from dpmcl.runner import train
-from dpmcl.scaling import fitted
+from dpmcl.scaling import check_digits, fitted
 from dpmcl.spec import Spec
 from dpmcl.splits import Splits, split
 from dpmcl.stream import Stream
@@ -371,6 +371,7 @@ def _train(
 def _streamed(spec: Spec, seeds: tuple[int, ...], device: torch.device) -> tuple[Stream, Splits]:
     with forked(0):  # libraries that read data may draw from Python's or NumPy's generator
         stream = spec.stream.build(seeds).to(device)
+    check_digits(stream, getattr(torch, spec.dtype))
     splits = split(stream, spec.split_seeds(seeds), spec.stream.split)
     return fitted(stream, splits), splits
 

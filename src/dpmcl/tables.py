@@ -6,7 +6,9 @@ import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
+from copy import copy
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
@@ -16,14 +18,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpmcl.exceptions import DataError, SpecError, reason, unknown
+from dpmcl.dressed import CODE, PLAIN, decoration, dressed
+from dpmcl.exceptions import DataError, SpecError, reason, shown, unknown
 from dpmcl.labelled import Labelled
-from dpmcl.labels import Labels, number_labels
+from dpmcl.labels import Labels, number_labels, plain_array, unmasked
 from dpmcl.model import Kind
-from dpmcl.sources import at_home
+from dpmcl.rounding import keeps
+from dpmcl.sources import SUFFIXES, at_home
 
-SUFFIXES = (".csv", ".csv.gz", ".tsv", ".parquet")
-"""Suffixes of files that hold tables."""
 CATEGORIES = 100
 """Most categories of an input column, and most classes of whole numbers not declared as such."""
 MISSING = ("", "NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NULL", "null")
@@ -47,16 +49,23 @@ def read_table(
 ) -> Labelled:
     """A table as labelled data: every column but target, task and ignored ones is an input.
 
-    source: path of a .csv, .csv.gz, .tsv or .parquet file, a pyarrow Table, a pandas DataFrame
-    (without its index), or a mapping of column names to values. Text files are UTF-8 with a header;
-    a .csv whose header has semicolons and no comma is split at those; `MISSING` cells are missing.
+    source: path of a .csv, .tsv (either gzipped, as .csv.gz) or .parquet file, a pyarrow Table, a
+    pandas DataFrame (without its index), or a mapping of column names to values. Text files are
+    UTF-8 with a header; a .csv whose header has no comma is split at semicolons or tabs; `MISSING`
+    cells are missing.
 
-    Inputs are float32 (rows, inputs) in the table's order of columns. A column of numbers is one
-    input, true/false one of 0 and 1, and text or pandas' Categorical one of 0 and 1 for each
-    category, in alphabetical order (numbers by value), named "colour=red" in `columns`.
+    A column of text, from any source, is read as numbers or as true/false where every text is
+    written so, and else as text; whole numbers with a zero before them (007) are text. Classes and
+    tasks keep their text whatever it is.
 
-    target: classes, or for regression numbers, as float32 (rows, 1). kind: None for classification
-    where they are text, true/false or whole numbers, and for regression where they are others.
+    Inputs are (rows, inputs) in the table's order of columns, float32 where it keeps their digits,
+    else float64. A column of numbers is one input, true/false one of 0 and 1, and text or pandas'
+    Categorical one of 0 and 1 for each category, in alphabetical order (numbers by value), named
+    "colour=red" in `columns`.
+
+    target: classes, or for regression numbers (rows, 1), float32 or float64 as inputs. kind: None
+    for classification where they are text, true/false or whole numbers, and for regression where
+    they are others.
     task: column that says which task a row belongs to. ignore: columns to leave out.
     scale: mark the columns of numbers (and regression targets) to be scaled. name: for titles.
 
@@ -67,20 +76,25 @@ def read_table(
     >>> data.columns, data.x.tolist(), data.classes
     (('size', 'hue=a', 'hue=b'), [[1.0, 0.0, 1.0], [2.0, 1.0, 0.0]], ('x', 'y'))
     """
+    if isinstance(ignore, np.ndarray) or hasattr(ignore, "to_list"):  # frame.columns[:2]
+        ignore = np.asarray(ignore).ravel().tolist()
     check_roles(target, task, ignore, kind)
     path = Path(source) if isinstance(source, str | os.PathLike) else None
     where = str(path) if path else name or "the table"
+    left_out: list[str] = []
 
     def choose(names: Sequence[str], index: Sequence[str] = ()) -> list[str]:
         """The columns to read, of a table with these; those of a pandas index only if named."""
         _check_columns(names, where, target, task, ignore)
-        left_out = {*ignore, *(set(index) - {target, task})}
+        outside = {*ignore, *(set(index) - {target, task})}
+        left_out.extend(column for column in names if column in outside)
         return [column for column in names if column not in left_out]
 
     table = _of_file(path, where, choose) if path else _in_memory(source, where, choose)
     if table.num_rows == 0:
         raise DataError(f"A table must have rows, and {where} has only columns; give it some.")
-    columns = {c: _Column(c, where, table.column(c)) for c in table.column_names}
+    textual = path is not None and path.suffix.lower() != ".parquet"
+    columns = {c: _Column(c, where, table.column(c), textual) for c in table.column_names}
     inputs = [column for c, column in columns.items() if c not in (target, task)]
     if not inputs:
         raise DataError(
@@ -89,8 +103,15 @@ def read_table(
         )
     kind, y, classes = _targets(columns[target], kind)
     number, tasks = (None, ()) if task is None else _labels(columns[task], "task")
-    x, names, numeric = _inputs(inputs)
+    x, names, numeric, notes = _inputs(inputs, scale)
     scaled = scale and (kind == "regression" or any(numeric))
+    became = f"{len(classes)} {'class' if len(classes) == 1 else 'classes'} named by its values"
+    if kind == "regression":
+        became = "a number, scaled" if scaled else "a number"
+    notes += (f"target: {target}, {became}",)
+    notes += () if task is None else (f"tasks: {task}, {len(tasks)} named by its values",)
+    left_out += [f"index {n}" for n in getattr(getattr(source, "index", None), "names", ()) if n]
+    notes += (f"ignored: {_listed(left_out)}",) if left_out else ()
     return Labelled(
         name=name or (_stem(path) if path else "table"),
         kind=kind,
@@ -101,6 +122,7 @@ def read_table(
         tasks=tasks,
         columns=names,
         scaled=torch.tensor(numeric) if scaled else None,
+        notes=notes,
     )
 
 
@@ -113,11 +135,18 @@ def check_roles(
     """Raises SpecError for a column that is to be two things, and for an unknown kind."""
     if isinstance(ignore, str):
         raise SpecError(f"ignore must be a list of columns, got {ignore!r}; write [{ignore!r}].")
-    if kind is not None and kind not in get_args(Kind):
-        raise SpecError(f"kind must be {' or '.join(get_args(Kind))}, got {kind!r}.")
+    if not isinstance(ignore, list | tuple | Set):
+        raise SpecError(f"ignore must be a list of columns, got {shown(ignore)}.")
+    roles: list[tuple[str, Any]] = [("target", target), ("task", task)]
+    for role, column in [*roles[: 1 + (task is not None)], *(("ignore", c) for c in ignore)]:
+        if not isinstance(column, str):
+            out = f"; write {str(column)!r}" if isinstance(column, int | np.integer) else ""
+            raise SpecError(f"{role} must be the name of a column, got {shown(column)}{out}.")
+    if kind is not None and not (isinstance(kind, str) and kind in get_args(Kind)):
+        raise SpecError(f"kind must be {' or '.join(get_args(Kind))}, got {shown(kind)}.")
     if target == task:
         raise SpecError(f"target and task must be two columns, got {target!r} twice; change one.")
-    for role, column in (("target", target), ("task", task)):
+    for role, column in roles:
         if column in ignore:
             raise SpecError(f"{role} must not be in ignore, got {column!r} in both; leave one out.")
 
@@ -133,7 +162,18 @@ def _check_columns(
     roles = [("target", target), *([("task", task)] if task is not None else [])]
     for role, column in [*roles, *(("ignored", c) for c in ignore)]:
         if column not in names:
-            lines = [" ".join(known.split()) for known in names]
+            spaced = next((known for known in names if known.strip() == column.strip()), None)
+            if spaced is not None:
+                raise DataError(
+                    f"No {role} column {column!r}, but {where} has {spaced!r}; remove the white "
+                    "space from its header, or write the name with it."
+                )
+            if len(names) == 1 and column in names[0]:
+                raise DataError(
+                    f"No {role} column {column!r}, but {where} has a single one, {names[0]!r}; "
+                    "separate its cells with commas."
+                )
+            lines = [_visible(known) for known in names]
             more = ", ..." if len(lines) > _SHOWN else ""
             hint = f"Columns of {where}: {', '.join(lines[:_SHOWN])}{more}."
             raise DataError(str(unknown(f"{role} column", column, lines, hint)))
@@ -142,6 +182,28 @@ def _check_columns(
             f"Columns must have names, and column {list(names).index('')} of {where} has none (the "
             "index of a DataFrame?); name it, or put '' in ignore."
         )
+
+
+def _visible(name: str) -> str:
+    """A column's name, in quotes where it begins or ends with white space or has tabs in it."""
+    return name if name == name.strip() and name.isprintable() else repr(name)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """All names in one line: "a, p0 to p783, b"."""
+    runs: list[list[str]] = []
+    for name in names:
+        stem, number = cast("re.Match[str]", re.fullmatch(r"(.*?)(\d{0,9})", name, re.S)).groups()
+        if runs and number and f"{stem}{int(number) - 1}" == runs[-1][-1]:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return ", ".join(
+        f"{_visible(run[0])} to {_visible(run[-1])}"
+        if len(run) > 2
+        else ", ".join(map(_visible, run))
+        for run in runs
+    )
 
 
 def _stem(path: Path) -> str:
@@ -153,17 +215,16 @@ def _stem(path: Path) -> str:
 
 def _of_file(path: Path, where: str, choose: _Choose) -> Any:
     """The chosen columns of a file, a pyarrow Table."""
-    suffix = next((s for s in SUFFIXES if path.name.lower().endswith(s)), None)
-    if suffix is None:
+    *others, last = SUFFIXES["table"]
+    if not path.name.lower().endswith((*others, last)):
         raise DataError(
-            f"A table must be a {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file, got {where}; "
-            "convert it."
+            f"A table must be a {', '.join(others)} or {last} file, got {where}; convert it."
         )
     try:
         path = Path(at_home(str(path)))
         if not path.is_file():
             raise DataError(f"A table must be a file that exists, got {where}; correct the path.")
-        read = _of_parquet if suffix == ".parquet" else _of_csv
+        read = _of_parquet if path.suffix.lower() == ".parquet" else _of_csv
         return read(path, where, choose)
     except (OSError, EOFError, RuntimeError, zlib.error) as error:
         raise _unreadable(where, error) from None
@@ -210,10 +271,14 @@ def _of_csv(path: Path, where: str, choose: _Choose) -> Any:
         raise _misread(path, where, delimiter, wanted, error) from None
     except (KeyError, pa.ArrowException) as error:
         raise _unreadable(where, error) from None
+    columns = {}
     for column in wanted:
-        if pa.types.is_binary(table.column(column).type):
-            raise _not_utf8(where, f"column {column!r}", table.column(column).to_pylist())
-    return table
+        cells = table.column(column)
+        try:
+            columns[column] = cells.cast(pa.string())
+        except pa.ArrowInvalid:
+            raise _not_utf8(where, f"column {column!r}", cells.to_pylist()) from None
+    return pa.table(columns)
 
 
 def _parsed(path: Path, delimiter: str, wanted: list[str], threads: bool = True) -> Any:
@@ -227,7 +292,10 @@ def _parsed(path: Path, delimiter: str, wanted: list[str], threads: bool = True)
             arrow.ReadOptions(use_threads=threads, block_size=1 << 22),
             arrow.ParseOptions(delimiter=delimiter, newlines_in_values=True),
             arrow.ConvertOptions(
-                include_columns=wanted, null_values=MISSING, strings_can_be_null=True
+                include_columns=wanted,
+                column_types=dict.fromkeys(wanted, pa.binary()),
+                null_values=MISSING,
+                strings_can_be_null=True,
             ),
         )
 
@@ -262,7 +330,8 @@ def _header(path: Path, where: str) -> tuple[str, list[str]]:
             first = text.readline()
             if not first:
                 raise DataError(f"A table must have a header and rows, and {where} is empty.")
-        delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(first)
+        tabs = path.name.lower().removesuffix(".gz").endswith(".tsv")
+        delimiter = "\t" if tabs else _delimiter(first)
         try:
             header = next(csv.reader(chain([first], text), delimiter=delimiter))
         except csv.Error as error:
@@ -275,7 +344,7 @@ def _header(path: Path, where: str) -> tuple[str, list[str]]:
 
 def _delimiter(line: str) -> str:
     plain = re.sub(r'"[^"]*"', "", line)
-    return ";" if ";" in plain and "," not in plain else ","
+    return next((mark for mark in ",;\t" if mark in plain), ",")
 
 
 def _not_utf8(where: str, part: str, cells: list[Any]) -> DataError:
@@ -299,6 +368,11 @@ def _in_memory(source: Any, where: str, choose: _Choose) -> Any:
         return source.select(choose(source.column_names, _index(source.schema)))
     pandas = type(source).__module__.partition(".")[0] == "pandas" and hasattr(source, "columns")
     if pandas:
+        if getattr(source.columns, "nlevels", 1) > 1:
+            raise DataError(
+                f"Columns of {where} must have one name each, got {source.columns.nlevels} levels "
+                "of names; join them, as in frame.columns = ['_'.join(c) for c in frame.columns]."
+            )
         names = [str(column) for column in source.columns]
     elif isinstance(source, Mapping):
         names, source = [str(column) for column in source], list(source.values())
@@ -326,36 +400,54 @@ def _array(values: Any, what: str) -> Any:
     import pyarrow as pa
 
     if isinstance(values, Tensor):
-        values = values.detach().cpu().numpy()
-    if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__"):
-        raise DataError(f"{what} must be a list of values, got {values!r:.60}; give one a row.")
+        values = plain_array(values, what)
+    values = unmasked(values, what)
+    one = isinstance(values, str | bytes | Mapping | Set) or getattr(values, "shape", None) == ()
+    if one or not hasattr(values, "__len__"):
+        raise DataError(f"{what} must be a list of values, got {shown(values)}; give one a row.")
+    if isinstance(values, list | tuple):
+        values = [value.item() if _is_scalar(value) else value for value in values]
     try:
         return pa.array(values, from_pandas=True)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        reason = str(error).split("\n")[0].rstrip(".")
+    except Exception as error:  # pyarrow asks any object for its values
         raise DataError(
-            f"{what} must be values of one type, one a row ({reason}); convert them."
+            f"{what} must be values of one type, one a row ({reason(error)}); convert them."
         ) from None
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, Tensor | np.ndarray) and value.ndim == 0
 
 
 # ---- columns -------------------------------------------------------------------------------------
 
 
 class _Column:
-    """A column's values, out of pandas' Categorical, and what they are."""
+    """A column's values, out of pandas' Categorical, and what they are.
 
-    def __init__(self, name: str, where: str, values: Any) -> None:
+    values: text that is written as numbers or true/false is read as those. written: the text as it
+    came, None where it is no text.
+    """
+
+    def __init__(self, name: str, where: str, values: Any, textual: bool) -> None:
         import pyarrow as pa
 
-        self.name, self.what = name, f"Column {name!r} of {where}"
+        self.name, self.what, self.textual = name, f"Column {name!r} of {where}", textual
         is_a = pa.types
         self.categorical = is_a.is_dictionary(values.type)
         if self.categorical:
-            values = values.cast(values.type.value_type)
+            with suppress(
+                pa.ArrowNotImplementedError
+            ):  # pandas' intervals, which are refused below
+                values = values.cast(values.type.value_type)
         if str(values.type) == "string_view":
             values = values.cast(pa.large_string())
         if is_a.is_decimal(values.type):
-            values = values.cast(pa.float64())
+            values = self._of_decimals(values)
+        text = is_a.is_string(values.type) or is_a.is_large_string(values.type)
+        self.written = values if text else None
+        if self.written is not None and not self.categorical:
+            values = _read(values)
         self.values = values
         self.whole = is_a.is_integer(values.type)
         self.boolean = is_a.is_boolean(values.type)
@@ -369,6 +461,18 @@ class _Column:
                 "put it in ignore."
             )
 
+    def _of_decimals(self, values: Any) -> Any:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        floats = values.cast(pa.float64())
+        if pc.count_distinct(floats).as_py() < pc.count_distinct(values).as_py():
+            raise DataError(
+                f"{self.what} has decimals ({values.type}) that float64 cannot tell apart; "
+                "subtract an offset, or turn it into text where it is a label."
+            )
+        return floats
+
     def check_present(self, out: str) -> None:
         """Raises DataError where cells are missing. out: what may be done beside filling them."""
         import pyarrow.compute as pc
@@ -379,13 +483,17 @@ class _Column:
             raise DataError(f"{self.what} must have values, and all its cells are missing; {out}.")
         if count:
             row = pc.index(missing, True).as_py()
+            name = (  # as the code of Namibia is
+                " A text file's NA is a missing cell even where it is meant as a name: write "
+                "another, or give the DataFrame of pandas.read_csv(path, keep_default_na=False)."
+            ) * (self.textual and self.text)
             raise DataError(
                 f"{self.what} must have a value in every row, and {_cells(count)} missing (empty, "
-                f"NA or NaN), the first in row {row}. Fill or drop these rows, or {out}."
+                f"NA or NaN), the first in row {row}. Fill or drop these rows, or {out}.{name}"
             )
 
-    def numbers(self, out: str) -> NDArray[np.float32]:
-        """The values as float32 (rows,), all of them finite."""
+    def numbers(self, out: str) -> NDArray[np.floating[Any]]:
+        """The values (rows,), all of them finite; float32 where it keeps their digits."""
         import pyarrow as pa
 
         values = self.values.cast(pa.uint8()) if self.boolean else self.values
@@ -399,20 +507,36 @@ class _Column:
                 f"not, the first in row {odd[0]} ({given[odd[0]]}). Correct or drop these rows, or "
                 f"{out}."
             )
-        return array
+        if keeps(given, np.float32):
+            return array
+        if not keeps(given, np.float64):
+            row = int(np.abs(given).argmax())
+            raise DataError(
+                f"{self.what} must be numbers that float64 can tell apart, got {given[row]} in row "
+                f"{row}; subtract an offset from them, or {out}."
+            )
+        wide: NDArray[np.float64] = given.astype(np.float64)
+        return wide
 
     def categories(self) -> list[Any]:
         """The different values, in order."""
         import pyarrow.compute as pc
 
         found: list[Any] = sorted(pc.unique(self.values).to_pylist())
-        broken = [value for value in found if self.text and "\n" in value]
-        if broken:
-            raise DataError(
-                f"{self.what} must have its text in one line, got {broken[0]!r:.60} in row "
-                f"{self.row(broken[0])}; close the quotes, or remove the line breaks."
-            )
+        for value in found if self.text else ():
+            if "\n" in value or "\0" in value:
+                raise DataError(
+                    f"{self.what} must have its text in one line, without NUL, got {value!r:.60} "
+                    f"in row {self.row(value)}; close the quotes, or correct the cell."
+                )
         return found
+
+    def as_written(self) -> "_Column":
+        """The column as text, where it came so."""
+        column = copy(self)
+        if self.written is not None:
+            column.values, column.text = self.written, True
+        return column
 
     def row(self, value: Any) -> int:
         """The first row with this value."""
@@ -431,77 +555,121 @@ class _Column:
             pc.index_in(self.values, value_set=known).to_numpy().astype(np.int64),
         )
 
-    def check_no_numbers(self, out: str) -> None:
-        """Raises DataError for text that seems to be numbers but for a few cells, as with "?"."""
-        if not self.text:
+    def check_no_numbers(self, out: str, few: int = 0) -> None:
+        """Raise DataError for text that is numbers in another dress, or but for a few cells ("?").
+
+        few: so many different texts may be names, whatever dress they are in.
+        """
+        if not self.text or self.categorical:
             return
         found = self.categories()
-        numbers = np.array([_is_number(value.replace(",", ".")) for value in found])
-        odd = ~np.array([_is_number(value) for value in found])
-        if odd.any() and numbers.sum() > _FEW_NUMBERS:
+        cell = dressed(found) if len(found) > few else None
+        row = self.row(cell) if cell is not None else None
+        marks = [decoration(value) for value in found]
+        odd = np.array([mark != "" for mark in marks])
+        numbers = np.array([mark in ("", ",") for mark in marks])
+        numbers &= [not re.match(CODE, value) for value in found]
+        if row is None and numbers.sum() > _FEW_NUMBERS:
             codes = self.codes(found)
-            if numbers[codes].mean() >= _MOSTLY:
+            if odd.any() and numbers[codes].mean() >= _MOSTLY:
                 row = int(odd[codes].argmax())
-                raise DataError(
-                    f"{self.what} is text and most of it numbers, but for cells such as "
-                    f"{self.values[row].as_py()!r} in row {row}; write them as plain numbers "
-                    f"(1234.5), or {out}."
-                )
+        if row is not None:
+            raise DataError(
+                f"{self.what} is mostly numbers, dates or times, but not written as plain numbers, "
+                f"such as {self.values[row].as_py()!r} in row {row}; write them so (1234.5), or "
+                f"{out}."
+            )
 
 
 def _cells(count: int) -> str:
     return "1 cell is" if count == 1 else f"{count} cells are"
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _read(values: Any) -> Any:
+    """Text as whole numbers, numbers or true/false where all of it is written so, else as it is."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    first = pc.index(pc.is_valid(values), True).as_py()
+    word = "" if first < 0 else values[first].as_py()
+    for words in (("true", "false"), ("True", "False"), ("TRUE", "FALSE")):
+        if word in words and set(pc.unique(values).drop_null().to_pylist()) <= set(words):
+            return pc.equal(values, words[0])
+    if not re.fullmatch(PLAIN, word.strip(), re.ASCII):
+        return values
+    # What pyarrow takes for numbers too: codes, 0x1F, nan; and whole ones that float64 would round.
+    for kind, odd in (
+        (pa.int64(), rf"{CODE}\s*$|0x"),
+        (pa.float64(), rf"{CODE}\s*$|nan|\d{{19,}}\s*$"),
+    ):
+        for text in (values, pc.utf8_trim_whitespace(values)):
+            try:
+                numbers = text.cast(kind)
+            except pa.ArrowInvalid:
+                continue
+            some = pc.match_substring_regex(values, rf"^\s*[+-]?({odd})", ignore_case=True)
+            return values if pc.any(some).as_py() else numbers
+    return values
 
 
 # ---- inputs --------------------------------------------------------------------------------------
 
 
 class _Part(NamedTuple):
-    """What a column becomes: its inputs' names; each row's category, or None for one number."""
+    """What a column becomes: its inputs' names; their values, or each row's category among them."""
 
     column: _Column
     names: tuple[str, ...]
+    values: NDArray[np.floating[Any]] | None
     codes: NDArray[np.int64] | None
 
 
-def _inputs(columns: Sequence[_Column]) -> tuple[Tensor, tuple[str, ...], list[bool]]:
-    """float32 (rows, inputs); a name for each input; whether it is a number."""
+def _inputs(
+    columns: Sequence[_Column], scale: bool
+) -> tuple[Tensor, tuple[str, ...], list[bool], tuple[str, ...]]:
+    """The inputs (rows, inputs); a name for each; whether it is a number; lines that tell which."""
     parts = [_part(column) for column in columns]
     names = tuple(name for part in parts for name in part.names)
-    x = np.zeros((len(columns[0].values), len(names)), np.float32)
+    kinds = [part.values.dtype for part in parts if part.values is not None]
+    x = np.zeros((len(columns[0].values), len(names)), np.result_type(np.float32, *kinds))
     rows, at, numeric = np.arange(len(x)), 0, []
-    for column, named, codes in parts:
-        if codes is None:
-            x[:, at] = column.numbers("put the column in ignore")
+    told: dict[str, list[str]] = {}
+    for column, named, values, codes in parts:
+        if values is not None:
+            x[:, at] = values
         else:
-            x[rows, at + codes] = 1
-        numeric += [codes is None and not column.boolean] * len(named)
+            x[rows, at + cast("NDArray[np.int64]", codes)] = 1
+        numeric += [values is not None and not column.boolean] * len(named)
         at += len(named)
-    return torch.from_numpy(x), names, numeric
+        kind = "numbers, scaled" if scale else "numbers"
+        if values is None:
+            kind = f"{len(named)} categories"
+        elif column.boolean:
+            kind = "true/false"
+        told.setdefault(kind, []).append(column.name)
+    notes = tuple(f"{kind}: {_listed(columns)}" for kind, columns in told.items())
+    return torch.from_numpy(x), names, numeric, notes
 
 
 def _part(column: _Column) -> _Part:
     out = "put the column in ignore"
     column.check_present(out)
     if not (column.text or column.categorical):
-        return _Part(column, (column.name,), None)
-    column.check_no_numbers(out)
+        return _Part(column, (column.name,), column.numbers(out), None)
+    column.check_no_numbers(
+        f"{out}; if they are categories, begin each with a letter, or give a pandas Categorical"
+    )
     found = column.categories()
-    if len(found) > CATEGORIES:
-        shown = ", ".join(repr(value)[:30] for value in found[:3])
+    rows = len(column.values)
+    each_its_own = len(found) > _FEW_NUMBERS and len(found) >= _MOSTLY * rows
+    if len(found) > CATEGORIES or (each_its_own and not column.categorical):
+        some = ", ".join(repr(value)[:30] for value in found[:3])
         raise DataError(
-            f"{column.what} must have at most {CATEGORIES} categories, and has {len(found)} "
-            f"({shown}, ...), as an identifier has; {out}."
+            f"{column.what} must have at most {CATEGORIES} categories, most of them in several "
+            f"rows, and has {len(found)} in {rows} rows ({some}, ...), as an identifier has; {out}."
         )
-    return _Part(column, tuple(f"{column.name}={v}" for v in found), column.codes(found))
+    names = tuple(f"{column.name}={v}" for v in found)
+    return _Part(column, names, None, column.codes(found))
 
 
 # ---- targets and tasks ---------------------------------------------------------------------------
@@ -512,7 +680,7 @@ def _targets(column: _Column, kind: Kind | None) -> tuple[Kind, Tensor, tuple[st
     out = "name another target"
     column.check_present(out)
     if kind != "classification":
-        column.check_no_numbers("set kind = 'classification'")
+        column.check_no_numbers("set kind = 'classification'", _FEW_NUMBERS)
     if kind is None:
         kind = "regression" if column.floats and not column.categorical else "classification"
         if column.whole and not column.categorical and len(column.categories()) > CATEGORIES:
@@ -532,6 +700,7 @@ def _targets(column: _Column, kind: Kind | None) -> tuple[Kind, Tensor, tuple[st
 
 def _labels(column: _Column, role: str) -> Labels:
     column.check_present(f"name another {role}")
+    column = column.as_written()
     if not column.text:
         return number_labels(column.values.to_numpy(), column.what)
     found = column.categories()

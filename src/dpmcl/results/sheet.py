@@ -1,6 +1,7 @@
 """What a stream looks like: a table of its tasks, and a sheet of samples."""
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 
 from dpmcl.results.figures import PLAIN, drawing, legend, shortened
 from dpmcl.splits import Splits
-from dpmcl.stream import Stream
+from dpmcl.stream import LIMIT, Stream
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,9 +53,22 @@ def describe(stream: Stream, splits: Splits, replica: int = 0) -> dict[str, Any]
         "dtype": str(stream.x.dtype).removeprefix("torch."),
         "outputs": stream.outputs,
         "classes": list(stream.classes),
-        "notes": list(stream.notes),
+        "notes": [*stream.notes, *_cut_off(stream, replica)],
         "table": table,
     }
+
+
+def _cut_off(stream: Stream, replica: int) -> list[str]:
+    """A line on the inputs that are cut off, so far are they from the first task's."""
+    if stream.scale is None or stream.scaled is None or not stream.columns:
+        return []
+    row = torch.arange(len(stream.x), device=stream.x.device)
+    plain = replace(stream, view=None)
+    x = plain.batch(row, torch.ones_like(row, dtype=torch.bool), row * 0, torch.float64, replica).x
+    shares = ((x.abs() >= LIMIT) & stream.scaled).double().mean(0).tolist()
+    names = [f"{c} ({s:.2g})" for c, s in zip(stream.columns, shares, strict=True) if s]
+    line = f"share of rows beyond {LIMIT:g} deviations of the first task, cut off there: "
+    return [line + ", ".join(names)] if names else []
 
 
 @drawing()

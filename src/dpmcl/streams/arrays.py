@@ -18,10 +18,11 @@ class Arrays(LabelledSettings):
     x.npy, y.npy and perhaps task.npy; ~ is your home folder.
 
     x: inputs (rows, ...), uint8 for 0 to 255 (brought to [0, 1] in a batch), other numbers (as they
-    are), or true/false (1 and 0). y: a label a row, whole numbers, text or true/false; for
-    regression, numbers (rows,) or (rows, outputs). task: a label a row, which says the tasks.
-    kind: "classification" or "regression"; None for regression where y is floats, else
-    classification. Arrays of Python objects are not loaded, for that can run code.
+    are; nothing is scaled, so what float32 cannot tell apart is refused), or true/false (1 and 0).
+    y: a label a row, whole numbers, text or true/false; for regression, numbers (rows,) or (rows,
+    outputs). task: a label a row, which says the tasks. kind: "classification" or "regression";
+    None for regression where y is floats, else classification. Arrays of Python objects are not
+    loaded, for that can run code.
 
     Inputs may be larger than memory. uint8 and floats stay in the file, unless it is compressed
     (np.savez_compressed: read, if it fits), stored by columns or in foreign byte order; floats

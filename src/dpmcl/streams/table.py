@@ -15,19 +15,24 @@ from dpmcl.tables import check_roles, read_table
 class Table(LabelledSettings):
     """Your own table, in a CSV or Parquet file: predicts one column from the others.
 
-    path: a .csv, .csv.gz, .tsv or .parquet file; ~ is your home folder. Text files are UTF-8 with a
-    header; a .csv whose header has semicolons and no comma is split at those.
+    path: a .csv, .tsv (either gzipped, as .csv.gz) or .parquet file; ~ is your home folder. Text
+    files are UTF-8 with a header; a .csv whose header has no comma is split at semicolons or tabs.
     target: the column to predict. kind: "classification" or "regression"; None for classification
     where the target is text, true/false or whole numbers (more than 100 different ones need `kind`,
-    for they may be amounts), and for regression where it is other numbers.
+    for they may be amounts), and for regression where it is other numbers. Classes and tasks keep
+    their text: 007 and 7 are two.
     task: a column that says which task each row belongs to, as text, whole numbers or true/false;
     it is no input. ignore: columns to leave out, such as identifiers.
 
-    Inputs are float32, in the table's order of columns: a column of numbers is one input,
-    true/false is one of 0 and 1, text is one of 0 and 1 for each category (100 at most), in
-    alphabetical order. Dates, lists and binary columns must be ignored or converted, and every cell
-    must be filled: missing values (in text files: empty, NA, N/A, #N/A, <NA>, NaN, nan, NULL, null)
-    are refused with their row. Rows are counted from 0, without the header.
+    Inputs are in the table's order of columns: a column of numbers is one input, true/false is one
+    of 0 and 1, text is one of 0 and 1 for each category (100 at most), in alphabetical order. Whole
+    numbers with a zero before them (007) are text. `dpmcl stream` lists what each column is read
+    as. Inputs are float32, or float64 where that would lose digits, until they are scaled.
+
+    Refused, with the row: missing values (in text files: empty, NA, N/A, #N/A, <NA>, NaN, nan,
+    NULL, null); text of which most is a number, a date or a time in another form (5%, $5.50, 5 kg,
+    1,5, 31/01/2024), which to convert or to ignore, or as categories to begin with a letter; and
+    identifiers, dates, lists and binary columns. Rows are counted from 0, without the header.
 
     scale: bring each column of numbers to mean 0 and deviation 1, which are fitted on the first
     task's training rows of each seed alone, so that nothing is known of tasks to come. A column
