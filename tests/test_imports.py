@@ -39,9 +39,12 @@ FLOORS = [
     ["image_cache"],
     ["labelled"],
     ["labels", "model", "memory", "optim"],
+    ["network_check"],
+    ["part"],
     [
         "batch",
         "keys",
+        "generators",
         "gradients",
         "plugins",
         "settings",

@@ -38,11 +38,25 @@ def counting() -> Iterator[Work]:
         _tally.reset(token)
 
 
-def count_rows(n: int) -> None:
-    """Called where rows turn into losses: counts them if a gradient is being taken."""
+def count_rows(outputs: Tensor) -> None:
+    """Count the rows of outputs (n, ...), which become losses, if a gradient is being taken.
+
+    Under a vmap that began within the count (per-row gradients) all rows that are mapped count.
+    """
     work = _tally.get()
     if work is not None and _inside.get():
-        work.rows_backpropagated += n
+        work.rows_backpropagated += outputs.shape[0] * _mapped(outputs)
+
+
+def _mapped(visible: Tensor) -> int:
+    """Return how many tensors of this shape torch.func.vmap works on at once; 1 outside of it.
+
+    Only the wrapped tensor knows, and torch offers no public way to it.
+    """
+    functorch, whole = torch._C._functorch, visible
+    while functorch.is_functorch_wrapped_tensor(whole):
+        whole = functorch.get_unwrapped(whole)
+    return whole.numel() // max(visible.numel(), 1)
 
 
 def gradient(
