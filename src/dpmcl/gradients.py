@@ -5,6 +5,7 @@ how many gradients it evaluates and how many rows it backpropagates (`readings.m
 "fair comparison": equal updates are not equal work).
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch import pyfunctorch
 
 
 @dataclass
@@ -38,25 +40,23 @@ def counting() -> Iterator[Work]:
         _tally.reset(token)
 
 
-def count_rows(outputs: Tensor) -> None:
-    """Count the rows of outputs (n, ...), which become losses, if a gradient is being taken.
+def count_rows(n: int) -> None:
+    """Called where rows turn into losses: counts them if a gradient is being taken.
 
-    Under a vmap that began within the count (per-row gradients) all rows that are mapped count.
+    Within torch.func.vmap (per-row gradients) they count once for each call that is mapped, as in
+    a loop.
     """
     work = _tally.get()
     if work is not None and _inside.get():
-        work.rows_backpropagated += outputs.shape[0] * _mapped(outputs)
+        work.rows_backpropagated += n * _calls_mapped()
 
 
-def _mapped(visible: Tensor) -> int:
-    """Return how many tensors of this shape torch.func.vmap works on at once; 1 outside of it.
-
-    Only the wrapped tensor knows, and torch offers no public way to it.
-    """
-    functorch, whole = torch._C._functorch, visible
-    while functorch.is_functorch_wrapped_tensor(whole):
-        whole = functorch.get_unwrapped(whole)
-    return whole.numel() // max(visible.numel(), 1)
+def _calls_mapped() -> int:
+    """Return how many calls torch.func.vmap makes in one here; torch has no public way to it."""
+    levels = pyfunctorch.retrieve_all_functorch_interpreters()
+    return math.prod(
+        level.batch_size() for level in levels if isinstance(level, pyfunctorch.VmapInterpreter)
+    )
 
 
 def gradient(
