@@ -192,6 +192,24 @@ class NoSecond(torch.autograd.Function):
         return NoSecond.apply(grad, True), None
 
 
+class Normalised(torch.autograd.Function):
+    """The identity; its gradient is that of the whole batch, brought to length 1."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad / grad.norm()
+
+
 class OldFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -254,6 +272,22 @@ class ByClosure(nn.Module):
 
     def forward(self, x):
         return self.scaled(x)
+
+
+class Stubborn(nn.Module):
+    """Dropout that stays on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.drop.train()
+        return self
+
+    def forward(self, x):
+        return self.drop(x)
 
 
 class Called(nn.Module):
@@ -484,6 +518,32 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
     "attention over rows": (
         lambda: after(Layer(lambda self, x: self.of(x, x, x)[0], of=nn.MultiheadAttention(8, 2))),
         r"representation\.1: Layer|representation\.1\.of",
+    ),
+    "a gradient of the whole batch": (
+        lambda: rows(Normalised.apply),
+        r"gradient may not depend on the other rows.*'representation\.0\.(weight|bias)'",
+    ),
+    "rows without a gradient": (
+        lambda: rows(lambda x: torch.cat([x[:1].detach(), x[1:]])),
+        "gradient may not depend on the other rows",
+    ),
+    "dropout in evaluation": (lambda: after(Stubborn()), r"representation\.1\.drop: Dropout stays"),
+    "a mode that a pass changes": (
+        lambda: after(Layer(lambda self, x: self.eval() and x)),
+        r"attribute 'training' of representation\.1: Layer",
+    ),
+    "weights that an embedding shortens": (
+        lambda: (
+            Layer(
+                lambda self, x: self.of(x.long()).flatten(1), of=nn.Embedding(9, 2, max_norm=0.1)
+            ),
+            last(),
+        ),
+        r"parameter 'weight' of representation\.of: Embedding",
+    ),
+    "a module compiled by PyTorch": (
+        lambda: (torch.compile(first(), backend="eager"), last()),
+        "leave out torch.jit and torch.compile",
     ),
     "a dict": (lambda: rows(lambda x: {"x": x}), "got dict; return the tensor alone"),
     "a tuple": (lambda: (first(), Layer(lambda self, x: (x, x))), "one tensor, got tuple"),

@@ -36,7 +36,7 @@ _UNDIFFERENTIABLE = (
     "leave out what torch.func does not know (torch.utils.checkpoint, changes in place)",
 )
 # What PyTorch itself keeps in a layer; recurrent ones look up their weights anew in each pass.
-_INTERNAL = {*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"}
+_INTERNAL = {*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"} - {"training"}
 
 
 def check(
@@ -103,8 +103,10 @@ def _check_structure(modules: Modules) -> None:
 
 def _check_layer(name: str, layer: nn.Module) -> None:
     norms = nn.modules.batchnorm
-    if isinstance(layer, torch.jit.ScriptModule):
-        raise ModelError(f"A network may not be compiled, and {name} is; leave out torch.jit.")
+    if isinstance(layer, torch.jit.ScriptModule) or type(layer).__name__ == "OptimizedModule":
+        raise ModelError(
+            f"A network may not be compiled, and {name} is; leave out torch.jit and torch.compile."
+        )
     tensors = [*layer._parameters.values(), *layer._buffers.values()]
     if any(nn.parameter.is_lazy(tensor) for tensor in tensors if tensor is not None):
         raise ModelError(
@@ -291,6 +293,13 @@ def _check_outputs(out: Any, x: Tensor, outputs: int) -> None:
 
 
 def _check_dropout(parts: Parts, theta: Theta, x: Tensor) -> None:
+    for part, forms in parts.items():
+        for name, layer in forms.evaluation.named_modules(prefix=part):
+            if isinstance(layer, KeyedDropout) and layer.training:
+                raise ModelError(
+                    f"An evaluation may not drop anything, and {name}: Dropout stays on; leave "
+                    "its mode to `train` and `eval`."
+                )
     visits, _ = _visits(parts, lambda: _both(parts, theta, x, _modes(x)["in training"]))
     calls = Counter(visit.layer for visit in visits if visit.layer.endswith(": KeyedDropout"))
     for layer, count in calls.items():
@@ -400,6 +409,30 @@ def _check_rows(parts: Parts, others: Parts, x: Tensor) -> None:
                     f"A row's answer may not depend on the other rows, and {layer} gives another "
                     f"one {mode} for a row {company.says}; compute each row by itself (normalise "
                     "by nn.GroupNorm or nn.LayerNorm)."
+                )
+    _check_row_gradients(parts, theta, x[:3])
+
+
+def _check_row_gradients(parts: Parts, theta: Theta, x: Tensor) -> None:
+    """Refuse a network in which the gradient of a sum over rows is not the sum of their gradients.
+
+    Then a row without weight, which stands for an absent one, would change the others' gradients.
+    """
+    key = _modes(x)["in training"]
+
+    def cost(theta: Theta, x: Tensor) -> Tensor:
+        outputs = _both(parts, theta, x, key)[1]
+        return (outputs * _weights(outputs[:1])).sum()
+
+    with _told(*_UNDIFFERENTIABLE, parts, lambda: torch.func.grad(cost)(theta, x)):
+        whole = torch.func.grad(cost)(theta, x)
+        each = [torch.func.grad(cost)(theta, row[None]) for row in x]
+    for part in PARTS:
+        for name, grad in whole[part].items():
+            if not _alike(grad, torch.stack([one[part][name] for one in each]).sum(0)):
+                raise ModelError(
+                    "A row's gradient may not depend on the other rows, and that of "
+                    f"'{part}.{name}' does; compute each row by itself."
                 )
 
 
@@ -522,8 +555,12 @@ def _check_use(parts: Parts, x: Tensor) -> None:
 
 def _sum(outputs: Tensor) -> Tensor:
     """A cost of outputs, in which each has a weight of its own."""
-    weights = torch.arange(1, outputs.numel() + 1, device=outputs.device).to(outputs.dtype).cos()
-    return (outputs * weights.view(outputs.shape)).sum()
+    return (outputs * _weights(outputs)).sum()
+
+
+def _weights(like: Tensor) -> Tensor:
+    numbers = torch.arange(1, like.numel() + 1, device=like.device)
+    return numbers.to(like.dtype).cos().view(like.shape)
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:

@@ -109,18 +109,19 @@ def _unmappable(model: Model, example: torch.Tensor) -> str | None:
 
     Two replicas are differentiated and evaluated together, and one of them alone.
     """
-    x, key = example[:2], torch.zeros(2, 2, dtype=torch.int64, device=example.device)
+    x = torch.stack([example[:2], example[:2]])
+    key = torch.zeros(2, 2, dtype=torch.int64, device=example.device)
 
-    def once(theta: Theta, key: torch.Tensor) -> list[torch.Tensor]:
+    def once(theta: Theta, x: torch.Tensor, key: torch.Tensor) -> list[torch.Tensor]:
         grads = torch.func.grad(lambda theta: model.predict(theta, x, key).sin().sum())(theta)
         return [model.predict(theta, x), *leaves(grads)]
 
     theta = initial(model, [0, 1])
     try:
-        together = torch.func.vmap(once)(theta, key)
+        together = torch.func.vmap(once)(theta, x, key)
     except Exception as error:  # each layer has its own way to say no
         return reason(error)
-    for many, one in zip(together, once(*at((theta, key), 1)), strict=True):
+    for many, one in zip(together, once(*at((theta, x, key), 1)), strict=True):
         if (many[1] - one).norm() > _NEAR * one.norm() + _NEAR:
             return "it gives other numbers when it is mapped"
     return None
