@@ -40,6 +40,7 @@ FLOORS = [
     ["labelled"],
     ["labels", "model", "memory", "optim"],
     ["network_check"],
+    ["network_layers", "network_structure"],
     ["part"],
     [
         "batch",

@@ -9,7 +9,7 @@ buffers that differ from build to build).
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from dpmcl import keys
-from dpmcl.exceptions import DpmclError, ModelError, reason
+from dpmcl.exceptions import ModelError, reason
 from dpmcl.generators import forked, states
-from dpmcl.part import PARTS, KeyedDropout, Modules, Network, Parameters, Part, Theta, modules_of
+from dpmcl.network_layers import Parts, failing, first_changing, told, versions, visits
+from dpmcl.network_structure import check_builds, check_structure, equal, name_of
+from dpmcl.part import PARTS, KeyedDropout, Modules, Network, Parameters, Theta, modules_of
 from dpmcl.tree import tree_map
-
-Parts = dict[str, Part]
 
 # Relative to the largest value of a column. In float64 rounding is far below, also where a network
 # computes in float32 within; the second is for networks that cannot be computed in float64.
@@ -53,13 +53,13 @@ def check(
     Raises:
         ModelError: The network cannot be used; says the rule, the layer and the way out.
     """
-    with _told("The network cannot be used", "mend its `forward`, or use another network"):
+    with told("The network cannot be used", "mend its `forward`, or use another network"):
         builds = []
         for seed in (0, 0, 1):
             with forked(seed):
                 builds.append(modules_of(network))
-        _check_structure(builds[0])
-        _check_builds(builds)
+        check_structure(builds[0])
+        check_builds(builds)
         parts, others = made(builds[0]), made(builds[2])
         with forked(0), torch.no_grad():
             _check_passes(parts, example, outputs)
@@ -68,132 +68,6 @@ def check(
             _check_gradient(parts, builds[1], example)
             _check_use(parts, example)
     return parts
-
-
-# ---- what shows without a pass ------------------------------------------------------------------
-
-
-def _check_structure(modules: Modules) -> None:
-    """Refuse layers and parameters that a run would not take as they are meant."""
-    owners: dict[int, tuple[str, str]] = {}
-    for part, module in zip(PARTS, modules, strict=True):
-        for name, layer in module.named_modules(prefix=part):
-            _check_layer(f"{name}: {type(layer).__name__}", layer)
-        for name, buffer in module.named_buffers(prefix=part):
-            if buffer.is_complex():
-                raise ModelError(
-                    f"Buffers must hold real numbers, and '{name}' is {_plain(buffer.dtype)}; "
-                    "keep torch.view_as_real of it."
-                )
-        for name, parameter in module.named_parameters(prefix=part):
-            _check_parameter(name, parameter)
-            storage = parameter.untyped_storage().data_ptr() if parameter.numel() else 0
-            first, owner = owners.setdefault(storage, (part, name)) if storage else (part, name)
-            if first != part:
-                raise ModelError(
-                    f"Representation and prediction may not share parameters, and '{name}' is "
-                    f"'{owner}'; give each part its own."
-                )
-            if owner != name:
-                raise ModelError(
-                    f"Parameters '{owner}' and '{name}' are two over the same memory; use one "
-                    "nn.Parameter in both places."
-                )
-
-
-def _check_layer(name: str, layer: nn.Module) -> None:
-    norms = nn.modules.batchnorm
-    if isinstance(layer, torch.jit.ScriptModule) or type(layer).__name__ == "OptimizedModule":
-        raise ModelError(
-            f"A network may not be compiled, and {name} is; leave out torch.jit and torch.compile."
-        )
-    tensors = [*layer._parameters.values(), *layer._buffers.values()]
-    if any(nn.parameter.is_lazy(tensor) for tensor in tensors if tensor is not None):
-        raise ModelError(
-            f"All sizes of a network must be known, and those of {name} are not; initialise it "
-            "with its sizes (nn.Linear in place of nn.LazyLinear)."
-        )
-    if isinstance(layer, norms._BatchNorm):
-        raise ModelError(
-            f"A network may not normalise over its batch, since a row's answer would depend on the "
-            f"other rows, and {name} does; use nn.GroupNorm or nn.LayerNorm."
-        )
-    hooks = layer._forward_pre_hooks.values()
-    spectral = nn.utils.parametrizations._SpectralNorm
-    if isinstance(layer, spectral) or any(type(h).__name__ == "SpectralNorm" for h in hooks):
-        raise ModelError(
-            f"A network may not change in a forward pass, and the spectral norm in {name} does; "
-            "use torch.nn.utils.parametrizations.weight_norm or orthogonal."
-        )
-    if isinstance(layer, norms._NormBase) and layer.track_running_stats:
-        raise ModelError(
-            f"A network may not keep running statistics, and {name} does; use nn.GroupNorm or "
-            "nn.LayerNorm, or leave out track_running_stats."
-        )
-    for attribute, value in vars(layer).items():
-        if isinstance(value, Tensor) and value.grad_fn is not None:
-            raise ModelError(
-                f"{name} keeps '{attribute}', computed from its parameters before the run, where "
-                "the run would not find it; compute it in `forward`, or use "
-                "torch.nn.utils.parametrizations."
-            )
-
-
-def _check_parameter(name: str, parameter: nn.Parameter) -> None:
-    if not parameter.is_floating_point():
-        raise ModelError(
-            f"Parameters must be floats, and '{name}' is {_plain(parameter.dtype)}; use a "
-            "parameter of real numbers, or a buffer."
-        )
-    if not parameter.requires_grad:
-        raise ModelError(
-            f"Frozen parameters are not supported yet, and '{name}' has requires_grad = False; "
-            "leave requires_grad as it is to train it, or keep the values in a buffer "
-            "(register_buffer), the same for every seed."
-        )
-    if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
-        raise ModelError(
-            f"Hooks on a parameter's gradient are not called in a run, and '{name}' has one; "
-            "leave it out."
-        )
-
-
-def _check_builds(builds: list[Modules]) -> None:
-    """Refuse a network whose construction does not follow the seed, or draws its buffers."""
-    first, again, other = (_tensors(modules) for modules in builds)
-    for found in (again, other):
-        if _shapes(first) != _shapes(found):
-            odd = dict(set(_shapes(first).items()) ^ set(_shapes(found).items()))
-            raise ModelError(
-                f"A network must have the same parameters each time it is built, and '{min(odd)}' "
-                "differs; let `build` depend on its arguments alone."
-            )
-    for name, value in first.items():
-        if not _equal(value, again[name]):
-            raise ModelError(
-                f"A network built twice with one seed must be the same, and '{name}' differs; draw "
-                "from the generators that torch.manual_seed and np.random.seed set."
-            )
-        if not isinstance(value, nn.Parameter) and not _equal(value, other[name]):
-            raise ModelError(
-                f"Buffers are not kept for each seed yet, and '{name}' differs from build to "
-                "build; draw it from a generator of its own with a fixed seed, or make it a "
-                "parameter."
-            )
-
-
-def _tensors(modules: Modules) -> dict[str, Tensor]:
-    """Return all parameters and buffers, also those that no state_dict has."""
-    return {
-        name: tensor
-        for part, module in zip(PARTS, modules, strict=True)
-        for named in (module.named_parameters, module.named_buffers)
-        for name, tensor in named(prefix=part)
-    }
-
-
-def _shapes(tensors: dict[str, Tensor]) -> dict[str, Any]:
-    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 # ---- passes -------------------------------------------------------------------------------------
@@ -227,24 +101,25 @@ def _check_passes(parts: Parts, x: Tensor, outputs: int) -> None:
 
         rule = f"The network does not take inputs of shape {tuple(x.shape[1:])}"
         way = "set the sizes of its layers by the arguments of `build`"
-        with _told(rule, way, parts, run), _unchanged(parts, mode):
+        with told(rule, way, parts, run), _unchanged(parts, mode):
             before, given = states(), x.clone()
             features = parts["representation"].apply(theta["representation"], given, key)
             _check_features(features, x)
             taken = features.clone()
             out = parts["prediction"].apply(theta["prediction"], taken, key)
             drawn = [name for name, state in states().items() if state != before[name]]
-            if not (_equal(given, x) and _equal(taken, features)):
+            if not (equal(given, x) and equal(taken, features)):
+                layer = first_changing(parts, run, versions)
                 raise ModelError(
-                    "A layer may not change its input in place, and "
-                    f"{_first(parts, run, _version)} does; write x = x * 2 in place of x *= 2, "
-                    "F.relu(x) in place of F.relu_(x)."
+                    f"A layer may not change its input in place, and {layer} does; write "
+                    "x = x * 2 in place of x *= 2, F.relu(x) in place of F.relu_(x)."
                 )
             if drawn:
-                layer = _first(parts, run, lambda given: states())
+                layer = first_changing(parts, run, lambda given: states())
                 raise ModelError(
                     f"A network may not draw from a global generator, and {layer} draws from "
-                    f"{drawn[0]} {mode}; use nn.Dropout layers, which are made reproducible."
+                    f"{drawn[0]} {mode}; leave the draw out (dropout=0), or use nn.Dropout layers, "
+                    "which are made reproducible."
                 )
             _check_outputs(out, x, outputs)
             again = run()
@@ -261,7 +136,9 @@ def _check_features(features: Any, x: Tensor) -> None:
     if not isinstance(features, Tensor):
         raise ModelError(f"{rule}, got {type(features).__name__}; return the tensor alone.")
     if not features.is_floating_point():
-        raise ModelError(f"{rule}, got {_plain(features.dtype)}; leave integers to no layer's end.")
+        raise ModelError(
+            f"{rule}, got {name_of(features.dtype)}; convert them within the prediction."
+        )
     if features.dim() == 0 or features.shape[0] != x.shape[0]:
         raise ModelError(
             f"{rule}, got the shape {tuple(features.shape)} for {x.shape[0]} inputs; keep the "
@@ -282,7 +159,7 @@ def _check_outputs(out: Any, x: Tensor, outputs: int) -> None:
         )
     if out.dtype != x.dtype:
         raise ModelError(
-            f"The outputs must be {_plain(x.dtype)} like the inputs, got {_plain(out.dtype)}; "
+            f"The outputs must be {name_of(x.dtype)} like the inputs, got {name_of(out.dtype)}; "
             "convert nothing in `forward`, or set `dtype` to what the network computes in."
         )
     if not out.isfinite().all():
@@ -300,8 +177,8 @@ def _check_dropout(parts: Parts, theta: Theta, x: Tensor) -> None:
                     f"An evaluation may not drop anything, and {name}: Dropout stays on; leave "
                     "its mode to `train` and `eval`."
                 )
-    visits, _ = _visits(parts, lambda: _both(parts, theta, x, _modes(x)["in training"]))
-    calls = Counter(visit.layer for visit in visits if visit.layer.endswith(": KeyedDropout"))
+    left, _ = visits(parts, lambda: _both(parts, theta, x, _modes(x)["in training"]))
+    calls = Counter(visit.layer for visit in left if visit.layer.endswith(": KeyedDropout"))
     for layer, count in calls.items():
         if count > 1:
             raise ModelError(
@@ -340,7 +217,7 @@ def _check_attributes(parts: Parts, others: Parts, x: Tensor, tolerance: float) 
         changed = [
             name for name in _differences(_state(parts), _state(others)) if "attribute" in name
         ]
-        what = changed[0] if changed else "something that is no attribute"
+        what = changed[0] if changed else "a value that no attribute holds"
         raise ModelError(
             f"All that a network draws when it is built must be its parameters, and {what} differs "
             "from seed to seed; register it (nn.Parameter, nn.ModuleList), or fix its seed."
@@ -395,7 +272,7 @@ def _check_rows(parts: Parts, others: Parts, x: Tensor) -> None:
                         continue
                     raise ModelError(
                         f"A network must take rows in any number, and this one fails {mode} for "
-                        f"rows {company.says}{_failing(parts, partial(run, company.x))}: "
+                        f"rows {company.says}{failing(parts, partial(run, company.x))}: "
                         f"{reason(error)}; keep the first dimension apart from the others."
                     ) from error
                 if all(
@@ -424,7 +301,7 @@ def _check_row_gradients(parts: Parts, theta: Theta, x: Tensor) -> None:
         outputs = _both(parts, theta, x, key)[1]
         return (outputs * _weights(outputs[:1])).sum()
 
-    with _told(*_UNDIFFERENTIABLE, parts, lambda: torch.func.grad(cost)(theta, x)):
+    with told(*_UNDIFFERENTIABLE, parts, lambda: torch.func.grad(cost)(theta, x)):
         whole = torch.func.grad(cost)(theta, x)
         each = [torch.func.grad(cost)(theta, row[None]) for row in x]
     for part in PARTS:
@@ -452,9 +329,9 @@ def _mixing(
     parts: Parts, run: Callable[[Tensor], Any], x: Tensor, company: _Company, tolerance: float
 ) -> str:
     """Return the first layer whose answer for a row depends on the others."""
-    plain, _ = _visits(parts, lambda: run(x))
-    mixed, _ = _visits(parts, lambda: run(company.x))
-    for a, b in zip(plain, mixed, strict=False):
+    by_themselves, _ = visits(parts, lambda: run(x))
+    mixed, _ = visits(parts, lambda: run(company.x))
+    for a, b in zip(by_themselves, mixed, strict=False):
         if not isinstance(a.out, Tensor) or a.out.shape[:1] != x.shape[:1]:
             continue
         if b.out.shape[:1] != company.x.shape[:1]:
@@ -504,7 +381,7 @@ def _check_gradient(parts: Parts, modules: Modules, x: Tensor) -> None:
         part: {name: p.detach() for (owner, name), p in named.items() if owner == part}
         for part in PARTS
     }
-    with _told(*_UNDIFFERENTIABLE):
+    with told(*_UNDIFFERENTIABLE):
         taken = torch.func.grad(lambda theta: _sum(_both(ours, theta, x.clone(), None)[1]))(theta)
     with torch.no_grad():
         copied = _both(ours, theta, x.clone(), None)[1]
@@ -537,8 +414,8 @@ def _check_use(parts: Parts, x: Tensor) -> None:
         return _sum(_both(parts, theta, x, key)[1])
 
     run = partial(torch.func.grad(whole), theta)
-    with _told(*_UNDIFFERENTIABLE, parts, run):
-        plain = run()
+    with told(*_UNDIFFERENTIABLE, parts, run):
+        once = run()
         features, pull_back = torch.func.vjp(  # type: ignore[misc]
             lambda theta_1: h.apply(theta_1, x, key), theta["representation"]
         )
@@ -546,7 +423,7 @@ def _check_use(parts: Parts, x: Tensor) -> None:
         (by_1,) = pull_back(by_features)
     for part, grads in zip(PARTS, (by_1, by_2), strict=True):
         for name, grad in grads.items():
-            if not _alike(grad, 2 * plain[part][name]):
+            if not _alike(grad, 2 * once[part][name]):
                 raise ModelError(
                     "A network must give the same when its features are used twice, and the "
                     f"gradient of '{part}.{name}' differs; keep nothing from one pass to the next."
@@ -618,7 +495,7 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return [
         name.rstrip()
         for name in {**before, **after}
-        if not _equal(before.get(name), after.get(name))
+        if not equal(before.get(name), after.get(name))
     ]
 
 
@@ -637,14 +514,6 @@ def _unchanged(parts: Parts, mode: str = "in training") -> Iterator[None]:
             )
 
 
-def _equal(a: Any, b: Any) -> bool:
-    if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
-        return type(a) is type(b) and bool(a == b)
-    if a.dtype != b.dtype or a.shape != b.shape:
-        return False
-    return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
-
-
 def _near(a: Tensor, b: Tensor, like: Tensor, tolerance: float) -> bool:
     """Whether rows are equal but for rounding, measured by the largest value of each column."""
     if a.shape != b.shape:
@@ -655,82 +524,4 @@ def _near(a: Tensor, b: Tensor, like: Tensor, tolerance: float) -> bool:
     scale = size.amax(0) + 0.01 * size.amax()
     known = a.isfinite() & b.isfinite()
     near = (a - b).abs() <= tolerance * scale
-    return bool((near | ~known).all()) and _equal(a.isfinite(), b.isfinite())
-
-
-# ---- where ---------------------------------------------------------------------------------------
-
-
-class _Visit(NamedTuple):
-    """A layer that a pass went through: a reading before and after it, and what it gave."""
-
-    layer: str
-    before: Any
-    after: Any
-    out: Any
-
-
-def _visits(
-    parts: Parts, run: Callable[[], Any], read: Callable[[Any], Any] = lambda given: None
-) -> tuple[list[_Visit], list[str]]:
-    """Return the layers of a pass in the order in which it left them, and those it did not leave.
-
-    read: takes a layer's inputs. Hooks change the way some layers compute, so this only says where.
-    """
-    left: list[_Visit] = []
-    entered: list[tuple[str, Any]] = []
-
-    def enter(label: str, _layer: nn.Module, given: Any) -> None:
-        entered.append((label, read(given)))
-
-    def leave(_layer: nn.Module, given: Any, out: Any) -> None:
-        label, before = entered.pop()
-        left.append(_Visit(label, before, read(given), out))
-
-    with ExitStack() as hooks:
-        for part, forms in parts.items():
-            for form in (forms.training, forms.evaluation):
-                for name, layer in form.named_modules(prefix=part):
-                    label = f"{name}: {type(layer).__name__}"
-                    before = layer.register_forward_pre_hook(partial(enter, label))
-                    hooks.callback(before.remove)
-                    hooks.callback(layer.register_forward_hook(leave).remove)
-        try:
-            run()
-        except Exception:
-            return left, [label for label, _ in entered]
-    return left, []
-
-
-def _first(parts: Parts, run: Callable[[], Any], read: Callable[[Any], Any]) -> str:
-    """Return the innermost layer that changes a reading."""
-    visits, _ = _visits(parts, run, read)
-    return next((visit.layer for visit in visits if visit.before != visit.after), "the network")
-
-
-def _version(given: Any) -> list[int]:
-    return [value._version for value in given if isinstance(value, Tensor)]
-
-
-def _failing(parts: Parts, run: Callable[[], Any]) -> str:
-    """Return the layer in which a pass fails, for a message."""
-    _, entered = _visits(parts, run)
-    return f" in {entered[-1]}" if entered else ""
-
-
-@contextmanager
-def _told(
-    rule: str, way: str, parts: Parts | None = None, run: Callable[[], Any] = lambda: None
-) -> Iterator[None]:
-    """Turns an exception of another library into a ModelError; a second run names the layer."""
-    try:
-        yield
-    except DpmclError:
-        raise
-    except Exception as error:
-        where = _failing(parts, run) if parts else ""
-        raise ModelError(f"{rule}{where}: {reason(error)}; {way}.") from error
-
-
-def _plain(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return bool((near | ~known).all()) and equal(a.isfinite(), b.isfinite())
