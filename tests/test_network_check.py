@@ -685,7 +685,13 @@ def test_an_error_does_not_depend_on_what_else_is_evaluated(engine):
 def test_one_row_is_enough_to_tell(value):
     """Where all rows are equal, others are made up, if the network takes them."""
     example = torch.full((1, INPUTS), value)
-    for build in (lambda: after(Batchwise()), lambda: rows(lambda x: x + 1e-3 * x.mean(0))):
+    mixing = (
+        lambda: after(Batchwise()),
+        lambda: rows(lambda x: x + 1e-3 * x.mean(0)),
+        lambda: rows(lambda x: x - x[0]),
+        lambda: rows(lambda x: torch.cat([part - part.mean(0) for part in x.split(4)])),
+    )
+    for build in mixing:
         with pytest.raises(ModelError, match="other rows"):
             Model.build(build, "classification", example, CLASSES)
     for name in ("embedding of whole numbers", "dropout", "a head of zeros"):

@@ -30,6 +30,7 @@ from dpmcl.tree import tree_map
 # Relative to the largest value of a column. In float64 rounding is far below, also where a network
 # computes in float32 within; the second is for networks that cannot be computed in float64.
 _NEAR, _NEAR_IN_FLOAT32 = 1e-5, 2e-4
+_ROWS = 6  # at least, of a batch that is looked at row by row
 _NEAR_GRADIENT = 1e-2  # relative to a parameter's gradient; kernels may differ
 _UNDIFFERENTIABLE = (
     "The network cannot be differentiated by torch.func.grad",
@@ -225,25 +226,31 @@ def _check_attributes(parts: Parts, others: Parts, x: Tensor, tolerance: float) 
 
 
 class _Company(NamedTuple):
-    """A batch that begins with rows of the example. must: whether it holds only such rows."""
+    """A batch with rows of the example in it.
+
+    at: where in the batch. rows: which of the example. must: whether all its rows are the
+    example's, and the network has to take them.
+    """
 
     says: str
     x: Tensor
+    at: Tensor
     rows: Tensor
     must: bool = True
 
 
 def _companies(x: Tensor) -> Iterator[_Company]:
-    n = x.shape[0]
+    n, half = x.shape[0], x.shape[0] // 2
     every = torch.arange(n, device=x.device)
-    yield _Company("in another order", x.roll(1, 0), every.roll(1))
-    for row in {0, n - 1}:
-        yield _Company("alone", x[row : row + 1], every[row : row + 1])
-    yield _Company(f"in a batch of {3 * n} rows", torch.cat([x, x, x]), every)
-    half = max(1, n // 2)
-    for other in (x.flip(0), 3 * x + 1, -30 * x, 0 * x):
-        rest = other[half:] if n > 1 else other
-        yield _Company("beside other rows", torch.cat([x[:half], rest]), every[:half], must=False)
+    yield _Company("in another order", x.roll(1, 0), every, every.roll(1))
+    for row in (0, n - 1):
+        yield _Company("alone", x[row : row + 1], every[:1], every[row : row + 1])
+    yield _Company(f"in a batch of {3 * n} rows", torch.cat([x, x, x]), every, every)
+    for before, other in ((False, x.flip(0)), (True, 3 * x + 1), (False, -30 * x), (True, 0 * x)):
+        halves, at = [x[:half], other[half:]], every[:half]
+        if before:
+            halves, at = [other[:half], x[half:]], every[half:]
+        yield _Company("beside other rows", torch.cat(halves), at, at, must=False)
 
 
 def _check_rows(parts: Parts, others: Parts, x: Tensor) -> None:
@@ -253,6 +260,7 @@ def _check_rows(parts: Parts, others: Parts, x: Tensor) -> None:
     Tried at the initial weights, and at others, since what is multiplied by a 0 there is not seen.
     """
     own, tolerance = x.dtype, _NEAR
+    x = torch.cat([x] * -(-_ROWS // len(x)))  # some data have few rows that differ
     x, parts, others = x.double(), _quiet(parts, torch.float64), _quiet(others, torch.float64)
     try:
         _both(parts, _theta(parts), x, None)
@@ -277,7 +285,7 @@ def _check_rows(parts: Parts, others: Parts, x: Tensor) -> None:
                     ) from error
                 if all(
                     b.shape[:1] == company.x.shape[:1]
-                    and _near(b[: len(company.rows)], a[company.rows], a, tolerance)
+                    and _near(b[company.at], a[company.rows], a, tolerance)
                     for a, b in zip(alone, found, strict=True)
                 ):
                     continue
@@ -336,7 +344,7 @@ def _mixing(
             continue
         if b.out.shape[:1] != company.x.shape[:1]:
             return a.layer
-        if not _near(b.out[: len(company.rows)], a.out[company.rows], a.out, tolerance):
+        if not _near(b.out[company.at], a.out[company.rows], a.out, tolerance):
             return a.layer
     return "the network"
 
