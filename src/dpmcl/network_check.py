@@ -19,7 +19,6 @@ import cloudpickle
 import torch
 from torch import Tensor, nn
 
-from dpmcl import keys
 from dpmcl.exceptions import ModelError, reason
 from dpmcl.generators import forked, states
 from dpmcl.network_layers import Parts, failing, first_changing, told, versions, visits
@@ -64,7 +63,8 @@ def check(
         parts, others = made(builds[0]), made(builds[2])
         with forked(0), torch.no_grad():
             _check_passes(parts, example, outputs)
-            _check_rows(parts, others, example)
+            _check_attributes(parts, others, example)
+            _check_rows(parts, example)
         with forked(0), _unchanged(parts):
             _check_gradient(parts, builds[1], example)
             _check_use(parts, example)
@@ -86,10 +86,7 @@ def _theta(parts: Parts) -> Theta:
 
 def _modes(x: Tensor) -> dict[str, Tensor | None]:
     """The two ways of a pass, by what a message calls them: the key of each."""
-    return {
-        "in training": keys.derive(0, keys.Purpose.DROPOUT).to(x.device),
-        "in evaluation": None,
-    }
+    return {"in training": torch.tensor([1, 2], device=x.device), "in evaluation": None}
 
 
 def _check_passes(parts: Parts, x: Tensor, outputs: int) -> None:
@@ -208,12 +205,15 @@ def _quiet(parts: Parts, dtype: torch.dtype, device: torch.device | None = None)
     }
 
 
-def _check_attributes(parts: Parts, others: Parts, x: Tensor, tolerance: float) -> None:
-    """Refuse what differs from build to build and is neither a parameter nor a buffer."""
+def _check_attributes(parts: Parts, others: Parts, x: Tensor) -> None:
+    """Refuse what is neither parameter nor buffer, and differs in others, built under another seed.
+
+    Equal keys draw equal masks in both.
+    """
     theta = _theta(parts)
     for key in _modes(x).values():
         first, other = (_both(made, theta, x, key) for made in (parts, others))
-        if all(_near(b, a, a, tolerance) for a, b in zip(first, other, strict=True)):
+        if all(_near(b, a, a, _NEAR) for a, b in zip(first, other, strict=True)):
             continue
         changed = [
             name for name in _differences(_state(parts), _state(others)) if "attribute" in name
@@ -253,21 +253,18 @@ def _companies(x: Tensor) -> Iterator[_Company]:
         yield _Company("beside other rows", torch.cat(halves), at, at, must=False)
 
 
-def _check_rows(parts: Parts, others: Parts, x: Tensor) -> None:
-    """Refuse a network whose answer for a row depends on the other rows of its batch, or on more
-    of its construction than its parameters. others: built under another seed.
+def _check_rows(parts: Parts, x: Tensor) -> None:
+    """Refuse a network whose answer for a row depends on the other rows of its batch.
 
     Tried at the initial weights, and at others, since what is multiplied by a 0 there is not seen.
     """
     own, tolerance = x.dtype, _NEAR
     x = torch.cat([x] * -(-_ROWS // len(x)))  # some data have few rows that differ
-    x, parts, others = x.double(), _quiet(parts, torch.float64), _quiet(others, torch.float64)
+    x, parts = x.double(), _quiet(parts, torch.float64)
     try:
         _both(parts, _theta(parts), x, None)
     except Exception:  # it mixes types, and is computed in its own
-        x, parts, others = x.to(own), _quiet(parts, own), _quiet(others, own)
-        tolerance = _NEAR_IN_FLOAT32
-    _check_attributes(parts, others, x, tolerance)
+        x, parts, tolerance = x.to(own), _quiet(parts, own), _NEAR_IN_FLOAT32
     for theta in (_theta(parts), _moved(_theta(parts))):
         for mode, key in _modes(x).items():
             run = partial(_both, parts, theta, key=key)
@@ -365,6 +362,8 @@ def _check_gradient(parts: Parts, modules: Modules, x: Tensor) -> None:
         for name, parameter in module.named_parameters()
     }
     like = next(iter(named.values()), torch.zeros(()))
+    same = (x.device, x.dtype) == (like.device, like.dtype)
+    ours = parts if same else _quiet(parts, like.dtype, like.device)
     x = x.to(device=like.device, dtype=like.dtype)
     try:
         with _evaluating(modules):
@@ -384,7 +383,6 @@ def _check_gradient(parts: Parts, modules: Modules, x: Tensor) -> None:
                 f"A part must be trainable, and no parameter of the {part} gets a gradient; leave "
                 "out .detach(), .item() and torch.no_grad() in `forward`."
             )
-    ours = _quiet(parts, like.dtype, like.device)
     theta: Theta = {
         part: {name: p.detach() for (owner, name), p in named.items() if owner == part}
         for part in PARTS
