@@ -7,7 +7,7 @@ from conftest import tiny_model, tiny_stream
 from dpmcl import optim
 from dpmcl.batch import Batch, join
 from dpmcl.methods.dpmcl import DPMCL
-from dpmcl.model import Model, initial
+from dpmcl.model import initial
 from dpmcl.tree import at, leaves, tree_map
 
 KEYS = torch.tensor([[1, 2], [3, 4]])
@@ -161,49 +161,3 @@ def test_one_optimiser_state_serves_both_steps():
         assert (b >= a).all()
         assert (c >= b).all()
     assert any((b > 0).any() for b in leaves(warm.optimiser))
-
-
-def normalised():
-    """A network whose rows see one another."""
-    stream = tiny_stream()
-    inputs = stream.x.shape[1]
-
-    def build():
-        norm = torch.nn.BatchNorm1d(5, track_running_stats=False)
-        return torch.nn.Sequential(torch.nn.Linear(inputs, 5), norm), torch.nn.Linear(5, 4)
-
-    return Model.build(build, stream.kind, stream.example(torch.float64), 4, torch.float64)
-
-
-@pytest.mark.parametrize("step", ["alternating", "joint"])
-@pytest.mark.parametrize("third_term", ["off", "constant", "exact"])
-def test_with_batch_statistics_j_p_is_computed_on_its_own_rows(monkeypatch, step, third_term):
-    net, caught = normalised(), []
-    assert net.mixes_rows
-    assert not model().mixes_rows
-    monkeypatch.setattr(
-        DPMCL, "descend", lambda self, state, grads, cost=None: caught.append(grads) or state
-    )
-    method = DPMCL(lr=0.05, kappa=1, zeta=1, optimiser="sgd", step=step, third_term=third_term)
-    start = at(initial(net, [3]), 0)
-    method._mind_the_past(net, method.start(start), B_N, B_P, KEYS[1])
-    both = join(B_P, B_N)
-
-    def cost(theta):
-        total = net.cost(theta, B_P)
-        if step == "joint":
-            total = total + net.cost(theta, B_N)
-        if third_term == "off":
-            return total
-        given = theta["prediction"]
-        if third_term == "constant":
-            given = tree_map(torch.Tensor.detach, given)
-        j = lambda part: net.cost({**theta, "prediction": part}, both)  # noqa: E731
-        ahead = tree_map(lambda p, g: p - 0.05 * g, given, torch.func.grad(j)(given))
-        if third_term == "constant":
-            ahead = tree_map(torch.Tensor.detach, ahead)
-        return total + net.cost(theta, both) - j(ahead)
-
-    expected = torch.func.grad(cost)(start)
-    for a, b in zip(leaves(caught[0]), leaves(expected), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)

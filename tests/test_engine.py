@@ -72,7 +72,7 @@ class Peeks(nn.Module):
     """Branches on a tensor's value, so it cannot be mapped."""
 
     def forward(self, x):
-        return x if x.sum() > 0 else -x
+        return x if x.isfinite().all() else x.nan_to_num()
 
 
 def model(network, example, outputs=3):

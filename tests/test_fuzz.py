@@ -744,7 +744,7 @@ def table_attempts(folder: Path) -> Iterator[Attempt]:
 
 
 def example(stream: Stream) -> None:
-    assert len(stream.example(torch.float32)) == 2
+    assert 1 <= len(stream.example(torch.float32)) <= 6
 
 
 # ---- run folders ---------------------------------------------------------------------------------

@@ -1,12 +1,18 @@
 """Gradients are autograd's, and what they cost is counted where it is asked for."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
+import dpmcl
 from conftest import tiny_model, tiny_stream
 from dpmcl.batch import Batch
 from dpmcl.gradients import Work, count_rows, counting, gradient
+from dpmcl.method import Phase
+from dpmcl.methods.naive import Naive
 from dpmcl.model import initial
+from dpmcl.sampling import Draw
 from dpmcl.tree import at, leaves, tree_map
 
 
@@ -124,13 +130,65 @@ def test_a_failed_gradient_leaves_no_trace():
     assert work.rows_backpropagated == 0
 
 
-def test_under_vmap_one_replica_is_counted(problem):
+def test_rows_that_are_mapped_count_each(problem):
     model, _, batch = problem
     theta = initial(model, [0, 1, 2])
     with counting() as work:
         grads, value = torch.func.vmap(gradient(model.cost), in_dims=(0, None))(theta, batch)
-    assert work == Work(1, 12)
+    assert work == Work(1, 3 * 12)
     assert value.shape == (3,)
     alone, _ = gradient(model.cost)(at(theta, 2), batch)
     for many, one in zip(leaves(grads), leaves(alone), strict=True):
         torch.testing.assert_close(many[2], one, rtol=1e-11, atol=1e-13)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mapped(Naive):
+    """Naive, with the gradient of each row taken by itself."""
+
+    how: str = "vmap"
+
+    def phases(self, model, task):
+        def update(state, batches, key):
+            def of_one(row):
+                alone = Batch(*(leaf[None] for leaf in row))
+                return gradient(model.cost)(state.theta, alone, key[0])[0]
+
+            def of_weights(w):
+                return gradient(model.cost)(state.theta, batch._replace(w=w), key[0])[0]
+
+            batch = batches["new"]
+            if self.how == "vmap":
+                grads = torch.func.vmap(of_one)(batch)
+            elif self.how == "nested":
+                halves = tree_map(lambda leaf: leaf.unflatten(0, (2, -1)), batch)
+                grads = torch.func.vmap(torch.func.vmap(of_one))(halves)
+                grads = tree_map(lambda leaf: leaf.flatten(0, 1), grads)
+            elif self.how == "chunks":
+                grads = torch.func.vmap(of_one, chunk_size=3)(batch)
+            elif self.how == "loop":
+                each = [of_one(at(batch, row)) for row in range(self.batch)]
+                grads = tree_map(lambda *leaf: torch.stack(leaf), *each)
+            else:  # a row at a time by its weight: each of 32 gradients sees all 32 rows
+                grads = torch.func.vmap(of_weights)(torch.eye(self.batch))
+            return self.descend(state, tree_map(lambda leaf: leaf.mean(0), grads))
+
+        return [Phase("train", self.updates, {"new": Draw("new", self.batch)}, update)]
+
+
+@pytest.mark.parametrize("engine", ["looped", "batched"])
+@pytest.mark.parametrize("how", ["vmap", "nested", "chunks", "loop", "weights"])
+def test_gradients_of_rows_count_every_row(how, engine):
+    updates, batch = (5, 32)
+    settings = {
+        "training.updates": updates,
+        "training.batch": batch,
+        "network.hidden": 4,
+        "workers": 1,
+        "methods": {f"{__name__}:Mapped": {"how": how}},
+    }
+    stream = dpmcl.Stream.from_arrays(torch.rand(40, 3), [0, 1] * 20, classes_per_task=2)
+    result = dpmcl.run(stream, methods=[Mapped], replicas=3, engine=engine, settings=settings)
+    (record,) = result.records.values()
+    rows = updates * batch * (batch if how == "weights" else 1)
+    assert [work.rows_backpropagated for work in record.work.values()] == [rows] * 3

@@ -18,14 +18,12 @@ from itertools import pairwise
 
 import pytest
 import torch
-from torch import nn
 
 from conftest import moving_stream, tiny_model, tiny_run
 from dpmcl.exceptions import SpecError
 from dpmcl.methods.dpmcl import DPMCL
-from dpmcl.model import Model
 from dpmcl.theory import terms
-from dpmcl.tree import leaves, tree_map
+from dpmcl.tree import leaves
 from test_dpmcl_by_hand import product_model, row
 
 T, J_P, J_PN, J_B, BY_B = 0.9437184, 9.024, 3.84, 0.731136, 1.0752
@@ -137,34 +135,6 @@ def test_eta_scales_both_in_a_joint_step():
 def test_without_eta_the_third_term_is_alone(step):
     assert iterate(eta=0.0, step=step) == stepped(1 - 0.45, 1, 1, 1)
     assert iterate(eta=0.0, step=step, third_term="off") == [1, 1]
-
-
-@pytest.mark.parametrize("step", ["alternating", "joint"])
-def test_eta_scales_costs_that_are_computed_on_their_own_rows_too(step):
-    """With batch statistics J_P and J_N are not parts of J_PN's rows."""
-    stream = moving_stream()
-
-    def network():
-        norm = nn.BatchNorm1d(4, track_running_stats=False)
-        return nn.Sequential(nn.Linear(2, 4), norm), nn.Linear(4, 1)
-
-    example = stream.example(torch.float64)
-    model = Model.build(network, stream.kind, example, 1, torch.float64)
-    b_N, b_P = (
-        stream.batch(rows, rows >= 0, rows * 0, torch.float64)
-        for rows in (torch.arange(0, 6), torch.arange(40, 46))
-    )
-    method = DPMCL(optimiser="sgd", lr=0.1, kappa=1, eta=0.3, step=step, third_term="off")
-    theta, key = model.init(3), torch.zeros(2, dtype=torch.int64)
-    found = method._mind_the_past(model, method.start(theta), b_N, b_P, key).theta
-
-    def J(theta):
-        past = model.cost(theta, b_P, key)
-        return past + model.cost(theta, b_N, key) if step == "joint" else past
-
-    expected = tree_map(lambda p, g: p - 0.03 * g, theta, torch.func.grad(J)(theta))
-    for a, b in zip(leaves(found), leaves(expected), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
 
 
 # The fourth term

@@ -39,9 +39,13 @@ FLOORS = [
     ["image_cache", "pil_images", "class_folders"],
     ["labelled"],
     ["labels", "model", "memory", "optim"],
+    ["network_check"],
+    ["network_layers", "network_structure"],
+    ["part"],
     [
         "batch",
         "keys",
+        "generators",
         "gradients",
         "plugins",
         "settings",

@@ -45,10 +45,16 @@ def test_regression_targets_come_in_the_runs_type():
     assert batch.y.shape == (4, 1)
 
 
-def test_an_example_is_two_rows_of_inputs(digits):
+def test_an_example_is_distinct_rows_from_all_over_the_stream(digits):
     example = digits.example(torch.float64)
-    assert example.shape == (2, 1, 8, 8)
+    assert example.shape == (6, 1, 8, 8)
     assert example.dtype == torch.float64
+    x = torch.zeros(1000, 3)
+    x[300:400], x[800:] = 1, 2
+    few = Stream.from_arrays(x, list("ab") * 500).example(torch.float32)
+    assert sorted(few.sum(1).tolist()) == [0, 3, 6]
+    one = Stream.from_arrays(torch.ones(4, 3), list("abab")).example(torch.float32)
+    assert one.tolist() == [[1, 1, 1]]
 
 
 def test_classes_become_tasks_in_the_order_of_their_numbers():

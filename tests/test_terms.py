@@ -392,29 +392,3 @@ def test_mapped_over_replicas_the_numbers_are_those_of_one_at_a_time(kind, gate,
         one = measured(*at((theta, new, past, later), replica))
         for a, b in zip(leaves(at(tuple(many), replica)), leaves(one), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-14)
-
-
-def test_with_batch_statistics_each_cost_is_on_its_own_rows_alone():
-    def network():
-        h = nn.Sequential(nn.Linear(2, 5), nn.BatchNorm1d(5, track_running_stats=False), nn.Tanh())
-        return h, nn.Linear(5, 1)
-
-    stream = moving_stream()
-    example = stream.example(torch.float64)
-    net = Model.build(network, "regression", example, 1, torch.float64)
-    new, past, theta = b_N(), b_P(), net.init(2)
-    own = [float(net.cost(theta, batch)) for batch in (new, past)]
-    for found in (
-        terms.costs(net, theta, new, past),
-        terms.sensitivity(net, theta, new, past).costs,
-        terms.sensitivity(net, theta, new, past, "features").costs,
-    ):
-        assert [float(found.J_N), float(found.J_P)] == pytest.approx(own, rel=1e-12)
-    seen = terms.sensitivity(net, theta, new, past)
-    way = noise(new.x, 9)
-
-    def J(much):
-        return float(net.cost(theta, new._replace(x=new.x + much * way)))
-
-    change = (J(STEP) - J(-STEP)) / (2 * STEP)
-    assert float((seen.J_x * way).sum()) == pytest.approx(change, rel=1e-6)

@@ -5,6 +5,7 @@ how many gradients it evaluates and how many rows it backpropagates (`readings.m
 "fair comparison": equal updates are not equal work).
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch import pyfunctorch
 
 
 @dataclass
@@ -39,10 +41,22 @@ def counting() -> Iterator[Work]:
 
 
 def count_rows(n: int) -> None:
-    """Called where rows turn into losses: counts them if a gradient is being taken."""
+    """Called where rows turn into losses: counts them if a gradient is being taken.
+
+    Within torch.func.vmap (per-row gradients) they count once for each call that is mapped, as in
+    a loop.
+    """
     work = _tally.get()
     if work is not None and _inside.get():
-        work.rows_backpropagated += n
+        work.rows_backpropagated += n * _calls_mapped()
+
+
+def _calls_mapped() -> int:
+    """Return how many calls torch.func.vmap makes in one here; torch has no public way to it."""
+    levels = pyfunctorch.retrieve_all_functorch_interpreters()
+    return math.prod(
+        level.batch_size() for level in levels if isinstance(level, pyfunctorch.VmapInterpreter)
+    )
 
 
 def gradient(

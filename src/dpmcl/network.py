@@ -16,7 +16,12 @@ class NetworkSettings(Settings):
     hidden: Positive = 100
 
     def build(self, shape: Sequence[int], outputs: int) -> tuple[nn.Module, nn.Module]:
-        """(representation, prediction), newly initialised.
+        """Return (representation, prediction), newly initialised.
+
+        Called anew for each seed, with the global generators seeded. A run uses both modules as
+        functions of their parameters and of one row at a time, for many seeds at once. So what is
+        drawn here must be a parameter, and a forward pass may draw nothing (dropout layers aside),
+        keep nothing, and mix no rows; `dpmcl.network_check` tries that before a run.
 
         shape: of one input, without the row dimension. outputs: width of the prediction's output.
         Raises ModelError where the shape does not suit the network.

@@ -266,9 +266,18 @@ class Stream:
         return replace(self, **tensors)
 
     def example(self, dtype: torch.dtype) -> Tensor:
-        """Two rows of inputs, to check a network with: (2, ...)."""
-        row = self.row[0, torch.tensor([0, -1])]
-        return self.batch(row, torch.ones_like(row, dtype=torch.bool), row * 0, dtype, 0).x
+        """Return rows of inputs to check a network with, from all over the stream: (n, ...).
+
+        They are distinct, and six where a look at 36 finds as many.
+        """
+        spread = torch.linspace(0, self.row.shape[1] - 1, 36).long().unique()
+        row = self.row[0, spread.to(self.row.device)]
+        x = self.batch(row, torch.ones_like(row, dtype=torch.bool), row * 0, dtype, 0).x
+        _, number = x.flatten(1).unique(dim=0, return_inverse=True)
+        same = number[:, None] == number
+        first = same.to(torch.uint8).argmax(1) == torch.arange(len(x), device=x.device)
+        distinct = x[first]
+        return distinct[:: -(-len(distinct) // 6)]
 
     def first(self, tasks: int) -> "Stream":
         """The stream's first tasks; classes and outputs stay."""

@@ -16,10 +16,11 @@ from dpmcl.engine import Engine, choose, device_of, threads
 from dpmcl.environment import describe
 from dpmcl.evaluation import Errors
 from dpmcl.exceptions import DivergenceError, DpmclError, FolderError, printable
+from dpmcl.generators import forked
 from dpmcl.gradients import Work
 from dpmcl.keeper import Keeper, Keeping
 from dpmcl.lock import locked
-from dpmcl.model import Model, Theta, forked
+from dpmcl.model import Model, Theta
 from dpmcl.monitor import MonitorSettings, Readings
 from dpmcl.motion_check import check_motion
 from dpmcl.precision import arithmetic

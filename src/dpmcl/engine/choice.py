@@ -12,8 +12,11 @@ from dpmcl.engine.contract import Engine
 from dpmcl.engine.crew import Crew, available
 from dpmcl.engine.grouped import Grouped
 from dpmcl.engine.looped import Looped
-from dpmcl.exceptions import ModelError, SpecError
-from dpmcl.model import Model, has_convolution, initial
+from dpmcl.exceptions import ModelError, SpecError, reason
+from dpmcl.model import Model, Theta, has_convolution, initial
+from dpmcl.tree import at, leaves
+
+_NEAR = 1e-2  # rounding is far below, though kernels differ
 
 EngineName = Literal["auto", "batched", "looped"]
 DeviceName = Literal["auto", "cpu", "cuda"]
@@ -102,12 +105,23 @@ def threads(number: int) -> Iterator[None]:
 
 
 def _unmappable(model: Model, example: torch.Tensor) -> str | None:
-    """Why a network cannot be mapped, or None: tried once, on two rows of two replicas."""
-    theta = initial(model, [0, 1])
-    x = torch.stack([example, example])
+    """Return why a network cannot be mapped, or None.
+
+    Two replicas are differentiated and evaluated together, and one of them alone.
+    """
+    x = torch.stack([example[:2], example[:2]])
     key = torch.zeros(2, 2, dtype=torch.int64, device=example.device)
+
+    def once(theta: Theta, x: torch.Tensor, key: torch.Tensor) -> list[torch.Tensor]:
+        grads = torch.func.grad(lambda theta: model.predict(theta, x, key).sin().sum())(theta)
+        return [model.predict(theta, x), *leaves(grads)]
+
+    theta = initial(model, [0, 1])
     try:
-        torch.func.vmap(model.predict)(theta, x, key)
-    except (RuntimeError, ValueError, NotImplementedError) as error:
-        return str(error).split("\n")[0]
+        together = torch.func.vmap(once)(theta, x, key)
+    except Exception as error:  # each layer has its own way to say no
+        return reason(error)
+    for many, one in zip(together, once(*at((theta, x, key), 1)), strict=True):
+        if (many[1] - one).norm() > _NEAR * one.norm() + _NEAR:
+            return "it gives other numbers when it is mapped"
     return None

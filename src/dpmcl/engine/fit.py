@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpmcl.exceptions import ModelError
+from dpmcl.exceptions import ModelError, reason
 from dpmcl.method import Graph, Method
 from dpmcl.model import Model, Theta
 from dpmcl.stream import Stream
@@ -29,7 +29,8 @@ _OF_A_PARAMETER_WITH_STATE = 15
 
 
 def check_fit(method: Method, model: Model, stream: Stream, replicas_at_once: int) -> None:
-    """Raises ModelError when the graph of a method's inner updates needs more than is free.
+    """Raises ModelError when the graph of a method's inner updates needs more than is free, or a
+    layer knows no second derivative.
 
     model: the method's own, as `prepare` returns it. replicas_at_once: replicas that the engine
     holds at the same time. Methods that do not differentiate through inner updates always pass.
@@ -37,6 +38,7 @@ def check_fit(method: Method, model: Model, stream: Stream, replicas_at_once: in
     graph = method.graph
     if graph is None:
         return
+    _check_twice(graph, model, stream)
     needed, free = needed_bytes(method, graph, model, stream, replicas_at_once), free_bytes(model)
     if needed <= free:
         return
@@ -48,6 +50,28 @@ def check_fit(method: Method, model: Model, stream: Stream, replicas_at_once: in
         f"{replicas_at_once if many else 'one'} replica{'s' if many else ''}, and {_gib(free)} "
         f"are free; use {', '.join(ways)}, or {graph.instead}."
     )
+
+
+def _check_twice(graph: Graph, model: Model, stream: Stream) -> None:
+    x, key = stream.example(model.dtype), torch.zeros(2, dtype=torch.int64, device=model.device)
+    theta: Theta = {
+        name: dict(part.training.named_parameters()) for name, part in model.parts.items()
+    }
+
+    def slope(theta: Theta) -> torch.Tensor:
+        def cost(moved: Theta) -> torch.Tensor:
+            return model.predict({**theta, **moved}, x, key).sin().sum()
+
+        grads = torch.func.grad(cost)({part: theta[part] for part in graph.moves})
+        return torch.stack([leaf.square().sum() for leaf in leaves(grads)]).sum()
+
+    try:
+        torch.func.grad(slope)(theta)
+    except Exception as error:  # each layer has its own way to say no
+        raise ModelError(
+            f"{graph.cause} needs second derivatives, and this network has none: {reason(error)}; "
+            f"use {graph.instead}."
+        ) from error
 
 
 def needed_bytes(

@@ -11,7 +11,7 @@ from torch import Tensor
 from dpmcl.batch import Batch, join, weighted_mean
 from dpmcl.gradients import gradient
 from dpmcl.method import Graph, Method, Phase, State
-from dpmcl.model import Model, Parameters, Theta
+from dpmcl.model import Model, Parameters
 from dpmcl.sampling import Draw
 from dpmcl.settings import NonNegative, Positive
 from dpmcl.tree import tree_map
@@ -53,9 +53,8 @@ class DPMCL(Method):
     their means moved since the last task; "off". fourth_weight: its factor, A.3's sign below 0.
 
     Deviations: the features h(b_PN; theta_1) are computed once for step 2, so its zeta + 1 costs
-    share one dropout mask. Where a network normalises over its batch (`Model.mixes_rows`), J_P is
-    not a part of J_PN's rows: h and g then see b_P once more, alone. D_N enters D_P after the task,
-    as printed. At the first task D_P is empty, so J_P = 0 and b_PN = b_N.
+    share one dropout mask. D_N enters D_P after the task, as printed. At the first task D_P is
+    empty, so J_P = 0 and b_PN = b_N.
     """
 
     stores = "after"
@@ -159,21 +158,13 @@ class DPMCL(Method):
         if self.third_term in ("constant", "first"):
             ahead = tree_map(torch.Tensor.detach, look_ahead(theta_2, features))
 
-        def without_third(theta: Theta) -> Tensor:
-            """J_P, and J_N in a joint step, each on its own rows alone."""
-            total = model.cost(theta, b_P, key)
-            total = total + model.cost(theta, b_N, key) if self.step == "joint" else total
-            return total if self.eta == 1 else self.eta * total
-
         def cost(theta_2: Parameters, features: Tensor) -> Tensor:
             each = losses(theta_2, features)
-            total = each.new_zeros(())
-            if not model.mixes_rows:  # then the losses of b_P within b_PN are those of b_P
-                total = weighted_mean(each[:past], b_PN.w[:past])  # J_P
-                if self.step == "joint":
-                    total = total + weighted_mean(each[past:], b_PN.w[past:])  # J_N
-                if self.eta != 1:
-                    total = self.eta * total
+            total = weighted_mean(each[:past], b_PN.w[:past])  # J_P
+            if self.step == "joint":
+                total = total + weighted_mean(each[past:], b_PN.w[past:])  # J_N
+            if self.eta != 1:
+                total = self.eta * total
             if self.third_term == "off":
                 return total
             if ahead is None:
@@ -189,9 +180,6 @@ class DPMCL(Method):
         (grads_2, features_grad), value = gradient(cost, argnums=(0, 1))(theta_2, features)
         (grads_1,) = pull_back(features_grad)
         grads = {"representation": grads_1, "prediction": grads_2}
-        if model.mixes_rows:
-            apart, alone = gradient(without_third)(state.theta)
-            grads, value = tree_map(torch.add, grads, apart), value + alone
         if b_next is not None:
             moved, J_next = gradient(model.cost)(state.theta, b_next, key)
             weight = self.fourth_weight

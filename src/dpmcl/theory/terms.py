@@ -54,8 +54,6 @@ class Sensitivity(NamedTuple):
 def costs(model: Model, theta: Theta, b_N: Batch, b_P: Batch) -> Costs:
     """The costs on the new task, on earlier ones, and on the union b_PN."""
     b_PN = join(b_P, b_N)
-    if model.mixes_rows:  # each on its own rows alone, as methods take them
-        return Costs(*(model.cost(theta, batch) for batch in (b_N, b_P, b_PN)))
     each = model.losses(model.predict(theta, b_PN.x), b_PN.y)
     return _split(each, b_N, b_P)
 
@@ -67,14 +65,7 @@ def sensitivity(
     b_PN, past = join(b_P, b_N), b_P.x.shape[0]
     known = b_N.y.is_floating_point()
 
-    def apart(theta: Theta, dx: Tensor, dy: Tensor) -> tuple[Tensor, Costs]:
-        found = costs(model, theta, b_N, b_P)
-        found = found._replace(J_N=_moved_cost(model, theta, b_N, dx, dy, space))
-        return found.J_N + found.J_P, found
-
     def J(theta: Theta, dx: Tensor, dy: Tensor) -> tuple[Tensor, Costs]:
-        if model.mixes_rows:
-            return apart(theta, dx, dy)
         x = b_PN.x
         if space != "features":
             x = torch.cat([x[:past], x[past:] + dx])
