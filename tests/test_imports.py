@@ -51,6 +51,7 @@ FLOORS = [
         "fingerprint",
         "convolution",
         "precision",
+        "threads",
     ],
     ["exceptions"],
 ]

@@ -9,7 +9,7 @@ import tomli_w
 from dpmcl import presets
 from dpmcl.exceptions import SpecError
 from dpmcl.method import Method
-from dpmcl.spec import Spec, assign, normalised, override, read
+from dpmcl.spec import Spec, assigned, assignment, changed, normalised, read
 
 LIST_BESIDE_TABLES = """
 methods = ["naive", "er", "dpmcl"]
@@ -28,6 +28,14 @@ kappa = 300
 zeta = 5
 """
 BASE: dict[str, Any] = {"stream": "digits", "methods": ["er"]}
+
+
+def override(table: dict[str, Any], text: str) -> dict[str, Any]:
+    return changed(table, assignment(text))
+
+
+def assign(table: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    return changed(table, assigned(path, value))
 
 
 def parse(text: str) -> Spec:

@@ -18,6 +18,7 @@ from dpmcl.batch import Batch
 from dpmcl.labelled import Labelled, from_arrays
 from dpmcl.model import Kind
 from dpmcl.scenario import ScenarioSettings, check_task_column, plan
+from dpmcl.threads import threads
 from dpmcl.tree import tree_map
 from dpmcl.view import View
 
@@ -111,6 +112,7 @@ class Stream:
         )
 
     @classmethod
+    @threads(1)
     def from_arrays(
         cls,
         x: Any,
@@ -135,6 +137,7 @@ class Stream:
         return cls.of(from_arrays(x, y, task, name=name, kind=kind), _settings(scenario))
 
     @classmethod
+    @threads(1)
     def from_images(
         cls,
         path: str | Path,
@@ -160,6 +163,7 @@ class Stream:
         return cls.of(labelled_images(Path(path), decoding, name), settings)
 
     @classmethod
+    @threads(1)
     def from_table(
         cls,
         table: Any,
@@ -189,6 +193,7 @@ class Stream:
         return cls.of(data, settings)
 
     @classmethod
+    @threads(1)
     def from_dataset(
         cls,
         dataset: Any,

@@ -12,7 +12,7 @@ import torch
 from dpmcl.atomic import sweep
 from dpmcl.checkpoint import Checkpoints, Origin, Snapshot, refuse_removed
 from dpmcl.divergence import Divergence
-from dpmcl.engine import Engine, choose, device_of, threads
+from dpmcl.engine import Engine, choose, device_of
 from dpmcl.environment import describe
 from dpmcl.evaluation import Errors
 from dpmcl.exceptions import DivergenceError, DpmclError, FolderError
@@ -31,6 +31,7 @@ from dpmcl.scaling import fitted
 from dpmcl.spec import Spec
 from dpmcl.splits import Splits, split
 from dpmcl.stream import Stream
+from dpmcl.threads import threads
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
