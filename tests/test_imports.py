@@ -46,6 +46,7 @@ FLOORS = [
         "plugins",
         "settings",
         "tree",
+        "allocation",
         "atomic",
         "sources",
         "fingerprint",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dpmcl.exceptions import FolderError
+from dpmcl.exceptions import FolderError, shown
 
 _MARK = ".tmp-"
 
@@ -65,7 +65,12 @@ def _flush_folder(folder: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Writes a text file whole or not at all."""
     with atomic(path) as temporary:
-        temporary.write_text(text, "utf-8")
+        try:
+            temporary.write_text(text, "utf-8")
+        except UnicodeEncodeError as error:
+            raise OSError(
+                f"it names {shown(text[error.start : error.end])}, which is no text; rename it"
+            ) from None
 
 
 def _line(path: Path, error: OSError) -> str:

@@ -20,7 +20,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self, TypeGuard
+from typing import Annotated, Any, Literal, Self, TypeGuard
+
+import annotated_types as at
 
 from dpmcl import plugins
 from dpmcl.engine import DeviceName, EngineName
@@ -72,7 +74,7 @@ class Spec(Settings):
     network: whose names are the plugins'. monitor: what is watched. methods: by name, in order.
     """
 
-    replicas: Positive = 10
+    replicas: Annotated[Positive, at.Le(100_000)] = 10
     seed: NonNegative = 0
     dtype: Literal["float32", "float64"] = "float32"
     precision: Precision | None = None

@@ -1,7 +1,7 @@
 """A study: a spec and its folder. Runs what is missing, stores it, and hands back the results."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from dpmcl.allocation import allocating
 from dpmcl.atomic import sweep
 from dpmcl.checkpoint import Checkpoints, Origin, Snapshot, refuse_removed
 from dpmcl.divergence import Divergence
@@ -82,9 +83,10 @@ class Result:
         found = {name: record.readings for name, record in self.records.items()}
         return {name: readings for name, readings in found.items() if readings is not None}
 
-    def rows(self, metrics: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    def rows(self, metrics: str | Sequence[str] = ()) -> list[dict[str, Any]]:
         """The table's rows, each a dict of numbers; `metrics` names further ones."""
-        return table.rows(self.records, self.stream, metrics)
+        names = (metrics,) if isinstance(metrics, str) else metrics
+        return table.rows(self.records, self.stream, names)
 
     def rows_by_task(self) -> list[dict[str, Any]]:
         """A row for each method and task: its error just after it was learned, and at the end."""
@@ -138,7 +140,8 @@ def run(
     """
     say = say or logging.getLogger("dpmcl").warning
     keeping = keeping or Keeping()
-    with threads(spec.threads), locked(folder) if folder is not None else nullcontext():
+    lock = locked(folder) if folder is not None else nullcontext()
+    with threads(spec.threads), allocating(), lock:
         return _run(spec, folder, watch, say, keeping)
 
 
@@ -436,6 +439,7 @@ def _united(
     return out
 
 
+@allocating()
 def preview(spec: Spec) -> tuple[Stream, Splits]:
     """The stream of a spec and its splits, for the first seed, without training anything."""
     return _streamed(spec, spec.seeds[:1], torch.device("cpu"))

@@ -1,8 +1,8 @@
 """Figures of a study: errors against tasks."""
 
 import itertools
-import math
 from collections.abc import Callable, Collection, Mapping
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from dpmcl.atomic import atomic
 from dpmcl.evaluation import Errors
-from dpmcl.exceptions import DpmclError, SpecError
+from dpmcl.exceptions import DpmclError, SpecError, shown
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte
 from dpmcl.results.record import Record
@@ -26,6 +26,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 NAMED = 12  # tasks that still fit under the axis by name
 _FORMATS = ("png", "svg", "pdf")
+_SMOOTHEST = 1000  # the filter's weights take room, and over fewer tasks no line looks otherwise
 
 
 def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.0) -> "Figure":
@@ -34,8 +35,11 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.
     smooth: standard deviation, in tasks, of a Gaussian filter on each line (the paper's Figure 2
     uses 2); 0 for none. Raises DpmclError where matplotlib is not installed.
     """
-    if not 0 <= smooth < math.inf:
-        raise SpecError(f"smooth must be at least 0 and finite, got {smooth}.")
+    if not (isinstance(smooth, Real) and 0 <= smooth <= _SMOOTHEST):
+        raise SpecError(
+            f"smooth must be a number of tasks, at least 0 and at most {_SMOOTHEST}, got "
+            f"{shown(smooth)}."
+        )
     if not records:
         raise DpmclError("There are no results to draw yet; `dpmcl run` makes some.")
     try:
