@@ -5,6 +5,8 @@ from contextlib import contextmanager
 
 from dpmcl.exceptions import DeviceError
 
+_WORDS = ("allocate memory", "not enough memory", "Storage size calculation overflowed")
+
 
 @contextmanager
 def allocating() -> Iterator[None]:
@@ -14,8 +16,8 @@ def allocating() -> Iterator[None]:
     except DeviceError:
         raise
     except (MemoryError, RuntimeError) as error:
-        # PyTorch's allocator on a CPU raises a plain RuntimeError.
-        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+        # On a CPU, PyTorch raises a plain RuntimeError.
+        if isinstance(error, RuntimeError) and not any(words in str(error) for words in _WORDS):
             raise
         raise DeviceError(
             "This needs more memory than there is; use fewer replicas, a smaller batch or network, "

@@ -195,6 +195,9 @@ def run(
     typer.echo(result.table())
     try:
         picture = study.draw(result, folder)
+    except FolderError:  # a full disk: the results are whole, and are in the folder
+        typer.echo(printable(f"folder: {folder}"))
+        raise
     except DpmclError as error:
         typer.echo(f"No figure: {error}", err=True)
     else:
