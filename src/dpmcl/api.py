@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from dpmcl import plugins, presets, sources, spec, study
-from dpmcl.exceptions import FolderError, SpecError, shown, unknown
+from dpmcl.atomic import path_of
+from dpmcl.exceptions import SpecError, shown, unknown
 from dpmcl.keeper import Keeping
 from dpmcl.method import Method
 from dpmcl.results import store
@@ -138,35 +139,29 @@ def run(
         request = Request(source)
         if methods is not None:
             tables = _tables(methods)
-            request.choose(list(tables)).change({"methods": tables})
+            request.choose(list(tables))
+            request.change({"methods": {name: own for name, own in tables.items() if own != {}}})
         for key, value in (settings or {}).items():
             request.change(spec.assigned(key, value))
         request.update(replicas=replicas, seed=seed, device=device, engine=engine).tasks(tasks)
         checked = request.watch(monitor).spec()
     except RecursionError:
         raise SpecError("Settings are nested too deeply; a spec is a table of tables.") from None
-    folder = request.folder if out is None else folder_of(out)
+    folder = request.folder if out is None else path_of(out)
     return study.run(checked, folder, watch, keeping=keeping)
 
 
 @threads(1)
 def load(folder: str | Path) -> Result:
     """The results that a run folder holds. Raises FolderError when it is none."""
-    return study.load(folder_of(folder))
-
-
-def folder_of(path: Any) -> Path:
-    """The path of a run folder. Raises FolderError for what can be none."""
-    if not isinstance(path, str | Path) or not str(path) or "\0" in str(path):
-        raise FolderError(f"A run folder is the path of a folder, got {shown(path)}.")
-    return Path(path)
+    return study.load(path_of(folder))
 
 
 def _tables(methods: Any) -> dict[str, Mapping[str, Any]]:
     """The methods by name, with the settings that come with them."""
     if isinstance(methods, Mapping):
         return {_name(method): own for method, own in methods.items()}
-    if isinstance(methods, str | type | Method):
+    if isinstance(methods, str | bytes | type | Method):
         methods = [methods]
     if not isinstance(methods, Iterable):
         raise SpecError(f"methods must be a list of names or classes, got {shown(methods)}.")

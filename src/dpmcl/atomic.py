@@ -5,10 +5,28 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from dpmcl.exceptions import FolderError, shown
+from dpmcl.exceptions import FolderError, reason, shown
 
 _MARK = ".tmp-"
+
+
+def path_of(path: Any) -> Path:
+    """Return a path of a file or folder, there or not. Raises FolderError for what can be none.
+
+    An empty path is refused, since it would be the current folder.
+    """
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise FolderError(f"A file or folder needs a path, got {shown(path)}.")
+    try:
+        os.stat(path)  # noqa: PTH116 (a Path hides what is wrong with a path)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or reason(error)
+        raise FolderError(f"{shown(str(path))} cannot be a path ({why}); give another.") from None
+    return Path(os.fsdecode(path))
 
 
 @contextmanager

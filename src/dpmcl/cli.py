@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dpmcl.atomic import path_of
 from dpmcl.exceptions import DpmclError, FolderError, printable
 
 if TYPE_CHECKING:
@@ -89,15 +90,10 @@ class Study(StrEnum):
     table1 = "table1"
 
 
-def _path(text: str) -> Path:
-    """A path that is given; without this an empty one would be the current folder."""
-    if not text:
-        raise FolderError("A file or folder needs a name, got ''.")
-    return Path(text)
-
-
-Folders = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.", parser=_path)]
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.", parser=_path)]
+Folders = Annotated[
+    list[Path], typer.Argument(metavar="DIR...", help="Run folders.", parser=path_of)
+]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.", parser=path_of)]
 
 
 @app.command("list")
@@ -148,7 +144,7 @@ def run(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Run folder; runs/NAME by default.", parser=_path),
+        typer.Option(metavar="DIR", help="Run folder; runs/NAME by default.", parser=path_of),
     ] = None,
     device: Annotated[Device | None, typer.Option()] = None,
     engine: Annotated[Form | None, typer.Option()] = None,
@@ -256,7 +252,7 @@ def stream(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The picture; runs/streams/NAME.png.", parser=_path),
+        typer.Option(metavar="FILE", help="The picture; runs/streams/NAME.png.", parser=path_of),
     ] = None,
 ) -> None:
     """Show a stream's tasks, labels, rows and shapes, and draw a sheet of samples."""
@@ -322,7 +318,7 @@ def bench_(
         Study | None, typer.Option(help="Estimate what the paper's table 1 takes here.")
     ] = None,
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The report as JSON.", parser=_path)
+        Path, typer.Option(metavar="FILE", help="The report as JSON.", parser=path_of)
     ] = Path("runs/bench.json"),
 ) -> None:
     """Measure how fast the package trains here, beside a plain PyTorch loop.

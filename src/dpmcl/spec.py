@@ -80,8 +80,8 @@ class Spec(Settings):
     precision: Precision | None = None
     engine: EngineName = "auto"
     device: DeviceName = "auto"
-    threads: Positive = 1
-    workers: Positive | None = None
+    threads: Annotated[Positive, at.Le(1024)] = 1
+    workers: Annotated[Positive, at.Le(1024)] | None = None
     on_divergence: Literal["freeze", "stop"] = "freeze"
     split_seed: NonNegative | None = None
     weights_seed: NonNegative | None = None

@@ -1,7 +1,7 @@
 """A study: a spec and its folder. Runs what is missing, stores it, and hands back the results."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from dpmcl.allocation import allocating
-from dpmcl.atomic import sweep
+from dpmcl.atomic import path_of, sweep
 from dpmcl.checkpoint import Checkpoints, Origin, Snapshot, refuse_removed
 from dpmcl.divergence import Divergence
 from dpmcl.engine import Engine, choose, device_of
 from dpmcl.environment import describe
 from dpmcl.evaluation import Errors
-from dpmcl.exceptions import DivergenceError, DpmclError, FolderError
+from dpmcl.exceptions import DivergenceError, DpmclError, FolderError, SpecError, shown
 from dpmcl.gradients import Work
 from dpmcl.keeper import Keeper, Keeping
 from dpmcl.lock import locked
@@ -85,8 +85,10 @@ class Result:
 
     def rows(self, metrics: str | Sequence[str] = ()) -> list[dict[str, Any]]:
         """The table's rows, each a dict of numbers; `metrics` names further ones."""
-        names = (metrics,) if isinstance(metrics, str) else metrics
-        return table.rows(self.records, self.stream, names)
+        names = [metrics] if isinstance(metrics, str) else metrics or ()
+        if not isinstance(names, Iterable):
+            raise SpecError(f"metrics must be a list of names, got {shown(metrics)}.")
+        return table.rows(self.records, self.stream, list(names))
 
     def rows_by_task(self) -> list[dict[str, Any]]:
         """A row for each method and task: its error just after it was learned, and at the end."""
@@ -108,7 +110,7 @@ class Result:
         else:
             figure = theory_figures.draw(self.readings, self.stream, what)
         if path is not None:
-            figures.save(figure, Path(path))
+            figures.save(figure, path_of(path))
         return figure
 
 

@@ -10,7 +10,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from dpmcl import plugins
-from dpmcl.exceptions import SpecError
+from dpmcl.evaluation import Errors
+from dpmcl.exceptions import SpecError, reason
 from dpmcl.metrics.accuracy import accuracy
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.forgetting import forgetting
@@ -65,10 +66,24 @@ def rows(
             "diverged_seeds": " ".join(map(str, sorted(record.diverged))),
         }
         for metric in metrics:
-            values = plugins.find("metric", metric)(errors)
+            values = _measured(metric, errors)
             row[f"{metric}_mean"], row[f"{metric}_se"] = mean(values), standard_error(values)
         out.append(row)
     return out
+
+
+def _measured(metric: str, errors: Errors) -> np.ndarray:
+    """A metric's values, one a replica. Raises SpecError for a metric that gives none."""
+    measure = plugins.find("metric", metric)
+    try:
+        values = np.asarray(measure(errors), dtype=np.float64)
+        if values.shape != (len(errors.seeds),):
+            raise ValueError(f"it has the shape {values.shape}")
+    except Exception as error:
+        raise SpecError(
+            f"metric '{metric}' must make a number a replica of Errors, and fails: {reason(error)}."
+        ) from None
+    return values
 
 
 def rows_by_task(records: Mapping[str, Record], stream: StreamInfo) -> list[Row]:

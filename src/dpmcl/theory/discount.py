@@ -247,8 +247,8 @@ def _class(name: str) -> type[Discount]:
     module, _, attribute = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise SpecError(f"discount '{name}' cannot be imported: {reason(error)}.") from None
+    except (Exception, SystemExit) as error:  # whatever the user's own module does
+        raise SpecError(f"discount '{name}' cannot be imported: {reason(error)}.") from error
     if not (isinstance(found, type) and issubclass(found, Discount)) or inspect.isabstract(found):
         raise SpecError(
             f"discount '{name}' must be a subclass of dpmcl.theory.discount.Discount with "
