@@ -1,7 +1,7 @@
 """What Python users call: `run` and `load`."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -163,7 +163,7 @@ def _tables(methods: Any) -> dict[str, Mapping[str, Any]]:
         return {_name(method): own for method, own in methods.items()}
     if isinstance(methods, str | bytes | type | Method):
         methods = [methods]
-    if not isinstance(methods, Iterable):
+    if not isinstance(methods, list | tuple):
         raise SpecError(f"methods must be a list of names or classes, got {shown(methods)}.")
     return {_name(method): {} for method in methods}
 

@@ -1,7 +1,7 @@
 """A study: a spec and its folder. Runs what is missing, stores it, and hands back the results."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -85,10 +85,10 @@ class Result:
 
     def rows(self, metrics: str | Sequence[str] = ()) -> list[dict[str, Any]]:
         """The table's rows, each a dict of numbers; `metrics` names further ones."""
-        names = [metrics] if isinstance(metrics, str) else metrics or ()
-        if not isinstance(names, Iterable):
+        names = [metrics] if isinstance(metrics, str) else metrics
+        if not isinstance(names, list | tuple):
             raise SpecError(f"metrics must be a list of names, got {shown(metrics)}.")
-        return table.rows(self.records, self.stream, list(names))
+        return table.rows(self.records, self.stream, names)
 
     def rows_by_task(self) -> list[dict[str, Any]]:
         """A row for each method and task: its error just after it was learned, and at the end."""
@@ -105,6 +105,8 @@ class Result:
 
         what: "errors", CME and NTE against tasks; "terms" or "stability", what was watched.
         """
+        if not isinstance(what, str):
+            raise SpecError(f"A figure shows errors, terms or stability, got {shown(what)}.")
         if what == "errors":
             figure = figures.curves(self.records, self.stream, smooth)
         else:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpmcl import plugins
 from dpmcl.evaluation import Errors
-from dpmcl.exceptions import SpecError, reason
+from dpmcl.exceptions import SpecError, reason, shown
 from dpmcl.metrics.accuracy import accuracy
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.forgetting import forgetting
@@ -110,6 +110,8 @@ def rows_by_task(records: Mapping[str, Record], stream: StreamInfo) -> list[Row]
 
 def render(rows: Sequence[Row], style: Format) -> str:
     """The rows in a format; json, csv have every digit, the others three decimals."""
+    if not (isinstance(style, str) and style in get_args(Format)):
+        raise SpecError(f"A table is one of {', '.join(get_args(Format))}, got {shown(style)}.")
     if style == "json":
         return json.dumps(list(rows), indent=1, allow_nan=False)
     if style == "csv":
@@ -118,8 +120,6 @@ def render(rows: Sequence[Row], style: Format) -> str:
         writer.writeheader()
         writer.writerows(rows)
         return out.getvalue().rstrip("\n")
-    if style not in get_args(Format):
-        raise SpecError(f"A table is one of {', '.join(get_args(Format))}, got '{style}'.")
     header, body = _task_cells(rows) if rows and "task" in rows[0] else _cells(rows)
     left = _left(header)
     if style == "markdown":
