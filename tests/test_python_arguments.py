@@ -356,7 +356,7 @@ def one_line(function: Any, *arguments: Any, **options: Any) -> None:
 
 
 fuzzed = hypothesis.settings(
-    max_examples=120,
+    max_examples=50,
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
 )
