@@ -268,6 +268,20 @@ def test_one_monitor_may_be_a_string(stream):
     assert list(run(stream, monitor="terms").readings) == ["er"]
 
 
+def test_streams_read_their_arguments(here):
+    for path in (None, 3, "", b"x", [], X):
+        refused(dpmcl.Stream.from_images, path)
+    for name in (3, None):
+        assert "name must be text" in refused(dpmcl.Stream.from_arrays, X, Y, name=name)
+    line = refused(dpmcl.Stream.from_arrays, X, Y, classes_per_task=[2, -1, 2])
+    assert line.endswith("classes_per_task[1] must be greater than or equal to 1, got -1.")
+    line = refused(dpmcl.Stream.from_arrays, X, Y, classes_per_task="two")
+    assert "integer" in line
+    assert "or a list, got 'two'" in line
+    made = dpmcl.Stream.from_arrays(X, Y, classes_per_task=np.array([2, 1]))
+    assert made.tasks == ("0, 1", "2")
+
+
 # results
 
 

@@ -117,7 +117,7 @@ class Settings:
                 hint = (
                     f"It has: {', '.join(cls.names())}." if cls.names() else "It has no settings."
                 )
-                raise unknown("setting", key, cls.names(), f"In {where}. {hint}")
+                raise unknown("setting", key, cls.names(), f"In {where.rstrip(':')}. {hint}")
         for field in dataclasses.fields(cls):
             defaults = (field.default, field.default_factory)
             if field.init and field.name not in table and defaults == (dataclasses.MISSING,) * 2:

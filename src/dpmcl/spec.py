@@ -10,6 +10,10 @@
     [methods.dpmcl]
     zeta = 5
 
+A spec's entries are changed by --set, or `settings` in Python. A changed name (of a stream, a
+network, an optimiser or a discount) starts from the new one's defaults: what the spec had set of
+the old one goes, and what the user sets himself stays, in whatever order.
+
 `methods = ["naive", "er"]` is short for empty tables. A list beside tables is not TOML, strictly;
 it is read all the same: the list says what runs, the tables say how.
 """
