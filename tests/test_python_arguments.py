@@ -140,6 +140,9 @@ def test_a_part_of_a_run_folder_is_not_data(part, here):
         (here / "run" / name).write_text("")
     for function in (dpmcl.run, dpmcl.load):
         assert refused(function, f"run/{part}").endswith("give the folder, run.")
+    assert f"as in {here / 'run'}." in refused(
+        dpmcl.run, here
+    )  # its figures are no images of classes
     (here / "run" / "my.csv").write_text("a,k\n1,x\n")  # data of one's own beside a spec
     assert "target" in refused(dpmcl.run, "run/my.csv")
 

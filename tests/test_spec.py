@@ -351,6 +351,11 @@ def test_a_new_name_starts_from_its_own_defaults(texts, where, expected):
     assert found in (expected, {"name": expected})
 
 
+def test_a_list_of_methods_keeps_their_tables():
+    found = Request(FULL).set(['methods=["er"]', "methods.er.lr=0.25"]).table["methods"]
+    assert found == {"er": {**FULL["methods"]["er"], "lr": 0.25}}
+
+
 def test_a_network_that_the_stream_names_is_reset_with_it():
     table = {"stream": "digits", "network": {"hidden": 9}, "methods": ["er"]}
     assert Request(table).set(["network=mlp"]).spec().network.hidden == 9

@@ -223,6 +223,9 @@ def _table(source: str | Path) -> dict[str, Any]:
     owner = store.owner(path)
     if owner is not None:
         raise SpecError(f"{path} is a file of a run folder; give the folder, {owner}.")
+    inner = next(path.glob("*/spec.toml"), None) if os.path.isdir(path) else None  # noqa: PTH112
+    if inner is not None and study.holds_run(inner.parent):
+        raise SpecError(f"{path} holds run folders; give one of them, as in {inner.parent}.")
     if sources.is_data(name):
         place = os.path.abspath(sources.at_home(name))  # noqa: PTH100
         return {"stream": {"path": place}, "methods": METHODS}
