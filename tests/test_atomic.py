@@ -2,7 +2,8 @@
 
 import pytest
 
-from dpmcl.atomic import atomic, sweep, write_text
+from dpmcl.atomic import atomic, path_of, sweep, write_text
+from dpmcl.exceptions import FolderError
 
 
 def test_a_block_that_fails_leaves_what_was_there(tmp_path):
@@ -30,3 +31,20 @@ def test_sweeping_takes_temporary_files_and_nothing_else(tmp_path):
         "parameters/er/seed-1.safetensors",
     ]
     sweep(tmp_path / "none")
+
+
+def test_text_that_is_none_is_refused_and_nothing_is_written(tmp_path):
+    with pytest.raises(FolderError, match=r"'\\ud800', which is no text"):
+        write_text(tmp_path / "a.txt", "a name: \ud800")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["", None, 3, b"x", "a\0b", "x" * 5000, "\ud800"])
+def test_what_is_no_path_is_refused(path):
+    with pytest.raises(FolderError):
+        path_of(path)
+
+
+def test_a_path_need_not_be_there(tmp_path):
+    assert path_of(str(tmp_path / "none" / "x")) == tmp_path / "none" / "x"
+    assert path_of(tmp_path) == tmp_path

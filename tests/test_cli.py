@@ -1,20 +1,23 @@
 """The command line: what it prints, what it writes, and one line for every bad input."""
 
 import csv
+import io
 import json
 import os
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 import torch
 
 import dpmcl
-from dpmcl import cli, plugins, presets
+from dpmcl import cli, plugins, presets, study
 
 TINY = """
 replicas = 2
@@ -397,7 +400,137 @@ def test_wrong_usage_is_status_2(arguments, command, stored):
     assert "Traceback" not in ran.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", ""], ["A run starts from", "''"]),
+        (["run", "tiny.toml", "--out", ""], ["needs a path"]),
+        (["run", "tiny.toml", "--out", "x" * 5000], ["cannot be a path", "too long"]),
+        (["run", "tiny.toml", "--method", "er,naive"], ["alone", "--method er --method dpmcl"]),
+        (
+            ["run", "tiny.toml", "--replicas", "1000000000"],
+            ["replicas", "less than or equal to 100000"],
+        ),
+        (["run", "tiny.toml", "--watch", ""], ["watch[0]", "'terms' or 'stability'", "''"]),
+        (["run", "two\nlines"], [r"'two\nlines'"]),
+        (["run", "STORED/errors.parquet"], ["give the folder"]),
+        (["run", "STORED/figures"], ["give the folder"]),
+        (["table", ""], ["needs a path"]),
+        (["table", "STORED/errors.parquet"], ["give the folder"]),
+        (["table", "tiny.toml"], ["is a file"]),
+        (["table", "two\nlines"], [r"two\nlines is not a run folder"]),
+        (["table", "STORED", "--metric", "os:getcwd"], ["metric 'os:getcwd'", "fails"]),
+        (["plot", ""], ["needs a path"]),
+        (["plot", "STORED", "--smooth", "1e9"], ["smooth", "at most 1000"]),
+        (["plot", "STORED", "--smooth", "nan"], ["smooth", "nan"]),
+        (["stream", "digits", "--out", ""], ["needs a path"]),
+        (["bench", "--replicas", "x"], ["replicas", "'x'"]),
+        (["bench", "--out", ""], ["needs a path"]),
+    ],
+)
+def test_odd_arguments_are_one_line_and_status_2(arguments, words, command, stored, tmp_path):
+    ran = command(*(text.replace("STORED", str(stored)) for text in arguments))
+    assert (ran.status, ran.out) == (2, "")
+    line = the_line(ran.err)
+    for word in words:
+        assert word in line
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.toml"]
+
+
+# outputs that are not a terminal of UTF-8
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory) -> Path:
+    """A run folder of classes whose names few encodings have, beside its table."""
+    folder = tmp_path_factory.mktemp("named")
+    rows = "".join(f"{i % 7},{('żółw', '猫', 'plain')[i % 3]}\n" for i in range(60))
+    (folder / "pets.csv").write_text(f"a,k\n{rows}", "utf-8")
+    few = {"stream.target": "k", "training.updates": 2, "workers": 1}
+    dpmcl.run(folder / "pets.csv", methods="er", replicas=1, settings=few, out=folder / "run")
+    return folder
+
+
+def printed(monkeypatch, stdout: TextIO | None, *arguments: str) -> int:
+    """The status of a command that prints to an output of its own."""
+    monkeypatch.setattr(sys, "stdout", stdout)
+    monkeypatch.setattr(sys, "argv", ["dpmcl", *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+@pytest.mark.parametrize("what", ["stream", "table"])
+def test_names_that_the_encoding_lacks_are_escaped(what, encoding, named, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written = io.BytesIO()
+    arguments = {
+        "stream": ["stream", str(named / "pets.csv"), "--set", "stream.target=k"],
+        "table": ["table", str(named / "run"), "--by-task"],
+    }[what]
+    assert printed(monkeypatch, io.TextIOWrapper(written, encoding=encoding), *arguments) == 0
+    text = written.getvalue().decode(encoding, "replace")  # click writes UTF-8 where it is ASCII
+    assert "plain" in text
+    if encoding == "cp1252":
+        assert r"\u017c" in text
+        assert r"\u732b" in text
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")  # noqa: PTH110
+def test_a_full_output_is_one_line(stored, monkeypatch, capsys):
+    with suppress(OSError), open("/dev/full", "w") as full:  # noqa: PTH123
+        assert printed(monkeypatch, full, "table", str(stored)) == 2
+    assert "No space left" in the_line(capsys.readouterr().err)
+
+
+def test_a_reader_that_has_gone_is_quiet(stored, monkeypatch, capsys):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with suppress(OSError), os.fdopen(writing, "w") as pipe:
+        assert printed(monkeypatch, pipe, "table", str(stored)) == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_closed_outputs_are_no_error(stored, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    assert printed(monkeypatch, None, "table", str(stored)) == 0
+
+
+def test_memory_that_is_not_there_is_one_line(command, monkeypatch, stored):
+    def load(_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(study, "load", load)
+    ran = command("table", str(stored))
+    assert ran.status == 2
+    assert "memory" in the_line(ran.err)
+
+
 # as a process of its own
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a limit on the size of files")
+@pytest.mark.parametrize(
+    ("limit", "file"), [(2_000, "00000001.safetensors"), (20_000, "errors.png")]
+)
+def test_a_full_disk_is_one_line_and_what_is_stored_stays(limit, file, tmp_path):
+    code = (
+        "import resource, sys; from dpmcl.cli import main\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
+        "sys.argv = 'dpmcl run tiny.toml --method er --checkpoint 0 --out run'.split(); main()"
+    )
+    (tmp_path / "tiny.toml").write_text(TINY)
+    ran = subprocess_of(tmp_path, "-c", code)
+    assert ran.returncode == 2
+    line = ran.stderr.strip().splitlines()[-1]
+    assert line.startswith("dpmcl: run/")
+    assert f"{file} cannot be written" in line
+    assert "File too large" in line
+    assert "Traceback" not in ran.stderr
+    assert list(dpmcl.load(tmp_path / "run").records) == (["er"] if file == "errors.png" else [])
+    assert not list(tmp_path.rglob("*.tmp-*"))
 
 
 def test_the_module_runs(tmp_path):

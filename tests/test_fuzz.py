@@ -46,7 +46,7 @@ from dpmcl.gradients import Work
 from dpmcl.images import Decoding, labelled_images
 from dpmcl.memory import Memory
 from dpmcl.method import State
-from dpmcl.spec import Spec, override, read
+from dpmcl.spec import Spec, assignment, changed, read
 from dpmcl.stream import Stream
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes and timers")
@@ -237,8 +237,8 @@ def spec_cases(place: Path) -> Iterator[tuple[str, Files]]:
             yield f"{key} = {value:.20}", {"spec.toml": text.encode()}
     for name, data in ODD_SPECS.items():
         yield name, {"spec.toml": data}
-    for i, assignment in enumerate(ODD_SETS):
-        yield f"--set {i}, {assignment:.30}", {"set.json": json.dumps([assignment]).encode()}
+    for i, text in enumerate(ODD_SETS):
+        yield f"--set {i}, {text:.30}", {"set.json": json.dumps([text]).encode()}
     keys = [
         "training.lr",
         "stream.split",
@@ -265,7 +265,7 @@ def spec_attempts(folder: Path) -> Iterator[Attempt]:
     if sets.exists():
         assignments = json.loads(sets.read_text())
         yield lambda: checked(Request("digits").set(assignments).spec())
-        yield lambda: checked(Spec.parse(override(read(SMALL, "it"), assignments[0])))
+        yield lambda: checked(Spec.parse(changed(read(SMALL, "it"), assignment(assignments[0]))))
     if source.exists():
         yield lambda: checked(Request(json.loads(source.read_text())).spec())
 

@@ -50,6 +50,7 @@ FLOORS = [
         "plugins",
         "settings",
         "tree",
+        "allocation",
         "atomic",
         "sources",
         "fingerprint",
@@ -57,6 +58,7 @@ FLOORS = [
         "precision",
         "dressed",
         "rounding",
+        "threads",
     ],
     ["exceptions"],
 ]

@@ -64,7 +64,7 @@ def test_a_broken_rule_is_said_in_one_line(settings, line):
         ({"lr": [0.1]}, "lr must be a valid number", "[0.1]"),
         ({"name": 3}, "name must be a valid string", "3"),
         ({"on": "perhaps"}, "on must be a valid boolean", "'perhaps'"),
-        ({"shares": 1}, "shares must be a valid tuple", "1"),
+        ({"shares": 1}, "shares must be a list", "1"),
     ],
 )
 def test_a_wrong_type_is_said_in_one_line(settings, start, came):

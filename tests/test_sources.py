@@ -10,7 +10,7 @@ import dpmcl
 from dpmcl.api import METHODS, Request
 from dpmcl.exceptions import DataError, DpmclError, SpecError
 from dpmcl.sources import is_data, stream_for
-from dpmcl.spec import Spec, normalised, override, read
+from dpmcl.spec import Spec, assignment, changed, normalised, read
 
 SUFFIXES = {
     "table": ("csv", "tsv", "csv.gz", "tsv.gz", "parquet"),
@@ -188,13 +188,16 @@ def test_a_stream_without_name_and_path_is_refused(table):
 
 def test_a_path_may_be_set():
     base = {"stream": "digits", "methods": ["er"]}
-    assert override(base, "stream=my.csv")["stream"] == {"path": "my.csv", "name": "table"}
-    table = override(override(base, "stream=my.csv"), "stream.target=kind")
+    assert changed(base, assignment("stream=my.csv"))["stream"] == {
+        "path": "my.csv",
+        "name": "table",
+    }
+    table = changed(changed(base, assignment("stream=my.csv")), assignment("stream.target=kind"))
     assert Spec.parse(table).stream.target == "kind"
 
 
 def test_a_path_of_a_stream_that_reads_none_is_refused():
-    table = override({"stream": "digits", "methods": ["er"]}, "stream.path=my.csv")
+    table = changed({"stream": "digits", "methods": ["er"]}, assignment("stream.path=my.csv"))
     assert "No setting 'path'" in complaint(Spec.parse, table)
 
 

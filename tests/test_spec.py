@@ -7,9 +7,10 @@ import pytest
 import tomli_w
 
 from dpmcl import presets
-from dpmcl.exceptions import SpecError
+from dpmcl.api import Request
+from dpmcl.exceptions import SpecError, unknown
 from dpmcl.method import Method
-from dpmcl.spec import Spec, assign, normalised, override, read
+from dpmcl.spec import Spec, assigned, assignment, changed, normalised, read
 
 LIST_BESIDE_TABLES = """
 methods = ["naive", "er", "dpmcl"]
@@ -28,6 +29,14 @@ kappa = 300
 zeta = 5
 """
 BASE: dict[str, Any] = {"stream": "digits", "methods": ["er"]}
+
+
+def override(table: dict[str, Any], text: str) -> dict[str, Any]:
+    return changed(table, assignment(text))
+
+
+def assign(table: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    return changed(table, assigned(path, value))
 
 
 def parse(text: str) -> Spec:
@@ -279,6 +288,115 @@ def test_assign_takes_python_values():
     one_line(caught.value)
     with pytest.raises(SpecError, match=r"methods\.naive is set"):
         assign(BASE, "methods.naive.lr", 0.5)
+
+
+# names that reset their tables
+
+FULL: dict[str, Any] = {
+    "stream": {"name": "mnist", "tasks": 4, "classes_per_task": 2, "split": [0.8, 0.1, 0.1]},
+    "network": {"name": "mlp", "hidden": 9},
+    "training": {
+        "lr": 0.5,
+        "optimiser": {"name": "adagrad", "eps": 0.25},
+        "discount": {"name": "power", "p": 3, "by": "time"},
+    },
+    "methods": {"er": {"optimiser": {"name": "adam", "eps": 0.5}}, "naive": {}},
+}
+
+
+@pytest.mark.parametrize(
+    ("texts", "where", "expected"),
+    [
+        (["network.name=lenet"], "network", {"name": "lenet"}),
+        (["network=lenet"], "network", {"name": "lenet"}),
+        (["network={name='lenet'}"], "network", {"name": "lenet"}),
+        (["network.hidden=5", "network=lenet"], "network", {"name": "lenet", "hidden": 5}),
+        (["network=lenet", "network.hidden=5"], "network", {"name": "lenet", "hidden": 5}),
+        (["network=lenet", "network=mlp"], "network", {"name": "mlp", "hidden": 9}),
+        (["network=mlp"], "network", FULL["network"]),
+        (["network.name=mlp"], "network", FULL["network"]),
+        (["network.hidden=5"], "network", {"name": "mlp", "hidden": 5}),
+        (["stream.name=digits"], "stream", {"name": "digits"}),
+        (["stream=digits"], "stream", {"name": "digits"}),
+        (["stream.tasks=2", "stream=digits"], "stream", {"name": "digits", "tasks": 2}),
+        (["stream=my.csv"], "stream", {"name": "table", "path": "my.csv"}),
+        (["stream.blur=0.5"], "stream", {**FULL["stream"], "blur": 0.5}),
+        (["training.optimiser=sgd"], "training.optimiser", "sgd"),
+        (["training.optimiser.name=theorem"], "training.optimiser", {"name": "theorem"}),
+        (["training={optimiser='adam'}"], "training.optimiser", {"name": "adam"}),
+        (
+            ["training.optimiser.momentum=0.5", "training.optimiser=sgd"],
+            "training.optimiser",
+            {"name": "sgd", "momentum": 0.5},
+        ),
+        (["training.optimiser=adagrad"], "training.optimiser", {"name": "adagrad", "eps": 0.25}),
+        (["training.optimiser=sgd"], "training.lr", 0.5),
+        (["training.optimiser=sgd"], "methods.er.optimiser", {"name": "adam", "eps": 0.5}),
+        (["methods.er.optimiser.name=adagrad"], "methods.er.optimiser", {"name": "adagrad"}),
+        (["methods.naive.optimiser=adagrad"], "methods.naive.optimiser", "adagrad"),
+        (["training.discount.name=exponential"], "training.discount", {"name": "exponential"}),
+        (["training.discount=window"], "training.discount", {"name": "window"}),
+        (
+            ["training.discount.by='age'", "training.discount=window"],
+            "training.discount",
+            {"name": "window", "by": "age"},
+        ),
+        (["training.discount.p=2"], "training.discount", {**FULL["training"]["discount"], "p": 2}),
+    ],
+)
+def test_a_new_name_starts_from_its_own_defaults(texts, where, expected):
+    found: Any = Request(FULL).set(texts).table
+    for part in where.split("."):
+        found = found[part]
+    assert found in (expected, {"name": expected})
+
+
+def test_a_list_of_methods_keeps_their_tables():
+    found = Request(FULL).set(['methods=["er"]', "methods.er.lr=0.25"]).table["methods"]
+    assert found == {"er": {**FULL["methods"]["er"], "lr": 0.25}}
+
+
+def test_a_network_that_the_stream_names_is_reset_with_it():
+    table = {"stream": "digits", "network": {"hidden": 9}, "methods": ["er"]}
+    assert Request(table).set(["network=mlp"]).spec().network.hidden == 9
+    assert Request(table).set(["network=sinenet"]).spec().network.hidden == 100
+    assert Request(table).set(["stream=sine"]).spec().network.hidden == 100
+    assert Request(table).set(["stream=sine", "network.hidden=5"]).spec().network.hidden == 5
+
+
+@pytest.mark.parametrize(
+    ("texts", "name"),
+    [
+        (["training.optimiser.momentum=0.5", "training.optimiser=adam"], "momentum"),
+        (["network.width=3", "network=lenet"], "width"),
+        (["stream.blur=0.5", "stream=sine"], "blur"),
+    ],
+)
+def test_a_setting_of_ones_own_that_the_new_class_lacks_is_refused(texts, name):
+    table = {**FULL, "methods": ["naive"]}
+    with pytest.raises(SpecError, match=f"No setting '{name}'"):
+        Request(table).set(texts).spec()
+
+
+# hints
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "words"),
+    [
+        ("kind", [" kind"], "No setting 'kind'. Did you mean ' kind'?"),
+        ("kind", ["kind\t"], r"Did you mean 'kind\t'?"),
+        ("KIND", ["kind"], "No setting 'KIND'. Did you mean 'kind'?"),
+        (" kind ", ["kind"], "No setting ' kind '. Did you mean 'kind'?"),
+        ("kind", ["kind"], "No setting 'kind'. It has none."),
+        (3, ["3"], "No setting 3. It has none."),
+        ("x" * 10**6, ["y"], "..."),
+    ],
+)
+def test_a_guess_is_never_the_name_itself(name, known, words):
+    line = one_line(unknown("setting", name, known, "It has none."))
+    assert words in line
+    assert len(line) < 300
 
 
 # errors

@@ -5,10 +5,28 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from dpmcl.exceptions import FolderError
+from dpmcl.exceptions import FolderError, reason, shown
 
 _MARK = ".tmp-"
+
+
+def path_of(path: Any) -> Path:
+    """Return a path of a file or folder, there or not. Raises FolderError for what can be none.
+
+    An empty path is refused, since it would be the current folder.
+    """
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise FolderError(f"A file or folder needs a path, got {shown(path)}.")
+    try:
+        os.stat(path)  # noqa: PTH116 (a Path hides what is wrong with a path)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or reason(error)
+        raise FolderError(f"{shown(str(path))} cannot be a path ({why}); give another.") from None
+    return Path(os.fsdecode(path))
 
 
 @contextmanager
@@ -65,7 +83,12 @@ def _flush_folder(folder: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Writes a text file whole or not at all."""
     with atomic(path) as temporary:
-        temporary.write_text(text, "utf-8")
+        try:
+            temporary.write_text(text, "utf-8")
+        except UnicodeEncodeError as error:
+            raise OSError(
+                f"it names {shown(text[error.start : error.end])}, which is no text; rename it"
+            ) from None
 
 
 def _line(path: Path, error: OSError) -> str:

@@ -24,7 +24,7 @@ from torch import Tensor
 from dpmcl import fingerprint
 from dpmcl.atomic import atomic
 from dpmcl.divergence import Divergence
-from dpmcl.exceptions import FolderError
+from dpmcl.exceptions import FolderError, reason
 from dpmcl.gradients import Work
 from dpmcl.memory import Memories
 from dpmcl.method import State
@@ -127,7 +127,10 @@ class Checkpoints:
         text = json.dumps(about, sort_keys=True)
         number = max(map(_number, self._folder.glob("*.safetensors")), default=0) + 1
         with atomic(self._folder / f"{number:08d}.safetensors") as temporary:
-            save_file(tensors, temporary, {"about": text, "sum": _sum(text, tensors)})
+            try:
+                save_file(tensors, temporary, {"about": text, "sum": _sum(text, tensors)})
+            except SafetensorError as error:  # a full disk, to the library that writes
+                raise OSError(reason(error)) from None
         for path in self._files()[:-KEPT]:
             path.unlink(missing_ok=True)
 

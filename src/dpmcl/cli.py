@@ -5,14 +5,16 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpmcl.exceptions import DpmclError, printable
+from dpmcl.atomic import path_of
+from dpmcl.exceptions import DpmclError, FolderError, printable
 
 if TYPE_CHECKING:
     from dpmcl.study import Result
@@ -88,8 +90,10 @@ class Study(StrEnum):
     table1 = "table1"
 
 
-Folders = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")]
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.")]
+Folders = Annotated[
+    list[Path], typer.Argument(metavar="DIR...", help="Run folders.", parser=path_of)
+]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.", parser=path_of)]
 
 
 @app.command("list")
@@ -139,7 +143,8 @@ def run(
         list[str] | None, typer.Option("--set", metavar="K=V", help="Change any entry of the spec.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Run folder; runs/NAME by default.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Run folder; runs/NAME by default.", parser=path_of),
     ] = None,
     device: Annotated[Device | None, typer.Option()] = None,
     engine: Annotated[Form | None, typer.Option()] = None,
@@ -171,8 +176,7 @@ def run(
     request.update(on_divergence=on_divergence and on_divergence.value)
     request.watch(watch_.split(",") if watch_ is not None else None)
     spec = request.spec()
-    place = Path(source)
-    folder = out or (place if study.holds_run(place) else Path("runs") / _short(source))
+    folder = out or request.folder or Path("runs") / _short(source)
     with _signals() as asked, _progress() as (watch, say):
         keeping = Keeping(checkpoint, stop=lambda: bool(asked))
         try:
@@ -181,11 +185,15 @@ def run(
             number = asked[0] if asked else signal.SIGINT
             # A bare name could be a preset's or a stream's.
             shown = str(folder) if len(folder.parts) > 1 else os.path.join(".", folder)  # noqa: PTH118
-            say(f"Stopped; `dpmcl run {shlex.quote(shown)}` goes on from the last checkpoint.")
+            again = printable(shlex.quote(shown))
+            say(f"Stopped; `dpmcl run {again}` goes on from the last checkpoint.")
             raise typer.Exit(128 + number) from None
     typer.echo(result.table())
     try:
         picture = study.draw(result, folder)
+    except FolderError:  # a full disk: the results are whole, and are in the folder
+        typer.echo(printable(f"folder: {folder}"))
+        raise
     except DpmclError as error:
         typer.echo(f"No figure: {error}", err=True)
     else:
@@ -243,7 +251,8 @@ def stream(
         list[str] | None, typer.Option("--set", metavar="K=V", help="Change any entry of the spec.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The picture; runs/streams/NAME.png.")
+        Path | None,
+        typer.Option(metavar="FILE", help="The picture; runs/streams/NAME.png.", parser=path_of),
     ] = None,
 ) -> None:
     """Show a stream's tasks, labels, rows and shapes, and draw a sheet of samples."""
@@ -313,9 +322,9 @@ def bench_(
     study: Annotated[
         Study | None, typer.Option(help="Estimate what the paper's table 1 takes here.")
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The report as JSON.")] = Path(
-        "runs/bench.json"
-    ),
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="The report as JSON.", parser=path_of)
+    ] = Path("runs/bench.json"),
 ) -> None:
     """Measure how fast the package trains here, beside a plain PyTorch loop.
 
@@ -337,7 +346,7 @@ def bench_(
             watch=watch,
         )
     typer.echo(bench.text(report))
-    typer.echo(f"report: {out}")
+    typer.echo(printable(f"report: {out}"))
 
 
 def _short(source: str) -> str:
@@ -411,13 +420,49 @@ def _progress() -> Iterator[Any]:
 
 
 def main() -> None:
-    """Runs the command line; an error of the package's own is one line and status 2."""
-    sys.path.append(str(Path.cwd()))  # so that `module:Name` finds the user's own files
+    """Runs the command line; an error of the package's own, or of the machine, is one line.
+
+    The status is 2 then; 1 where nobody reads the output any more.
+    """
+    _open_streams()
+    status, line = 2, ""
     try:
-        app()
+        try:
+            sys.path.append(str(Path.cwd()))  # so that `module:Name` finds the user's own files
+            app()
+        finally:
+            sys.stdout.flush()  # a failure after this would be the interpreter's own affair
     except DpmclError as error:
-        typer.echo(f"dpmcl: {error}", err=True)
-        sys.exit(2)
+        line = str(error)
+    except BrokenPipeError:
+        status = 1
+    except MemoryError:
+        line = "This needs more memory than there is."
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        line = f"{place}reading or writing failed ({error.strerror or error})."
+    with suppress(OSError):
+        typer.echo(f"dpmcl: {line}" * bool(line), err=True, nl=bool(line))
+    _abandon_output()
+    sys.exit(status)
+
+
+def _open_streams() -> None:
+    """Makes both outputs take any text: what their encoding lacks is written as its escape."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed, as by 2>&-
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _abandon_output() -> None:
+    """Lets what is still to be written go, if it cannot be written: at exit it would fail again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 
 from dpmcl.checkpoint import Checkpoints, Origin, Snapshot
-from dpmcl.exceptions import Stopped
+from dpmcl.exceptions import SpecError, Stopped, shown
 
 _SHARE = 0.1
 """Of the time, what checkpoints after tasks may take; short tasks go without one then."""
@@ -20,6 +21,12 @@ class Keeping:
 
     seconds: float = 60.0
     stop: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.seconds, Real) and self.seconds >= 0):
+            raise SpecError(
+                f"Seconds between checkpoints must be a number from 0, got {shown(self.seconds)}."
+            )
 
 
 class Keeper:

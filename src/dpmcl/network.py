@@ -1,5 +1,6 @@
 """The contract of a network: settings that make h and g for a stream's shapes."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,11 +11,12 @@ from dpmcl.settings import Positive, Settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkSettings(Settings):
+class NetworkSettings(Settings, ABC):
     """What every network of the package has. hidden: width of the hidden layers."""
 
     hidden: Positive = 100
 
+    @abstractmethod
     def build(self, shape: Sequence[int], outputs: int) -> tuple[nn.Module, nn.Module]:
         """Return (representation, prediction), newly initialised.
 
@@ -26,7 +28,6 @@ class NetworkSettings(Settings):
         shape: of one input, without the row dimension. outputs: width of the prediction's output.
         Raises ModelError where the shape does not suit the network.
         """
-        raise NotImplementedError
 
 
 def image_shape(name: str, shape: Sequence[int]) -> tuple[int, int, int]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from dpmcl.exceptions import SpecError, unknown
+from dpmcl.exceptions import SpecError, reason, shown, unknown
 
 KINDS = {"method": "methods", "stream": "streams", "network": "networks", "metric": "metrics"}
 
@@ -45,11 +45,13 @@ def names(kind: str) -> list[str]:
     return sorted({*_own(kind), *_entry_points(kind)})
 
 
-def find(kind: str, name: str) -> Any:
+def find(kind: str, name: Any) -> Any:
     """What a name stands for: the class or function that the file declares as its `plugin`.
 
     Raises SpecError when nobody has that name, or when `module:Name` cannot be imported.
     """
+    if not isinstance(name, str):
+        raise unknown(kind, name, names(kind), "`dpmcl list` shows all.")
     found = _found(kind, name)
     rule, holds = _RULES[kind]
     if not holds(found):
@@ -62,8 +64,8 @@ def _found(kind: str, name: str) -> Any:
         module, _, attribute = name.partition(":")
         try:
             return getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError, TypeError) as error:
-            raise SpecError(f"{kind} '{name}' cannot be imported: {error}.") from None
+        except (Exception, SystemExit) as error:  # whatever the user's own module does
+            raise SpecError(f"{kind} {shown(name)} cannot be imported: {reason(error)}.") from error
     if name in _own(kind):
         return _plugin(importlib.import_module(f"dpmcl.{KINDS[kind]}.{name}"))
     entry_points = _entry_points(kind)

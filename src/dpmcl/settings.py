@@ -10,6 +10,8 @@ Types and bounds are written as annotations (`annotated_types`, read by pydantic
 import dataclasses
 import functools
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any, Self, get_type_hints
 
 import annotated_types as at
@@ -41,17 +43,42 @@ def _checks(cls: Any) -> dict[str, pydantic.TypeAdapter[Any]]:
 
 
 def _line(where: str, error: pydantic.ValidationError) -> str:
-    """The first complaint, as one line: the entry, the rule, what came."""
-    # Of the complaints of a union's members, that which got furthest into the value.
-    first = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))
-    deeper = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
-    rule = first["msg"]
+    """The first complaint, as one line: the entry, the rule, what came.
+
+    Where a setting may be of several types, each type complains: what got furthest into the value
+    is meant, as the -1 in [2, -1, 2].
+    """
+    complaints = error.errors(include_url=False)
+    indices = [[part for part in each["loc"] if isinstance(part, int)] for each in complaints]
+    deepest = max(indices, key=len)
+    meant = [c for c, index in zip(complaints, indices, strict=True) if index == deepest]
+    rule = " or ".join(dict.fromkeys(map(_rule, meant)))
+    if meant[0]["type"] == "missing":
+        rule, deepest = "longer", []
+    came = shown(meant[0]["input"])
+    return f"{where}{''.join(f'[{i}]' for i in deepest)} must be {rule}, got {came}."
+
+
+def _rule(complaint: Any) -> str:
+    rule = complaint["msg"]
     rule = rule[0].lower() + rule[1:]
-    if first["type"] == "missing":
-        rule, deeper = "longer", ""
     for start in ("input should be ", "value error, "):
         rule = rule.removeprefix(start)
-    return f"{where}{deeper} must be {rule}, got {shown(first['input'])}."
+    return {"a valid tuple": "a list", "a valid dictionary": "a table"}.get(rule, str(rule))
+
+
+def _plain(value: Any) -> Any:
+    """A value in TOML's own types, which numbers and arrays of NumPy and PyTorch are brought to."""
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist") and not isinstance(value, type):
+        with suppress(Exception):  # a tensor without values, say: then its type is refused
+            return value.tolist()
+    return value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,12 +91,14 @@ class Settings:
             if name not in cls.names():
                 continue
             try:
-                given = getattr(self, name)
+                given = _plain(getattr(self, name))
                 value = check.validate_python(given)
                 if isinstance(given, bool) and not isinstance(value, bool):
                     raise SpecError(f"{name} must be a number, got {given}.")
             except pydantic.ValidationError as error:
                 raise SpecError(_line(name, error)) from None
+            except RecursionError:
+                raise SpecError(f"{name} must not be nested so deeply.") from None
             object.__setattr__(self, name, value)
 
     @classmethod
@@ -88,7 +117,11 @@ class Settings:
                 hint = (
                     f"It has: {', '.join(cls.names())}." if cls.names() else "It has no settings."
                 )
-                raise unknown("setting", key, cls.names(), f"In {where}. {hint}")
+                raise unknown("setting", key, cls.names(), f"In {where.rstrip(':')}. {hint}")
+        for field in dataclasses.fields(cls):
+            defaults = (field.default, field.default_factory)
+            if field.init and field.name not in table and defaults == (dataclasses.MISSING,) * 2:
+                raise SpecError(f"{where} needs the setting '{field.name}', got none.")
         try:
             return cls(**table)
         except SpecError as error:

@@ -10,6 +10,10 @@
     [methods.dpmcl]
     zeta = 5
 
+A spec's entries are changed by --set, or `settings` in Python. A changed name (of a stream, a
+network, an optimiser or a discount) starts from the new one's defaults: what the spec had set of
+the old one goes, and what the user sets himself stays, in whatever order.
+
 `methods = ["naive", "er"]` is short for empty tables. A list beside tables is not TOML, strictly;
 it is read all the same: the list says what runs, the tables say how.
 """
@@ -17,14 +21,17 @@ it is read all the same: the list says what runs, the tables say how.
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self, TypeGuard
+from typing import Annotated, Any, Literal, Self, TypeGuard
+
+import annotated_types as at
 
 from dpmcl import plugins
 from dpmcl.engine import DeviceName, EngineName
 from dpmcl.evaluation import Evaluation
-from dpmcl.exceptions import SpecError, unknown
+from dpmcl.exceptions import SpecError, shown, unknown
 from dpmcl.method import Method
 from dpmcl.monitor import MonitorSettings
 from dpmcl.network import NetworkSettings
@@ -71,14 +78,14 @@ class Spec(Settings):
     network: whose names are the plugins'. monitor: what is watched. methods: by name, in order.
     """
 
-    replicas: Positive = 10
+    replicas: Annotated[Positive, at.Le(100_000)] = 10
     seed: NonNegative = 0
     dtype: Literal["float32", "float64"] = "float32"
     precision: Precision | None = None
     engine: EngineName = "auto"
     device: DeviceName = "auto"
-    threads: Positive = 1
-    workers: Positive | None = None
+    threads: Annotated[Positive, at.Le(1024)] = 1
+    workers: Annotated[Positive, at.Le(1024)] | None = None
     on_divergence: Literal["freeze", "stop"] = "freeze"
     split_seed: NonNegative | None = None
     weights_seed: NonNegative | None = None
@@ -217,76 +224,137 @@ def normalised(table: Mapping[str, Any]) -> Table:
     A name for a table with only that; a path for the stream that reads it; a list of methods for
     their tables.
     """
-    out = dict(table)
-    for key in ("stream", "network"):
-        if isinstance(out.get(key), Path):
-            out[key] = {"path": str(out[key])}
-        if isinstance(out.get(key), str):
-            is_path = key == "stream" and out[key] not in plugins.names(key) and is_data(out[key])
-            out[key] = {"path" if is_path else "name": out[key]}
+    out = _written_out(table)
     stream = out.get("stream")
     if isinstance(stream, Mapping) and "name" not in stream and isinstance(stream.get("path"), str):
         out["stream"] = {"name": stream_for(stream["path"]), **stream}
     methods = out.get("methods", {})
-    if isinstance(methods, list | tuple) and not _names(list(methods)):
-        raise SpecError(f"methods must be a list of names, got {methods!r}.")
     if isinstance(methods, str):
         methods = [methods]
     if isinstance(methods, list | tuple):
+        if not _names(list(methods)):
+            raise SpecError(f"methods must be a list of names, got {shown(methods)}.")
         methods = {name: {} for name in methods}
     out["methods"] = methods
     for key in _TABLES:
         if key in out and not isinstance(out[key], Mapping):
-            raise SpecError(f"[{key}] must be a table, got {out[key]!r}.")
+            raise SpecError(f"[{key}] must be a table, got {shown(out[key])}.")
     for name, own in out["methods"].items():
+        if not isinstance(name, str):
+            raise SpecError(f"A method's name must be text, got {shown(name)}.")
         if not isinstance(own, Mapping):
-            raise SpecError(f"[methods.{name}] must be a table, got {own!r}.")
+            raise SpecError(f"[methods.{name}] must be a table, got {shown(own)}.")
     return out
 
 
-def override(table: Mapping[str, Any], assignment: str) -> Table:
-    """A table with one entry set, from "training.lr=0.01".
+def _written_out(table: Mapping[str, Any]) -> Table:
+    """The table with a stream and a network as tables, where they come as names or paths."""
+    out = dict(table)
+    for key in ("stream", "network"):
+        value = out.get(key)
+        if key == "stream" and (isinstance(value, Path) or _is_path(value)):
+            out[key] = {"name": stream_for(str(value)), "path": str(value)}
+        elif isinstance(value, str):
+            out[key] = {"name": value}
+    return out
+
+
+def _is_path(stream: Any) -> bool:
+    return isinstance(stream, str) and stream not in plugins.names("stream") and is_data(stream)
+
+
+def assignment(text: str) -> Table:
+    """The change that "training.lr=0.01" stands for, as a table.
 
     The left side is a TOML key, the right side a TOML value or else a plain string.
     """
-    path, equals, value = assignment.partition("=")
+    path, equals, value = text.partition("=")
     try:
         if not (path.strip() and equals):
             raise ValueError
-        nested = _assigned(path.strip(), value.strip())
+        return _assigned(path.strip(), value.strip())
     except _NO_TOML:
         raise SpecError(
-            f"--set takes KEY=VALUE, as in training.lr=0.01, got {assignment!r}."
+            f"--set takes KEY=VALUE, as in training.lr=0.01, got {shown(text)}."
         ) from None
-    return _changed(table, nested)
 
 
-def assign(table: Mapping[str, Any], path: str, value: Any) -> Table:
-    """A table with the entry of a dotted path set to a value."""
+def assigned(path: Any, value: Any) -> Table:
+    """The change that sets the entry of a dotted path to a value, as a table."""
     try:
-        nested: Any = tomllib.loads(f"{path} = 0")
-        if not nested or "\n" in path:
+        if not isinstance(path, str) or "\n" in path:
             raise ValueError
-    except _NO_TOML:
-        raise SpecError(f"A setting's name is dotted, as in training.lr, got {path!r}.") from None
-    inner = nested
-    while isinstance(next(iter(inner.values())), dict):
-        inner = next(iter(inner.values()))
-    inner[next(iter(inner))] = str(value) if isinstance(value, Path) else value
-    return _changed(table, nested)
+        nested: Any = tomllib.loads(f"{path} = 0")
+        inner = nested
+        while isinstance(next(iter(inner.values())), dict):
+            inner = next(iter(inner.values()))
+        if list(inner.values()) != [0]:
+            raise ValueError
+    except (*_NO_TOML, StopIteration):
+        raise SpecError(
+            f"A setting's name is dotted, as in training.lr, got {shown(path)}."
+        ) from None
+    inner[next(iter(inner))] = value
+    return dict(nested)
 
 
-def _changed(table: Mapping[str, Any], nested: Table) -> Table:
-    out = normalised(table)
-    changed = nested.get("methods")
-    for name in changed if isinstance(changed, dict) else ():
-        if name not in out["methods"]:
+def changed(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
+    """A table with changes merged into it.
+
+    Where they change the name of a stream, a network, an optimiser or a discount, what the table
+    had set of the old one goes: the new one starts from its own defaults.
+    """
+    base, changes = normalised(table), _written_out(changes)
+    methods = changes.get("methods")
+    for name in methods if isinstance(methods, Mapping) else ():
+        if name not in base["methods"]:
             plugins.find("method", name)
             raise SpecError(
                 f"methods.{name} is set, and '{name}' is not among the methods of this run; "
-                f"add it with --method {name}."
+                f"add it with --method {name} (methods=[...] in Python)."
             )
-    return normalised(_merged(out, nested))
+    out = normalised(_merged(base, changes, resets=True))
+    if "network" in base and _network(base) not in (None, _network(out)):
+        out["network"] = changes.get("network", {})
+    return out
+
+
+def together(first: Mapping[str, Any], second: Mapping[str, Any]) -> Table:
+    """Two changes as one; where both set an entry, the second does."""
+    return _merged(_written_out(first), _written_out(second), resets=False)
+
+
+def _merged(
+    base: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    resets: bool,
+    named: Sequence[str] = ("stream", "network"),
+) -> Table:
+    """resets: whether a change of name drops the rest. named: the keys of tables with a name."""
+    out = dict(base)
+    for key, value in changes.items():
+        old = out.get(key)
+        if key in named and isinstance(old, str) and isinstance(value, Mapping):
+            old = {"name": old}
+        if key in named and isinstance(value, str) and isinstance(old, Mapping):
+            value = {"name": value}
+        out[key] = value
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            before = old.get("name") if key in named else None
+            renamed = before is not None and value.get("name", before) != before
+            if not (resets and renamed):
+                out[key] = _merged(old, value, resets, ("optimiser", "discount"))
+    return out
+
+
+def _network(table: Mapping[str, Any]) -> Any:
+    """The name of a spec's network, its stream's where it has none; None where that is unknown."""
+    name = table.get("network", {}).get("name")
+    stream = table.get("stream", {}).get("name")
+    if name is None and isinstance(stream, str):
+        with suppress(SpecError):
+            return plugins.find("stream", stream).network
+    return name
 
 
 def _assigned(path: str, value: str) -> Table:
@@ -297,14 +365,6 @@ def _assigned(path: str, value: str) -> Table:
     except tomllib.TOMLDecodeError:
         quoted = value.replace("\\", "\\\\").replace('"', '\\"')
         return tomllib.loads(f'{path} = "{quoted}"')
-
-
-def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
-    out = dict(base)
-    for key, value in changes.items():
-        both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
-        out[key] = _merged(out[key], value) if both else value
-    return out
 
 
 def _plugin(kind: str, table: Mapping[str, Any]) -> tuple[str, Any]:

@@ -14,10 +14,13 @@ import torch
 from torch import Tensor
 
 from dpmcl import fingerprint
+from dpmcl.atomic import path_of
 from dpmcl.batch import Batch
+from dpmcl.exceptions import SpecError, shown
 from dpmcl.labelled import Labelled, from_arrays
 from dpmcl.model import Kind
 from dpmcl.scenario import ScenarioSettings, check_task_column, plan
+from dpmcl.threads import threads
 from dpmcl.tree import tree_map
 from dpmcl.view import View
 
@@ -89,6 +92,8 @@ class Stream:
         Raises SpecError for a scenario that does not suit the data, DataError for too few rows.
         """
         settings = settings or ScenarioSettings()
+        if not isinstance(data.name, str):
+            raise SpecError(f"A stream's name must be text, got {shown(data.name)}.")
         made = plan(data, settings)
         return cls(
             name=data.name,
@@ -111,6 +116,7 @@ class Stream:
         )
 
     @classmethod
+    @threads(1)
     def from_arrays(
         cls,
         x: Any,
@@ -135,6 +141,7 @@ class Stream:
         return cls.of(from_arrays(x, y, task, name=name, kind=kind), _settings(scenario))
 
     @classmethod
+    @threads(1)
     def from_images(
         cls,
         path: str | Path,
@@ -157,9 +164,10 @@ class Stream:
 
         decoding = Decoding(size=size, channels=channels, crop=crop, invert=invert, levels=levels)
         settings = _settings(scenario)  # before the images are read, which takes a while
-        return cls.of(labelled_images(Path(path), decoding, name), settings)
+        return cls.of(labelled_images(path_of(path), decoding, name), settings)
 
     @classmethod
+    @threads(1)
     def from_table(
         cls,
         table: Any,
@@ -189,6 +197,7 @@ class Stream:
         return cls.of(data, settings)
 
     @classmethod
+    @threads(1)
     def from_dataset(
         cls,
         dataset: Any,

@@ -1,5 +1,6 @@
 """The contract of a stream: settings that build one, from labelled data or otherwise."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -14,7 +15,7 @@ from dpmcl.stream import Stream
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamSettings(Settings):
+class StreamSettings(Settings, ABC):
     """What every stream can be asked for; a stream's own settings come on top.
 
     tasks: how many tasks from the start of the stream, None for all.
@@ -40,9 +41,9 @@ class StreamSettings(Settings):
                 f"split must be three shares above 0 that add up to 1, got {list(self.split)}."
             )
 
+    @abstractmethod
     def build(self, seeds: Sequence[int]) -> Stream:
         """Reads or draws the data. Raises DataError where that cannot be done."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +52,9 @@ class LabelledSettings(ScenarioSettings, StreamSettings):
 
     shared: ClassVar[bool] = True
 
+    @abstractmethod
     def read(self) -> Labelled:
         """The data. Raises DataError where they cannot be read or used."""
-        raise NotImplementedError
 
     def build(self, seeds: Sequence[int]) -> Stream:
         return Stream.of(self.read(), self)

@@ -1,7 +1,7 @@
 """A study: a spec and its folder. Runs what is missing, stores it, and hands back the results."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from dpmcl.atomic import sweep
+from dpmcl.allocation import allocating
+from dpmcl.atomic import path_of, sweep
 from dpmcl.checkpoint import Checkpoints, Origin, Snapshot, refuse_removed
 from dpmcl.divergence import Divergence
-from dpmcl.engine import Engine, choose, device_of, threads
+from dpmcl.engine import Engine, choose, device_of
 from dpmcl.environment import describe
 from dpmcl.evaluation import Errors
-from dpmcl.exceptions import DivergenceError, DpmclError, FolderError, printable
+from dpmcl.exceptions import DivergenceError, DpmclError, FolderError, SpecError, printable, shown
 from dpmcl.generators import forked
 from dpmcl.gradients import Work
 from dpmcl.keeper import Keeper, Keeping
@@ -32,6 +33,7 @@ from dpmcl.scaling import check_digits, fitted
 from dpmcl.spec import Spec
 from dpmcl.splits import Splits, split
 from dpmcl.stream import Stream
+from dpmcl.threads import threads
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -82,9 +84,12 @@ class Result:
         found = {name: record.readings for name, record in self.records.items()}
         return {name: readings for name, readings in found.items() if readings is not None}
 
-    def rows(self, metrics: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    def rows(self, metrics: str | Sequence[str] = ()) -> list[dict[str, Any]]:
         """The table's rows, each a dict of numbers; `metrics` names further ones."""
-        return self._marked(table.rows(self.records, self.stream, metrics))
+        names = [metrics] if isinstance(metrics, str) else metrics
+        if not isinstance(names, list | tuple):
+            raise SpecError(f"metrics must be a list of names, got {shown(metrics)}.")
+        return self._marked(table.rows(self.records, self.stream, names))
 
     def rows_by_task(self) -> list[dict[str, Any]]:
         """A row for each method and task: its error just after it was learned, and at the end."""
@@ -106,12 +111,14 @@ class Result:
 
         what: "errors", CME and NTE against tasks; "terms" or "stability", what was watched.
         """
+        if not isinstance(what, str):
+            raise SpecError(f"A figure shows errors, terms or stability, got {shown(what)}.")
         if what == "errors":
             figure = figures.curves(self.records, self.stream, smooth)
         else:
             figure = theory_figures.draw(self.readings, self.stream, what)
         if path is not None:
-            figures.save(figure, Path(path))
+            figures.save(figure, path_of(path))
         return figure
 
 
@@ -151,7 +158,8 @@ def run(
     """
     say = say or (lambda line: logging.getLogger("dpmcl").warning(printable(line)))
     keeping = keeping or Keeping()
-    with threads(spec.threads), locked(folder) if folder is not None else nullcontext():
+    lock = locked(folder) if folder is not None else nullcontext()
+    with threads(spec.threads), allocating(), lock:
         return _run(spec, folder, watch, say, keeping)
 
 
@@ -450,6 +458,7 @@ def _united(
     return out
 
 
+@allocating()
 def preview(spec: Spec) -> tuple[Stream, Splits]:
     """The stream of a spec and its splits, for the first seed, without training anything."""
     return _streamed(spec, spec.seeds[:1], torch.device("cpu"))

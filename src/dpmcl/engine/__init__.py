@@ -7,7 +7,7 @@ memory has run out. All give the same results, to rounding.
 """
 
 from dpmcl.engine.batched import Batched
-from dpmcl.engine.choice import DeviceName, EngineName, choose, device_of, threads
+from dpmcl.engine.choice import DeviceName, EngineName, choose, device_of
 from dpmcl.engine.contract import Engine
 from dpmcl.engine.fit import check_fit
 from dpmcl.engine.grouped import Grouped
@@ -23,5 +23,4 @@ __all__ = [
     "check_fit",
     "choose",
     "device_of",
-    "threads",
 ]

@@ -1,7 +1,5 @@
 """Which engine and which device: fixed functions of what is known, never of a clock."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Literal
 
@@ -87,21 +85,6 @@ def device_of(name: DeviceName) -> torch.device:
     if name == "cuda" and not available:
         raise SpecError("device = 'cuda' needs a CUDA GPU, and PyTorch sees none; use 'cpu'.")
     return torch.device("cuda" if name != "cpu" and available else "cpu")
-
-
-@contextmanager
-def threads(number: int) -> Iterator[None]:
-    """PyTorch's threads within an operation, for a block; then as they were.
-
-    Networks this small run slower on two threads than on one, and many times slower where another
-    process wants the second core.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _unmappable(model: Model, example: torch.Tensor) -> str | None:

@@ -2,11 +2,11 @@
 
 import itertools
 import logging
-import math
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from dpmcl.atomic import atomic
 from dpmcl.evaluation import Errors
-from dpmcl.exceptions import DpmclError, SpecError, printable
+from dpmcl.exceptions import DpmclError, SpecError, printable, shown
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte
 from dpmcl.results.names import displayed
@@ -47,6 +47,7 @@ _FONTS = (
     "Noto Emoji",
     "Segoe UI Emoji",
 )
+_SMOOTHEST = 1000  # the filter's weights take room, and over fewer tasks no line looks otherwise
 
 
 @contextmanager
@@ -73,8 +74,11 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.
     smooth: standard deviation, in tasks, of a Gaussian filter on each line (the paper's Figure 2
     uses 2); 0 for none. Raises DpmclError where matplotlib is not installed.
     """
-    if not 0 <= smooth < math.inf:
-        raise SpecError(f"smooth must be at least 0 and finite, got {smooth}.")
+    if not (isinstance(smooth, Real) and 0 <= smooth <= _SMOOTHEST):
+        raise SpecError(
+            f"smooth must be a number of tasks, at least 0 and at most {_SMOOTHEST}, got "
+            f"{shown(smooth)}."
+        )
     if not records:
         raise DpmclError("There are no results to draw yet; `dpmcl run` makes some.")
     from matplotlib.figure import Figure

@@ -77,6 +77,21 @@ class Stored:
     records: dict[str, Record]
 
 
+_FILES = (
+    "errors.parquet",
+    "parameters",
+    "work.json",
+    monitored.FILE,
+    "divergence.json",
+    "checkpoints",
+    ".lock",
+    ".lock.json",
+    "stream.json",
+    "environment.json",
+    "figures",
+)
+"""What else than spec.toml may be in a run folder."""
+
 _SHAPES = {
     "stream.json": pydantic.TypeAdapter[Any](StreamInfo),
     "work.json": pydantic.TypeAdapter[Any](dict[str, dict[int, Work]]),
@@ -90,10 +105,22 @@ def is_run(folder: Path) -> bool:
     return os.path.isfile(folder / "spec.toml")  # noqa: PTH113 (no error for an impossible name)
 
 
+def owner(path: Path) -> Path | None:
+    """The run folder that a path lies in as a part of it other than spec.toml, or None."""
+    for folder in path.parents[:3]:
+        if is_run(folder) and os.path.isfile(folder / "stream.json"):  # noqa: PTH113
+            return folder if path.relative_to(folder).parts[0] in _FILES else None
+    return None
+
+
 def load(folder: Path) -> Stored:
     """Reads a run folder. Raises FolderError when it is none, or a file in it is damaged."""
+    if not is_run(folder) and (run := owner(folder)) is not None:
+        raise FolderError(f"{folder} is a file of a run folder; give the folder, {run}.")
     if not is_run(folder):
-        what = "has no spec.toml" if folder.is_dir() else "does not exist"
+        what = "does not exist"
+        if folder.exists():
+            what = "has no spec.toml" if folder.is_dir() else "is a file"
         raise FolderError(f"{folder} is not a run folder: it {what}; make one with `dpmcl run`.")
     try:
         spec = tomllib.loads((folder / "spec.toml").read_text("utf-8"))

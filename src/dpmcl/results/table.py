@@ -12,7 +12,8 @@ import numpy as np
 from rich.cells import cell_len
 
 from dpmcl import plugins
-from dpmcl.exceptions import SpecError, printable
+from dpmcl.evaluation import Errors
+from dpmcl.exceptions import SpecError, printable, reason, shown
 from dpmcl.metrics.accuracy import accuracy
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.cme_micro import cme_micro
@@ -84,10 +85,24 @@ def rows(
             "diverged_seeds": " ".join(map(str, sorted(record.diverged))),
         }
         for metric in metrics:
-            values = plugins.find("metric", metric)(errors)
+            values = _measured(metric, errors)
             row[f"{metric}_mean"], row[f"{metric}_se"] = mean(values), standard_error(values)
         out.append(row)
     return out
+
+
+def _measured(metric: str, errors: Errors) -> np.ndarray:
+    """A metric's values, one a replica. Raises SpecError for a metric that gives none."""
+    measure = plugins.find("metric", metric)
+    try:
+        values = np.asarray(measure(errors), dtype=np.float64)
+        if values.shape != (len(errors.seeds),):
+            raise ValueError(f"it has the shape {values.shape}")
+    except Exception as error:
+        raise SpecError(
+            f"metric '{metric}' must make a number a replica of Errors, and fails: {reason(error)}."
+        ) from None
+    return values
 
 
 def rows_by_task(records: Mapping[str, Record], stream: StreamInfo) -> list[Row]:
@@ -118,13 +133,13 @@ def render(rows: Sequence[Row], style: Format) -> str:
     json, csv: every digit, and names exactly as they are. The others: three decimals, and names
     made printable and escaped for the format.
     """
+    if not (isinstance(style, str) and style in get_args(Format)):
+        raise SpecError(f"A table is one of {', '.join(get_args(Format))}, got {shown(style)}.")
     if style == "json":
         return json.dumps(list(rows), indent=1, allow_nan=False)
     if style == "csv":
         keys = list(rows[0]) if rows else []
         return "\n".join(map(_csv, [keys, *([row[key] for key in keys] for row in rows)]))
-    if style not in get_args(Format):
-        raise SpecError(f"A table is one of {', '.join(get_args(Format))}, got '{style}'.")
     rows = [{k: displayed(v) if k in _NAMES else v for k, v in row.items()} for row in rows]
     header, body = _task_cells(rows) if rows and "task" in rows[0] else _cells(rows)
     header = [printable(name) for name in header]

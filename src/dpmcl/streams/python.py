@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
-from dpmcl.exceptions import DataError
+from dpmcl.exceptions import DataError, SpecError
 from dpmcl.stream import Stream
 from dpmcl.stream_settings import StreamSettings
 
@@ -34,6 +34,9 @@ class Python(StreamSettings):
                 "This spec's stream was made in Python, and a spec cannot make it again; call "
                 "dpmcl.run(stream, ...) with it."
             )
+        known = len(self.stream.tasks)
+        if self.tasks is not None and self.tasks > known:
+            raise SpecError(f"tasks must be at most {known} for this stream, got {self.tasks}.")
         return self.stream if self.tasks is None else self.stream.first(self.tasks)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dpmcl.exceptions import SpecError, reason, unknown
 from dpmcl.settings import Positive, Rate, Settings
+from dpmcl.threads import threads
 
 TASKS = 100_000
 """How many tasks a user's weights are checked on, and judged by."""
@@ -246,8 +247,8 @@ def _class(name: str) -> type[Discount]:
     module, _, attribute = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise SpecError(f"discount '{name}' cannot be imported: {reason(error)}.") from None
+    except (Exception, SystemExit) as error:  # whatever the user's own module does
+        raise SpecError(f"discount '{name}' cannot be imported: {reason(error)}.") from error
     if not (isinstance(found, type) and issubclass(found, Discount)) or inspect.isabstract(found):
         raise SpecError(
             f"discount '{name}' must be a subclass of dpmcl.theory.discount.Discount with "
@@ -256,12 +257,14 @@ def _class(name: str) -> type[Discount]:
     return found
 
 
+@threads(1)
 def _up_to(discount: Discount, tasks: int) -> np.ndarray:
     """The weights of s = 0 .. tasks - 1, float64."""
     s = torch.arange(tasks, dtype=torch.float64)
     return discount.weights(s).to(torch.float64).detach().numpy()
 
 
+@threads(1)
 def _check(discount: Discount) -> None:
     """Raises SpecError unless the weights are usable, and each is made from its own s alone."""
     s = torch.arange(TASKS, dtype=torch.float64)
