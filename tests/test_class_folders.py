@@ -212,3 +212,12 @@ def test_names_that_are_no_text_are_refused(tmp_path):
     (odd / "1.png").write_bytes(image())
     with pytest.raises(DataError, match=r"UTF-8.*caf"):
         dpmcl.Stream.from_images(source)
+
+
+def test_numbers_as_names_are_in_the_order_of_labels_from_any_other_source(tmp_path):
+    source = folder(tmp_path / "s", named("10/a.png", "9/a.png", "100/a.png"))
+    stream = dpmcl.Stream.from_images(source)
+    assert stream.classes == ("9", "10", "100")
+    assert "order by number" in stream.scenario
+    x = np.zeros((3, 1), dtype=np.float32)
+    assert dpmcl.Stream.from_arrays(x, ["10", "9", "100"]).classes == stream.classes

@@ -23,6 +23,7 @@ from dpmcl.class_folders import Classes, Entry, class_folders
 from dpmcl.exceptions import DataError, DpmclError, SpecError
 from dpmcl.image_cache import Images, Spool, cache_folder, cache_key, load_images
 from dpmcl.labelled import Labelled
+from dpmcl.labels import are_numbers
 from dpmcl.pil_images import open_image, plain
 from dpmcl.sources import at_home
 
@@ -321,8 +322,8 @@ def _classes(files: Sequence[Entry], source: Path, decoding: Decoding) -> Classe
 
 
 def _in_order(names: set[str]) -> list[str]:
-    """Alphabetical, folder by folder."""
-    return sorted(names, key=lambda name: name.split("/"))
+    """Return names of classes in order: by value where all are numbers, else folder by folder."""
+    return sorted(names, key=int if are_numbers(names) else lambda name: name.split("/"))
 
 
 def _pixels(file: _File, decoding: Decoding) -> NDArray[np.uint8]:

@@ -38,7 +38,7 @@ def number_labels(labels: Any, what: str) -> Labels:
     odd = next((name for name in names if not _is_unicode(name)), None)
     if odd is not None:
         raise DataError(f"{what} must be Unicode text, got {odd!a:.60}; correct it.")
-    if all(_WHOLE.fullmatch(name) for name in names):  # a text file does not say which are text
+    if are_numbers(names):  # a text file does not say which are text
         order = sorted(range(len(names)), key=lambda k: int(names[k]))
         y, names = np.argsort(order)[y], [names[k] for k in order]
     return Labels(torch.from_numpy(y.astype(np.int64)), tuple(names))
@@ -53,6 +53,15 @@ def _is_unicode(text: str) -> bool:
 
 
 _WHOLE = re.compile(r"-?[1-9][0-9]{0,999}|0")
+
+
+def are_numbers(names: Iterable[str]) -> bool:
+    """Return True if all names are plainly written whole numbers, which are ordered by value.
+
+    >>> are_numbers(["9", "10"]), are_numbers(["9", "010"])
+    (True, False)
+    """
+    return all(_WHOLE.fullmatch(name) for name in names)
 
 
 def plain_array(tensor: Tensor, what: str) -> np.ndarray:
