@@ -379,9 +379,7 @@ def test_a_masked_label_is_missing(labels):
 
 @pytest.mark.parametrize("labels", [object(), [object()], [lambda: 0], [1, object()]])
 def test_no_error_shows_an_address(labels):
-    line = complaint(labels)
-    assert "0x" not in line
-    assert "a value of type" in line
+    assert "0x" not in complaint(labels)
 
 
 def test_text_that_no_file_can_hold_is_refused():
