@@ -79,6 +79,7 @@ def run(
     monitor: Sequence[str] | None = None,
     watch: Watch | None = None,
     checkpoint_seconds: float = 60.0,
+    fresh: bool = False,
 ) -> Result:
     """Runs a study and returns its results.
 
@@ -91,7 +92,8 @@ def run(
     monitor: what is recorded while it runs, "terms" and "stability" (`Result.readings`).
     watch: called as watch(method, done, total). checkpoint_seconds: between checkpoints into `out`
     within a task; there is one after every task as well. An interrupted run goes on when it is
-    called again with the same `out`.
+    called again with the same `out`. fresh: start anew; what `out` holds is kept beside it until
+    the new run has finished.
 
     Raises a `DpmclError` for anything that cannot be run as asked.
 
@@ -113,7 +115,9 @@ def run(
     request.update(replicas=replicas, seed=seed, device=device, engine=engine).tasks(tasks)
     request.watch(monitor)
     folder = Path(out) if out is not None else None
-    return study.run(request.spec(), folder, watch, keeping=Keeping(checkpoint_seconds))
+    return study.run(
+        request.spec(), folder, watch, keeping=Keeping(checkpoint_seconds), fresh=fresh
+    )
 
 
 def load(folder: str | Path) -> Result:
