@@ -17,6 +17,7 @@ import linecache
 import operator
 import sys
 import sysconfig
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -54,8 +55,10 @@ _FUTURE = functools.reduce(
 _imported: dict[str, tuple[Any, str]] = {}
 """By module: the spec it was imported by, which a reload replaces, and the hash of its source."""
 
-_scripts: dict[str, str] = {}
-"""Texts of scripts as first read: a script may be edited while it runs."""
+_texts: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+"""By class or function, the script or cell as it was when first read; a script may be edited while
+it runs.
+"""
 
 
 class _NoSourceError(Exception):
@@ -324,14 +327,14 @@ def _read_class(cls: type) -> tuple[str, list[_Part]]:
     space = sys.modules.get(cls.__module__)
     codes = [f.__code__ for f in _functions(cls, cls.__module__) if not _generated(f)]
     files = {code.co_filename for code in codes} or {str(getattr(space, "__file__", ""))}
-    text = _text(next(iter(files)))
+    text = _text(cls, next(iter(files)), codes)
     nodes = [
         node
         for node in ast.walk(_parsed(text.encode()) or ast.Module([], []))
         if isinstance(node, ast.ClassDef) and node.name == cls.__name__
         if all(node.lineno <= c.co_firstlineno <= (node.end_lineno or 0) for c in codes)
     ]
-    if space is None or len(files) > 1 or not nodes or not _written(codes, text):
+    if space is None or len(files) > 1 or not nodes:
         raise _NoSourceError(f"{_name(cls)} has no source that can be read")
     node = nodes[-1]
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
@@ -349,8 +352,8 @@ def _generated(function: FunctionType) -> bool:
 
 def _read_function(function: FunctionType) -> tuple[str, list[_Part]]:
     code = function.__code__
-    text = _text(code.co_filename)
-    if not text or not _written([code], text):
+    text = _text(function, code.co_filename, [code])
+    if not text:
         raise _NoSourceError(f"{_name(function)} has no source that can be read")
     lines = inspect.getblock(text.splitlines(keepends=True)[code.co_firstlineno - 1 :])
     parts = _used(code, function.__globals__)
@@ -373,14 +376,15 @@ def _used(code: CodeType, space: Mapping[str, Any]) -> list[_Part]:
     return [part for name in sorted(names) for part in _parts(f"__main__.{name}", space[name])]
 
 
-def _text(file: str) -> str:
-    """Return the text of a script as it was first read, or of a notebook's cell."""
-    if file not in _scripts:
+def _text(value: Any, file: str, codes: list[CodeType]) -> str:
+    """Return the text that a class or function was made from; empty where there is none."""
+    if value not in _texts:
+        linecache.checkcache(file)
         text = "".join(linecache.getlines(file))
-        if not Path(file).is_file():
-            return text
-        _scripts[file] = text
-    return _scripts[file]
+        if not text or not _written(codes, text):
+            return ""
+        _texts[value] = text
+    return _texts[value]
 
 
 def _written(codes: list[CodeType], text: str) -> bool:
