@@ -10,6 +10,7 @@ import runpy
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,8 +19,9 @@ import numpy as np
 import pytest
 
 import dpmcl
-from dpmcl import cli
+from dpmcl import cli, plugins
 from dpmcl.exceptions import DataError, FolderError, ModelError
+from dpmcl.lock import locked
 
 BASE: dict[str, Any] = {
     "replicas": 1,
@@ -44,8 +46,8 @@ class Mine(Method):
     def phases(self, model, task):
         def update(state, batches, key):
             grads, _ = gradient(model.cost)(state.theta, batches["new"], key[0])
-            factor = {factor}
-            grads = {{p: {{n: factor * g for n, g in part.items()}} for p, part in grads.items()}}
+            by = {factor}
+            grads = {{p: {{n: by * g for n, g in part.items()}} for p, part in grads.items()}}
             return self.descend(state, grads)
 
         return [Phase("train", self.updates, {{"new": Draw("new", self.batch)}}, update)]
@@ -376,13 +378,11 @@ def test_other_files_and_libraries_do_not_count(module, tmp_path):
 
 
 @pytest.mark.parametrize("imported", ["by the run", "before"])
-@pytest.mark.parametrize("part", ["function", "constant"])
-def test_a_file_changed_after_its_import_is_refused(imported, part, module, tmp_path):
+def test_a_file_changed_after_its_import_is_refused(imported, module, tmp_path):
     """What runs is the old code; its results must not be stored as the new file's."""
-    text = "FACTOR = {}\n" if part == "constant" else "def factor():\n    return {}\n"
-    used = "FACTOR" if part == "constant" else "factor()"
+    text = "def factor():\n    return {}\n"
     helper = module(text.format(1.0))
-    name = module(METHOD.format(imports=f"import {helper}", factor=f"{helper}.{used}"))
+    name = module(METHOD.format(imports=f"import {helper}", factor=f"{helper}.factor()"))
     if imported == "before":
         importlib.import_module(name)
     else:
@@ -396,6 +396,33 @@ def test_a_file_changed_after_its_import_is_refused(imported, part, module, tmp_
     if imported == "by the run":
         refused(tmp_path / "first", helper, "--fresh", spec=method_spec(name))
     dpmcl.run(method_spec(name), out=tmp_path / "second")
+
+
+@pytest.mark.parametrize("how", ["edited", "set"])
+def test_a_constant_counts_with_the_value_that_it_has(how, module, tmp_path):
+    """It was edited after its import, or another module sets it: the file alone does not tell."""
+    helper = module("FACTOR = 1.0\n")
+    name = module(METHOD.format(imports=f"import {helper}", factor=f"{helper}.FACTOR"))
+    importlib.import_module(name)
+    if how == "edited":
+        module("FACTOR = 0.0\n", helper)
+    else:
+        sys.modules[helper].FACTOR = 0.0
+    dpmcl.run(method_spec(name), out=tmp_path / "run")
+    dpmcl.run(method_spec(name), out=tmp_path / "run", watch=untrained)
+    restart(name, helper)
+    refused(tmp_path / "run", f"{helper}.py", spec=method_spec(name))
+
+
+def test_an_entry_point_s_code_counts(module, tmp_path, monkeypatch):
+    name = module(METHOD.format(imports="", factor="1.0"))
+    point = EntryPoint("third", f"{name}:Mine", "dpmcl.methods")
+    monkeypatch.setattr(plugins, "_entry_points", lambda kind: {"third": point})
+    spec = {**DIGITS, "methods": ["third"]}
+    dpmcl.run(spec, out=tmp_path / "run")
+    module(METHOD.format(imports="", factor="0.0"), name)
+    restart(name)
+    refused(tmp_path / "run", f"{name}.py", "method 'third'", spec=spec)
 
 
 @pytest.fixture
@@ -726,6 +753,12 @@ def test_fresh_on_no_run(tmp_path):
     with pytest.raises(FolderError, match=r"thesis\.tex.*leave out --fresh"):
         dpmcl.run(DIGITS, out=tmp_path / "mine", fresh=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "new", "other"]
+
+
+def test_fresh_in_a_folder_that_another_process_holds(finished):
+    with locked(finished), pytest.raises(FolderError, match="being written to"):
+        dpmcl.run(FASTER, out=finished, fresh=True)
+    assert dpmcl.load(finished).spec["training"]["updates"] == 2
 
 
 def test_fresh_on_a_damaged_folder(finished):

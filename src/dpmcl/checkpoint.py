@@ -131,10 +131,6 @@ class Checkpoints:
         for path in self._files()[:-KEPT]:
             path.unlink(missing_ok=True)
 
-    def exist(self) -> bool:
-        """Return True if there is any checkpoint, whole or not."""
-        return bool(self._files())
-
     def origin(self) -> Origin | None:
         """What the newest whole checkpoint belongs to; None where there is none."""
         for path in reversed(self._files()):

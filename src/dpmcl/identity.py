@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from dpmcl import plugins
-from dpmcl.checkpoint import Checkpoints
 from dpmcl.exceptions import DpmclError, FolderError
 from dpmcl.results import store
 from dpmcl.results.record import Record
@@ -60,9 +59,8 @@ def held(folder: Path) -> Held:
     if not store.is_run(folder):
         return Held()
     stored = store.load(folder)
-    begun = {
-        name for name in stored.spec["methods"] if Checkpoints(folder, name, lambda _: None).exist()
-    }
+    places = {path.parent.name for path in folder.glob("checkpoints/*/*.safetensors")}
+    begun = {name for name in stored.spec["methods"] if name.replace(":", ".") in places}
     made = frozenset(stored.records) | begun
     stream = stored.stream if made else None
     return Held(stored.spec, stored.records, made, stream, store.load_code(folder))

@@ -17,8 +17,8 @@ import linecache
 import operator
 import sys
 import sysconfig
+import warnings
 import weakref
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -44,6 +44,8 @@ _PRINTED = (
     *(Enum, PurePath, torch.dtype, torch.device),
 )
 """Types whose values are told apart by what they print."""
+
+_CONSTANT = (bool, int, float, complex, str, bytes, tuple)
 
 _FORMS = ("typing", "types", "annotated_types")
 """Modules of the objects that annotations are made of, which print what they are."""
@@ -108,11 +110,12 @@ def source(cls: type, home: str) -> Source:
         parts.append(_Module(home, file))
     hashes: dict[str, str] = {}
     try:
-        while parts:
-            part = parts.pop()
-            if part.name not in hashes:
-                hashes[part.name], uses = _read(part)
-                parts += uses
+        with warnings.catch_warnings(action="ignore"):  # of the user's source, compiled once more
+            while parts:
+                part = parts.pop()
+                if part.name not in hashes:
+                    hashes[part.name], uses = _read(part)
+                    parts += uses
     except _NoSourceError as error:
         return Source(missing=str(error))
     return Source(dict(sorted(hashes.items())))
@@ -196,21 +199,21 @@ def _read_module(part: _Module) -> tuple[str, list[_Part]]:
     except OSError as error:
         raise _NoSourceError(f"{part.file} cannot be read ({error.strerror})") from None
     digest = hashlib.sha256(content).hexdigest()
-    tree = _parsed(content) if part.file.suffix == ".py" else ast.Module([], [])
+    tree = _parsed(content) if part.file.suffix == ".py" else None
+    uses = [] if tree is None else _beside(part, tree)
     module = sys.modules.get(part.name)
-    if module is not None:
-        first = _imported.get(part.name)
-        if first is None or first[0] is not module.__spec__:
-            same = tree is not None and _as_imported(module, part.file, content, tree)
-        else:
-            same = first[1] == digest
-        if not same:
-            raise FolderError(
-                f"{part.file} was changed after Python had imported it, so results would be stored "
-                "as those of code that did not run; restart Python."
-            )
-        _imported[part.name] = (module.__spec__, digest)
-    return digest, _beside(part, tree)
+    if module is None:  # it is imported later
+        return digest, uses
+    spec, first = _imported.get(part.name, (None, ""))
+    same = first == digest if spec is module.__spec__ else _as_imported(module, part.file, content)
+    if not same:
+        raise FolderError(
+            f"{part.file} was changed after Python had imported it, so results would be stored as "
+            "those of code that did not run; restart Python."
+        )
+    _imported[part.name] = (module.__spec__, digest)
+    set_since = {} if tree is None else _set_since(module, tree)
+    return _hash(f"{digest} {set_since}") if set_since else digest, uses
 
 
 def _parsed(content: bytes) -> ast.Module | None:
@@ -220,26 +223,42 @@ def _parsed(content: bytes) -> ast.Module | None:
         return None
 
 
-def _as_imported(module: ModuleType, file: Path, content: bytes, tree: ast.Module) -> bool:
-    """Return whether a loaded module was made from a source, as far as can be told.
-
-    Compares the code of its functions and methods, and constants that are assigned once.
-    """
+def _as_imported(module: ModuleType, file: Path, content: bytes) -> bool:
+    """Return whether the functions of a loaded module are those of a source."""
     if type(module.__spec__ and module.__spec__.loader) is not SourceFileLoader:
         return True  # such as pytest's, which compiles another text
-    written = set(_nested(compile(content, file, "exec", dont_inherit=True)))
-    codes = [f.__code__ for f in _functions(module, module.__name__)]
-    if any(code not in written for code in codes if code.co_filename == str(file)):
+    try:
+        written = set(_nested(compile(content, file, "exec", dont_inherit=True)))
+    except (SyntaxError, ValueError):
         return False
-    names = [
-        n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    ]
-    once = {name for name, times in Counter(names).items() if times == 1}
-    return all(
-        name not in once or _same_literal(value, vars(module)[name])
-        for name, value in _assigned(tree)
-        if name in vars(module)
-    )
+    codes = [f.__code__ for f in _functions(module, module.__name__)]
+    return all(code in written for code in codes if code.co_filename == str(file))
+
+
+def _set_since(module: ModuleType, tree: ast.Module) -> dict[str, Any]:
+    """Return constants that do not have the value that the source gives them.
+
+    Another module has set them, or the file was edited after its import.
+    """
+    stored = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and type(n.ctx) is ast.Store]
+    out = {}
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as expression):
+                pass
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as expression):
+                pass
+            case _:
+                continue
+        value = vars(module).get(name)
+        if isinstance(value, _CONSTANT) and stored.count(name) == 1:
+            try:
+                written = ast.literal_eval(expression)
+            except (ValueError, TypeError, SyntaxError):
+                continue
+            if type(written) is not type(value) or written != value:
+                out[name] = value
+    return out
 
 
 def _functions(holder: Any, module: str) -> Iterator[FunctionType]:
@@ -253,22 +272,6 @@ def _functions(holder: Any, module: str) -> Iterator[FunctionType]:
             yield plain
 
 
-def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    for node in tree.body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                yield name, value
-            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                yield name, value
-
-
-def _same_literal(written: ast.expr, value: Any) -> bool:
-    try:
-        return bool(repr(ast.literal_eval(written)) == repr(value))
-    except ValueError:
-        return True  # not a literal
-
-
 def _nested(code: CodeType) -> Iterator[CodeType]:
     yield code
     for constant in code.co_consts:
@@ -276,7 +279,7 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
             yield from _nested(constant)
 
 
-def _beside(part: _Module, tree: ast.Module | None) -> list[_Part]:
+def _beside(part: _Module, tree: ast.Module) -> list[_Part]:
     """Return the modules that a file imports from the folder its top-level package lies in.
 
     From among installed libraries, only modules of its own package.
@@ -285,7 +288,7 @@ def _beside(part: _Module, tree: ast.Module | None) -> list[_Part]:
     root = part.file.parents[part.name.count(".") + (part.file.stem == "__init__")]
     top = part.name.partition(".")[0]
     found: list[_Part] = []
-    for name in sorted(_imports(tree, package)) if tree is not None else ():
+    for name in sorted(_imports(tree, package)):
         own = name.partition(".")[0]
         if own == "dpmcl" or (own != top and _installed(part.file)):
             continue
@@ -293,7 +296,8 @@ def _beside(part: _Module, tree: ast.Module | None) -> list[_Part]:
         files = [place / "__init__.py", place.with_name(f"{place.name}.py")]
         loaded = _file(sys.modules.get(name))
         if loaded is not None:  # it may be compiled, or one of another folder
-            files = [loaded] if root in loaded.parents else []
+            users = root in loaded.parents and (own == top or not _installed(loaded))
+            files = [loaded] if users else []
         found += [_Module(name, file) for file in files if file.is_file()][:1]
     return found
 

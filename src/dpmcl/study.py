@@ -160,8 +160,9 @@ def _run(
     ]
     trained = {name for name, *_ in jobs}
     _say_unwatched(spec, before.records, trained, say)
+    sources = {} if folder is None else identity.sources(spec)
     if folder is not None:
-        identity.refuse_other_code(folder, before, identity.sources(spec), trained, say)
+        identity.refuse_other_code(folder, before, sources, trained, say)
     # What was interrupted comes first, since a method has one place for its checkpoints.
     groups = sorted(
         {(unfinished, seeds) for _, unfinished, seeds in jobs},
@@ -184,10 +185,10 @@ def _run(
         for method in spec.methods.values():
             check_motion(method, method.prepare(stage.model), stage.stream, spec.monitor.drift)
         if folder is not None:
-            # Again for each group: workers read the user's files when they start.
-            code = identity.recorded(before.code, identity.sources(spec), trained)
+            identity.sources(spec)  # again: workers read the user's files when they start
             if number == 0:
                 _begin(spec, folder, before, trained, fresh, say)
+            code = identity.recorded(before.code, sources, trained)
             store.save_start(folder, wanted, info, code)
             known = info
         for name in spec.methods:
