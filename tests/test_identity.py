@@ -550,6 +550,12 @@ def test_a_class_of_a_notebook(notebook, tmp_path):
         ("import torch\nFACTOR = torch.ones(2)", "FACTOR = torch.zeros(2)", "FACTOR[0]"),
         ("class Base:\n  def f(s): return 1", "class Base:\n  def f(s): return 0", "Base().f()"),
         (
+            "from types import SimpleNamespace\nARGS = SimpleNamespace(factor=1.0)",
+            "ARGS.factor = 0.0",
+            "ARGS.factor",
+        ),
+        ("RULES = {'a': lambda: 1.0}", "RULES = {'a': lambda: 0.0}", "RULES['a']()"),
+        (
             "def made(x):\n  def factor(): return x\n  return factor\nfactor = made(1.0)",
             "factor = made(0.0)",
             "factor()",

@@ -19,12 +19,13 @@ import sys
 import sysconfig
 import warnings
 import weakref
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from importlib.machinery import SourceFileLoader
 from pathlib import Path, PurePath
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ _PRINTED = (
 
 _CONSTANT = (bool, int, float, complex, str, bytes, tuple)
 
-_FORMS = ("typing", "types", "annotated_types")
+_FORMS = ("typing", "types", "collections.abc", "annotated_types")
 """Modules of the objects that annotations are made of, which print what they are."""
 
 _FUTURE = functools.reduce(
@@ -118,6 +119,8 @@ def source(cls: type, home: str) -> Source:
                     parts += uses
     except _NoSourceError as error:
         return Source(missing=str(error))
+    except RecursionError:
+        return Source(missing=f"{_name(cls)} uses a value that holds itself")
     return Source(dict(sorted(hashes.items())))
 
 
@@ -186,8 +189,9 @@ def _read(part: _Part) -> tuple[str, list[_Part]]:
     if isinstance(part.value, FunctionType):
         return _read_function(part.value)
     out = hashlib.sha256()
-    _add(out, part.name, part.value)
-    return out.hexdigest(), []
+    uses: list[_Part] = []
+    _add(out, part.name, part.value, uses)
+    return out.hexdigest(), uses
 
 
 # a module in a file
@@ -376,6 +380,7 @@ def _used(code: CodeType, space: Mapping[str, Any]) -> list[_Part]:
         for inner in _nested(code)
         for instruction in dis.get_instructions(inner)
         if instruction.opname in _GLOBAL and instruction.argval in space
+        if not instruction.argval.startswith("__")  # a class statement's own
     }
     return [part for name in sorted(names) for part in _parts(f"__main__.{name}", space[name])]
 
@@ -407,8 +412,12 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _add(out: Any, name: str, value: Any) -> None:
-    """Add a value to a hashlib sum. Raises _NoSourceError for one that cannot be compared."""
+def _add(out: Any, name: str, value: Any, uses: list[_Part]) -> None:
+    """Add a value to a hashlib sum, and the code in it to `uses`.
+
+    Raises:
+        _NoSourceError: It cannot be compared.
+    """
     size = len(value) if isinstance(value, list | tuple | dict) else ""
     out.update(f"{type(value).__qualname__}{size}:".encode())
     if isinstance(value, Tensor):
@@ -419,11 +428,18 @@ def _add(out: Any, name: str, value: Any) -> None:
         out.update(f"{value!r};".encode())
     elif isinstance(value, list | tuple):
         for item in value:
-            _add(out, name, item)
+            _add(out, name, item, uses)
     elif isinstance(value, dict):
-        for item in value.items():
-            _add(out, name, item)
+        _add(out, name, list(value.items()), uses)
     elif isinstance(value, set | frozenset):
-        _add(out, name, sorted(map(repr, value)))
+        _add(out, name, sorted(map(repr, value)), uses)
+    elif isinstance(value, ModuleType) or (callable(value) and hasattr(value, "__name__")):
+        out.update(value.__name__.encode())
+        uses += _parts(f"{name}.{value.__name__}", value)
+    elif is_dataclass(value):
+        uses += _parts(_name(type(value)), type(value))
+        _add(out, name, [getattr(value, f.name, None) for f in fields(value)], uses)
+    elif isinstance(value, SimpleNamespace | Namespace):
+        _add(out, name, vars(value), uses)
     else:
         raise _NoSourceError(f"{name} is a {type(value).__qualname__}, which cannot be compared")
