@@ -53,6 +53,11 @@ class Held:
     stream: StreamInfo | None = None
     code: Code = field(default_factory=dict)
 
+    def probe(self, spec: Spec) -> int:
+        """Return the seed whose data are compared, where each replica draws its own."""
+        seed = None if self.stream is None else self.stream.digest_seed
+        return spec.seeds[0] if seed is None else seed
+
 
 def held(folder: Path) -> Held:
     """Read what a folder holds. Raises FolderError where a file in it is damaged."""
@@ -72,24 +77,27 @@ def sources(spec: Spec) -> Sources:
     Raises:
         FolderError: A file was changed after Python had imported it.
     """
-    shared = [
-        ("network", spec.network_name, type(spec.network)),
-        ("stream", spec.stream_name, type(spec.stream)),
-    ]
+    home = plugins.home
+    network, stream = spec.network_name, spec.stream_name
+    shared = {
+        **_outside("network", network, type(spec.network), home("network", network)),
+        **_outside("stream", stream, type(spec.stream), home("stream", stream)),
+    }
     out = {}
     for name, method in spec.methods.items():
-        used = [("method", name, type(method)), *shared]
-        found = {
-            f"{kind} '{label}'": source(cls, home)
-            for kind, label, cls in used
-            if not (home := plugins.home(kind, label)).startswith("dpmcl.")
-        }
         discount = method.discount if isinstance(method.discount, str) else method.discount["name"]
-        if ":" in discount:
-            home = discount.partition(":")[0]
-            found[f"discount '{discount}'"] = source(type(method.discounting), home)
-        out[name] = found
+        place = discount.partition(":")[0] if ":" in discount else "dpmcl"
+        out[name] = {
+            **_outside("method", name, type(method), home("method", name)),
+            **_outside("discount", discount, type(method.discounting), place),
+            **shared,
+        }
     return out
+
+
+def _outside(kind: str, name: str, cls: type, home: str) -> dict[str, Source]:
+    own = f"{home}.".startswith("dpmcl.")
+    return {} if own else {f"{kind} '{name}'": source(cls, home)}
 
 
 def recorded(code: Code, now: Sources, methods: set[str]) -> Code:
@@ -116,7 +124,8 @@ def refuse_difference(
         if first.get(key) != second.get(key):
             raise FolderError(
                 f"{folder} holds a run with {key} = {first.get(key, 'nothing')!r}, "
-                f"got {second.get(key, 'nothing')!r}; choose another folder with --out."
+                f"got {second.get(key, 'nothing')!r}; choose another folder with --out, or start "
+                "anew with --fresh."
             )
 
 
@@ -195,20 +204,19 @@ def refuse_other_code(folder: Path, old: Held, now: Sources, trained: set[str], 
         )
 
 
-def refuse_other_data(
-    folder: Path, old: StreamInfo | None, new: StreamInfo, before: Mapping[str, Any], spec: Spec
-) -> None:
-    """Raise FolderError where results are of other data. before: the table of their spec."""
-    if old is None or not old.digest or old.digest == new.digest:
+def refuse_other_data(folder: Path, before: Held, now: StreamInfo, spec: Spec) -> None:
+    """Raise FolderError where what a folder holds is of other data."""
+    then = before.stream
+    if then is None or not then.digest or then.digest == now.digest:
         return
     where = ""
     for place in spec.stream.places:
-        then, now = before.get("stream", {}).get(place), getattr(spec.stream, place)
-        where += "" if then is None else f" (stream.{place} = '{then}')" * (then != now)
-        where += "" if now is None else f" (stream.{place} is now '{now}')"
+        old, new = before.spec.get("stream", {}).get(place), getattr(spec.stream, place)
+        where += f" (stream.{place} = '{old}')" if old not in (None, new) else ""
+        where += f" (stream.{place} is now '{new}')" if new is not None else ""
     raise FolderError(
-        f"{folder} holds results on other data{where}: their fingerprint is {old.digest[:12]}, "
-        f"that of the data now {new.digest[:12]}; {_ANEW}"
+        f"{folder} holds results on other data{where}: their fingerprint is {then.digest[:12]}, "
+        f"that of the data now {now.digest[:12]}; {_ANEW}"
     )
 
 
@@ -217,9 +225,9 @@ def say_other_versions(folder: Path, records: Mapping[str, Record], say: Say) ->
     now = {"dpmcl": version("dpmcl"), "torch": str(torch.__version__)}
     for entry in store.environment(folder):
         name = entry.get("method") if isinstance(entry, dict) else None
-        other = [
-            f"{k} {entry[k]}" for k in now if name in records and entry.get(k, now[k]) != now[k]
-        ]
+        if not isinstance(name, str) or name not in records:
+            continue
+        other = [f"{key} {entry[key]}" for key in now if entry.get(key, now[key]) != now[key]]
         if other:
             say(
                 f"{name}: its first seeds were trained with {' and '.join(other)}, whose numbers "

@@ -74,9 +74,7 @@ def _found(kind: str, name: str) -> Any:
 
 
 def home(kind: str, name: str) -> str:
-    """Return the name of the module in which a name is looked up; the package's own start with
-    "dpmcl.".
-    """
+    """Return the module in which a name is looked up: "dpmcl.methods.er", or one from outside."""
     if ":" in name:
         return name.partition(":")[0]
     if name in _own(kind):

@@ -150,52 +150,34 @@ def _run(
     device = device_of(spec.device)
     before = _before(spec, folder, fresh)
     wanted = _united(before, spec.to_table())
-    kept = {
-        name: None if folder is None else Checkpoints(folder, name, say) for name in spec.methods
-    }
-    jobs = [
-        (name, *job)
-        for name in spec.methods
-        for job in _jobs(spec.seeds, before.records.get(name), None if fresh else kept[name])
-    ]
-    trained = {name for name, *_ in jobs}
-    _say_unwatched(spec, before.records, trained, say)
+    plan = _planned(spec, folder, before, fresh, say)
+    _say_unwatched(spec, before.records, plan.trained, say)
     sources = {} if folder is None else identity.sources(spec)
+    probe = before.probe(spec)
     if folder is not None:
-        identity.refuse_other_code(folder, before, sources, trained, say)
-    # What was interrupted comes first, since a method has one place for its checkpoints.
-    groups = sorted(
-        {(unfinished, seeds) for _, unfinished, seeds in jobs},
-        key=lambda group: (not group[0], len(group[1]), group[1]),
-    )
-    probe = spec.seeds[0]
-    if before.stream is not None and before.stream.digest_seed is not None:
-        probe = before.stream.digest_seed
-    known, info = before.stream, None
-    if folder is not None and not groups:
-        identity.refuse_other_data(
-            folder, known, _built(spec, (probe,), probe)[1], before.spec, spec
-        )
-    records, theta = dict(before.records), {}
-    for number, (unfinished, seeds) in enumerate(groups):
+        identity.refuse_other_code(folder, before, sources, plan.trained, say)
+        if not plan.groups:
+            identity.refuse_other_data(folder, before, _built(spec, (probe,), probe)[1], spec)
+    records, theta, info = dict(before.records), {}, None
+    for number, (unfinished, seeds) in enumerate(plan.groups):
         stream, info = _built(spec, seeds, probe)
         if folder is not None:
-            identity.refuse_other_data(folder, known, info, before.spec, spec)
+            identity.refuse_other_data(folder, before, info, spec)
         stage = _stage(spec, seeds, stream, device)
         for method in spec.methods.values():
             check_motion(method, method.prepare(stage.model), stage.stream, spec.monitor.drift)
         if folder is not None:
             identity.sources(spec)  # again: workers read the user's files when they start
             if number == 0:
-                _begin(spec, folder, before, trained, fresh, say)
-            code = identity.recorded(before.code, sources, trained)
+                _begin(spec, folder, before, plan, fresh, say)
+            code = identity.recorded(before.code, sources, plan.trained)
             store.save_start(folder, wanted, info, code)
-            known = info
+            before = replace(before, stream=info)
         for name in spec.methods:
-            if (name, unfinished, seeds) not in jobs:
+            if (name, unfinished, seeds) not in plan.jobs:
                 continue
             origin = Origin(name, seeds, info.digest, stage.engine.name, device.type)
-            keeper = _Keeper(keeping, kept[name], origin, say)
+            keeper = _Keeper(keeping, plan.kept[name], origin, say)
             with arithmetic(spec.precision):
                 record, theta[name] = _train(name, stage, spec, watch, say, keeper)
             records[name] = merge(records[name], record) if name in records else record
@@ -215,6 +197,44 @@ def _run(
     return Result(wanted, info, ordered, theta)
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """What is to be trained.
+
+    jobs: method, whether it goes on from a checkpoint, and seeds that train together. kept: where
+    each method of the spec has its checkpoints.
+    """
+
+    jobs: list[tuple[str, bool, tuple[int, ...]]]
+    kept: Mapping[str, Checkpoints | None]
+
+    @property
+    def trained(self) -> set[str]:
+        """Methods of which something is missing."""
+        return {name for name, *_ in self.jobs}
+
+    @property
+    def groups(self) -> list[tuple[bool, tuple[int, ...]]]:
+        """Seeds for which a stream is made, and whether they go on from a checkpoint.
+
+        What was interrupted comes first, since a method has one place for its checkpoints.
+        """
+        groups = {(unfinished, seeds) for _, unfinished, seeds in self.jobs}
+        return sorted(groups, key=lambda group: (not group[0], len(group[1]), group[1]))
+
+
+def _planned(spec: Spec, folder: Path | None, before: Held, fresh: bool, say: Say) -> _Plan:
+    kept = {
+        name: None if folder is None else Checkpoints(folder, name, say) for name in spec.methods
+    }
+    jobs = [
+        (name, *job)
+        for name in spec.methods
+        for job in _jobs(spec.seeds, before.records.get(name), None if fresh else kept[name])
+    ]
+    return _Plan(jobs, kept)
+
+
 def _before(spec: Spec, folder: Path | None, fresh: bool) -> Held:
     """Return what a folder holds that a spec's run may build on. Raises FolderError."""
     if folder is None:
@@ -230,14 +250,12 @@ def _before(spec: Spec, folder: Path | None, fresh: bool) -> Held:
     return before
 
 
-def _begin(
-    spec: Spec, folder: Path, before: Held, trained: set[str], fresh: bool, say: Say
-) -> None:
+def _begin(spec: Spec, folder: Path, before: Held, plan: _Plan, fresh: bool, say: Say) -> None:
     """Make ready a folder to which a run is about to write, now that nothing is refused."""
     place = aside.put_aside(folder, list(spec.methods), spec.seeds) if fresh else None
     if place is not None:
         say(f"What {folder} held is kept in {place} until this run has finished.")
-    extended = {name: record for name, record in before.records.items() if name in trained}
+    extended = {name: record for name, record in before.records.items() if name in plan.trained}
     identity.say_other_versions(folder, extended, say)
 
 
