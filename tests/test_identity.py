@@ -398,14 +398,17 @@ def test_a_file_changed_after_its_import_is_refused(imported, module, tmp_path):
     dpmcl.run(method_spec(name), out=tmp_path / "second")
 
 
-@pytest.mark.parametrize("how", ["edited", "set"])
+@pytest.mark.parametrize("how", ["edited", "set", "in a class"])
 def test_a_constant_counts_with_the_value_that_it_has(how, module, tmp_path):
     """It was edited after its import, or another module sets it: the file alone does not tell."""
-    helper = module("FACTOR = 1.0\n")
-    name = module(METHOD.format(imports=f"import {helper}", factor=f"{helper}.FACTOR"))
+    text, used = "FACTOR = {}\n", "FACTOR"
+    if how == "in a class":
+        text, used = "class Rule:\n    factor = {}\n", "Rule.factor"
+    helper = module(text.format(1.0))
+    name = module(METHOD.format(imports=f"import {helper}", factor=f"{helper}.{used}"))
     importlib.import_module(name)
-    if how == "edited":
-        module("FACTOR = 0.0\n", helper)
+    if how != "set":
+        module(text.format(0.0), helper)
     else:
         sys.modules[helper].FACTOR = 0.0
     dpmcl.run(method_spec(name), out=tmp_path / "run")

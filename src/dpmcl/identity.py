@@ -212,8 +212,9 @@ def refuse_other_data(folder: Path, before: Held, now: StreamInfo, spec: Spec) -
     where = ""
     for place in spec.stream.places:
         old, new = before.spec.get("stream", {}).get(place), getattr(spec.stream, place)
-        where += f" (stream.{place} = '{old}')" if old not in (None, new) else ""
-        where += f" (stream.{place} is now '{new}')" if new is not None else ""
+        if isinstance(old, str) and isinstance(new, str):
+            was = "what is there changed" if old == new else f"then '{old}'"
+            where += f" (stream.{place} = '{new}', {was})"
     raise FolderError(
         f"{folder} holds results on other data{where}: their fingerprint is {then.digest[:12]}, "
         f"that of the data now {now.digest[:12]}; {_ANEW}"

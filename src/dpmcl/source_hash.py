@@ -20,6 +20,7 @@ import sysconfig
 import warnings
 import weakref
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
@@ -216,7 +217,7 @@ def _read_module(part: _Module) -> tuple[str, list[_Part]]:
             "those of code that did not run; restart Python."
         )
     _imported[part.name] = (module.__spec__, digest)
-    set_since = {} if tree is None else _set_since(module, tree)
+    set_since = {} if tree is None else _set_since(tree, vars(module), _stored(tree))
     return _hash(f"{digest} {set_since}") if set_since else digest, uses
 
 
@@ -239,23 +240,27 @@ def _as_imported(module: ModuleType, file: Path, content: bytes) -> bool:
     return all(code in written for code in codes if code.co_filename == str(file))
 
 
-def _set_since(module: ModuleType, tree: ast.Module) -> dict[str, Any]:
-    """Return constants that do not have the value that the source gives them.
+def _set_since(
+    node: ast.Module | ast.ClassDef, space: Mapping[str, Any], stored: Counter[str]
+) -> dict[str, Any]:
+    """Return constants of a module, and of its classes, that are not as the source has them.
 
     Another module has set them, or the file was edited after its import.
     """
-    stored = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and type(n.ctx) is ast.Store]
-    out = {}
-    for node in tree.body:
-        match node:
+    out: dict[str, Any] = {}
+    for statement in node.body:
+        match statement:
+            case ast.ClassDef(name=name) if isinstance(cls := space.get(name), type):
+                out |= _set_since(statement, vars(cls), stored)
+                continue
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as expression):
                 pass
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as expression):
                 pass
             case _:
                 continue
-        value = vars(module).get(name)
-        if isinstance(value, _CONSTANT) and stored.count(name) == 1:
+        value = space.get(name)
+        if isinstance(value, _CONSTANT) and stored[name] == 1:
             try:
                 written = ast.literal_eval(expression)
             except (ValueError, TypeError, SyntaxError):
@@ -263,6 +268,12 @@ def _set_since(module: ModuleType, tree: ast.Module) -> dict[str, Any]:
             if type(written) is not type(value) or written != value:
                 out[name] = value
     return out
+
+
+def _stored(tree: ast.Module) -> Counter[str]:
+    """Count the places in a file that assign to a name."""
+    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return Counter(name.id for name in names if isinstance(name.ctx, ast.Store))
 
 
 def _functions(holder: Any, module: str) -> Iterator[FunctionType]:
