@@ -63,7 +63,7 @@ def parameters(folder: Path, method: str, seed: int) -> dict[str, torch.Tensor]:
 def left_over(folder: Path) -> list[str]:
     """Files that a run folder has no place for, such as temporary ones."""
     place = re.compile(
-        r"(\.lock|checkpoints/\w+/\d+\.safetensors|spec\.toml|errors\.parquet|(work|stream|environment)\.json"
+        r"(\.lock|checkpoints/\w+/\d+\.safetensors|spec\.toml|errors\.parquet|(work|stream|environment|code)\.json"
         r"|parameters/\w+/seed-\d+\.safetensors)"
     )
     return [name for name in contents(folder) if not place.fullmatch(name)]
@@ -286,6 +286,7 @@ def test_the_files_of_a_folder(stored):
     folder, _ = stored
     assert list(contents(folder)) == [
         ".lock",
+        "code.json",
         "environment.json",
         "errors.parquet",
         *(f"parameters/{m}/seed-{s}.safetensors" for m in ("dpmcl", "er") for s in (0, 1)),

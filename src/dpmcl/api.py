@@ -105,6 +105,7 @@ def run(
     monitor: str | Sequence[str] | None = None,
     watch: Watch | None = None,
     checkpoint_seconds: float = 60.0,
+    fresh: bool = False,
 ) -> Result:
     """Runs a study and returns its results.
 
@@ -118,7 +119,8 @@ def run(
     engine: "auto", "batched", "looped". monitor: what is recorded while it runs, "terms" and
     "stability" (`Result.readings`). watch: called as watch(method, done, total).
     checkpoint_seconds: between checkpoints into `out` within a task; there is one after every task
-    as well. An interrupted run goes on when it is called again with the same `out`.
+    as well. An interrupted run goes on when it is called again with the same `out`. fresh: start
+    anew; what `out` holds is kept beside it until the new run has finished.
 
     Raises a `DpmclError` for anything that cannot be run as asked.
 
@@ -148,7 +150,7 @@ def run(
     except RecursionError:
         raise SpecError("Settings are nested too deeply; a spec is a table of tables.") from None
     folder = request.folder if out is None else path_of(out)
-    return study.run(checked, folder, watch, keeping=keeping)
+    return study.run(checked, folder, watch, keeping=keeping, fresh=fresh)
 
 
 @threads(1)

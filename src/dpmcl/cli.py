@@ -158,6 +158,12 @@ def run(
     checkpoint: Annotated[
         float, typer.Option(metavar="SECONDS", help="Between checkpoints within a task.", min=0.0)
     ] = 60.0,
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh", help="Start anew; keep what DIR holds aside until it has finished."
+        ),
+    ] = False,
 ) -> None:
     """Run what a study's folder still lacks; then show the table and draw the figure.
 
@@ -180,7 +186,7 @@ def run(
     with _signals() as asked, _progress() as (watch, say):
         keeping = Keeping(checkpoint, stop=lambda: bool(asked))
         try:
-            result = study.run(spec, folder, watch, say, keeping)
+            result = study.run(spec, folder, watch, say, keeping, fresh)
         except (Stopped, KeyboardInterrupt):
             number = asked[0] if asked else signal.SIGINT
             # A bare name could be a preset's or a stream's.

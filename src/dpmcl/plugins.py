@@ -75,6 +75,15 @@ def _found(kind: str, name: str) -> Any:
     raise unknown(kind, name, names(kind), "`dpmcl list` shows all.")
 
 
+def home(kind: str, name: str) -> str:
+    """Return the module in which a name is looked up: "dpmcl.methods.er", or one from outside."""
+    if ":" in name:
+        return name.partition(":")[0]
+    if name in _own(kind):
+        return f"dpmcl.{KINDS[kind]}.{name}"
+    return _entry_points(kind)[name].module
+
+
 def summary(kind: str, name: str) -> str:
     """The first sentence of its documentation."""
     return (find(kind, name).__doc__ or "").strip().split("\n")[0]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from dpmcl import identity
 from dpmcl.allocation import allocating
 from dpmcl.atomic import path_of, sweep
 from dpmcl.checkpoint import Checkpoints, Origin, Snapshot, refuse_removed
@@ -16,16 +17,17 @@ from dpmcl.divergence import Divergence
 from dpmcl.engine import Engine, choose, device_of
 from dpmcl.environment import describe
 from dpmcl.evaluation import Errors
-from dpmcl.exceptions import DivergenceError, DpmclError, FolderError, SpecError, printable, shown
+from dpmcl.exceptions import DivergenceError, DpmclError, SpecError, printable, shown
 from dpmcl.generators import forked
 from dpmcl.gradients import Work
+from dpmcl.identity import Held
 from dpmcl.keeper import Keeper, Keeping
 from dpmcl.lock import locked
 from dpmcl.model import Model, Theta
 from dpmcl.monitor import MonitorSettings, Readings
 from dpmcl.motion_check import check_motion
 from dpmcl.precision import arithmetic
-from dpmcl.results import figures, store, table, theory_figures
+from dpmcl.results import aside, figures, store, table, theory_figures
 from dpmcl.results.record import Record, merge
 from dpmcl.results.store import StreamInfo
 from dpmcl.runner import train
@@ -46,18 +48,6 @@ Watch = Callable[[str, int, int], None]
 
 Say = Callable[[str], None]
 """say(line): what a user should know while it runs: resumed, diverged, damaged files."""
-
-_FREE = (
-    "replicas",
-    "seed",
-    "device",
-    "engine",
-    "threads",
-    "workers",
-    "on_divergence",
-    "methods",
-)
-"""What runs in one folder may differ in."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,65 +137,69 @@ def run(
     watch: Watch | None = None,
     say: Say | None = None,
     keeping: Keeping | None = None,
+    fresh: bool = False,
 ) -> Result:
-    """Runs what the folder lacks of a spec, and returns all that it then holds.
+    """Run what the folder lacks of a spec, and return all that it then holds.
 
     An unfinished run in the folder goes on from its last checkpoint. Without a folder everything
-    runs, and nothing is stored. say: None logs a warning. keeping: how often checkpoints are made,
-    and when to stop. Raises FolderError when the folder holds runs of another spec or another
-    process writes to it, Stopped when it was told to stop, DivergenceError for a replica that
-    diverges where the spec wants to stop then, and any other DpmclError for what cannot be run.
+    runs, and nothing is stored.
+
+    Args:
+        spec: What to run.
+        folder: The run folder, or None.
+        watch: Told of progress.
+        say: Told what a user should know; None logs a warning.
+        keeping: How often checkpoints are made, and when to stop.
+        fresh: Run everything anew; what the folder holds is kept beside it until that has finished.
+
+    Raises:
+        FolderError: The folder holds runs of another spec, other data or other code, or another
+            process writes to it.
+        Stopped: It was told to stop.
+        DivergenceError: A replica diverged, and the spec wants to stop then.
+        DpmclError: Something else cannot be run.
     """
     say = say or (lambda line: logging.getLogger("dpmcl").warning(printable(line)))
     keeping = keeping or Keeping()
     lock = locked(folder) if folder is not None else nullcontext()
     with threads(spec.threads), allocating(), lock:
-        return _run(spec, folder, watch, say, keeping)
+        return _run(spec, folder, watch, say, keeping, fresh)
 
 
 def _run(
-    spec: Spec, folder: Path | None, watch: Watch | None, say: Say, keeping: Keeping
+    spec: Spec, folder: Path | None, watch: Watch | None, say: Say, keeping: Keeping, fresh: bool
 ) -> Result:
     device = device_of(spec.device)
-    wanted = spec.to_table()
-    before: dict[str, Record] = {}
-    known: StreamInfo | None = None
+    before = _before(spec, folder, fresh)
+    wanted = _united(before, spec.to_table())
+    plan = _planned(spec, folder, before, fresh, say)
+    _say_unwatched(spec, before.records, plan.trained, say)
+    sources = {} if folder is None else identity.sources(spec)
+    probe = before.probe(spec)
     if folder is not None:
-        sweep(folder)
-    if folder is not None and store.is_run(folder):
-        stored = store.load(folder)
-        _refuse_difference(folder, stored.spec, wanted, spec.stream.places)
-        before, known = stored.records, stored.stream
-        wanted = _united(stored.spec, wanted, before)
-    kept = {
-        name: None if folder is None else Checkpoints(folder, name, say) for name in spec.methods
-    }
-    jobs = [
-        (name, *job)
-        for name in spec.methods
-        for job in _jobs(spec.seeds, before.get(name), kept[name])
-    ]
-    _say_unwatched(spec, before, {name for name, *_ in jobs}, say)
-    # What was interrupted comes first, since a method has one place for its checkpoints.
-    groups = sorted(
-        {(unfinished, seeds) for _, unfinished, seeds in jobs},
-        key=lambda group: (not group[0], len(group[1]), group[1]),
-    )
-    records, theta = dict(before), {}
-    info = None
-    for unfinished, seeds in groups:
-        stage = _stage(spec, seeds, device)
+        identity.refuse_other_code(folder, before, sources, spec, plan.trained, say)
+        if not plan.groups:
+            identity.refuse_other_data(folder, before, _built(spec, (probe,), probe)[1], spec)
+    records, theta, info = dict(before.records), {}, None
+    for number, (unfinished, seeds) in enumerate(plan.groups):
+        stream, info = _built(spec, seeds, probe)
+        if folder is not None:
+            identity.refuse_other_data(folder, before, info, spec)
+        stage = _stage(spec, seeds, stream, device)
         for method in spec.methods.values():
             check_motion(method, method.prepare(stage.model), stage.stream, spec.monitor.drift)
-        info = _info(spec, stage.stream)
         if folder is not None:
-            _refuse_other_data(folder, known, info)
-            store.save_spec(folder, wanted, info)
+            identity.sources(spec)  # again: workers read the user's files when they start
+            if number == 0:
+                _begin(spec, folder, before, plan, fresh, say)
+            code = identity.recorded(before.code, sources, plan.trained)
+            store.save_start(folder, wanted, info, code)
+            before = replace(before, stream=info)
         for name in spec.methods:
-            if (name, unfinished, seeds) not in jobs:
+            if (name, unfinished, seeds) not in plan.jobs:
                 continue
             origin = Origin(name, seeds, info.digest, stage.engine.name, device.type)
-            keeper = _Keeper(keeping, kept[name], origin, say)
+            keeper = _Keeper(keeping, plan.kept[name], origin, say)
             with arithmetic(spec.precision):
                 record, theta[name] = _train(name, stage, spec, watch, say, keeper)
             records[name] = merge(records[name], record) if name in records else record
@@ -218,10 +212,73 @@ def _run(
                 store.save_records(folder, records)
                 keeper.clear()
     if folder is not None:
+        aside.remove_finished(folder, records)
         return replace(load(folder), theta=theta)
     assert info is not None
     ordered = {name: records[name] for name in spec.methods}
     return Result(wanted, info, ordered, theta)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is to be trained.
+
+    jobs: method, whether it goes on from a checkpoint, and seeds that train together. kept: where
+    each method of the spec has its checkpoints.
+    """
+
+    jobs: list[tuple[str, bool, tuple[int, ...]]]
+    kept: Mapping[str, Checkpoints | None]
+
+    @property
+    def trained(self) -> set[str]:
+        """Methods of which something is missing."""
+        return {name for name, *_ in self.jobs}
+
+    @property
+    def groups(self) -> list[tuple[bool, tuple[int, ...]]]:
+        """Seeds for which a stream is made, and whether they go on from a checkpoint.
+
+        What was interrupted comes first, since a method has one place for its checkpoints.
+        """
+        groups = {(unfinished, seeds) for _, unfinished, seeds in self.jobs}
+        return sorted(groups, key=lambda group: (not group[0], len(group[1]), group[1]))
+
+
+def _planned(spec: Spec, folder: Path | None, before: Held, fresh: bool, say: Say) -> _Plan:
+    kept = {
+        name: None if folder is None else Checkpoints(folder, name, say) for name in spec.methods
+    }
+    jobs = [
+        (name, *job)
+        for name in spec.methods
+        for job in _jobs(spec.seeds, before.records.get(name), None if fresh else kept[name])
+    ]
+    return _Plan(jobs, kept)
+
+
+def _before(spec: Spec, folder: Path | None, fresh: bool) -> Held:
+    """Return what a folder holds that a spec's run may build on. Raises FolderError."""
+    if folder is None:
+        return Held()
+    sweep(folder)
+    aside.complete(folder)
+    if fresh:
+        aside.refuse_foreign(folder)
+        return Held()
+    before = identity.held(folder)
+    if before.spec:
+        identity.refuse_difference(folder, before.spec, spec.to_table(), spec.stream.places)
+    return before
+
+
+def _begin(spec: Spec, folder: Path, before: Held, plan: _Plan, fresh: bool, say: Say) -> None:
+    """Make ready a folder to which a run is about to write, now that nothing is refused."""
+    place = aside.put_aside(folder, list(spec.methods), spec.seeds) if fresh else None
+    if place is not None:
+        say(f"What {folder} held is kept in {place} until this run has finished.")
+    extended = {name: record for name, record in before.records.items() if name in plan.trained}
+    identity.say_other_versions(folder, extended, say)
 
 
 def _say_unwatched(spec: Spec, before: Mapping[str, Record], trained: set[str], say: Say) -> None:
@@ -270,7 +327,13 @@ class _Keeper(Keeper):
 
     def load(self, like: Snapshot) -> Snapshot | None:
         before = self._kept.origin() if self._kept is not None else None
-        if before is None or before.seeds != self._now.seeds or before.digest != self._now.digest:
+        if before is None or before.seeds != self._now.seeds:
+            return None
+        if before.digest != self._now.digest:
+            self._tell(
+                f"{self._now.method}: its checkpoint is of other data, or of version 0.1, which "
+                "did not record them; it begins anew."
+            )
             return None
         found = super().load(like)
         if found is not None:
@@ -310,9 +373,9 @@ class _Stage:
     engine: Engine
 
 
-def _stage(spec: Spec, seeds: tuple[int, ...], device: torch.device) -> _Stage:
+def _stage(spec: Spec, seeds: tuple[int, ...], built: Stream, device: torch.device) -> _Stage:
     dtype: torch.dtype = getattr(torch, spec.dtype)
-    stream, splits = _streamed(spec, seeds, device)
+    stream, splits = _prepared(spec, built.to(device), seeds)
     shape, outputs = stream.x.shape[1:], stream.outputs
     example = stream.example(dtype)
     model = Model.build(
@@ -377,82 +440,40 @@ def _train(
     return record, outcome.theta
 
 
-def _streamed(spec: Spec, seeds: tuple[int, ...], device: torch.device) -> tuple[Stream, Splits]:
+def _built(spec: Spec, seeds: tuple[int, ...], probe: int) -> tuple[Stream, StreamInfo]:
+    """Return the stream of some seeds, with its fingerprint.
+
+    Where each replica draws its own rows, the fingerprint is that of the replica of seed `probe`.
+    """
+    stream = _read(spec, seeds)
+    seed = None if spec.stream.shared else probe
+    alone = stream if seed is None or seeds == (seed,) else _read(spec, (seed,))
+    digest = replace(alone, scale=None).digest()
+    info = StreamInfo(
+        stream.name, stream.kind, stream.tasks, stream.classes, stream.scenario, digest, seed
+    )
+    return stream, info
+
+
+def _read(spec: Spec, seeds: tuple[int, ...]) -> Stream:
     with forked(0):  # libraries that read data may draw from Python's or NumPy's generator
-        stream = spec.stream.build(seeds).to(device)
+        stream = spec.stream.build(seeds)
     check_digits(stream, getattr(torch, spec.dtype))
+    return stream
+
+
+def _prepared(spec: Spec, stream: Stream, seeds: tuple[int, ...]) -> tuple[Stream, Splits]:
     splits = split(stream, spec.split_seeds(seeds), spec.stream.split)
     return fitted(stream, splits), splits
 
 
-def _info(spec: Spec, stream: Stream) -> StreamInfo:
-    digest = replace(stream, scale=None).digest() if spec.stream.shared else ""
-    return StreamInfo(
-        stream.name, stream.kind, stream.tasks, stream.classes, stream.scenario, digest
-    )
-
-
-def _refuse_other_data(folder: Path, old: StreamInfo | None, new: StreamInfo) -> None:
-    if old is not None and old.digest != new.digest:
-        raise FolderError(
-            f"{folder} holds results on other data: their fingerprint is {old.digest[:12]}, that "
-            f"of the data now {new.digest[:12]}; choose another folder with --out."
-        )
-
-
-def _refuse_difference(
-    folder: Path, old: Mapping[str, Any], new: Mapping[str, Any], places: tuple[str, ...]
-) -> None:
-    """Only methods, seeds and the machine's settings may differ between runs in one folder."""
-    old = _completed(old)
-    shared = set(old.get("methods", {})) & set(new["methods"])
-    first, second = (_flat(_comparable(t, shared, places)) for t in (old, new))
-    for key in [*second, *first]:
-        if first.get(key) != second.get(key):
-            raise FolderError(
-                f"{folder} holds a run with {key} = {first.get(key, 'nothing')!r}, "
-                f"got {second.get(key, 'nothing')!r}; choose another folder with --out."
-            )
-
-
-def _completed(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A stored spec with the settings that came after it was stored, at their defaults."""
-    try:
-        return Spec.parse(table).to_table()
-    except DpmclError:  # it names a plugin that is not here now
-        return table
-
-
-def _comparable(
-    table: Mapping[str, Any], methods: set[str], places: tuple[str, ...]
-) -> dict[str, Any]:
-    kept = {key: value for key, value in table.items() if key not in _FREE}
-    monitor = kept.pop("monitor", {})
-    ends = monitor.get("exceeding", "say")
-    decide = () if ends == "say" else ("beta", "interval", "rows", "patience")
-    kept["monitor"] = {"exceeding": ends, **{k: monitor[k] for k in decide if k in monitor}}
-    kept["stream"] = {k: v for k, v in table.get("stream", {}).items() if k not in places}
-    kept["methods"] = {name: table["methods"][name] for name in sorted(methods)}
-    return kept
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            out.update(_flat(value, f"{prefix}{key}."))
-        else:
-            out[f"{prefix}{key}"] = value
-    return out
-
-
-def _united(
-    old: Mapping[str, Any], new: Mapping[str, Any], records: Mapping[str, Record]
-) -> dict[str, Any]:
+def _united(before: Held, new: Mapping[str, Any]) -> dict[str, Any]:
     """The spec of the grown folder: all methods; all seeds, where they are a run of numbers."""
-    seeds = {s for record in records.values() for s in record.test.seeds}
+    if not before.spec:
+        return dict(new)
+    seeds = {s for record in before.records.values() for s in record.test.seeds}
     seeds |= set(range(new["seed"], new["seed"] + new["replicas"]))
-    out = {**new, "methods": {**old["methods"], **new["methods"]}}
+    out = {**new, "methods": {**before.spec["methods"], **new["methods"]}}
     if max(seeds) - min(seeds) + 1 == len(seeds):
         out.update(seed=min(seeds), replicas=len(seeds))
     return out
@@ -461,7 +482,7 @@ def _united(
 @allocating()
 def preview(spec: Spec) -> tuple[Stream, Splits]:
     """The stream of a spec and its splits, for the first seed, without training anything."""
-    return _streamed(spec, spec.seeds[:1], torch.device("cpu"))
+    return _prepared(spec, _read(spec, spec.seeds[:1]), spec.seeds[:1])
 
 
 def figure_path(folder: Path, what: str, suffix: str) -> Path:

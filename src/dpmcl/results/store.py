@@ -9,8 +9,10 @@
     checkpoints/METHOD/  where an unfinished method stands; gone once it is finished
     .lock                held while a process writes to the folder
     stream.json          kind, scenario, task names, the label map, a fingerprint of the data
+    code.json            hashes of the source of plugins from outside the package, by method
     environment.json     versions, device, engine, commit of each run that added to it
     figures/
+    .fresh.json          where earlier results are kept, until a run with --fresh has finished
 
 Every file appears whole or not at all; `errors.parquet` is written last, and what it does not
 list has not been run.
@@ -39,6 +41,7 @@ from dpmcl.gradients import Work
 from dpmcl.model import Theta
 from dpmcl.results import monitored
 from dpmcl.results.record import Record
+from dpmcl.settings import NonNegative
 from dpmcl.tree import at
 
 _COLUMNS = {
@@ -57,7 +60,8 @@ class StreamInfo:
     """What tables and figures need to know of a stream.
 
     classes: the label map, the original label of each class number. digest: a fingerprint of the
-    data, empty where each replica draws its own.
+    data. digest_seed: of whose data, where each replica draws its own; None where all share them.
+    Version 0.1 left the digest of such streams empty.
     """
 
     name: str
@@ -66,6 +70,11 @@ class StreamInfo:
     classes: tuple[str, ...]
     scenario: str = ""
     digest: str = ""
+    digest_seed: NonNegative | None = None
+
+
+Code = dict[str, dict[str, dict[str, str] | None]]
+"""By method and plugin ("network 'my:Net'"), hashes of sources by module; None without a source."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,23 +86,26 @@ class Stored:
     records: dict[str, Record]
 
 
-_FILES = (
+LOCKS = (".lock", ".lock.json")
+"""What holds a run folder while a process writes to it (`dpmcl.lock`)."""
+
+FILES = (
+    "stream.json",
+    "code.json",
     "errors.parquet",
-    "parameters",
     "work.json",
     monitored.FILE,
     "divergence.json",
-    "checkpoints",
-    ".lock",
-    ".lock.json",
-    "stream.json",
     "environment.json",
+    "parameters",
+    "checkpoints",
     "figures",
 )
-"""What else than spec.toml may be in a run folder."""
+"""What a run writes beside spec.toml."""
 
 _SHAPES = {
     "stream.json": pydantic.TypeAdapter[Any](StreamInfo),
+    "code.json": pydantic.TypeAdapter[Any](Code),
     "work.json": pydantic.TypeAdapter[Any](dict[str, dict[int, Work]]),
     "divergence.json": pydantic.TypeAdapter[Any](dict[str, dict[int, Divergence]]),
 }
@@ -109,7 +121,7 @@ def owner(path: Path) -> Path | None:
     """The run folder that a path lies in as a part of it other than spec.toml, or None."""
     for folder in path.parents[:3]:
         if is_run(folder) and os.path.isfile(folder / "stream.json"):  # noqa: PTH113
-            return folder if path.relative_to(folder).parts[0] in _FILES else None
+            return folder if path.relative_to(folder).parts[0] in (*FILES, *LOCKS) else None
     return None
 
 
@@ -151,8 +163,20 @@ def load(folder: Path) -> Stored:
     return Stored(spec, info, {name: records[name] for name in names})
 
 
-def save_spec(folder: Path, spec: Mapping[str, Any], stream: StreamInfo) -> None:
-    """Writes what is known before training: the spec and the stream's names.
+def load_code(folder: Path) -> Code:
+    """Read what code a folder's results were made with; empty for a folder of version 0.1."""
+    try:
+        code: Code = _json(folder / "code.json", missing={})
+    except (ValueError, OSError, RecursionError) as error:
+        raise FolderError(
+            f"{folder} is damaged: {error}. Start anew with --fresh, or run the spec into a new "
+            "folder."
+        ) from None
+    return code
+
+
+def save_start(folder: Path, spec: Mapping[str, Any], stream: StreamInfo, code: Code) -> None:
+    """Write what is known before training: the code, the stream's names and the spec.
 
     Raises DataError for a name that UTF-8 cannot write: a file's name in another encoding.
     """
@@ -162,7 +186,9 @@ def save_spec(folder: Path, spec: Mapping[str, Any], stream: StreamInfo) -> None
             name.encode()
         except UnicodeEncodeError:
             raise DataError(f"'{name:.200}' cannot be stored as UTF-8; rename it.") from None
-    write_text(folder / "stream.json", json.dumps(asdict(stream), indent=1) + "\n")
+    write_text(folder / "code.json", json.dumps(code, indent=1) + "\n")
+    known = {key: value for key, value in asdict(stream).items() if value is not None}
+    write_text(folder / "stream.json", json.dumps(known, indent=1) + "\n")
     write_text(folder / "spec.toml", text)
 
 
@@ -215,14 +241,18 @@ def _said(where: Divergence) -> dict[str, Any]:
 
 
 def add_environment(folder: Path, entry: Mapping[str, Any]) -> None:
-    """Appends to environment.json what computed the newest results."""
-    path = folder / "environment.json"
+    """Append to environment.json what computed the newest results."""
+    entries = [*environment(folder), dict(entry)]
+    write_text(folder / "environment.json", json.dumps(entries, indent=1) + "\n")
+
+
+def environment(folder: Path) -> list[Any]:
+    """Return the entries of environment.json; none where it cannot be read."""
     try:
-        entries = json.loads(path.read_text("utf-8")) if path.exists() else []
-    except (OSError, ValueError):
-        entries = []
-    kept = entries if isinstance(entries, list) else []
-    write_text(path, json.dumps([*kept, dict(entry)], indent=1) + "\n")
+        entries = json.loads((folder / "environment.json").read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return []
+    return entries if isinstance(entries, list) else []
 
 
 def _long(method: str, split: str, errors: Errors) -> dict[str, np.ndarray]:
