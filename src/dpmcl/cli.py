@@ -403,7 +403,7 @@ def _progress() -> Iterator[Any]:
 
     bars: dict[str, Any] = {}
     console = Console(stderr=True, emoji=False)
-    with Progress(
+    progress = Progress(
         TextColumn("{task.description:<10}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
@@ -412,17 +412,23 @@ def _progress() -> Iterator[Any]:
         TextColumn("spent"),
         TimeElapsedColumn(),
         console=console,
-    ) as progress:
+    )
 
-        def watch(method: str, done: int, total: int) -> None:
-            if method not in bars or done == 0:
-                bars[method] = progress.add_task(printable(method), total=total)
-            progress.update(bars[method], completed=done, total=total)
+    def watch(method: str, done: int, total: int) -> None:
+        if not bars:  # from here on, for an error that comes earlier is a line by itself
+            progress.start()
+        if method not in bars or done == 0:
+            bars[method] = progress.add_task(printable(method), total=total)
+        progress.update(bars[method], completed=done, total=total)
 
-        def say(line: str) -> None:
-            console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+    def say(line: str) -> None:
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
+    try:
         yield watch, say
+    finally:
+        if bars:
+            progress.stop()
 
 
 def main() -> None:
