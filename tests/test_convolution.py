@@ -332,7 +332,8 @@ METHODS = [
     ("dpmcl", {"third_term": "constant", "zeta": 2}),
     ("dpmcl", {"third_term": "exact", "zeta": 2}),
     ("oml", {"reading": "nested", "inner": 2, "order": 2}),
-    ("anml", {"reading": "nested", "order": 2}),
+    # Not through a fresh Adagrad, which amplifies rounding (benchmarks/second_order_noise.py).
+    ("anml", {"reading": "nested", "order": 2, "optimiser": "sgd"}),
 ]
 every_method = pytest.mark.parametrize(
     ("name", "own"), METHODS, ids=[" ".join(map(str, (n, *o.values()))) for n, o in METHODS]

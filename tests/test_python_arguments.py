@@ -236,7 +236,7 @@ def nested() -> dict[str, Any]:
         ({"training.optimiser": {"name": "sgd", 1: 2}}, "valid string, got 1"),
         ({"stream.name": "table"}, "path must name the table"),
         ({"threads": 10**9}, "threads must be less"),
-        ({"network.hidden": 2**62}, "more memory than there is"),
+        ({"network.hidden": 2**62}, "network cannot be built"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )

@@ -372,7 +372,7 @@ def test_the_digest_tells_streams_apart():
     ("sizes", "line"),
     [([2, -1, 2], "classes_per_task[1] must be greater than or equal to 1, got -1."),
      ([2, 1, "x"], "classes_per_task[2] must be a valid integer"),
-     (0, "classes_per_task must be greater than or equal to 1, got 0.")],
+     (0, "classes_per_task must be greater than or equal to 1 or a list, got 0.")],
 )  # fmt: skip
 def test_the_entry_of_a_list_that_is_wrong_is_named(sizes, line):
     with pytest.raises(SpecError) as caught:

@@ -32,7 +32,7 @@ from dpmcl.results.record import Record, merge
 from dpmcl.results.store import StreamInfo
 from dpmcl.runner import train
 from dpmcl.scaling import check_digits, fitted
-from dpmcl.spec import Spec
+from dpmcl.spec import Spec, normalised
 from dpmcl.splits import Splits, split
 from dpmcl.stream import Stream
 from dpmcl.threads import threads
@@ -114,7 +114,8 @@ class Result:
 
 def _trains_on_validation(spec: Mapping[str, Any], name: str) -> bool:
     try:
-        alone = Spec.parse({**spec, "methods": {name: spec["methods"][name]}})
+        methods = normalised(spec)["methods"]
+        alone = Spec.parse({**spec, "methods": {name: methods[name]}})
     except (DpmclError, KeyError):  # it names a plugin that is not here now
         return False
     return bool(alone.methods[name].trains_on_validation)
