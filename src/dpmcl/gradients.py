@@ -1,8 +1,8 @@
 """The gradient of a cost, and the count of what gradients cost.
 
 Methods take every gradient through `gradient`, so the engine can count, by tracing one update,
-how many gradients it evaluates and how many rows it backpropagates (`readings.md` of the paper's
-"fair comparison": equal updates are not equal work).
+how many gradients it evaluates and how many rows it backpropagates: methods that take the same
+number of updates do not do the same work (`docs/readings.md`, on the paper's "fair comparisons").
 """
 
 import math

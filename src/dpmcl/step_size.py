@@ -1,4 +1,4 @@
-"""||J_x|| ||dx|| for the theorem's step: measured at the door of every fifty updates."""
+"""||J_x|| ||dx||, which the step size of Theorem 1 needs: measured before every fifty updates."""
 
 from collections.abc import Callable
 from functools import partial

@@ -46,8 +46,8 @@ class TwoLoop(Method, ABC):
       `inner_parts`, each on a batch of the new task's training rows; then steps `outer_parts` of
       theta with the gradient of the cost on validation rows of the tasks seen, taken at theta~.
 
-    Validation rows come from a reservoir of their own, as long as D_P (`memory`), that has the new
-    task's among them; other methods never train on any.
+    Validation rows are drawn from a reservoir of their own, as long as D_P (`memory`). Those of the
+    new task are offered to it before the task's first update. Other methods never train on them.
 
     order: of the nested reading. 1 applies the gradient at theta~ to theta as it is; 2 takes it
     through the inner updates. inner_lr: step of the updates that make theta~ (None: lr); a fresh

@@ -47,10 +47,11 @@ class DPMCL(Method):
     authors' earlier code: a tenth of it). third_weight: the term's factor; below 0 it is the
     opposite of the printed sign, which V proportional to +J would give (`docs/theory.md`).
 
-    fourth_term: V(k + 1; theta(k)) of appendix A.3, which the paper sets to 0 for want of data from
-    the future: J_N on b_N's rows moved by dx, added to step 2. "exact" where the stream knows its
-    dynamics (`Stream.following`); "estimated": inputs and targets of a regression moved by what
-    their means moved since the last task; "off". fourth_weight: its factor, A.3's sign below 0.
+    fourth_term: V(k + 1; theta(k)) of appendix A.3. The paper takes its gradient as 0, since the
+    data of the future are not known; here it is J_N on b_N's rows moved by dx, added to step 2.
+    "exact" where the stream knows its dynamics (`Stream.following`); "estimated": inputs and
+    targets of a regression moved by what their means moved since the last task; "off".
+    fourth_weight: its factor, A.3's sign below 0.
 
     Deviations: the features h(b_PN; theta_1) are computed once for step 2, so its zeta + 1 costs
     share one dropout mask. D_N enters D_P after the task, as printed. At the first task D_P is

@@ -18,8 +18,8 @@ class Omniglot(ImageFilesSettings):
     """Handwritten characters, 20 drawings each (Lake et al., 2015): fifty one-class tasks.
 
     The classes are the first `classes` of the background set, in alphabetical order of alphabet and
-    character (section 4: "the first fifty classes"), named "Alphabet/characterNN". With the default
-    split each has 12 drawings to train, 3 to validate and 5 to test.
+    character (appendix B.1: "the first fifty classes"), named "Alphabet/characterNN". With the
+    default split each has 12 drawings to train, 3 to validate and 5 to test.
 
     Inputs (1, 28, 28), uint8, 255 for ink and 0 for paper, in [0, 1] once in a batch: the 105x105
     files, resized with Pillow's BILINEAR filter (which averages when it shrinks) and inverted. The

@@ -113,9 +113,10 @@ def reading(
 
 @dataclass(frozen=True)
 class Condition:
-    """One assumption or claim of Theorem 1. broken(reading) -> bool, elementwise over arrays.
+    """One assumption or claim of Theorem 1, or (`step`) Polyak's bound, which is not the paper's.
 
-    rule: what must hold. shows: the quantity that says by how much. advice: what to do about it.
+    rule: what must hold. shows: the quantity that says by how much. broken(reading) -> bool,
+    elementwise over arrays. advice: what to do about it.
     """
 
     rule: str
@@ -138,8 +139,7 @@ CONDITIONS: Mapping[str, Condition] = {
         "take smaller steps",
     ),
     "step": Condition(
-        "-J_theta' dtheta <= 2 J (within it a gradient step on a convex cost leads no further from "
-        "a minimiser: Polyak)",
+        "-J_theta' dtheta <= 2 J (the most that Polyak's bound on a gradient step allows)",
         lambda r: r["decrease"] / np.where(r["J"] > 0, r["J"], 1),
         lambda r: r["decrease"] > 2 * r["J"] + NOTHING,
         "the cost may fall all the same; where it does not, take smaller steps, as optimiser = "
