@@ -1,4 +1,4 @@
-"""Where a gradient through inner updates has lost its digits."""
+"""A warning where a gradient through inner updates loses its digits in float32."""
 
 import torch
 
@@ -7,11 +7,11 @@ from dpmcl.optim import Adagrad
 
 
 def noise(method: Method, dtype: torch.dtype) -> str | None:
-    """What a user should know of a method's gradients through inner updates; None for nothing.
+    """Return the warning for a method whose gradients float32 makes noisy, or None.
 
     A fresh Adagrad's first step is lr times the gradient's sign, so its derivative is a difference
-    of two large numbers that cancel: nearly all of it is rounding, and in float32 that shows
-    (`benchmarks/second_order_noise.py`).
+    of two large numbers that nearly cancel. Most of what is left is rounding, and in float32 it
+    shows (`benchmarks/second_order_noise.py`).
     """
     graph, rule = method.graph, method.rule
     if graph is None or not graph.fresh or dtype == torch.float64:

@@ -1,7 +1,8 @@
 """Methods of two loops, and the four ways to read the paper's words for them (appendix B.5).
 
-An inner loop learns the new task, an outer loop minds all tasks seen. The boxes, the text and the
-published originals disagree about which loop is inside, and which rows each sees; `reading` says.
+An inner loop learns the new task, an outer loop keeps all tasks seen. The paper's boxes, its text
+and the published originals disagree about which loop is inside, and which rows each loop sees.
+`reading` chooses between them.
 """
 
 from abc import ABC

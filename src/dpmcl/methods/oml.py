@@ -1,4 +1,4 @@
-"""OML (appendix B.5): learn the new task inside, mind all tasks outside, with one network."""
+"""OML (appendix B.5): an inner loop on the new task, an outer loop on all, with one network."""
 
 from dataclasses import dataclass
 
