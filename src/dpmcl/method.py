@@ -82,8 +82,8 @@ class Method(Settings, ABC):
     batch: rows a batch. updates: N, updates a task. memory: the length of D_P, in rows.
     memory_policy: "reservoir" (uniform over all rows seen) or "resample" (favours new rows).
     reset_at_task: whether the optimiser's state starts anew at each task.
-    discount: gamma, what each task weighs among those seen (`dpmcl.theory.discount`): "constant",
-    the paper's experiments, "exponential", "power", "window", or a table of a name and options.
+    discount: gamma, what each task weighs among those seen (`dpmcl.theory.discount`): "constant"
+    (all alike), "exponential", "power", "window", or a table of a name and options.
     discount_on: whether gamma is the "weights" of rows in a batch (a batch's cost is their weighted
     mean), or says how often a task's rows are drawn from the memory, or from all seen ("sampling").
     """

@@ -2,7 +2,8 @@
 
 By age, a task's weight falls as newer tasks come: gamma(t - tau), what the paragraph after the
 corollary wants. By time, it is the task's for ever: gamma(tau), as Lemma 1 has it, and a decreasing
-one weights the oldest tasks most. gamma = 1 (`constant`) is the paper's experiments.
+one weights the oldest tasks most. The paper names no gamma for its experiments; the default is 1
+(`constant`).
 """
 
 import importlib
@@ -59,7 +60,7 @@ class Discount(Settings, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Constant(Discount):
-    """gamma(s) = 1: every task counts alike, the paper's experiments."""
+    """gamma(s) = 1: every task counts alike."""
 
     def weights(self, s: Tensor) -> Tensor:
         return torch.ones_like(s, dtype=torch.float64)
