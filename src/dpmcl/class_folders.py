@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from dpmcl.exceptions import DataError
+from dpmcl.labels import is_unicode
 
 KINDS = (
     "bmp", "gif", "jfif", "jpe", "jpeg", "jpg", "pbm", "pgm", "png", "pnm", "ppm", "tif", "tiff",
@@ -131,15 +132,9 @@ def _check_classes(
             "class folders of all into one folder."
         )
     for folders in classes:
-        if any(_undecoded(part) for part in folders):
-            raise DataError(
-                f"Names of class folders must be UTF-8, got {'/'.join(folders)!r:.80}; rename it."
-            )
-
-
-def _undecoded(name: str) -> bool:
-    """Return True for bytes that are no UTF-8, which Python keeps as lone surrogates."""
-    return any("\ud800" <= letter <= "\udfff" for letter in name)
+        name = "/".join(folders)
+        if not is_unicode(name):
+            raise DataError(f"Names of class folders must be UTF-8, got {name!r:.80}; rename it.")
 
 
 def _check_full(

@@ -157,9 +157,8 @@ def _of_items(
         try:
             item = dataset[i]
         except Exception as error:  # a user's code, which may raise anything
-            raise DataError(
-                f"{_start(what)} cannot be read ({reason_of(error)}); correct or drop it."
-            ) from None
+            why = f"{type(error).__name__}: {reason(error)}"
+            raise DataError(f"{_start(what)} cannot be read ({why}); correct or drop it.") from None
         inputs, label, own = _fields(item, what, x, y, task)
         if _is_picture(inputs):
             pool.put_picture(i, _pixels(inputs, what))
@@ -227,7 +226,7 @@ def _values(inputs: Any, what: str) -> NDArray[Any]:
         array = _array(inputs)
     except Exception as error:
         raise DataError(
-            f"{_start(what)} must have numbers of one shape as inputs ({reason_of(error)}); "
+            f"{_start(what)} must have numbers of one shape as inputs ({reason(error)}); "
             "convert them."
         ) from None
     if array.dtype.kind not in "biufc":
@@ -258,7 +257,7 @@ def _label(value: Any, what: str, role: str) -> Any:
         try:
             array = _array(value)
         except Exception as error:
-            raise DataError(f"{_start(what)} has no usable {role} ({reason_of(error)}).") from None
+            raise DataError(f"{_start(what)} has no usable {role} ({reason(error)}).") from None
         value = array.item() if array.size == 1 else array
     several = isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.ndim == 1
     if several and role == "label":
@@ -352,7 +351,7 @@ class _Columns:
         except Exception as error:  # files of any origin, read by another library
             raise DataError(
                 f"Rows {start} and following of '{self.title}' cannot be read "
-                f"({reason_of(error)}); write or fetch them again."
+                f"({reason(error)}); write or fetch them again."
             ) from None
         return table
 
@@ -540,16 +539,10 @@ def _content(image: Any, what: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise DataError(
-            f"{_start(what)} cannot be read ({reason_of(error)}); correct or drop it."
+            f"{_start(what)} cannot be read ({reason(error)}); correct or drop it."
         ) from None
 
 
 def _start(text: str) -> str:
     """As the start of a sentence; capitalize() would change names in it."""
     return text[0].upper() + text[1:]
-
-
-def reason_of(error: BaseException) -> str:
-    """The type and the first words of another library's error, in one line."""
-    name, text = type(error).__name__, reason(error)
-    return name if text == name else f"{name}: {text}"

@@ -21,7 +21,7 @@ from torch import Tensor
 from dpmcl.dressed import CODE, PLAIN, decoration, dressed
 from dpmcl.exceptions import DataError, SpecError, reason, shown, unknown
 from dpmcl.labelled import Labelled
-from dpmcl.labels import Labels, number_labels, plain_array, unmasked
+from dpmcl.labels import Labels, is_unicode, number_labels, plain_array, unmasked
 from dpmcl.model import Kind
 from dpmcl.rounding import keeps
 from dpmcl.sources import SUFFIXES, at_home
@@ -337,7 +337,7 @@ def _header(path: Path, where: str) -> tuple[str, list[str]]:
         except csv.Error as error:
             raise _unreadable(where, error) from None
     whole = "".join(header)
-    if "\0" in whole or any("\udc80" <= character <= "\udcff" for character in whole):
+    if "\0" in whole or not is_unicode(whole):
         raise _not_utf8(where, "its header", [])
     return delimiter, header
 
