@@ -1,15 +1,14 @@
 """Tables, in CSV or Parquet files or in memory, as labelled data: each column an input, or more."""
 
 import csv
-import gzip
 import os
 import re
-import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from copy import copy
-from itertools import chain
+from io import TextIOWrapper
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
@@ -162,21 +161,11 @@ def _check_columns(
     roles = [("target", target), *([("task", task)] if task is not None else [])]
     for role, column in [*roles, *(("ignored", c) for c in ignore)]:
         if column not in names:
-            spaced = next((known for known in names if known.strip() == column.strip()), None)
-            if spaced is not None:
-                raise DataError(
-                    f"No {role} column {column!r}, but {where} has {spaced!r}; remove the white "
-                    "space from its header, or write the name with it."
-                )
+            more = ", ..." if len(names) > _SHOWN else ""
+            hint = f"Columns of {where}: {', '.join(map(_visible, names[:_SHOWN]))}{more}."
             if len(names) == 1 and column in names[0]:
-                raise DataError(
-                    f"No {role} column {column!r}, but {where} has a single one, {names[0]!r}; "
-                    "separate its cells with commas."
-                )
-            lines = [_visible(known) for known in names]
-            more = ", ..." if len(lines) > _SHOWN else ""
-            hint = f"Columns of {where}: {', '.join(lines[:_SHOWN])}{more}."
-            raise DataError(str(unknown(f"{role} column", column, lines, hint)))
+                hint += " Separate its cells with commas."
+            raise DataError(str(unknown(f"{role} column", column, names, hint)))
     if "" in names and "" not in ignore:
         raise DataError(
             f"Columns must have names, and column {list(names).index('')} of {where} has none (the "
@@ -191,23 +180,22 @@ def _visible(name: str) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     """All names in one line: "a, p0 to p783, b"."""
-    runs: list[list[str]] = []
-    for name in names:
-        stem, number = cast("re.Match[str]", re.fullmatch(r"(.*?)(\d{0,9})", name, re.S)).groups()
-        if runs and number and f"{stem}{int(number) - 1}" == runs[-1][-1]:
-            runs[-1].append(name)
-        else:
-            runs.append([name])
-    return ", ".join(
-        f"{_visible(run[0])} to {_visible(run[-1])}"
-        if len(run) > 2
-        else ", ".join(map(_visible, run))
-        for run in runs
-    )
+    parts: list[str] = []
+    for _, numbered in groupby(enumerate(names), _run):
+        run = [_visible(name) for _, name in numbered]
+        parts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else run
+    return ", ".join(parts)
+
+
+def _run(placed: tuple[int, str]) -> tuple[str, int | None]:
+    """What names that are numbered one after another have in common. placed: place and name."""
+    place, name = placed
+    found = re.fullmatch(r"(.*?)(0|[1-9][0-9]{0,8})", name, re.DOTALL)
+    return (found[1], int(found[2]) - place) if found else (name, None)
 
 
 def _stem(path: Path) -> str:
-    return Path(path.stem).stem if path.suffix.lower() == ".gz" else path.stem
+    return Path(path.stem).stem if _is_packed(path) else path.stem
 
 
 # ---- files ---------------------------------------------------------------------------------------
@@ -215,6 +203,8 @@ def _stem(path: Path) -> str:
 
 def _of_file(path: Path, where: str, choose: _Choose) -> Any:
     """The chosen columns of a file, a pyarrow Table."""
+    import pyarrow as pa
+
     *others, last = SUFFIXES["table"]
     if not path.name.lower().endswith((*others, last)):
         raise DataError(
@@ -226,7 +216,7 @@ def _of_file(path: Path, where: str, choose: _Choose) -> Any:
             raise DataError(f"A table must be a file that exists, got {where}; correct the path.")
         read = _of_parquet if path.suffix.lower() == ".parquet" else _of_csv
         return read(path, where, choose)
-    except (OSError, EOFError, RuntimeError, zlib.error) as error:
+    except (OSError, RuntimeError, pa.ArrowException) as error:
         raise _unreadable(where, error) from None
 
 
@@ -235,16 +225,12 @@ def _unreadable(where: str, error: Exception) -> DataError:
 
 
 def _of_parquet(path: Path, where: str, choose: _Choose) -> Any:
-    import pyarrow as pa
     from pyarrow import parquet
 
-    try:
-        # Not `read_table`, which takes folders named a=1 above the file for columns.
-        with parquet.ParquetFile(path) as file:
-            wanted = choose(file.schema_arrow.names, _index(file.schema_arrow))
-            return file.read(columns=wanted).select(wanted)
-    except pa.ArrowException as error:
-        raise _unreadable(where, error) from None
+    # Not `read_table`, which takes folders named a=1 above the file for columns.
+    with parquet.ParquetFile(path) as file:
+        wanted = choose(file.schema_arrow.names, _index(file.schema_arrow))
+        return file.read(columns=wanted).select(wanted)
 
 
 def _index(schema: Any) -> list[str]:
@@ -258,19 +244,26 @@ def _index(schema: Any) -> list[str]:
 
 def _of_csv(path: Path, where: str, choose: _Choose) -> Any:
     import pyarrow as pa
+    from pyarrow import csv as arrow
 
     delimiter, header = _header(path, where)
     wanted = choose(header)
     try:
-        table = _parsed(path, delimiter, wanted)
-    except pa.ArrowInvalid as error:
-        if "Empty CSV" in str(error):
-            raise DataError(
-                f"A table must have rows, and {where} has only a header; give it some."
-            ) from None
-        raise _misread(path, where, delimiter, wanted, error) from None
-    except (KeyError, pa.ArrowException) as error:
-        raise _unreadable(where, error) from None
+        with _opened(path) as file:
+            table = arrow.read_csv(
+                file,
+                # In one thread, or pyarrow does not tell the row of an error; it is as fast.
+                arrow.ReadOptions(use_threads=False, block_size=1 << 22),
+                arrow.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+                arrow.ConvertOptions(
+                    include_columns=wanted,
+                    column_types=dict.fromkeys(wanted, pa.binary()),
+                    null_values=MISSING,
+                    strings_can_be_null=True,
+                ),
+            )
+    except (pa.ArrowInvalid, KeyError) as error:
+        raise _misread(where, delimiter, error) from None
     columns = {}
     for column in wanted:
         cells = table.column(column)
@@ -281,33 +274,19 @@ def _of_csv(path: Path, where: str, choose: _Choose) -> Any:
     return pa.table(columns)
 
 
-def _parsed(path: Path, delimiter: str, wanted: list[str], threads: bool = True) -> Any:
-    import pyarrow as pa
-    from pyarrow import csv as arrow
-
-    compression = "gzip" if path.suffix.lower() == ".gz" else None
-    with pa.input_stream(str(path), compression=compression) as file:
-        return arrow.read_csv(
-            file,
-            arrow.ReadOptions(use_threads=threads, block_size=1 << 22),
-            arrow.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            arrow.ConvertOptions(
-                include_columns=wanted,
-                column_types=dict.fromkeys(wanted, pa.binary()),
-                null_values=MISSING,
-                strings_can_be_null=True,
-            ),
-        )
-
-
-def _misread(path: Path, where: str, delimiter: str, wanted: list[str], error: Any) -> DataError:
-    """Reads once more, in one thread: only then pyarrow tells the row."""
+def _opened(path: Path) -> Any:
     import pyarrow as pa
 
-    try:
-        _parsed(path, delimiter, wanted, threads=False)
-    except pa.ArrowInvalid as told:
-        error = told
+    return pa.input_stream(str(path), compression="gzip" if _is_packed(path) else None)
+
+
+def _is_packed(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
+
+
+def _misread(where: str, delimiter: str, error: Exception) -> DataError:
+    if "Empty CSV" in str(error):
+        return DataError(f"A table must have rows, and {where} has only a header; give it some.")
     # pyarrow's handler of such rows would be the better source, but prints for rows that are not
     # UTF-8. Its rows count from 1, the header among them.
     odd = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", str(error))
@@ -322,9 +301,7 @@ def _misread(path: Path, where: str, delimiter: str, wanted: list[str], error: A
 
 def _header(path: Path, where: str) -> tuple[str, list[str]]:
     """The delimiter, and the names of the columns."""
-    packed = path.suffix.lower() == ".gz"
-    kind: Any = gzip.open if packed else open
-    with kind(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
+    with TextIOWrapper(_opened(path), "utf-8-sig", "surrogateescape", newline="") as text:
         first = ""
         while not first.strip("\r\n"):
             first = text.readline()
@@ -386,13 +363,9 @@ def _in_memory(source: Any, where: str, choose: _Choose) -> Any:
         place = names.index(column)
         values = source.iloc[:, place] if pandas else source[place]
         out[column] = _array(values, f"Column {column!r} of {where}")
-    lengths = {column: len(values) for column, values in out.items()}
-    if len(set(lengths.values())) > 1:
-        short, long = min(lengths, key=lengths.__getitem__), max(lengths, key=lengths.__getitem__)
-        raise DataError(
-            f"Columns of {where} must be of one length, {short!r} has {lengths[short]} rows and "
-            f"{long!r} {lengths[long]}; correct them."
-        )
+    lengths = ", ".join(f"{column!r} {len(values)}" for column, values in out.items())
+    if len({len(values) for values in out.values()}) > 1:
+        raise DataError(f"Columns of {where} must be of one length, got {lengths:.200}; mend them.")
     return pa.table(out)
 
 
