@@ -10,7 +10,7 @@ from copy import copy
 from io import TextIOWrapper
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dpmcl.dressed import CODE, PLAIN, decoration, dressed
 from dpmcl.exceptions import DataError, SpecError, reason, shown, unknown
-from dpmcl.labelled import Labelled
+from dpmcl.labelled import Labelled, check_kind
 from dpmcl.labels import Labels, is_unicode, number_labels, plain_array, unmasked
 from dpmcl.model import Kind
 from dpmcl.rounding import keeps
@@ -141,8 +141,7 @@ def check_roles(
         if not isinstance(column, str):
             out = f"; write {str(column)!r}" if isinstance(column, int | np.integer) else ""
             raise SpecError(f"{role} must be the name of a column, got {shown(column)}{out}.")
-    if kind is not None and not (isinstance(kind, str) and kind in get_args(Kind)):
-        raise SpecError(f"kind must be {' or '.join(get_args(Kind))}, got {shown(kind)}.")
+    check_kind(kind)
     if target == task:
         raise SpecError(f"target and task must be two columns, got {target!r} twice; change one.")
     for role, column in roles:
@@ -409,22 +408,19 @@ class _Column:
         is_a = pa.types
         self.categorical = is_a.is_dictionary(values.type)
         if self.categorical:
-            with suppress(
-                pa.ArrowNotImplementedError
-            ):  # pandas' intervals, which are refused below
+            with suppress(pa.ArrowNotImplementedError):  # pandas' intervals, refused below
                 values = values.cast(values.type.value_type)
         if str(values.type) == "string_view":
             values = values.cast(pa.large_string())
         if is_a.is_decimal(values.type):
             values = self._of_decimals(values)
-        text = is_a.is_string(values.type) or is_a.is_large_string(values.type)
-        self.written = values if text else None
+        self.written = values if _is_text(values) else None
         if self.written is not None and not self.categorical:
             values = _read(values)
         self.values = values
         self.whole = is_a.is_integer(values.type)
         self.boolean = is_a.is_boolean(values.type)
-        self.text = is_a.is_string(values.type) or is_a.is_large_string(values.type)
+        self.text = _is_text(values)
         self.floats = is_a.is_floating(values.type)
         empty = is_a.is_null(values.type)
         if not (self.whole or self.boolean or self.text or self.floats or empty):
@@ -472,24 +468,21 @@ class _Column:
         values = self.values.cast(pa.uint8()) if self.boolean else self.values
         given = values.to_numpy()
         with np.errstate(over="ignore"):
-            array: NDArray[np.float32] = given.astype(np.float32)
-        odd = np.flatnonzero(~np.isfinite(array))
+            odd = np.flatnonzero(~np.isfinite(given.astype(np.float32)))
         if len(odd):
             raise DataError(
                 f"{self.what} must be finite numbers that float32 can hold, and {_cells(len(odd))} "
                 f"not, the first in row {odd[0]} ({given[odd[0]]}). Correct or drop these rows, or "
                 f"{out}."
             )
-        if keeps(given, np.float32):
-            return array
-        if not keeps(given, np.float64):
-            row = int(np.abs(given).argmax())
-            raise DataError(
-                f"{self.what} must be numbers that float64 can tell apart, got {given[row]} in row "
-                f"{row}; subtract an offset from them, or {out}."
-            )
-        wide: NDArray[np.float64] = given.astype(np.float64)
-        return wide
+        for dtype in (np.float32, np.float64):
+            if keeps(given, dtype):
+                return cast("NDArray[np.floating[Any]]", given.astype(dtype))
+        row = int(np.abs(given).argmax())
+        raise DataError(
+            f"{self.what} must be numbers that float64 can tell apart, got {given[row]} in row "
+            f"{row}; subtract an offset from them, or {out}."
+        )
 
     def categories(self) -> list[Any]:
         """The different values, in order."""
@@ -554,6 +547,10 @@ class _Column:
             )
 
 
+def _is_text(values: Any) -> bool:
+    return str(values.type) in ("string", "large_string")
+
+
 def _cells(count: int) -> str:
     return "1 cell is" if count == 1 else f"{count} cells are"
 
@@ -589,46 +586,42 @@ def _read(values: Any) -> Any:
 
 
 class _Part(NamedTuple):
-    """What a column becomes: its inputs' names; their values, or each row's category among them."""
+    """What a column becomes. values: of one input, or each row's category, a number of `names`."""
 
-    column: _Column
+    kind: str
     names: tuple[str, ...]
-    values: NDArray[np.floating[Any]] | None
-    codes: NDArray[np.int64] | None
+    values: NDArray[Any]
 
 
 def _inputs(
     columns: Sequence[_Column], scale: bool
 ) -> tuple[Tensor, tuple[str, ...], list[bool], tuple[str, ...]]:
     """The inputs (rows, inputs); a name for each; whether it is a number; lines that tell which."""
-    parts = [_part(column) for column in columns]
+    parts = [_part(column, "numbers, scaled" if scale else "numbers") for column in columns]
     names = tuple(name for part in parts for name in part.names)
-    kinds = [part.values.dtype for part in parts if part.values is not None]
+    kinds = [part.values.dtype for part in parts if part.values.dtype.kind == "f"]
     x = np.zeros((len(columns[0].values), len(names)), np.result_type(np.float32, *kinds))
     rows, at, numeric = np.arange(len(x)), 0, []
     told: dict[str, list[str]] = {}
-    for column, named, values, codes in parts:
-        if values is not None:
+    for column, (kind, named, values) in zip(columns, parts, strict=True):
+        if values.dtype.kind == "f":
             x[:, at] = values
         else:
-            x[rows, at + cast("NDArray[np.int64]", codes)] = 1
-        numeric += [values is not None and not column.boolean] * len(named)
+            x[rows, at + values] = 1
+        numeric += [kind.startswith("numbers")] * len(named)
         at += len(named)
-        kind = "numbers, scaled" if scale else "numbers"
-        if values is None:
-            kind = f"{len(named)} categories"
-        elif column.boolean:
-            kind = "true/false"
         told.setdefault(kind, []).append(column.name)
     notes = tuple(f"{kind}: {_listed(columns)}" for kind, columns in told.items())
     return torch.from_numpy(x), names, numeric, notes
 
 
-def _part(column: _Column) -> _Part:
+def _part(column: _Column, numbers: str) -> _Part:
+    """numbers: what a column of them is said to be."""
     out = "put the column in ignore"
     column.check_present(out)
     if not (column.text or column.categorical):
-        return _Part(column, (column.name,), column.numbers(out), None)
+        kind = "true/false" if column.boolean else numbers
+        return _Part(kind, (column.name,), column.numbers(out))
     column.check_no_numbers(
         f"{out}; if they are categories, begin each with a letter, or give a pandas Categorical"
     )
@@ -642,7 +635,7 @@ def _part(column: _Column) -> _Part:
             f"rows, and has {len(found)} in {rows} rows ({some}, ...), as an identifier has; {out}."
         )
     names = tuple(f"{column.name}={v}" for v in found)
-    return _Part(column, names, None, column.codes(found))
+    return _Part(f"{len(names)} categories", names, column.codes(found))
 
 
 # ---- targets and tasks ---------------------------------------------------------------------------
