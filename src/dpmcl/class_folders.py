@@ -112,14 +112,13 @@ def _check_classes(
 
     Raises DataError.
     """
-    size = len(top) + levels
-    deeper = [image for image in images if len(image.folders) > size]
-    if len(classes) == 1 and deeper:  # an image beside the class folders, and no classes
-        beside = next(image for image in images if len(image.folders) == size)
+    deepest = max(images, key=lambda image: len(image.folders))
+    beside = min(images, key=lambda image: len(image.folders))
+    deeper = len(deepest.folders) > len(top) + levels
+    if len(classes) == 1 and deeper:  # or `top` would be longer
         raise DataError(
-            f"The class folders cannot be told: {beside.where} is in "
-            f"'{'/'.join(beside.folders)}' itself, and other images are in folders below it, as "
-            f"{deeper[0].where} is. Move it into one of those, or remove it."
+            f"The class folders cannot be told: {beside.where} is beside them, and {deepest.where} "
+            "in a folder below it. Move the first into a class folder, or remove it."
         )
     first = {folders[0] for folders in classes}
     words = {name: _PARTS.intersection(re.findall("[a-z]+", name.lower())) for name in first}

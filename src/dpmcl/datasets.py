@@ -4,9 +4,10 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, Subset
 
 from dpmcl.arrays import empty_pool, fill, pool_type
+from dpmcl.damaged import whole
 from dpmcl.exceptions import DataError, reason
 from dpmcl.labelled import Labelled, from_arrays
 from dpmcl.labels import plain_array, unmasked
@@ -71,10 +73,8 @@ def read_dataset(
 def _length(dataset: Any) -> int:
     rows = None
     if hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset):
-        try:
+        with suppress(TypeError, RuntimeError, ValueError):
             rows = len(dataset)
-        except (TypeError, RuntimeError, ValueError):
-            rows = None
     if rows is None:
         raise DataError(
             "A dataset must have a length and numbered items (map-style), got a "
@@ -183,13 +183,8 @@ def _of_items(
     return replace(data, classes=_named(data.classes, names), notes=(note,))
 
 
-class _Fields(NamedTuple):
-    x: Any
-    y: Any
-    task: Any
-
-
-def _fields(item: Any, what: str, x: str | None, y: str | None, task: str | None) -> _Fields:
+def _fields(item: Any, what: str, x: str | None, y: str | None, task: str | None) -> list[Any]:
+    """The inputs, the label and the task of an item, None where it has none."""
     if not isinstance(item, Mapping):
         if not isinstance(item, tuple | list) or len(item) not in (2, 3):
             size = f" of {len(item)}" if isinstance(item, tuple | list) else ""
@@ -202,7 +197,7 @@ def _fields(item: Any, what: str, x: str | None, y: str | None, task: str | None
                 f"x, y and task name the keys of dicts; {what} is a "
                 f"{type(item).__name__}; leave them out."
             )
-        return _Fields(item[0], item[1], item[2] if len(item) == 3 else None)
+        return [*item, None][:3]
     shown = ", ".join(repr(key) for key in list(item)[:_SHOWN]) or "none"
     if x is None or y is None:
         raise DataError(
@@ -212,7 +207,7 @@ def _fields(item: Any, what: str, x: str | None, y: str | None, task: str | None
     for role, key in (("x", x), ("y", y), ("task", task)):
         if key is not None and key not in item:
             raise DataError(f"{_start(what)} has no key {key!r} for {role}; its keys are: {shown}.")
-    return _Fields(item[x], item[y], None if task is None else item[task])
+    return [item[x], item[y], None if task is None else item[task]]
 
 
 def _is_picture(inputs: Any) -> bool:
@@ -535,12 +530,8 @@ def _content(image: Any, what: str) -> bytes:
         raise DataError(
             f"{_start(what)} names {path!r:.80}, which is no file here; correct or drop it."
         )
-    try:
+    with whole(_start(what), "correct or drop it"):
         return Path(path).read_bytes()
-    except OSError as error:
-        raise DataError(
-            f"{_start(what)} cannot be read ({reason(error)}); correct or drop it."
-        ) from None
 
 
 def _start(text: str) -> str:

@@ -23,6 +23,7 @@ from dpmcl.image_cache import Images, Spool, cache_folder, cache_key, load_image
 from dpmcl.labelled import Labelled
 from dpmcl.labels import in_order
 from dpmcl.pil_images import open_image, plain
+from dpmcl.settings import Positive, Settings
 from dpmcl.sources import at_home
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decoding:
+class Decoding(Settings):
     """How files become tensors.
 
     size: (height, width); None where all images have one size, which they keep. channels: 1 grey,
@@ -49,33 +50,18 @@ class Decoding:
     Raises SpecError for values that cannot be.
     """
 
-    size: tuple[int, int] | None = None
+    size: tuple[Positive, Positive] | None = None
     channels: Literal[1, 3] | None = None
     crop: bool = False
     invert: bool = False
-    levels: int = 1
+    levels: Positive = 1
     innermost: bool = False
     first_classes: int | None = None
 
     def __post_init__(self) -> None:
-        if self.size is not None and not _is_size(self.size):
-            got = list(self.size) if isinstance(self.size, tuple) else repr(self.size)
-            raise SpecError(f"size must be two numbers above 0, height and width, got {got}.")
+        super().__post_init__()
         if self.size is None and self.crop:
             raise SpecError("crop needs a size to cut out, as in size = [28, 28]; set one.")
-        if self.channels not in (None, 1, 3):
-            raise SpecError(f"channels must be 1 (grey) or 3 (RGB), got {self.channels!r}.")
-        if self.levels < 1:
-            raise SpecError(f"levels must be at least 1, got {self.levels}.")
-
-
-def _is_size(size: object) -> bool:
-    """Whether it is what the annotation says; Python users may give anything."""
-    return (
-        isinstance(size, tuple | list)
-        and len(size) == 2
-        and all(isinstance(side, int) and side > 0 for side in size)
-    )
 
 
 def data_folder(name: str) -> Path:
