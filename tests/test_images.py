@@ -294,16 +294,17 @@ def test_as_labelled_data(kind, name, title, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "rule"),
     [
-        ({"size": (0, 4)}, "size must be two numbers above 0, height and width, got \\[0, 4\\]"),
-        ({"size": (4,)}, "size must be two numbers"),
-        ({"size": (4, 4, 3)}, "size must be two numbers"),
-        ({"size": 28}, "size must be two numbers"),
-        ({"size": (4.5, 4)}, "size must be two"),
-        ({"size": "28"}, "size must be two"),
+        ({"size": (0, 4)}, "size\\[0\\] must be greater than or equal to 1, got 0"),
+        ({"size": (4,)}, "size must be longer, got \\[4\\]"),
+        ({"size": (4, 4, 3)}, "size must .*at most 2 items"),
+        ({"size": 28}, "size must be a list, got 28"),
+        ({"size": (4.5, 4)}, "size\\[0\\] must be a valid integer"),
+        ({"size": "28"}, "size must be a list, got '28'"),
+        ({"invert": "perhaps"}, "invert must be"),
         ({"crop": True}, "crop needs a size"),
-        ({"channels": 2}, "channels must be 1 \\(grey\\) or 3 \\(RGB\\), got 2"),
+        ({"channels": 2}, "channels must be 1 or 3, got 2"),
         ({"channels": "3"}, "channels must be"),
-        ({"levels": 0}, "levels must be at least 1, got 0"),
+        ({"levels": 0}, "levels must be greater than or equal to 1, got 0"),
     ],
 )
 def test_settings_that_cannot_be(settings, rule):

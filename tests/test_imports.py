@@ -57,6 +57,7 @@ FLOORS = [
         "fingerprint",
         "convolution",
         "precision",
+        "damaged",
         "dressed",
         "rounding",
         "threads",

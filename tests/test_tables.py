@@ -521,10 +521,12 @@ def test_columns_that_do_not_exist():
 
 def test_white_space_in_a_header_is_shown(tmp_path):
     path = written(tmp_path / "my.csv", "a, b, kind\n1, 2, x\n")
-    refused(path, "No target column 'kind'", "has ' kind'", "remove the white space", target="kind")
+    refused(
+        path, "No target column 'kind'. Did you mean ' kind'?", "a, ' b', ' kind'.", target="kind"
+    )
     assert read_table(path, target=" kind").columns == ("a", " b")
     refused(written(path, "a ,b\n1,2\n"), "Columns of", "'a ', b.")
-    refused(written(path, "a|y\n1|2\n"), "a single one, 'a|y'", "commas")
+    refused(written(path, "a|y\n1|2\n"), "Columns of", "a|y. Separate its cells with commas")
     assert read_table(written(path, "a\tb\ty\n1\t2\tx\n"), target="y").columns == ("a", "b")
 
 

@@ -207,7 +207,7 @@ def test_a_packed_file_that_is_cut_is_named(idx):
     sums = [(name, md5(files.raw / name)) for name, _ in files.torch.resources]
     files.monkeypatch.setattr(files.torch, "resources", sums)
     error = line(settings)
-    assert f"{path} cannot be unpacked" in error
+    assert f"{path} cannot be read" in error
 
 
 @pytest.mark.parametrize(

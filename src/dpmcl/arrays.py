@@ -1,6 +1,5 @@
 """Arrays in NumPy's files as labelled data, mapped so that they may be larger than memory."""
 
-import lzma
 import math
 import mmap
 import os
@@ -8,9 +7,7 @@ import struct
 import sys
 import tempfile
 import zipfile
-import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
@@ -18,6 +15,7 @@ from typing import IO, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dpmcl.damaged import whole
 from dpmcl.exceptions import DataError, reason
 from dpmcl.labelled import Labelled, from_arrays
 from dpmcl.model import Kind
@@ -29,16 +27,7 @@ SHARE = 0.8
 
 _HEAD = 1 << 16  # bytes that surely hold a header: NumPy itself reads at most 10,000
 _BYTES_AT_ONCE = 1 << 26
-_BROKEN = (
-    OSError,
-    EOFError,
-    RuntimeError,  # an encrypted zip, and NotImplementedError for its rarer compressions
-    ValueError,
-    lzma.LZMAError,
-    struct.error,
-    zlib.error,
-    zipfile.BadZipFile,
-)
+_SAVE_AGAIN = "save or fetch it again"
 
 
 def read_arrays(path: Path, kind: Kind | None = None, name: str | None = None) -> Labelled:
@@ -56,7 +45,7 @@ def read_arrays(path: Path, kind: Kind | None = None, name: str | None = None) -
     Raises DataError for files that are missing, damaged, or hold something else.
     """
     path = Path(at_home(str(path)))
-    with _whole(str(path)):
+    with whole(str(path), _SAVE_AGAIN):
         if path.is_dir():
             name = name or path.resolve().name
             files = {p.name: p for p in sorted(path.glob("*.npy")) if p.is_file()}
@@ -254,7 +243,7 @@ def _of_zip(path: Path) -> dict[str, NDArray[Any]]:
 def _of_member(
     path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, where: str
 ) -> NDArray[Any]:
-    with _whole(where), archive.open(info) as member:
+    with whole(where, _SAVE_AGAIN), archive.open(info) as member:
         head = member.read(_HEAD)
         header = _header(head, info.file_size, where)
         if info.compress_type != zipfile.ZIP_STORED:
@@ -284,10 +273,12 @@ def _mapped(file: IO[bytes], start: int, header: _Header) -> NDArray[Any]:
     if sys.platform == "linux":
         # Without NORESERVE (which np.memmap lacks), Linux refuses private maps larger than memory.
         flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0x4000)
-        whole = mmap.mmap(file.fileno(), length, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        content = mmap.mmap(
+            file.fileno(), length, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE
+        )
     else:
-        whole = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_COPY)
-    return header.over(whole, first)
+        content = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_COPY)
+    return header.over(content, first)
 
 
 def _unpacked(member: IO[bytes], head: bytes, header: _Header, where: str) -> NDArray[Any]:
@@ -321,22 +312,6 @@ def _labels(array: NDArray[Any], part: str, path: Path) -> NDArray[Any]:
         if ((codes > sys.maxunicode) | ((codes >= 0xD800) & (codes < 0xE000))).any():
             raise DataError(f"'{part}' in {path} holds text that is no Unicode; save it again.")
     return array
-
-
-# ---- errors --------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _whole(where: str) -> Iterator[None]:
-    """Errors that damaged or unreadable files cause become DataErrors."""
-    try:
-        yield
-    except DataError:
-        raise
-    except (*_BROKEN, MemoryError, OverflowError) as error:
-        raise DataError(
-            f"{where} cannot be read ({reason(error)}); save or fetch it again."
-        ) from None
 
 
 def _gib(size: int) -> str:

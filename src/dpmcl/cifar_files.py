@@ -1,16 +1,15 @@
 """CIFAR10 and CIFAR100: pickled batches, which are opened only after their sums were checked."""
 
-import lzma
 import shutil
 import tarfile
 import tempfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from dpmcl.damaged import whole
 from dpmcl.exceptions import DataError
-from dpmcl.torchvision_sets import BY_TRAIN, check_sum, fetching, reason, torchvision_class
+from dpmcl.torchvision_sets import BY_TRAIN, check_sum, fetching, torchvision_class
 
 _ARCHIVES = (".tar.gz", ".tgz", ".tar", ".tar.xz", ".tar.bz2")
 _LARGEST = 2**28  # bytes; CIFAR100's training part has 155 million
@@ -63,21 +62,13 @@ def _unpack(archive: Path, folder: Path, sums: Mapping[str, str]) -> None:
     """Write the files that have these sums, and no others. Raises DataError if one is missing."""
     from torchvision.datasets.utils import check_md5
 
-    try:
-        with tarfile.open(archive, "r:*") as tar:
-            for member in tar:
-                file = PurePosixPath(member.name).name
-                if file in sums and member.isfile() and member.size <= _LARGEST:
-                    content = tar.extractfile(member)
-                    assert content is not None
-                    (folder / file).write_bytes(content.read())
-    except (
-        OSError, EOFError, ValueError, MemoryError, OverflowError, tarfile.TarError,
-        lzma.LZMAError, zlib.error,
-    ) as error:  # fmt: skip
-        raise DataError(
-            f"{archive} cannot be unpacked ({reason(error)}); replace it by a whole one."
-        ) from None
+    with whole(str(archive)), tarfile.open(archive, "r:*") as tar:
+        for member in tar:
+            file = PurePosixPath(member.name).name
+            if file in sums and member.isfile() and member.size <= _LARGEST:
+                content = tar.extractfile(member)
+                assert content is not None
+                (folder / file).write_bytes(content.read())
     for file, md5 in sums.items():
         if not ((folder / file).is_file() and check_md5(folder / file, md5)):
             raise DataError(

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from dpmcl.exceptions import DataError
+from dpmcl.labels import is_unicode
 
 KINDS = (
     "bmp", "gif", "jfif", "jpe", "jpeg", "jpg", "pbm", "pgm", "png", "pnm", "ppm", "tif", "tiff",
@@ -111,14 +112,13 @@ def _check_classes(
 
     Raises DataError.
     """
-    size = len(top) + levels
-    deeper = [image for image in images if len(image.folders) > size]
-    if len(classes) == 1 and deeper:  # an image beside the class folders, and no classes
-        beside = next(image for image in images if len(image.folders) == size)
+    deepest = max(images, key=lambda image: len(image.folders))
+    beside = min(images, key=lambda image: len(image.folders))
+    deeper = len(deepest.folders) > len(top) + levels
+    if len(classes) == 1 and deeper:  # or `top` would be longer
         raise DataError(
-            f"The class folders cannot be told: {beside.where} is in "
-            f"'{'/'.join(beside.folders)}' itself, and other images are in folders below it, as "
-            f"{deeper[0].where} is. Move it into one of those, or remove it."
+            f"The class folders cannot be told: {beside.where} is beside them, and {deepest.where} "
+            "in a folder below it. Move the first into a class folder, or remove it."
         )
     first = {folders[0] for folders in classes}
     words = {name: _PARTS.intersection(re.findall("[a-z]+", name.lower())) for name in first}
@@ -131,15 +131,9 @@ def _check_classes(
             "class folders of all into one folder."
         )
     for folders in classes:
-        if any(_undecoded(part) for part in folders):
-            raise DataError(
-                f"Names of class folders must be UTF-8, got {'/'.join(folders)!r:.80}; rename it."
-            )
-
-
-def _undecoded(name: str) -> bool:
-    """Return True for bytes that are no UTF-8, which Python keeps as lone surrogates."""
-    return any("\ud800" <= letter <= "\udfff" for letter in name)
+        name = "/".join(folders)
+        if not is_unicode(name):
+            raise DataError(f"Names of class folders must be UTF-8, got {name!r:.80}; rename it.")
 
 
 def _check_full(

@@ -4,9 +4,10 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, Subset
 
 from dpmcl.arrays import empty_pool, fill, pool_type
+from dpmcl.damaged import whole
 from dpmcl.exceptions import DataError, reason
 from dpmcl.labelled import Labelled, from_arrays
 from dpmcl.labels import plain_array, unmasked
@@ -71,10 +73,8 @@ def read_dataset(
 def _length(dataset: Any) -> int:
     rows = None
     if hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset):
-        try:
+        with suppress(TypeError, RuntimeError, ValueError):
             rows = len(dataset)
-        except (TypeError, RuntimeError, ValueError):
-            rows = None
     if rows is None:
         raise DataError(
             "A dataset must have a length and numbered items (map-style), got a "
@@ -157,9 +157,8 @@ def _of_items(
         try:
             item = dataset[i]
         except Exception as error:  # a user's code, which may raise anything
-            raise DataError(
-                f"{_start(what)} cannot be read ({reason_of(error)}); correct or drop it."
-            ) from None
+            why = f"{type(error).__name__}: {reason(error)}"
+            raise DataError(f"{_start(what)} cannot be read ({why}); correct or drop it.") from None
         inputs, label, own = _fields(item, what, x, y, task)
         if _is_picture(inputs):
             pool.put_picture(i, _pixels(inputs, what))
@@ -184,13 +183,8 @@ def _of_items(
     return replace(data, classes=_named(data.classes, names), notes=(note,))
 
 
-class _Fields(NamedTuple):
-    x: Any
-    y: Any
-    task: Any
-
-
-def _fields(item: Any, what: str, x: str | None, y: str | None, task: str | None) -> _Fields:
+def _fields(item: Any, what: str, x: str | None, y: str | None, task: str | None) -> list[Any]:
+    """The inputs, the label and the task of an item, None where it has none."""
     if not isinstance(item, Mapping):
         if not isinstance(item, tuple | list) or len(item) not in (2, 3):
             size = f" of {len(item)}" if isinstance(item, tuple | list) else ""
@@ -203,7 +197,7 @@ def _fields(item: Any, what: str, x: str | None, y: str | None, task: str | None
                 f"x, y and task name the keys of dicts; {what} is a "
                 f"{type(item).__name__}; leave them out."
             )
-        return _Fields(item[0], item[1], item[2] if len(item) == 3 else None)
+        return [*item, None][:3]
     shown = ", ".join(repr(key) for key in list(item)[:_SHOWN]) or "none"
     if x is None or y is None:
         raise DataError(
@@ -213,7 +207,7 @@ def _fields(item: Any, what: str, x: str | None, y: str | None, task: str | None
     for role, key in (("x", x), ("y", y), ("task", task)):
         if key is not None and key not in item:
             raise DataError(f"{_start(what)} has no key {key!r} for {role}; its keys are: {shown}.")
-    return _Fields(item[x], item[y], None if task is None else item[task])
+    return [item[x], item[y], None if task is None else item[task]]
 
 
 def _is_picture(inputs: Any) -> bool:
@@ -227,7 +221,7 @@ def _values(inputs: Any, what: str) -> NDArray[Any]:
         array = _array(inputs)
     except Exception as error:
         raise DataError(
-            f"{_start(what)} must have numbers of one shape as inputs ({reason_of(error)}); "
+            f"{_start(what)} must have numbers of one shape as inputs ({reason(error)}); "
             "convert them."
         ) from None
     if array.dtype.kind not in "biufc":
@@ -258,7 +252,7 @@ def _label(value: Any, what: str, role: str) -> Any:
         try:
             array = _array(value)
         except Exception as error:
-            raise DataError(f"{_start(what)} has no usable {role} ({reason_of(error)}).") from None
+            raise DataError(f"{_start(what)} has no usable {role} ({reason(error)}).") from None
         value = array.item() if array.size == 1 else array
     several = isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.ndim == 1
     if several and role == "label":
@@ -352,7 +346,7 @@ class _Columns:
         except Exception as error:  # files of any origin, read by another library
             raise DataError(
                 f"Rows {start} and following of '{self.title}' cannot be read "
-                f"({reason_of(error)}); write or fetch them again."
+                f"({reason(error)}); write or fetch them again."
             ) from None
         return table
 
@@ -536,20 +530,10 @@ def _content(image: Any, what: str) -> bytes:
         raise DataError(
             f"{_start(what)} names {path!r:.80}, which is no file here; correct or drop it."
         )
-    try:
+    with whole(_start(what), "correct or drop it"):
         return Path(path).read_bytes()
-    except OSError as error:
-        raise DataError(
-            f"{_start(what)} cannot be read ({reason_of(error)}); correct or drop it."
-        ) from None
 
 
 def _start(text: str) -> str:
     """As the start of a sentence; capitalize() would change names in it."""
     return text[0].upper() + text[1:]
-
-
-def reason_of(error: BaseException) -> str:
-    """The type and the first words of another library's error, in one line."""
-    name, text = type(error).__name__, reason(error)
-    return name if text == name else f"{name}: {text}"

@@ -5,13 +5,13 @@ import gzip
 import lzma
 import shutil
 import tempfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpmcl.exceptions import DataError
-from dpmcl.torchvision_sets import BY_TRAIN, fetching, reason, torchvision_class
+from dpmcl.damaged import whole
+from dpmcl.exceptions import DataError, reason
+from dpmcl.torchvision_sets import BY_TRAIN, fetching, torchvision_class
 
 SUMS = {
     "MNIST": {
@@ -64,10 +64,8 @@ def read_idx(
             inner.mkdir(parents=True)
             for file, path in found.items():
                 assert path is not None
-                plain = path if path.suffix not in _OPENERS else _unpack(path, inner / file)
+                plain = path if in_place else _copy(path, inner / file)
                 _check(name, file, path, plain, packed.get(file))
-                if plain == path and not in_place:
-                    shutil.copyfile(path, inner / file)
             return _opened(cls, root if in_place else Path(aside), parts, raw)
     names = ", ".join(f"{file}.gz" for file in found)
     looked = f"{name} is not in {raw} (looked for {names}, packed or not, there and in {root})"
@@ -98,14 +96,11 @@ def _opened(cls: Any, root: Path, parts: Sequence[Mapping[str, Any]], told: Path
         ) from None
 
 
-def _unpack(path: Path, target: Path) -> Path:
-    try:
-        with _OPENERS[path.suffix](path, "rb") as packed, target.open("wb") as file:
-            shutil.copyfileobj(packed, file)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise DataError(
-            f"{path} cannot be unpacked ({reason(error)}); replace it by a whole one."
-        ) from None
+def _copy(path: Path, target: Path) -> Path:
+    """Copy a file, unpacked."""
+    opener = _OPENERS.get(path.suffix, open)
+    with whole(str(path)), opener(path, "rb") as content, target.open("wb") as file:
+        shutil.copyfileobj(content, file)
     return target
 
 

@@ -3,14 +3,11 @@
 Archives are read in memory. Nothing is unpacked to disk, and names of members serve as labels only.
 """
 
-import lzma
 import os
 import stat
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -20,11 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmcl.class_folders import Classes, Entry, class_folders
-from dpmcl.exceptions import DataError, DpmclError, SpecError
+from dpmcl.damaged import whole
+from dpmcl.exceptions import DataError, SpecError
 from dpmcl.image_cache import Images, Spool, cache_folder, cache_key, load_images
 from dpmcl.labelled import Labelled
-from dpmcl.labels import are_numbers
+from dpmcl.labels import in_order
 from dpmcl.pil_images import open_image, plain
+from dpmcl.settings import Positive, Settings
 from dpmcl.sources import at_home
 
 if TYPE_CHECKING:
@@ -34,20 +33,10 @@ LARGEST = 64 * 2**20
 """Bytes that one image file may have."""
 
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
-_BROKEN = (
-    OSError,
-    EOFError,
-    RuntimeError,  # an encrypted zip, and NotImplementedError for its rarer compressions
-    lzma.LZMAError,
-    zlib.error,
-    zipfile.BadZipFile,
-    tarfile.TarError,
-    ValueError,  # tarfile's, for numbers in a header that are none
-)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decoding:
+class Decoding(Settings):
     """How files become tensors.
 
     size: (height, width); None where all images have one size, which they keep. channels: 1 grey,
@@ -61,33 +50,18 @@ class Decoding:
     Raises SpecError for values that cannot be.
     """
 
-    size: tuple[int, int] | None = None
+    size: tuple[Positive, Positive] | None = None
     channels: Literal[1, 3] | None = None
     crop: bool = False
     invert: bool = False
-    levels: int = 1
+    levels: Positive = 1
     innermost: bool = False
     first_classes: int | None = None
 
     def __post_init__(self) -> None:
-        if self.size is not None and not _is_size(self.size):
-            got = list(self.size) if isinstance(self.size, tuple) else repr(self.size)
-            raise SpecError(f"size must be two numbers above 0, height and width, got {got}.")
+        super().__post_init__()
         if self.size is None and self.crop:
             raise SpecError("crop needs a size to cut out, as in size = [28, 28]; set one.")
-        if self.channels not in (None, 1, 3):
-            raise SpecError(f"channels must be 1 (grey) or 3 (RGB), got {self.channels!r}.")
-        if self.levels < 1:
-            raise SpecError(f"levels must be at least 1, got {self.levels}.")
-
-
-def _is_size(size: object) -> bool:
-    """Whether it is what the annotation says; Python users may give anything."""
-    return (
-        isinstance(size, tuple | list)
-        and len(size) == 2
-        and all(isinstance(side, int) and side > 0 for side in size)
-    )
 
 
 def data_folder(name: str) -> Path:
@@ -108,14 +82,14 @@ def read_images(source: Path, decoding: Decoding, cache: Path | None = None) -> 
     Raises DataError for a source that is missing, damaged, unsafe or without images, and for images
     that cannot be decoded or are of several sizes where none is given.
     """
-    with _whole(str(source)[:200]):  # a name too long, a home of nobody
+    with whole(str(source)[:200]):  # a name too long, a home of nobody
         source = Path(at_home(str(source))).absolute()
         there = source.exists()
     if not there:
         raise DataError(
             f"Images must be a folder, zip or tar that exists, got {source}; correct the path."
         )
-    with _whole(str(source)):
+    with whole(str(source)):
         path = (cache or cache_folder()) / _key(source, decoding)
     return load_images(path) or _decode(source, decoding, path)
 
@@ -151,59 +125,24 @@ class _File(Entry):
                 f"An image file must have at most {LARGEST // 2**20} MiB, {self.where} has "
                 f"{self.size / 2**20:.0f}; remove it or make it smaller."
             )
-        with _whole(self.where):
+        with whole(self.where):
             return self.read()
-
-
-@contextmanager
-def _whole(where: str) -> Iterator[None]:
-    """Errors that damaged or unreadable files cause become DataErrors."""
-    try:
-        yield
-    except DpmclError:
-        raise
-    except _BROKEN as error:
-        reason = str(error) or type(error).__name__
-        raise DataError(
-            f"{where} cannot be read ({reason}); replace it, or pack it again."
-        ) from None
 
 
 def _files(source: Path) -> Iterator[_File]:
     """All files and folders, in any order. Those of a tar must be read before the next comes."""
-    if source.is_dir():
-        return _of_folder(source)
-    if _is_tar(source):  # first: a tar that ends with a zip looks like a zip as well
-        return _of_tar(source)
-    if zipfile.is_zipfile(source):
-        return _of_zip(source)
-    raise DataError(
-        f"Images must be in a folder, a zip or a tar, and {source} is none, or is damaged; "
-        "correct the path, or pack it again."
-    )
-
-
-def _is_tar(source: Path) -> bool:
-    with _large_headers():
-        return tarfile.is_tarfile(source)
-
-
-def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    while True:
-        with _large_headers():
-            info = archive.next()
-        if info is None:
-            return
-        yield info
-
-
-@contextmanager
-def _large_headers() -> Iterator[None]:
-    """tarfile reads a header in one piece, however large it says to be."""
-    try:
-        yield
-    except (MemoryError, OverflowError):
-        raise tarfile.ReadError("a header is too large") from None
+    with whole(str(source)):
+        if source.is_dir():
+            yield from _of_folder(source)
+        elif tarfile.is_tarfile(source):  # first: one that ends with a zip looks like a zip as well
+            yield from _of_tar(source)
+        elif zipfile.is_zipfile(source):
+            yield from _of_zip(source)
+        else:
+            raise DataError(
+                f"Images must be in a folder, a zip or a tar, and {source} is none, or is damaged; "
+                "correct the path, or pack it again."
+            )
 
 
 def _of_folder(source: Path) -> Iterator[_File]:
@@ -248,7 +187,7 @@ def _zip_name(info: zipfile.ZipInfo) -> str:
 def _of_tar(source: Path) -> Iterator[_File]:
     # Not in tarfile's stream mode, which takes the end of a truncated file for the archive's.
     with tarfile.open(source, "r:*") as archive:
-        for info in _members(archive):
+        for info in archive:
             path = _label(info.name, source, plain=info.isfile() or info.isdir())
             where = f"{info.name!r} in {source}"
             yield _File(path, where, info.isdir(), info.size, partial(_member, archive, info))
@@ -288,9 +227,11 @@ def _raise(error: OSError) -> NoReturn:
 def _decode(source: Path, decoding: Decoding, path: Path) -> Images:
     """path: in the cache."""
     found: dict[PurePosixPath, int] = {}  # number in the spool
-    with _whole(str(source)), Spool(path.parent) as spool:
-        # The classes come first where that costs no second pass, or only some are wanted.
-        early = decoding.first_classes is not None or source.is_dir() or not _is_tar(source)
+    # The classes come first where that costs no second pass, or only some are wanted.
+    with whole(str(source)):
+        quick = source.is_dir() or not tarfile.is_tarfile(source)
+    early = quick or decoding.first_classes is not None
+    with Spool(path.parent) as spool:
         classes = _classes(list(_files(source)), source, decoding) if early else None
         files = []
         for file in _files(source):
@@ -300,7 +241,7 @@ def _decode(source: Path, decoding: Decoding, path: Path) -> Images:
                 spool.add(_pixels(file, decoding), file.where)
         classes = classes or _classes(files, source, decoding)
         paths = sorted(found, key=lambda path: path.parts)
-        names = _in_order({classes.of[path] for path in paths})
+        names = in_order({classes.of[path] for path in paths}, folders=True)
         number = {name: i for i, name in enumerate(names)}
         y = np.array([number[classes.of[path]] for path in paths], dtype=np.int64)
         return spool.keep(path, y, names, [found[path] for path in paths], classes.notes)
@@ -311,7 +252,7 @@ def _classes(files: Sequence[Entry], source: Path, decoding: Decoding) -> Classe
     classes = class_folders(files, str(source), decoding.levels, decoding.innermost)
     if decoding.first_classes is None:
         return classes
-    names = _in_order(set(classes.of.values()))
+    names = in_order(set(classes.of.values()), folders=True)
     if len(names) < decoding.first_classes:
         raise DataError(
             f"The first {decoding.first_classes} classes are wanted, and {source} holds "
@@ -319,11 +260,6 @@ def _classes(files: Sequence[Entry], source: Path, decoding: Decoding) -> Classe
         )
     kept = set(names[: decoding.first_classes])
     return classes._replace(of={path: name for path, name in classes.of.items() if name in kept})
-
-
-def _in_order(names: set[str]) -> list[str]:
-    """Return names of classes in order: by value where all are numbers, else folder by folder."""
-    return sorted(names, key=int if are_numbers(names) else lambda name: name.split("/"))
 
 
 def _pixels(file: _File, decoding: Decoding) -> NDArray[np.uint8]:

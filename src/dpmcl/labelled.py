@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpmcl.exceptions import DataError, reason, shown
+from dpmcl.exceptions import DataError, SpecError, reason, shown
 from dpmcl.labels import number_labels, plain_array, unmasked
 from dpmcl.model import Kind
 from dpmcl.rounding import float_type
@@ -50,11 +50,7 @@ class Labelled:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise DataError(
-                f"kind must be one of {', '.join(get_args(Kind))}, got '{self.kind}' for "
-                f"'{self.name}'."
-            )
+        check_kind(self.kind)
         if self.x.dim() < 2:
             raise DataError(
                 f"Inputs must have a dimension beside the rows, got the shape "
@@ -77,6 +73,12 @@ class Labelled:
             _check_used(self.task, self.tasks, "task", self.name)
 
 
+def check_kind(kind: Any) -> None:
+    """Raise SpecError for anything but a kind, or None."""
+    if kind is not None and not (isinstance(kind, str) and kind in get_args(Kind)):
+        raise SpecError(f"kind must be {' or '.join(get_args(Kind))}, got {shown(kind)}.")
+
+
 def from_arrays(
     x: Any, y: Any, task: Any = None, *, name: str = "arrays", kind: Kind | None = None
 ) -> Labelled:
@@ -90,8 +92,7 @@ def from_arrays(
     >>> from_arrays([[0.5], [0.1]], ["b", "a"]).classes
     ('a', 'b')
     """
-    if kind is not None and not (isinstance(kind, str) and kind in get_args(Kind)):
-        raise DataError(f"kind must be one of {', '.join(get_args(Kind))}, got {shown(kind)}.")
+    check_kind(kind)
     inputs = as_inputs(x, f"Inputs of '{name}'")
     kind = kind or ("regression" if _is_float(y) else "classification")
     if kind == "regression":

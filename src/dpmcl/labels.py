@@ -35,33 +35,38 @@ def number_labels(labels: Any, what: str) -> Labels:
     array = _array(labels, what)
     values, y = np.unique(array, return_inverse=True)
     names = [str(v) for v in values.tolist()]
-    odd = next((name for name in names if not _is_unicode(name)), None)
+    odd = next((name for name in names if not is_unicode(name)), None)
     if odd is not None:
         raise DataError(f"{what} must be Unicode text, got {odd!a:.60}; correct it.")
-    if are_numbers(names):  # a text file does not say which are text
-        order = sorted(range(len(names)), key=lambda k: int(names[k]))
-        y, names = np.argsort(order)[y], [names[k] for k in order]
-    return Labels(torch.from_numpy(y.astype(np.int64)), tuple(names))
+    classes = in_order(names)
+    place = {name: k for k, name in enumerate(classes)}
+    number = np.array([place[name] for name in names], dtype=np.int64)
+    return Labels(torch.from_numpy(number[y]), tuple(classes))
 
 
-def _is_unicode(text: str) -> bool:
+def in_order(names: Iterable[str], folders: bool = False) -> list[str]:
+    """Return class names in order: by value where all are plainly written whole numbers.
+
+    A text file does not say which numbers are text. Others are in order of their code points,
+    folder by folder where they are names of folders ("a/y" before "a b/x").
+
+    >>> in_order(["9", "10"]), in_order(["9", "010", "10"])
+    (['9', '10'], ['010', '10', '9'])
+    """
+    names = list(names)
+    numbers = all(re.fullmatch(r"-?[1-9][0-9]{0,999}|0", name) for name in names)
+    if numbers:
+        return sorted(names, key=int)
+    return sorted(names, key=lambda name: name.split("/") if folders else name)
+
+
+def is_unicode(text: str) -> bool:
+    """Return False for half of a pair of UTF-16, and for Python's stand-ins of other bytes."""
     try:
         text.encode()
-    except UnicodeEncodeError:  # half of a pair of UTF-16, which no file can hold
+    except UnicodeEncodeError:
         return False
     return True
-
-
-_WHOLE = re.compile(r"-?[1-9][0-9]{0,999}|0")
-
-
-def are_numbers(names: Iterable[str]) -> bool:
-    """Return True if all names are plainly written whole numbers, which are ordered by value.
-
-    >>> are_numbers(["9", "10"]), are_numbers(["9", "010"])
-    (True, False)
-    """
-    return all(_WHOLE.fullmatch(name) for name in names)
 
 
 def plain_array(tensor: Tensor, what: str) -> np.ndarray:

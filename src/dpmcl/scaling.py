@@ -54,23 +54,20 @@ def check_digits(stream: Stream, dtype: torch.dtype) -> None:
 
     That is where rounding moves a value by more than a thousandth of the range of all of them.
     """
-    every = torch.ones(stream.x.shape[1:], dtype=torch.bool, device=stream.x.device)
-    plain = every if stream.scaled is None else ~stream.scaled
-    parts = [("Input", stream.x, plain)]
-    if stream.kind == "regression" and stream.scaled is None:
-        parts.append(("Target", stream.y, torch.ones_like(stream.y[0], dtype=torch.bool)))
-    for what, values, used in parts:
+    parts = [("Input", stream.x)]
+    if stream.scaled is None:
+        parts.append(("Target", stream.y))
+    for what, values in parts:
         if values.dtype != torch.float64 or dtype == torch.float64:
             continue
-        low, high, moved = values[0].clone(), values[0].clone(), torch.zeros_like(values[0])
-        step = max(1, _VALUES_AT_ONCE // max(1, values[0].numel()))
-        for start in range(0, len(values), step):
-            some = values[start : start + step]
-            low, high = torch.minimum(low, some.amin(0)), torch.maximum(high, some.amax(0))
-            moved = torch.maximum(moved, (some - some.to(dtype).to(some.dtype)).abs().amax(0))
+        low, high = values.aminmax(dim=0)
+        pieces = values.split(max(1, _VALUES_AT_ONCE // max(1, values[0].numel())))
+        moved = torch.stack([(v - v.to(dtype).to(v.dtype)).abs().amax(0) for v in pieces]).amax(0)
         size = torch.maximum(low.abs(), high.abs())
         constant = high - low <= 50 * _EPSILON * size  # but for rounding
-        lost = used & ~constant & (moved > _SHARE_OF_THE_RANGE * (high - low))
+        lost = ~constant & (moved > _SHARE_OF_THE_RANGE * (high - low))
+        if stream.scaled is not None:
+            lost &= ~stream.scaled
         if lost.any():
             place = lost.nonzero()[0].tolist()
             name = ", ".join(map(str, place))

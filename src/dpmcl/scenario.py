@@ -1,6 +1,5 @@
 """Scenarios: how labelled rows become a stream of tasks."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
@@ -13,6 +12,7 @@ from torch import Tensor
 from dpmcl import keys
 from dpmcl.exceptions import DataError, SpecError
 from dpmcl.labelled import Labelled
+from dpmcl.labels import in_order
 from dpmcl.settings import NonNegative, Positive, Settings, Share
 from dpmcl.view import View, permuted, rotated
 
@@ -273,12 +273,11 @@ def _order_name(settings: ScenarioSettings, names: Sequence[str]) -> str:
         return f"shuffled by seed {settings.order_seed}"
     if settings.order != "alphabetical":
         return settings.order if isinstance(settings.order, str) else "as listed"
-    if list(names) in (sorted(names), sorted(names, key=lambda name: name.split("/"))):
-        return "alphabetical"
-    numbers = all(re.fullmatch(r"[+-]?[0-9]{1,18}", name) for name in names)
-    if numbers and list(names) == sorted(names, key=int):
+    listed = list(names)
+    if listed == in_order(names) != sorted(names):
         return "by number"
-    return "of the data set"
+    orders = (sorted(names), in_order(names, folders=True))
+    return "alphabetical" if listed in orders else "of the data set"
 
 
 def _sizes(classes: int, wanted: int | tuple[int, ...]) -> list[int]:

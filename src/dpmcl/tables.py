@@ -1,17 +1,16 @@
 """Tables, in CSV or Parquet files or in memory, as labelled data: each column an input, or more."""
 
 import csv
-import gzip
 import os
 import re
-import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from copy import copy
-from itertools import chain
+from io import TextIOWrapper
+from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -20,8 +19,8 @@ from torch import Tensor
 
 from dpmcl.dressed import CODE, PLAIN, decoration, dressed
 from dpmcl.exceptions import DataError, SpecError, reason, shown, unknown
-from dpmcl.labelled import Labelled
-from dpmcl.labels import Labels, number_labels, plain_array, unmasked
+from dpmcl.labelled import Labelled, check_kind
+from dpmcl.labels import Labels, is_unicode, number_labels, plain_array, unmasked
 from dpmcl.model import Kind
 from dpmcl.rounding import keeps
 from dpmcl.sources import SUFFIXES, at_home
@@ -142,8 +141,7 @@ def check_roles(
         if not isinstance(column, str):
             out = f"; write {str(column)!r}" if isinstance(column, int | np.integer) else ""
             raise SpecError(f"{role} must be the name of a column, got {shown(column)}{out}.")
-    if kind is not None and not (isinstance(kind, str) and kind in get_args(Kind)):
-        raise SpecError(f"kind must be {' or '.join(get_args(Kind))}, got {shown(kind)}.")
+    check_kind(kind)
     if target == task:
         raise SpecError(f"target and task must be two columns, got {target!r} twice; change one.")
     for role, column in roles:
@@ -162,21 +160,11 @@ def _check_columns(
     roles = [("target", target), *([("task", task)] if task is not None else [])]
     for role, column in [*roles, *(("ignored", c) for c in ignore)]:
         if column not in names:
-            spaced = next((known for known in names if known.strip() == column.strip()), None)
-            if spaced is not None:
-                raise DataError(
-                    f"No {role} column {column!r}, but {where} has {spaced!r}; remove the white "
-                    "space from its header, or write the name with it."
-                )
+            more = ", ..." if len(names) > _SHOWN else ""
+            hint = f"Columns of {where}: {', '.join(map(_visible, names[:_SHOWN]))}{more}."
             if len(names) == 1 and column in names[0]:
-                raise DataError(
-                    f"No {role} column {column!r}, but {where} has a single one, {names[0]!r}; "
-                    "separate its cells with commas."
-                )
-            lines = [_visible(known) for known in names]
-            more = ", ..." if len(lines) > _SHOWN else ""
-            hint = f"Columns of {where}: {', '.join(lines[:_SHOWN])}{more}."
-            raise DataError(str(unknown(f"{role} column", column, lines, hint)))
+                hint += " Separate its cells with commas."
+            raise DataError(str(unknown(f"{role} column", column, names, hint)))
     if "" in names and "" not in ignore:
         raise DataError(
             f"Columns must have names, and column {list(names).index('')} of {where} has none (the "
@@ -191,23 +179,22 @@ def _visible(name: str) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     """All names in one line: "a, p0 to p783, b"."""
-    runs: list[list[str]] = []
-    for name in names:
-        stem, number = cast("re.Match[str]", re.fullmatch(r"(.*?)(\d{0,9})", name, re.S)).groups()
-        if runs and number and f"{stem}{int(number) - 1}" == runs[-1][-1]:
-            runs[-1].append(name)
-        else:
-            runs.append([name])
-    return ", ".join(
-        f"{_visible(run[0])} to {_visible(run[-1])}"
-        if len(run) > 2
-        else ", ".join(map(_visible, run))
-        for run in runs
-    )
+    parts: list[str] = []
+    for _, numbered in groupby(enumerate(names), _run):
+        run = [_visible(name) for _, name in numbered]
+        parts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else run
+    return ", ".join(parts)
+
+
+def _run(placed: tuple[int, str]) -> tuple[str, int | None]:
+    """What names that are numbered one after another have in common. placed: place and name."""
+    place, name = placed
+    found = re.fullmatch(r"(.*?)(0|[1-9][0-9]{0,8})", name, re.DOTALL)
+    return (found[1], int(found[2]) - place) if found else (name, None)
 
 
 def _stem(path: Path) -> str:
-    return Path(path.stem).stem if path.suffix.lower() == ".gz" else path.stem
+    return Path(path.stem).stem if _is_packed(path) else path.stem
 
 
 # ---- files ---------------------------------------------------------------------------------------
@@ -215,6 +202,8 @@ def _stem(path: Path) -> str:
 
 def _of_file(path: Path, where: str, choose: _Choose) -> Any:
     """The chosen columns of a file, a pyarrow Table."""
+    import pyarrow as pa
+
     *others, last = SUFFIXES["table"]
     if not path.name.lower().endswith((*others, last)):
         raise DataError(
@@ -226,7 +215,7 @@ def _of_file(path: Path, where: str, choose: _Choose) -> Any:
             raise DataError(f"A table must be a file that exists, got {where}; correct the path.")
         read = _of_parquet if path.suffix.lower() == ".parquet" else _of_csv
         return read(path, where, choose)
-    except (OSError, EOFError, RuntimeError, zlib.error) as error:
+    except (OSError, RuntimeError, pa.ArrowException) as error:
         raise _unreadable(where, error) from None
 
 
@@ -235,16 +224,12 @@ def _unreadable(where: str, error: Exception) -> DataError:
 
 
 def _of_parquet(path: Path, where: str, choose: _Choose) -> Any:
-    import pyarrow as pa
     from pyarrow import parquet
 
-    try:
-        # Not `read_table`, which takes folders named a=1 above the file for columns.
-        with parquet.ParquetFile(path) as file:
-            wanted = choose(file.schema_arrow.names, _index(file.schema_arrow))
-            return file.read(columns=wanted).select(wanted)
-    except pa.ArrowException as error:
-        raise _unreadable(where, error) from None
+    # Not `read_table`, which takes folders named a=1 above the file for columns.
+    with parquet.ParquetFile(path) as file:
+        wanted = choose(file.schema_arrow.names, _index(file.schema_arrow))
+        return file.read(columns=wanted).select(wanted)
 
 
 def _index(schema: Any) -> list[str]:
@@ -258,19 +243,26 @@ def _index(schema: Any) -> list[str]:
 
 def _of_csv(path: Path, where: str, choose: _Choose) -> Any:
     import pyarrow as pa
+    from pyarrow import csv as arrow
 
     delimiter, header = _header(path, where)
     wanted = choose(header)
     try:
-        table = _parsed(path, delimiter, wanted)
-    except pa.ArrowInvalid as error:
-        if "Empty CSV" in str(error):
-            raise DataError(
-                f"A table must have rows, and {where} has only a header; give it some."
-            ) from None
-        raise _misread(path, where, delimiter, wanted, error) from None
-    except (KeyError, pa.ArrowException) as error:
-        raise _unreadable(where, error) from None
+        with _opened(path) as file:
+            table = arrow.read_csv(
+                file,
+                # In one thread, or pyarrow does not tell the row of an error; it is as fast.
+                arrow.ReadOptions(use_threads=False, block_size=1 << 22),
+                arrow.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+                arrow.ConvertOptions(
+                    include_columns=wanted,
+                    column_types=dict.fromkeys(wanted, pa.binary()),
+                    null_values=MISSING,
+                    strings_can_be_null=True,
+                ),
+            )
+    except (pa.ArrowInvalid, KeyError) as error:
+        raise _misread(where, delimiter, error) from None
     columns = {}
     for column in wanted:
         cells = table.column(column)
@@ -281,33 +273,19 @@ def _of_csv(path: Path, where: str, choose: _Choose) -> Any:
     return pa.table(columns)
 
 
-def _parsed(path: Path, delimiter: str, wanted: list[str], threads: bool = True) -> Any:
-    import pyarrow as pa
-    from pyarrow import csv as arrow
-
-    compression = "gzip" if path.suffix.lower() == ".gz" else None
-    with pa.input_stream(str(path), compression=compression) as file:
-        return arrow.read_csv(
-            file,
-            arrow.ReadOptions(use_threads=threads, block_size=1 << 22),
-            arrow.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            arrow.ConvertOptions(
-                include_columns=wanted,
-                column_types=dict.fromkeys(wanted, pa.binary()),
-                null_values=MISSING,
-                strings_can_be_null=True,
-            ),
-        )
-
-
-def _misread(path: Path, where: str, delimiter: str, wanted: list[str], error: Any) -> DataError:
-    """Reads once more, in one thread: only then pyarrow tells the row."""
+def _opened(path: Path) -> Any:
     import pyarrow as pa
 
-    try:
-        _parsed(path, delimiter, wanted, threads=False)
-    except pa.ArrowInvalid as told:
-        error = told
+    return pa.input_stream(str(path), compression="gzip" if _is_packed(path) else None)
+
+
+def _is_packed(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
+
+
+def _misread(where: str, delimiter: str, error: Exception) -> DataError:
+    if "Empty CSV" in str(error):
+        return DataError(f"A table must have rows, and {where} has only a header; give it some.")
     # pyarrow's handler of such rows would be the better source, but prints for rows that are not
     # UTF-8. Its rows count from 1, the header among them.
     odd = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", str(error))
@@ -322,9 +300,7 @@ def _misread(path: Path, where: str, delimiter: str, wanted: list[str], error: A
 
 def _header(path: Path, where: str) -> tuple[str, list[str]]:
     """The delimiter, and the names of the columns."""
-    packed = path.suffix.lower() == ".gz"
-    kind: Any = gzip.open if packed else open
-    with kind(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
+    with TextIOWrapper(_opened(path), "utf-8-sig", "surrogateescape", newline="") as text:
         first = ""
         while not first.strip("\r\n"):
             first = text.readline()
@@ -337,7 +313,7 @@ def _header(path: Path, where: str) -> tuple[str, list[str]]:
         except csv.Error as error:
             raise _unreadable(where, error) from None
     whole = "".join(header)
-    if "\0" in whole or any("\udc80" <= character <= "\udcff" for character in whole):
+    if "\0" in whole or not is_unicode(whole):
         raise _not_utf8(where, "its header", [])
     return delimiter, header
 
@@ -386,13 +362,9 @@ def _in_memory(source: Any, where: str, choose: _Choose) -> Any:
         place = names.index(column)
         values = source.iloc[:, place] if pandas else source[place]
         out[column] = _array(values, f"Column {column!r} of {where}")
-    lengths = {column: len(values) for column, values in out.items()}
-    if len(set(lengths.values())) > 1:
-        short, long = min(lengths, key=lengths.__getitem__), max(lengths, key=lengths.__getitem__)
-        raise DataError(
-            f"Columns of {where} must be of one length, {short!r} has {lengths[short]} rows and "
-            f"{long!r} {lengths[long]}; correct them."
-        )
+    lengths = ", ".join(f"{column!r} {len(values)}" for column, values in out.items())
+    if len({len(values) for values in out.values()}) > 1:
+        raise DataError(f"Columns of {where} must be of one length, got {lengths:.200}; mend them.")
     return pa.table(out)
 
 
@@ -436,22 +408,19 @@ class _Column:
         is_a = pa.types
         self.categorical = is_a.is_dictionary(values.type)
         if self.categorical:
-            with suppress(
-                pa.ArrowNotImplementedError
-            ):  # pandas' intervals, which are refused below
+            with suppress(pa.ArrowNotImplementedError):  # pandas' intervals, refused below
                 values = values.cast(values.type.value_type)
         if str(values.type) == "string_view":
             values = values.cast(pa.large_string())
         if is_a.is_decimal(values.type):
             values = self._of_decimals(values)
-        text = is_a.is_string(values.type) or is_a.is_large_string(values.type)
-        self.written = values if text else None
+        self.written = values if _is_text(values) else None
         if self.written is not None and not self.categorical:
             values = _read(values)
         self.values = values
         self.whole = is_a.is_integer(values.type)
         self.boolean = is_a.is_boolean(values.type)
-        self.text = is_a.is_string(values.type) or is_a.is_large_string(values.type)
+        self.text = _is_text(values)
         self.floats = is_a.is_floating(values.type)
         empty = is_a.is_null(values.type)
         if not (self.whole or self.boolean or self.text or self.floats or empty):
@@ -499,24 +468,21 @@ class _Column:
         values = self.values.cast(pa.uint8()) if self.boolean else self.values
         given = values.to_numpy()
         with np.errstate(over="ignore"):
-            array: NDArray[np.float32] = given.astype(np.float32)
-        odd = np.flatnonzero(~np.isfinite(array))
+            odd = np.flatnonzero(~np.isfinite(given.astype(np.float32)))
         if len(odd):
             raise DataError(
                 f"{self.what} must be finite numbers that float32 can hold, and {_cells(len(odd))} "
                 f"not, the first in row {odd[0]} ({given[odd[0]]}). Correct or drop these rows, or "
                 f"{out}."
             )
-        if keeps(given, np.float32):
-            return array
-        if not keeps(given, np.float64):
-            row = int(np.abs(given).argmax())
-            raise DataError(
-                f"{self.what} must be numbers that float64 can tell apart, got {given[row]} in row "
-                f"{row}; subtract an offset from them, or {out}."
-            )
-        wide: NDArray[np.float64] = given.astype(np.float64)
-        return wide
+        for dtype in (np.float32, np.float64):
+            if keeps(given, dtype):
+                return cast("NDArray[np.floating[Any]]", given.astype(dtype))
+        row = int(np.abs(given).argmax())
+        raise DataError(
+            f"{self.what} must be numbers that float64 can tell apart, got {given[row]} in row "
+            f"{row}; subtract an offset from them, or {out}."
+        )
 
     def categories(self) -> list[Any]:
         """The different values, in order."""
@@ -581,6 +547,10 @@ class _Column:
             )
 
 
+def _is_text(values: Any) -> bool:
+    return str(values.type) in ("string", "large_string")
+
+
 def _cells(count: int) -> str:
     return "1 cell is" if count == 1 else f"{count} cells are"
 
@@ -616,46 +586,42 @@ def _read(values: Any) -> Any:
 
 
 class _Part(NamedTuple):
-    """What a column becomes: its inputs' names; their values, or each row's category among them."""
+    """What a column becomes. values: of one input, or each row's category, a number of `names`."""
 
-    column: _Column
+    kind: str
     names: tuple[str, ...]
-    values: NDArray[np.floating[Any]] | None
-    codes: NDArray[np.int64] | None
+    values: NDArray[Any]
 
 
 def _inputs(
     columns: Sequence[_Column], scale: bool
 ) -> tuple[Tensor, tuple[str, ...], list[bool], tuple[str, ...]]:
     """The inputs (rows, inputs); a name for each; whether it is a number; lines that tell which."""
-    parts = [_part(column) for column in columns]
+    parts = [_part(column, "numbers, scaled" if scale else "numbers") for column in columns]
     names = tuple(name for part in parts for name in part.names)
-    kinds = [part.values.dtype for part in parts if part.values is not None]
+    kinds = [part.values.dtype for part in parts if part.values.dtype.kind == "f"]
     x = np.zeros((len(columns[0].values), len(names)), np.result_type(np.float32, *kinds))
     rows, at, numeric = np.arange(len(x)), 0, []
     told: dict[str, list[str]] = {}
-    for column, named, values, codes in parts:
-        if values is not None:
+    for column, (kind, named, values) in zip(columns, parts, strict=True):
+        if values.dtype.kind == "f":
             x[:, at] = values
         else:
-            x[rows, at + cast("NDArray[np.int64]", codes)] = 1
-        numeric += [values is not None and not column.boolean] * len(named)
+            x[rows, at + values] = 1
+        numeric += [kind.startswith("numbers")] * len(named)
         at += len(named)
-        kind = "numbers, scaled" if scale else "numbers"
-        if values is None:
-            kind = f"{len(named)} categories"
-        elif column.boolean:
-            kind = "true/false"
         told.setdefault(kind, []).append(column.name)
     notes = tuple(f"{kind}: {_listed(columns)}" for kind, columns in told.items())
     return torch.from_numpy(x), names, numeric, notes
 
 
-def _part(column: _Column) -> _Part:
+def _part(column: _Column, numbers: str) -> _Part:
+    """numbers: what a column of them is said to be."""
     out = "put the column in ignore"
     column.check_present(out)
     if not (column.text or column.categorical):
-        return _Part(column, (column.name,), column.numbers(out), None)
+        kind = "true/false" if column.boolean else numbers
+        return _Part(kind, (column.name,), column.numbers(out))
     column.check_no_numbers(
         f"{out}; if they are categories, begin each with a letter, or give a pandas Categorical"
     )
@@ -669,7 +635,7 @@ def _part(column: _Column) -> _Part:
             f"rows, and has {len(found)} in {rows} rows ({some}, ...), as an identifier has; {out}."
         )
     names = tuple(f"{column.name}={v}" for v in found)
-    return _Part(column, names, None, column.codes(found))
+    return _Part(f"{len(names)} categories", names, column.codes(found))
 
 
 # ---- targets and tasks ---------------------------------------------------------------------------

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpmcl import exceptions
-from dpmcl.exceptions import DataError, SpecError
+from dpmcl.exceptions import DataError, SpecError, reason
 from dpmcl.images import data_folder
 from dpmcl.labelled import Labelled
 from dpmcl.stream_settings import LabelledSettings
@@ -159,11 +158,6 @@ def fetching(state: str, way_out: str) -> Iterator[None]:
     finally:
         if "extraction_filter" in vars(tarfile.TarFile):
             del tarfile.TarFile.extraction_filter
-
-
-def reason(error: Exception) -> str:
-    """An error of another library, in one short line."""
-    return exceptions.reason(error, 160)
 
 
 def check_sum(path: Path, md5: str) -> None:

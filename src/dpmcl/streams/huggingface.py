@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from dpmcl.datasets import read_dataset, reason_of
-from dpmcl.exceptions import DataError, SpecError
+from dpmcl.datasets import read_dataset
+from dpmcl.exceptions import DataError, SpecError, reason
 from dpmcl.labelled import Labelled
 from dpmcl.scenario import check_task_column
 from dpmcl.sources import at_home
@@ -110,7 +110,7 @@ def _not_saved(folder: Path) -> DataError:
 
 def _unreadable(folder: Path, error: Exception) -> DataError:
     return DataError(
-        f"{folder} cannot be loaded ({reason_of(error)}); save it again with dataset.save_to_disk."
+        f"{folder} cannot be loaded ({reason(error)}); save it again with dataset.save_to_disk."
     )
 
 
