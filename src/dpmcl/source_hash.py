@@ -22,7 +22,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from importlib.util import resolve_name
 from pathlib import Path
@@ -33,13 +33,10 @@ from torch import Tensor
 
 from dpmcl.exceptions import FolderError
 
-_LIBRARIES = tuple(
-    Path(sysconfig.get_path(key)).resolve()
-    for key in ("stdlib", "platstdlib", "purelib", "platlib")
-)
+_STANDARD = Path(sysconfig.get_path("stdlib")).resolve()
 
-_imported: dict[str, tuple[Any, str]] = {}
-"""By module: the spec it was imported by, which a reload replaces, and the hash of its source."""
+_imported: dict[str, tuple[Any, bytes]] = {}
+"""By module: the spec it was imported by, which a reload replaces, and its source."""
 
 
 class _NoSourceError(Exception):
@@ -50,11 +47,11 @@ class _NoSourceError(Exception):
 class Source:
     """Hashes of all code of a plugin.
 
-    hashes: SHA-256 by the name of a module, or of a name in a script or notebook.
-    missing: why there are none; then nobody can tell whether the code is the same.
+    hashes: SHA-256 by the name of a module, or of a name in a script or notebook; None where
+    nobody can tell whether the code is the same. missing: why.
     """
 
-    hashes: Mapping[str, str] = field(default_factory=dict)
+    hashes: dict[str, str] | None
     missing: str = ""
 
 
@@ -77,16 +74,23 @@ def source(cls: type, home: str) -> Source:
     if (file := _file(sys.modules.get(home))) is not None:
         parts.append(_Part(home, file))
     hashes: dict[str, str] = {}
+    seen: set[Any] = set()
     try:
         with warnings.catch_warnings(action="ignore"):  # of the user's source, compiled once more
             while parts:
                 part = parts.pop()
-                if part.name not in hashes:
-                    content, uses = _read(part)
-                    hashes[part.name] = hashlib.sha256(content).hexdigest()
-                    parts += uses
+                # A function may hold itself, under a longer name each time.
+                key = part.value if isinstance(part.value, type | FunctionType) else part.name
+                if key in seen:
+                    continue
+                if part.name in hashes:
+                    raise _NoSourceError(f"{part.name} stands for two things")
+                seen.add(key)
+                content, uses = _read(part)
+                hashes[part.name] = hashlib.sha256(content).hexdigest()
+                parts += uses
     except _NoSourceError as error:
-        return Source(missing=str(error))
+        return Source(None, str(error))
     return Source(dict(sorted(hashes.items())))
 
 
@@ -134,9 +138,8 @@ def _is_library(module: ModuleType | None) -> bool:
 
 
 def _is_installed(file: Path) -> bool:
-    if {"site-packages", "dist-packages"} & set(file.parts):
-        return True
-    return any(file.resolve().is_relative_to(folder) for folder in _LIBRARIES)
+    folders = {"site-packages", "dist-packages"}
+    return not folders.isdisjoint(file.parts) or file.resolve().is_relative_to(_STANDARD)
 
 
 def _read(part: _Part) -> tuple[bytes, list[_Part]]:
@@ -156,37 +159,32 @@ def _read(part: _Part) -> tuple[bytes, list[_Part]]:
 def _read_module(name: str, file: Path) -> tuple[bytes, list[_Part]]:
     try:
         content = file.read_bytes()
-    except OSError as error:
-        raise _NoSourceError(f"{file} cannot be read ({error.strerror})") from None
-    digest = hashlib.sha256(content).hexdigest()
+        tree = ast.parse(content)
+        uses = _beside(name, file, tree)
+    except (OSError, SyntaxError, ValueError, ImportError):
+        raise _NoSourceError(f"{file} cannot be read as Python's source") from None
     module = sys.modules.get(name)
     if module is not None:  # otherwise it is imported later
-        spec, first = _imported.get(name, (None, ""))
-        same = first == digest if spec is module.__spec__ else _is_loaded(content, module, file)
+        spec, first = _imported.get(name, (None, b""))
+        same = first == content if spec is module.__spec__ else _is_loaded(tree, module, file)
         if not same:
             raise FolderError(
                 f"{file} was changed after Python had imported it, or another module has set a "
                 "constant in it, so results would be stored as those of code that did not run; "
                 "restart Python."
             )
-        _imported[name] = (module.__spec__, digest)
-    try:
-        return content, _beside(name, file, ast.parse(content))
-    except (SyntaxError, ValueError, ImportError):
-        raise _NoSourceError(f"{file} is not a Python source") from None
+        _imported[name] = (module.__spec__, content)
+    return content, uses
 
 
-def _is_loaded(content: bytes, module: ModuleType, file: Path) -> bool:
+def _is_loaded(tree: ast.Module, module: ModuleType, file: Path) -> bool:
     """Return whether a source has the functions and the constants of a loaded module."""
     if type(module.__spec__ and module.__spec__.loader) is not SourceFileLoader:
         return True  # such as pytest's, which compiles another text
-    try:
-        written = set(_nested(compile(content, file, "exec", dont_inherit=True)))
-    except (SyntaxError, ValueError):
-        return False
+    written = set(_nested(compile(tree, file, "exec", dont_inherit=True)))
     codes = {function.__code__ for function in _functions(module, module.__name__)}
     codes = {code for code in codes if code.co_filename == str(file)}
-    return codes <= written and _has_constants(ast.parse(content), vars(module))
+    return codes <= written and _has_constants(tree, vars(module))
 
 
 def _has_constants(tree: ast.Module | ast.ClassDef, space: Mapping[str, Any]) -> bool:
@@ -272,11 +270,11 @@ def _read_class(cls: type) -> tuple[bytes, list[_Part]]:
     codes = {function.__code__ for function in functions if not _is_generated(function)}
     files = {code.co_filename for code in codes} or {str(getattr(space, "__file__", ""))}
     text = _text(_name(cls), files.pop(), codes)
-    for node in ast.walk(ast.parse(text)):
+    for node in reversed(list(ast.walk(ast.parse(text)))):
         if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
             within = range(node.lineno, (node.end_lineno or node.lineno) + 1)
             inside = all(code.co_firstlineno in within for code in codes)
-            if inside and not files and _has_constants(node, vars(cls)):
+            if inside and space and not files and _has_constants(node, vars(cls)):
                 lines = [node.lineno, *(decorator.lineno for decorator in node.decorator_list)]
                 block = _block(text, min(lines))
                 statement = compile(textwrap.dedent(block), "", "exec", dont_inherit=True)
