@@ -568,6 +568,12 @@ def test_a_class_of_a_notebook(notebook, tmp_path):
             "ARGS.factor",
         ),
         ("RULES = {'a': lambda: 1.0}", "RULES = {'a': lambda: 0.0}", "RULES['a']()"),
+        ("RULES = {1: lambda: 1, 2: lambda: 1}", "RULES[2] = lambda: 0", "RULES[1]() * RULES[2]()"),
+        (
+            "def made(x):\n  def f(n): return f(n - 1) if n else x\n  return f\nf = made(1.0)",
+            "f = made(0.0)",
+            "f(2)",
+        ),
         (
             "def made(x):\n  def factor(): return x\n  return factor\nfactor = made(1.0)",
             "factor = made(0.0)",
