@@ -24,16 +24,7 @@ Say = Callable[[str], None]
 Sources = Mapping[str, Mapping[str, Source]]
 """By method, the sources of the plugins from outside the package that decide its numbers."""
 
-_FREE = (
-    "replicas",
-    "seed",
-    "device",
-    "engine",
-    "threads",
-    "workers",
-    "on_divergence",
-    "methods",
-)
+_FREE = ("replicas", "seed", "device", "engine", "threads", "workers", "on_divergence", "methods")
 """What runs in one folder may differ in."""
 
 _ANEW = "start anew with --fresh (fresh=True), or choose another folder with --out."
@@ -47,6 +38,7 @@ class Held:
     results or a checkpoint. stream: the data of these, None where there are none. code: by method.
     """
 
+    folder: Path | None = None
     spec: Mapping[str, Any] = field(default_factory=dict)
     records: Mapping[str, Record] = field(default_factory=dict)
     made: frozenset[str] = frozenset()
@@ -62,13 +54,13 @@ class Held:
 def held(folder: Path) -> Held:
     """Read what a folder holds. Raises FolderError where a file in it is damaged."""
     if not store.is_run(folder):
-        return Held()
+        return Held(folder)
     stored = store.load(folder)
     places = {path.parent.name for path in folder.glob("checkpoints/*/*.safetensors")}
     begun = {name for name in stored.spec["methods"] if name.replace(":", ".") in places}
     made = frozenset(stored.records) | begun
     stream = stored.stream if made else None
-    return Held(stored.spec, stored.records, made, stream, store.load_code(folder))
+    return Held(folder, stored.spec, stored.records, made, stream, store.load_code(folder))
 
 
 def sources(spec: Spec) -> Sources:
@@ -77,38 +69,29 @@ def sources(spec: Spec) -> Sources:
     Raises:
         FolderError: A file was changed after Python had imported it.
     """
-    home = plugins.home
-    network, stream = spec.network_name, spec.stream_name
-    shared = {
-        **_outside("network", network, type(spec.network), home("network", network)),
-        **_outside("stream", stream, type(spec.stream), home("stream", stream)),
-    }
     out = {}
     for name, method in spec.methods.items():
         discount = method.discount if isinstance(method.discount, str) else method.discount["name"]
         place = discount.partition(":")[0] if ":" in discount else "dpmcl"
+        used = [
+            ("method", name, type(method), plugins.home("method", name)),
+            ("discount", discount, type(method.discounting), place),
+        ]
+        for kind in ("network", "stream"):
+            own = getattr(spec, f"{kind}_name")
+            used.append((kind, own, type(getattr(spec, kind)), plugins.home(kind, own)))
         out[name] = {
-            **_outside("method", name, type(method), home("method", name)),
-            **_outside("discount", discount, type(method.discounting), place),
-            **shared,
+            f"{kind} '{own}'": source(cls, home)
+            for kind, own, cls, home in used
+            if not f"{home}.".startswith("dpmcl.")
         }
     return out
-
-
-def _outside(kind: str, name: str, cls: type, home: str) -> dict[str, Source]:
-    own = f"{home}.".startswith("dpmcl.")
-    return {} if own else {f"{kind} '{name}'": source(cls, home)}
 
 
 def recorded(code: Code, now: Sources, methods: set[str]) -> Code:
     """Return the code of a folder's methods once some of them are trained with that of now."""
     new: Code = {
-        name: {
-            plugin: None if found.missing else dict(found.hashes)
-            for plugin, found in now[name].items()
-        }
-        for name in now
-        if name in methods
+        name: {plugin: found.hashes for plugin, found in now[name].items()} for name in methods
     }
     return {**code, **new}
 
@@ -160,64 +143,52 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
-def refuse_other_code(
-    folder: Path, old: Held, now: Sources, spec: Spec, trained: set[str], say: Say
-) -> None:
+def refuse_other_code(old: Held, now: Sources, spec: Spec, trained: set[str], say: Say) -> None:
     """Raise FolderError where results were made with other code than that of now.
 
     trained: methods of which something is missing. say: told where nobody can tell, since version
     0.1 made the folder; that is refused where rows would be added.
     """
     plugins_now = {plugin: found for own in now.values() for plugin, found in own.items()}
-    for method in sorted(old.made & set(old.code)):
-        for plugin, hashes in old.code[method].items():
-            found = plugins_now.get(plugin)
-            if found is None:
-                continue
-            if found.missing or hashes is None:
-                why = found.missing or "its source could not be read when they were made"
-                raise FolderError(
-                    f"{folder} holds results of {plugin}, and nobody can tell whether its code is "
-                    f"still the same: {why}; {_ANEW}"
-                )
-            changed = {
-                name
-                for name in {*hashes, *found.hashes}
-                if hashes.get(name) != found.hashes.get(name)
-            }
-            if changed:
-                files = ", ".join(sorted(map(file_of, changed)))
-                raise FolderError(
-                    f"{folder} holds results of {plugin} with other code: {files} changed since "
-                    f"then; {_ANEW}"
-                )
-    if old.made <= set(old.code):
+    for plugin, hashes in (item for name in old.made for item in old.code.get(name, {}).items()):
+        found = plugins_now.get(plugin)
+        if found is None:
+            continue
+        if found.hashes is None or hashes is None:
+            why = found.missing or "its source could not be read when they were made"
+            raise FolderError(
+                f"{old.folder} holds results of {plugin}, and nobody can tell whether its code is "
+                f"still the same: {why}; {_ANEW}"
+            )
+        if changed := {name for name, _ in hashes.items() ^ found.hashes.items()}:
+            files = ", ".join(sorted(map(file_of, changed)))
+            raise FolderError(
+                f"{old.folder} holds results of {plugin} with other code: {files} changed since "
+                f"then; {_ANEW}"
+            )
+    unknown = old.made - set(old.code)
+    if not unknown:
         return
-    extended = trained & (old.made - set(old.code))
-    if moved := sorted(name for name in extended if _moved_since_0_1(spec, name)):
+    extended = sorted({plugin for name in trained for plugin in now[name]})
+    if extended:
         raise FolderError(
-            f"{folder} was made by version 0.1, and the numbers of {moved[0]} on "
-            f"'{spec.stream_name}' have moved since (CHANGELOG.md); {_ANEW}"
+            f"{old.folder} was made by version 0.1, which did not record the code of "
+            f"{extended[0]}, so no rows are added to it; {_ANEW}"
         )
-    unknown = sorted({plugin for name in trained for plugin in now[name]})
-    if unknown:
-        raise FolderError(
-            f"{folder} was made by version 0.1, which did not record the code of {unknown[0]}, so "
-            f"no rows are added to it; {_ANEW}"
-        )
+    for name in sorted(trained & unknown):
+        if spec.stream_name == "sine" or spec.methods[name].trains_on_validation:
+            raise FolderError(
+                f"{old.folder} was made by version 0.1, and the numbers of {name} on "
+                f"'{spec.stream_name}' have moved since (CHANGELOG.md); {_ANEW}"
+            )
     if plugins_now:
         say(
-            f"{folder} was made by version 0.1, which did not record code: its results may be of "
-            f"another version of {min(plugins_now)}."
+            f"{old.folder} was made by version 0.1, which did not record code: its results may be "
+            f"of another version of {min(plugins_now)}."
         )
 
 
-def _moved_since_0_1(spec: Spec, method: str) -> bool:
-    """Return whether a method's new seeds would differ from those of 0.1 by more than rounding."""
-    return spec.stream_name == "sine" or spec.methods[method].trains_on_validation
-
-
-def refuse_other_data(folder: Path, before: Held, now: StreamInfo, spec: Spec) -> None:
+def refuse_other_data(before: Held, now: StreamInfo, spec: Spec) -> None:
     """Raise FolderError where what a folder holds is of other data."""
     then = before.stream
     if then is None or not then.digest or then.digest == now.digest:
@@ -229,22 +200,20 @@ def refuse_other_data(folder: Path, before: Held, now: StreamInfo, spec: Spec) -
             was = "what is there changed" if old == new else f"then '{old}'"
             where += f" (stream.{place} = '{new}', {was})"
     raise FolderError(
-        f"{folder} holds results on other data{where}: their fingerprint is {then.digest[:12]}, "
-        f"that of the data now {now.digest[:12]}; {_ANEW}"
+        f"{before.folder} holds results on other data{where}: their fingerprint is "
+        f"{then.digest[:12]}, that of the data now {now.digest[:12]}; {_ANEW}"
     )
 
 
-def say_other_versions(folder: Path, records: Mapping[str, Record], say: Say) -> None:
+def say_other_versions(folder: Path, extended: set[str], say: Say) -> None:
     """Say where rows of another version of dpmcl or PyTorch are about to be extended."""
     now = {"dpmcl": version("dpmcl"), "torch": str(torch.__version__)}
     for entry in store.environment(folder):
-        name = entry.get("method") if isinstance(entry, dict) else None
-        if not isinstance(name, str) or name not in records:
-            continue
-        other = [f"{key} {entry[key]}" for key in now if entry.get(key, now[key]) != now[key]]
-        if other:
-            say(
-                f"{name}: its first seeds were trained with {' and '.join(other)}, whose numbers "
-                "may differ from those of now."
-            )
-            return
+        if isinstance(entry, dict) and str(entry.get("method")) in extended:
+            other = [f"{key} {entry[key]}" for key in now if entry.get(key, now[key]) != now[key]]
+            if other:
+                say(
+                    f"{entry['method']}: its first seeds were trained with {' and '.join(other)}, "
+                    "whose numbers may differ from those of now."
+                )
+                return

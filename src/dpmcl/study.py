@@ -176,26 +176,25 @@ def _run(
     plan = _planned(spec, folder, before, fresh, say)
     _say_unwatched(spec, before.records, plan.trained, say)
     sources = {} if folder is None else identity.sources(spec)
+    identity.refuse_other_code(before, sources, spec, plan.trained, say)
     probe = before.probe(spec)
-    if folder is not None:
-        identity.refuse_other_code(folder, before, sources, spec, plan.trained, say)
-        if not plan.groups:
-            identity.refuse_other_data(folder, before, _built(spec, (probe,), probe)[1], spec)
-    records, theta, info = dict(before.records), {}, None
-    for number, (unfinished, seeds) in enumerate(plan.groups):
+    if not plan.groups:
+        identity.refuse_other_data(before, _built(spec, (probe,), probe)[1], spec)
+    records, info = dict(before.records), None
+    theta: dict[str, Theta] = {}
+    for unfinished, seeds in plan.groups:
         stream, info = _built(spec, seeds, probe)
-        if folder is not None:
-            identity.refuse_other_data(folder, before, info, spec)
+        identity.refuse_other_data(before, info, spec)
+        before = replace(before, stream=info)
         stage = _stage(spec, seeds, stream, device)
         for method in spec.methods.values():
             check_motion(method, method.prepare(stage.model), stage.stream, spec.monitor.drift)
         if folder is not None:
             identity.sources(spec)  # again: workers read the user's files when they start
-            if number == 0:
+            if not theta:
                 _begin(spec, folder, before, plan, fresh, say)
             code = identity.recorded(before.code, sources, plan.trained)
             store.save_start(folder, wanted, info, code)
-            before = replace(before, stream=info)
         for name in spec.methods:
             if (name, unfinished, seeds) not in plan.jobs:
                 continue
@@ -205,19 +204,31 @@ def _run(
                 record, theta[name] = _train(name, stage, spec, watch, say, keeper)
             records[name] = merge(records[name], record) if name in records else record
             if folder is not None:
-                refuse_removed(folder)
-                store.save_parameters(folder, name, seeds, theta[name])
-                engine = stage.engine.name
-                entry = describe(name, seeds, _fixed(spec), device, engine, keeper.resumed)
-                store.add_environment(folder, entry)
-                store.save_records(folder, records)
-                keeper.clear()
+                _store(spec, folder, origin, keeper, records, theta[name])
     if folder is not None:
         aside.remove_finished(folder, records)
         return replace(load(folder), theta=theta)
     assert info is not None
-    ordered = {name: records[name] for name in spec.methods}
-    return Result(wanted, info, ordered, theta)
+    return Result(wanted, info, {name: records[name] for name in spec.methods}, theta)
+
+
+def _store(
+    spec: Spec,
+    folder: Path,
+    origin: Origin,
+    keeper: "_Keeper",
+    records: Mapping[str, Record],
+    theta: Theta,
+) -> None:
+    """Store what a method's seeds have come to; its checkpoints are then of no more use."""
+    method, seeds = origin.method, origin.seeds
+    refuse_removed(folder)
+    store.save_parameters(folder, method, seeds, theta)
+    device = device_of(spec.device)
+    entry = describe(method, seeds, _fixed(spec), device, origin.engine, keeper.resumed)
+    store.add_environment(folder, entry)
+    store.save_records(folder, records)
+    keeper.clear()
 
 
 @dataclass(frozen=True)
@@ -278,8 +289,7 @@ def _begin(spec: Spec, folder: Path, before: Held, plan: _Plan, fresh: bool, say
     place = aside.put_aside(folder, list(spec.methods), spec.seeds) if fresh else None
     if place is not None:
         say(f"What {folder} held is kept in {place} until this run has finished.")
-    extended = {name: record for name, record in before.records.items() if name in plan.trained}
-    identity.say_other_versions(folder, extended, say)
+    identity.say_other_versions(folder, plan.trained & set(before.records), say)
 
 
 def _say_unwatched(spec: Spec, before: Mapping[str, Record], trained: set[str], say: Say) -> None:

@@ -49,42 +49,29 @@ def put_aside(folder: Path, methods: Sequence[str], seeds: Sequence[int]) -> Pat
     """
     note = _read(folder)
     note.methods, note.seeds = list(methods), list(seeds)
-    if not store.is_run(folder):
-        if note.kept:
-            _write(folder, note)
-        return None
-    home = folder.resolve()
-    place = _free(home)
-    try:
-        if home.parent.stat().st_dev != home.stat().st_dev:
-            raise FolderError(
-                f"{folder} is where a disk is mounted, so its results cannot be kept beside it; "
-                "choose another folder with --out."
-            )
-        place.mkdir()
-    except OSError as error:
-        if isinstance(error, FolderError):
-            raise
-        raise _unmoved(folder, place, error) from None
-    note.kept, note.moved = [*note.kept, place.name], False
-    _write(folder, note)
-    complete(folder)
+    place = None
+    if store.is_run(folder):
+        place = _new_place(folder)
+        note.kept, note.moved = [*note.kept, place.name], False
+    if note.kept:
+        _write(folder, note)
+        complete(folder)
     return place
 
 
 def complete(folder: Path) -> None:
     """Complete a move that was cut short; nothing where none was."""
     note = _read(folder)
-    if note.moved:
+    if note.moved or not note.kept:
         return
-    place = folder.resolve().parent / note.kept[-1]
+    place = folder.resolve().with_name(note.kept[-1])
     try:
         place.mkdir(exist_ok=True)
         for name in ("spec.toml", *store.FILES):
             if (folder / name).exists():
                 (folder / name).rename(place / name)
     except OSError as error:
-        raise _unmoved(folder, place, error) from None
+        raise _unmoved(folder, error.strerror) from None
     note.moved = True
     _write(folder, note)
 
@@ -106,25 +93,34 @@ def _read(folder: Path) -> _Note:
         note = _Note.model_validate_json((folder / _NOTE).read_bytes())
     except (OSError, ValueError):
         return _Note()
-    start = _start(folder.resolve())
-    ours = [name for name in note.kept if name.startswith(start) and name == Path(name).name]
-    return note if ours == note.kept and (ours or note.moved) else _Note()
+    start = _start(folder)
+    ours = all(name.startswith(start) and name == Path(name).name for name in note.kept)
+    return note if ours else _Note()
 
 
 def _write(folder: Path, note: _Note) -> None:
     write_text(folder / _NOTE, note.model_dump_json(indent=1) + "\n")
 
 
-def _start(home: Path) -> str:
-    return f"{home.name}.before-fresh"
+def _start(folder: Path) -> str:
+    return f"{folder.resolve().name}.before-fresh"
 
 
-def _free(home: Path) -> Path:
-    names = (_start(home) if i == 1 else f"{_start(home)}-{i}" for i in count(1))
-    return next(path for name in names if not (path := home.parent / name).exists())
+def _new_place(folder: Path) -> Path:
+    """Make a folder beside a run folder, of a name that is free."""
+    if folder.resolve().is_mount():
+        raise _unmoved(folder, "a disk is mounted there")
+    names = (_start(folder) if i == 1 else f"{_start(folder)}-{i}" for i in count(1))
+    places = map(folder.resolve().with_name, names)
+    place = next(path for path in places if not path.exists())
+    try:
+        place.mkdir()
+    except OSError as error:
+        raise _unmoved(folder, error.strerror) from None
+    return place
 
 
-def _unmoved(folder: Path, place: Path, error: OSError) -> FolderError:
+def _unmoved(folder: Path, why: str | None) -> FolderError:
     return FolderError(
-        f"{folder} cannot be moved to {place} ({error.strerror}); choose another folder with --out."
+        f"{folder} cannot be kept beside itself ({why}); choose another folder with --out."
     )
