@@ -41,7 +41,7 @@ FLOORS = [
     ["labelled"],
     ["labels", "model", "memory", "optim"],
     ["network_check"],
-    ["network_layers", "network_structure"],
+    ["network_layers"],
     ["part"],
     [
         "batch",

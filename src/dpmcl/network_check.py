@@ -2,41 +2,42 @@
 
 A run takes h and g as pure functions of their parameters, a row and a key, for many replicas at a
 time. What breaks that would give wrong numbers without a word, so it is refused here, by name: a
-forward pass that draws, that changes the network or its input, or whose answer for a row depends
-on the other rows; and a network that holds more than its parameters (frozen ones, shared ones,
-buffers that differ from build to build).
+pass that draws, that changes the network or its input, or whose answer for a row depends on the
+other rows; and a network that holds more than its parameters (frozen ones, shared ones, buffers
+that differ from build to build).
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NoReturn
 
-import cloudpickle
 import torch
 from torch import Tensor, nn
 
-from dpmcl.exceptions import ModelError, reason
+from dpmcl.exceptions import ModelError
 from dpmcl.generators import forked, states
-from dpmcl.network_layers import Parts, failing, first_changing, told, versions, visits
-from dpmcl.network_structure import check_builds, check_structure, equal, name_of
-from dpmcl.part import PARTS, KeyedDropout, Modules, Network, Parameters, Theta, modules_of
-from dpmcl.tree import tree_map
+from dpmcl.network_layers import Parts, differences, equal, forms, held, named_layers, traced
+from dpmcl.part import PARTS, KeyedDropout, Modules, Network, Parameters, Theta, modules_of, own
+from dpmcl.tree import leaves, rebuilt, tree_map
 
-# Relative to the largest value of a column. In float64 rounding is far below, also where a network
-# computes in float32 within; the second is for networks that cannot be computed in float64.
-_NEAR, _NEAR_IN_FLOAT32 = 1e-5, 2e-4
-_ROWS = 6  # at least, of a batch that is looked at row by row
-_NEAR_GRADIENT = 1e-2  # relative to a parameter's gradient; kernels may differ
+# Of the largest value of a column. In float64 rounding is far below; some networks compute in
+# float32 within.
+_NEAR = 1e-4
+_NEAR_GRADIENT = 1e-2  # of a parameter's gradient; kernels may differ
+_ROWS = 6  # of a batch that is looked at row by row; some data have few that differ
 _UNDIFFERENTIABLE = (
     "The network cannot be differentiated by torch.func.grad",
     "leave out what torch.func does not know (torch.utils.checkpoint, changes in place)",
 )
-# What PyTorch itself keeps in a layer; recurrent ones look up their weights anew in each pass.
-_INTERNAL = {*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"} - {"training"}
+_APART = "keep the first dimension apart from the others (no x.squeeze() of all dimensions)"
+_BY_ITSELF = (
+    "compute each row by itself (normalise by nn.GroupNorm or nn.LayerNorm), draw nothing, and "
+    "keep nothing from one pass to the next"
+)
 
 
 def check(
@@ -53,22 +54,127 @@ def check(
     Raises:
         ModelError: The network cannot be used; says the rule, the layer and the way out.
     """
-    with told("The network cannot be used", "mend its `forward`, or use another network"):
+    with traced({}, "The network cannot be used", "mend its `forward`, or use another network"):
         builds = []
         for seed in (0, 0, 1):
             with forked(seed):
                 builds.append(modules_of(network))
-        check_structure(builds[0])
-        check_builds(builds)
-        parts, others = made(builds[0]), made(builds[2])
+        _check_layers(builds[0])
+        drawn = _check_builds(*builds)
+        parts = made(builds[0])
         with forked(0), torch.no_grad():
             _check_passes(parts, example, outputs)
-            _check_attributes(parts, others, example)
             _check_rows(parts, example)
-        with forked(0), _unchanged(parts):
-            _check_gradient(parts, builds[1], example)
-            _check_use(parts, example)
+            if drawn:
+                _check_drawn(parts, made(builds[2]), example, drawn)
+        with forked(0), _unchanged(parts, "in training"):
+            _check_gradients(parts, builds[1], example)
     return parts
+
+
+# ---- what a network holds -----------------------------------------------------------------------
+
+
+def _check_layers(modules: Modules) -> None:
+    """Refuse layers, parameters and buffers that a run would not take as they are meant."""
+    for label, layer in named_layers(modules):
+        fault = _fault(layer)
+        if fault:
+            raise ModelError(f"A run cannot use {label}, which {fault}.")
+    places: dict[int, str] = {}
+    for part, module in zip(PARTS, modules, strict=True):
+        for name, tensor in [*module.named_parameters(part), *module.named_buffers(part)]:
+            if tensor.is_complex():
+                raise ModelError(
+                    f"Parameters and buffers must hold real numbers, and '{name}' is "
+                    f"{_name(tensor.dtype)}; keep torch.view_as_real of it."
+                )
+        for name, parameter in module.named_parameters(part):
+            if not parameter.requires_grad:
+                raise ModelError(
+                    f"Frozen parameters are not supported yet, and '{name}' has requires_grad = "
+                    "False; leave requires_grad as it is to train it, or keep the values in a "
+                    "buffer (register_buffer), the same for every seed."
+                )
+            known = places.setdefault(parameter.data_ptr(), name)
+            if known != name and parameter.data_ptr():
+                raise ModelError(
+                    "Values may be shared only as one nn.Parameter within one part, and "
+                    f"'{name}' has those of '{known}'; give each its own."
+                )
+
+
+def _fault(layer: nn.Module) -> str | None:
+    """Return what a run cannot follow in a layer, and the way out."""
+    norms = nn.modules.batchnorm
+    tracks = isinstance(layer, norms._NormBase) and layer.track_running_stats
+    if isinstance(layer, norms._BatchNorm) or tracks:
+        return "normalises over a batch or over time; use nn.GroupNorm or nn.LayerNorm"
+    if isinstance(layer, torch.jit.ScriptModule) or type(layer).__name__ == "OptimizedModule":
+        return "is compiled; leave out torch.jit and torch.compile"
+    if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
+        return "does not know its sizes; use nn.Linear in place of nn.LazyLinear, and so on"
+    return None
+
+
+def _check_builds(first: Modules, again: Modules, other: Modules) -> list[str]:
+    """Refuse a network that does not follow the seed, or in which more than parameters does.
+
+    Returns attributes that differ from seed to seed: names, counts, and what may make a difference.
+    """
+    holds = held(first)
+    for name in differences(holds, held(again)):
+        if isinstance(holds.get(name), Tensor):
+            raise ModelError(
+                f"A network built twice with one seed must be the same, and {name} differs; draw "
+                "from the generators that torch.manual_seed and np.random.seed set."
+            )
+    others, attributes = held(other), []
+    for name in differences(holds, others):
+        value = holds.get(name)
+        if not isinstance(value, Tensor):
+            attributes.append(name)
+        elif not name.startswith("the parameter"):
+            raise ModelError(_drawn(name))
+        elif name not in others or others[name].shape != value.shape:
+            raise ModelError(_drawn(f"the shape of {name}"))
+    return attributes
+
+
+def _check_drawn(parts: Parts, others: Parts, x: Tensor, attributes: list[str]) -> None:
+    """Refuse attributes that make a difference between the parts and others of another seed."""
+    for theta in (own(parts), _moved(own(parts))):
+        for key in _modes(x).values():  # equal keys draw equal masks
+            a, b = (_both(made, theta, x, key) for made in (parts, others))
+            if not (_near(b[0], a[0], a[0]) and _near(b[1], a[1], a[1])):
+                raise ModelError(_drawn(attributes[0]))
+
+
+def _drawn(what: str) -> str:
+    return (
+        f"Only the values of parameters may differ from seed to seed, and {what} does; register "
+        "what is drawn (nn.Parameter, nn.ModuleList), compute it in `forward`, fix its seed, or "
+        "use another layer."
+    )
+
+
+@contextmanager
+def _unchanged(parts: Parts, mode: str) -> Iterator[None]:
+    """Refuse a network that a block has changed, before what else went wrong in it."""
+    before = [held(modules) for modules in forms(parts)]
+    try:
+        yield
+    finally:
+        for old, modules in zip(before, forms(parts), strict=True):
+            for name in differences(old, held(modules)):
+                raise ModelError(_changing(f"{name} changes {mode}"))
+
+
+def _changing(what: str) -> str:
+    return (
+        f"A pass may change nothing but its result, and {what}; keep values in local variables, "
+        "write x = x * 2 in place of x *= 2, draw by nn.Dropout layers alone, or use another layer."
+    )
 
 
 # ---- passes -------------------------------------------------------------------------------------
@@ -80,454 +186,265 @@ def _both(parts: Parts, theta: Theta, x: Tensor, key: Tensor | None) -> tuple[Te
     return features, parts["prediction"].apply(theta["prediction"], features, key)
 
 
-def _theta(parts: Parts) -> Theta:
-    return {name: dict(part.training.named_parameters()) for name, part in parts.items()}
-
-
 def _modes(x: Tensor) -> dict[str, Tensor | None]:
     """The two ways of a pass, by what a message calls them: the key of each."""
     return {"in training": torch.tensor([1, 2], device=x.device), "in evaluation": None}
 
 
 def _check_passes(parts: Parts, x: Tensor, outputs: int) -> None:
-    """Refuse a network whose plain passes fail, draw, change anything, or are not a function."""
-    theta = _theta(parts)
+    """Refuse a network whose passes fail, give something else, draw, or change anything."""
+    theta = own(parts)
+    h, g = (parts[name] for name in PARTS)
+    rule = f"The network does not take inputs of shape {tuple(x.shape[1:])}"
+    way = "set the sizes of its layers by the arguments of `build`"
     for mode, key in _modes(x).items():
-
-        def run(key: Tensor | None = key) -> tuple[Tensor, Tensor]:
-            return _both(parts, theta, x.clone(), key)
-
-        rule = f"The network does not take inputs of shape {tuple(x.shape[1:])}"
-        way = "set the sizes of its layers by the arguments of `build`"
-        with told(rule, way, parts, run), _unchanged(parts, mode):
-            before, given = states(), x.clone()
-            features = parts["representation"].apply(theta["representation"], given, key)
-            _check_features(features, x)
-            taken = features.clone()
-            out = parts["prediction"].apply(theta["prediction"], taken, key)
-            drawn = [name for name, state in states().items() if state != before[name]]
-            if not (equal(given, x) and equal(taken, features)):
-                layer = first_changing(parts, run, versions)
+        with _unchanged(parts, mode), traced(parts, rule, way, _outside) as visits:
+            features = h.apply(theta["representation"], x.clone(), key)
+            _check_result("representation", features, x)
+            out = g.apply(theta["prediction"], features, key)
+            _check_result("prediction", out, x, outputs)
+            if not out.isfinite().all():
                 raise ModelError(
-                    f"A layer may not change its input in place, and {layer} does; write "
-                    "x = x * 2 in place of x *= 2, F.relu(x) in place of F.relu_(x)."
+                    "The outputs must be finite before training, got "
+                    f"{float(out[~out.isfinite()][0])}; scale the inputs or the initial weights."
                 )
-            if drawn:
-                layer = first_changing(parts, run, lambda given: states())
-                raise ModelError(
-                    f"A network may not draw from a global generator, and {layer} draws from "
-                    f"{drawn[0]} {mode}; leave the draw out (dropout=0), or use nn.Dropout layers, "
-                    "which are made reproducible."
-                )
-            _check_outputs(out, x, outputs)
-            again = run()
-        if not all(_near(b, a, a, _NEAR) for a, b in zip((features, out), again, strict=True)):
-            raise ModelError(
-                f"A pass must give the same for the same input, and two passes {mode} differ; draw "
-                "nothing, and keep nothing from one pass to the next."
-            )
-    _check_dropout(parts, theta, x)
-
-
-def _check_features(features: Any, x: Tensor) -> None:
-    rule = "The representation must give one tensor of floats with a row for each input"
-    if not isinstance(features, Tensor):
-        raise ModelError(f"{rule}, got {type(features).__name__}; return the tensor alone.")
-    if not features.is_floating_point():
-        raise ModelError(
-            f"{rule}, got {name_of(features.dtype)}; convert them within the prediction."
-        )
-    if features.dim() == 0 or features.shape[0] != x.shape[0]:
-        raise ModelError(
-            f"{rule}, got the shape {tuple(features.shape)} for {x.shape[0]} inputs; keep the "
-            "first dimension (batch_first=True, nn.Flatten)."
-        )
-
-
-def _check_outputs(out: Any, x: Tensor, outputs: int) -> None:
-    if not isinstance(out, Tensor):
-        raise ModelError(
-            f"The prediction must give one tensor, got {type(out).__name__}; return the tensor "
-            "alone."
-        )
-    if out.shape != (x.shape[0], outputs):
-        raise ModelError(
-            f"The prediction network must give {outputs} outputs a row, got the shape "
-            f"{tuple(out.shape[1:])}; set the size of its last layer."
-        )
-    if out.dtype != x.dtype:
-        raise ModelError(
-            f"The outputs must be {name_of(x.dtype)} like the inputs, got {name_of(out.dtype)}; "
-            "convert nothing in `forward`, or set `dtype` to what the network computes in."
-        )
-    if not out.isfinite().all():
-        raise ModelError(
-            "The outputs must be finite before training, got "
-            f"{float(out[~out.isfinite()][0])}; scale the inputs or the initial weights."
-        )
-
-
-def _check_dropout(parts: Parts, theta: Theta, x: Tensor) -> None:
-    for part, forms in parts.items():
-        for name, layer in forms.evaluation.named_modules(prefix=part):
-            if isinstance(layer, KeyedDropout) and layer.training:
-                raise ModelError(
-                    f"An evaluation may not drop anything, and {name}: Dropout stays on; leave "
-                    "its mode to `train` and `eval`."
-                )
-    left, _ = visits(parts, lambda: _both(parts, theta, x, _modes(x)["in training"]))
-    calls = Counter(visit.layer for visit in left if visit.layer.endswith(": KeyedDropout"))
+        # Within a part, a layer may change what the one before it has made.
+        wholes = [visit for visit in visits if visit.label.split(":")[0] in PARTS]
+        for what in [what for whole in wholes for what in differences(whole.before, whole.after)]:
+            layer = next(v.label for v in visits if what in differences(v.before, v.after))
+            raise ModelError(_changing(f"{layer} {what} {mode}"))
+    calls = Counter(visit.label for visit in visits if isinstance(visit.layer, KeyedDropout))
     for layer, count in calls.items():
         if count > 1:
             raise ModelError(
                 f"A dropout layer may be called once a pass, or its masks would repeat, and "
-                f"{layer.replace('KeyedDropout', 'Dropout')} is called {count} times; use one "
-                "nn.Dropout a place."
+                f"{layer} is called {count} times; use one nn.Dropout a place."
             )
+
+
+def _outside(given: Any) -> dict[str, Any]:
+    """Return what a layer may not change, by what a message says of a layer that does."""
+    found: dict[str, Any] = {f"draws from {name} generator": of for name, of in states().items()}
+    if given and isinstance(given[0], Tensor):
+        found["changes its input"] = given[0].clone()
+    return found
+
+
+def _check_result(part: str, out: Any, x: Tensor, *sizes: int) -> None:
+    """Refuse what is not one tensor of x's type with a row for each of x, of these sizes if any."""
+    shown = f"{_name(out.dtype)} {tuple(out.shape)}" if isinstance(out, Tensor) else ""
+    right = isinstance(out, Tensor) and out.dtype == x.dtype
+    if right and (out.shape if sizes else out.shape[:1]) == (len(x), *sizes):
+        return
+    raise ModelError(
+        f"The {part} must give one tensor, {_name(x.dtype)} ({len(x)}, {[*sizes, '...'][0]}), got "
+        f"{shown or type(out).__name__}; keep the first dimension (batch_first=True, nn.Flatten), "
+        "convert nothing, set the size of the last layer, and return the tensor alone."
+    )
+
+
+def _name(dtype: torch.dtype) -> str:
+    """Return the name of a type as the settings have it: "float32"."""
+    return str(dtype).removeprefix("torch.")
 
 
 # ---- rows ---------------------------------------------------------------------------------------
 
 
 def _quiet(parts: Parts, dtype: torch.dtype, device: torch.device | None = None) -> Parts:
-    """Return copies in another type, whose dropout drops nothing: masks differ from row to row."""
-
-    def quiet(module: nn.Module) -> nn.Module:
-        copied = deepcopy(module).to(device=device, dtype=dtype)
-        for layer in copied.modules():
+    """Return copies in another type; in training dropout, other in each row, drops nothing."""
+    copies = {}
+    for name, part in parts.items():
+        training, evaluation = (
+            deepcopy(module).to(device=device, dtype=dtype)
+            for module in (part.training, part.evaluation)
+        )
+        for layer in training.modules():
             if isinstance(layer, KeyedDropout):
                 layer.p = 0.0
-        return copied
-
-    return {
-        name: replace(part, training=quiet(part.training), evaluation=quiet(part.evaluation))
-        for name, part in parts.items()
-    }
+        copies[name] = replace(part, training=training, evaluation=evaluation)
+    return copies
 
 
-def _check_attributes(parts: Parts, others: Parts, x: Tensor) -> None:
-    """Refuse what is neither parameter nor buffer, and differs in others, built under another seed.
-
-    Equal keys draw equal masks in both.
-    """
-    theta = _theta(parts)
-    for key in _modes(x).values():
-        first, other = (_both(made, theta, x, key) for made in (parts, others))
-        if all(_near(b, a, a, _NEAR) for a, b in zip(first, other, strict=True)):
-            continue
-        changed = [
-            name for name in _differences(_state(parts), _state(others)) if "attribute" in name
-        ]
-        what = changed[0] if changed else "a value that no attribute holds"
-        raise ModelError(
-            f"All that a network draws when it is built must be its parameters, and {what} differs "
-            "from seed to seed; register it (nn.Parameter, nn.ModuleList), or fix its seed."
-        )
-
-
-class _Company(NamedTuple):
-    """A batch with rows of the example in it.
-
-    at: where in the batch. rows: which of the example. must: whether all its rows are the
-    example's, and the network has to take them.
-    """
-
-    says: str
-    x: Tensor
-    at: Tensor
-    rows: Tensor
-    must: bool = True
-
-
-def _companies(x: Tensor) -> Iterator[_Company]:
-    n, half = x.shape[0], x.shape[0] // 2
-    every = torch.arange(n, device=x.device)
-    yield _Company("in another order", x.roll(1, 0), every, every.roll(1))
-    for row in (0, n - 1):
-        yield _Company("alone", x[row : row + 1], every[:1], every[row : row + 1])
-    yield _Company(f"in a batch of {3 * n} rows", torch.cat([x, x, x]), every, every)
-    for before, other in ((False, x.flip(0)), (True, 3 * x + 1), (False, -30 * x), (True, 0 * x)):
-        halves, at = [x[:half], other[half:]], every[:half]
-        if before:
-            halves, at = [other[:half], x[half:]], every[half:]
-        yield _Company("beside other rows", torch.cat(halves), at, at, must=False)
+def _batches(n: int) -> Iterator[tuple[str, Tensor]]:
+    """Yield what a message says of a batch, and its rows; from n on they are made up."""
+    rows, half = torch.arange(n), n // 2
+    yield "in a second pass", rows
+    yield "in another order", rows.roll(1)
+    yield "beside other rows", torch.cat([rows[:half], rows[half:] + n])
+    yield "beside other rows", torch.cat([rows[:half] + n, rows[half:]])
+    yield "alone", rows[-1:]
+    yield f"in a batch of {2 * n}", rows.repeat(2)
 
 
 def _check_rows(parts: Parts, x: Tensor) -> None:
-    """Refuse a network whose answer for a row depends on the other rows of its batch.
+    """Refuse a network whose answer for a row depends on more than the row and the parameters.
 
     Tried at the initial weights, and at others, since what is multiplied by a 0 there is not seen.
     """
-    own, tolerance = x.dtype, _NEAR
-    x = torch.cat([x] * -(-_ROWS // len(x)))  # some data have few rows that differ
-    x, parts = x.double(), _quiet(parts, torch.float64)
+    x = torch.cat([x] * _ROWS)[:_ROWS]
+    pool = torch.cat([x, 1 - 30 * x])
     try:
-        _both(parts, _theta(parts), x, None)
+        quiet, exact = _quiet(parts, torch.float64), pool.double()
+        _both(quiet, own(quiet), exact[:_ROWS], None)
     except Exception:  # it mixes types, and is computed in its own
-        x, parts, tolerance = x.to(own), _quiet(parts, own), _NEAR_IN_FLOAT32
-    for theta in (_theta(parts), _moved(_theta(parts))):
+        quiet, exact = _quiet(parts, x.dtype), pool
+    for theta in (own(quiet), _moved(own(quiet))):
         for mode, key in _modes(x).items():
-            run = partial(_both, parts, theta, key=key)
-            alone = run(x)
-            for company in _companies(x):
+            run = partial(_both, quiet, theta, key=key)
+            expected = run(exact[:_ROWS])
+            for company, index in _batches(_ROWS):
+                rows = exact[index]
                 try:
-                    found = run(company.x)
-                except Exception as error:
-                    if not company.must:  # rows of our own making, which it need not take
-                        continue
-                    raise ModelError(
-                        f"A network must take rows in any number, and this one fails {mode} for "
-                        f"rows {company.says}{failing(parts, partial(run, company.x))}: "
-                        f"{reason(error)}; keep the first dimension apart from the others."
-                    ) from error
-                if all(
-                    b.shape[:1] == company.x.shape[:1]
-                    and _near(b[company.at], a[company.rows], a, tolerance)
-                    for a, b in zip(alone, found, strict=True)
-                ):
-                    continue
-                layer = _mixing(parts, run, x, company, tolerance)
-                raise ModelError(
-                    f"A row's answer may not depend on the other rows, and {layer} gives another "
-                    f"one {mode} for a row {company.says}; compute each row by itself (normalise "
-                    "by nn.GroupNorm or nn.LayerNorm)."
-                )
-    _check_row_gradients(parts, theta, x[:3])
+                    found = run(rows)
+                    alike = all(_agree(a, b, index) for a, b in zip(expected, found, strict=True))
+                except Exception:
+                    alike = bool(index.max() >= _ROWS)  # made-up rows it need not take
+                if not alike:
+                    says = f"{mode} for a row {company}"
+                    _refuse_batch(quiet, run, exact[:_ROWS], rows, index, says)
+    _check_use(quiet, theta, exact[:3])
 
 
-def _check_row_gradients(parts: Parts, theta: Theta, x: Tensor) -> None:
-    """Refuse a network in which the gradient of a sum over rows is not the sum of their gradients.
+def _refuse_batch(
+    parts: Parts, run: Callable[[Tensor], Any], x: Tensor, rows: Tensor, index: Tensor, says: str
+) -> NoReturn:
+    """Raises a ModelError with the first layer to answer rows of a batch not as those of x."""
+    rule = f"A network must take any number of rows, and fails {says}"
+    with traced(parts, rule, _APART) as visits:
+        run(x)
+        first = visits.copy()
+        run(rows)
+    for a, b in zip(first, visits[len(first) :], strict=False):
+        by_row = isinstance(a.out, Tensor) and a.out.shape[:1] == x.shape[:1]
+        if by_row and not _agree(a.out, b.out, index):
+            break
+    way = _BY_ITSELF if b.out.shape[:1] == index.shape else _APART
+    raise ModelError(
+        f"An answer may depend only on its row and the parameters, and {a.label} gives another one "
+        f"{says}; {way}."
+    )
 
-    Then a row without weight, which stands for an absent one, would change the others' gradients.
-    """
-    key = _modes(x)["in training"]
 
-    def cost(theta: Theta, x: Tensor) -> Tensor:
-        outputs = _both(parts, theta, x, key)[1]
-        return (outputs * _weights(outputs[:1])).sum()
+def _agree(a: Tensor, b: Tensor, index: Tensor) -> bool:
+    """Whether a batch has the answers of a, for those of its rows that a has."""
+    known = index < len(a)
+    return b.shape[:1] == index.shape and _near(b[known], a[index[known]], a)
 
-    with told(*_UNDIFFERENTIABLE, parts, lambda: torch.func.grad(cost)(theta, x)):
-        whole = torch.func.grad(cost)(theta, x)
-        each = [torch.func.grad(cost)(theta, row[None]) for row in x]
-    for part in PARTS:
-        for name, grad in whole[part].items():
-            if not _alike(grad, torch.stack([one[part][name] for one in each]).sum(0)):
-                raise ModelError(
-                    "A row's gradient may not depend on the other rows, and that of "
-                    f"'{part}.{name}' does; compute each row by itself."
-                )
+
+def _near(a: Tensor, b: Tensor, like: Tensor) -> bool:
+    """Whether rows are equal but for rounding, measured by the largest value of each column."""
+    if a.shape != b.shape or not a.numel():
+        return a.shape == b.shape
+    size = like.abs().nan_to_num(0.0, 0.0, 0.0)
+    near = (a - b).abs() <= _NEAR * (size.amax(0) + 0.01 * size.amax())
+    known = a.isfinite() & b.isfinite()
+    return bool((near | ~known).all()) and equal(a.isfinite(), b.isfinite())
 
 
 def _moved(theta: Theta) -> Theta:
     """Return other weights near these, none of them 0."""
-    generator = torch.Generator().manual_seed(0)
 
     def moved(leaf: Tensor) -> Tensor:
-        noise = torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype).to(leaf.device)
-        return leaf + noise * (0.05 + 0.3 * leaf.square().mean().sqrt())
+        return leaf + (0.05 + 0.3 * leaf.square().mean().sqrt()) * torch.randn(leaf.shape).to(leaf)
 
     found: Theta = tree_map(moved, theta)
     return found
 
 
-def _mixing(
-    parts: Parts, run: Callable[[Tensor], Any], x: Tensor, company: _Company, tolerance: float
-) -> str:
-    """Return the first layer whose answer for a row depends on the others."""
-    by_themselves, _ = visits(parts, lambda: run(x))
-    mixed, _ = visits(parts, lambda: run(company.x))
-    for a, b in zip(by_themselves, mixed, strict=False):
-        if not isinstance(a.out, Tensor) or a.out.shape[:1] != x.shape[:1]:
-            continue
-        if b.out.shape[:1] != company.x.shape[:1]:
-            return a.layer
-        if not _near(b.out[company.at], a.out[company.rows], a.out, tolerance):
-            return a.layer
-    return "the network"
-
-
 # ---- gradients ----------------------------------------------------------------------------------
 
 
-def _check_gradient(parts: Parts, modules: Modules, x: Tensor) -> None:
-    """Refuse a network that is not, as a function of its parameters, what its modules compute.
+def _check_use(parts: Parts, theta: Theta, x: Tensor) -> None:
+    """Refuse a network in which a batch's gradient is not the sum of its rows' gradients.
+
+    Then a row without weight, which stands for an absent one, would change the others' gradients.
+    A row is used as DPMCL does: features once, then g several times.
+    """
+    key = _modes(x)["in training"]
+    h, g = (parts[name] for name in PARTS)
+
+    def whole(theta: Theta) -> Tensor:
+        return _cost(_both(parts, theta, x, key)[1])
+
+    def twice(theta_2: Parameters, features: Tensor) -> Tensor:
+        return _cost(g.apply(theta_2, features, key)) + _cost(g.apply(theta_2, features, key))
+
+    of_rows = []
+    with traced(parts, *_UNDIFFERENTIABLE):
+        of_batch = torch.func.grad(whole)(theta)
+        for row in x.split(1):
+            features, pull_back = torch.func.vjp(  # type: ignore[misc]
+                partial(h.apply, x=row, key=key), theta["representation"]
+            )
+            by_2, by_features = torch.func.grad(twice, (0, 1))(theta["prediction"], features)
+            of_rows.append(dict(zip(PARTS, (*pull_back(by_features), by_2), strict=True)))
+    _check_alike(
+        tree_map(lambda grad: 2 * grad, of_batch),
+        tree_map(lambda *grads: torch.stack(grads).sum(0), *of_rows),
+        "A batch's gradient must be the sum of its rows' gradients, however often features are "
+        "used",
+        _BY_ITSELF,
+    )
+
+
+def _check_gradients(parts: Parts, modules: Modules, x: Tensor) -> None:
+    """Refuse a network that has not, as a function of its parameters, its modules' gradient.
 
     The modules are run as PyTorch runs them, and compared with the copies: layers and closures that
     hold on to parameters, hooks, and activations in place can make a difference.
     """
-    owned = dict(zip(PARTS, modules, strict=True))
-    named = {
-        (part, name): parameter
-        for part, module in owned.items()
-        for name, parameter in module.named_parameters()
+    theta = {
+        part: dict(module.named_parameters()) for part, module in zip(PARTS, modules, strict=True)
     }
-    like = next(iter(named.values()), torch.zeros(()))
-    same = (x.device, x.dtype) == (like.device, like.dtype)
-    ours = parts if same else _quiet(parts, like.dtype, like.device)
-    x = x.to(device=like.device, dtype=like.dtype)
+    parameters = leaves(theta)
+    like = parameters[0] if parameters else x
+    x = x.to(like)
+    modes = [(layer, layer.training) for _, layer in named_layers(modules)]
     try:
-        with _evaluating(modules):
-            grads: Sequence[Tensor | None]
-            out = modules[1](modules[0](x.clone()))
-            if out.requires_grad:
-                grads = torch.autograd.grad(_sum(out), list(named.values()), allow_unused=True)
-            else:
-                grads = [None] * len(named)
+        for module in modules:
+            module.eval()
+        cost = _cost(modules[1](modules[0](x.clone())))
+        # The 0 is there for outputs without a gradient.
+        cost = cost + torch.zeros((), requires_grad=True)
+        grads = torch.autograd.grad(cost, parameters, allow_unused=True)
     except Exception:  # its types suit the run's alone, or it works in place on a leaf
         return
-    own = dict(zip(named, grads, strict=True))
-    for part in PARTS:
-        found = [grad for (owner, _), grad in own.items() if owner == part]
-        if found and all(grad is None for grad in found):
+    finally:
+        for layer, mode in modes:
+            layer.training = mode
+    expected = rebuilt(theta, grads)
+    for part, own_grads in expected.items():
+        if own_grads and all(grad is None for grad in own_grads.values()):
             raise ModelError(
                 f"A part must be trainable, and no parameter of the {part} gets a gradient; leave "
                 "out .detach(), .item() and torch.no_grad() in `forward`."
             )
-    theta: Theta = {
-        part: {name: p.detach() for (owner, name), p in named.items() if owner == part}
-        for part in PARTS
-    }
-    with told(*_UNDIFFERENTIABLE):
-        taken = torch.func.grad(lambda theta: _sum(_both(ours, theta, x.clone(), None)[1]))(theta)
-    with torch.no_grad():
-        copied = _both(ours, theta, x.clone(), None)[1]
-    if not _near(copied, out.detach(), out.detach(), _NEAR_GRADIENT):
-        raise ModelError(
-            "A copy of the network must compute what the network does, and gives other outputs; "
-            "change no tensor in place that is used again (inplace=True)."
+    copies = _quiet(parts, like.dtype, like.device)
+    with traced(copies, *_UNDIFFERENTIABLE):
+        found = torch.func.grad(lambda theta: _cost(_both(copies, theta, x.clone(), None)[1]))(
+            tree_map(torch.Tensor.detach, theta)
         )
-    for (part, name), expected in own.items():
-        grad = taken[part][name]
-        expected = torch.zeros_like(grad) if expected is None else expected
-        if not _alike(grad, expected):
-            raise ModelError(
-                f"A run must find the gradient that PyTorch finds, and that of '{part}.{name}' "
-                "differs; use parameters as attributes of their module (no lambda, list or hook "
-                "that holds them)."
-            )
+    _check_alike(
+        found,
+        expected,
+        "A run must find the gradient that PyTorch finds",
+        "use parameters as attributes of their module (no lambda, list or hook that holds them), "
+        "and change no tensor in place that is used again",
+    )
 
 
-def _check_use(parts: Parts, x: Tensor) -> None:
-    """Refuse a network that cannot be used as DPMCL does: features once, then g several times."""
-    theta = tree_map(torch.Tensor.detach, _theta(parts))
-    h, g = (parts[name] for name in PARTS)
-    key = _modes(x)["in training"]
+def _cost(outputs: Tensor) -> Tensor:
+    """A sum over rows, in which each output has a weight of its own."""
+    weights = torch.arange(1, outputs[0].numel() + 1, device=outputs.device)
+    return (outputs.flatten(1) * weights.to(outputs.dtype).cos()).sum()
 
-    def twice(theta_2: Parameters, features: Tensor) -> Tensor:
-        return _sum(g.apply(theta_2, features, key)) + _sum(g.apply(theta_2, features, key))
 
-    def whole(theta: Theta) -> Tensor:
-        return _sum(_both(parts, theta, x, key)[1])
-
-    run = partial(torch.func.grad(whole), theta)
-    with told(*_UNDIFFERENTIABLE, parts, run):
-        once = run()
-        features, pull_back = torch.func.vjp(  # type: ignore[misc]
-            lambda theta_1: h.apply(theta_1, x, key), theta["representation"]
-        )
-        by_2, by_features = torch.func.grad(twice, argnums=(0, 1))(theta["prediction"], features)
-        (by_1,) = pull_back(by_features)
-    for part, grads in zip(PARTS, (by_1, by_2), strict=True):
+def _check_alike(found: Theta, expected: Theta, rule: str, way: str) -> None:
+    """Refuse gradients that differ; what is not finite is left to training."""
+    for part, grads in expected.items():
         for name, grad in grads.items():
-            if not _alike(grad, 2 * once[part][name]):
-                raise ModelError(
-                    "A network must give the same when its features are used twice, and the "
-                    f"gradient of '{part}.{name}' differs; keep nothing from one pass to the next."
-                )
-
-
-def _sum(outputs: Tensor) -> Tensor:
-    """A cost of outputs, in which each has a weight of its own."""
-    return (outputs * _weights(outputs)).sum()
-
-
-def _weights(like: Tensor) -> Tensor:
-    numbers = torch.arange(1, like.numel() + 1, device=like.device)
-    return numbers.to(like.dtype).cos().view(like.shape)
-
-
-def _alike(a: Tensor, b: Tensor) -> bool:
-    """Whether two gradients are equal but for rounding; what is not finite is left to training."""
-    gap = (a - b).norm()
-    return not bool(gap > _NEAR_GRADIENT * b.norm() + 1e-6)
-
-
-@contextmanager
-def _evaluating(modules: Modules) -> Iterator[None]:
-    """Has a user's own modules evaluate, then puts each layer's mode back."""
-    modes = {layer: layer.training for module in modules for layer in module.modules()}
-    try:
-        for module in modules:
-            module.eval()
-        yield
-    finally:
-        for layer, mode in modes.items():
-            layer.training = mode
-
-
-# ---- what a network holds -----------------------------------------------------------------------
-
-
-def _state(parts: Parts) -> dict[str, Any]:
-    """Return all that a network holds, by what a message calls it; values are copies."""
-    found: dict[str, Any] = {}
-    for part, forms in parts.items():
-        for mode, form in (("", forms.training), (" ", forms.evaluation)):
-            for name, layer in form.named_modules(prefix=part):
-                label = f"{name}: {type(layer).__name__}"
-                found[f"the layer {label}{mode}"] = True
-                for attribute, value in vars(layer).items():
-                    if attribute not in _INTERNAL:
-                        found[f"the attribute '{attribute}' of {label}{mode}"] = _copied(value)
-                for kind in ("parameter", "buffer"):
-                    for own, value in getattr(layer, f"_{kind}s").items():
-                        found[f"the {kind} '{own}' of {label}{mode}"] = _copied(value)
-    return found
-
-
-def _copied(value: Any) -> Any:
-    """A value that tells later whether this one has changed."""
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, torch.Generator):
-        return value.get_state()
-    try:
-        return cloudpickle.dumps(value)
-    except Exception:  # a file, a lock: only which one it is can be told
-        return id(value)
-
-
-def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    return [
-        name.rstrip()
-        for name in {**before, **after}
-        if not equal(before.get(name), after.get(name))
-    ]
-
-
-@contextmanager
-def _unchanged(parts: Parts, mode: str = "in training") -> Iterator[None]:
-    """Refuse a network that a block has changed, before what else went wrong in it."""
-    before = _state(parts)
-    try:
-        yield
-    finally:
-        changed = _differences(before, _state(parts))
-        if changed:
-            raise ModelError(
-                f"A forward pass may not change the network, and {changed[0]} changes {mode}; "
-                "compute it anew in each pass, in a local variable, or before training."
-            )
-
-
-def _near(a: Tensor, b: Tensor, like: Tensor, tolerance: float) -> bool:
-    """Whether rows are equal but for rounding, measured by the largest value of each column."""
-    if a.shape != b.shape:
-        return False
-    if not a.numel():
-        return True
-    size = like.abs().nan_to_num(0.0, 0.0, 0.0)
-    scale = size.amax(0) + 0.01 * size.amax()
-    known = a.isfinite() & b.isfinite()
-    near = (a - b).abs() <= tolerance * scale
-    return bool((near | ~known).all()) and equal(a.isfinite(), b.isfinite())
+            grad = torch.zeros_like(found[part][name]) if grad is None else grad
+            gap = (found[part][name] - grad).norm()
+            if gap > _NEAR_GRADIENT * grad.norm() + 1e-6:
+                raise ModelError(f"{rule}, and that of '{part}.{name}' differs; {way}.")

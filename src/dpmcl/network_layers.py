@@ -1,85 +1,114 @@
-"""Which layer of a network a message names: where a pass changes something, or fails."""
+"""The layers of a network: what a message calls them, what they hold, what they do in a pass."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
+import cloudpickle
+import torch
 from torch import Tensor, nn
 
 from dpmcl.exceptions import DpmclError, ModelError, reason
-from dpmcl.part import Part
+from dpmcl.part import PARTS, Modules, Part
 
 Parts = dict[str, Part]
+
+# What PyTorch itself keeps in a layer; recurrent ones look up their weights anew in each pass.
+_INTERNAL = {*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"} - {"training"}
+
+
+def named_layers(modules: Modules) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the layers of both parts, by what a message calls them."""
+    for part, module in zip(PARTS, modules, strict=True):
+        for name, layer in module.named_modules(prefix=part):
+            yield f"{name}: {type(layer).__name__.removeprefix('Keyed')}", layer
+
+
+def forms(parts: Parts) -> tuple[Modules, Modules]:
+    """Return the modules of training and those of evaluation."""
+    h, g = (parts[name] for name in PARTS)
+    return (h.training, g.training), (h.evaluation, g.evaluation)
+
+
+def held(modules: Modules) -> dict[str, Any]:
+    """Return copies of all that two modules hold, by what a message calls it."""
+    found: dict[str, Any] = {}
+    for label, layer in named_layers(modules):
+        found[f"the layer {label}"] = True
+        own = {name: value for name, value in vars(layer).items() if name not in _INTERNAL}
+        tensors = (("parameter", layer._parameters), ("buffer", layer._buffers))
+        for kind, values in (*tensors, ("attribute", own)):
+            for name, value in values.items():
+                found[f"the {kind} '{name}' of {label}"] = _copied(value)
+    return found
+
+
+def _copied(value: Any) -> Any:
+    """A value that tells later whether this one has changed."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    try:
+        return cloudpickle.dumps(value)
+    except Exception:  # a file, a lock: only which one it is can be told
+        return id(value)
+
+
+def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Return the names of values that differ, or are missing in one."""
+    names = {**before, **after}
+    return [name for name in names if not equal(before.get(name), after.get(name))]
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Return a == b; for tensors, True for the same type, shape and values, NaN included."""
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+        return type(a) is type(b) and bool(a == b)
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
 class Visit(NamedTuple):
     """A layer that a pass went through: a reading before and after it, and what it gave."""
 
-    layer: str
-    before: Any
-    after: Any
+    label: str
+    layer: nn.Module
+    before: dict[str, Any]
+    after: dict[str, Any]
     out: Any
 
 
-def visits(
-    parts: Parts, run: Callable[[], Any], read: Callable[[Any], Any] = lambda given: None
-) -> tuple[list[Visit], list[str]]:
-    """Return the layers of a pass in the order in which it left them, and those it did not leave.
+@contextmanager
+def traced(
+    parts: Parts, rule: str, way: str, read: Callable[[Any], dict[str, Any]] = lambda given: {}
+) -> Iterator[list[Visit]]:
+    """Records the layers that the passes of a block go through, in the order in which they end.
 
-    read: takes a layer's inputs. Hooks change the way some layers compute, so this only says where.
+    An exception of another library becomes a ModelError that names the layer. read: takes a layer's
+    inputs. Some layers compute in another way where they are recorded.
     """
     left: list[Visit] = []
-    entered: list[tuple[str, Any]] = []
+    entered: list[tuple[str, dict[str, Any]]] = []
 
     def enter(label: str, _layer: nn.Module, given: Any) -> None:
         entered.append((label, read(given)))
 
-    def leave(_layer: nn.Module, given: Any, out: Any) -> None:
+    def leave(layer: nn.Module, given: Any, out: Any) -> None:
         label, before = entered.pop()
-        left.append(Visit(label, before, read(given), out))
+        left.append(Visit(label, layer, before, read(given), out))
 
     with ExitStack() as hooks:
-        for part, forms in parts.items():
-            for form in (forms.training, forms.evaluation):
-                for name, layer in form.named_modules(prefix=part):
-                    label = f"{name}: {type(layer).__name__}"
-                    before = layer.register_forward_pre_hook(partial(enter, label))
-                    hooks.callback(before.remove)
-                    hooks.callback(layer.register_forward_hook(leave).remove)
+        for modules in forms(parts) if parts else ():
+            for label, layer in named_layers(modules):
+                hooks.callback(layer.register_forward_pre_hook(partial(enter, label)).remove)
+                hooks.callback(layer.register_forward_hook(leave).remove)
         try:
-            run()
-        except Exception:
-            return left, [label for label, _ in entered]
-    return left, []
-
-
-def first_changing(parts: Parts, run: Callable[[], Any], read: Callable[[Any], Any]) -> str:
-    """Return the innermost layer that changes a reading."""
-    left, _ = visits(parts, run, read)
-    return next((visit.layer for visit in left if visit.before != visit.after), "the network")
-
-
-def versions(given: Any) -> list[int]:
-    """Return how often each of a layer's inputs was changed in place."""
-    return [value._version for value in given if isinstance(value, Tensor)]
-
-
-def failing(parts: Parts, run: Callable[[], Any]) -> str:
-    """Return the layer in which a pass fails, for a message."""
-    _, entered = visits(parts, run)
-    return f" in {entered[-1]}" if entered else ""
-
-
-@contextmanager
-def told(
-    rule: str, way: str, parts: Parts | None = None, run: Callable[[], Any] = lambda: None
-) -> Iterator[None]:
-    """Turns an exception of another library into a ModelError; a second run names the layer."""
-    try:
-        yield
-    except DpmclError:
-        raise
-    except Exception as error:
-        where = failing(parts, run) if parts else ""
-        raise ModelError(f"{rule}{where}: {reason(error)}; {way}.") from error
+            yield left
+        except DpmclError:
+            raise
+        except Exception as error:
+            where = f" in {entered[-1][0]}" if entered else ""
+            raise ModelError(f"{rule}{where}: {reason(error)}; {way}.") from error

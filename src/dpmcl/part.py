@@ -72,6 +72,11 @@ class Part:
         return out
 
 
+def own(parts: dict[str, Part]) -> Theta:
+    """Return the parameters that the parts themselves hold."""
+    return {name: dict(part.training.named_parameters()) for name, part in parts.items()}
+
+
 def modules_of(network: Network) -> Modules:
     """Build the two modules of a network: (representation, prediction).
 

@@ -14,6 +14,7 @@ from torch import nn
 from dpmcl.exceptions import ModelError, reason
 from dpmcl.method import Graph, Method
 from dpmcl.model import Model, Theta
+from dpmcl.part import own
 from dpmcl.stream import Stream
 from dpmcl.tree import leaves
 
@@ -54,19 +55,16 @@ def check_fit(method: Method, model: Model, stream: Stream, replicas_at_once: in
 
 def _check_twice(graph: Graph, model: Model, stream: Stream) -> None:
     x, key = stream.example(model.dtype), torch.zeros(2, dtype=torch.int64, device=model.device)
-    theta: Theta = {
-        name: dict(part.training.named_parameters()) for name, part in model.parts.items()
-    }
+
+    def cost(moved: Theta, theta: Theta) -> torch.Tensor:
+        return model.predict({**theta, **moved}, x, key).sin().sum()
 
     def slope(theta: Theta) -> torch.Tensor:
-        def cost(moved: Theta) -> torch.Tensor:
-            return model.predict({**theta, **moved}, x, key).sin().sum()
-
-        grads = torch.func.grad(cost)({part: theta[part] for part in graph.moves})
-        return torch.stack([leaf.square().sum() for leaf in leaves(grads)]).sum()
+        grads = torch.func.grad(cost)({part: theta[part] for part in graph.moves}, theta)
+        return torch.stack([leaf.sum() for leaf in leaves(grads)]).sum()
 
     try:
-        torch.func.grad(slope)(theta)
+        torch.func.grad(slope)(own(model.parts))
     except Exception as error:  # each layer has its own way to say no
         raise ModelError(
             f"{graph.cause} needs second derivatives, and this network has none: {reason(error)}; "
@@ -114,10 +112,9 @@ def _sizes(model: Model, stream: Stream, rows: int) -> tuple[Counter[str], Count
         tensors = [leaf for leaf in leaves(out) if isinstance(leaf, torch.Tensor)]
         activations[part] += sum(tensor.numel() for tensor in tensors)
 
-    theta: Theta = {}
+    theta = own(model.parts)
     hooks = []
     for name, part in model.parts.items():
-        theta[name] = dict(part.training.named_parameters())
         parameters[name] = sum(p.numel() for p in theta[name].values())
         hooks += [
             layer.register_forward_hook(partial(add, name))
