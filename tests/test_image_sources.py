@@ -165,6 +165,7 @@ KINDS = {
     "YCbCr": lambda i: saved(colour(i), "TIFF", compression="jpeg"),
     "16 colours of 5 bits": lambda i: high_colour(),
     "grey and colour": lambda i: saved((grey if i else colour)(i), "PNG"),
+    "palette, opaque alpha": lambda i: saved(few_colours(i), "PNG", transparency=bytes([255] * 8)),
     "several kinds": lambda i: saved(few_colours(i) if i % 2 else grey(i), "PNG"),
 }
 
@@ -177,12 +178,14 @@ def high_colour() -> bytes:
     return struct.pack("<2sIHHI", b"BM", 66 + len(pixels), 0, 0, 66) + header + masks + pixels
 
 
+@pytest.mark.filterwarnings("error::UserWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_image_is_the_same_from_every_source(kind, tmp_path):
     files = {f"{name}/{i}.png": KINDS[kind](i) for i, name in enumerate("aabb")}
     pictures = [Image.open(io.BytesIO(files[name])) for name in sorted(files)]
     mode = "L" if all(p.mode in ("1", "L", "LA") for p in pictures) else "RGB"
-    expected = np.stack([np.asarray(picture.convert(mode)) for picture in pictures])
+    opaque = [p.convert("RGBA") if "transparency" in p.info else p for p in pictures]
+    expected = np.stack([np.asarray(picture.convert(mode)) for picture in opaque])
     expected = expected[:, None] if mode == "L" else expected.transpose(0, 3, 1, 2)
     first = in_folder(tmp_path / "folder", files)
     assert np.array_equal(first.x.numpy(), expected)

@@ -202,7 +202,9 @@ def test_a_missing_label_is_named_with_its_row(labels):
 )
 def test_a_fraction_is_no_label_and_regression_is_named(make):
     line = complaint(make([1.0, 1.5, 2.5]))
-    assert "got 1.5 at row 1; for regression set kind = 'regression'" in line
+    assert (
+        "got 1.5 at row 1; convert them, or, where they are targets of regression, set kind" in line
+    )
 
 
 @pytest.mark.parametrize("bad", [float("inf"), float("-inf")])

@@ -143,6 +143,13 @@ BAD = {
                    (p / "photos" / "cat" / "a.png").write_bytes(b"x")],
         "photos", [], "a.png",
     ),
+    "another suffix": (
+        lambda p: (p / "iris.data").write_text("5.1,3.5,setosa\n"), "iris.data", [],
+        "known by their suffix, one of .csv",
+    ),
+    "an array alone": (
+        lambda p: (p / "x.npy").write_bytes(b"\x93NUMPY"), "x.npy", [], "suffix, one of .csv",
+    ),
     "archive with ..": (lambda p: write_tar(p / "my.tar"), "my.tar", [], "../out.png"),
     "no archive": (lambda p: (p / "my.zip").write_bytes(b"x" * 99), "my.zip", [], "my.zip"),
     "scenario": (

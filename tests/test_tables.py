@@ -341,7 +341,7 @@ def test_scaled(kind, scale):
         ["1.234,5"], ["31/01/2024"], ["31.01.2024"], ["2024-01-31"], ["2024-01-31T10:00:00Z"],
         ["2024-W05", "2024-W06"], ["2024-01"], ["31 Jan 2024", "28 Feb 2024"], ["Jan 5, 2024"],
         ["12:30"], ["1:30 PM"], ["1/2", "3/4"], ["0x1F"], ["9" * 25], ["\u0663", "\u0664"],
-        ["5", "7\0"],
+        ["1h 30m", "2h 5m"], ["340k", "950k", "1M", "7M", "19M", "20M"], ["5", "7\0"],
     ],
     ids=lambda cells: ascii(cells[0]),
 )  # fmt: skip
@@ -366,7 +366,7 @@ def test_numbers_and_dates_in_another_dress_are_no_categories(tmp_path, cells):
         ["A1", "B2"], ["3-door", "5-door"], ["10-20", "20-30"], ["<5", "5-10", ">10"], ["yes"],
         ["size 42", "size 44"], ["1st", "2nd", "3rd", "4th"], ["2WD", "4WD"], ["1A", "1B", "2A"],
         ["S", "M", "2XL"], ["0", "1", "2", "3+"], ["Q1", "Q2"], ["low", "5"], ["007", "7", "0007"],
-        [f"{n}{seat}" for n in range(1, 5) for seat in "ABCD"],
+        ["4K", "8K", "HD"], [f"{n}{seat}" for n in range(1, 5) for seat in "ABCD"],
     ],
     ids=lambda cells: cells[0],
 )  # fmt: skip
@@ -404,6 +404,11 @@ def test_notes_say_what_each_column_became():
     )
     assert "ignored: plot" in read_table(pa.Table.from_pandas(frame), target="y").notes
     assert "ignored: index plot" in read_table(frame, target="y").notes
+    refused(frame.set_index("a"), "frame.reset_index()")
+    columns = {"": [3, 4], "a": ["p", "p"], "y": ["p", "q"]}
+    assert read_table(columns, target="y", ignore=[""]).notes == (
+        "1 category: a", "target: y, 2 classes named by its values", "ignored: ''",
+    )  # fmt: skip
     assert read_table(frame.assign(b=1), target="y", ignore=frame.columns[:1]).columns == ("b",)
 
 
@@ -417,6 +422,7 @@ def test_notes_say_what_each_column_became():
         ([10, 9, 10], ("9", "10"), [1, 0, 1]),
         (["10", "9", "10"], ("9", "10"), [1, 0, 1]),  # as from a file, which tells no text
         (["10", "09", "10"], ("09", "10"), [1, 0, 1]),
+        (["-1", "+1", "-1"], ("+1", "-1"), [1, 0, 1]),
         ([True, False, True], ("False", "True"), [1, 0, 1]),
         (pa.array(["b", "a", "b"]).dictionary_encode(), ("a", "b"), [1, 0, 1]),
         (pa.array([10, 9, 10]).dictionary_encode(), ("9", "10"), [1, 0, 1]),

@@ -234,8 +234,14 @@ def _table(source: str | Path) -> dict[str, Any]:
     if os.path.isfile(path):  # noqa: PTH113 (a name too long for a path is no error here)
         try:
             return spec.read(path.read_text("utf-8"), str(path))
-        except (OSError, UnicodeDecodeError) as error:
-            raise SpecError(f"{path} cannot be read: {error}.") from None
+        except (OSError, UnicodeDecodeError, SpecError) as error:
+            told = (
+                str(error) if isinstance(error, SpecError) else f"{path} cannot be read: {error}."
+            )
+            if path.suffix != ".toml":  # as iris.data
+                ends = ", ".join(end for several in sources.SUFFIXES.values() for end in several)
+                told += f" Files of data are known by their suffix, one of {ends}."
+            raise SpecError(told) from None
     there = os.path.exists(path)  # noqa: PTH110
     if ":" in name and not there:
         return {"stream": name, "methods": METHODS}

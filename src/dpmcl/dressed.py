@@ -22,6 +22,7 @@ _MOMENT = re.compile(
     rf"\s*(\d{{1,4}}[-/.]\d{{1,2}}[-/.]\d{{1,4}}([t\s]{_CLOCK})?|{_CLOCK}"
     r"|\d{4}-(0[1-9]|1[0-2]|w\d{1,2}(-\d)?)"
     rf"|\d{{1,2}}[-\s./]*{_MONTH}[-\s.,/]*\d{{2,4}}|{_MONTH}[-\s.,/]*\d{{1,2}}[-\s.,/]+\d{{4}}"
+    r"|\d+\s?h(rs?)?\s?\d+(\s?m(ins?)?)?"  # 1h 30m
     r"|0x[0-9a-f]+)\s*",  # no moment, but its letters are no unit either
     re.IGNORECASE,
 )
@@ -50,8 +51,8 @@ def decoration(text: str) -> str | None:
 def dressed(texts: Sequence[str]) -> str | None:
     """Return the first text in another dress, where most of the different texts are numbers so.
 
-    A unit of letters without a space must be that of three texts, and of several none may be a
-    capital: 1A, 1B and 2A are no numbers.
+    A unit of letters without a space must be that of three texts, and several must not all be
+    capitals: 1A, 1B and 2A are no numbers, and neither are 4K, 8K and HD.
 
     >>> dressed(["5%", "10%"]), dressed(["1A", "1B", "2A"])
     ('5%', None)
@@ -60,7 +61,8 @@ def dressed(texts: Sequence[str]) -> str | None:
     odd = [text for text, mark in zip(texts, marks, strict=True) if mark]
     if not odd or sum(mark is not None for mark in marks) <= _MOSTLY * len(texts):
         return None
-    units = {mark for mark in marks if mark is not None}
+    numbers = [mark for mark in marks if mark is not None]
+    units = set(numbers)
     lettered = any(letter.isalpha() for mark in units for letter in mark)
-    seats = len(units) > 1 and any(len(mark) == 1 and mark.isupper() for mark in units)
-    return None if lettered and (seats or 3 * len(units) > len(texts)) else odd[0]
+    seats = len(units) > 1 and all(len(mark) == 1 and mark.isupper() for mark in units - {""})
+    return None if lettered and (seats or 3 * len(units) > len(numbers)) else odd[0]

@@ -219,7 +219,7 @@ def _no_label(value: Any, row: int, what: str) -> DataError:
     missing = missing or type(value).__name__ in ("NAType", "NaTType", "MaskedConstant")
     got = "none" if missing else shown(value)
     rest = "fill it or drop the row." if missing else (
-        "for regression set kind = 'regression', else convert them."
+        "convert them, or, where they are targets of regression, set kind = 'regression'."
     )  # fmt: skip
     return DataError(
         f"{what} must be strings, whole numbers or true/false, got {got} at row {row}; {rest}"

@@ -103,6 +103,8 @@ def readable(where: str) -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
+            # Its alpha channel is looked at below, so nothing is lost.
+            warnings.filterwarnings("ignore", "Palette images with Transparency")
             yield
     except DpmclError:
         raise

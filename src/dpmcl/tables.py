@@ -98,7 +98,7 @@ def read_table(
     if not inputs:
         raise DataError(
             f"A table must have an input column beside the target, and {where} has none left; "
-            "ignore fewer."
+            "ignore fewer, or give it some (frame.reset_index() makes columns of an index)."
         )
     kind, y, classes = _targets(columns[target], kind)
     number, tasks = (None, ()) if task is None else _labels(columns[task], "task")
@@ -173,8 +173,8 @@ def _check_columns(
 
 
 def _visible(name: str) -> str:
-    """A column's name, in quotes where it begins or ends with white space or has tabs in it."""
-    return name if name == name.strip() and name.isprintable() else repr(name)
+    """A column's name, in quotes where it is empty, has tabs, or white space at an end."""
+    return name if name and name == name.strip() and name.isprintable() else repr(name)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -573,8 +573,8 @@ def _read(values: Any) -> Any:
         (pa.float64(), rf"{CODE}\s*$|nan|\d{{19,}}\s*$"),
     ):
         for text in (values, pc.utf8_trim_whitespace(values)):
-            try:
-                numbers = text.cast(kind)
+            try:  # pyarrow's whole numbers have no +
+                numbers = pc.replace_substring_regex(text, r"^\+(\d)", r"\1").cast(kind)
             except pa.ArrowInvalid:
                 continue
             some = pc.match_substring_regex(values, rf"^\s*[+-]?({odd})", ignore_case=True)
@@ -635,7 +635,8 @@ def _part(column: _Column, numbers: str) -> _Part:
             f"rows, and has {len(found)} in {rows} rows ({some}, ...), as an identifier has; {out}."
         )
     names = tuple(f"{column.name}={v}" for v in found)
-    return _Part(f"{len(names)} categories", names, column.codes(found))
+    count = f"{len(names)} {'category' if len(names) == 1 else 'categories'}"
+    return _Part(count, names, column.codes(found))
 
 
 # ---- targets and tasks ---------------------------------------------------------------------------
