@@ -330,6 +330,33 @@ def test_edited_code_is_refused(kind, module, tmp_path):
     assert dpmcl.load(folder).rows()[0]["replicas"] == 1
 
 
+BY_PATH = """
+import importlib.util
+spec = importlib.util.spec_from_file_location("by_path", {file!r})
+helper = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(helper)
+"""
+
+
+@pytest.mark.parametrize("by_path", [False, True])
+def test_a_helper_in_another_folder_counts(by_path, module, tmp_path, monkeypatch):
+    file = tmp_path / "elsewhere" / "elsewhere_helper.py"
+    file.parent.mkdir()
+    file.write_text("FACTOR = 1.0\n")
+    monkeypatch.syspath_prepend(file.parent)
+    imports = BY_PATH.format(file=str(file)) if by_path else "import elsewhere_helper as helper"
+    (tmp_path / "own").mkdir()
+    monkeypatch.syspath_prepend(tmp_path / "own")
+    (tmp_path / "own" / "in_own_folder.py").write_text(
+        METHOD.format(imports=imports, factor="helper.FACTOR")
+    )
+    dpmcl.run(method_spec("in_own_folder"), out=tmp_path / "run")
+    dpmcl.run(method_spec("in_own_folder"), out=tmp_path / "run", watch=untrained)
+    file.write_text("FACTOR = 0.0\n")
+    restart("in_own_folder", "elsewhere_helper")
+    refused(tmp_path / "run", "other code", spec=method_spec("in_own_folder"))
+
+
 @pytest.mark.parametrize("kind", ["method", "helper"])
 def test_edited_code_is_refused_before_a_resume(kind, module, tmp_path):
     spec, file, change = edited(kind, module, tmp_path)

@@ -1,7 +1,7 @@
 """Hash the source of a class from outside the package, and of the user's code that it uses.
 
-A class in a file stands for its whole module and, in turn, for the modules beside it that are
-imported there. A class of a script or a notebook (`__main__`) stands for its own source, and in
+A class in a file stands for its whole module and, in turn, for the modules that are imported
+there. A class of a script or a notebook (`__main__`) stands for its own source, and in
 turn for the functions, classes, constants and modules that its code names: the rest of a script may
 change from run to run. Installed libraries and the package itself are left out.
 """
@@ -217,6 +217,13 @@ def _read_module(part: _Module) -> tuple[str, list[_Part]]:
             "those of code that did not run; restart Python."
         )
     _imported[part.name] = (module.__spec__, digest)
+    held = [value for value in vars(module).values() if isinstance(value, ModuleType)]
+    by_path = [value for value in held if sys.modules.get(value.__name__) is not value]
+    uses += [
+        _Module(value.__name__, file)
+        for value in by_path
+        if not _library(value) and (file := _file(value)) is not None
+    ]
     set_since = {} if tree is None else _set_since(tree, vars(module), _stored(tree))
     return _hash(f"{digest} {set_since}") if set_since else digest, uses
 
@@ -295,7 +302,7 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 
 def _beside(part: _Module, tree: ast.Module) -> list[_Part]:
-    """Return the modules that a file imports from the folder its top-level package lies in.
+    """Return the modules that a file imports, wherever they lie.
 
     From among installed libraries, only modules of its own package.
     """
@@ -310,9 +317,8 @@ def _beside(part: _Module, tree: ast.Module) -> list[_Part]:
         place = root.joinpath(*name.split("."))
         files = [place / "__init__.py", place.with_name(f"{place.name}.py")]
         loaded = _file(sys.modules.get(name))
-        if loaded is not None:  # it may be compiled, or one of another folder
-            users = root in loaded.parents and (own == top or not _installed(loaded))
-            files = [loaded] if users else []
+        if loaded is not None:  # it may be compiled, or lie in another folder
+            files = [loaded] if own == top or not _installed(loaded) else []
         found += [_Module(name, file) for file in files if file.is_file()][:1]
     return found
 
