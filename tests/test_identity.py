@@ -234,6 +234,17 @@ def test_data_that_change_between_two_groups_of_seeds(monday):
     assert list(dpmcl.load(folder).errors) == ["er"]
 
 
+def test_a_stream_of_one_s_own_whose_file_is_gone(module, tmp_path):
+    (tmp_path / "centre").write_text("1")
+    name = f"{module(STREAM.format(shift=0))}:Own"
+    spec = {**BASE, "stream": {"name": name, "path": str(tmp_path / "centre")}}
+    dpmcl.run(spec, out=tmp_path / "run")
+    (tmp_path / "centre").unlink()
+    with pytest.raises(DataError, match=r"Own' cannot be built: FileNotFoundError.*; mend"):
+        dpmcl.run(spec, out=tmp_path / "run")
+    assert dpmcl.load(tmp_path / "run").rows()
+
+
 def test_a_stream_that_each_replica_draws_from_a_file(module, tmp_path):
     name = module(STREAM.format(shift=0))
     path = tmp_path / "centre"
@@ -593,6 +604,7 @@ def test_a_class_of_a_notebook(notebook, tmp_path):
         ("def factor(x=1.0): return x", "def factor(x=0.0): return x", "factor()"),
         ("import torch\nFACTOR = torch.ones(2)", "FACTOR = torch.zeros(2)", "FACTOR[0]"),
         ("class Base:\n  def f(s): return 1", "class Base:\n  def f(s): return 0", "Base().f()"),
+        ("class A:\n  x = 1.0\n  def f(s): return s.x", "A.x = 0.0", "A().f()"),
         (
             "from types import SimpleNamespace\nARGS = SimpleNamespace(factor=1.0)",
             "ARGS.factor = 0.0",

@@ -277,8 +277,8 @@ def _set_since(
     return out
 
 
-def _stored(tree: ast.Module) -> Counter[str]:
-    """Count the places in a file that assign to a name."""
+def _stored(tree: ast.Module | ast.ClassDef) -> Counter[str]:
+    """Count the places that assign to a name."""
     names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
     return Counter(name.id for name in names if isinstance(name.ctx, ast.Store))
 
@@ -365,7 +365,9 @@ def _read_class(cls: type) -> tuple[str, list[_Part]]:
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     lines = text.splitlines()[first - 1 : node.end_lineno]
     statement = compile(ast.Module([node], []), "<class>", "exec", dont_inherit=True)
-    return _hash("\n".join(lines)), _used(statement, vars(space))
+    set_since = _set_since(node, vars(cls), _stored(node))
+    text = "\n".join(lines) + (f" {set_since}" if set_since else "")
+    return _hash(text), _used(statement, vars(space))
 
 
 def _generated(function: FunctionType) -> bool:
