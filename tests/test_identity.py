@@ -234,6 +234,17 @@ def test_data_that_change_between_two_groups_of_seeds(monday):
     assert list(dpmcl.load(folder).errors) == ["er"]
 
 
+def test_a_stream_of_one_s_own_whose_file_is_gone(module, tmp_path):
+    (tmp_path / "centre").write_text("1")
+    name = f"{module(STREAM.format(shift=0))}:Own"
+    spec = {**BASE, "stream": {"name": name, "path": str(tmp_path / "centre")}}
+    dpmcl.run(spec, out=tmp_path / "run")
+    (tmp_path / "centre").unlink()
+    with pytest.raises(DataError, match=r"Own' cannot be built: FileNotFoundError.*; mend"):
+        dpmcl.run(spec, out=tmp_path / "run")
+    assert dpmcl.load(tmp_path / "run").rows()
+
+
 def test_a_stream_that_each_replica_draws_from_a_file(module, tmp_path):
     name = module(STREAM.format(shift=0))
     path = tmp_path / "centre"
@@ -328,6 +339,33 @@ def test_edited_code_is_refused(kind, module, tmp_path):
         refused(folder, file, "other code", "--fresh", "--out", spec=spec, replicas=replicas)
     dpmcl.run(spec, out=folder, fresh=True)
     assert dpmcl.load(folder).rows()[0]["replicas"] == 1
+
+
+BY_PATH = """
+import importlib.util
+spec = importlib.util.spec_from_file_location("by_path", {file!r})
+helper = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(helper)
+"""
+
+
+@pytest.mark.parametrize("by_path", [False, True])
+def test_a_helper_in_another_folder_counts(by_path, module, tmp_path, monkeypatch):
+    file = tmp_path / "elsewhere" / "elsewhere_helper.py"
+    file.parent.mkdir()
+    file.write_text("FACTOR = 1.0\n")
+    monkeypatch.syspath_prepend(file.parent)
+    imports = BY_PATH.format(file=str(file)) if by_path else "import elsewhere_helper as helper"
+    (tmp_path / "own").mkdir()
+    monkeypatch.syspath_prepend(tmp_path / "own")
+    (tmp_path / "own" / "in_own_folder.py").write_text(
+        METHOD.format(imports=imports, factor="helper.FACTOR")
+    )
+    dpmcl.run(method_spec("in_own_folder"), out=tmp_path / "run")
+    dpmcl.run(method_spec("in_own_folder"), out=tmp_path / "run", watch=untrained)
+    file.write_text("FACTOR = 0.0\n")
+    restart("in_own_folder", "elsewhere_helper")
+    refused(tmp_path / "run", "other code", spec=method_spec("in_own_folder"))
 
 
 @pytest.mark.parametrize("kind", ["method", "helper"])
@@ -562,6 +600,7 @@ def test_a_class_of_a_notebook(notebook, tmp_path):
         ("def factor(x=1.0): return x", "def factor(x=0.0): return x", "factor()"),
         ("import torch\nFACTOR = torch.ones(2)", "FACTOR = torch.zeros(2)", "FACTOR[0]"),
         ("class Base:\n  def f(s): return 1", "class Base:\n  def f(s): return 0", "Base().f()"),
+        ("class A:\n  x = 1.0\n  def f(s): return s.x", "A.x = 0.0", "A().f()"),
         (
             "from types import SimpleNamespace\nARGS = SimpleNamespace(factor=1.0)",
             "ARGS.factor = 0.0",

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -439,3 +440,15 @@ def test_a_forked_process_runs_too(here, result, stream):
         timeout=120,
     )
     assert ran.stdout == "same\n", ran.stderr
+
+
+def test_runs_in_several_threads_are_those_of_one(stream):
+    def errors(seed: int) -> np.ndarray:
+        return (
+            dpmcl.run(stream, methods="er", replicas=1, seed=seed, settings=FEW).errors["er"].values
+        )
+
+    with ThreadPoolExecutor(3) as pool:
+        together = list(pool.map(errors, range(6)))
+    for seed, found in enumerate(together):
+        np.testing.assert_array_equal(found, errors(seed))

@@ -1,7 +1,7 @@
 """Hash the source of a class from outside the package, and of the user's code that it uses.
 
-A class in a file stands for its whole module and, in turn, for the modules beside it that are
-imported there. A class of a script or a notebook (`__main__`) stands for its own source, and in
+A class in a file stands for its whole module and, in turn, for the modules that are imported
+there. A class of a script or a notebook (`__main__`) stands for its own source, and in
 turn for the functions, classes, values and modules that its code names: the rest of a script may
 change from run to run. Installed libraries and the package itself are left out.
 """
@@ -174,7 +174,19 @@ def _read_module(name: str, file: Path) -> tuple[bytes, list[_Part]]:
                 "restart Python."
             )
         _imported[name] = (module.__spec__, content)
+        uses += _loaded_by_path(module)
     return content, uses
+
+
+def _loaded_by_path(module: ModuleType) -> list[_Part]:
+    """Return the modules that a module holds, and that no import would find."""
+    held = [value for value in vars(module).values() if isinstance(value, ModuleType)]
+    return [
+        _Part(value.__name__, file)
+        for value in held
+        if sys.modules.get(value.__name__) is not value and not _is_library(value)
+        if (file := _file(value)) is not None
+    ]
 
 
 def _is_loaded(tree: ast.Module, module: ModuleType, file: Path) -> bool:
@@ -228,9 +240,10 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 
 def _beside(name: str, file: Path, tree: ast.Module) -> list[_Part]:
-    """Return the modules that a file imports from the folder its top-level package lies in.
+    """Return the modules that a file imports, wherever they lie.
 
-    From among installed libraries, only modules of its own package.
+    One that is not loaded yet is looked for in the folder that the top-level package lies in. From
+    among installed libraries, only modules of the file's own package count.
     """
     is_package = file.stem == "__init__"
     root = file.parents[name.count(".") + is_package]
@@ -242,7 +255,7 @@ def _beside(name: str, file: Path, tree: ast.Module) -> list[_Part]:
         own = imported.partition(".")[0]
         for other in files:
             library = own == "dpmcl" or (_is_installed(other) and own != name.partition(".")[0])
-            if root in other.parents and other.is_file() and not library:
+            if other.is_file() and not library:
                 found.append(_Part(imported, other))
     return found
 
@@ -256,6 +269,11 @@ def _imports(tree: ast.Module, package: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             base = resolve_name("." * node.level + (node.module or ""), package)
             names |= {f"{base}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            called = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+            if called in ("import_module", "__import__") and node.args:
+                with suppress(ValueError):  # no literal: then it counts if a name leads to it
+                    names |= {resolve_name(str(ast.literal_eval(node.args[0])), package)}
     parts = [name.split(".") for name in names]
     return {".".join(part[: i + 1]) for part in parts for i in range(len(part))}
 

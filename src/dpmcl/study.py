@@ -17,7 +17,15 @@ from dpmcl.divergence import Divergence
 from dpmcl.engine import Engine, choose, device_of
 from dpmcl.environment import describe
 from dpmcl.evaluation import Errors
-from dpmcl.exceptions import DivergenceError, DpmclError, SpecError, printable, shown
+from dpmcl.exceptions import (
+    DataError,
+    DivergenceError,
+    DpmclError,
+    SpecError,
+    printable,
+    reason,
+    shown,
+)
 from dpmcl.generators import forked
 from dpmcl.gradients import Work
 from dpmcl.identity import Held
@@ -468,7 +476,17 @@ def _built(spec: Spec, seeds: tuple[int, ...], probe: int) -> tuple[Stream, Stre
 
 def _read(spec: Spec, seeds: tuple[int, ...]) -> Stream:
     with forked(0):  # libraries that read data may draw from Python's or NumPy's generator
-        stream = spec.stream.build(seeds)
+        try:
+            stream = spec.stream.build(seeds)
+        except (DpmclError, MemoryError):
+            raise
+        except Exception as error:
+            if ":" not in spec.stream_name:
+                raise
+            raise DataError(
+                f"Stream '{spec.stream_name}' cannot be built: {type(error).__name__}: "
+                f"{reason(error)}; mend its `build`, or what it reads."
+            ) from error
     check_digits(stream, getattr(torch, spec.dtype))
     return stream
 
