@@ -349,17 +349,22 @@ spec.loader.exec_module(helper)
 """
 
 
-@pytest.mark.parametrize("by_path", [False, True])
-def test_a_helper_in_another_folder_counts(by_path, module, tmp_path, monkeypatch):
+BY_NAME = """
+import importlib
+helper = importlib.import_module("elsewhere_helper")
+"""
+
+
+@pytest.mark.parametrize("imports", ["import elsewhere_helper as helper", BY_NAME, BY_PATH])
+def test_a_helper_in_another_folder_counts(imports, module, tmp_path, monkeypatch):
     file = tmp_path / "elsewhere" / "elsewhere_helper.py"
     file.parent.mkdir()
     file.write_text("FACTOR = 1.0\n")
     monkeypatch.syspath_prepend(file.parent)
-    imports = BY_PATH.format(file=str(file)) if by_path else "import elsewhere_helper as helper"
     (tmp_path / "own").mkdir()
     monkeypatch.syspath_prepend(tmp_path / "own")
     (tmp_path / "own" / "in_own_folder.py").write_text(
-        METHOD.format(imports=imports, factor="helper.FACTOR")
+        METHOD.format(imports=imports.format(file=str(file)), factor="helper.FACTOR")
     )
     dpmcl.run(method_spec("in_own_folder"), out=tmp_path / "run")
     dpmcl.run(method_spec("in_own_folder"), out=tmp_path / "run", watch=untrained)

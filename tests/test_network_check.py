@@ -332,8 +332,16 @@ def wide_by_seed() -> Pair:
 ALWAYS = after(nn.ReLU())
 ONES = partial(torch.ones, WIDTH)
 
+
+def cut_off(self, x):
+    with torch.no_grad():
+        self.inner.weight.clamp_(-0.5, 0.5)
+    return self.inner(x)
+
+
 HONEST: dict[str, Callable[[], Pair]] = {
     "dropout": lambda: after(nn.Dropout(0.5), nn.Dropout(0.1, inplace=True)),
+    "dropout of nothing, used twice": lambda: after(*[nn.Dropout(0.0)] * 2),
     "group norm": lambda: after(nn.GroupNorm(2, WIDTH)),
     "layer norm": lambda: before(nn.LayerNorm(WIDTH)),
     "instance norm": lambda: images(nn.InstanceNorm2d(WIDTH, affine=True), nn.ReLU(inplace=True)),
@@ -604,6 +612,10 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
         r"torch\.func\.grad in representation\.1: Layer|differentiated by torch\.func\.grad",
     ),
     "an old function": (lambda: rows(OldFunction.apply), r"differentiated by torch\.func\.grad"),
+    "weights that are cut off": (
+        lambda: after(Layer(cut_off, inner=nn.Linear(WIDTH, WIDTH))),
+        r"'representation\.1\.inner\.weight' changes at some weights",
+    ),
     "a build that fails": (lambda: nn.Linear(4, 0.5), "cannot be built: TypeError"),
     "a pass that fails": (
         lambda: rows(lambda x: {}["key"]),

@@ -128,7 +128,7 @@ def _check_classes(
         raise DataError(
             f"The folders {_listed(parts)} look like the parts of a data set and not like its "
             "classes. Every seed splits the rows anew, so give one of them as the path, or put the "
-            "class folders of all into one folder."
+            "class folders of all into one folder; if they are classes, rename one."
         )
     for folders in classes:
         name = "/".join(folders)

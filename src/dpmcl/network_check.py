@@ -213,7 +213,8 @@ def _check_passes(parts: Parts, x: Tensor, outputs: int) -> None:
         for what in [what for whole in wholes for what in differences(whole.before, whole.after)]:
             layer = next(v.label for v in visits if what in differences(v.before, v.after))
             raise ModelError(_changing(f"{layer} {what} {mode}"))
-    calls = Counter(visit.label for visit in visits if isinstance(visit.layer, KeyedDropout))
+    drops = [v for v in visits if isinstance(v.layer, KeyedDropout) and v.layer.p > 0]
+    calls = Counter(visit.label for visit in drops)
     for layer, count in calls.items():
         if count > 1:
             raise ModelError(
@@ -290,6 +291,7 @@ def _check_rows(parts: Parts, x: Tensor) -> None:
     except Exception:  # it mixes types, and is computed in its own
         quiet, exact = _quiet(parts, x.dtype), pool
     for theta in (own(quiet), _moved(own(quiet))):
+        given = tree_map(torch.Tensor.clone, theta)
         for mode, key in _modes(x).items():
             run = partial(_both, quiet, theta, key=key)
             expected = run(exact[:_ROWS])
@@ -303,6 +305,10 @@ def _check_rows(parts: Parts, x: Tensor) -> None:
                 if not alike:
                     says = f"{mode} for a row {company}"
                     _refuse_batch(quiet, run, exact[:_ROWS], rows, index, says)
+        for part in PARTS:
+            for name, before in given[part].items():
+                if not torch.equal(theta[part][name], before):
+                    raise ModelError(_changing(f"'{part}.{name}' changes at some weights"))
     _check_use(quiet, theta, exact[:3])
 
 
