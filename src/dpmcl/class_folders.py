@@ -1,4 +1,4 @@
-"""Which folders of images are the classes: the first below the source, as ImageFolder takes them.
+"""Find the folders of images that are classes: the first below the source, as in ImageFolder.
 
 Torchvision's `ImageFolder` takes the folders directly below its root, and files at any depth below
 them. Archives often have one more folder around everything, which is passed over here.

@@ -1,4 +1,4 @@
-"""Whether a run folder's results are of the spec, the data and the code that are to run now.
+"""Compare a run folder with the spec, the data and the code that are to run now.
 
 Only then may they be shown as its results, extended by further seeds, or resumed. So no row of a
 table is ever made of different settings, data or code.
@@ -25,14 +25,14 @@ Sources = Mapping[str, Mapping[str, Source]]
 """By method, the sources of the plugins from outside the package that decide its numbers."""
 
 _FREE = ("replicas", "seed", "device", "engine", "threads", "workers", "on_divergence", "methods")
-"""What runs in one folder may differ in."""
+"""Settings in which runs of one folder may differ."""
 
 _ANEW = "start anew with --fresh (fresh=True), or choose another folder with --out."
 
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """What a folder holds before a run.
+    """Content of a run folder before a run.
 
     spec: the table of its spec, empty where it holds no run. records: by method. made: methods with
     results or a checkpoint. stream: the data of these, None where there are none. code: by method.

@@ -126,7 +126,7 @@ class Method(Settings, ABC):
 
     @property
     def trains_on_validation(self) -> bool:
-        """Whether updates draw validation rows, which other methods never see; a table says so.
+        """Return True if updates draw validation rows; other methods never see them, a table says.
 
         The run then keeps a reservoir of them, as long as D_P.
         """

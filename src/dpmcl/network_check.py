@@ -1,4 +1,4 @@
-"""Whether a network can be used: all that a run does with it is done once, and compared.
+"""Check that a network can be used: all that a run does with it is done once, and compared.
 
 A run takes h and g as pure functions of their parameters, a row and a key, for many replicas at a
 time. What breaks that would give wrong numbers without a word, so it is refused here, by name: a
@@ -333,13 +333,13 @@ def _refuse_batch(
 
 
 def _agree(a: Tensor, b: Tensor, index: Tensor) -> bool:
-    """Whether a batch has the answers of a, for those of its rows that a has."""
+    """Return True if a batch has the answers of a, for those of its rows that a has."""
     known = index < len(a)
     return b.shape[:1] == index.shape and _near(b[known], a[index[known]], a)
 
 
 def _near(a: Tensor, b: Tensor, like: Tensor) -> bool:
-    """Whether rows are equal but for rounding, measured by the largest value of each column."""
+    """Return True if rows are equal but for rounding, relative to each column's largest value."""
     if a.shape != b.shape or not a.numel():
         return a.shape == b.shape
     size = like.abs().nan_to_num(0.0, 0.0, 0.0)

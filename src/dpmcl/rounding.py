@@ -1,4 +1,4 @@
-"""Which type of floats keeps the digits of given numbers."""
+"""Choose the type of floats that keeps the digits of given numbers."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ def float_type(values: NDArray[Any], what: str) -> np.dtype[Any]:
 
 
 def _same(rounded: NDArray[Any], values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Where rounding changed nothing. A comparison would round whole numbers itself."""
+    """Return a mask of what rounding left as it was; comparing alone would round whole numbers."""
     with np.errstate(invalid="ignore"):
         equal: NDArray[np.bool_] = rounded.astype(values.dtype) == values
     if values.dtype.kind in "iu" and values.dtype.itemsize == 8:

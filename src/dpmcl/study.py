@@ -241,7 +241,7 @@ def _store(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is to be trained.
+    """Jobs of a run: what is to be trained.
 
     jobs: method, whether it goes on from a checkpoint, and seeds that train together. kept: where
     each method of the spec has its checkpoints.

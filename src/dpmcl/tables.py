@@ -187,7 +187,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _run(placed: tuple[int, str]) -> tuple[str, int | None]:
-    """What names that are numbered one after another have in common. placed: place and name."""
+    """Return what consecutively numbered names have in common. placed: place and name."""
     place, name = placed
     found = re.fullmatch(r"(.*?)(0|[1-9][0-9]{0,8})", name, re.DOTALL)
     return (found[1], int(found[2]) - place) if found else (name, None)
@@ -586,7 +586,7 @@ def _read(values: Any) -> Any:
 
 
 class _Part(NamedTuple):
-    """What a column becomes. values: of one input, or each row's category, a number of `names`."""
+    """Inputs that a column becomes. values: of one input, or each row's number among `names`."""
 
     kind: str
     names: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What a run folder held before `--fresh`: kept beside it until the new run has finished.
+"""Keep what a run folder held before `--fresh` beside it until the new run has finished.
 
 A run folder's own files are moved, and no others, so that the folder itself (its lock, what else
 is in it, a process that works in it) stays. `.fresh.json` in the folder says where they went, and

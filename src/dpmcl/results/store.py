@@ -87,7 +87,7 @@ class Stored:
 
 
 LOCKS = (".lock", ".lock.json")
-"""What holds a run folder while a process writes to it (`dpmcl.lock`)."""
+"""Files that hold a run folder while a process writes to it (`dpmcl.lock`)."""
 
 FILES = (
     "stream.json",
@@ -101,7 +101,7 @@ FILES = (
     "checkpoints",
     "figures",
 )
-"""What a run writes beside spec.toml."""
+"""Files and folders that a run writes beside spec.toml."""
 
 _SHAPES = {
     "stream.json": pydantic.TypeAdapter[Any](StreamInfo),

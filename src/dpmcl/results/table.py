@@ -157,7 +157,7 @@ def render(rows: Sequence[Row], style: Format) -> str:
 
 
 def _footer(rows: Sequence[Row]) -> list[str]:
-    """What the numbers do not say by themselves, a line each."""
+    """Return the lines under a table: what its numbers do not say by themselves."""
     lost = [
         f"{row['method']} on {row['stream']}: seed{'s' * (row['diverged'] > 1)} "
         f"{row['diverged_seeds'].replace(' ', ', ')} diverged; its means are over the survivors, "
@@ -266,7 +266,7 @@ def _pair(value: float | None, error: float | None) -> str:
 
 
 def _alike(first: float | None, second: float | None) -> bool:
-    """Whether two means are one number, to rounding."""
+    """Return True if two means are one number, to rounding."""
     if first is None or second is None:
         return first is second
     return math.isclose(first, second, rel_tol=1e-9, abs_tol=1e-12)
