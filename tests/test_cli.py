@@ -561,3 +561,11 @@ def test_an_unknown_stream_to_show(command):
     ran = command("stream", "digit")
     assert ran.status == 2
     assert "Did you mean 'digits'?" in the_line(ran.err)
+
+
+@pytest.mark.parametrize("out", ["sheet.bmp", "tiny.toml/sheet.png"])
+def test_a_picture_that_was_asked_for_and_cannot_be_is_status_2(out, command, tmp_path):
+    ran = command("stream", "digits", "--tasks", "2", "--out", out)
+    assert ran.status == 2
+    assert "sheet" in the_line(ran.err)
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.toml"]

@@ -300,6 +300,8 @@ def stream(
     try:
         figures.save(sheet.draw(found), path)
     except DpmclError as error:
+        if out is not None or isinstance(error, FolderError):  # it was asked for, or has no room
+            raise
         typer.echo(f"No picture: {error}", err=True)
     else:
         typer.echo(printable(f"picture: {path}"))
