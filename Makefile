@@ -13,6 +13,7 @@ test: .venv/.installed
 lint: .venv/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 types: .venv/.installed
 	$(BIN)/mypy

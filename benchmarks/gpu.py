@@ -27,9 +27,10 @@ import torch
 
 import gpu_check
 import growth
-from dpmcl import bench, study
-from dpmcl.api import Request
+from dpmcl import bench
 from dpmcl.bench import engines, measure, plain, problems, report
+from dpmcl.study import study
+from dpmcl.study.api import Request
 
 FORMS = tuple(product(("native", "patches"), (None, "tf32", "bf16")))
 

@@ -21,13 +21,13 @@ import torch
 
 from dpmcl import plugins
 from dpmcl.bench.report import machine
+from dpmcl.core.model import Model, initial
+from dpmcl.data.sampling import Chunk
+from dpmcl.data.splits import split
+from dpmcl.data.stream import Stream
 from dpmcl.engine import Batched, Looped
-from dpmcl.method import Method
-from dpmcl.model import Model, initial
-from dpmcl.runner import train
-from dpmcl.sampling import Chunk
-from dpmcl.splits import split
-from dpmcl.stream import Stream
+from dpmcl.methods._method import Method
+from dpmcl.run.loop import train
 
 TOLERANCE = 1e-9
 TWO_LOOPS = ("anml", "cml", "oml")

@@ -22,15 +22,15 @@ import psutil
 import torch
 
 from dpmcl import plugins
+from dpmcl.core.model import Model
+from dpmcl.data.splits import split
+from dpmcl.data.stream import Stream
 from dpmcl.engine import Batched, Grouped
 from dpmcl.engine.choice import group_size
 from dpmcl.engine.stepper import Stepper
-from dpmcl.evaluation import Evaluation
-from dpmcl.model import Model
 from dpmcl.results.figures import save
-from dpmcl.runner import train
-from dpmcl.splits import split
-from dpmcl.stream import Stream
+from dpmcl.run.evaluation import Evaluation
+from dpmcl.run.loop import train
 
 METHODS = ("er", "dpmcl")
 STYLES = {"er": ("#0072B2", "-"), "dpmcl": ("#D55E00", "--")}

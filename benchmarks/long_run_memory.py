@@ -20,14 +20,14 @@ import psutil
 import torch
 
 from dpmcl import plugins
+from dpmcl.core.model import Model
+from dpmcl.data.splits import split
+from dpmcl.data.stream import Stream
 from dpmcl.engine import Batched
-from dpmcl.evaluation import Evaluation
-from dpmcl.model import Model
 from dpmcl.networks.mlp import MLP
 from dpmcl.results.figures import save
-from dpmcl.runner import train
-from dpmcl.splits import split
-from dpmcl.stream import Stream
+from dpmcl.run.evaluation import Evaluation
+from dpmcl.run.loop import train
 
 METHODS = ("er", "dpmcl")
 MIB = 1 << 20

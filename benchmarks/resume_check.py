@@ -33,7 +33,7 @@ from safetensors import safe_open
 from torch import nn
 
 import dpmcl
-from dpmcl.network import NetworkSettings
+from dpmcl.networks._network import NetworkSettings
 from dpmcl.results import store
 
 Table = dict[str, Any]
@@ -41,7 +41,13 @@ Table = dict[str, Any]
 METHODS = ("naive", "er", "oml", "cml", "anml", "dpmcl")
 ENGINES = ("batched", "looped")
 RESULTS = ("errors.parquet", "work.json", "spec.toml", "stream.json", "parameters/*/*.safetensors")
-PRELOADED = ["dpmcl.study", "dpmcl.api", "torch._dynamo", "pyarrow.parquet", "sklearn.datasets"]
+PRELOADED = [
+    "dpmcl.study.study",
+    "dpmcl.study.api",
+    "torch._dynamo",
+    "pyarrow.parquet",
+    "sklearn.datasets",
+]
 # What PyTorch and the package import at a run's first update at the latest: seconds.
 LONGEST = 300.0  # seconds that a process may take
 

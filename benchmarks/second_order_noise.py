@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-from dpmcl.api import Request
-from dpmcl.method import Method
+from dpmcl.core.model import Model, initial
+from dpmcl.core.tree import at, tree_map
+from dpmcl.data.scaling import fitted
+from dpmcl.data.splits import split
+from dpmcl.methods._method import Method
 from dpmcl.methods.dpmcl import DPMCL
 from dpmcl.methods.oml import OML
-from dpmcl.model import Model, initial
-from dpmcl.scaling import fitted
-from dpmcl.splits import split
+from dpmcl.study.api import Request
 from dpmcl.theory.terms import norm
-from dpmcl.tree import at, tree_map
 
 SEEDS = range(20)
 SGD = {"optimiser": "sgd", "lr": 0.01}

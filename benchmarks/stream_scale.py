@@ -9,8 +9,8 @@ import time
 
 import torch
 
-from dpmcl.splits import split
-from dpmcl.stream import Stream
+from dpmcl.data.splits import split
+from dpmcl.data.stream import Stream
 
 
 def built(rows: int, tasks: int, replicas: int) -> tuple[float, float]:

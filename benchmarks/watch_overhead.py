@@ -18,10 +18,11 @@ from typing import Any
 
 import torch
 
-from dpmcl import presets, study
-from dpmcl.monitor import MonitorSettings
-from dpmcl.runner import train
-from dpmcl.spec import Spec, read
+from dpmcl import presets
+from dpmcl.run.loop import train
+from dpmcl.run.monitor import MonitorSettings
+from dpmcl.run.spec import Spec, read
+from dpmcl.study import study
 
 PROBLEMS = ("sine", "digits", "mnist", "omniglot")
 METHODS = ("er", "dpmcl", "oml")

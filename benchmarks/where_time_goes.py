@@ -17,10 +17,10 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from dpmcl.bench.problems import NETWORKS, problem
+from dpmcl.core.model import has_convolution, initial
+from dpmcl.core.tree import leaves, tree_map
 from dpmcl.engine.choice import LARGE, group_size
 from dpmcl.engine.traced import traced
-from dpmcl.model import has_convolution, initial
-from dpmcl.tree import leaves, tree_map
 
 KINDS = {
     "convolutions": ("conv",),

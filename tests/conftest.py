@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from dpmcl import keys, memory
+from dpmcl.core import keys, memory
+from dpmcl.core.keys import Purpose
+from dpmcl.core.memory import Memory
+from dpmcl.core.model import Model
+from dpmcl.data.splits import split
+from dpmcl.data.stream import Stream
 from dpmcl.engine import Engine, Looped
-from dpmcl.evaluation import Evaluation
-from dpmcl.keys import Purpose
-from dpmcl.memory import Memory
-from dpmcl.method import Method
-from dpmcl.model import Model
-from dpmcl.runner import Outcome, train
-from dpmcl.splits import split
-from dpmcl.stream import Stream
+from dpmcl.methods._method import Method
+from dpmcl.run.evaluation import Evaluation
+from dpmcl.run.loop import Outcome, train
 
 # In CI the same examples each time: a change is judged by itself, and not by luck.
 hypothesis.settings.register_profile("ci", derandomize=True)

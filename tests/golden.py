@@ -23,16 +23,17 @@ import torch
 from torch import Tensor, nn
 
 from conftest import moving_stream, tiny_network, tiny_stream
-from dpmcl import optim, plugins
-from dpmcl.atomic import write_text
+from dpmcl import plugins
+from dpmcl.core import optim
+from dpmcl.core.atomic import write_text
+from dpmcl.core.model import Model
+from dpmcl.data.scaling import fitted
+from dpmcl.data.splits import split
+from dpmcl.data.stream import Stream
 from dpmcl.engine import Looped
-from dpmcl.method import Method
-from dpmcl.model import Model
+from dpmcl.methods._method import Method
 from dpmcl.networks.mlp import MLP
-from dpmcl.runner import train
-from dpmcl.scaling import fitted
-from dpmcl.splits import split
-from dpmcl.stream import Stream
+from dpmcl.run.loop import train
 
 FILE = Path(__file__).with_name("golden.json")
 COMMAND = "python tests/golden.py --write"

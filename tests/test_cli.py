@@ -17,7 +17,8 @@ import pytest
 import torch
 
 import dpmcl
-from dpmcl import cli, plugins, presets, study
+from dpmcl import cli, plugins, presets
+from dpmcl.study import study
 
 TINY = """
 replicas = 2

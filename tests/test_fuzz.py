@@ -37,17 +37,18 @@ import torch
 from pyarrow import parquet
 
 import dpmcl
-from dpmcl import checkpoint, plugins, presets
-from dpmcl.api import Request
-from dpmcl.arrays import read_arrays
-from dpmcl.checkpoint import Checkpoints, Origin, Position, Snapshot
+from dpmcl import plugins, presets
+from dpmcl.core.gradients import Work
+from dpmcl.core.memory import Memory
+from dpmcl.data.readers.arrays import read_arrays
+from dpmcl.data.readers.images import Decoding, labelled_images
+from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DpmclError
-from dpmcl.gradients import Work
-from dpmcl.images import Decoding, labelled_images
-from dpmcl.memory import Memory
-from dpmcl.method import State
-from dpmcl.spec import Spec, assignment, changed, read
-from dpmcl.stream import Stream
+from dpmcl.methods._method import State
+from dpmcl.run import checkpoints as checkpoint
+from dpmcl.run.checkpoints import Checkpoints, Origin, Position, Snapshot
+from dpmcl.run.spec import Spec, assignment, changed, read
+from dpmcl.study.api import Request
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes and timers")
 

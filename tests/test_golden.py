@@ -11,7 +11,7 @@ import pytest
 
 import dpmcl.methods
 import golden
-from dpmcl.optim import OPTIMISERS
+from dpmcl.core.optim import OPTIMISERS
 from golden import Golden, gaps, main, unlisted
 
 CHANGELOG = Path(__file__).parent.parent / "CHANGELOG.md"

@@ -10,48 +10,48 @@ Everything here is loaded on first use, so that `import dpmcl` costs nothing.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpmcl.api import load, run
-    from dpmcl.batch import Batch
-    from dpmcl.dynamics import DynamicsSettings
-    from dpmcl.evaluation import Errors
+    from dpmcl.core.batch import Batch
+    from dpmcl.core.discount import Discount
+    from dpmcl.core.errors import Errors
+    from dpmcl.core.gradients import gradient
+    from dpmcl.core.model import Model
+    from dpmcl.data.labelled import Labelled
+    from dpmcl.data.sampling import Draw
+    from dpmcl.data.stream import Stream
     from dpmcl.exceptions import DataError, DpmclError, FolderError, ModelError, SpecError
-    from dpmcl.gradients import gradient
-    from dpmcl.labelled import Labelled
-    from dpmcl.method import Method, Phase, State
-    from dpmcl.model import Model
-    from dpmcl.monitor import Readings
-    from dpmcl.network import NetworkSettings
-    from dpmcl.sampling import Draw
-    from dpmcl.stream import Stream
-    from dpmcl.stream_settings import LabelledSettings, StreamSettings
-    from dpmcl.study import Result
-    from dpmcl.theory.discount import Discount
+    from dpmcl.methods._method import Method, Phase, State
+    from dpmcl.networks._network import NetworkSettings
+    from dpmcl.streams._dynamics import DynamicsSettings
+    from dpmcl.streams._settings import LabelledSettings, StreamSettings
+    from dpmcl.study.api import load, run
+    from dpmcl.study.study import Result
+    from dpmcl.theory.readings import Readings
 
 _HOME = {
-    "Batch": "batch",
+    "Batch": "core.batch",
     "DataError": "exceptions",
-    "Discount": "theory.discount",
+    "Discount": "core.discount",
     "DpmclError": "exceptions",
-    "Draw": "sampling",
-    "DynamicsSettings": "dynamics",
-    "Errors": "evaluation",
+    "Draw": "data.sampling",
+    "DynamicsSettings": "streams._dynamics",
+    "Errors": "core.errors",
     "FolderError": "exceptions",
-    "Labelled": "labelled",
-    "LabelledSettings": "stream_settings",
-    "Method": "method",
-    "Model": "model",
+    "Labelled": "data.labelled",
+    "LabelledSettings": "streams._settings",
+    "Method": "methods._method",
+    "Model": "core.model",
     "ModelError": "exceptions",
-    "NetworkSettings": "network",
-    "Phase": "method",
-    "Readings": "monitor",
-    "Result": "study",
+    "NetworkSettings": "networks._network",
+    "Phase": "methods._method",
+    "Readings": "theory.readings",
+    "Result": "study.study",
     "SpecError": "exceptions",
-    "State": "method",
-    "Stream": "stream",
-    "StreamSettings": "stream_settings",
-    "gradient": "gradients",
-    "load": "api",
-    "run": "api",
+    "State": "methods._method",
+    "Stream": "data.stream",
+    "StreamSettings": "streams._settings",
+    "gradient": "core.gradients",
+    "load": "study.api",
+    "run": "study.api",
 }
 
 __all__ = [

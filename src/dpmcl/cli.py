@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpmcl.atomic import path_of
+from dpmcl.core.atomic import path_of
 from dpmcl.exceptions import DpmclError, FolderError, printable
 
 if TYPE_CHECKING:
-    from dpmcl.study import Result
+    from dpmcl.study.study import Result
 
 app = typer.Typer(
     help="Meta-continual learning via dynamic programming.",
@@ -102,8 +102,9 @@ def list_() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from dpmcl import optim, plugins, presets
-    from dpmcl.theory.discount import DISCOUNTS
+    from dpmcl import plugins, presets
+    from dpmcl.core import optim
+    from dpmcl.core.discount import DISCOUNTS
 
     sections = {"presets": [(name, presets.summary(name)) for name in presets.names()]}
     for kind, plural in plugins.KINDS.items():
@@ -169,10 +170,10 @@ def run(
 
     An unfinished run goes on from its last checkpoint.
     """
-    from dpmcl import study
-    from dpmcl.api import Request
     from dpmcl.exceptions import Stopped
-    from dpmcl.keeper import Keeping
+    from dpmcl.run.keeper import Keeping
+    from dpmcl.study import study
+    from dpmcl.study.api import Request
 
     request = Request(source)
     if method:
@@ -220,8 +221,8 @@ def table_(
     ] = False,
 ) -> None:
     """Print the table of one or more run folders."""
-    from dpmcl import study
     from dpmcl.results import table
+    from dpmcl.study import study
 
     rows: list[dict[str, Any]] = []
     for folder in folders:
@@ -240,7 +241,7 @@ def plot(
     what: Annotated[Drawn, typer.Option(help="Errors, or what --watch recorded.")] = Drawn.errors,
 ) -> None:
     """Draw CME and NTE against tasks, or what was watched: means over seeds, and bands."""
-    from dpmcl import study
+    from dpmcl.study import study
 
     path = study.draw(study.load(folder), folder, picture.value, smooth, what.value)
     typer.echo(printable(str(path)))
@@ -265,10 +266,11 @@ def stream(
     from rich.console import Console
     from rich.table import Column, Table
 
-    from dpmcl import plugins, study
-    from dpmcl.api import Request
+    from dpmcl import plugins
     from dpmcl.results import figures, sheet
     from dpmcl.results.names import displayed
+    from dpmcl.study import study
+    from dpmcl.study.api import Request
 
     known = source in plugins.names("stream")
     request = Request({"stream": source, "methods": ["naive"]} if known else source)

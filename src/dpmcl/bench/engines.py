@@ -6,16 +6,16 @@ import torch
 
 from dpmcl.bench.measure import Contestant, timed
 from dpmcl.bench.problems import Problem
-from dpmcl.divergence import finite
+from dpmcl.core.memory import Memory
+from dpmcl.core.model import has_convolution, initial
+from dpmcl.core.precision import arithmetic
+from dpmcl.data.sampling import chunk
+from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Engine, EngineName, Grouped, Looped, choose
 from dpmcl.engine.stepper import Stepper
-from dpmcl.evaluation import evaluate
-from dpmcl.memory import Memory
-from dpmcl.method import Method
-from dpmcl.model import has_convolution, initial
-from dpmcl.precision import arithmetic
-from dpmcl.sampling import chunk
-from dpmcl.splits import split
+from dpmcl.methods._method import Method
+from dpmcl.run.divergence import finite
+from dpmcl.run.evaluation import evaluate
 
 FORMS: tuple[EngineName, ...] = ("looped", "batched")
 """What `engine` can be set to; `auto` is one of them."""

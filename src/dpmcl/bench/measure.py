@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dpmcl.threads import threads
+from dpmcl.core.threads import threads
 
 Progress = Callable[[int, int], None]
 """progress(done, total): timings done, and to be done, warm-up included."""

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpmcl.bench.measure import Contestant, timed
 from dpmcl.bench.problems import Problem
-from dpmcl.method import Method
+from dpmcl.methods._method import Method
 
 
 def contestants(problem: Problem, default: int) -> list[Contestant]:

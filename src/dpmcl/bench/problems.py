@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpmcl.api import Request
-from dpmcl.convolution import Convolutions
-from dpmcl.method import Method
-from dpmcl.model import Model
-from dpmcl.precision import Precision
-from dpmcl.spec import Spec
-from dpmcl.stream import Stream
+from dpmcl.core.convolution import Convolutions
+from dpmcl.core.model import Model
+from dpmcl.core.precision import Precision
+from dpmcl.data.stream import Stream
+from dpmcl.methods._method import Method
+from dpmcl.run.spec import Spec
+from dpmcl.study.api import Request
 
 NETWORKS = ("sine", "mnist", "omniglot", "cifar10")
 

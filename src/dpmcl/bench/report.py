@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from dpmcl.atomic import write_text
 from dpmcl.bench import avalanche
 from dpmcl.bench.measure import Timing
 from dpmcl.bench.problems import Problem
-from dpmcl.environment import describe
+from dpmcl.core.atomic import write_text
 from dpmcl.exceptions import FolderError, SpecError
+from dpmcl.study.environment import describe
 
 Row = dict[str, Any]
 

@@ -10,10 +10,10 @@ import torch
 from dpmcl.bench import avalanche, engines, plain, report, table1
 from dpmcl.bench.measure import Contestant, Timing, measure
 from dpmcl.bench.problems import NETWORKS, Problem, problem
+from dpmcl.core.precision import Precision
+from dpmcl.core.threads import threads
 from dpmcl.engine import DeviceName, device_of
 from dpmcl.exceptions import SpecError, unknown
-from dpmcl.precision import Precision
-from dpmcl.threads import threads
 
 Watch = Callable[[str, int, int], None]
 """watch(what, done, total): timings of a network and method done, and to be done."""

@@ -5,12 +5,12 @@ from typing import Any, ClassVar
 
 import torch
 
+from dpmcl.data.sampling import Chunk
+from dpmcl.data.stream import Stream
 from dpmcl.engine.captured import Cell, on_gpu
 from dpmcl.engine.looped import Looped
 from dpmcl.engine.stepper import Stepper
-from dpmcl.method import State, Update
-from dpmcl.sampling import Chunk
-from dpmcl.stream import Stream
+from dpmcl.methods._method import State, Update
 
 _CELLS = 4  # captured at the same time; a task of the paper's methods has one phase or two
 

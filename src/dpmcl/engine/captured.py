@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dpmcl.core.tree import leaves, shapes, tree_map
+from dpmcl.data.sampling import Chunk
+from dpmcl.data.stream import Stream
 from dpmcl.engine.same import same
 from dpmcl.exceptions import ModelError
-from dpmcl.method import State, Update
-from dpmcl.sampling import Chunk
-from dpmcl.stream import Stream
-from dpmcl.tree import leaves, shapes, tree_map
+from dpmcl.methods._method import State, Update
 
 _WARM_UPS = 3  # as PyTorch's notes on CUDA graphs advise: libraries set themselves up in them
 

@@ -5,14 +5,14 @@ from typing import Literal
 
 import torch
 
+from dpmcl.core.model import Model, Theta, has_convolution, initial
+from dpmcl.core.tree import at, leaves
 from dpmcl.engine.batched import Batched
 from dpmcl.engine.contract import Engine
 from dpmcl.engine.crew import Crew, available
 from dpmcl.engine.grouped import Grouped
 from dpmcl.engine.looped import Looped
 from dpmcl.exceptions import ModelError, SpecError, reason
-from dpmcl.model import Model, Theta, has_convolution, initial
-from dpmcl.tree import at, leaves
 
 _NEAR = 1e-2  # rounding is far below, though kernels differ
 

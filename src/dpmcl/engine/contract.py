@@ -5,9 +5,9 @@ from typing import Any, Protocol
 
 import torch
 
-from dpmcl.method import State, Update
-from dpmcl.sampling import Chunk
-from dpmcl.stream import Stream
+from dpmcl.data.sampling import Chunk
+from dpmcl.data.stream import Stream
+from dpmcl.methods._method import State, Update
 
 
 class Engine(Protocol):

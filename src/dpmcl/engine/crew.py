@@ -20,14 +20,14 @@ import torch
 from loky import process_executor
 from loky.process_executor import TerminatedWorkerError
 
+from dpmcl.core.tree import leaves, part, tree_map
+from dpmcl.data.sampling import Chunk
+from dpmcl.data.stream import Stream
 from dpmcl.engine.box import Box, Packed
 from dpmcl.engine.contract import Engine
 from dpmcl.engine.same import same
 from dpmcl.exceptions import DeviceError
-from dpmcl.method import State, Update
-from dpmcl.sampling import Chunk
-from dpmcl.stream import Stream
-from dpmcl.tree import leaves, part, tree_map
+from dpmcl.methods._method import State, Update
 
 Span = tuple[int, int]
 """Replicas first .. last - 1 of all: a group."""

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from dpmcl.core.model import Model, Theta
+from dpmcl.core.part import own
+from dpmcl.core.tree import leaves
+from dpmcl.data.stream import Stream
 from dpmcl.exceptions import ModelError, reason
-from dpmcl.method import Graph, Method
-from dpmcl.model import Model, Theta
-from dpmcl.part import own
-from dpmcl.stream import Stream
-from dpmcl.tree import leaves
+from dpmcl.methods._method import Graph, Method
 
 # Copies of its values that an inner update leaves in memory, as measured for OML, CML, ANML and
 # DPMCL on LeNet, MLP and OmniNet, batches of 8 and 64 (peaks of live tensors, torch 2.14).

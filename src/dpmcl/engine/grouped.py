@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
+from dpmcl.core.tree import leaves, part, tree_map
+from dpmcl.data.sampling import Chunk
+from dpmcl.data.stream import Stream
 from dpmcl.engine.batched import Batched
 from dpmcl.engine.crew import Crew, Span
 from dpmcl.engine.looped import Looped
 from dpmcl.exceptions import DeviceError
-from dpmcl.method import State, Update
-from dpmcl.sampling import Chunk
-from dpmcl.stream import Stream
-from dpmcl.tree import leaves, part, tree_map
+from dpmcl.methods._method import State, Update
 
 _CPU = ("can't allocate memory", "not enough memory", "Cannot allocate memory")
 _WORTH_SECONDS = 3.0  # of work, before processes are started, which take as long to come up

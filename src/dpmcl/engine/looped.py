@@ -5,11 +5,11 @@ from typing import Any, ClassVar
 
 import torch
 
+from dpmcl.core.tree import at, leaves, stack
+from dpmcl.data.sampling import Chunk
+from dpmcl.data.stream import Stream
 from dpmcl.engine.stepper import Stepper
-from dpmcl.method import State, Update
-from dpmcl.sampling import Chunk
-from dpmcl.stream import Stream
-from dpmcl.tree import at, leaves, stack
+from dpmcl.methods._method import State, Update
 
 
 class Looped:

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from dpmcl.batch import Batch
+from dpmcl.core.batch import Batch
+from dpmcl.core.tree import shapes, tree_map
 from dpmcl.engine.same import same
 from dpmcl.engine.traced import traced
-from dpmcl.method import State, Update
-from dpmcl.tree import shapes, tree_map
+from dpmcl.methods._method import State, Update
 
 Feed = Iterable[tuple[dict[str, Batch], torch.Tensor]]
 """The batches and the keys of one update after another."""

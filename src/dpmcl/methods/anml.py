@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dpmcl.core.model import Gate, Model
 from dpmcl.exceptions import SpecError
-from dpmcl.model import Gate, Model
-from dpmcl.two_loop import TwoLoop
+from dpmcl.methods._two_loop import TwoLoop
 
 
 @dataclass(frozen=True, kw_only=True)

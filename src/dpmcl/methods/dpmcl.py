@@ -8,13 +8,13 @@ import annotated_types as at
 import torch
 from torch import Tensor
 
-from dpmcl.batch import Batch, join, weighted_mean
-from dpmcl.gradients import gradient
-from dpmcl.method import Graph, Method, Phase, State
-from dpmcl.model import Model, Parameters
-from dpmcl.sampling import Draw
-from dpmcl.settings import NonNegative, Positive
-from dpmcl.tree import tree_map
+from dpmcl.core.batch import Batch, join, weighted_mean
+from dpmcl.core.gradients import gradient
+from dpmcl.core.model import Model, Parameters
+from dpmcl.core.settings import NonNegative, Positive
+from dpmcl.core.tree import tree_map
+from dpmcl.data.sampling import Draw
+from dpmcl.methods._method import Graph, Method, Phase, State
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,11 @@ from typing import Literal
 
 from torch import Tensor
 
-from dpmcl.batch import Batch
-from dpmcl.gradients import gradient
-from dpmcl.method import Method, Phase, State
-from dpmcl.model import Model
-from dpmcl.sampling import Draw
+from dpmcl.core.batch import Batch
+from dpmcl.core.gradients import gradient
+from dpmcl.core.model import Model
+from dpmcl.data.sampling import Draw
+from dpmcl.methods._method import Method, Phase, State
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dpmcl.two_loop import TwoLoop
+from dpmcl.methods._two_loop import TwoLoop
 
 
 @dataclass(frozen=True, kw_only=True)

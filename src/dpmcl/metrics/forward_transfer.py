@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dpmcl.evaluation import Errors
+from dpmcl.core.errors import Errors
 
 
 def forward_transfer(errors: Errors) -> np.ndarray:

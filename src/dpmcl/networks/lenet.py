@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from dpmcl.core.settings import Positive
 from dpmcl.exceptions import ModelError
-from dpmcl.network import NetworkSettings, image_shape
-from dpmcl.settings import Positive
+from dpmcl.networks._network import NetworkSettings, image_shape
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from dpmcl.network import NetworkSettings
+from dpmcl.networks._network import NetworkSettings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from dpmcl.exceptions import ModelError
-from dpmcl.network import NetworkSettings, image_shape
+from dpmcl.networks._network import NetworkSettings, image_shape
 
 
 @dataclass(frozen=True, kw_only=True)

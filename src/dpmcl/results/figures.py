@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpmcl.atomic import atomic
-from dpmcl.evaluation import Errors
+from dpmcl.core.atomic import atomic
+from dpmcl.core.errors import Errors
 from dpmcl.exceptions import DpmclError, SpecError, printable, shown
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpmcl.atomic import atomic
-from dpmcl.monitor import Readings
+from dpmcl.core.atomic import atomic
 from dpmcl.results.record import Record
+from dpmcl.theory.readings import Readings
 from dpmcl.theory.stability import Reading
 
 FILE = "monitor.parquet"

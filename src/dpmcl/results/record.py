@@ -2,13 +2,25 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from dpmcl.divergence import Divergence
-from dpmcl.evaluation import Errors
-from dpmcl.gradients import Work
-from dpmcl.monitor import Readings
+from dpmcl.core.errors import Errors
+from dpmcl.core.gradients import Work
+from dpmcl.theory.readings import Readings
+
+
+class Divergence(NamedTuple):
+    """Where a replica was frozen: task and phase from 0, update of the phase from 1.
+
+    cause: "not finite", or "cost", above beta for too long (`monitor.MonitorSettings`).
+    """
+
+    task: int
+    phase: int
+    update: int
+    cause: Literal["not finite", "cost"] = "not finite"
 
 
 @dataclass(frozen=True, eq=False)

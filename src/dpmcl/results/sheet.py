@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from dpmcl.data.splits import Splits
+from dpmcl.data.stream import LIMIT, Stream
 from dpmcl.results.figures import PLAIN, drawing, legend, shortened
-from dpmcl.splits import Splits
-from dpmcl.stream import LIMIT, Stream
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -33,16 +33,15 @@ import pydantic
 import safetensors.torch
 import tomli_w
 
-from dpmcl.atomic import atomic, write_text
-from dpmcl.divergence import Divergence
-from dpmcl.evaluation import Errors
+from dpmcl.core.atomic import atomic, write_text
+from dpmcl.core.errors import Errors
+from dpmcl.core.gradients import Work
+from dpmcl.core.model import Theta
+from dpmcl.core.settings import NonNegative
+from dpmcl.core.tree import at
 from dpmcl.exceptions import DataError, FolderError
-from dpmcl.gradients import Work
-from dpmcl.model import Theta
 from dpmcl.results import monitored
-from dpmcl.results.record import Record
-from dpmcl.settings import NonNegative
-from dpmcl.tree import at
+from dpmcl.results.record import Divergence, Record
 
 _COLUMNS = {
     "method": pa.string(),
@@ -87,7 +86,7 @@ class Stored:
 
 
 LOCKS = (".lock", ".lock.json")
-"""Files that hold a run folder while a process writes to it (`dpmcl.lock`)."""
+"""Files that hold a run folder while a process writes to it (`dpmcl.study.lock`)."""
 
 FILES = (
     "stream.json",

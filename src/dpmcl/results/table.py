@@ -12,7 +12,7 @@ import numpy as np
 from rich.cells import cell_len
 
 from dpmcl import plugins
-from dpmcl.evaluation import Errors
+from dpmcl.core.errors import Errors
 from dpmcl.exceptions import SpecError, printable, reason, shown
 from dpmcl.metrics.accuracy import accuracy
 from dpmcl.metrics.cme import cme

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from dpmcl.exceptions import DpmclError, SpecError
-from dpmcl.monitor import Readings, Watched
 from dpmcl.results import theory_strip
 from dpmcl.results.figures import (
     COLOURS,
@@ -26,6 +25,7 @@ from dpmcl.results.figures import (
 )
 from dpmcl.results.store import StreamInfo
 from dpmcl.results.theory_panels import Panel, stability, tasks_done, terms
+from dpmcl.theory.readings import Readings, Watched
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmcl.monitor import Readings
 from dpmcl.results.figures import mean_and_error
+from dpmcl.theory.readings import Readings
 
 _FEW = 100.0  # times J's largest: how far above it beta may lie and still be drawn
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from dpmcl.monitor import Readings
+from dpmcl.theory.readings import Readings
 from dpmcl.theory.stability import CONDITIONS
 
 _COLOURS, _NEVER = "Reds", "#ececec"

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from dpmcl.arrays import read_arrays
+from dpmcl.data.labelled import Labelled
+from dpmcl.data.readers.arrays import read_arrays
 from dpmcl.exceptions import SpecError
-from dpmcl.labelled import Labelled
-from dpmcl.stream_settings import LabelledSettings
+from dpmcl.streams._settings import LabelledSettings
 
 
 @dataclass(frozen=True, kw_only=True)

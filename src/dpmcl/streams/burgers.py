@@ -8,8 +8,8 @@ import annotated_types as at
 import numpy as np
 from torch import Tensor
 
-from dpmcl.dynamics import Array, DynamicsSettings, drawn
-from dpmcl.settings import Rate
+from dpmcl.core.settings import Rate
+from dpmcl.streams._dynamics import Array, DynamicsSettings, drawn
 
 MODES = 3
 """Waves round the circle that an initial field is made of: 1, 2 and 3."""

@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from dpmcl.cifar_files import read_cifar
+from dpmcl.data.labelled import Labelled
+from dpmcl.data.readers.images import Decoding, read_images
 from dpmcl.exceptions import DataError
-from dpmcl.images import Decoding, read_images
-from dpmcl.labelled import Labelled
-from dpmcl.torchvision_sets import ImageFilesSettings, read_arrays_of
+from dpmcl.streams._cifar_files import read_cifar
+from dpmcl.streams._torchvision_sets import ImageFilesSettings, read_arrays_of
 
 CLASSES = (
     "airplane",

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from dpmcl.cifar_files import read_cifar
-from dpmcl.labelled import Labelled
-from dpmcl.torchvision_sets import TorchvisionSettings, read_arrays_of
+from dpmcl.data.labelled import Labelled
+from dpmcl.streams._cifar_files import read_cifar
+from dpmcl.streams._torchvision_sets import TorchvisionSettings, read_arrays_of
 
 
 @dataclass(frozen=True, kw_only=True)

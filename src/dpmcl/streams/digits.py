@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
+from dpmcl.data.labelled import Labelled
 from dpmcl.exceptions import DataError
-from dpmcl.labelled import Labelled
-from dpmcl.stream_settings import LabelledSettings
+from dpmcl.streams._settings import LabelledSettings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dpmcl.idx_files import read_idx
-from dpmcl.labelled import Labelled
-from dpmcl.torchvision_sets import TorchvisionSettings, read_arrays_of
+from dpmcl.data.labelled import Labelled
+from dpmcl.streams._idx_files import read_idx
+from dpmcl.streams._torchvision_sets import TorchvisionSettings, read_arrays_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from dpmcl.datasets import read_dataset
+from dpmcl.data.labelled import Labelled
+from dpmcl.data.readers.datasets import read_dataset
+from dpmcl.data.scenario import check_task_column
+from dpmcl.data.sources import at_home
 from dpmcl.exceptions import DataError, SpecError, reason
-from dpmcl.labelled import Labelled
-from dpmcl.scenario import check_task_column
-from dpmcl.sources import at_home
-from dpmcl.stream_settings import LabelledSettings
+from dpmcl.streams._settings import LabelledSettings
 
 _STATE, _SPLITS = "state.json", "dataset_dict.json"
 

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from dpmcl.core.settings import Positive
+from dpmcl.data.labelled import Labelled
+from dpmcl.data.readers.images import Decoding, labelled_images
 from dpmcl.exceptions import SpecError
-from dpmcl.images import Decoding, labelled_images
-from dpmcl.labelled import Labelled
-from dpmcl.settings import Positive
-from dpmcl.stream_settings import LabelledSettings
+from dpmcl.streams._settings import LabelledSettings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ import annotated_types as at
 import numpy as np
 from torch import Tensor
 
-from dpmcl.dynamics import Array, DynamicsSettings, drawn, integrated
-from dpmcl.settings import Rate
+from dpmcl.core.settings import Rate
+from dpmcl.streams._dynamics import Array, DynamicsSettings, drawn, integrated
 
 TRANSIENT = 5.0
 """Time units before t = 0, in which a point that is drawn anywhere falls onto the attractor."""

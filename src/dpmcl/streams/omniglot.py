@@ -6,11 +6,11 @@ from typing import Annotated, ClassVar
 
 import annotated_types as at
 
+from dpmcl.core.settings import Positive
+from dpmcl.data.labelled import Labelled
+from dpmcl.data.readers.images import Decoding, read_images
 from dpmcl.exceptions import DataError
-from dpmcl.images import Decoding, read_images
-from dpmcl.labelled import Labelled
-from dpmcl.settings import Positive
-from dpmcl.torchvision_sets import ImageFilesSettings, fetching, torchvision_class
+from dpmcl.streams._torchvision_sets import ImageFilesSettings, fetching, torchvision_class
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
+from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DataError, SpecError
-from dpmcl.stream import Stream
-from dpmcl.stream_settings import StreamSettings
+from dpmcl.streams._settings import StreamSettings
 
 
 @dataclass(frozen=True, kw_only=True)

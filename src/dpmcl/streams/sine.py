@@ -9,10 +9,10 @@ import annotated_types as at
 import torch
 from torch import Tensor
 
-from dpmcl import keys
-from dpmcl.settings import Positive
-from dpmcl.stream import Stream
-from dpmcl.stream_settings import StreamSettings
+from dpmcl.core import keys
+from dpmcl.core.settings import Positive
+from dpmcl.data.stream import Stream
+from dpmcl.streams._settings import StreamSettings
 
 WINDOW = 0.01
 """Seconds that a wave is seen for: t in [0, 0.01] (appendix B.1)."""

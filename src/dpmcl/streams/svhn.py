@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from dpmcl.labelled import Labelled
-from dpmcl.torchvision_sets import TorchvisionSettings, open_parts, read_arrays_of
+from dpmcl.data.labelled import Labelled
+from dpmcl.streams._torchvision_sets import TorchvisionSettings, open_parts, read_arrays_of
 
 
 @dataclass(frozen=True, kw_only=True)

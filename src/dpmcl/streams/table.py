@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from dpmcl.data.labelled import Labelled
+from dpmcl.data.readers.tables import check_roles, read_table
+from dpmcl.data.scenario import check_task_column
 from dpmcl.exceptions import SpecError
-from dpmcl.labelled import Labelled
-from dpmcl.scenario import check_task_column
-from dpmcl.stream_settings import LabelledSettings
-from dpmcl.tables import check_roles, read_table
+from dpmcl.streams._settings import LabelledSettings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,14 +9,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dpmcl.core.settings import Positive
+from dpmcl.data.labelled import Labelled
+from dpmcl.data.labels import number_labels
+from dpmcl.data.readers.image_cache import Images, Spool, cache_folder, cache_key, load_images
+from dpmcl.data.readers.images import Decoding, pixels
+from dpmcl.data.readers.pil_images import readable
 from dpmcl.exceptions import DataError, SpecError, reason, unknown
-from dpmcl.image_cache import Images, Spool, cache_folder, cache_key, load_images
-from dpmcl.images import Decoding, pixels
-from dpmcl.labelled import Labelled
-from dpmcl.labels import number_labels
-from dpmcl.pil_images import readable
-from dpmcl.settings import Positive
-from dpmcl.torchvision_sets import BY_TRAIN, OWN_NAMES, TorchvisionSettings, open_parts
+from dpmcl.streams._torchvision_sets import BY_TRAIN, OWN_NAMES, TorchvisionSettings, open_parts
 
 
 class _Set(NamedTuple):

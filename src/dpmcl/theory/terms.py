@@ -22,11 +22,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dpmcl.batch import Batch, join, weighted_mean
-from dpmcl.gradients import gradient
-from dpmcl.model import Model, Parameters, Theta
-from dpmcl.optim import Drift, Optimiser
-from dpmcl.tree import leaves, tree_map
+from dpmcl.core.batch import Batch, join, weighted_mean
+from dpmcl.core.gradients import gradient
+from dpmcl.core.model import Model, Parameters, Theta
+from dpmcl.core.optim import Drift, Optimiser
+from dpmcl.core.tree import leaves, tree_map
 
 
 class Costs(NamedTuple):

@@ -1,0 +1,1 @@
+"""What learning is made of: trees, keys, batches, memory, gradients, optimisers, the model."""

@@ -1,0 +1,465 @@
+"""Check that a network can be used: all that a run does with it is done once, and compared.
+
+A run takes h and g as pure functions of their parameters, a row and a key, for many replicas at a
+time. What breaks that would give wrong numbers without a word, so it is refused here, by name: a
+pass that draws, that changes the network or its input, or whose answer for a row depends on the
+other rows; and a network that holds more than its parameters (frozen ones, shared ones, buffers
+that differ from build to build).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from dpmcl.core.generators import forked, states
+from dpmcl.core.network_layers import Parts, differences, equal, forms, held, named_layers, traced
+from dpmcl.core.part import (
+    PARTS,
+    KeyedDropout,
+    Modules,
+    Network,
+    Parameters,
+    Theta,
+    modules_of,
+    own,
+)
+from dpmcl.core.tree import leaves, rebuilt, tree_map
+from dpmcl.exceptions import ModelError
+
+# Of the largest value of a column. In float64 rounding is far below; some networks compute in
+# float32 within.
+_NEAR = 1e-4
+_NEAR_GRADIENT = 1e-2  # of a parameter's gradient; kernels may differ
+_ROWS = 6  # of a batch that is looked at row by row; some data have few that differ
+_UNDIFFERENTIABLE = (
+    "The network cannot be differentiated by torch.func.grad",
+    "leave out what torch.func does not know (torch.utils.checkpoint, changes in place)",
+)
+_APART = "keep the first dimension apart from the others (no x.squeeze() of all dimensions)"
+_BY_ITSELF = (
+    "compute each row by itself (normalise by nn.GroupNorm or nn.LayerNorm), draw nothing, and "
+    "keep nothing from one pass to the next"
+)
+
+
+def check(
+    network: Network, made: Callable[[Modules], Parts], example: Tensor, outputs: int
+) -> Parts:
+    """Return the parts of a network that a run can use.
+
+    Args:
+        network: Makes the two modules, with new initial weights at each call.
+        made: Makes the parts of two modules; it copies them.
+        example: Distinct rows of inputs (n, ...), in the model's type and on its device.
+        outputs: Width of the prediction's output.
+
+    Raises:
+        ModelError: The network cannot be used; says the rule, the layer and the way out.
+    """
+    with traced({}, "The network cannot be used", "mend its `forward`, or use another network"):
+        builds = []
+        for seed in (0, 0, 1):
+            with forked(seed):
+                builds.append(modules_of(network))
+        _check_layers(builds[0])
+        drawn = _check_builds(*builds)
+        parts = made(builds[0])
+        with forked(0), torch.no_grad():
+            _check_passes(parts, example, outputs)
+            _check_rows(parts, example)
+            if drawn:
+                _check_drawn(parts, made(builds[2]), example, drawn)
+        with forked(0), _unchanged(parts, "in training"):
+            _check_gradients(parts, builds[1], example)
+    return parts
+
+
+# ---- what a network holds -----------------------------------------------------------------------
+
+
+def _check_layers(modules: Modules) -> None:
+    """Refuse layers, parameters and buffers that a run would not take as they are meant."""
+    for label, layer in named_layers(modules):
+        fault = _fault(layer)
+        if fault:
+            raise ModelError(f"A run cannot use {label}, which {fault}.")
+    places: dict[int, str] = {}
+    for part, module in zip(PARTS, modules, strict=True):
+        for name, tensor in [*module.named_parameters(part), *module.named_buffers(part)]:
+            if tensor.is_complex():
+                raise ModelError(
+                    f"Parameters and buffers must hold real numbers, and '{name}' is "
+                    f"{_name(tensor.dtype)}; keep torch.view_as_real of it."
+                )
+        for name, parameter in module.named_parameters(part):
+            if not parameter.requires_grad:
+                raise ModelError(
+                    f"Frozen parameters are not supported yet, and '{name}' has requires_grad = "
+                    "False; leave requires_grad as it is to train it, or keep the values in a "
+                    "buffer (register_buffer), the same for every seed."
+                )
+            known = places.setdefault(parameter.data_ptr(), name)
+            if known != name and parameter.data_ptr():
+                raise ModelError(
+                    "Values may be shared only as one nn.Parameter within one part, and "
+                    f"'{name}' has those of '{known}'; give each its own."
+                )
+
+
+def _fault(layer: nn.Module) -> str | None:
+    """Return what a run cannot follow in a layer, and the way out."""
+    norms = nn.modules.batchnorm
+    tracks = isinstance(layer, norms._NormBase) and layer.track_running_stats
+    if isinstance(layer, norms._BatchNorm) or tracks:
+        return "normalises over a batch or over time; use nn.GroupNorm or nn.LayerNorm"
+    if isinstance(layer, torch.jit.ScriptModule) or type(layer).__name__ == "OptimizedModule":
+        return "is compiled; leave out torch.jit and torch.compile"
+    if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
+        return "does not know its sizes; use nn.Linear in place of nn.LazyLinear, and so on"
+    return None
+
+
+def _check_builds(first: Modules, again: Modules, other: Modules) -> list[str]:
+    """Refuse a network that does not follow the seed, or in which more than parameters does.
+
+    Returns attributes that differ from seed to seed: names, counts, and what may make a difference.
+    """
+    holds = held(first)
+    for name in differences(holds, held(again)):
+        if isinstance(holds.get(name), Tensor):
+            raise ModelError(
+                f"A network built twice with one seed must be the same, and {name} differs; draw "
+                "from the generators that torch.manual_seed and np.random.seed set."
+            )
+    others, attributes = held(other), []
+    for name in differences(holds, others):
+        value = holds.get(name)
+        if not isinstance(value, Tensor):
+            attributes.append(name)
+        elif not name.startswith("the parameter"):
+            raise ModelError(_drawn(name))
+        elif name not in others or others[name].shape != value.shape:
+            raise ModelError(_drawn(f"the shape of {name}"))
+    return attributes
+
+
+def _check_drawn(parts: Parts, others: Parts, x: Tensor, attributes: list[str]) -> None:
+    """Refuse attributes that make a difference between the parts and others of another seed."""
+    for theta in (own(parts), _moved(own(parts))):
+        for key in _modes(x).values():  # equal keys draw equal masks
+            a, b = (_both(made, theta, x, key) for made in (parts, others))
+            if not (_near(b[0], a[0], a[0]) and _near(b[1], a[1], a[1])):
+                raise ModelError(_drawn(attributes[0]))
+
+
+def _drawn(what: str) -> str:
+    return (
+        f"Only the values of parameters may differ from seed to seed, and {what} does; register "
+        "what is drawn (nn.Parameter, nn.ModuleList), compute it in `forward`, fix its seed, or "
+        "use another layer."
+    )
+
+
+@contextmanager
+def _unchanged(parts: Parts, mode: str) -> Iterator[None]:
+    """Refuse a network that a block has changed, before what else went wrong in it."""
+    before = [held(modules) for modules in forms(parts)]
+    try:
+        yield
+    finally:
+        for old, modules in zip(before, forms(parts), strict=True):
+            for name in differences(old, held(modules)):
+                raise ModelError(_changing(f"{name} changes {mode}"))
+
+
+def _changing(what: str) -> str:
+    return (
+        f"A pass may change nothing but its result, and {what}; keep values in local variables, "
+        "write x = x * 2 in place of x *= 2, draw by nn.Dropout layers alone, or use another layer."
+    )
+
+
+# ---- passes -------------------------------------------------------------------------------------
+
+
+def _both(parts: Parts, theta: Theta, x: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return features and outputs."""
+    features = parts["representation"].apply(theta["representation"], x, key)
+    return features, parts["prediction"].apply(theta["prediction"], features, key)
+
+
+def _modes(x: Tensor) -> dict[str, Tensor | None]:
+    """The two ways of a pass, by what a message calls them: the key of each."""
+    return {"in training": torch.tensor([1, 2], device=x.device), "in evaluation": None}
+
+
+def _check_passes(parts: Parts, x: Tensor, outputs: int) -> None:
+    """Refuse a network whose passes fail, give something else, draw, or change anything."""
+    theta = own(parts)
+    h, g = (parts[name] for name in PARTS)
+    rule = f"The network does not take inputs of shape {tuple(x.shape[1:])}"
+    way = "set the sizes of its layers by the arguments of `build`"
+    for mode, key in _modes(x).items():
+        with _unchanged(parts, mode), traced(parts, rule, way, _outside) as visits:
+            features = h.apply(theta["representation"], x.clone(), key)
+            _check_result("representation", features, x)
+            out = g.apply(theta["prediction"], features, key)
+            _check_result("prediction", out, x, outputs)
+            if not out.isfinite().all():
+                raise ModelError(
+                    "The outputs must be finite before training, got "
+                    f"{float(out[~out.isfinite()][0])}; scale the inputs or the initial weights."
+                )
+        # Within a part, a layer may change what the one before it has made.
+        wholes = [visit for visit in visits if visit.label.split(":")[0] in PARTS]
+        for what in [what for whole in wholes for what in differences(whole.before, whole.after)]:
+            layer = next(v.label for v in visits if what in differences(v.before, v.after))
+            raise ModelError(_changing(f"{layer} {what} {mode}"))
+    drops = [v for v in visits if isinstance(v.layer, KeyedDropout) and v.layer.p > 0]
+    calls = Counter(visit.label for visit in drops)
+    for layer, count in calls.items():
+        if count > 1:
+            raise ModelError(
+                f"A dropout layer may be called once a pass, or its masks would repeat, and "
+                f"{layer} is called {count} times; use one nn.Dropout a place."
+            )
+
+
+def _outside(given: Any) -> dict[str, Any]:
+    """Return what a layer may not change, by what a message says of a layer that does."""
+    found: dict[str, Any] = {f"draws from {name} generator": of for name, of in states().items()}
+    if given and isinstance(given[0], Tensor):
+        found["changes its input"] = given[0].clone()
+    return found
+
+
+def _check_result(part: str, out: Any, x: Tensor, *sizes: int) -> None:
+    """Refuse what is not one tensor of x's type with a row for each of x, of these sizes if any."""
+    shown = f"{_name(out.dtype)} {tuple(out.shape)}" if isinstance(out, Tensor) else ""
+    right = isinstance(out, Tensor) and out.dtype == x.dtype
+    if right and (out.shape if sizes else out.shape[:1]) == (len(x), *sizes):
+        return
+    raise ModelError(
+        f"The {part} must give one tensor, {_name(x.dtype)} ({len(x)}, {[*sizes, '...'][0]}), got "
+        f"{shown or type(out).__name__}; keep the first dimension (batch_first=True, nn.Flatten), "
+        "convert nothing, set the size of the last layer, and return the tensor alone."
+    )
+
+
+def _name(dtype: torch.dtype) -> str:
+    """Return the name of a type as the settings have it: "float32"."""
+    return str(dtype).removeprefix("torch.")
+
+
+# ---- rows ---------------------------------------------------------------------------------------
+
+
+def _quiet(parts: Parts, dtype: torch.dtype, device: torch.device | None = None) -> Parts:
+    """Return copies in another type; in training dropout, other in each row, drops nothing."""
+    copies = {}
+    for name, part in parts.items():
+        training, evaluation = (
+            deepcopy(module).to(device=device, dtype=dtype)
+            for module in (part.training, part.evaluation)
+        )
+        for layer in training.modules():
+            if isinstance(layer, KeyedDropout):
+                layer.p = 0.0
+        copies[name] = replace(part, training=training, evaluation=evaluation)
+    return copies
+
+
+def _batches(n: int) -> Iterator[tuple[str, Tensor]]:
+    """Yield what a message says of a batch, and its rows; from n on they are made up."""
+    rows, half = torch.arange(n), n // 2
+    yield "in a second pass", rows
+    yield "in another order", rows.roll(1)
+    yield "beside other rows", torch.cat([rows[:half], rows[half:] + n])
+    yield "beside other rows", torch.cat([rows[:half] + n, rows[half:]])
+    yield "alone", rows[-1:]
+    yield f"in a batch of {2 * n}", rows.repeat(2)
+
+
+def _check_rows(parts: Parts, x: Tensor) -> None:
+    """Refuse a network whose answer for a row depends on more than the row and the parameters.
+
+    Tried at the initial weights, and at others, since what is multiplied by a 0 there is not seen.
+    """
+    x = torch.cat([x] * _ROWS)[:_ROWS]
+    pool = torch.cat([x, 1 - 30 * x])
+    try:
+        quiet, exact = _quiet(parts, torch.float64), pool.double()
+        _both(quiet, own(quiet), exact[:_ROWS], None)
+    except Exception:  # it mixes types, and is computed in its own
+        quiet, exact = _quiet(parts, x.dtype), pool
+    for theta in (own(quiet), _moved(own(quiet))):
+        given = tree_map(torch.Tensor.clone, theta)
+        for mode, key in _modes(x).items():
+            run = partial(_both, quiet, theta, key=key)
+            expected = run(exact[:_ROWS])
+            for company, index in _batches(_ROWS):
+                rows = exact[index]
+                try:
+                    found = run(rows)
+                    alike = all(_agree(a, b, index) for a, b in zip(expected, found, strict=True))
+                except Exception:
+                    alike = bool(index.max() >= _ROWS)  # made-up rows it need not take
+                if not alike:
+                    says = f"{mode} for a row {company}"
+                    _refuse_batch(quiet, run, exact[:_ROWS], rows, index, says)
+        for part in PARTS:
+            for name, before in given[part].items():
+                if not torch.equal(theta[part][name], before):
+                    raise ModelError(_changing(f"'{part}.{name}' changes at some weights"))
+    _check_use(quiet, theta, exact[:3])
+
+
+def _refuse_batch(
+    parts: Parts, run: Callable[[Tensor], Any], x: Tensor, rows: Tensor, index: Tensor, says: str
+) -> NoReturn:
+    """Raises a ModelError with the first layer to answer rows of a batch not as those of x."""
+    rule = f"A network must take any number of rows, and fails {says}"
+    with traced(parts, rule, _APART) as visits:
+        run(x)
+        first = visits.copy()
+        run(rows)
+    for a, b in zip(first, visits[len(first) :], strict=False):
+        by_row = isinstance(a.out, Tensor) and a.out.shape[:1] == x.shape[:1]
+        if by_row and not _agree(a.out, b.out, index):
+            break
+    way = _BY_ITSELF if b.out.shape[:1] == index.shape else _APART
+    raise ModelError(
+        f"An answer may depend only on its row and the parameters, and {a.label} gives another one "
+        f"{says}; {way}."
+    )
+
+
+def _agree(a: Tensor, b: Tensor, index: Tensor) -> bool:
+    """Return True if a batch has the answers of a, for those of its rows that a has."""
+    known = index < len(a)
+    return b.shape[:1] == index.shape and _near(b[known], a[index[known]], a)
+
+
+def _near(a: Tensor, b: Tensor, like: Tensor) -> bool:
+    """Return True if rows are equal but for rounding, relative to each column's largest value."""
+    if a.shape != b.shape or not a.numel():
+        return a.shape == b.shape
+    size = like.abs().nan_to_num(0.0, 0.0, 0.0)
+    near = (a - b).abs() <= _NEAR * (size.amax(0) + 0.01 * size.amax())
+    known = a.isfinite() & b.isfinite()
+    return bool((near | ~known).all()) and equal(a.isfinite(), b.isfinite())
+
+
+def _moved(theta: Theta) -> Theta:
+    """Return other weights near these, none of them 0."""
+
+    def moved(leaf: Tensor) -> Tensor:
+        return leaf + (0.05 + 0.3 * leaf.square().mean().sqrt()) * torch.randn(leaf.shape).to(leaf)
+
+    found: Theta = tree_map(moved, theta)
+    return found
+
+
+# ---- gradients ----------------------------------------------------------------------------------
+
+
+def _check_use(parts: Parts, theta: Theta, x: Tensor) -> None:
+    """Refuse a network in which a batch's gradient is not the sum of its rows' gradients.
+
+    Then a row without weight, which stands for an absent one, would change the others' gradients.
+    A row is used as DPMCL does: features once, then g several times.
+    """
+    key = _modes(x)["in training"]
+    h, g = (parts[name] for name in PARTS)
+
+    def whole(theta: Theta) -> Tensor:
+        return _cost(_both(parts, theta, x, key)[1])
+
+    def twice(theta_2: Parameters, features: Tensor) -> Tensor:
+        return _cost(g.apply(theta_2, features, key)) + _cost(g.apply(theta_2, features, key))
+
+    of_rows = []
+    with traced(parts, *_UNDIFFERENTIABLE):
+        of_batch = torch.func.grad(whole)(theta)
+        for row in x.split(1):
+            features, pull_back = torch.func.vjp(  # type: ignore[misc]
+                partial(h.apply, x=row, key=key), theta["representation"]
+            )
+            by_2, by_features = torch.func.grad(twice, (0, 1))(theta["prediction"], features)
+            of_rows.append(dict(zip(PARTS, (*pull_back(by_features), by_2), strict=True)))
+    _check_alike(
+        tree_map(lambda grad: 2 * grad, of_batch),
+        tree_map(lambda *grads: torch.stack(grads).sum(0), *of_rows),
+        "A batch's gradient must be the sum of its rows' gradients, however often features are "
+        "used",
+        _BY_ITSELF,
+    )
+
+
+def _check_gradients(parts: Parts, modules: Modules, x: Tensor) -> None:
+    """Refuse a network that has not, as a function of its parameters, its modules' gradient.
+
+    The modules are run as PyTorch runs them, and compared with the copies: layers and closures that
+    hold on to parameters, hooks, and activations in place can make a difference.
+    """
+    theta = {
+        part: dict(module.named_parameters()) for part, module in zip(PARTS, modules, strict=True)
+    }
+    parameters = leaves(theta)
+    like = parameters[0] if parameters else x
+    x = x.to(like)
+    modes = [(layer, layer.training) for _, layer in named_layers(modules)]
+    try:
+        for module in modules:
+            module.eval()
+        cost = _cost(modules[1](modules[0](x.clone())))
+        # The 0 is there for outputs without a gradient.
+        cost = cost + torch.zeros((), requires_grad=True)
+        grads = torch.autograd.grad(cost, parameters, allow_unused=True)
+    except Exception:  # its types suit the run's alone, or it works in place on a leaf
+        return
+    finally:
+        for layer, mode in modes:
+            layer.training = mode
+    expected = rebuilt(theta, grads)
+    for part, own_grads in expected.items():
+        if own_grads and all(grad is None for grad in own_grads.values()):
+            raise ModelError(
+                f"A part must be trainable, and no parameter of the {part} gets a gradient; leave "
+                "out .detach(), .item() and torch.no_grad() in `forward`."
+            )
+    copies = _quiet(parts, like.dtype, like.device)
+    with traced(copies, *_UNDIFFERENTIABLE):
+        found = torch.func.grad(lambda theta: _cost(_both(copies, theta, x.clone(), None)[1]))(
+            tree_map(torch.Tensor.detach, theta)
+        )
+    _check_alike(
+        found,
+        expected,
+        "A run must find the gradient that PyTorch finds",
+        "use parameters as attributes of their module (no lambda, list or hook that holds them), "
+        "and change no tensor in place that is used again",
+    )
+
+
+def _cost(outputs: Tensor) -> Tensor:
+    """A sum over rows, in which each output has a weight of its own."""
+    weights = torch.arange(1, outputs[0].numel() + 1, device=outputs.device)
+    return (outputs.flatten(1) * weights.to(outputs.dtype).cos()).sum()
+
+
+def _check_alike(found: Theta, expected: Theta, rule: str, way: str) -> None:
+    """Refuse gradients that differ; what is not finite is left to training."""
+    for part, grads in expected.items():
+        for name, grad in grads.items():
+            grad = torch.zeros_like(found[part][name]) if grad is None else grad
+            gap = (found[part][name] - grad).norm()
+            if gap > _NEAR_GRADIENT * grad.norm() + 1e-6:
+                raise ModelError(f"{rule}, and that of '{part}.{name}' differs; {way}.")

@@ -1,0 +1,114 @@
+"""The layers of a network: what a message calls them, what they hold, what they do in a pass."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import cloudpickle
+import torch
+from torch import Tensor, nn
+
+from dpmcl.core.part import PARTS, Modules, Part
+from dpmcl.exceptions import DpmclError, ModelError, reason
+
+Parts = dict[str, Part]
+
+# What PyTorch itself keeps in a layer; recurrent ones look up their weights anew in each pass.
+_INTERNAL = {*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"} - {"training"}
+
+
+def named_layers(modules: Modules) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the layers of both parts, by what a message calls them."""
+    for part, module in zip(PARTS, modules, strict=True):
+        for name, layer in module.named_modules(prefix=part):
+            yield f"{name}: {type(layer).__name__.removeprefix('Keyed')}", layer
+
+
+def forms(parts: Parts) -> tuple[Modules, Modules]:
+    """Return the modules of training and those of evaluation."""
+    h, g = (parts[name] for name in PARTS)
+    return (h.training, g.training), (h.evaluation, g.evaluation)
+
+
+def held(modules: Modules) -> dict[str, Any]:
+    """Return copies of all that two modules hold, by what a message calls it."""
+    found: dict[str, Any] = {}
+    for label, layer in named_layers(modules):
+        found[f"the layer {label}"] = True
+        own = {name: value for name, value in vars(layer).items() if name not in _INTERNAL}
+        tensors = (("parameter", layer._parameters), ("buffer", layer._buffers))
+        for kind, values in (*tensors, ("attribute", own)):
+            for name, value in values.items():
+                found[f"the {kind} '{name}' of {label}"] = _copied(value)
+    return found
+
+
+def _copied(value: Any) -> Any:
+    """A value that tells later whether this one has changed."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    try:
+        return cloudpickle.dumps(value)
+    except Exception:  # a file, a lock: only which one it is can be told
+        return id(value)
+
+
+def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Return the names of values that differ, or are missing in one."""
+    names = {**before, **after}
+    return [name for name in names if not equal(before.get(name), after.get(name))]
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Return a == b; for tensors, True for the same type, shape and values, NaN included."""
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+        return type(a) is type(b) and bool(a == b)
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+class Visit(NamedTuple):
+    """A layer that a pass went through: a reading before and after it, and what it gave."""
+
+    label: str
+    layer: nn.Module
+    before: dict[str, Any]
+    after: dict[str, Any]
+    out: Any
+
+
+@contextmanager
+def traced(
+    parts: Parts, rule: str, way: str, read: Callable[[Any], dict[str, Any]] = lambda given: {}
+) -> Iterator[list[Visit]]:
+    """Records the layers that the passes of a block go through, in the order in which they end.
+
+    An exception of another library becomes a ModelError that names the layer. read: takes a layer's
+    inputs. Some layers compute in another way where they are recorded.
+    """
+    left: list[Visit] = []
+    entered: list[tuple[str, dict[str, Any]]] = []
+
+    def enter(label: str, _layer: nn.Module, given: Any) -> None:
+        entered.append((label, read(given)))
+
+    def leave(layer: nn.Module, given: Any, out: Any) -> None:
+        label, before = entered.pop()
+        left.append(Visit(label, layer, before, read(given), out))
+
+    with ExitStack() as hooks:
+        for modules in forms(parts) if parts else ():
+            for label, layer in named_layers(modules):
+                hooks.callback(layer.register_forward_pre_hook(partial(enter, label)).remove)
+                hooks.callback(layer.register_forward_hook(leave).remove)
+        try:
+            yield left
+        except DpmclError:
+            raise
+        except Exception as error:
+            where = f" in {entered[-1][0]}" if entered else ""
+            raise ModelError(f"{rule}{where}: {reason(error)}; {way}.") from error

@@ -1,0 +1,1 @@
+"""From a source of data to a stream of tasks: labelled rows, scenarios, splits, draws."""

@@ -1,0 +1,1 @@
+"""Readers of data, one file for each kind of source."""

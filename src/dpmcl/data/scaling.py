@@ -1,0 +1,82 @@
+"""Scaling of a table's inputs and targets, fitted on what each replica first trains on.
+
+What is not scaled reaches the network as it is: `check_digits` refuses what that would ruin.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from dpmcl.data.splits import Splits
+from dpmcl.data.stream import Scale, Stream
+from dpmcl.exceptions import DataError
+
+_EPSILON = torch.finfo(torch.float64).eps
+_SHARE_OF_THE_RANGE = 1e-3
+_VALUES_AT_ONCE = 1 << 24
+
+
+def fitted(stream: Stream, splits: Splits) -> Stream:
+    """The stream with the mean and deviation of each replica's first task, training rows alone.
+
+    What is constant there is only shifted. A stream that scales nothing comes back as it is.
+    """
+    if stream.scaled is None:
+        return stream
+    offset = splits.train.offset
+    rows = [
+        splits.train.row[replica, offset[replica, 0] : offset[replica, 1]]
+        for replica in range(len(offset))
+    ]
+    unit = 255 if stream.x.dtype == torch.uint8 else 1  # as `Stream.batch` delivers them
+    x_mean, x_deviation = _moments([stream.x[row].to(torch.float64) / unit for row in rows])
+    if stream.kind == "regression":
+        y_mean, y_deviation = _moments([stream.y[row] for row in rows])
+    else:
+        y_mean = torch.zeros(len(rows), 1, device=x_mean.device)
+        y_deviation = torch.ones_like(y_mean)
+    return replace(stream, scale=Scale(x_mean, x_deviation, y_mean, y_deviation))
+
+
+def _moments(values: list[Tensor]) -> tuple[Tensor, Tensor]:
+    wide = [v.to(torch.float64) for v in values]
+    mean = torch.stack([v.mean(0) for v in wide])
+    deviation = torch.stack([v.std(0, correction=0) for v in wide])
+    # The mean of equal values is equal to them but for rounding.
+    constant = torch.stack([(v == v[0]).all(0) for v in wide])
+    constant |= deviation <= 4 * _EPSILON * mean.abs()
+    return mean, torch.where(constant, torch.ones_like(deviation), deviation)
+
+
+def check_digits(stream: Stream, dtype: torch.dtype) -> None:
+    """Raise DataError for numbers that are not scaled and that a network's type cannot tell apart.
+
+    That is where rounding moves a value by more than a thousandth of the range of all of them.
+    """
+    parts = [("Input", stream.x)]
+    if stream.scaled is None:
+        parts.append(("Target", stream.y))
+    for what, values in parts:
+        if values.dtype != torch.float64 or dtype == torch.float64:
+            continue
+        low, high = values.aminmax(dim=0)
+        pieces = values.split(max(1, _VALUES_AT_ONCE // max(1, values[0].numel())))
+        moved = torch.stack([(v - v.to(dtype).to(v.dtype)).abs().amax(0) for v in pieces]).amax(0)
+        size = torch.maximum(low.abs(), high.abs())
+        constant = high - low <= 50 * _EPSILON * size  # but for rounding
+        lost = ~constant & (moved > _SHARE_OF_THE_RANGE * (high - low))
+        if stream.scaled is not None:
+            lost &= ~stream.scaled
+        if lost.any():
+            place = lost.nonzero()[0].tolist()
+            name = ", ".join(map(str, place))
+            if what == "Input" and stream.columns:
+                name = repr(stream.columns[place[0]])
+            at = tuple(place)
+            raise DataError(
+                f"{what} {name} of '{stream.name}' goes from {low[at].item()!r} to "
+                f"{high[at].item()!r}, which {str(dtype).removeprefix('torch.')} cannot tell apart "
+                f"(it moves them by up to {moved[at].item():.2g}); subtract an offset, set dtype = "
+                "'float64', or have a table's columns scaled."
+            )

@@ -1,0 +1,319 @@
+"""Scenarios: how labelled rows become a stream of tasks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+import annotated_types as at
+import pydantic
+import torch
+from torch import Tensor
+
+from dpmcl.core import keys
+from dpmcl.core.settings import NonNegative, Positive, Settings, Share
+from dpmcl.data.labelled import Labelled
+from dpmcl.data.labels import in_order
+from dpmcl.data.view import View, permuted, rotated
+from dpmcl.exceptions import DataError, SpecError
+
+Name = Annotated[str, pydantic.BeforeValidator(str)]
+"""A label as text; a spec may write it as it is, as in order = [7, 3]."""
+
+Scenario = Literal[
+    "class-incremental", "task-incremental", "domain-incremental", "instance-incremental", "given"
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScenarioSettings(Settings):
+    """How rows become tasks.
+
+    scenario:
+
+    - "class-incremental": `classes_per_task` classes a task, told apart from all others;
+    - "task-incremental": the same tasks (or the data's own), but at test time the task is known, so
+      errors are counted within the classes of the row's task. Training is the same;
+    - "domain-incremental": every task has all rows, each task through a change of input (`domain`);
+    - "instance-incremental": the same classes in every task, new rows of them; `tasks` parts of
+      equal size;
+    - "given": the tasks that the data bring (a task column, a task array);
+    - None: "given" where the data bring tasks, else "class-incremental".
+
+    tasks: how many tasks, from the start, None for all; how many to make, for the domain- and
+    instance-incremental scenarios. classes_per_task: a number, or one for each task.
+    order: of classes (of tasks, where they are given; of rows, where instances are): "alphabetical"
+    (numbers by value; a set that orders its own classes, as Fashion-MNIST or a ClassLabel column
+    does, keeps that order), "appearance" (as they first come in the data), "shuffled" by
+    `order_seed`, or a list of all names. All replicas share it.
+    domain: "permuted" (a fixed permutation of the input's values, none for the first task; the
+    default) or "rotated" (images turned by 0 to `rotation` degrees, 180 by default, in equal
+    steps).
+    blur: the share of each task's training and validation rows that arrives in its neighbours, half
+    in the one before and half in the one after; test rows stay.
+    """
+
+    scenario: Scenario | None = None
+    tasks: Positive | None = None
+    classes_per_task: Positive | tuple[Positive, ...] = 1
+    order: Literal["alphabetical", "appearance", "shuffled"] | tuple[Name, ...] = "alphabetical"
+    order_seed: NonNegative = 0
+    domain: Literal["permuted", "rotated"] | None = None
+    rotation: Annotated[float, at.Gt(0), at.Le(360)] | None = None
+    blur: Share = 0.0
+
+
+class Plan(NamedTuple):
+    """Which rows make which task; the same for all replicas.
+
+    row, task: int64 (n,), pool rows in task order and the task of each. names: of the tasks.
+    view: how tasks see the inputs, or None. within: bool (tasks, classes), the classes that an
+    answer is looked for in, or None for all. repeats: whether rows come in more than one task.
+    scenario: a line that says what was built.
+    """
+
+    row: Tensor
+    task: Tensor
+    names: tuple[str, ...]
+    view: View | None
+    within: Tensor | None
+    repeats: bool
+    scenario: str
+
+
+def plan(data: Labelled, settings: ScenarioSettings) -> Plan:
+    """The tasks of a scenario over labelled data.
+
+    Raises SpecError for settings that the scenario does not read or that do not suit the data.
+    """
+    scenario = settings.scenario or ("class-incremental" if data.task is None else "given")
+    own_tasks = scenario == "given" or (scenario == "task-incremental" and data.task is not None)
+    by_class = scenario in ("class-incremental", "task-incremental") and not own_tasks
+    _refuse_unread(settings, scenario, by_class)
+    if scenario == "domain-incremental":
+        made = _domains(data, settings)
+    elif scenario == "instance-incremental":
+        made = _instances(data, settings)
+    elif own_tasks:
+        made = _given(data, settings)
+    else:
+        made = _classes(data, settings)
+    if scenario == "task-incremental":
+        made = made._replace(within=_within(data, made))
+    if settings.blur and len(made.names) < 2:
+        raise SpecError("blur needs neighbours, got one task; leave it out, or take more tasks.")
+    blur = f", {settings.blur:.0%} of the training rows arrive in neighbours" * bool(settings.blur)
+    return made._replace(scenario=f"{scenario}, {made.scenario}{blur}")
+
+
+def check_task_column(task: str | None, scenario: Scenario | None) -> None:
+    """Refuses a task column beside a scenario that makes tasks of its own, with a SpecError."""
+    if task is not None and scenario not in (None, "given", "task-incremental"):
+        raise SpecError(
+            f"task = '{task}' and scenario = '{scenario}' both say what the tasks are; "
+            "leave one out."
+        )
+
+
+def _refuse_unread(settings: ScenarioSettings, scenario: str, by_class: bool) -> None:
+    """A setting that a scenario does not read would be a stream other than the one asked for."""
+    default = ScenarioSettings()
+    domains = scenario == "domain-incremental"
+    shuffled = settings.order == "shuffled"
+    read = {
+        "classes_per_task": by_class,
+        "order": not domains,
+        "order_seed": shuffled or (domains and settings.domain != "rotated"),
+        "domain": domains,
+        "rotation": domains and settings.domain == "rotated",
+    }
+    for name, is_read in read.items():
+        value = getattr(settings, name)
+        if not is_read and value != getattr(default, name):
+            raise SpecError(
+                f"{name} = {value!r} has no meaning here (scenario '{scenario}'"
+                f"{', order not shuffled' if name == 'order_seed' and not domains else ''}"
+                f"{', domain permuted' if name == 'rotation' and domains else ''}); leave it out."
+            )
+
+
+def _classes(data: Labelled, settings: ScenarioSettings) -> Plan:
+    """Groups of classes, one after another (sections 4 and B.1 of the paper: one class a task)."""
+    if data.kind == "regression":
+        raise SpecError(
+            f"'{data.name}' is regression and has no classes to make tasks of; name a task column, "
+            "set stream.scenario = 'instance-incremental' and stream.tasks, or, if the targets are "
+            "classes, stream.kind = 'classification'."
+        )
+    order = _order(data.classes, data.y, settings, "class")
+    sizes = _sizes(len(order), settings.classes_per_task)
+    tasks = _limit(len(sizes), settings, data.name)
+    groups = [order[sum(sizes[:k]) : sum(sizes[: k + 1])] for k in range(tasks)]
+    task_of = torch.full((len(order),), tasks)
+    for k, group in enumerate(groups):
+        task_of[torch.tensor(group)] = k
+    names = tuple(_title([data.classes[c] for c in group]) for group in groups)
+    each = f"{sizes[0]}" if len(set(sizes)) == 1 else ", ".join(map(str, sizes[:tasks]))
+    plural = "" if each == "1" else "es"
+    line = f"{each} class{plural} a task, order {_order_name(settings, data.classes)}"
+    return _sorted(task_of[data.y], names, line)
+
+
+def _given(data: Labelled, settings: ScenarioSettings) -> Plan:
+    if data.task is None:
+        raise SpecError(
+            f"scenario 'given' needs data that bring tasks, and '{data.name}' brings none; name a "
+            "task column or array, or choose another scenario."
+        )
+    order = _order(data.tasks, data.task, settings, "task")
+    tasks = _limit(len(order), settings, data.name)
+    number = torch.full((len(order),), tasks)
+    number[torch.tensor(order[:tasks])] = torch.arange(tasks)
+    names = tuple(data.tasks[k] for k in order[:tasks])
+    line = f"the data's own tasks, order {_order_name(settings, data.tasks)}"
+    return _sorted(number[data.task], names, line)
+
+
+def _instances(data: Labelled, settings: ScenarioSettings) -> Plan:
+    """Equal parts of the rows of each class, so that every task has every class."""
+    if not isinstance(settings.order, str):
+        raise SpecError("order must be a word where tasks are parts of rows, got a list.")
+    tasks = _wanted(settings)
+    n = len(data.x)
+    row = torch.arange(n)
+    if settings.order == "shuffled":
+        row = keys.permutation(keys.derive(settings.order_seed, keys.Purpose.ORDER), n)
+    kind = data.y if data.kind == "classification" else torch.zeros(n, dtype=torch.int64)
+    count = torch.bincount(kind)
+    if int(count.min()) < tasks:
+        least = int(count.argmin())
+        which = f"class '{data.classes[least]}' of '{data.name}'" if data.classes else data.name
+        raise DataError(
+            f"Every task needs rows of every class; {which} has {int(count[least])} for {tasks} "
+            "tasks. Take fewer tasks."
+        )
+    row = row[torch.argsort(kind[row], stable=True)]
+    rank = torch.arange(n) - (count.cumsum(0) - count)[kind[row]]
+    task = torch.empty(n, dtype=torch.int64)
+    task[row] = rank * tasks // count[kind[row]]
+    order = "shuffled" if settings.order == "shuffled" else "as they come"
+    names = tuple(f"part {k}" for k in range(tasks))
+    return _sorted(task, names, f"new rows of the same classes, {order}")
+
+
+def _domains(data: Labelled, settings: ScenarioSettings) -> Plan:
+    """All rows in every task, seen through a change of input that is the task's own."""
+    tasks = _wanted(settings)
+    shape, n = data.x.shape[1:], len(data.x)
+    if settings.domain != "rotated":
+        view = permuted(shape, tasks, settings.order_seed)
+        names = tuple(f"permutation {k}" if k else "as stored" for k in range(tasks))
+        line = f"permuted inputs, seed {settings.order_seed}"
+    else:
+        last = settings.rotation or 180.0
+        degrees = [k * last / max(1, tasks - 1) for k in range(tasks)]
+        view = rotated(shape, degrees)
+        names = tuple(f"{angle:.4g} degrees" for angle in degrees)
+        line = f"rotated by 0 to {degrees[-1]:.4g} degrees"
+    task = torch.arange(tasks).repeat_interleave(n)
+    return Plan(torch.arange(n).repeat(tasks), task, names, view, None, True, line)
+
+
+def _sorted(task: Tensor, names: tuple[str, ...], line: str) -> Plan:
+    """task: of every pool row; len(names) for rows that no task takes."""
+    row = torch.argsort(task, stable=True)
+    row = row[task[row] < len(names)]
+    return Plan(row, task[row], names, None, None, False, line)
+
+
+def _within(data: Labelled, made: Plan) -> Tensor:
+    if data.kind == "regression":
+        raise SpecError("scenario 'task-incremental' is for classes, got regression.")
+    within = torch.zeros(len(made.names), len(data.classes), dtype=torch.bool)
+    within[made.task, data.y[made.row]] = True
+    lonely = (within.sum(1) < 2).nonzero()
+    if len(lonely):
+        raise SpecError(
+            "scenario 'task-incremental' needs two classes or more in a task, or every answer is "
+            f"right; task {int(lonely[0])} ('{made.names[int(lonely[0])]}') has one. Set "
+            "stream.classes_per_task, or use 'class-incremental'."
+        )
+    return within
+
+
+def _order(
+    names: tuple[str, ...], numbers: Tensor, settings: ScenarioSettings, what: str
+) -> list[int]:
+    """All numbers in the order that was asked for."""
+    if settings.order == "alphabetical":
+        return list(range(len(names)))
+    if settings.order == "shuffled":
+        key = keys.derive(settings.order_seed, keys.Purpose.ORDER)
+        shuffled: list[int] = keys.permutation(key, len(names)).tolist()
+        return shuffled
+    if settings.order == "appearance":
+        first = torch.full((len(names),), len(numbers))
+        first = first.scatter_reduce(0, numbers, torch.arange(len(numbers)), "amin")
+        appearing: list[int] = first.argsort().tolist()
+        return appearing
+    listed = list(settings.order)
+    problems = {
+        "has twice": [name for name in listed if listed.count(name) > 1],
+        "lacks": [name for name in names if name not in listed],
+        f"has, and no {what} is named so,": [name for name in listed if name not in names],
+    }
+    for problem, wrong in problems.items():
+        if wrong:
+            raise SpecError(f"order must list every {what} once; it {problem} '{wrong[0]}'.")
+    return [names.index(name) for name in listed]
+
+
+def _order_name(settings: ScenarioSettings, names: Sequence[str]) -> str:
+    """The order in words, and truly: a set's own order is not alphabetical."""
+    if settings.order == "shuffled":
+        return f"shuffled by seed {settings.order_seed}"
+    if settings.order != "alphabetical":
+        return settings.order if isinstance(settings.order, str) else "as listed"
+    listed = list(names)
+    if listed == in_order(names) != sorted(names):
+        return "by number"
+    orders = (sorted(names), in_order(names, folders=True))
+    return "alphabetical" if listed in orders else "of the data set"
+
+
+def _sizes(classes: int, wanted: int | tuple[int, ...]) -> list[int]:
+    """How many classes each task has."""
+    if isinstance(wanted, int):
+        if classes % wanted:
+            parts = [wanted] * (classes // wanted) + [classes % wanted]
+            raise SpecError(
+                f"{classes} classes do not make tasks of {wanted}; "
+                f"set classes_per_task to a list, as in {parts}."
+            )
+        return [wanted] * (classes // wanted)
+    if sum(wanted) != classes:
+        raise SpecError(
+            f"classes_per_task must add up to the {classes} classes, got {list(wanted)}, "
+            f"which makes {sum(wanted)}; keep fewer tasks with stream.tasks."
+        )
+    return list(wanted)
+
+
+def _limit(tasks: int, settings: ScenarioSettings, name: str) -> int:
+    if settings.tasks is not None and settings.tasks > tasks:
+        raise SpecError(f"tasks must be at most {tasks} for stream '{name}', got {settings.tasks}.")
+    return settings.tasks or tasks
+
+
+def _wanted(settings: ScenarioSettings) -> int:
+    if settings.tasks is None:
+        raise SpecError(
+            f"scenario '{settings.scenario}' makes as many tasks as it is told; set stream.tasks."
+        )
+    return settings.tasks
+
+
+def _title(names: Sequence[str]) -> str:
+    """A task's name from its classes'."""
+    if len(names) <= 4:
+        return ", ".join(names)
+    return f"{names[0]}, {names[1]}, ... {names[-1]} ({len(names)} classes)"

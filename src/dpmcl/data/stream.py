@@ -1,0 +1,327 @@
+"""A stream: tasks in their order over one pool of rows.
+
+The pool holds every row once, on the device, in its compact type. Everything else holds row
+numbers of shape (replicas, n), so replicas may share rows (MNIST) or own theirs (SINE).
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dpmcl.core import fingerprint
+from dpmcl.core.atomic import path_of
+from dpmcl.core.batch import Batch
+from dpmcl.core.model import Kind
+from dpmcl.core.threads import threads
+from dpmcl.core.tree import tree_map
+from dpmcl.data.labelled import Labelled, from_arrays
+from dpmcl.data.scenario import ScenarioSettings, check_task_column, plan
+from dpmcl.data.view import View
+from dpmcl.exceptions import SpecError, shown
+
+LIMIT = 10.0
+"""Deviations that a scaled input may be away from the first task's mean; beyond, it is cut off."""
+
+
+class Scale(NamedTuple):
+    """Mean and deviation of each replica's first task: x (replicas, ...), y (replicas, outputs)."""
+
+    x_mean: Tensor
+    x_deviation: Tensor
+    y_mean: Tensor
+    y_deviation: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Tasks over a pool.
+
+    kind: "classification" or "regression".
+    x: inputs (rows, ...) in their compact type; uint8 values mean x / 255.
+    y: int64 (rows,) class numbers 0 .. outputs-1, or float (rows, outputs).
+    row: int64 (1 or replicas, n), pool rows in task order; 1 where all replicas share rows.
+    task: int64, same shape, the task of each, not decreasing.
+    tasks: a name for each task. classes: the original name of each class number; empty for
+    regression. outputs: width of the model's output.
+
+    scenario: a line that says how rows became tasks.
+    view: how each task sees the inputs; None for all as they are.
+    within: bool (tasks, classes), the classes that an answer is looked for in at test time, where
+    the task is known then; None for all classes.
+    repeats: whether a row comes in several tasks; it is in the same split then in all of them.
+    blur: share of a task's training rows that arrives in the neighbouring tasks.
+    scaled: bool, the shape of an input: which are brought to the first task's mean and deviation;
+    None for none. scale: those, once they are fitted (`scaling.fitted`).
+    columns: a name for each input of a table; empty elsewhere.
+    following: int64 (rows,), for a stream that knows its dynamics: the pool row to which each row
+    moves when the next task comes, so dx is exact; a row that moves no further names itself.
+    trajectory: int64 (rows,), rows of one number are one point moving on, and are split alike.
+    notes: lines that say what became of the source (`Labelled`).
+    """
+
+    name: str
+    kind: Kind
+    x: Tensor
+    y: Tensor
+    row: Tensor
+    task: Tensor
+    tasks: tuple[str, ...]
+    classes: tuple[str, ...]
+    outputs: int
+    scenario: str = ""
+    view: View | None = None
+    within: Tensor | None = None
+    repeats: bool = False
+    blur: float = 0.0
+    scaled: Tensor | None = None
+    scale: Scale | None = None
+    columns: tuple[str, ...] = ()
+    following: Tensor | None = None
+    trajectory: Tensor | None = None
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, data: Labelled, settings: ScenarioSettings | None = None) -> "Stream":
+        """The tasks that a scenario makes of labelled data; one class a task by default.
+
+        Raises SpecError for a scenario that does not suit the data, DataError for too few rows.
+        """
+        settings = settings or ScenarioSettings()
+        if not isinstance(data.name, str):
+            raise SpecError(f"A stream's name must be text, got {shown(data.name)}.")
+        made = plan(data, settings)
+        return cls(
+            name=data.name,
+            kind=data.kind,
+            x=data.x,
+            y=data.y,
+            row=made.row[None],
+            task=made.task[None],
+            tasks=made.names,
+            classes=data.classes,
+            outputs=len(data.classes) if data.kind == "classification" else data.y.shape[1],
+            scenario=made.scenario,
+            view=made.view,
+            within=made.within,
+            repeats=made.repeats,
+            blur=settings.blur,
+            scaled=data.scaled,
+            columns=data.columns,
+            notes=data.notes,
+        )
+
+    @classmethod
+    @threads(1)
+    def from_arrays(
+        cls,
+        x: Any,
+        y: Any,
+        task: Any = None,
+        *,
+        name: str = "arrays",
+        kind: Kind | None = None,
+        **scenario: Any,
+    ) -> "Stream":
+        """A stream of arrays, tensors or lists.
+
+        x: (rows, ...); uint8 values mean x / 255. y: labels (strings, whole numbers, true/false),
+        or floats for regression. task: a label a row, if the data bring tasks. kind: None to
+        tell by y. scenario: settings of `ScenarioSettings`, as in classes_per_task=2.
+        Raises DataError for data, SpecError for settings that cannot be used.
+
+        >>> stream = Stream.from_arrays([[0.0], [1.0], [0.1]], ["b", "a", "b"])
+        >>> stream.tasks, stream.row.tolist()
+        (('a', 'b'), [[1, 0, 2]])
+        """
+        return cls.of(from_arrays(x, y, task, name=name, kind=kind), _settings(scenario))
+
+    @classmethod
+    @threads(1)
+    def from_images(
+        cls,
+        path: str | Path,
+        *,
+        size: tuple[int, int] | None = None,
+        channels: Literal[1, 3] | None = None,
+        crop: bool = False,
+        invert: bool = False,
+        levels: int = 1,
+        name: str | None = None,
+        **scenario: Any,
+    ) -> "Stream":
+        """A stream of images in a folder, zip or tar, one folder a class.
+
+        size: (height, width), None where all images have one. channels: 1 grey, 3 RGB, None to
+        tell by the images. crop: cut the centre out and do not resize. invert: 255 - value.
+        levels: how many folders below the path make a class name. scenario: as for `from_arrays`.
+        """
+        from dpmcl.data.readers.images import Decoding, labelled_images
+
+        decoding = Decoding(size=size, channels=channels, crop=crop, invert=invert, levels=levels)
+        settings = _settings(scenario)  # before the images are read, which takes a while
+        return cls.of(labelled_images(path_of(path), decoding, name), settings)
+
+    @classmethod
+    @threads(1)
+    def from_table(
+        cls,
+        table: Any,
+        *,
+        target: str,
+        task: str | None = None,
+        kind: Kind | None = None,
+        ignore: Sequence[str] = (),
+        scale: bool = True,
+        name: str | None = None,
+        **scenario: Any,
+    ) -> "Stream":
+        """A stream of a table: a CSV or Parquet file, a pyarrow or pandas table, a dict of columns.
+
+        target: the column to predict. task: the column that says the tasks, if there is one.
+        ignore: columns to leave out. scale: whether numeric inputs (and targets of regression) are
+        brought to mean 0, deviation 1, fitted on the first task's training rows alone.
+        scenario: as for `from_arrays`.
+        """
+        from dpmcl.data.readers.tables import read_table
+
+        settings = _settings(scenario)
+        check_task_column(task, settings.scenario)
+        data = read_table(
+            table, target=target, task=task, kind=kind, ignore=ignore, scale=scale, name=name
+        )
+        return cls.of(data, settings)
+
+    @classmethod
+    @threads(1)
+    def from_dataset(
+        cls,
+        dataset: Any,
+        *,
+        x: str | None = None,
+        y: str | None = None,
+        task: str | None = None,
+        kind: Kind | None = None,
+        name: str | None = None,
+        **scenario: Any,
+    ) -> "Stream":
+        """A stream of a map-style `torch.utils.data.Dataset` or a Hugging Face `Dataset`.
+
+        Items are (x, y), (x, y, task), or dicts whose keys x, y and task name.
+        scenario: as for `from_arrays`.
+        """
+        from dpmcl.data.readers.datasets import read_dataset
+
+        settings = _settings(scenario)
+        data = read_dataset(dataset, x=x, y=y, task=task, kind=kind, name=name)
+        return cls.of(data, settings)
+
+    def batch(
+        self,
+        row: Tensor,
+        present: Tensor,
+        task: Tensor,
+        dtype: torch.dtype,
+        replica: int | slice = slice(None),
+    ) -> Batch:
+        """The rows as a batch: x (*row.shape, ...) in [0, 1] for uint8 pools, w 0 where absent.
+
+        row, task: int64 of any shape. present: bool, same shape. replica: whose rows they are; a
+        slice where row's first dimension is replicas.
+        """
+        wide = dtype if self.scale is None else torch.float64  # rounded after the scaling alone
+        x, y = self.x[row].to(wide), self.y[row]
+        if self.kind == "regression":
+            y = y.to(wide)
+        if self.x.dtype == torch.uint8:
+            x = x / 255
+        if self.scale is not None:
+            x, y = self._scaled(self.scale, x, y, row.dim(), replica)
+            x = x.to(dtype)
+            y = y.to(dtype) if self.kind == "regression" else y
+        if self.view is not None:
+            x = self.view.apply(x, task)
+        return Batch(x, y, present.to(dtype), task)
+
+    def _scaled(
+        self, scale: Scale, x: Tensor, y: Tensor, dims: int, replica: int | slice
+    ) -> tuple[Tensor, Tensor]:
+        """x and y in units of the first task's deviations. dims: of the row numbers."""
+
+        def own(leaf: Tensor) -> Tensor:
+            leaf = leaf[replica]
+            if isinstance(replica, slice):  # replicas first, then the rest of the row numbers
+                leaf = leaf.view(len(leaf), *[1] * (dims - 1), *leaf.shape[1:])
+            return leaf
+
+        near = ((x - own(scale.x_mean)) / own(scale.x_deviation)).clamp(-LIMIT, LIMIT)
+        assert self.scaled is not None
+        x = torch.where(self.scaled, near, x)
+        if self.kind == "regression":
+            y = (y - own(scale.y_mean)) / own(scale.y_deviation)
+        return x, y
+
+    def to(self, device: torch.device) -> "Stream":
+        """The same stream with its tensors on a device."""
+        tensors = {
+            f.name: tree_map(lambda leaf: leaf.to(device), value)
+            for f in fields(self)
+            if isinstance(value := getattr(self, f.name), Tensor | View | Scale)
+        }
+        return replace(self, **tensors)
+
+    def example(self, dtype: torch.dtype) -> Tensor:
+        """Return rows of inputs to check a network with, from all over the stream: (n, ...).
+
+        They are distinct, and six where a look at 36 finds as many.
+        """
+        spread = torch.linspace(0, self.row.shape[1] - 1, 36).long().unique()
+        row = self.row[0, spread.to(self.row.device)]
+        x = self.batch(row, torch.ones_like(row, dtype=torch.bool), row * 0, dtype, 0).x
+        _, number = x.flatten(1).unique(dim=0, return_inverse=True)
+        same = number[:, None] == number
+        first = same.to(torch.uint8).argmax(1) == torch.arange(len(x), device=x.device)
+        distinct = x[first]
+        return distinct[:: -(-len(distinct) // 6)]
+
+    def first(self, tasks: int) -> "Stream":
+        """The stream's first tasks; classes and outputs stay."""
+        last = int((self.task < tasks).sum(1).max())
+        if not bool((self.task[:, :last] < tasks).all()):
+            raise NotImplementedError("replicas with unlike numbers of rows cannot be cut")
+        return replace(
+            self, row=self.row[:, :last], task=self.task[:, :last], tasks=self.tasks[:tasks]
+        )
+
+    def of_replicas(self, first: int, last: int) -> "Stream":
+        """The stream as some of the replicas see it: with their own scale."""
+        if self.scale is None:
+            return self
+        return replace(self, scale=Scale(*(leaf[first:last] for leaf in self.scale)))
+
+    def digest(self) -> str:
+        """A fingerprint of all that the stream delivers: SHA-256, in hex."""
+        out = hashlib.sha256()
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.name in ("name", "scenario", "notes"):
+                continue
+            if value is None and f.name in ("following", "trajectory"):
+                continue  # so that streams without dynamics keep the fingerprint they always had
+            out.update(f.name.encode())
+            if isinstance(value, Tensor):
+                fingerprint.add(out, value)
+            elif isinstance(value, View | Scale):
+                for leaf in value:
+                    fingerprint.add(out, leaf)
+            else:
+                out.update(repr(value).encode())
+        return out.hexdigest()
+
+
+def _settings(scenario: dict[str, Any]) -> ScenarioSettings:
+    return ScenarioSettings.from_table(scenario, "a stream's scenario:")

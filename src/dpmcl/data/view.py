@@ -1,0 +1,74 @@
+"""Views: each task sees the stored inputs through a change of its own (domain-incremental)."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dpmcl.core import keys
+from dpmcl.exceptions import DataError
+
+
+class View(NamedTuple):
+    """Every value that a task sees is a weighted sum of a few stored ones.
+
+    source: int64 (tasks, values, terms), positions in the flattened input. weight: float32, same
+    shape. The pool is stored once, whatever the number of tasks.
+    """
+
+    source: Tensor
+    weight: Tensor
+
+    def apply(self, x: Tensor, task: Tensor) -> Tensor:
+        """What the tasks see. x: float (*task.shape, ...). task: int64 of any shape."""
+        flat = x.flatten(task.dim())
+        source, weight = self.source[task], self.weight[task]
+        terms = flat.gather(-1, source.flatten(-2)).view(source.shape)
+        return (terms * weight.to(x.dtype)).sum(-1).view(x.shape)
+
+
+def permuted(shape: Sequence[int], tasks: int, seed: int) -> View:
+    """A fixed permutation of the input's values for each task; the first sees them as they are.
+
+    shape: of one input. seed: of the permutations.
+    """
+    n = math.prod(shape)
+    key = keys.derive(seed, keys.Purpose.ORDER, torch.arange(1, tasks))
+    others = keys.permutation(key, n) if tasks > 1 else torch.empty(0, n, dtype=torch.int64)
+    index = torch.cat([torch.arange(n)[None], others])[..., None]
+    return View(index, torch.ones(index.shape))
+
+
+def rotated(shape: Sequence[int], degrees: Sequence[float]) -> View:
+    """Images turned counter-clockwise about their centre, by an angle for each task.
+
+    shape: (channels, height, width) or (height, width). Bilinear; what comes from outside is 0.
+    Raises DataError for inputs that are no images.
+    """
+    if len(shape) not in (2, 3):
+        raise DataError(
+            f"Only images can be rotated, got inputs of shape {tuple(shape)}; "
+            "use domain = 'permuted'."
+        )
+    height, width = shape[-2:]
+    angle = torch.tensor(list(degrees), dtype=torch.float64).deg2rad()[:, None, None]
+    down = torch.arange(height, dtype=torch.float64)[:, None] - (height - 1) / 2
+    right = torch.arange(width, dtype=torch.float64)[None] - (width - 1) / 2
+    # Where a turned image's pixel was before: the inverse turn, with rows counted downwards.
+    row = down * angle.cos() + right * angle.sin() + (height - 1) / 2
+    column = right * angle.cos() - down * angle.sin() + (width - 1) / 2
+    row, column = (t.mul(2**20).round().div(2**20) for t in (row, column))  # 90 degrees are exact
+    top, left = row.floor(), column.floor()
+    index, weight = [], []
+    for i, j in ((top, left), (top, left + 1), (top + 1, left), (top + 1, left + 1)):
+        inside = (i >= 0) & (i < height) & (j >= 0) & (j < width)
+        share = (1 - (row - i).abs()) * (1 - (column - j).abs())
+        weight.append(torch.where(inside, share, 0.0).flatten(1))
+        position = i.clamp(0, height - 1) * width + j.clamp(0, width - 1)
+        index.append(position.long().flatten(1))
+    one, share = torch.stack(index, -1), torch.stack(weight, -1).to(torch.float32)
+    channels = math.prod(shape[:-2])
+    offset = torch.arange(channels).repeat_interleave(height * width) * height * width
+    return View(one.repeat(1, channels, 1) + offset[:, None], share.repeat(1, channels, 1))

@@ -1,0 +1,217 @@
+"""Methods of two loops, and the four ways to read the paper's words for them (appendix B.5).
+
+An inner loop learns the new task, an outer loop keeps all tasks seen. The paper's boxes, its text
+and the published originals disagree about which loop is inside, and which rows each loop sees.
+`reading` chooses between them.
+"""
+
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from dpmcl.core import optim
+from dpmcl.core.batch import Batch
+from dpmcl.core.gradients import gradient
+from dpmcl.core.model import Model, Theta
+from dpmcl.core.optim import Optimiser
+from dpmcl.core.settings import Positive, Rate
+from dpmcl.core.tree import at, leaves, tree_map
+from dpmcl.data.sampling import Draw
+from dpmcl.methods._method import Graph, Method, Phase, State, Update
+
+Reading = Literal["box", "box-literal", "text", "nested"]
+Parts = tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoLoop(Method, ABC):
+    """What OML, CML and ANML share; each says which parts of theta move in which loop.
+
+    reading, the phases of a task:
+
+    - "box": n_meta updates of `meta_parts` on the memory D_PN (training rows, the new task's
+      among them), then n_grad updates of `grad_parts` on the new task's training rows, from there.
+      The sequential form of the box, in which theta itself takes the n_meta updates;
+    - "box-literal": the box to the letter. n_meta updates on D_PN turn a copy of `meta_parts` into
+      theta~, and theta stays; then n_grad updates of `grad_parts` of theta on the new task's
+      training rows, each with the gradient of the cost at theta~ (and at theta, for the parts of
+      which there is no theta~). The box does not update theta~ in its second loop, so it stays as
+      it is until the next task makes it anew;
+    - "text": n_grad updates of `grad_parts` on the new task's training rows, then n_meta updates
+      of `meta_parts` on validation rows of the tasks seen;
+    - "nested": n_meta outer updates. Each makes theta~ anew from theta by `inner` updates of
+      `inner_parts`, each on a batch of the new task's training rows; then steps `outer_parts` of
+      theta with the gradient of the cost on validation rows of the tasks seen, taken at theta~.
+
+    Validation rows are drawn from a reservoir of their own, as long as D_P (`memory`). Those of the
+    new task are offered to it before the task's first update. Other methods never train on them.
+
+    order: of the nested reading. 1 applies the gradient at theta~ to theta as it is; 2 takes it
+    through the inner updates. inner_lr: step of the updates that make theta~ (None: lr); a fresh
+    Adagrad's first step is inner_lr times the gradient's sign, however small the gradient, so the
+    nested reading wants a small one. n_meta, n_grad: N_meta and N_grad of appendix B.3 (None: half
+    of `updates` each). theta's optimiser state lives as long as the run, theta~'s starts fresh.
+    """
+
+    stores = "before"
+
+    meta_parts: ClassVar[Parts]
+    grad_parts: ClassVar[Parts]
+    inner_parts: ClassVar[Parts]
+    outer_parts: ClassVar[Parts]
+
+    reading: Reading = "text"
+    n_meta: Positive | None = None
+    n_grad: Positive | None = None
+    inner: Positive = 1
+    inner_lr: Rate | None = None
+    order: Literal[1, 2] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("n_meta", "n_grad"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, max(1, self.updates // 2))
+
+    @property
+    def trains_on_validation(self) -> bool:
+        return self.reading in ("text", "nested")
+
+    @property
+    def graph(self) -> Graph | None:
+        if self.reading != "nested" or self.order == 1:
+            return None
+        return Graph(
+            updates=self.inner,
+            rows=self.batch,
+            moves=self.inner_parts,
+            runs=self.outer_parts,
+            cause="order = 2",
+            fewer="inner",
+            instead="order = 1",
+        )
+
+    def phases(self, model: Model, task: int) -> Sequence[Phase]:
+        assert self.n_meta is not None
+        assert self.n_grad is not None
+        new, past = Draw("new", self.batch), Draw("memory", self.batch)
+        if self.reading == "box":
+            return [
+                self._plain(model, "meta", self.n_meta, past, self.meta_parts),
+                self._plain(model, "grad", self.n_grad, new, self.grad_parts),
+            ]
+        if self.reading == "box-literal":
+            return [
+                Phase("meta", self.n_meta, {"batch": past}, self._ahead(model, self.n_meta)),
+                Phase("grad", self.n_grad, {"batch": new}, self._from_ahead(model)),
+            ]
+        validation = Draw("memory", self.batch, split="validation")
+        if self.reading == "text":
+            return [
+                self._plain(model, "grad", self.n_grad, new, self.grad_parts),
+                self._plain(model, "meta", self.n_meta, validation, self.meta_parts),
+            ]
+        draws = {"new": Draw("new", self.batch, block=self.inner), "seen": validation}
+        return [Phase("nested", self.n_meta, draws, self._nested(model), keys=self.inner + 1)]
+
+    def _plain(self, model: Model, name: str, updates: int, draw: Draw, parts: Parts) -> Phase:
+        """Updates of some parts on one batch each."""
+
+        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            grads, J = self._gradient(model, state.theta, batches["batch"], key[0], parts)
+            return self.descend(state, grads, J)
+
+        return Phase(name, updates, {"batch": draw}, update)
+
+    def start(self, theta: Theta) -> State:
+        state = super().start(theta)
+        if self.reading != "box-literal":
+            return state
+        copied = {part: theta[part] for part in self.meta_parts}
+        count = torch.zeros((), dtype=torch.int64, device=leaves(theta)[0].device)
+        ahead = {"theta": copied, "optimiser": self._rule_ahead.init(copied), "count": count}
+        return state._replace(extra=ahead)
+
+    @property
+    def _rule_ahead(self) -> Optimiser:
+        """The rule that makes theta~."""
+        return optim.build(self.optimiser, self.inner_lr or self.lr)
+
+    def _ahead(self, model: Model, updates: int) -> Update:
+        """An update of theta~ on D_PN; a task's first starts from theta, with a fresh state."""
+        rule = self._rule_ahead
+
+        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            first = state.extra["count"] == 0
+            theta = {part: state.theta[part] for part in self.meta_parts}
+            moving, optimiser = tree_map(
+                lambda anew, kept: torch.where(first, anew, kept),
+                (theta, rule.init(theta)),
+                (state.extra["theta"], state.extra["optimiser"]),
+            )
+            grads, J = self._gradient(
+                model, {**state.theta, **moving}, batches["batch"], key[0], self.meta_parts
+            )
+            moving, optimiser = rule.step(moving, grads, optimiser, J)
+            count = (state.extra["count"] + 1) % updates
+            ahead = {"theta": moving, "optimiser": optimiser, "count": count}
+            return state._replace(extra=ahead)
+
+        return update
+
+    def _from_ahead(self, model: Model) -> Update:
+        """An update of theta with the gradient of J_N at theta~."""
+
+        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            ahead = {**state.theta, **state.extra["theta"]}
+            grads, J = self._gradient(model, ahead, batches["batch"], key[0], self.grad_parts)
+            return self.descend(state, grads, J)
+
+        return update
+
+    def _nested(self, model: Model) -> Update:
+        rule = self._rule_ahead
+
+        def inner_loop(theta: Theta, batches: Batch, key: Tensor) -> Theta:
+            """theta~, from theta by `inner` updates with a fresh optimiser state."""
+            moving = {part: theta[part] for part in self.inner_parts}
+            optimiser = rule.init(moving)
+            for step in range(self.inner):
+                b_N: Batch = at(batches, step)
+                grads, J_N = self._gradient(
+                    model, {**theta, **moving}, b_N, key[step], self.inner_parts
+                )
+                moving, optimiser = rule.step(moving, grads, optimiser, J_N)
+            return {**theta, **moving}
+
+        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            seen, outer = batches["seen"], key[self.inner]
+            if self.order == 1:
+                ahead = inner_loop(state.theta, batches["new"], key)
+                grads, J = self._gradient(model, ahead, seen, outer, self.outer_parts)
+                return self.descend(state, grads, J)
+
+            def cost(moving: Theta) -> Tensor:
+                ahead = inner_loop({**state.theta, **moving}, batches["new"], key)
+                return model.cost(ahead, seen, outer)
+
+            grads, J = gradient(cost)({part: state.theta[part] for part in self.outer_parts})
+            return self.descend(state, grads, J)
+
+        return update
+
+    @staticmethod
+    def _gradient(
+        model: Model, theta: Theta, batch: Batch, key: Tensor, parts: Parts
+    ) -> tuple[Theta, Tensor]:
+        """The gradient of the cost by some parts of theta, and the cost."""
+
+        def cost(moving: Theta) -> Tensor:
+            return model.cost({**theta, **moving}, batch, key)
+
+        found: tuple[Theta, Tensor] = gradient(cost)({part: theta[part] for part in parts})
+        return found

@@ -1,0 +1,1 @@
+"""Training: one method on one stream for a group of seeds."""

@@ -1,0 +1,73 @@
+"""Evaluate a model on the tasks of a stream: what is evaluated, and how."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dpmcl.core.batch import Batch
+from dpmcl.core.model import Model, Theta
+from dpmcl.core.settings import Positive, Settings
+from dpmcl.data.splits import Rows
+from dpmcl.data.stream import Stream
+from dpmcl.engine import Engine
+
+_ROWS_AT_ONCE = 2048  # rows a replica and forward pass; small enough for fifty replicas' features
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Settings):
+    """What is evaluated besides the test rows of the tasks seen.
+
+    train: the training rows too. future: tasks not seen yet too (for forward transfer).
+    evaluate_every: after every so many tasks (and after the last) all tasks seen are evaluated;
+    after the others the newest alone. test_rows: how many rows of a task at most, of each split;
+    None for all. Both bound what evaluation costs on long streams.
+    """
+
+    train: bool = False
+    future: bool = False
+    evaluate_every: Positive = 1
+    test_rows: Positive | None = None
+
+    def tasks(self, after: int, tasks: int) -> range:
+        """The tasks that are evaluated after task `after` (-1: before the first) of so many."""
+        if after >= 0 and (after + 1) % self.evaluate_every and after + 1 < tasks:
+            return range(after, after + 1)
+        return range(tasks if after < 0 or self.future else after + 1)
+
+
+def evaluate(
+    engine: Engine, model: Model, theta: Theta, stream: Stream, rows: Rows, tasks: Sequence[int]
+) -> Tensor:
+    """The mean error of every replica on some tasks: float64 (replicas, tasks of the stream).
+
+    theta: parameters, replicas first. rows: a split. tasks: a run of consecutive task numbers;
+    the others are NaN. Pure: nothing of the model, the stream or a random state changes.
+    """
+    replicas, total = rows.offset.shape[0], len(stream.tasks)
+    device = rows.offset.device
+    low, high = rows.offset[:, tasks[0]], rows.offset[:, tasks[-1] + 1]
+    width = int((high - low).max())
+    sums = torch.zeros(replicas, total + 1, dtype=torch.float64, device=device)
+    counts = torch.zeros_like(sums)
+
+    def error(theta: Theta, batch: Batch) -> Tensor:
+        within = None if stream.within is None else stream.within[batch.task]
+        return model.errors(model.predict(theta, batch.x), batch.y, within)
+
+    with torch.no_grad():
+        for start in range(0, width, _ROWS_AT_ONCE):
+            item = torch.arange(start, min(start + _ROWS_AT_ONCE, width), device=device)
+            position = low[:, None] + item
+            present = position < high[:, None]
+            position = position.clamp(max=rows.row.shape[1] - 1)
+            batch = stream.batch(
+                rows.row.gather(1, position), present, rows.task.gather(1, position), model.dtype
+            )
+            errors = engine.map(error, theta, batch)
+            task = torch.where(present, batch.task, total)
+            sums.scatter_add_(1, task, errors)
+            counts.scatter_add_(1, task, torch.ones_like(errors))
+    return (sums / counts)[:, :total]

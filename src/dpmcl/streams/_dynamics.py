@@ -1,0 +1,186 @@
+"""Streams whose tasks are the states of a differential equation, in windows of time."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, ClassVar
+
+import annotated_types as at
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpmcl.core import keys
+from dpmcl.core.settings import Positive, Rate
+from dpmcl.data.stream import Stream
+from dpmcl.exceptions import DataError, SpecError, reason
+from dpmcl.streams._settings import StreamSettings
+
+Array = NDArray[np.float64]
+
+RTOL, ATOL = 1e-9, 1e-11
+"""Error that a step of the integrator may make, of the state and beside it."""
+
+EVALUATIONS = 5000
+"""Calls of the right-hand side that a window may take; a mild equation takes some dozens."""
+
+LEAST_STEP = 1e-3
+"""Least step, in windows: smaller differences drown in the integrator's error."""
+
+LARGEST = 1e18
+"""Inputs and targets stay below it, so that their squares are finite in float32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamicsSettings(StreamSettings, ABC):
+    """An ensemble of trajectories; task k is what it does in [k window, (k + 1) window].
+
+    A row's input is what is seen of a state at time t, its target the state's mean rate of change
+    over the time that follows, (state(t + step) - state(t)) / step. Both are divided by constants
+    of the equation, none of them fitted to the data. Source: section 2, "system identification".
+
+    trajectories: how many; all rows of one are in the same split, in every task.
+    samples: rows of a trajectory in a window, evenly spaced from its start. window, step: in the
+    equation's units of time; a step may reach beyond the window.
+    Every replica draws its own ensemble and integrates it by itself, with SciPy's DOP853
+    (explicit, order 8). The pool also has the window after the last task, so that the last task's
+    rows have a `following` too. Raises DataError where the integration fails, or needs a stiff
+    solver.
+    """
+
+    equation: ClassVar[str]
+    """What moves, for the stream's scenario."""
+
+    tasks: Positive | None = 20
+    trajectories: Annotated[int, at.Ge(3)] = 60
+    samples: Positive = 8
+    window: Rate
+    step: Rate
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.step < LEAST_STEP * self.window:
+            raise SpecError(
+                f"step must be at least a thousandth of window, {LEAST_STEP * self.window:g}, "
+                f"got {self.step:g}."
+            )
+        counts = [share * self.trajectories for share in self.split]
+        if any(round(count) < 1 or abs(count - round(count)) > 1e-6 for count in counts):
+            raise SpecError(
+                "split must cut between trajectories, each share a whole number of them; "
+                f"{list(self.split)} of {self.trajectories} is not. Change either."
+            )
+
+    @abstractmethod
+    def start(self, key: Tensor) -> Array:
+        """One replica's ensemble at t = 0, of its key: (trajectories, states)."""
+
+    @abstractmethod
+    def rate(self, t: float, state: Array) -> Array:
+        """The right-hand side: d state / dt of states (n, states), same shape."""
+
+    @abstractmethod
+    def seen(self, t: Array, state: Array) -> Array:
+        """The inputs (times, n, inputs) of states (times, n, states) at t (times,)."""
+
+    @abstractmethod
+    def unit(self) -> Array:
+        """The rate of change that is 1 in a target: (states,), or () for all alike."""
+
+    def build(self, seeds: Sequence[int]) -> Stream:
+        tasks, name = self.tasks or 20, type(self).__name__.lower()
+        seed = torch.tensor(list(seeds), dtype=torch.int64)
+        own = [self._rows(key, tasks) for key in keys.derive(seed, keys.Purpose.STREAM)]
+        x, y = (torch.from_numpy(np.concatenate(part)) for part in zip(*own, strict=True))
+
+        replicas, each = len(seed), self.trajectories * self.samples
+        number = torch.arange(len(x)).view(replicas, tasks + 1, each)
+        following = number.clone()
+        following[:, :-1] = number[:, 1:]
+        trajectory = torch.arange(self.trajectories).repeat_interleave(self.samples)
+        task = torch.arange(tasks).repeat_interleave(each)
+        edge = [f"{k * self.window:g}" for k in range(tasks + 1)]
+        return Stream(
+            name=name,
+            kind="regression",
+            x=x,
+            y=y,
+            row=number[:, :-1].flatten(1),
+            task=task.repeat(replicas, 1),
+            tasks=tuple(f"t = {a} .. {b}" for a, b in pairwise(edge)),
+            classes=(),
+            outputs=y.shape[1],
+            scenario=f"windows dt = {self.window:g} of {self.equation}, drawn by every replica",
+            following=following.flatten(),
+            trajectory=trajectory.repeat(replicas * (tasks + 1)),
+        )
+
+    def _rows(self, key: Tensor, tasks: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """One replica's inputs and targets, by window, trajectory and sample: (rows, ...)."""
+        t = np.arange((tasks + 1) * self.samples) * self.window / self.samples
+        times, place = np.unique(np.concatenate([t, t + self.step]), return_inverse=True)
+        state = integrated(self.rate, self.start(key), times, self.window)
+        now, then = state[place[: len(t)]], state[place[len(t) :]]
+
+        def rows(values: Array) -> NDArray[np.float32]:  # (times, trajectories, width)
+            values = values.reshape(tasks + 1, self.samples, *values.shape[1:]).swapaxes(1, 2)
+            if not (np.abs(values) < LARGEST).all():
+                raise DataError(
+                    f"Inputs and targets must stay below {LARGEST:g}; those of {self.equation} "
+                    "do not. Use fewer tasks or milder settings."
+                )
+            return values.reshape(-1, values.shape[-1]).astype(np.float32)
+
+        return rows(self.seen(t, now)), rows((then - now) / self.step / self.unit())
+
+
+def drawn(key: Tensor, shape: Sequence[int], lane: int = 0) -> Array:
+    """Numbers in [-1, 1) for a key."""
+    numbers: Array = 2 * keys.uniform(key, shape, lane).double().numpy() - 1
+    return numbers
+
+
+def integrated(
+    rate: Callable[[float, Array], Array], start: Array, times: Array, window: float
+) -> Array:
+    """The states (times, n, states) that start (n, states) at t = 0 becomes at ascending times.
+
+    window: the longest step, which also makes a state independent of the times after it.
+    Raises DataError where SciPy is missing, or where it does not get there.
+    """
+    try:
+        from scipy.integrate import solve_ivp
+    except ImportError:
+        raise DataError(
+            "Streams of differential equations need SciPy: pip install 'dpmcl[dynamics]'."
+        ) from None
+    # The last step is cut to end at the end; a window more, and no time asked for lies in it.
+    end = float(times[-1]) + window
+    calls, reached = 0, 0.0
+
+    def flat(t: float, state: Array) -> Array:
+        nonlocal calls, reached
+        calls, reached = calls + 1, t
+        if calls > EVALUATIONS * (1 + t / window):
+            raise _failed(t, "it needs too many steps")
+        return rate(t, state.reshape(start.shape)).ravel()
+
+    with np.errstate(all="ignore"):  # numbers that are not finite are found below
+        if not np.isfinite(flat(0.0, start)).all():
+            raise _failed(0.0, "the rate of change is not finite")
+        found = solve_ivp(
+            flat, (0.0, end), start.ravel(), "DOP853", times, max_step=window, rtol=RTOL, atol=ATOL
+        )
+    if not found.success:
+        raise _failed(reached, found.message)
+    state: Array = found.y.T.reshape(len(times), *start.shape)
+    return state
+
+
+def _failed(t: float, why: str) -> DataError:
+    return DataError(
+        f"The equation must be integrable to its end; at t = {t:g} that failed: "
+        f"{reason(ValueError(why))}. Use fewer tasks, a shorter window or milder settings."
+    )

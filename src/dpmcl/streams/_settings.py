@@ -1,0 +1,60 @@
+"""The contract of a stream: settings that build one, from labelled data or otherwise."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import annotated_types as at
+
+from dpmcl.core.settings import Positive, Settings
+from dpmcl.data.labelled import Labelled
+from dpmcl.data.scenario import ScenarioSettings
+from dpmcl.data.stream import Stream
+from dpmcl.exceptions import SpecError
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamSettings(Settings, ABC):
+    """What every stream can be asked for; a stream's own settings come on top.
+
+    tasks: how many tasks from the start of the stream, None for all.
+    split: shares of a task's rows that train, validate and test.
+    """
+
+    network: ClassVar[str] = "mlp"
+    """The network that a spec without one gets."""
+
+    places: ClassVar[tuple[str, ...]] = ()
+    """Settings that say where files are: they move no numbers, so runs in a folder may differ."""
+
+    shared: ClassVar[bool] = False
+    """Whether all replicas see the same rows; a run folder is then kept to those data."""
+
+    tasks: Positive | None = None
+    split: Annotated[tuple[float, float, float], at.Len(3, 3)] = (0.6, 0.2, 0.2)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.split) <= 0 or abs(sum(self.split) - 1) > 1e-6:
+            raise SpecError(
+                f"split must be three shares above 0 that add up to 1, got {list(self.split)}."
+            )
+
+    @abstractmethod
+    def build(self, seeds: Sequence[int]) -> Stream:
+        """Reads or draws the data. Raises DataError where that cannot be done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledSettings(ScenarioSettings, StreamSettings):
+    """A stream of labelled data: reads them, and any scenario makes tasks of them."""
+
+    shared: ClassVar[bool] = True
+
+    @abstractmethod
+    def read(self) -> Labelled:
+        """The data. Raises DataError where they cannot be read or used."""
+
+    def build(self, seeds: Sequence[int]) -> Stream:
+        return Stream.of(self.read(), self)

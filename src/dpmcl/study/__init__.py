@@ -1,0 +1,1 @@
+"""A spec and its folder: what is missing is run, stored, and handed back."""

@@ -1,0 +1,56 @@
+"""One process at a time writes to a run folder."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from dpmcl.core.atomic import write_text
+from dpmcl.exceptions import FolderError
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds a run folder for a block; the folder is made if it is not there.
+
+    The system itself frees the lock of a process that died. Raises FolderError, with the process
+    id, where another process holds it.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock")
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise FolderError(
+            f"{folder} is being written to by process {_holder(folder)}; wait until it has ended, "
+            "or choose another folder with --out."
+        ) from None
+    except (OSError, NotImplementedError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise FolderError(
+            f"{folder} cannot be written ({reason}); choose another folder with --out."
+        ) from None
+    try:
+        write_text(folder / ".lock.json", json.dumps({"pid": os.getpid()}) + "\n")
+        yield
+    finally:
+        with suppress(OSError):
+            (folder / ".lock.json").unlink(missing_ok=True)
+        with suppress(OSError):
+            lock.release()
+        if made and not (folder / "spec.toml").exists():  # refused before anything was stored
+            with suppress(OSError):
+                (folder / ".lock").unlink(missing_ok=True)
+                for path in made:
+                    path.rmdir()
+
+
+def _holder(folder: Path) -> str:
+    try:
+        return str(int(json.loads((folder / ".lock.json").read_text("utf-8"))["pid"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return "unknown"

@@ -1,0 +1,372 @@
+"""Convolutions by patches give what PyTorch's own give, to any order, with one product a layer."""
+
+import copy
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from test_captured import OnMeta, needs_gpu
+from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import dpmcl
+from dpmcl import plugins
+from dpmcl.core import convolution
+from dpmcl.core.convolution import PatchedConv2d, preferred, with_patches
+from dpmcl.core.model import Model, has_convolution, initial
+from dpmcl.core.tree import leaves
+from dpmcl.data.splits import split
+from dpmcl.engine import Batched, Looped
+from dpmcl.run.loop import train
+
+GEOMETRIES = [
+    {"kernel_size": 3},
+    {"kernel_size": (5, 2), "padding": (2, 1)},
+    {"kernel_size": (2, 5), "bias": False},
+    {"kernel_size": 1},
+    {"kernel_size": 3, "stride": 2},
+    {"kernel_size": 3, "stride": (1, 2), "padding": 1},
+    {"kernel_size": 3, "stride": (3, 1), "padding": 1, "dilation": (1, 2)},
+    {"kernel_size": 3, "dilation": (2, 1)},
+    {"kernel_size": 3, "padding": "same"},
+    {"kernel_size": (4, 2), "padding": "same", "dilation": (1, 2)},
+    {"kernel_size": 3, "padding": "valid", "stride": 2},
+]
+every_geometry = pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
+
+
+def pair(channels=(3, 2), **geometry):
+    """PyTorch's layer, and the same one by patches."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        native = nn.Conv2d(*channels, **{"kernel_size": 3, **geometry}, dtype=torch.float64)
+    patched = with_patches(copy.deepcopy(native))
+    assert type(patched) is PatchedConv2d
+    return native, patched
+
+
+def numbers(*shape, dtype=torch.float64):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1), dtype=dtype)
+
+
+def cost(layer):
+    def of(parameters, x):
+        return torch.func.functional_call(layer, parameters, (x,)).sin().sum()
+
+    return of
+
+
+def first_order(layer):
+    return torch.func.grad(cost(layer), (0, 1))
+
+
+def second_order(layer):
+    """The gradient of a number made of all gradients."""
+
+    def of(parameters, x):
+        return sum((leaf**3).sum() for leaf in leaves(first_order(layer)(parameters, x)))
+
+    return torch.func.grad(of, (0, 1))
+
+
+def replicas_of(layer, count=3):
+    return {
+        name: torch.stack([p.detach() * (1 + k) for k in range(count)])
+        for name, p in layer.named_parameters()
+    }
+
+
+def assert_close(first, second, tolerance=1e-10):
+    torch.testing.assert_close(first, second, rtol=tolerance, atol=tolerance)
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count[function.overloadpacket.__name__] += 1
+        return function(*args, **(kwargs or {}))
+
+
+# ------------------------------------------------------------------------------- one layer
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+@every_geometry
+def test_outputs_and_gradients_are_the_native_ones(geometry):
+    native, patched = pair(**geometry)
+    x = numbers(4, 3, 11, 9)
+    assert_close(patched(x), native(x))
+    parameters = {name: p.detach() for name, p in native.named_parameters()}
+    for order in (first_order, second_order):
+        assert_close(order(patched)(parameters, x), order(native)(parameters, x))
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+@every_geometry
+def test_also_for_many_replicas(geometry):
+    native, patched = pair(**geometry)
+    parameters, x = replicas_of(native), numbers(3, 4, 3, 11, 9)
+    for order in (first_order, second_order):
+        expected = torch.func.vmap(order(native))(parameters, x)
+        assert_close(torch.func.vmap(order(patched))(parameters, x), expected)
+
+
+@pytest.mark.parametrize("in_dims", [(0, None), (None, 0), (0, 1)])
+def test_replicas_may_share_inputs_or_weights_or_be_stored_otherwise(in_dims):
+    native, patched = pair()
+    parameters = replicas_of(native)
+    if in_dims[0] is None:
+        parameters = {name: p[0] for name, p in parameters.items()}
+    x = numbers(*(4, 3) if in_dims[1] == 1 else (3, 4)[in_dims[1] is None :], 3, 8, 8)
+    expected = torch.func.vmap(first_order(native), in_dims)(parameters, x)
+    assert_close(torch.func.vmap(first_order(patched), in_dims)(parameters, x), expected)
+
+
+def test_a_map_within_a_map_and_a_gradient_around_it():
+    native, patched = pair()
+    parameters, x = replicas_of(native), numbers(2, 3, 4, 3, 8, 8)
+    twice = [
+        torch.func.vmap(torch.func.vmap(first_order(layer)), (None, 0))(parameters, x)
+        for layer in (native, patched)
+    ]
+    assert_close(*twice)
+    around = [
+        torch.func.grad(lambda p, layer=layer: torch.func.vmap(cost(layer))(p, x[0]).sum())(
+            parameters
+        )
+        for layer in (native, patched)
+    ]
+    assert_close(*around)
+
+
+def test_the_users_own_backward_works_too():
+    for native, patched in (pair(), pair(stride=2, padding=1)):
+        for layer in (native, patched):
+            layer(numbers(4, 3, 11, 9)).sin().sum().backward()
+        assert_close(patched.weight.grad, native.weight.grad)
+        assert_close(patched.bias.grad, native.bias.grad)
+
+
+@pytest.mark.parametrize("channels", [(3, 2), (1, 6)])
+def test_rows_in_parts_are_the_rows_together(monkeypatch, channels):
+    """Both ways to unfold; with a prime number of rows, and in parts that do not divide it."""
+    native, patched = pair(channels, kernel_size=5)
+    parameters, x = replicas_of(native), numbers(3, 13, channels[0], 12, 12)
+    found, taken = [], []
+    product = convolution._product
+
+    def spy(x, g, geometry, apart, together):
+        taken.append((apart, x.shape[1]))
+        return product(x, g, geometry, apart, together)
+
+    monkeypatch.setattr(convolution, "_product", spy)
+    apart = channels == (3, 2)
+    values = (3 * 5 + 2 * 5) * 12 * 8 if apart else (1 * 5 * 5 + 6) * 8 * 8
+    for room, parts in ((2**30, 1), (2**17, 7), (1, 13)):
+        monkeypatch.setattr(convolution, "PATCH_BYTES", room)
+        taken.clear()
+        found.append(torch.func.vmap(first_order(patched))(parameters, x))
+        assert {way for way, _ in taken} == {apart}
+        assert len(taken) == parts
+        assert sum(rows for _, rows in taken) == 13
+        assert all(rows == 1 or 3 * rows * values * 8 <= room for _, rows in taken)
+    assert_close(found[1], found[0])
+    assert_close(found[2], found[0])
+
+
+def test_rows_multiplied_one_by_one_or_together_give_the_same():
+    native, _ = pair(padding=1)
+    x, g = numbers(2, 6, 3, 8, 8), numbers(2, 6, 2, 8, 8).flip(1)
+    geometry = convolution._Geometry((8, 8), (3, 3), (1, 1), (1, 1), (1, 1))
+    found = [
+        convolution._product(x, g, geometry, apart, together)
+        for apart in (True, False)
+        for together in (1, 2, 3, 6)
+    ]
+    expected = torch.stack(
+        [torch.nn.grad.conv2d_weight(x[k], native.weight.shape, g[k], padding=1) for k in (0, 1)]
+    )
+    for one in found:
+        assert_close(one, expected)
+
+
+@pytest.mark.parametrize("replicas", [1, 7])
+def test_a_layer_takes_one_product_and_no_native_weight_gradient(replicas):
+    native, patched = pair(kernel_size=5)
+    parameters, x = replicas_of(native, replicas), numbers(replicas, 8, 3, 12, 12)
+    by_weights = torch.func.vmap(torch.func.grad(cost(patched)))
+    with Operations() as of:
+        by_weights(parameters, x)
+    assert of.count["bmm"] == 1
+    assert of.count["convolution"] == 1  # forward alone: nobody asks for the inputs' gradient
+    assert of.count["convolution_backward"] == 0
+    assert of.count["clone"] <= 5  # x for the forward pass, its patches, those of g, g for the bias
+    with Operations() as of:
+        torch.func.vmap(second_order(patched))(parameters, x)
+    assert of.count["convolution_backward"] == 0
+
+
+def test_a_traced_gradient_is_the_gradient():
+    native, patched = pair()
+    parameters, x = replicas_of(native), numbers(3, 4, 3, 8, 8)
+    function = torch.func.vmap(second_order(patched))
+    traced = make_fx(function)(parameters, x)
+    other = numbers(3, 4, 3, 8, 8).flip(0)
+    assert_close(traced(parameters, other), function(parameters, other), 0)
+
+
+def test_under_autocast_products_take_its_type_and_gradients_come_back_in_theirs():
+    layers = [layer.float() for layer in pair(kernel_size=5)]
+    parameters, x = replicas_of(layers[0]), numbers(3, 4, 3, 12, 12, dtype=torch.float32)
+
+    def within(layer):
+        def of(parameters, x):
+            with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+                y = torch.func.functional_call(layer, parameters, (x,))
+            assert y.dtype == torch.bfloat16
+            return y.float().sin().sum()
+
+        return torch.func.vmap(torch.func.grad(of, (0, 1)))
+
+    native, patched = (within(layer)(parameters, x) for layer in layers)
+    exact = torch.func.vmap(first_order(layers[0]))(parameters, x)
+    for a, b, full in zip(leaves(patched), leaves(native), leaves(exact), strict=True):
+        assert a.dtype == torch.float32
+        size = full.abs().max()
+        assert (a - b).abs().max() < 0.02 * size
+        assert (a - full).abs().max() < 0.1 * size
+
+
+# ---------------------------------------------------------------------- what is replaced
+
+
+class Odd(nn.Conv2d):
+    """Not of the type itself."""
+
+
+def test_plain_layers_are_replaced_where_they_are_and_others_are_not():
+    shared = nn.Conv2d(2, 2, 1)
+    module = nn.Sequential(
+        shared,
+        nn.ModuleDict({"inner": nn.Conv2d(2, 2, 3)}),
+        nn.Conv2d(2, 2, 3, groups=2),
+        nn.Conv2d(2, 2, 3, padding=1, padding_mode="circular"),
+        Odd(2, 2, 3),
+        nn.Conv1d(2, 2, 3),
+        nn.Conv3d(2, 2, 3),
+        shared,
+    )
+    before = dict(module.named_parameters())
+    assert with_patches(module) is module
+    kinds = {name: type(layer) for name, layer in module.named_modules(remove_duplicate=False)}
+    patched = {name for name, kind in kinds.items() if kind is PatchedConv2d}
+    assert patched == {"0", "1.inner", "7"}
+    assert module[0] is module[7]
+    after = dict(module.named_parameters())
+    assert before.keys() == after.keys()
+    assert all(before[name] is after[name] for name in before)
+
+
+def test_one_image_without_a_row_dimension_goes_the_native_way():
+    native, patched = pair()
+    x = numbers(3, 8, 8)
+    assert torch.equal(patched(x), native(x))
+
+
+def test_patches_are_for_gpus():
+    assert preferred(torch.device("cpu")) == "native"
+    assert preferred(torch.device("cuda", 1)) == "patches"
+
+
+# -------------------------------------------------------------------------- whole models
+
+
+def stream():
+    x = numbers(40, 1, 16, 16)
+    y = torch.arange(40) % 4
+    return dpmcl.Stream.from_arrays(x + y[:, None, None, None], y, name="images", tasks=2)
+
+
+def lenet(convolutions, of=None, dtype=torch.float64):
+    of = of or stream()
+    build = plugins.find("network", "lenet")(hidden=6).build
+    return Model.build(
+        lambda: build((1, 16, 16), of.outputs),
+        of.kind,
+        of.example(dtype),
+        of.outputs,
+        dtype,
+        convolutions=convolutions,
+    )
+
+
+def kinds(model):
+    return {
+        name: [type(layer) for layer in part.training.modules() if isinstance(layer, nn.Conv2d)]
+        for name, part in model.parts.items()
+    }
+
+
+def test_a_model_says_how_its_convolutions_are_computed():
+    usual, native, patched = lenet(None), lenet("native"), lenet("patches")
+    assert (usual.convolutions, patched.convolutions) == ("native", "patches")
+    assert kinds(native)["representation"] == [nn.Conv2d] * 2
+    assert kinds(patched)["representation"] == [PatchedConv2d] * 2
+    assert kinds(patched.gated("features"))["gate"] == [PatchedConv2d] * 2
+    assert kinds(native.gated("outputs"))["gate"] == [nn.Conv2d] * 2
+    assert has_convolution(patched)
+    first, second = (initial(model.gated("features"), [0, 1]) for model in (native, patched))
+    names = {name: list(part) for name, part in first.items()}
+    assert names == {name: list(part) for name, part in second.items()}
+    assert all(torch.equal(a, b) for a, b in zip(leaves(first), leaves(second), strict=True))
+
+
+METHODS = [
+    ("er", {}),
+    ("dpmcl", {"third_term": "constant", "zeta": 2}),
+    ("dpmcl", {"third_term": "exact", "zeta": 2}),
+    ("oml", {"reading": "nested", "inner": 2, "order": 2}),
+    # Not through a fresh Adagrad, which amplifies rounding (benchmarks/second_order_noise.py).
+    ("anml", {"reading": "nested", "order": 2, "optimiser": "sgd"}),
+]
+every_method = pytest.mark.parametrize(
+    ("name", "own"), METHODS, ids=[" ".join(map(str, (n, *o.values()))) for n, o in METHODS]
+)
+
+
+def trained(convolutions, name, own, engine, device="cpu"):
+    of = stream().to(torch.device(device))
+    method = plugins.find("method", name)(batch=4, updates=4, memory=20, lr=0.01, **own)
+    splits = split(of, (0, 1, 2), (0.6, 0.2, 0.2))
+    return train(method, lenet(convolutions, of), of, splits, (0, 1, 2), engine).theta
+
+
+@every_method
+def test_training_by_patches_equals_native_training(name, own):
+    native = trained("native", name, own, Batched())
+    for engine in (Batched(), Batched(static=True), Looped()):
+        assert_close(trained("patches", name, own, engine), native, 1e-9)
+
+
+@every_method
+def test_nothing_hinders_a_capture(name, own):
+    of = stream()
+    method = plugins.find("method", name)(batch=4, updates=1, memory=20, **own)
+    splits = split(of, (0, 1), (0.6, 0.2, 0.2))
+    train(replace(method, updates=1), lenet("patches", of), of, splits, (0, 1), OnMeta())
+
+
+@needs_gpu
+@every_method
+def test_captured_on_a_gpu_patches_equal_native_training_on_a_cpu(name, own):
+    there = trained(None, name, own, Batched(), "cuda")
+    here = trained("native", name, own, Looped())
+    for a, b in zip(leaves(there), leaves(here), strict=True):
+        torch.testing.assert_close(a.cpu(), b, rtol=1e-8, atol=1e-8)

@@ -1,0 +1,280 @@
+"""Products in less than float32: what changes, what does not, and that nothing is left switched."""
+
+import tomllib
+from typing import Any
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from conftest import tiny_network, tiny_run, tiny_stream
+from dpmcl import plugins
+from dpmcl.core.batch import Batch
+from dpmcl.core.model import Model, initial
+from dpmcl.core.precision import arithmetic
+from dpmcl.core.tree import leaves
+from dpmcl.data.splits import split
+from dpmcl.engine import Batched, Looped
+from dpmcl.exceptions import FolderError, SpecError
+from dpmcl.run.loop import train
+from dpmcl.run.spec import Spec
+from dpmcl.study import study
+
+SPEC: dict[str, Any] = {
+    "replicas": 3,
+    "stream": {"name": "digits", "tasks": 3},
+    "network": {"name": "mlp", "hidden": 100},
+    "training": {"updates": 40, "batch": 16, "lr": 0.01},
+    "methods": {"er": {}},
+    "device": "cpu",
+}
+SMALL = {**SPEC, "replicas": 1, "training": {"updates": 2, "batch": 8}, "network": "mlp"}
+
+
+def spec(base=SPEC, **changes) -> Spec:
+    return Spec.parse({**base, **changes})
+
+
+# --------------------------------------------------------------------------- the switches
+
+SWITCHES = [
+    torch.backends.cuda.matmul,
+    torch.backends.cudnn.conv,
+    torch.backends.cudnn.rnn,
+]
+
+
+def switches():
+    return [switch.fp32_precision for switch in SWITCHES]
+
+
+@pytest.fixture(params=["ieee", "tf32"])
+def before(request):
+    """The switches as somebody else left them."""
+    first = switches()
+    for switch in SWITCHES:
+        switch.fp32_precision = request.param
+    yield [request.param] * 3
+    for switch, value in zip(SWITCHES, first, strict=True):
+        switch.fp32_precision = value
+
+
+@pytest.mark.parametrize(
+    ("precision", "within"), [(None, "ieee"), ("tf32", "tf32"), ("bf16", "tf32")]
+)
+def test_switches_are_set_for_a_block_and_put_back(before, precision, within):
+    with arithmetic(precision):
+        assert switches() == [within] * 3
+    assert switches() == before
+    with pytest.raises(KeyError), arithmetic(precision):
+        raise KeyError
+    assert switches() == before
+
+
+@pytest.mark.filterwarnings("error")
+def test_switches_as_pytorch_has_them_come_back_without_a_warning():
+    first = switches()
+    for precision in ("tf32", None, "bf16"):
+        with arithmetic(precision), arithmetic(None):
+            assert switches() == ["ieee"] * 3
+        assert switches() == first
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.parametrize(
+    ("precision", "within"), [(None, "ieee"), ("tf32", "tf32"), ("bf16", "tf32")]
+)
+def test_a_study_trains_within_them_and_leaves_none(monkeypatch, precision, within):
+    first, seen = switches(), []
+
+    def stop(*_):
+        seen.extend(switches())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(study, "train", stop)
+    with pytest.raises(KeyboardInterrupt):
+        study.run(spec(SMALL, **({"precision": precision} if precision else {})))
+    assert seen == [within] * 3
+    assert switches() == first
+
+
+# -------------------------------------------------------------------------------- a model
+
+
+def model(precision, network=tiny_network, stream=None):
+    stream = stream or tiny_stream()
+    return Model.build(
+        network, stream.kind, stream.example(torch.float32), stream.outputs, precision=precision
+    )
+
+
+def rounded(values):
+    return torch.equal(values, values.bfloat16().float())
+
+
+def test_outputs_are_float32_with_the_digits_of_bfloat16():
+    stream, full, half = tiny_stream(), model(None), model("bf16")
+    assert (full.precision, half.precision) == (None, "bf16")
+    x = stream.x[:20].float()
+    gated = half.gated("features")
+    theta = gated.init(0)
+    for way, of in (
+        (half.predict, theta),
+        (gated.predict, theta),
+        (half.features, theta["representation"]),
+    ):
+        out = way(of, x)
+        assert out.dtype == torch.float32
+        assert rounded(out)
+    exact = full.predict(theta, x)
+    assert not rounded(exact)
+    assert 0 < (half.predict(theta, x) - exact).abs().max() < 0.02 * exact.abs().max()
+    assert torch.equal(model("tf32").predict(theta, x), exact)  # on a CPU
+
+
+def batch_of(stream, replicas=3):
+    x = torch.stack([stream.x[k::replicas][:12] for k in range(replicas)]).float()
+    y = torch.stack([stream.y[k::replicas][:12] for k in range(replicas)])
+    return Batch(x, y, torch.ones(y.shape), torch.zeros_like(y))
+
+
+def second_order(of):
+    """The gradient of the cost after a step of gradient descent."""
+
+    def ahead(theta, batch):
+        grads = torch.func.grad(of.cost)(theta, batch)
+        moved = {
+            part: {name: p - 0.5 * grads[part][name] for name, p in own.items()}
+            for part, own in theta.items()
+        }
+        return of.cost(moved, batch)
+
+    return torch.func.vmap(torch.func.grad(ahead))
+
+
+def test_gradients_of_gradients_and_their_trace_are_float32_and_near():
+    batch = batch_of(tiny_stream())
+    full, half = model(None), model("bf16")
+    theta = initial(half, [0, 1, 2])
+    exact, found = second_order(full)(theta, batch), second_order(half)(theta, batch)
+    traced = make_fx(second_order(half))(theta, batch)(theta, batch)
+    for a, b, c in zip(leaves(exact), leaves(found), leaves(traced), strict=True):
+        assert b.dtype == torch.float32
+        assert torch.equal(b, c)
+        assert 0 < (a - b).abs().max() < 0.1 * a.abs().max()
+
+
+@pytest.mark.parametrize("convolutions", ["native", "patches"])
+def test_convolutions_too(convolutions):
+    build = plugins.find("network", "lenet")(hidden=6).build
+    x = torch.rand(8, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    full, half = (
+        Model.build(
+            lambda: build((1, 16, 16), 3),
+            "classification",
+            x,
+            3,
+            convolutions=convolutions,
+            precision=precision,
+        )
+        for precision in (None, "bf16")
+    )
+    y = torch.arange(8) % 3
+    batch = Batch(*(t[None].expand(2, *t.shape) for t in (x, y, torch.ones(8), y * 0)))
+    theta = initial(half, [0, 1])
+    exact, found = (torch.func.vmap(torch.func.grad(of.cost))(theta, batch) for of in (full, half))
+    for a, b in zip(leaves(exact), leaves(found), strict=True):
+        assert b.dtype == torch.float32
+        assert 0 < (a - b).norm() < 0.1 * a.norm()
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("er", {}),
+        ("dpmcl", {"third_term": "constant", "zeta": 2}),
+        ("dpmcl", {"third_term": "exact", "zeta": 2}),
+        ("oml", {"reading": "nested", "inner": 2, "order": 2}),
+        ("anml", {}),
+    ],
+)
+def test_methods_train_alike_in_both_engines(name, own):
+    method = plugins.find("method", name)(
+        optimiser="sgd", lr=0.05, batch=8, updates=10, memory=30, **own
+    )
+    stream = tiny_stream(2)
+    splits = split(stream, (0, 1), (0.6, 0.2, 0.2))
+    full = tiny_run(method, tasks=2, dtype=torch.float32).theta
+    for engine in (Batched(), Batched(static=True), Looped()):
+        found = train(
+            method,
+            model("bf16", lambda: tiny_network(stream.outputs), stream),
+            stream,
+            splits,
+            (0, 1),
+            engine,
+        ).theta
+        for a, b in zip(leaves(full), leaves(found), strict=True):
+            assert b.dtype == torch.float32
+            assert not torch.equal(a, b)
+            assert (a - b).abs().mean() < 0.01
+
+
+# --------------------------------------------------------------------------------- a spec
+
+
+def test_a_spec_says_it_only_where_it_is_set():
+    assert "precision" not in spec().to_table()
+    for precision in ("tf32", "bf16"):
+        table = spec(precision=precision).to_table()
+        assert table["precision"] == precision
+        assert Spec.parse(table).to_table() == table
+    with pytest.raises(SpecError, match="precision must be 'tf32' or 'bf16', got 'fp8'"):
+        spec(precision="fp8")
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_float64_has_no_other_precision(precision):
+    with pytest.raises(SpecError) as caught:
+        spec(precision=precision, dtype="float64")
+    assert str(caught.value) == (
+        f"precision = '{precision}' needs dtype = 'float32', got 'float64'; "
+        "leave out one of the two."
+    )
+
+
+# -------------------------------------------------------------------------------- studies
+
+
+def test_bf16_moves_parameters_and_hardly_the_errors():
+    """Three times three seeds' mean CME differed by 0.003 at most; 0.015 is allowed."""
+    full, half = study.run(spec()), study.run(spec(precision="bf16"))
+    pairs = list(zip(leaves(full.theta["er"]), leaves(half.theta["er"]), strict=True))
+    assert all(b.dtype == torch.float32 and not torch.equal(a, b) for a, b in pairs)
+    (first,), (second,) = full.rows(), half.rows()
+    assert first["cme_mean"] < 0.1
+    assert abs(first["cme_mean"] - second["cme_mean"]) < 0.015
+
+
+def test_tf32_changes_nothing_on_a_cpu():
+    full, same = (study.run(spec(SMALL, **own)) for own in ({}, {"precision": "tf32"}))
+    pairs = zip(leaves(full.theta["er"]), leaves(same.theta["er"]), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_a_folder_from_before_grows_and_another_precision_is_refused(tmp_path):
+    study.run(spec(SMALL), tmp_path)
+    assert "precision" not in tomllib.loads((tmp_path / "spec.toml").read_text("utf-8"))
+    grown = study.run(spec(SMALL, replicas=2), tmp_path)
+    assert grown.records["er"].test.seeds == (0, 1)
+    with pytest.raises(FolderError, match="precision = 'nothing', got 'bf16'"):
+        study.run(spec(SMALL, precision="bf16"), tmp_path)
+
+
+def test_a_folder_keeps_its_precision(tmp_path):
+    half = spec(SMALL, precision="bf16")
+    study.run(half, tmp_path)
+    assert tomllib.loads((tmp_path / "spec.toml").read_text("utf-8"))["precision"] == "bf16"
+    with pytest.raises(FolderError, match="precision = 'bf16', got 'nothing'"):
+        study.run(spec(SMALL, replicas=2), tmp_path)
+    assert study.run(spec(SMALL, precision="bf16", replicas=2), tmp_path).records

@@ -1,0 +1,319 @@
+"""gamma in the draws: as weights of rows, and as the chance that a row is drawn."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from conftest import memory_of, tiny_model, tiny_run, tiny_stream
+from dpmcl import plugins
+from dpmcl.core import discount, keys
+from dpmcl.core.model import initial
+from dpmcl.core.tree import at, leaves, tree_map
+from dpmcl.data import sampling
+from dpmcl.data.sampling import Draw, Weighing, chunk
+from dpmcl.data.splits import split
+from dpmcl.engine import Batched, Looped
+from dpmcl.exceptions import SpecError
+from dpmcl.methods.er import ER
+from dpmcl.methods.naive import Naive
+
+SEEDS = (0, 1, 2)
+TASKS = 4
+RATE = {"name": "exponential", "rate": 0.7}
+DRAWS = {
+    "new": Draw("new", 8),
+    "past": Draw("memory", 50),
+    "all": Draw("all", 50),
+    "earlier": Draw("earlier", 50),
+    "valid": Draw("all", 50, split="validation"),
+    "valid past": Draw("memory", 50, split="validation"),
+    "block": Draw("memory", 5, block=10),
+}
+
+
+def weighing(setting, task, on) -> Weighing:
+    rule = discount.build(setting)
+    return Weighing(discount.gamma(rule, task, torch.arange(TASKS)), on)
+
+
+def drawn(weighing, task=3, seeds=SEEDS, steps=range(40), draws=DRAWS, capacity=60):
+    """A task's draws, with a memory of the tasks before it: (chunk, splits, memory)."""
+    stream = tiny_stream(TASKS)
+    splits = split(stream, seeds, (0.6, 0.2, 0.2))
+    held = {
+        name: memory_of(splits, seeds, task, capacity, name) for name in ("train", "validation")
+    }
+    place, seed = (task, 0), torch.tensor(seeds)
+    made = chunk(draws, splits, held, seed, place, steps, 1, weighing=weighing)
+    return made, splits, held
+
+
+# Weights
+
+
+@pytest.mark.parametrize("by", ["age", "time"])
+@pytest.mark.parametrize("task", [0, 2, 3])
+def test_a_rows_weight_is_gamma_of_its_task_now(by, task):
+    made, _, _ = drawn(weighing({**RATE, "by": by}, task, "weights"), task)
+    plain, _, _ = drawn(None, task)
+    stream = tiny_stream(TASKS)
+    batches = made.batches(stream, torch.float64, 5, slice(None))
+    for name in DRAWS:
+        assert torch.equal(made.row[name], plain.row[name]), name  # which rows is not gamma's
+        s = made.task[name] if by == "time" else task - made.task[name]
+        expected = torch.exp(-0.7 * s.double()) * plain.present[name]
+        torch.testing.assert_close(made.present[name], expected, rtol=1e-14, atol=0)
+        assert torch.equal(batches[name].w, made.present[name][:, 5])
+        one = made.batches(stream, torch.float64, 5, 1)[name]
+        assert torch.equal(one.w, batches[name].w[1])
+    assert bool((made.present["past"] > 0).any()) == (task > 0)
+    if task == 3:
+        assert len(made.present["all"].unique()) == 4
+
+
+def test_absent_rows_stay_absent_under_weights():
+    made, _, _ = drawn(weighing(RATE, 0, "weights"), task=0)
+    for name in ("past", "earlier", "block"):
+        assert not made.present[name].any()
+
+
+# Sampling
+
+
+def chi_square(rows, chances) -> tuple[float, float]:
+    """The statistic of rows drawn by these chances, and what it is not to exceed (5 deviations)."""
+    expected = chances / chances.sum() * len(rows)
+    count = torch.bincount(rows, minlength=len(chances)).double()
+    assert not count[expected == 0].any()
+    own = expected > 0
+    statistic = float(((count - expected).square()[own] / expected[own]).sum())
+    free = int(own.sum()) - 1
+    return statistic, free + 5 * (2 * free) ** 0.5
+
+
+@pytest.mark.parametrize("by", ["age", "time"])
+@pytest.mark.parametrize(
+    "setting", [RATE, {"name": "power", "p": 2.0}, {"name": "window", "width": 2}]
+)
+def test_rows_are_drawn_as_often_as_gamma_says(setting, by):
+    now = weighing({**setting, "by": by}, 3, "sampling")
+    made, splits, held = drawn(now, steps=range(200))
+    pool = splits.train
+    for replica in range(len(SEEDS)):
+        position = held["train"].position[replica]
+        stored = torch.zeros(pool.row.shape[1], dtype=torch.float64)
+        stored[position] = now.gamma[pool.task[replica, position]]
+        place = torch.arange(pool.row.shape[1])
+        offset = pool.offset[replica]
+        chances = {
+            "past": stored,
+            "block": stored,
+            "all": now.gamma[pool.task[replica]],
+            "earlier": now.gamma[pool.task[replica]] * (place < offset[3]),
+        }
+        number = torch.full((len(tiny_stream(TASKS).y),), -1)
+        number[pool.row[replica]] = place
+        for name, chance in chances.items():
+            rows = number[made.row[name][replica].flatten()]
+            assert len(rows) == 10_000
+            statistic, most = chi_square(rows, chance)
+            assert statistic < most, (replica, name)
+            uniform, _ = chi_square(rows, (chance > 0).double())
+            assert setting["name"] == "window" or uniform > 2 * most
+        assert made.present["past"].all()
+        assert made.present["all"].all()
+
+
+def test_validation_rows_are_drawn_by_gamma_too():
+    now = weighing(RATE, 3, "sampling")
+    made, splits, _ = drawn(now, steps=range(200))
+    for name, tasks in (("valid", TASKS), ("valid past", 3)):  # the new task is not stored yet
+        count = torch.stack([(made.task[name] == k).sum() for k in range(TASKS)]).double()
+        expected = now.gamma * (torch.arange(TASKS) < tasks)
+        expected /= expected.sum()
+        assert (count / count.sum()).tolist() == pytest.approx(expected.tolist(), abs=0.01)
+        for replica in range(len(SEEDS)):
+            allowed = set(splits.validation.row[replica].tolist())
+            assert set(made.row[name][replica].flatten().tolist()) <= allowed
+
+
+def test_the_new_tasks_rows_are_drawn_as_ever():
+    made, plain = (drawn(w)[0] for w in (weighing(RATE, 3, "sampling"), None))
+    assert torch.equal(made.row["new"], plain.row["new"])
+    assert made.present["new"].all()
+
+
+@pytest.mark.parametrize("by", ["age", "time"])
+def test_rows_of_weight_0_are_never_drawn(by):
+    made, _, _ = drawn(weighing({"name": "window", "width": 1, "by": by}, 3, "sampling"))
+    only = 3 if by == "age" else 0
+    assert made.task["all"].unique().tolist() == made.task["valid"].unique().tolist() == [only]
+    if by == "time":
+        assert made.task["past"].unique().tolist() == [0]
+        assert made.present["past"].all()
+
+
+def test_the_edges_between_chances_belong_to_the_place_that_follows(monkeypatch):
+    """Met once in a billion draws: whatever is drawn, no place of chance 0 is."""
+    chance = torch.tensor([[0.0, 1.0, 0.0, 0.5, 0.0]], dtype=torch.float64)
+    unit = (2**31 - 1) // 5
+    edge = torch.tensor([[[0, unit - 1, unit, unit + unit // 2 - 1]]])
+    monkeypatch.setattr(keys, "integers", lambda *_: edge)
+    place, there = sampling._weighted(chance, torch.zeros(1, 1, 2, dtype=torch.int64), 4, 0)
+    assert place.tolist() == [[[1, 1, 3, 3]]]
+    assert there.all()
+
+
+def test_where_all_weights_are_0_rows_are_absent():
+    """By age a window of 1 leaves nothing of the tasks before the new one."""
+    made, _, _ = drawn(weighing({"name": "window", "width": 1}, 3, "sampling"))
+    stream = tiny_stream(TASKS)
+    for name in ("past", "earlier", "block"):
+        assert not made.present[name].any()
+        assert int(made.row[name].min()) >= 0
+        assert int(made.row[name].max()) < len(stream.x)
+        assert (made.batches(stream, torch.float64, 0, slice(None))[name].w == 0).all()
+    empty, _, _ = drawn(weighing(RATE, 0, "sampling"), task=0)
+    assert not empty.present["past"].any()
+    assert empty.present["all"].all()
+
+
+@pytest.mark.parametrize("on", ["weights", "sampling"])
+def test_a_seed_draws_the_same_alone_and_beside_others(on):
+    now = weighing(RATE, 3, on)
+    among, _, _ = drawn(now)
+    for seed in SEEDS:
+        alone, _, _ = drawn(now, seeds=(seed,))
+        for many, one in zip(leaves(tuple(among)), leaves(tuple(alone)), strict=True):
+            assert torch.equal(many[SEEDS.index(seed)], one[0])
+
+
+@pytest.mark.parametrize("on", ["weights", "sampling"])
+def test_chunks_together_are_the_whole_phase(on):
+    now = weighing(RATE, 3, on)
+    whole, _, _ = drawn(now)
+    parts = [drawn(now, steps=range(*cut))[0] for cut in ((0, 7), (7, 8), (8, 40))]
+    for every, *cut in zip(*(leaves(tuple(made)) for made in (whole, *parts)), strict=True):
+        assert torch.equal(every, torch.cat(cut, 1))
+
+
+# In runs
+
+SMALL = {"updates": 5, "batch": 8, "memory": 40, "lr": 0.05}
+METHODS = {
+    "er": {},
+    "dpmcl": {"zeta": 2},
+    "oml": {},
+    "joint": {},
+}
+
+
+@pytest.mark.parametrize("on", ["weights", "sampling"])
+@pytest.mark.parametrize("name", METHODS)
+def test_weights_of_one_are_no_discount_to_the_byte(name, on):
+    """A window wider than the stream goes the way of every gamma; "constant" skips it."""
+    method = plugins.find("method", name)(**SMALL, **METHODS[name])
+    plain = tiny_run(method)
+    for setting in ("constant", {"name": "window", "width": 9}):
+        found = tiny_run(replace(method, discount=setting, discount_on=on))
+        for a, b in zip(leaves(plain.theta), leaves(found.theta), strict=True):
+            assert torch.equal(a, b)
+    other = tiny_run(replace(method, discount={"name": "exponential", "rate": 1.0}, discount_on=on))
+    pairs = zip(leaves(plain.theta), leaves(other.theta), strict=True)
+    assert any(not torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("on", ["weights", "sampling"])
+@pytest.mark.parametrize("name", METHODS)
+def test_engines_agree_under_a_discount(name, on):
+    method = plugins.find("method", name)(**SMALL, **METHODS[name], discount=RATE, discount_on=on)
+    runs = [tiny_run(method, engine=e).theta for e in (Looped(), Batched(), Batched(static=True))]
+    for other in runs[1:]:
+        for a, b in zip(leaves(runs[0]), leaves(other), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+LONG = {"optimiser": "sgd", "updates": 100, "batch": 16, "lr": 0.1}
+
+
+def test_a_window_of_one_by_age_trains_on_the_newest_task_alone_and_forgets_like_naive():
+    window = {"name": "window", "width": 1}
+    naive, er, weights, sampling = (
+        tiny_run(method).errors["test"].after[:, -1].mean(0)
+        for method in (
+            Naive(**LONG),
+            ER(**LONG),
+            ER(**LONG, discount=window),
+            ER(**LONG, discount=window, discount_on="sampling"),
+        )
+    )
+    assert naive[:2].min() > 0.4
+    assert er[:2].max() < 0.1
+    for found in (weights, sampling):
+        assert found.tolist() == pytest.approx(naive.tolist(), abs=0.05)
+
+
+@pytest.mark.parametrize("on", ["weights", "sampling"])
+def test_a_window_of_one_by_time_trains_on_the_first_task_alone(on):
+    window = {"name": "window", "width": 1, "by": "time"}
+    errors = tiny_run(ER(**LONG, discount=window, discount_on=on)).errors["test"].after
+    assert errors[:, -1, 0].max() < 0.1
+    assert errors[:, -1, 1:].min() > 0.9
+
+
+def test_an_update_under_weights_is_one_on_the_weighted_mean_of_the_batch():
+    """ER by hand: gradient descent on sum(gamma l) / sum(gamma), and on nothing of weight 0."""
+    stream = tiny_stream(TASKS)
+    model, now = tiny_model(stream), weighing(RATE, 3, "weights")
+    method = ER(optimiser="sgd", lr=0.1, updates=1, batch=50)
+    (phase,) = method.phases(model, 3)
+    made, _, _ = drawn(now, draws=phase.draws, steps=range(1))
+    theta = initial(model, SEEDS)
+    for replica in range(len(SEEDS)):
+        own = at(theta, replica)
+        batches = made.batches(stream, torch.float64, 0, replica)
+        after = phase.update(method.start(own), batches, made.key[replica, 0]).theta
+        row = made.row["replay"][replica, 0]
+
+        def cost(theta, row=row):
+            losses = model.losses(model.predict(theta, stream.x[row]), stream.y[row])
+            gamma = torch.exp(-0.7 * (3 - stream.y[row] // 2).double())
+            return (gamma * losses).sum() / gamma.sum()
+
+        grads = torch.func.grad(cost)(own)
+        expected = tree_map(lambda p, g: p - 0.1 * g, own, grads)
+        for a, b in zip(leaves(after), leaves(expected), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
+# What a run makes of gamma
+
+
+def test_only_ratios_count_so_no_late_task_vanishes():
+    rule = discount.build({"name": "exponential", "rate": 0.5, "by": "time"})
+    weights = sampling.weigh(rule, 400, 401)
+    assert float(weights.max()) == 1
+    assert float(weights.to(torch.float32).min()) > 0
+    assert torch.equal(weights.sort(descending=True).values, weights)
+
+
+def test_rows_that_a_blurred_stream_brings_early_count_as_new():
+    for setting in ("exponential", "window", {"name": "power", "by": "time"}):
+        weights = sampling.weigh(discount.build(setting), 1, 4)
+        assert weights[2] == weights[1] > 0
+
+
+def test_a_task_without_weight_trains_nothing_and_breaks_nothing():
+    rule = {"name": "window", "width": 1, "by": "time"}
+    out = tiny_run(Naive(batch=8, updates=20, lr=0.05, discount=rule), tasks=2)
+    first = tiny_run(Naive(batch=8, updates=20, lr=0.05), tasks=1)
+    pairs = zip(leaves(out.theta), leaves(first.theta), strict=True)
+    assert not out.diverged
+    assert all(torch.isfinite(leaf).all() for leaf, _ in pairs)
+
+
+def test_a_draw_like_another_must_be_of_its_kind():
+    for like in (Draw("new", 8, like="past"), Draw("new", 4, like="new"), Draw("new", 8, like="x")):
+        with pytest.raises(SpecError, match="Draw 'next' must be like another"):
+            drawn(None, draws={**DRAWS, "next": like})

@@ -1,0 +1,428 @@
+"""Scaling: each replica's first training rows decide it, and nothing of what comes later."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import dpmcl
+from conftest import own_rows_stream, tiny_stream
+from dpmcl.data.labelled import Labelled
+from dpmcl.data.scaling import fitted
+from dpmcl.data.scenario import ScenarioSettings
+from dpmcl.data.splits import Rows, Splits, split
+from dpmcl.data.stream import LIMIT, Stream
+from dpmcl.exceptions import DataError
+
+SHARES = (0.6, 0.2, 0.2)
+SEEDS = (0, 1, 5)
+ROWS, TASKS = 40, 3  # a task
+SCALED = torch.tensor([True, False, True, True])
+
+
+def labelled(kind: str = "classification", outputs: int = 2, **changes) -> Labelled:
+    """A table of four columns: two of any scale, one of 0 and 1 that is not scaled, a constant."""
+    generator = torch.Generator().manual_seed(3)
+    n = ROWS * TASKS
+    task = torch.arange(TASKS).repeat_interleave(ROWS)
+    x = torch.randn(n, 4, generator=generator, dtype=torch.float64)
+    x = x * torch.tensor([2.0, 1.0, 1e-3, 1.0]) + torch.tensor([100.0, 0.0, -5.0, 0.0])
+    x = x + task[:, None] * torch.tensor([1.0, 0.0, 1e-3, 0.0])
+    x[:, 1], x[:, 3] = (x[:, 1] > 0).double(), 0.1
+    given = {"x": x.float(), "task": task, "tasks": ("s", "t", "u"), "scaled": SCALED}
+    if kind == "classification":
+        given |= {"y": torch.arange(n) % 2, "classes": ("a", "b")}
+    else:
+        y = torch.randn(n, outputs, generator=generator) * 7 + 30 + 5 * task[:, None]
+        given |= {"y": y}
+    return Labelled("table", kind, **{**given, **changes})
+
+
+def made(
+    data: Labelled | None = None, seeds: tuple[int, ...] = SEEDS, **scenario
+) -> tuple[Stream, Splits]:
+    """The fitted stream and its splits."""
+    stream = Stream.of(data or labelled(), ScenarioSettings(**scenario))
+    splits = split(stream, seeds, SHARES)
+    return fitted(stream, splits), splits
+
+
+def first_rows(part: Rows, replica: int) -> list[int]:
+    return part.row[replica, : part.offset[replica, 1]].tolist()
+
+
+def batch(stream: Stream, row: torch.Tensor, replica: int | slice = slice(None)):
+    present, task = torch.ones_like(row, dtype=torch.bool), torch.zeros_like(row)
+    return stream.batch(row, present, task, torch.float64, replica)
+
+
+# what is fitted
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_means_and_deviations_are_numpys_on_the_first_training_rows(kind):
+    stream, splits = made(labelled(kind))
+    assert stream.scale.x_mean.shape == stream.scale.x_deviation.shape == (len(SEEDS), 4)
+    for replica in range(len(SEEDS)):
+        rows = first_rows(splits.train, replica)
+        assert len(rows) == 24
+        x = stream.x.numpy().astype(np.float64)[rows]
+        np.testing.assert_allclose(stream.scale.x_mean[replica], x.mean(0), rtol=1e-12)
+        deviation = stream.scale.x_deviation[replica].numpy()
+        np.testing.assert_allclose(deviation[:3], x.std(0)[:3], rtol=1e-9)
+        if kind == "regression":
+            y = stream.y.numpy().astype(np.float64)[rows]
+            np.testing.assert_allclose(stream.scale.y_mean[replica], y.mean(0), rtol=1e-12)
+            np.testing.assert_allclose(stream.scale.y_deviation[replica], y.std(0), rtol=1e-9)
+
+
+def test_replicas_have_scales_of_their_own():
+    stream, _ = made()
+    mean, deviation = stream.scale.x_mean, stream.scale.x_deviation
+    assert len(mean[:, 0].unique()) == len(deviation[:, 0].unique()) == len(SEEDS)
+
+
+def test_a_seed_is_scaled_the_same_alone_and_among_others():
+    among, _ = made(labelled("regression"))
+    alone, _ = made(labelled("regression"), seeds=(5,))
+    for many, one in zip(among.scale, alone.scale, strict=True):
+        assert torch.equal(many[2], one[0])
+
+
+def test_replicas_with_rows_of_their_own_are_scaled_by_them():
+    stream = replace(own_rows_stream([[20, 10], [12, 18]]), scaled=torch.tensor([True, True]))
+    splits = split(stream, (0, 1), SHARES)
+    found = fitted(stream, splits)
+    for replica, count in enumerate((12, 7)):
+        rows = first_rows(splits.train, replica)
+        assert len(rows) == count
+        expected = stream.x.numpy()[rows]
+        np.testing.assert_allclose(found.scale.x_mean[replica], expected.mean(0), atol=1e-12)
+        np.testing.assert_allclose(found.scale.x_deviation[replica], expected.std(0), atol=1e-12)
+
+
+def test_rows_that_arrive_count_where_boundaries_are_blurred():
+    stream, splits = made(blur=0.5)
+    plain, _ = made()
+    for replica in range(len(SEEDS)):
+        rows = first_rows(splits.train, replica)
+        assert {int(stream.task[0, stream.row[0] == row]) for row in rows} == {0, 1}
+        x = stream.x.numpy().astype(np.float64)[rows]
+        np.testing.assert_allclose(stream.scale.x_mean[replica], x.mean(0), rtol=1e-12)
+    assert (stream.scale.x_mean[:, 0] != plain.scale.x_mean[:, 0]).all()
+
+
+def test_without_columns_to_scale_the_stream_is_the_same_object():
+    for stream in (tiny_stream(), Stream.of(labelled(scaled=None))):
+        assert fitted(stream, split(stream, SEEDS, SHARES)) is stream
+
+
+def test_the_pool_and_the_streams_fingerprint_stay():
+    before = Stream.of(labelled("regression"))
+    after = fitted(before, split(before, SEEDS, SHARES))
+    assert after.x is before.x
+    assert after.y is before.y
+    assert before.scale is None
+    assert replace(after, scale=None).digest() == before.digest()
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_what_is_not_trained_on_first_changes_nothing(kind):
+    data = labelled(kind)
+    stream, splits = made(data)
+    used = {row for replica in range(len(SEEDS)) for row in first_rows(splits.train, replica)}
+    others = torch.tensor([row not in used for row in range(ROWS * TASKS)])
+    assert (others & (data.task == 0)).any()
+    x = data.x.clone()
+    x[others] = x[others] * 1e4 - 77
+    changes = {"x": x}
+    if kind == "regression":
+        changes["y"] = torch.where(others[:, None], data.y * 1e4 - 77, data.y)
+    changed, _ = made(replace(data, **changes))
+    for one, other in zip(stream.scale, changed.scale, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("part", ["validation", "test"])
+def test_rows_that_are_held_out_of_the_first_task_change_nothing(part):
+    data = labelled("regression")
+    stream, splits = made(data, seeds=(0,))
+    rows = first_rows(splits.named(part), 0)
+    x, y = data.x.clone(), data.y.clone()
+    x[rows], y[rows] = 1e6, 1e6
+    changed, _ = made(replace(data, x=x, y=y), seeds=(0,))
+    for one, other in zip(stream.scale, changed.scale, strict=True):
+        assert torch.equal(one, other)
+    x[first_rows(splits.train, 0)[0]] += 1
+    moved, _ = made(replace(data, x=x, y=y), seeds=(0,))
+    assert not torch.equal(stream.scale.x_mean, moved.scale.x_mean)
+
+
+# what a batch is
+
+
+def test_the_first_training_rows_have_mean_0_and_deviation_1():
+    stream, splits = made(labelled("regression"))
+    for replica in range(len(SEEDS)):
+        found = batch(stream, torch.tensor(first_rows(splits.train, replica)), replica)
+        for values in (found.x[:, [0, 2]], found.y):
+            assert values.mean(0).abs().max() < 1e-6
+            assert (values.std(0, correction=0) - 1).abs().max() < 1e-6
+
+
+def test_columns_that_are_not_scaled_are_untouched():
+    stream, splits = made()
+    row = splits.test.row
+    assert torch.equal(batch(stream, row).x[..., 1], stream.x[row][..., 1].double())
+
+
+def test_a_constant_column_is_only_shifted():
+    x = labelled().x.clone()
+    x[ROWS:, 3] += 2.5
+    stream, splits = made(labelled(x=x))
+    assert torch.equal(stream.scale.x_deviation[:, 3], torch.ones(3, dtype=torch.float64))
+    found = batch(stream, splits.train.row).x[..., 3]
+    expected = torch.where(splits.train.task == 0, 0.0, 2.5)
+    torch.testing.assert_close(found, expected.double(), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -1e6, 1e30, 1e-30])
+def test_constants_of_any_size_make_finite_numbers(value):
+    x = labelled().x.clone()
+    x[:, 3] = value
+    stream, splits = made(labelled(x=x))
+    found = batch(stream, splits.train.row).x
+    assert found.isfinite().all()
+    assert found[..., 3].abs().max() <= 1e-6 * max(1.0, abs(value))
+
+
+def test_constant_targets_are_only_shifted():
+    data = labelled("regression", outputs=1)
+    stream, splits = made(replace(data, y=torch.full_like(data.y, 30.0)))
+    assert batch(stream, splits.train.row).y.unique().tolist() == [0.0]
+
+
+def test_inputs_are_limited_at_ten_deviations():
+    data = labelled()
+    x = data.x.clone()
+    x[ROWS], x[ROWS + 1] = 1e6, -1e6
+    stream, _ = made(replace(data, x=x))
+    found = batch(stream, torch.tensor([[ROWS, ROWS + 1]] * 3)).x
+    assert LIMIT == 10
+    for column in (0, 2, 3):
+        assert found[..., column].tolist() == [[10.0, -10.0]] * 3
+    assert found[..., 1].tolist() == [[1e6, -1e6]] * 3
+
+
+def test_inputs_just_within_the_limit_are_not_cut():
+    data = labelled()
+    stream, _ = made(data, seeds=(0,))
+    near = stream.scale.x_mean[0] + 9.5 * stream.scale.x_deviation[0]
+    x = data.x.double()
+    x[ROWS] = near
+    found = batch(replace(stream, x=x), torch.tensor([[ROWS]])).x
+    torch.testing.assert_close(found[0, 0, [0, 2]], torch.tensor([9.5, 9.5], dtype=torch.float64))
+
+
+def test_targets_are_scaled_and_not_limited():
+    data = labelled("regression")
+    y = data.y.clone()
+    y[ROWS] = 1e6
+    stream, _ = made(replace(data, y=y), seeds=(0,))
+    found = batch(stream, torch.tensor([[ROWS]])).y[0, 0]
+    expected = (1e6 - stream.scale.y_mean[0]) / stream.scale.y_deviation[0]
+    assert expected.min() > 1e4
+    torch.testing.assert_close(found, expected)
+
+
+def test_classes_stay_numbers():
+    stream, splits = made()
+    found = batch(stream, splits.train.row)
+    assert found.y.dtype == torch.int64
+    assert torch.equal(found.y, stream.y[splits.train.row])
+
+
+def test_several_targets_are_scaled_one_by_one():
+    data = labelled("regression", outputs=3)
+    y = data.y * torch.tensor([1.0, 1e3, 1e-3])
+    stream, splits = made(replace(data, y=y), seeds=(0,))
+    found = batch(stream, torch.tensor([first_rows(splits.train, 0)])).y[0]
+    assert (found.std(0, correction=0) - 1).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(), (4,), (2, 4), (2, 3, 4)])
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_one_replica_is_its_row_of_all(kind, shape, dtype):
+    stream, _ = made(labelled(kind))
+    generator = torch.Generator().manual_seed(0)
+    row = torch.randint(ROWS * TASKS, (len(SEEDS), *shape), generator=generator)
+    present, task = torch.ones_like(row, dtype=torch.bool), stream.task[0][row]
+    everything = stream.batch(row, present, task, dtype)
+    assert everything.x.shape == (len(SEEDS), *shape, 4)
+    assert everything.x.dtype == dtype
+    for replica in range(len(SEEDS)):
+        one = stream.batch(row[replica], present[replica], task[replica], dtype, replica)
+        for found, expected in zip(one, everything, strict=True):
+            assert torch.equal(found, expected[replica])
+    some = stream.batch(row[1:], present[1:], task[1:], dtype, slice(1, 3))
+    assert torch.equal(some.x, everything.x[1:])
+    assert torch.equal(some.y, everything.y[1:])
+
+
+def test_replicas_see_one_row_differently():
+    stream, _ = made()
+    found = batch(stream, torch.full((3, 1), 7)).x[:, 0]
+    assert len(found[:, 0].unique()) == 3
+    assert len(found[:, 1].unique()) == 1
+
+
+def test_a_scaled_input_of_several_dimensions():
+    data = labelled(x=labelled().x.view(-1, 2, 2), scaled=SCALED.view(2, 2))
+    flat, _ = made()
+    stream, _ = made(data)
+    row = torch.arange(12).view(3, 4)
+    assert torch.equal(batch(stream, row).x.flatten(2), batch(flat, row).x)
+
+
+def test_a_byte_pool_is_scaled_as_its_batches_are():
+    x = (labelled().x * 0 + torch.arange(120)[:, None] * 2).to(torch.uint8)
+    stream, splits = made(labelled(x=x))
+    for replica in range(len(SEEDS)):
+        found = batch(stream, torch.tensor(first_rows(splits.train, replica)), replica).x
+        assert found[:, 0].mean().abs() < 1e-6
+        assert (found[:, 0].std(correction=0) - 1).abs() < 1e-6
+
+
+def test_an_example_is_scaled_as_the_first_replica_is():
+    stream, _ = made()
+    every = batch(stream, stream.row[0], 0).x
+    example = stream.example(torch.float64)
+    assert len(example) > 1
+    assert all((every == row).flatten(1).all(1).any() for row in example)
+
+
+def test_a_view_comes_after_the_scale():
+    """The first task sees its own rows; the scale belongs to columns, not to their new places."""
+    data = replace(labelled(), task=None, tasks=())
+    stream, _ = made(data, scenario="domain-incremental", tasks=3)
+    row = torch.arange(5).repeat(3, 1)
+    present = torch.ones_like(row, dtype=torch.bool)
+    plain = replace(stream, view=None).batch(row, present, row * 0, torch.float64).x
+    for task in range(3):
+        seen = stream.batch(row, present, torch.full_like(row, task), torch.float64).x
+        assert torch.equal(seen, plain[..., stream.view.source[task, :, 0]])
+
+
+def test_a_scale_moves_with_its_stream():
+    stream, _ = made(labelled("regression"))
+    moved = stream.to(torch.device("meta"))
+    assert all(leaf.device.type == "meta" for leaf in moved.scale)
+    assert moved.scaled.device.type == "meta"
+
+
+# numbers that float32 rounds
+
+ONE = {"scenario": "instance-incremental", "tasks": 1}
+KIND = np.arange(60) % 2
+NEAR = np.random.default_rng(0).normal(size=60)
+
+
+def table(offset: float = 0.0, **scenario) -> Stream:
+    """Two classes 8 deviations apart, far from 0."""
+    times = offset + 40 * KIND + 5 * NEAR
+    return Stream.from_table({"t": times, "kind": KIND}, target="kind", **(scenario or ONE))
+
+
+def run(stream: Stream, **settings) -> float:
+    few = {"training.updates": 3, **settings}
+    return dpmcl.run(stream, methods=["er"], replicas=1, settings=few).rows()[0]["cme_mean"]
+
+
+@pytest.mark.parametrize("offset", [2.0**24, 1.7e9, 1e12])
+def test_an_offset_changes_nothing_where_inputs_are_scaled(offset):
+    near, far = table(), table(offset)
+    assert (near.x.dtype, far.x.dtype) == (torch.float32, torch.float64)
+    splits = split(near, SEEDS, SHARES)
+    row = splits.train.row
+    x, moved = (batch(fitted(s, splits), row).x for s in (near, far))
+    torch.testing.assert_close(x, moved, atol=1e-4, rtol=0)
+    assert moved.std(1, correction=0).allclose(torch.ones(1, dtype=torch.float64))
+    assert abs(run(far) - run(near)) < 0.1
+
+
+@pytest.mark.parametrize("offset", [1e9, 1e12])
+def test_an_offset_of_the_targets_changes_nothing(offset):
+    streams = [
+        Stream.from_table({"a": NEAR, "y": o + 3 * NEAR}, target="y", **ONE) for o in (0, offset)
+    ]
+    assert len(streams[1].y.unique()) == 60
+    near, far = map(run, streams)
+    assert far == pytest.approx(near, rel=1e-2)
+
+
+def test_times_in_nanoseconds_keep_their_differences():
+    start, step = 1_700_000_000_000_000_000, 4_000_000
+    times = start + step * np.arange(60) + KIND
+    stream = Stream.from_table({"t": times, "kind": KIND}, target="kind", **ONE)
+    assert len(stream.x.unique()) == 60
+    scaled = fitted(stream, split(stream, (0,), SHARES))
+    found = batch(scaled, torch.arange(60)[None]).x.flatten().diff()
+    assert found.max() / found.min() < 1.001
+    with pytest.raises(DataError, match=r"float64 can tell apart.*subtract an offset"):
+        Stream.from_table({"t": start + 3 * np.arange(60), "kind": KIND}, target="kind", **ONE)
+
+
+def test_a_first_task_of_a_short_time_keeps_its_differences():
+    """In a column of fifty years, the first task is a minute."""
+    times = np.where(np.arange(60) < 30, np.arange(60) * 2, np.arange(60) * 3e7)
+    stream = Stream.from_table({"t": 1e8 + times, "y": KIND, "p": np.arange(60) // 30}, target="y",
+        task="p")  # fmt: skip
+    found = batch(fitted(stream, split(stream, (0,), SHARES)), torch.arange(30)[None]).x
+    assert len(found.unique()) == 30
+
+
+def test_a_deviation_far_below_the_mean_is_no_constant():
+    stream = Stream.from_table({"t": 1.7e9 + KIND, "kind": KIND}, target="kind", **ONE)
+    scaled = fitted(stream, split(stream, (0,), SHARES))
+    assert scaled.scale.x_deviation.item() == pytest.approx(0.5)
+
+
+def test_numbers_of_few_digits_stay_float32():
+    for values in (NEAR, np.round(293.15 + NEAR, 2), KIND * 1e9, 0.1 + 0 * NEAR, np.arange(60)):
+        stream = Stream.from_table({"t": values, "kind": KIND}, target="kind", **ONE)
+        assert stream.x.dtype == torch.float32
+
+
+FAR = 1.7e9 + 40 * KIND + 5 * NEAR
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Stream.from_arrays(FAR[:, None], KIND, **ONE),
+        lambda: Stream.from_arrays(FAR[:, None].astype(np.int64), KIND, **ONE),
+        lambda: Stream.from_arrays(2**24 + np.arange(60)[:, None], KIND, **ONE),
+        lambda: Stream.from_arrays(NEAR[:, None] * 1e39, KIND, **ONE),
+        lambda: Stream.from_arrays(NEAR[:, None], FAR, **ONE),
+        lambda: Stream.from_arrays(NEAR[:, None], FAR.astype(int), kind="regression", **ONE),
+        lambda: Stream.from_table({"t": FAR, "k": KIND}, target="k", scale=False, **ONE),
+        lambda: Stream.from_table({"t": NEAR, "y": FAR}, target="y", scale=False, **ONE),
+        lambda: Stream.from_dataset(
+            [(torch.tensor([int(t)]), int(k)) for t, k in zip(FAR, KIND, strict=True)], **ONE
+        ),
+    ],
+    ids=["floats", "whole", "beyond 2^24", "beyond float32", "targets", "whole targets",
+         "table", "table's targets", "items"],
+)  # fmt: skip
+def test_what_float32_cannot_tell_apart_is_refused_unless_it_is_scaled(make):
+    stream = make()
+    with pytest.raises(DataError, match=r"float32 cannot tell apart.*'float64'"):
+        run(stream)
+    run(stream, dtype="float64")
+
+
+def test_what_differs_by_rounding_alone_is_taken_for_constant():
+    x = np.c_[NEAR, np.where(KIND == 0, 0.1 + 0.2, 0.3)]
+    run(Stream.from_arrays(x, KIND, **ONE))

@@ -1,0 +1,207 @@
+"""Splits: every row once, in its own task, the same for a seed in any company."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from conftest import own_rows_stream
+from dpmcl.data.splits import split
+from dpmcl.data.stream import Stream
+from dpmcl.exceptions import DataError
+from dpmcl.streams.digits import Digits
+
+SHARES = (0.6, 0.2, 0.2)
+PARTS = ("train", "validation", "test")
+
+
+@pytest.fixture(scope="module")
+def digits() -> Stream:
+    return Digits().build([0])
+
+
+def rows_of(part, replica: int, task: int) -> list[int]:
+    first, last = part.offset[replica, task : task + 2].tolist()
+    assert (part.task[replica, first:last] == task).all()
+    return part.row[replica, first:last].tolist()
+
+
+def test_the_split_of_a_task_is_disjoint_and_complete(digits):
+    splits = split(digits, [0, 1, 5], SHARES)
+    for replica in range(3):
+        for task in range(10):
+            rows = [row for part in PARTS for row in rows_of(splits.named(part), replica, task)]
+            assert sorted(rows) == (digits.y == task).nonzero().flatten().tolist()
+
+
+def test_the_split_has_the_shares_to_the_nearest_row(digits):
+    splits = split(digits, [0], SHARES)
+    count = torch.bincount(digits.y).tolist()
+    sizes = {part: splits.named(part).offset[0].diff().tolist() for part in PARTS}
+    assert sizes["train"] == [round(0.6 * n) for n in count]
+    assert sizes["test"] == [round(0.2 * n) for n in count]
+    assert all(abs(v - 0.2 * n) <= 1 for v, n in zip(sizes["validation"], count, strict=True))
+
+
+def test_other_shares_give_other_sizes(digits):
+    splits = split(digits, [0], (0.5, 0.25, 0.25))
+    assert splits.train.offset[0, 1] == 89
+    assert splits.test.offset[0, 1] == 45
+    assert splits.validation.offset[0, 1] == 178 - 89 - 45
+
+
+def test_the_split_differs_by_seed(digits):
+    splits = split(digits, [0, 1], SHARES)
+    for part in PARTS:
+        first, second = (set(rows_of(splits.named(part), replica, 3)) for replica in (0, 1))
+        assert len(first) == len(second)
+        assert first != second
+
+
+def test_the_rows_are_mixed_within_a_task(digits):
+    rows = rows_of(split(digits, [0], SHARES).train, 0, 0)
+    assert rows != sorted(rows)
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_a_seed_is_split_the_same_alone_and_among_ten(digits, seed):
+    among = split(digits, range(10), SHARES)
+    alone = split(digits, [seed], SHARES)
+    for part in PARTS:
+        for many, one in zip(among.named(part), alone.named(part), strict=True):
+            assert torch.equal(many[seed], one[0])
+
+
+def test_a_shorter_stream_splits_its_tasks_as_the_full_one(digits):
+    shorter = Digits(tasks=3).build([0])
+    assert shorter.tasks == ("0", "1", "2")
+    assert shorter.outputs == 10
+    some, full = (split(stream, [0, 4], SHARES) for stream in (shorter, digits))
+    for part in PARTS:
+        assert some.named(part).offset.shape == (2, 4)
+        for replica in (0, 1):
+            for task in range(3):
+                rows = rows_of(some.named(part), replica, task)
+                assert rows == rows_of(full.named(part), replica, task)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_too_few_rows_name_class_and_task(rows):
+    y = ["ant"] * 10 + ["bee"] * rows + ["cat"] * 10
+    stream = Stream.from_arrays(torch.zeros(len(y), 1), y, name="small", classes_per_task=3)
+    with pytest.raises(DataError) as caught:
+        split(stream, [0], SHARES)
+    assert str(caught.value) == (
+        "Every class of a task needs a row to train, to validate and to test; class 'bee' of "
+        f"task 0 ('ant, bee, cat') in 'small' has {rows}, of 3 at least. Give it more rows, or "
+        "leave it out."
+    )
+
+
+def test_three_rows_are_enough():
+    splits = split(Stream.from_arrays(torch.zeros(3, 1), [1, 1, 1]), [0], SHARES)
+    assert [splits.named(part).offset[0, 1].item() for part in PARTS] == [1, 1, 1]
+
+
+def test_a_task_without_rows_is_refused():
+    stream = replace(own_rows_stream([[5, 0, 5]]), tasks=("a", "b", "c"))
+    with pytest.raises(DataError, match=r"Every task needs rows; task 1 \('b'\) has none"):
+        split(stream, [0], SHARES)
+
+
+def test_every_class_of_a_task_is_split_by_itself():
+    y = ["rare"] * 5 + ["common"] * 100
+    stream = Stream.from_arrays(torch.zeros(105, 1), y, classes_per_task=2)
+    splits = split(stream, range(5), SHARES)
+    rare = stream.classes.index("rare")
+    for part, count in zip(PARTS, (3, 1, 1), strict=True):
+        assert ((stream.y[splits.named(part).row] == rare).sum(1) == count).all()
+
+
+def test_a_tasks_classes_are_mixed_in_the_order_of_its_rows():
+    y = torch.arange(400) // 200
+    stream = Stream.from_arrays(torch.zeros(400, 1), y, classes_per_task=2)
+    first = stream.y[split(stream, range(4), SHARES).test.row][:, :20].float().mean(1)
+    assert ((first > 0.1) & (first < 0.9)).all()
+
+
+def test_a_row_of_several_tasks_is_in_one_split_in_all_of_them():
+    stream = Stream.from_arrays(
+        torch.rand(60, 4), torch.arange(60) % 3, scenario="domain-incremental", tasks=4
+    )
+    splits = split(stream, [0, 1], SHARES)
+    for part in PARTS:
+        for replica in range(2):
+            first = rows_of(splits.named(part), replica, 0)
+            for task in range(1, 4):
+                assert rows_of(splits.named(part), replica, task) == first
+    assert rows_of(splits.train, 0, 0) != rows_of(splits.train, 1, 0)
+
+
+def test_rows_of_one_trajectory_are_in_one_split_in_all_tasks():
+    stream = own_rows_stream([[40, 40, 40], [40, 40, 40]])
+    trajectory = (torch.arange(240) % 40) // 4
+    splits = split(replace(stream, trajectory=trajectory), [0, 1], SHARES)
+    for replica in range(2):
+        parts = []
+        for name in PARTS:
+            first, *later = (
+                set(trajectory[rows_of(splits.named(name), replica, k)].tolist()) for k in range(3)
+            )
+            assert later == [first, first]
+            parts.append(first)
+        assert [len(part) for part in parts] == [6, 2, 2]
+        assert set.union(*parts) == set(range(10))
+
+
+def test_blurred_boundaries_move_the_asked_share_to_the_neighbours():
+    y = torch.arange(400) // 100
+    stream = Stream.from_arrays(torch.zeros(400, 1), y, blur=0.2)
+    sharp = split(Stream.from_arrays(torch.zeros(400, 1), y), [0, 3], SHARES)
+    splits = split(stream, [0, 3], SHARES)
+    for part in ("train", "validation"):
+        n = 60 if part == "train" else 20
+        moved = n // 5
+        for replica in range(2):
+            rows, before = splits.named(part), sharp.named(part)
+            counts = [
+                rows.task[replica, a:b].bincount(minlength=4).tolist()
+                for a, b in rows.offset[replica].unfold(0, 2, 1).tolist()
+            ]
+            half = moved // 2
+            assert counts == [
+                [n - moved, half, 0, 0],
+                [moved, n - moved, half, 0],
+                [0, half, n - moved, moved],
+                [0, 0, half, n - moved],
+            ]
+            assert sorted(rows.row[replica].tolist()) == sorted(before.row[replica].tolist())
+            assert torch.equal(stream.y[rows.row[replica]], rows.task[replica])
+    assert all(torch.equal(a, b) for a, b in zip(splits.test, sharp.test, strict=True))
+
+
+@pytest.mark.parametrize("sizes", [[[10, 20], [15, 15]], [[12, 12, 6], [11, 11, 8], [5, 5, 20]]])
+def test_replicas_may_own_their_rows_and_differ_in_task_sizes(sizes):
+    stream = own_rows_stream(sizes)
+    seeds = range(len(sizes))
+    splits = split(stream, seeds, SHARES)
+    for replica, own in enumerate(sizes):
+        for task, size in enumerate(own):
+            rows = [row for part in PARTS for row in rows_of(splits.named(part), replica, task)]
+            at = stream.task[replica] == task
+            assert sorted(rows) == stream.row[replica, at].tolist()
+            assert len(rows) == size
+            assert len(rows_of(splits.train, replica, task)) == int(0.6 * size + 0.5)
+
+
+def test_a_replica_with_rows_of_its_own_is_split_the_same_alone():
+    sizes = [[12, 12, 6], [11, 11, 8], [5, 5, 20]]
+    stream = own_rows_stream(sizes)
+    among = split(stream, [4, 5, 6], SHARES)
+    single = replace(stream, row=stream.row[1:2], task=stream.task[1:2])
+    alone = split(single, [5], SHARES)
+    for part in PARTS:
+        assert torch.equal(among.named(part).offset[1], alone.named(part).offset[0])
+        for task in range(3):
+            rows = rows_of(among.named(part), 1, task)
+            assert rows == rows_of(alone.named(part), 0, task)

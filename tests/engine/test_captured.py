@@ -1,0 +1,370 @@
+"""Fixed buffers give what plain mapping gives, and nothing in an update hinders a capture."""
+
+import contextlib
+import itertools
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import dpmcl
+from conftest import tiny_model, tiny_run, tiny_stream
+from dpmcl import plugins
+from dpmcl.core.model import Model, initial
+from dpmcl.core.tree import leaves, move, tree_map
+from dpmcl.data.sampling import Chunk
+from dpmcl.data.splits import split
+from dpmcl.engine import Batched, Looped, captured
+from dpmcl.engine.captured import Cell
+from dpmcl.exceptions import ModelError
+from dpmcl.methods.naive import Naive
+from dpmcl.run.loop import train
+
+TWO_LOOPS = ("oml", "cml", "anml")
+CASES = [
+    *((name, {}) for name in plugins.names("method")),
+    *((name, {"reading": "nested", "inner": 2, "order": 2}) for name in TWO_LOOPS),
+    ("oml", {"reading": "nested", "inner": 2}),
+    ("dpmcl", {"third_term": "exact", "zeta": 2, "step": "joint"}),
+    ("dpmcl", {"third_term": "first", "buffer_state": "copied"}),
+]
+every_case = pytest.mark.parametrize(
+    ("name", "own"),
+    CASES,
+    ids=lambda v: v if isinstance(v, str) else "-".join(map(str, v.values())),
+)
+every_optimiser = pytest.mark.parametrize("optimiser", ["adagrad", "adam", "sgd"])
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+
+def settings(name, optimiser="adagrad", **own):
+    return plugins.find("method", name)(
+        optimiser=optimiser, lr=0.01, batch=4, updates=20, memory=20, **own
+    )
+
+
+def same(first, second):
+    pairs = zip(leaves(first), leaves(second), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def a_phase(method=None, steps=5, replicas=2):
+    """(update, state, chunk, stream) of a method's first phase, with hand-made draws."""
+    stream = tiny_stream(2)
+    model = tiny_model(stream, dropout=0.2)
+    method = method or Naive(batch=3)
+    phase = method.phases(model, 0)[0]
+    theta = initial(model, range(replicas))
+    state = Looped().map(method.start, theta)
+    row = torch.arange(replicas * steps * 3).reshape(replicas, steps, 3) % len(stream.y)
+    key = torch.arange(replicas * steps * phase.keys * 2).reshape(replicas, steps, phase.keys, 2)
+    chunk = Chunk({"new": row}, {"new": row >= 0}, {"new": row * 0}, key)
+    return phase.update, state, chunk, stream
+
+
+@every_case
+@pytest.mark.parametrize("optimiser", ["adagrad", "adam"])
+def test_fixed_buffers_give_the_same_bits(monkeypatch, name, own, optimiser):
+    monkeypatch.setattr("dpmcl.run.loop._UPDATES_AT_ONCE", 7)  # chunks of 7, 7 and 6, or 7 and 3
+    plain, static = (
+        tiny_run(settings(name, optimiser, **own), engine=e, tasks=2, dropout=0.2)
+        for e in (Batched(), Batched(static=True))
+    )
+    assert same(plain.theta, static.theta)
+
+
+def test_a_cell_leaves_what_it_is_given_and_shares_nothing():
+    update, state, chunk, stream = a_phase()
+    before = tree_map(torch.Tensor.clone, (tuple(state), tuple(chunk)))
+    cell = Cell(update, state, chunk, stream, torch.float64)
+    after = cell.run(state, chunk)
+    assert same(before, (tuple(state), tuple(chunk)))
+    assert not same(after, state)
+    kept = tree_map(torch.Tensor.clone, after)
+    cell.run(after, chunk)
+    assert same(after, kept)
+    first, second = (
+        {leaf.untyped_storage().data_ptr() for leaf in leaves(tree) if leaf.numel()}
+        for tree in (after, cell._state)
+    )
+    assert not first & second
+
+
+def test_a_longer_chunk_or_another_update_gets_a_new_cell_and_a_shorter_one_does_not():
+    update, state, chunk, stream = a_phase()
+    other, *_ = a_phase()
+    engine, cells = Batched(static=True), []
+    short, long = Chunk(*tree_map(lambda leaf: leaf[:, :2], tuple(chunk))), a_phase(steps=6)[2]
+    for given, of in [(update, chunk), (update, short), (update, long), (other, long)]:
+        found = engine.advance(given, state, of, stream, torch.float64)
+        assert same(found, Batched().advance(given, state, of, stream, torch.float64))
+        cells.append(engine._cells[-1])
+    assert [a is b for a, b in itertools.pairwise(cells)] == [True, False, False]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remembers(Naive):
+    """Keeps what theta was two updates ago: its new state is, in part, its old one."""
+
+    def start(self, theta):
+        return super().start(theta)._replace(extra={"last": theta, "before": theta})
+
+    def phases(self, model, task):
+        (plain,) = super().phases(model, task)
+
+        def update(state, batches, key):
+            after = plain.update(state, batches, key)
+            return after._replace(extra={"last": state.theta, "before": state.extra["last"]})
+
+        return [replace(plain, update=update)]
+
+
+def test_an_update_may_hand_on_parts_of_its_old_state():
+    update, state, chunk, stream = a_phase(Remembers(batch=3))
+    plain, static = (
+        engine.advance(update, state, chunk, stream, torch.float64)
+        for engine in (Batched(), Batched(static=True))
+    )
+    assert same(plain, static)
+    assert not same(static.extra["last"], static.extra["before"])
+
+
+def test_a_state_that_grows_is_refused():
+    update, state, chunk, stream = a_phase()
+
+    def grows(state, batches, key):
+        return update(state, batches, key)._replace(extra={"count": key})
+
+    def widens(state, batches, key):
+        return state._replace(theta=tree_map(lambda leaf: torch.stack([leaf, leaf]), state.theta))
+
+    for wrong in (grows, widens):
+        with pytest.raises(ModelError, match="may not change the shapes or types of its state"):
+            Batched(static=True).advance(wrong, state, chunk, stream, torch.float64)
+
+
+# What a capture forbids, seen without a GPU: on the "meta" device tensors have no values, so an
+# update that looks at one fails, and a copy from the host shows up as an operation on two devices.
+
+SCALAR_OPERATIONS = {"add", "sub", "mul", "div", "pow"}
+"""They take a number of the host's as a kernel's argument; nothing is copied."""
+
+
+class NoHost(TorchDispatchMode):
+    """Fails at an operation that brings a tensor from the host to the device, or back."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        given = list(torch.utils._pytree.tree_leaves((args, kwargs or {}, out)))
+        tensors = [value for value in given if isinstance(value, torch.Tensor)]
+        host = [t for t in tensors if t.device.type != "meta"]
+        name = function.overloadpacket.__name__
+        numbers = name in SCALAR_OPERATIONS and all(t.dim() == 0 for t in host)
+        if 0 < len(host) < len(tensors) and not numbers:
+            raise AssertionError(f"{function} is given tensors of the host and of the device")
+        return out
+
+
+class NoLists(TorchFunctionMode):
+    """Fails where a tensor is made of Python's numbers, which copies them to the device."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in (torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy):
+            raise AssertionError(f"{function} copies from the host")
+        return function(*args, **(kwargs or {}))
+
+
+class OnMeta(Looped):
+    """Steps a cell once on the meta device, and leaves the state as it is."""
+
+    def advance(self, update, state, chunk, stream, dtype):
+        meta = torch.device("meta")
+        state_there, chunk_there = (type(tree)(*move(tuple(tree), meta)) for tree in (state, chunk))
+        cell = Cell(update, state_there, chunk_there, stream.to(meta), dtype)
+        with NoHost(), NoLists():
+            cell.step()
+        return state
+
+
+@every_case
+@every_optimiser
+def test_an_update_looks_at_no_value_and_copies_nothing_from_the_host(name, own, optimiser):
+    method = settings(name, optimiser, **own)
+    tiny_run(replace(method, updates=1), engine=OnMeta(), tasks=2, dropout=0.2)
+
+
+@pytest.mark.parametrize(
+    ("name", "own"), [("anml", {"reading": "nested", "order": 2}), ("dpmcl", {"zeta": 1})]
+)
+@pytest.mark.parametrize("network", plugins.names("network"))
+def test_nor_do_the_networks(network, name, own):
+    shape = (3,) if network == "sinenet" else (1, 16, 16)
+    y = torch.arange(20) % 2
+    stream = dpmcl.Stream.from_arrays(torch.rand(20, *shape), y, name="rows")
+    build = plugins.find("network", network)(hidden=5).build
+    example = stream.example(torch.float32)
+    model = Model.build(lambda: build(shape, 2), stream.kind, example, 2)
+    splits = split(stream, (0, 1), (0.6, 0.2, 0.2))
+    method = replace(settings(name, **own), updates=1)
+    train(method, model, stream, splits, (0, 1), OnMeta())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda w: w * 2 if w.sum() > 0 else w,
+        lambda w: w * w.sum().item(),
+        lambda w: w * torch.zeros_like(w).masked_fill_(w > 0, 1)[w > 0].sum(),
+        lambda w: w * torch.ones(w.shape).to(w.device),
+        lambda w: w * torch.tensor([2.0], device=w.device),
+        lambda w: w * torch.ones(w.shape),
+    ],
+    ids=["branch", "item", "mask", "copy", "list", "host"],
+)
+def test_that_test_sees_what_a_capture_forbids(wrong):
+    update, state, chunk, stream = a_phase()
+
+    def broken(state, batches, key):
+        return state._replace(theta=tree_map(wrong, state.theta))
+
+    with pytest.raises((RuntimeError, AssertionError, NotImplementedError)):
+        OnMeta().advance(broken, state, chunk, stream, torch.float64)
+    OnMeta().advance(update, state, chunk, stream, torch.float64)
+
+
+# The way to a GPU, with PyTorch's CUDA names replaced by ones that do nothing.
+
+
+class Stream:
+    def wait_stream(self, other):
+        pass
+
+
+@pytest.fixture
+def pretend_gpu(monkeypatch):
+    """Cells go the way to a GPU; returns the calls of replay."""
+    replays, cells = [], []
+
+    class Graph:
+        def replay(self):
+            replays.append(self)
+            cells[-1].step()
+
+    real = Cell._capture
+
+    def capture(cell):
+        cells.append(cell)
+        return real(cell)
+
+    @contextlib.contextmanager
+    def graph(_, pool=None):
+        cells[-1]._counter.zero_()  # here the step is run, on a GPU it is only recorded
+        yield
+
+    monkeypatch.setattr(captured, "on_gpu", lambda chunk: True)
+    monkeypatch.setattr(Cell, "_capture", capture)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    return replays
+
+
+def test_warming_up_leaves_no_trace(pretend_gpu):
+    for steps in (1, 5):
+        update, state, chunk, stream = a_phase(steps=steps)
+        cell = Cell(update, state, chunk, stream, torch.float64)
+        pretend_gpu.clear()
+        found = cell.run(state, chunk)
+        assert len(pretend_gpu) == steps
+        again = cell.run(found, chunk)
+        assert len(pretend_gpu) == 2 * steps
+        plain = Batched()
+        expected = plain.advance(update, state, chunk, stream, torch.float64)
+        assert same(found, expected)
+        assert same(again, plain.advance(update, expected, chunk, stream, torch.float64))
+
+
+def test_an_update_that_cannot_be_captured_is_named(pretend_gpu, monkeypatch):
+    update, state, chunk, stream = a_phase()
+    capturing = []
+
+    @contextlib.contextmanager
+    def graph(_, pool=None):
+        capturing.append(True)
+        try:
+            yield
+        except RuntimeError:
+            raise RuntimeError("capture was invalidated by an earlier error") from None
+
+    def stumbles(state, batches, key):
+        if capturing:
+            raise RuntimeError("operation not permitted.\nCompile with ...")
+        return update(state, batches, key)
+
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    with pytest.raises(ModelError) as caught:
+        Cell(stumbles, state, chunk, stream, torch.float64).run(state, chunk)
+    assert str(caught.value) == (
+        "This update cannot be captured on a GPU (operation not permitted); use engine = 'looped'."
+    )
+
+
+# On a GPU.
+
+
+def run_on(device, method, engine):
+    stream = tiny_stream(2).to(device)
+    splits = split(stream, (0, 1, 2), (0.6, 0.2, 0.2))
+    model = tiny_model(stream, dropout=0.2)
+    return train(method, model, stream, splits, (0, 1, 2), engine)
+
+
+@needs_gpu
+@every_case
+@every_optimiser
+def test_captured_on_a_gpu_equals_looped_on_a_cpu(name, own, optimiser):
+    method = settings(name, optimiser, **own)
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    there, here = run_on(gpu, method, Batched()), run_on(cpu, method, Looped())
+    for a, b in zip(leaves(there.theta), leaves(here.theta), strict=True):
+        torch.testing.assert_close(a.cpu(), b, rtol=1e-9, atol=1e-9)
+
+
+class Tells(Looped):
+    """Keeps what it is given to draw, and learns nothing."""
+
+    def __init__(self):
+        self.chunks = []
+
+    def advance(self, update, state, chunk, stream, dtype):
+        self.chunks.append(move(tuple(chunk), torch.device("cpu")))
+        return state
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", plugins.names("method"))
+def test_draws_on_a_gpu_are_those_on_a_cpu(name):
+    there, here = Tells(), Tells()
+    run_on(torch.device("cuda"), settings(name), there)
+    run_on(torch.device("cpu"), settings(name), here)
+    assert same(tuple(there.chunks), tuple(here.chunks))
+
+
+@needs_gpu
+def test_an_update_that_copies_from_the_host_cannot_be_captured():
+    update, state, chunk, stream = a_phase()
+    there = torch.device("cuda")
+    capturing = torch.cuda.is_current_stream_capturing
+
+    def copies(state, batches, key):
+        if capturing():
+            torch.ones(3).to(there)
+        return update(state, batches, key)
+
+    state, chunk = (type(tree)(*move(tuple(tree), there)) for tree in (state, chunk))
+    with pytest.raises(ModelError, match="cannot be captured on a GPU"):
+        Batched().advance(copies, state, chunk, stream.to(there), torch.float64)

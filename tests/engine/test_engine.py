@@ -1,0 +1,120 @@
+"""Two forms of one meaning: batched equals looped, and alone equals among ten."""
+
+import pytest
+import torch
+from torch import nn
+
+from conftest import tiny_model, tiny_run, tiny_stream
+from dpmcl import plugins
+from dpmcl.core.model import Model
+from dpmcl.core.tree import at, leaves
+from dpmcl.engine import Batched, Looped, choose, device_of
+from dpmcl.exceptions import ModelError, SpecError
+
+METHODS = plugins.names("method")
+OPTIMISERS = ["adagrad", "sgd", "adam"]
+
+
+def settings(method: str, optimiser: str = "adagrad", **own):
+    return plugins.find("method", method)(
+        optimiser=optimiser, lr=0.01, batch=4, updates=20, memory=20, **own
+    )
+
+
+def assert_close(first, second, tolerance):
+    for a, b in zip(leaves(first), leaves(second), strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+@pytest.mark.parametrize("method", METHODS)
+def test_batched_equals_looped_in_float64(method, optimiser):
+    rule = settings(method, optimiser)
+    runs = [
+        tiny_run(rule, seeds=(0, 1, 2), engine=e, tasks=2, dropout=0.2)
+        for e in (Batched(), Looped())
+    ]
+    assert_close(runs[0].theta, runs[1].theta, 1e-9)
+    assert (runs[0].errors["test"].values[:, 1:, 0] <= 1).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_batched_equals_looped_in_float32_with_sgd(method):
+    runs = [
+        tiny_run(settings(method, "sgd"), engine=e, tasks=2, dtype=torch.float32, dropout=0.2)
+        for e in (Batched(), Looped())
+    ]
+    assert_close(runs[0].theta, runs[1].theta, 1e-4)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_replica_learns_the_same_alone_and_among_ten(method):
+    rule = settings(method)
+    among = tiny_run(rule, seeds=tuple(range(10)), tasks=2, dropout=0.2)
+    alone = tiny_run(rule, seeds=(7,), tasks=2, dropout=0.2)
+    for a, b in zip(leaves(at(among.theta, 7)), leaves(at(alone.theta, 0)), strict=True):
+        assert torch.equal(a, b)
+    assert (among.errors["test"].values[7] == alone.errors["test"].values[0])[1].any()
+    batched = tiny_run(rule, seeds=tuple(range(10)), engine=Batched(), tasks=2, dropout=0.2)
+    assert_close(at(batched.theta, 7), at(alone.theta, 0), 1e-9)
+
+
+def test_replicas_differ():
+    theta = tiny_run(settings("er"), tasks=2).theta
+    assert not torch.equal(*theta["prediction"]["2.weight"])
+
+
+def convolutional() -> tuple[nn.Module, nn.Module]:
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten()), nn.Linear(2 * 36, 3)
+
+
+class Peeks(nn.Module):
+    """Branches on a tensor's value, so it cannot be mapped."""
+
+    def forward(self, x):
+        return x if x.isfinite().all() else x.nan_to_num()
+
+
+def model(network, example, outputs=3):
+    return Model.build(network, "classification", example, outputs)
+
+
+def test_auto_is_a_function_of_network_device_replicas_and_batch():
+    dense = tiny_model(tiny_stream(), torch.float32)
+    points = tiny_stream().example(torch.float32)
+    assert choose("auto", dense, points, 10, 32).name == "batched"
+    assert choose("auto", dense, points, 1, 32).name == "looped"
+    images = torch.rand(2, 1, 8, 8)
+    assert choose("auto", model(convolutional, images), images, 10, 65).name == "looped"
+    assert choose("auto", model(convolutional, images), images, 10, 64).name == "batched"
+    assert choose("auto", dense, points, 10, 512).name == "batched"
+    assert choose("batched", model(convolutional, images), images, 10, 512).name == "batched"
+    assert choose("looped", dense, points, 10, 32).name == "looped"
+
+
+def test_a_network_that_cannot_be_mapped_is_looped():
+    points = torch.rand(2, 4)
+    peeking = model(lambda: (Peeks(), nn.Linear(4, 3)), points)
+    assert choose("auto", peeking, points, 10, 32).name == "looped"
+    with pytest.raises(ModelError, match=r"engine = 'looped'"):
+        choose("batched", peeking, points, 10, 32)
+
+
+def test_convolutions_are_the_same_in_both_forms():
+    images = torch.rand(2, 1, 8, 8)
+    net = model(convolutional, images)
+    theta = {
+        k: {n: torch.stack([p, p + 0.1]) for n, p in v.items()} for k, v in net.init(0).items()
+    }
+    x = torch.rand(2, 5, 1, 8, 8)
+    first = Batched().map(net.predict, theta, x)
+    torch.testing.assert_close(first, Looped().map(net.predict, theta, x))
+
+
+def test_a_missing_gpu_is_named():
+    if torch.cuda.is_available():
+        assert device_of("auto").type == "cuda"
+    else:
+        assert device_of("auto").type == "cpu"
+        with pytest.raises(SpecError, match="needs a CUDA GPU"):
+            device_of("cuda")

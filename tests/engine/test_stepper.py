@@ -1,0 +1,203 @@
+"""Updates on a CPU run as they are at first, then traced: same bytes, and nothing else changes."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from conftest import tiny_run
+from dpmcl import plugins
+from dpmcl.core.tree import leaves
+from dpmcl.engine import Batched, Looped
+from dpmcl.engine.same import same
+from dpmcl.engine.stepper import Stepper
+from dpmcl.engine.traced import traced
+from dpmcl.methods._method import State
+
+METHODS = plugins.names("method")
+
+
+def engine(form: str, after: int | None):
+    if form == "looped":
+        return Looped(Stepper(trace_after=after))
+    return Batched(stepper=Stepper(torch.func.vmap, trace_after=after))
+
+
+def settings(name: str) -> list[dict]:
+    every = [{}, {"optimiser": "adam"}, {"optimiser": {"name": "sgd", "momentum": 0.9}}]
+    if name == "dpmcl":
+        return [*every, *({"third_term": term} for term in ("first", "exact", "off"))]
+    if name in ("oml", "cml", "anml"):
+        return [*every, {"reading": "nested", "inner": 2}]
+    return every
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "own"),
+    [("looped", name, own) for name in METHODS for own in settings(name)]
+    + [("batched", name, {}) for name in METHODS],
+    ids=str,
+)
+def test_a_traced_update_gives_the_same_bytes(form, name, own):
+    rule = plugins.find("method", name)(batch=4, updates=8, memory=20, **own)
+    plain, quick = (
+        tiny_run(rule, (0, 1), engine(form, after), tasks=2, dropout=0.2) for after in (None, 3)
+    )
+    for a, b in zip(leaves(plain.theta), leaves(quick.theta), strict=True):
+        assert torch.equal(a, b)
+    assert (plain.errors["test"].after[:, 1] == quick.errors["test"].after[:, 1]).all()
+
+
+def run(stepper: Stepper, update, state: State, steps: int) -> State:
+    return stepper.run(update, state, (({}, torch.zeros(1, 2)) for _ in range(steps)))
+
+
+def a_state(*values: float, extra=()) -> State:
+    return State({"p": {"w": torch.tensor(values)}}, {"p": {"w": {}}}, tuple(extra))
+
+
+def test_the_given_state_stays_as_it_is():
+    def update(state, batches, key):
+        return state._replace(theta={"p": {"w": (state.theta["p"]["w"] * 2).relu() + 1}})
+
+    state = a_state(1.0, 2.0)
+    after = run(Stepper(trace_after=1), update, state, 5)
+    assert state.theta["p"]["w"].tolist() == [1.0, 2.0]
+    assert after.theta["p"]["w"].tolist() == [63.0, 95.0]
+
+
+def test_results_that_share_memory_are_told_apart():
+    def update(state, batches, key):
+        w = state.theta["p"]["w"]
+        new = w + 1
+        return State({"p": {"w": new}}, state.optimiser, (w, new, new[:]))
+
+    state = a_state(1.0, 2.0, extra=[torch.zeros(2) for _ in range(3)])
+    after = run(Stepper(trace_after=1), update, state, 6)
+    assert [leaf.tolist() for leaf in leaves(after)[:1]] == [[7.0, 8.0]]
+    assert [leaf.tolist() for leaf in after.extra] == [[6.0, 7.0], [7.0, 8.0], [7.0, 8.0]]
+
+
+def test_a_constant_is_not_written_to():
+    start = torch.ones(2)
+
+    def update(state, batches, key):
+        return state._replace(theta={"p": {"w": start}})
+
+    after = run(Stepper(trace_after=1), update, a_state(0.0, 0.0), 4)
+    after.theta["p"]["w"].add_(5)
+    assert start.tolist() == [1.0, 1.0]
+
+
+def test_an_update_that_branches_on_a_value_is_left_as_it_is():
+    def update(state, batches, key):
+        w = state.theta["p"]["w"]
+        return state._replace(theta={"p": {"w": w + 1 if w.sum() < 5 else w * 2}})
+
+    stepper = Stepper(trace_after=1)
+    assert run(stepper, update, a_state(0.0), 8).theta["p"]["w"].tolist() == [40.0]
+    assert stepper._known[0].traced is None
+
+
+def test_an_update_that_changes_shapes_is_left_as_it_is():
+    def update(state, batches, key):
+        w = state.theta["p"]["w"]
+        return state._replace(theta={"p": {"w": torch.cat([w, w])}})
+
+    assert run(Stepper(trace_after=0), update, a_state(1.0), 3).theta["p"]["w"].shape == (8,)
+
+
+def test_one_trace_serves_updates_that_do_the_same():
+    method = plugins.find("method", "oml")(batch=4, updates=12, reading="nested", inner=2)
+    made = []
+
+    class Counting(Stepper):
+        def _find(self, update, shapes):
+            known = super()._find(update, shapes)
+            if known not in made:
+                made.append(known)
+            return known
+
+    tiny_run(method, (0, 1, 2), Looped(Counting(trace_after=2)), tasks=3)
+    assert len(made) == 1
+    assert made[0].traced is not None
+    assert made[0].runs == 3 * 3 * 6
+
+
+def test_a_trace_leaves_out_what_changes_nothing_and_writes_in_place():
+    def function(a, b):
+        seen = a.view(2, 3).transpose(0, 1).transpose(0, 1).expand(2, 3)
+        return ((seen + b) * 2).sqrt().reshape(6)
+
+    a, b = torch.rand(6), torch.rand(2, 3)
+    expected = function(a, b)
+    quick = traced(function, a.clone(), b)
+    given = a.clone()
+    out = quick(given, b)
+    assert torch.equal(out, expected)
+    assert out.data_ptr() == given.data_ptr()
+
+
+def test_only_the_first_tree_is_used_up():
+    a, b = torch.rand(3), torch.rand(3)
+    quick = traced(lambda a, b: (b * 2 + a).relu(), a.clone(), b)
+    kept = b.clone()
+    quick(a, b)
+    assert torch.equal(b, kept)
+
+
+def test_an_input_that_is_read_later_is_not_overwritten():
+    a = torch.rand(4)
+
+    def function(a):
+        doubled = a * 2
+        return doubled + a.flip(0), doubled - 1
+
+    expected = function(a)
+    assert all(map(torch.equal, traced(function, a.clone())(a.clone()), expected))
+
+
+def closure(value, scale=1.0):
+    def inner(x):
+        return x * scale + value
+
+    return inner
+
+
+def recursive(depth):
+    def again(x):
+        return x if depth == 0 else again(x - depth)
+
+    return again
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        (closure(1), closure(1), True),
+        (closure(1), closure(2), False),
+        (closure(1), closure(1.0), False),
+        (closure(1, 2.0), closure(1, 3.0), False),
+        (closure(closure(1)), closure(closure(1)), True),
+        (closure((1, "a")), closure((1, "a")), True),
+        (closure([1]), closure([1]), False),
+        (closure(torch.ones(1)), closure(torch.ones(1)), False),
+        (closure(torch.nn.Linear(1, 1)), closure(torch.nn.Linear(1, 1)), False),
+        (recursive(2), recursive(2), True),
+        (recursive(2), recursive(3), False),
+        (partial(closure, 1), partial(closure, 1), True),
+        (partial(closure, 1), partial(closure, 2), False),
+        ("a".upper, "a".upper, False),
+        (len, len, True),
+        (plugins.find("method", "er")(lr=0.1), plugins.find("method", "er")(lr=0.1), True),
+        (plugins.find("method", "er")(lr=0.1), plugins.find("method", "er")(lr=0.2), False),
+    ],
+)
+def test_sameness(a, b, expected):
+    assert same(a, b) is expected
+
+
+def test_lambdas_with_other_defaults_differ():
+    first, second, third = (lambda x, k=k: x * k for k in (1, 2, 1))
+    assert not same(first, second)
+    assert same(first, third)

@@ -1,0 +1,239 @@
+"""How the updates of ER, OML and DPMCL without its third term relate ("Connection to MAML, OML").
+
+One update of each by gradient descent, from the same weights, on the same b_N and b_P, of equal
+sizes. g_N and g_P are the gradients of J_N and J_P, H_N and H_P their Hessians, a the step. The
+paper (section 3.1 and 3.2) says that without the third and the fourth term its update is the
+first-order one of MAML and OML. On numbers:
+
+    DPMCL joint             theta - a (g_N + g_P)(theta)                      is ER's step of 2 a
+    DPMCL alternating       theta' - a g_P(theta'), theta' = theta - a g_N    is OML's "text"
+    OML "nested", order 1   theta - a g_P(theta')                             lacks - a g_N(theta)
+    OML "nested", order 2   theta - a (1 - a H_N) g_P(theta')                 differs by a^2 H_N g_P
+
+So the paper's sentence holds of the reading of OML that its own text gives, exactly; of nested
+loops, which MAML and OML have in their papers, it does not: there J_N only says where g_P is taken,
+and to first order in a the update is that of J_P alone.
+
+The rows are the same here and not in a run: OML's outer loop takes validation rows of all tasks
+seen, the new one included, DPMCL's b_P training rows of earlier tasks from its memory.
+"""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from conftest import tiny_stream
+from dpmcl.core.batch import Batch, join
+from dpmcl.core.model import Model
+from dpmcl.core.tree import leaves, tree_map
+from dpmcl.methods.dpmcl import DPMCL
+from dpmcl.methods.er import ER
+from dpmcl.methods.oml import OML
+
+KEYS = torch.zeros(8, 2, dtype=torch.int64)
+A = 0.05
+
+
+def _model() -> Model:
+    """Smooth: Hessians have a say."""
+    stream = tiny_stream()
+
+    def network():
+        h = nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh())
+        return h, nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6))
+
+    example = stream.example(torch.float64)
+    return Model.build(network, stream.kind, example, stream.outputs, torch.float64)
+
+
+def _rows(tasks: list[int], seed: int) -> Batch:
+    stream = tiny_stream()
+    own = torch.cat([(stream.task[0] == k).nonzero()[:, 0] for k in tasks])
+    pick = torch.randperm(len(own), generator=torch.Generator().manual_seed(seed))[:10]
+    row = stream.row[0, own[pick]]
+    present = torch.ones(10, dtype=torch.bool)
+    return stream.batch(row, present, stream.task[0, own[pick]], torch.float64)
+
+
+MODEL, THETA = _model(), _model().init(3)
+B_N, B_P = _rows([2], 0), _rows([0, 1], 1)
+
+
+def updated(method, batches):
+    """theta after one update of each of a method's phases; batches: one dict a phase."""
+    state = method.start(THETA)
+    for phase, own in zip(method.phases(MODEL, 2), batches, strict=True):
+        assert phase.updates == 1
+        assert phase.draws.keys() == own.keys()
+        state = phase.update(state, own, KEYS)
+    return state.theta
+
+
+def er(a):
+    return updated(ER(optimiser="sgd", lr=a, updates=1), [{"replay": join(B_P, B_N)}])
+
+
+def dpmcl(a, step, third_term="off", **settings):
+    method = DPMCL(optimiser="sgd", lr=a, kappa=1, step=step, third_term=third_term, **settings)
+    return updated(method, [{"new": B_N, "past": B_P}])
+
+
+def oml_text(a):
+    method = OML(optimiser="sgd", lr=a, reading="text", n_grad=1, n_meta=1)
+    return updated(method, [{"batch": B_N}, {"batch": B_P}])
+
+
+def oml_nested(a, order):
+    method = OML(optimiser="sgd", lr=a, reading="nested", n_meta=1, inner=1, order=order)
+    block = Batch(*(leaf[None] for leaf in B_N))
+    return updated(method, [{"new": block, "seen": B_P}])
+
+
+def gradient(batch, theta=THETA):
+    return torch.func.grad(lambda t: MODEL.cost(t, batch))(theta)
+
+
+def hessian_times(batch, tangent, theta=THETA):
+    return torch.func.jvp(lambda t: gradient(batch, t), (theta,), (tangent,))[1]
+
+
+def plus(*terms):
+    """A sum of trees, each with its factor."""
+    factors, trees = zip(*terms, strict=True)
+    return tree_map(lambda *leaf: sum(f * x for f, x in zip(factors, leaf, strict=True)), *trees)
+
+
+def difference(first, second):
+    return plus((1, first), (-1, second))
+
+
+def size(tree) -> float:
+    return float(torch.stack([leaf.square().sum() for leaf in leaves(tree)]).sum().sqrt())
+
+
+def same(first, second, within=1e-12):
+    assert size(difference(first, second)) <= within * max(1.0, size(second))
+    assert size(difference(first, THETA)) > 1e-3  # and it is no step of nothing
+
+
+def assert_order(found, order):
+    """found(a) falls as a^order: halving a divides it by 2^order."""
+    sizes = [size(found(A / 2**k)) for k in range(3, 7)]
+    ratios = [x / y for x, y in pairwise(sizes)]
+    assert min(sizes) > 1e-9
+    assert ratios[-1] == pytest.approx(2**order, rel=0.01)
+    assert abs(ratios[-1] - 2**order) < abs(ratios[0] - 2**order)
+
+
+def test_dpmcl_joint_without_the_third_term_is_er_at_twice_the_step():
+    """J_PN of equal halves is (J_N + J_P) / 2, so ER's step of 2 a is one on J_N + J_P."""
+    same(dpmcl(A, "joint"), er(2 * A))
+    same(er(2 * A), plus((1, THETA), (-A, gradient(B_N)), (-A, gradient(B_P))))
+    assert size(difference(dpmcl(A, "joint"), er(A))) > 1e-3
+
+
+def test_dpmcl_alternating_without_the_third_term_is_a_step_on_j_n_then_one_on_j_p():
+    """Which is OML's "text" reading, n_grad = n_meta = 1, given the same rows."""
+    first = plus((1, THETA), (-A, gradient(B_N)))
+    both = plus((1, first), (-A, gradient(B_P, first)))
+    same(dpmcl(A, "alternating"), both)
+    same(oml_text(A), both)
+
+
+def test_alternating_and_joint_differ_to_second_order_alone():
+    """By a^2 H_P g_N: the second step's gradient is taken where the first step led."""
+
+    def gap(a):
+        return difference(dpmcl(a, "alternating"), dpmcl(a, "joint"))
+
+    assert_order(gap, 2)
+    expected = hessian_times(B_P, gradient(B_N))
+    for a, within in ((1e-2, 0.05), (1e-4, 5e-4)):
+        scaled = plus((a**-2, gap(a)))
+        assert size(difference(scaled, expected)) < within * size(expected)
+
+
+def test_the_order_of_the_two_steps_is_a_commutator_of_hessians():
+    """First J_P, then J_N: another point, by a^2 (H_P g_N - H_N g_P), so the order is a choice."""
+    a = 1e-4
+    first = plus((1, THETA), (-a, gradient(B_P)))
+    reverse = plus((1, first), (-a, gradient(B_N, first)))
+    expected = difference(hessian_times(B_P, gradient(B_N)), hessian_times(B_N, gradient(B_P)))
+    scaled = plus((a**-2, difference(dpmcl(a, "alternating"), reverse)))
+    assert size(difference(scaled, expected)) < 1e-3 * size(expected)
+
+
+def test_nested_oml_of_order_1_takes_the_gradient_of_j_p_ahead_and_applies_it_here():
+    """theta - a g_P(theta - a g_N(theta)): it lacks the step on J_N that "alternating" takes."""
+    ahead = plus((1, THETA), (-A, gradient(B_N)))
+    same(oml_nested(A, 1), plus((1, THETA), (-A, gradient(B_P, ahead))))
+    lacking = difference(dpmcl(A, "alternating"), oml_nested(A, 1))
+    assert size(difference(lacking, plus((-A, gradient(B_N))))) < 1e-12
+    assert size(lacking) > 1e-2
+
+
+def test_to_first_order_nested_oml_is_a_step_on_j_p_alone():
+    """So the paper's sentence holds for the text's reading and not for the nested one.
+
+    Against theta - a g_P the nested update is right to order a; against DPMCL's without its third
+    term, theta - a (g_N + g_P), it is wrong already there.
+    """
+    for order in (1, 2):
+
+        def from_j_p(a, order=order):
+            return difference(oml_nested(a, order), plus((1, THETA), (-a, gradient(B_P))))
+
+        def from_dpmcl(a, order=order):
+            return difference(oml_nested(a, order), dpmcl(a, "joint"))
+
+        assert_order(from_j_p, 2)
+        assert_order(from_dpmcl, 1)
+    assert_order(lambda a: difference(oml_text(a), dpmcl(a, "joint")), 2)
+
+
+def test_order_2_differs_from_order_1_by_a_hessian_term():
+    """By a^2 H_N g_P(theta~), exactly for one inner step; and so by a^2 H_N g_P in the limit."""
+
+    def gap(a):
+        return difference(oml_nested(a, 2), oml_nested(a, 1))
+
+    ahead = plus((1, THETA), (-A, gradient(B_N)))
+    exact = plus((A**2, hessian_times(B_N, gradient(B_P, ahead))))
+    assert size(difference(gap(A), exact)) < 1e-12
+    assert size(exact) > 1e-5
+    assert_order(gap, 2)
+    limit = hessian_times(B_N, gradient(B_P))
+    for a, within in ((1e-2, 0.05), (1e-4, 5e-4)):
+        assert size(difference(plus((a**-2, gap(a))), limit)) < within * size(limit)
+
+
+def test_order_2_descends_on_j_p_minus_a_times_the_product_of_gradients():
+    """Which order 1 does not, and DPMCL without the third term neither: MAML's alignment term."""
+    a = 1e-4
+
+    def aligned(theta):
+        products = tree_map(lambda x, y: (x * y).sum(), gradient(B_N, theta), gradient(B_P, theta))
+        return MODEL.cost(theta, B_P) - a * torch.stack(leaves(products)).sum()
+
+    step = plus((1, THETA), (-a, torch.func.grad(aligned)(THETA)))
+    second = size(difference(oml_nested(a, 2), step))
+    assert second < 1e-2 * size(difference(oml_nested(a, 1), step))
+    assert second < 1e-2 * size(difference(plus((1, THETA), (-a, gradient(B_P))), step))
+
+
+@pytest.mark.parametrize("step", ["alternating", "joint"])
+def test_no_look_ahead_is_no_third_term_where_it_is_said_to_be_and_not_where_theta_b_is_a_constant(
+    step,
+):
+    """zeta = 0: "first" is "off". "constant" is not: theta_2 keeps the whole gradient of J_PN."""
+    off = dpmcl(A, step)
+    same(dpmcl(A, step, "first", zeta=0), off)
+    constant = dpmcl(A, step, "constant", zeta=0)
+    start = THETA if step == "joint" else plus((1, THETA), (-A, gradient(B_N)))
+    extra = plus((-A, gradient(join(B_P, B_N), start)["prediction"]))
+    found = difference(constant, off)
+    assert size(found["representation"]) < 1e-13
+    assert size(difference(found["prediction"], extra)) < 1e-12
+    assert size(extra) > 1e-3

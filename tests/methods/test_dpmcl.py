@@ -1,0 +1,163 @@
+"""DPMCL's third term: what moves, what stays, and whether its gradient is the one it says."""
+
+import pytest
+import torch
+
+from conftest import tiny_model, tiny_stream
+from dpmcl.core import optim
+from dpmcl.core.batch import Batch, join
+from dpmcl.core.model import initial
+from dpmcl.core.tree import at, leaves, tree_map
+from dpmcl.methods.dpmcl import DPMCL
+
+KEYS = torch.tensor([[1, 2], [3, 4]])
+
+
+def some_rows(seed: int, n: int = 6) -> Batch:
+    stream = tiny_stream()
+    row = torch.randperm(len(stream.y), generator=torch.Generator().manual_seed(seed))[:n]
+    present = torch.ones(n, dtype=torch.bool)
+    return stream.batch(row, present, stream.task[0][row], torch.float64)
+
+
+B_N, B_P = some_rows(0), some_rows(1)
+
+
+def model():
+    return tiny_model(tiny_stream())
+
+
+def theta():
+    return at(initial(model(), [3]), 0)
+
+
+def gradient_of_step_2(monkeypatch, start=None, **settings):
+    """The gradient that step 2 hands to theta's optimiser."""
+    caught = []
+    monkeypatch.setattr(
+        DPMCL, "descend", lambda self, state, grads, cost=None: caught.append(grads) or state
+    )
+    method = DPMCL(lr=0.05, kappa=1, **settings)
+    state = method.start(start or theta())
+    method._mind_the_past(model(), state, B_N, B_P, KEYS[1])
+    return caught[0]
+
+
+@pytest.mark.parametrize("zeta", [1, 2, 3])
+@pytest.mark.parametrize("optimiser", ["sgd", "adagrad", "adam"])
+def test_exact_agrees_with_finite_differences(monkeypatch, optimiser, zeta):
+    net, rule = model(), optim.build(optimiser, 0.05)
+    both = join(B_P, B_N)
+
+    def cost(theta):
+        buffer, state = theta["prediction"], rule.init(theta["prediction"])
+        for _ in range(zeta):
+            free = tree_map(lambda leaf: leaf.detach().requires_grad_(), buffer)
+            j = net.cost({**theta, "prediction": free}, both)
+            grads = dict(zip(free, torch.autograd.grad(j, list(free.values())), strict=True))
+            buffer, state = rule.step(buffer, grads, state)
+        j_b = net.cost({**theta, "prediction": buffer}, both)
+        return net.cost(theta, B_P) + net.cost(theta, both) - j_b
+
+    start = theta()
+    grads = gradient_of_step_2(
+        monkeypatch, start, zeta=zeta, optimiser=optimiser, third_term="exact"
+    )
+    generator = torch.Generator().manual_seed(0)
+    for part, name in [("representation", "0.weight"), ("prediction", "2.weight")]:
+        flat = start[part][name].flatten()
+        for i in torch.randperm(len(flat), generator=generator)[:4].tolist():
+            values = []
+            for step in (1e-6, -1e-6):
+                moved = flat.clone()
+                moved[i] += step
+                shifted = {**start[part], name: moved.view_as(start[part][name])}
+                values.append(cost({**start, part: shifted}).item())
+            numeric = (values[0] - values[1]) / 2e-6
+            assert grads[part][name].flatten()[i].item() == pytest.approx(
+                numeric, abs=2e-6, rel=1e-5
+            )
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adagrad", "adam"])
+def test_first_without_steps_equals_off(monkeypatch, optimiser):
+    first = gradient_of_step_2(monkeypatch, zeta=0, third_term="first", optimiser=optimiser)
+    off = gradient_of_step_2(monkeypatch, zeta=0, third_term="off", optimiser=optimiser)
+    for a, b in zip(leaves(first), leaves(off), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-15)
+
+
+def test_the_third_term_reaches_what_it_should(monkeypatch):
+    grads = {
+        t: gradient_of_step_2(monkeypatch, third_term=t)
+        for t in ("constant", "first", "exact", "off")
+    }
+
+    def differ(first, second, part):
+        pairs = zip(leaves(grads[first][part]), leaves(grads[second][part]), strict=True)
+        return any(not torch.allclose(a, b) for a, b in pairs)
+
+    assert not differ("constant", "first", "representation")
+    assert differ("constant", "first", "prediction")
+    for other in ("constant", "first", "exact"):
+        assert differ(other, "off", "representation")
+        assert differ(other, "off", "prediction")
+    assert differ("exact", "first", "representation")
+
+
+def test_the_features_are_computed_once_and_theta_1_stays_during_the_zeta_steps(monkeypatch):
+    net, start, calls = model(), theta(), []
+    real = type(net).features
+
+    def spy(self, theta_1, x, key=None):
+        calls.append(theta_1)
+        return real(self, theta_1, x, key)
+
+    monkeypatch.setattr(type(net), "features", spy)
+    method = DPMCL(zeta=4, kappa=1)
+    state = method.start(start)
+    after = method._mind_the_past(net, state, B_N, B_P, KEYS[1])
+    assert len(calls) == 1
+    assert calls[0] is not None
+    pairs = zip(leaves(calls[0]), leaves(state.theta["representation"]), strict=True)
+    assert all(torch.equal(torch.func.debug_unwrap(a, recurse=True), b) for a, b in pairs)
+    pairs = zip(
+        leaves(after.theta["representation"]), leaves(state.theta["representation"]), strict=True
+    )
+    assert any(not torch.equal(a, b) for a, b in pairs)
+
+
+def test_off_does_not_depend_on_zeta(monkeypatch):
+    zero, many = (gradient_of_step_2(monkeypatch, zeta=z, third_term="off") for z in (0, 7))
+    assert all(torch.equal(a, b) for a, b in zip(leaves(zero), leaves(many), strict=True))
+
+
+def test_exact_is_finite_at_dead_units(monkeypatch):
+    start = theta()
+    dead = {**start["prediction"], "0.bias": torch.full((8,), -100.0, dtype=torch.float64)}
+    grads = gradient_of_step_2(
+        monkeypatch, {**start, "prediction": dead}, zeta=3, third_term="exact"
+    )
+    assert all(leaf.isfinite().all() for leaf in leaves(grads))
+
+
+def test_a_copied_buffer_state_takes_other_steps(monkeypatch):
+    method = DPMCL(kappa=1, buffer_state="copied")
+    warm = method._generalise(model(), method.start(theta()), B_N, KEYS[0])
+    found = [
+        DPMCL(kappa=1, buffer_state=how)._mind_the_past(model(), warm, B_N, B_P, KEYS[1])
+        for how in ("fresh", "copied")
+    ]
+    pairs = zip(leaves(found[0].theta), leaves(found[1].theta), strict=True)
+    assert any(not torch.equal(a, b) for a, b in pairs)
+
+
+def test_one_optimiser_state_serves_both_steps():
+    method = DPMCL(kappa=1, zeta=1)
+    start = method.start(theta())
+    warm = method._generalise(model(), start, B_N, KEYS[0])
+    after = method._mind_the_past(model(), warm, B_N, B_P, KEYS[1])
+    for a, b, c in zip(*(leaves(s.optimiser) for s in (start, warm, after)), strict=True):
+        assert (b >= a).all()
+        assert (c >= b).all()
+    assert any((b > 0).any() for b in leaves(warm.optimiser))

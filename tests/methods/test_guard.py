@@ -1,0 +1,263 @@
+"""The third term's guard and weight, eta and the fourth term, against arithmetic done by hand.
+
+The model of `test_dpmcl_by_hand`: h(x) = a x, g(f) = b f, from a = b = 1, b_N = (x 1, y 2),
+b_P = (x 2, y 1), zeta = 1; with its numbers, for "alternating" and a step of 0.1:
+
+after step 1 a = b = 1.2, and in step 2
+  J_P:             d/da = d/db = 9.024
+  J_PN = (0.56^2 + 1.88^2) / 2 = 1.924, d/da = d/db = 3.84
+  theta_B = 0.816, J_PN(theta_B) = (1.0208^2 + 0.9584^2) / 2 = 0.9802816,
+  d/da = 0.731136, d/d theta_B = 1.0752; theta_B moves by 0.28 with b and by -1.04 with a
+  so the look-ahead gains T = 1.924 - 0.9802816 = 0.9437184
+
+b_N's row moves to (x 1.5, y 2.5): J_next = (1.5 ab - 2.5)^2, d/da = 3 b (1.5 ab - 2.5),
+d/db = 3 a (1.5 ab - 2.5): 3.6 * -0.34 = -1.224 at a = b = 1.2, and -3 at a = b = 1.
+"""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from test_dpmcl_by_hand import product_model, row
+
+from conftest import moving_stream, tiny_model, tiny_run
+from dpmcl.core.tree import leaves
+from dpmcl.exceptions import SpecError
+from dpmcl.methods.dpmcl import DPMCL
+from dpmcl.theory import terms
+
+T, J_P, J_PN, J_B, BY_B = 0.9437184, 9.024, 3.84, 0.731136, 1.0752
+THIRD = {  # d third / da, d third / db
+    "constant": (J_PN - J_B, J_PN),
+    "first": (J_PN - J_B, J_PN - BY_B),
+    "exact": (J_PN - (J_B - 1.04 * BY_B), J_PN - 0.28 * BY_B),
+}
+each_term = pytest.mark.parametrize("third_term", THIRD)
+
+
+def weight(value: float):
+    return {"weight": torch.tensor([[value]], dtype=torch.float64)}
+
+
+def iterate(lr: float = 0.1, start: tuple[float, float] = (1.0, 1.0), **settings):
+    """(a, b) after one iteration."""
+    method = DPMCL(optimiser="sgd", lr=lr, kappa=1, **{"zeta": 1, **settings})
+    a, b = start
+    state = method.start({"representation": weight(a), "prediction": weight(b)})
+    (phase,) = method.phases(product_model(), task=1)
+    batches = {"new": row(1, 2), "past": row(2, 1), "next": row(1.5, 2.5)}
+    assert set(phase.draws) <= set(batches)
+    given = {name: batches[name] for name in phase.draws}
+    after = phase.update(state, given, torch.zeros(2, 2, dtype=torch.int64))
+    return [after.theta[part]["weight"].item() for part in ("representation", "prediction")]
+
+
+def stepped(grad_a: float, grad_b: float, a: float = 1.2, b: float = 1.2, lr: float = 0.1):
+    return pytest.approx([a - lr * grad_a, b - lr * grad_b], abs=1e-12)
+
+
+# The guard
+
+
+@each_term
+def test_square_is_the_gradient_of_the_terms_square(third_term):
+    by_a, by_b = THIRD[third_term]
+    expected = stepped(J_P + 2 * T * by_a, J_P + 2 * T * by_b)
+    assert iterate(third_term=third_term, guard="square") == expected
+
+
+@each_term
+def test_clip_is_the_term_itself_where_the_look_ahead_gains(third_term):
+    by_a, by_b = THIRD[third_term]
+    found = iterate(third_term=third_term, guard="clip")
+    assert found == stepped(J_P + by_a, J_P + by_b)
+    assert found == iterate(third_term=third_term, guard="none")
+
+
+@each_term
+def test_clip_is_no_term_where_the_look_ahead_loses(third_term):
+    """Joint, a step of 1: theta_B = 1 - 1 = 0, so J_PN = 1 becomes (4 + 1) / 2 = 2.5."""
+    settings = {"lr": 1.0, "step": "joint"}
+    off = iterate(third_term="off", **settings)
+    assert off == stepped(-2 + 4, -2 + 4, 1, 1, 1)
+    assert iterate(third_term=third_term, guard="clip", **settings) == off
+    assert iterate(third_term=third_term, guard="none", **settings) != off
+
+
+def test_clip_is_no_term_where_there_is_no_look_ahead():
+    """zeta = 0: the gain is 0, and unlike "none" theta_2 keeps nothing of J_PN's gradient."""
+    assert iterate(zeta=0, guard="clip") == stepped(J_P, J_P)
+    assert iterate(zeta=0, guard="square") == stepped(J_P, J_P)
+    assert iterate(zeta=0, guard="none") == stepped(J_P, J_P + J_PN)
+
+
+@pytest.mark.parametrize("guard", ["none", "clip", "square"])
+def test_a_guard_says_nothing_where_the_term_is_off(guard):
+    assert iterate(third_term="off", guard=guard, third_weight=7.0) == stepped(J_P, J_P)
+
+
+@each_term
+@pytest.mark.parametrize("factor", [-1.0, 0.0, 0.1])
+def test_the_third_terms_weight_is_its_factor(third_term, factor):
+    by_a, by_b = THIRD[third_term]
+    found = iterate(third_term=third_term, third_weight=factor)
+    assert found == stepped(J_P + factor * by_a, J_P + factor * by_b)
+
+
+def test_the_weight_comes_after_the_guard():
+    """A tenth of the square, as in the authors' earlier code, and not the square of a tenth."""
+    by_a, by_b = THIRD["constant"]
+    for guard, factor in (("square", 0.1), ("square", -1.0), ("clip", -1.0)):
+        slope = factor * (2 * T if guard == "square" else 1)
+        found = iterate(guard=guard, third_weight=factor)
+        assert found == stepped(J_P + slope * by_a, J_P + slope * by_b)
+
+
+# eta
+
+
+def test_eta_scales_j_n_in_step_1_and_j_p_in_step_2_and_nothing_else():
+    """eta = 0.5: step 1 by half of -2, so a = b = 1.1, ab = 1.21; theta_B's step stays whole.
+
+    J_P: 4.4 * 1.42 = 6.248. J_PN: 1.1 * 2.05 = 2.255, theta_B = 0.8745, a theta_B = 0.96195,
+    d J_PN(theta_B)/da = 0.8745 * 0.80975 = 0.708126375.
+    """
+    expected = stepped(0.5 * 6.248 + 2.255 - 0.708126375, 0.5 * 6.248 + 2.255, 1.1, 1.1)
+    assert iterate(eta=0.5) == expected
+
+
+def test_eta_scales_both_in_a_joint_step():
+    """At a = b = 1: J_N -2, J_P 4, J_PN 1, theta_B = 0.9 with d/da = 0.45."""
+    assert iterate(eta=0.5, step="joint") == stepped(0.5 * 2 + 1 - 0.45, 0.5 * 2 + 1, 1, 1)
+
+
+@pytest.mark.parametrize("step", ["alternating", "joint"])
+def test_without_eta_the_third_term_is_alone(step):
+    assert iterate(eta=0.0, step=step) == stepped(1 - 0.45, 1, 1, 1)
+    assert iterate(eta=0.0, step=step, third_term="off") == [1, 1]
+
+
+# The fourth term
+
+
+@pytest.mark.parametrize("fourth_term", ["exact", "estimated"])
+@pytest.mark.parametrize("factor", [1.0, 0.25, -1.0, 0.0])
+def test_the_fourth_term_is_j_n_on_the_moved_rows_in_step_2(fourth_term, factor):
+    by_a, by_b = THIRD["constant"]
+    settings = {"fourth_term": fourth_term, "fourth_weight": factor}
+    moved = factor * -1.224
+    assert iterate(**settings) == stepped(J_P + by_a + moved, J_P + by_b + moved)
+    assert iterate(step="joint", **settings) == stepped(3 - 0.45 - factor * 3, 3 - factor * 3, 1, 1)
+    # eta is of J_N and J_P alone: this is J_N of another task, V(k + 1).
+    alone = iterate(eta=0.0, third_term="off", **settings)
+    assert alone == stepped(-factor * 3, -factor * 3, 1, 1)
+
+
+def test_a_fourth_term_asks_for_the_new_rows_once_moved():
+    for fourth_term in ("exact", "estimated"):
+        (phase,) = DPMCL(fourth_term=fourth_term, batch=5).phases(product_model(), 1)
+        draw = phase.draws["next"]
+        assert (draw.source, draw.batch, draw.like, draw.moved) == ("new", 5, "new", fourth_term)
+    (phase,) = DPMCL().phases(product_model(), 1)
+    assert phase.draws.keys() == {"new", "past"}
+
+
+@pytest.mark.parametrize("step", ["alternating", "joint"])
+def test_the_cost_that_a_rule_hears_of_is_the_sum_of_what_is_descended_on(monkeypatch, step):
+    """Its gradient by finite differences is the gradient that comes with it."""
+    model = tiny_model(moving_stream())
+    stream = moving_stream()
+
+    def batch(first):
+        rows = torch.arange(first, first + 6)
+        return stream.batch(rows, rows >= 0, rows * 0, torch.float64)
+
+    caught = []
+    monkeypatch.setattr(DPMCL, "descend", lambda self, state, *given: caught.append(given) or state)
+    method = DPMCL(
+        kappa=1, step=step, eta=0.3, guard="square", third_weight=-0.7, third_term="exact",
+        fourth_term="exact", fourth_weight=0.4, optimiser="sgd", lr=0.05, zeta=1,
+    )  # fmt: skip
+    b_N, b_P, b_next = batch(0), batch(40), batch(30)
+
+    def descended_on(theta):
+        caught.clear()
+        state = method.start(theta)
+        method._mind_the_past(model, state, b_N, b_P, torch.zeros(2, dtype=torch.int64), b_next)
+        return caught[0]
+
+    theta = model.init(3)
+    grads, _ = descended_on(theta)
+    for part, name in (("representation", "0.weight"), ("prediction", "2.bias")):
+        place = int(grads[part][name].abs().argmax())
+        unit = torch.zeros_like(theta[part][name])
+        unit.view(-1)[place] = 1e-6
+        high, low = (
+            descended_on({**theta, part: {**theta[part], name: theta[part][name] + sign * unit}})[1]
+            for sign in (1, -1)
+        )
+        slope = float(high - low) / 2e-6
+        assert float(grads[part][name].view(-1)[place]) == pytest.approx(slope, rel=1e-6, abs=1e-9)
+        assert abs(slope) > 1e-3
+
+
+def test_a_fourth_term_that_the_stream_cannot_tell_is_refused_in_one_line():
+    for fourth_term, line in (
+        ("exact", "fourth_term = 'exact' needs a stream that knows its dynamics"),
+        ("estimated", "fourth_term = 'estimated' moves inputs and targets of a regression"),
+    ):
+        with pytest.raises(SpecError) as caught:
+            tiny_run(DPMCL(updates=1, fourth_term=fourth_term))
+        assert line in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+# Why a guard
+
+
+class Representation(DPMCL):
+    """Plain gradient steps of 0.5 on theta_1 alone."""
+
+    def descend(self, state, grads, cost=None):
+        a = state.theta["representation"]["weight"] - 0.5 * grads["representation"]["weight"]
+        return state._replace(theta={**state.theta, "representation": {"weight": a}})
+
+
+def gains(guard: str, steps: int) -> list[float]:
+    """J_PN - J_PN(theta_B) along the way down on it, from a = 10, b = 0.
+
+    Adagrad's first step is 0.1 whatever the gradient, so theta_B = 0.1, and a theta_B passes the
+    best value, 0.8, once a > 8. From a = 16 on the look-ahead loses, and more with each step.
+    """
+    method = Representation(
+        optimiser="adagrad", lr=0.1, zeta=1, eta=0.0, step="joint", third_term="constant",
+        guard=guard,
+    )  # fmt: skip
+    model, b_N, b_P = product_model(), row(1, 2), row(2, 1)
+    state = method.start({"representation": weight(10.0), "prediction": weight(0.0)})
+    found = []
+    for _ in range(steps):
+        cost = terms.costs(model, state.theta, b_N, b_P).J_PN
+        ahead = terms.look_ahead(model, state.theta, b_N, b_P, method.rule, method.zeta)
+        found.append(float(cost - ahead))
+        key = torch.zeros(2, dtype=torch.int64)
+        state = method._mind_the_past(model, state, b_N, b_P, key)
+    assert all(leaf.isfinite().all() for leaf in leaves(state.theta))
+    return found
+
+
+def test_the_printed_term_is_unbounded_below_and_the_clipped_one_is_not():
+    printed = gains("none", 400)
+    assert printed[0] == pytest.approx(2.5 * (0.64 - 0.04))  # at first the look-ahead does gain
+    assert all(later < now for now, later in pairwise(printed))
+    for bound, by in ((0.0, 100), (-1.0, 120), (-1e2, 200), (-1e4, 300), (-1e6, 400)):
+        assert min(printed[:by]) < bound, bound
+    clipped = gains("clip", 200)
+    assert max(0.0, clipped[-1]) == 0 < clipped[0]
+    assert min(clipped) > -0.1  # the last step that gains may go a little too far
+    assert clipped[-1] == clipped[-100]
+
+
+def test_the_square_comes_to_rest_where_nothing_is_gained():
+    squared = gains("square", 200)
+    assert abs(squared[-1]) < 1e-3 * squared[0]

@@ -1,0 +1,296 @@
+"""OML, CML and ANML: which parts move in which phase, and which rows each phase sees."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+
+import dpmcl.run.loop
+from conftest import tiny_model, tiny_network, tiny_run, tiny_stream
+from dpmcl import plugins
+from dpmcl.core.batch import Batch
+from dpmcl.core.model import initial
+from dpmcl.core.tree import at, leaves, tree_map
+from dpmcl.data.sampling import chunk
+from dpmcl.data.splits import split
+from dpmcl.engine import Batched, Looped
+from dpmcl.exceptions import SpecError
+from dpmcl.results.table import render
+
+ALL = {"representation", "prediction"}
+META = {"oml": ALL, "cml": {"prediction"}, "anml": ALL}
+GRAD = {"oml": ALL, "cml": ALL, "anml": {"gate"}}
+OUTER = {"oml": ALL, "cml": ALL, "anml": ALL | {"gate"}}
+
+
+def build(name, **settings):
+    base = {"optimiser": "adagrad", "lr": 0.05, "batch": 8, "memory": 30, "n_meta": 3, "n_grad": 4}
+    return plugins.find("method", name)(**{**base, **settings})
+
+
+def moved(before, after):
+    """The parts of theta, and of its optimiser's state, that an update changed."""
+    out = []
+    for first, second in ((before.theta, after.theta), (before.optimiser, after.optimiser)):
+        pairs = {p: zip(leaves(first[p]), leaves(second[p]), strict=True) for p in first}
+        out.append({p for p, pair in pairs.items() if any(not torch.equal(*ab) for ab in pair)})
+    assert out[0] == out[1]
+    return out[0]
+
+
+def run_one_update_of_each_phase(method):
+    """(phase name, updates, the parts that it moved) for the second task."""
+    stream = tiny_stream()
+    splits = split(stream, [0], (0.6, 0.2, 0.2))
+    model = method.prepare(tiny_model(stream))
+    state = method.start(at(initial(model, [0]), 0))
+    held = dpmcl.core.memory.Memory(
+        splits.train.offset[:, 0:1] + torch.arange(30), torch.tensor([30]), torch.tensor([30])
+    )
+    out = []
+    for number, phase in enumerate(method.phases(model, 1)):
+        drawn = chunk(
+            phase.draws,
+            splits,
+            {"train": held, "validation": held},
+            torch.tensor([0]),
+            (1, number),
+            range(1),
+            phase.keys,
+        )
+        after = phase.update(state, drawn.batches(stream, model.dtype, 0, 0), drawn.key[0, 0])
+        out.append((phase.name, phase.updates, moved(state, after)))
+    return out
+
+
+@pytest.mark.parametrize("name", ["oml", "cml", "anml"])
+def test_the_phases_of_each_reading(name):
+    box = run_one_update_of_each_phase(build(name, reading="box"))
+    assert box == [("meta", 3, META[name]), ("grad", 4, GRAD[name])]
+    text = run_one_update_of_each_phase(build(name, reading="text"))
+    assert text == [("grad", 4, GRAD[name]), ("meta", 3, META[name])]
+    nested = run_one_update_of_each_phase(build(name, reading="nested", inner=2))
+    assert nested == [("nested", 3, OUTER[name])]
+    if name != "anml":
+        literal = run_one_update_of_each_phase(build(name, reading="box-literal"))
+        assert literal == [("meta", 3, set()), ("grad", 4, GRAD[name])]
+
+
+ROWS = {
+    "box": {"meta": {("memory", "train")}, "grad": {("new", "train")}},
+    "text": {"grad": {("new", "train")}, "meta": {("memory", "validation")}},
+    "nested": {"nested": {("new", "train"), ("memory", "validation")}},
+}
+
+
+@pytest.mark.parametrize("reading", ["box", "text", "nested"])
+@pytest.mark.parametrize("name", ["oml", "cml", "anml"])
+def test_each_phase_sees_the_rows_that_its_reading_says(name, reading, monkeypatch):
+    method = build(name, reading=reading, inner=2)
+    phases = method.phases(method.prepare(tiny_model(tiny_stream())), 0)
+    found = {p.name: {(d.source, d.split) for d in p.draws.values()} for p in phases}
+    assert found == ROWS[reading]
+
+    touched = {"train": set(), "validation": set()}
+    allowed = {}
+
+    def spy(draws, splits, *rest, **more):
+        out = chunk(draws, splits, *rest, **more)
+        for key, draw in draws.items():
+            touched[draw.split] |= set(out.row[key][0][out.present[key][0]].tolist())
+        allowed.update({s: set(splits.named(s).row[0].tolist()) for s in touched})
+        return out
+
+    monkeypatch.setattr(dpmcl.run.loop, "chunk", spy)
+    tiny_run(method, seeds=(0,))
+    assert touched["train"] <= allowed["train"]
+    assert touched["validation"] <= allowed["validation"]
+    assert bool(touched["validation"]) == (reading != "box")
+
+
+@pytest.mark.parametrize("reading", ["text", "nested"])
+@pytest.mark.parametrize("name", ["oml", "cml", "anml"])
+@pytest.mark.parametrize("discount_on", ["weights", "sampling"])
+def test_validation_rows_are_a_memory_s_with_the_new_task_s_among_them(
+    name, reading, discount_on, monkeypatch
+):
+    """36 validation rows come, 12 a task; as many stay as `memory` says, new ones among them."""
+    rows = {}
+
+    def spy(draws, splits, held, seed, place, *rest, **more):
+        out = chunk(draws, splits, held, seed, place, *rest, **more)
+        for key, draw in draws.items():
+            if draw.split == "validation":
+                assert out.present[key].all()
+                rows.setdefault(place[0], set()).update(out.row[key][0].flatten().tolist())
+                assert int(held["validation"].filled[0]) == min(7, 12 * (place[0] + 1))
+        return out
+
+    monkeypatch.setattr(dpmcl.run.loop, "chunk", spy)
+    discount = {"discount": {"name": "exponential", "rate": 0.1}, "discount_on": discount_on}
+    tiny_run(build(name, reading=reading, memory=7, n_meta=20, **discount), seeds=(0,))
+    task_of = tiny_stream().task[0]
+    for task, drawn in rows.items():
+        assert len(drawn) <= 7
+        assert task in {int(task_of[row]) for row in drawn}
+
+
+@pytest.mark.parametrize(
+    ("name", "reading"), [(m, r) for m in ("oml", "cml", "anml") for r in ("text", "nested")]
+)
+def test_the_length_of_the_memory_counts(name, reading):
+    few, many = (tiny_run(build(name, reading=reading, memory=n), (0,)).theta for n in (1, 1000))
+    assert any(not torch.equal(*pair) for pair in zip(leaves(few), leaves(many), strict=True))
+
+
+def test_a_method_that_hides_its_validation_rows_is_refused():
+    class Hiding(type(build("oml"))):
+        trains_on_validation = False
+
+    with pytest.raises(SpecError, match="set trains_on_validation = True in Hiding, so that"):
+        tiny_run(Hiding(n_meta=2, n_grad=2))
+
+
+@pytest.mark.parametrize("name", ["oml", "cml"])
+@pytest.mark.parametrize("inner_lr", [None, 0.01])
+def test_the_literal_box_is_what_plain_pytorch_makes_of_it(name, inner_lr, monkeypatch):
+    """theta~ from theta on D_PN, then theta by the cost at theta~, as the box says; two tasks."""
+    batches = {}
+
+    def spy(draws, splits, held, seed, place, steps, *rest, **more):
+        out = chunk(draws, splits, held, seed, place, steps, *rest, **more)
+        for step in steps:
+            one = out.batches(stream, torch.float64, step - steps.start, 0)
+            batches[(*place, step)] = one["batch"]
+        return out
+
+    stream = tiny_stream(2)
+    monkeypatch.setattr(dpmcl.run.loop, "chunk", spy)
+    method = build(name, reading="box-literal", n_meta=5, n_grad=4, inner_lr=inner_lr)
+    found = tiny_run(method, seeds=(0,), tasks=2).theta
+
+    h, g = (module.double() for module in tiny_network(stream.outputs))
+    start = at(initial(tiny_model(stream), [0]), 0)
+    h.load_state_dict(start["representation"])
+    g.load_state_dict(start["prediction"])
+    theta = {"representation": h, "prediction": g}
+    parameters = [p for net in theta.values() for p in net.parameters()]
+    optimiser = torch.optim.Adagrad(parameters, lr=0.05)
+    for task in range(2):
+        ahead = {part: deepcopy(theta[part]) for part in META[name]}
+        nets = {**theta, **ahead}
+        moving = [p for net in ahead.values() for p in net.parameters()]
+        inner = torch.optim.Adagrad(moving, lr=inner_lr or 0.05)
+        for update in range(5):
+            b = batches[task, 0, update]
+            inner.zero_grad()
+            out = nets["prediction"](nets["representation"](b.x))
+            torch.nn.functional.cross_entropy(out, b.y).backward()
+            inner.step()
+        for update in range(4):
+            b = batches[task, 1, update]
+            out = nets["prediction"](nets["representation"](b.x))
+            cost = torch.nn.functional.cross_entropy(out, b.y)
+            at_ahead = [p for part in theta for p in nets[part].parameters()]
+            for p, grad in zip(parameters, torch.autograd.grad(cost, at_ahead), strict=True):
+                p.grad = grad
+            optimiser.step()
+    for part, net in theta.items():
+        for key, value in net.state_dict().items():
+            torch.testing.assert_close(found[part][key][0], value, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["oml", "cml"])
+def test_the_literal_box_is_the_same_batched(name):
+    method = build(name, reading="box-literal")
+    looped, batched = (tiny_run(method, engine=engine()).theta for engine in (Looped, Batched))
+    for one, other in zip(leaves(looped), leaves(batched), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_the_inner_loop_of_anml_moves_all_but_the_gate():
+    method = build("anml", reading="nested", optimiser="sgd", inner_lr=0.5)
+    stream = tiny_stream()
+    model = method.prepare(tiny_model(stream))
+    state = method.start(at(initial(model, [0]), 0))
+    new, seen = (
+        Batch(stream.x[r], stream.y[r], torch.ones(8), r) for r in torch.arange(16).view(2, 8)
+    )
+    (phase,) = method.phases(model, 0)
+    draws = {"new": tree_map(lambda leaf: leaf[None], new), "seen": seen}
+    after = phase.update(state, draws, torch.zeros(2, 2, dtype=torch.int64))
+
+    slope = torch.func.grad(model.cost)
+    inner = {**slope(state.theta, new), "gate": tree_map(torch.zeros_like, state.theta["gate"])}
+    ahead = tree_map(lambda p, g: p - 0.5 * g, state.theta, inner)
+    expected = tree_map(lambda p, g: p - 0.05 * g, state.theta, slope(ahead, seen))
+    for one, other in zip(leaves(after.theta), leaves(expected), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
+
+
+def test_anml_has_no_literal_box_of_its_own():
+    with pytest.raises(SpecError, match="ANML's has no theta~, and reading = 'box' follows it"):
+        build("anml", reading="box-literal")
+
+
+@pytest.mark.parametrize("by_task", [False, True])
+def test_the_table_says_who_trains_on_validation_rows(by_task, tmp_path):
+    settings = {"training.updates": 2, "methods.cml.reading": "box", "stream.classes_per_task": 5}
+    folder = tmp_path / "run"
+    names = ["er", "oml", "cml", "anml"]
+    dpmcl.run("digits", methods=names, replicas=1, settings=settings, out=folder)
+    result = dpmcl.load(folder)
+    rows = result.rows_by_task() if by_task else result.rows()
+    assert {r["method"] for r in rows if r["trains_on_validation"]} == {"oml"}
+    assert {r["method"] for r in rows} == set(names)
+    assert render(rows, "text").splitlines()[len(rows) + 2 :] == [
+        "oml on digits: trains on validation rows too, which methods without this line never see."
+    ]
+
+
+def test_half_of_the_updates_go_to_each_loop_unless_told():
+    method = plugins.find("method", "oml")(updates=300)
+    assert (method.n_meta, method.n_grad) == (150, 150)
+
+
+def test_oml_forgets_when_the_new_task_has_the_last_word():
+    def error(reading):
+        method = build("oml", reading=reading, n_meta=60, n_grad=60)
+        return tiny_run(method).errors["test"].after[:, -1].mean()
+
+    assert error("text") + 0.1 < error("box")
+
+
+def test_a_gate_leaves_the_other_weights_as_they_are():
+    plain = tiny_model(tiny_stream())
+    for gate in ("features", "outputs"):
+        gated = plain.gated(gate)
+        first, second = plain.init(3), gated.init(3)
+        assert set(second) == {*first, "gate"}
+        for part in first:
+            pairs = zip(leaves(first[part]), leaves(second[part]), strict=True)
+            assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_a_gate_multiplies_features_or_outputs():
+    plain = tiny_model(tiny_stream())
+    x = torch.randn(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    theta = plain.gated("features").init(0)
+    h = plain.features(theta["representation"], x)
+    gate = plain.features(theta["gate"], x)
+    expected = plain.outputs(theta["prediction"], h * torch.sigmoid(gate))
+    assert torch.equal(plain.gated("features").predict(theta, x), expected)
+
+    theta = plain.gated("outputs").init(0)
+    halves = [
+        {k.removeprefix(f"{i}."): v for k, v in theta["gate"].items() if k.startswith(f"{i}.")}
+        for i in (0, 1)
+    ]
+    other = plain.predict(dict(zip(("representation", "prediction"), halves, strict=True)), x)
+    found = plain.gated("outputs").predict(theta, x)
+    torch.testing.assert_close(found, plain.predict(theta, x) * other)
+
+
+def test_a_gate_is_evaluated_too():
+    errors = tiny_run(build("anml", reading="text", n_meta=60, n_grad=10)).errors["test"]
+    assert errors.after[:, 0, 0].max() < 0.1

@@ -1,0 +1,335 @@
+"""Checkpoints: everything comes back as it was, and what is damaged is passed over, not trusted."""
+
+import os
+import pickle
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dpmcl.core import memory
+from dpmcl.core.gradients import Work
+from dpmcl.core.optim import OPTIMISERS, SGD
+from dpmcl.core.tree import leaves, tree_map
+from dpmcl.exceptions import FolderError
+from dpmcl.methods._method import State
+from dpmcl.results.record import Divergence
+from dpmcl.run.checkpoints import Checkpoints, Origin, Position, Snapshot
+
+REPLICAS = 2
+HERE = Position(1, 0, 50)
+ORIGIN = Origin("er", (3, 4), "abc", "batched", "cpu")
+
+
+def snapshot(position: Position = HERE, optimiser: str = "adam", tasks: int = 3):
+    """Every kind of leaf, with numbers that say where it was made."""
+    rule = SGD(momentum=0.9) if optimiser == "sgd" else OPTIMISERS[optimiser]()
+    generator = torch.Generator().manual_seed(sum(position))
+
+    def drawn(leaf: torch.Tensor) -> torch.Tensor:
+        return torch.randn(REPLICAS, *leaf.shape, generator=generator, dtype=leaf.dtype)
+
+    one = {"representation": {"0.weight": torch.zeros(2, 3)}, "prediction": {"bias": torch.ones(4)}}
+    theta = tree_map(drawn, one)
+    state = State(
+        theta,
+        tree_map(drawn, rule.init(one)),
+        {
+            "flag": torch.tensor([True, False]),
+            "count": torch.tensor([2**62 + 1, -5]),
+            "double": torch.tensor([[1e-300], [torch.pi]], dtype=torch.float64),
+            "same": theta["prediction"]["bias"],  # leaves may share memory
+            "none": torch.zeros(REPLICAS, 0),
+        },
+    )
+    one = tree_map(lambda leaf: leaf.expand(REPLICAS, *leaf.shape), memory.empty(5))
+    held = {"train": one, "validation": one}
+    values = np.full((REPLICAS, 1 + tasks, tasks), np.nan)
+    values[:, 0], values[:, 1, 0] = 0.25, [0.125, np.nan]  # the second replica has diverged
+    work = Work(gradient_evaluations=7, rows_backpropagated=11)
+    split = {"test": values, "train": values / 2}
+    return Snapshot(position, state, held, split, work, {1: Divergence(0, 2, 17)})
+
+
+def blank(like: Snapshot) -> Snapshot:
+    """Of the same form, with nothing in it."""
+    return Snapshot(
+        Position(),
+        tree_map(torch.zeros_like, like.state),
+        tree_map(torch.zeros_like, like.held),
+        {name: np.full_like(v, np.nan) for name, v in like.values.items()},
+        Work(),
+    )
+
+
+def assert_same(found: Snapshot | None, expected: Snapshot) -> None:
+    assert found is not None
+    assert (found.position, found.work, found.diverged) == (
+        expected.position,
+        expected.work,
+        expected.diverged,
+    )
+    for a, b in zip(
+        leaves((tuple(found.state), found.held)),
+        leaves((tuple(expected.state), expected.held)),
+        strict=True,
+    ):
+        assert a.dtype == b.dtype
+        assert torch.equal(a, b)
+    assert found.values.keys() == expected.values.keys()
+    for name, values in expected.values.items():
+        np.testing.assert_array_equal(found.values[name], values)
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    """A run folder."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "spec.toml").write_text("")
+    return folder
+
+
+@pytest.fixture
+def said() -> list[str]:
+    """What the user was told."""
+    return []
+
+
+@pytest.fixture
+def kept(root, said) -> Checkpoints:
+    return Checkpoints(root, "er", said.append)
+
+
+def files(root: Path) -> list[Path]:
+    return sorted((root / "checkpoints").rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("optimiser", sorted(OPTIMISERS))
+def test_every_part_comes_back(optimiser, kept, said):
+    one = snapshot(optimiser=optimiser)
+    kept.save(one, ORIGIN)
+    assert_same(kept.load(blank(one)), one)
+    assert kept.origin() == ORIGIN
+    assert said == []
+
+
+def test_nothing_kept_is_none(kept, said):
+    assert kept.origin() is None
+    assert kept.load(snapshot()) is None
+    assert said == []
+
+
+def test_what_is_loaded_does_not_depend_on_the_form_s_numbers(kept):
+    one, other = snapshot(), snapshot(Position(2, 1, 0))
+    kept.save(one, ORIGIN)
+    assert_same(kept.load(other), one)
+
+
+def test_the_last_two_stay_and_numbers_go_on_after_a_restart(kept, root, said):
+    for update in range(3):
+        kept.save(snapshot(Position(0, 0, update)), ORIGIN)
+    assert [path.name for path in files(root)] == ["00000002.safetensors", "00000003.safetensors"]
+    again = Checkpoints(root, "er", said.append)
+    again.save(snapshot(Position(0, 0, 3)), ORIGIN)
+    assert [path.name for path in files(root)] == ["00000003.safetensors", "00000004.safetensors"]
+    assert again.load(snapshot()).position == Position(0, 0, 3)
+    shutil.copy(files(root)[-1], files(root)[-1].with_name("99999999.safetensors"))
+    again.save(snapshot(Position(0, 0, 4)), ORIGIN)
+    assert again.load(snapshot()).position == Position(0, 0, 4)
+
+
+def test_files_that_are_no_checkpoints_are_let_be(kept, root):
+    kept.save(snapshot(), ORIGIN)
+    for name in (".00000009.tmp.safetensors", "best.safetensors", "00000009.pt"):
+        (files(root)[0].parent / name).write_bytes(b"")
+    assert kept.load(snapshot()).position == snapshot().position
+    kept.save(snapshot(), ORIGIN)
+    kept.save(snapshot(), ORIGIN)
+    assert (root / "checkpoints" / "er" / "best.safetensors").exists()
+
+
+class Payload:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def cut(share: float):
+    def damage(path: Path) -> None:
+        whole = path.read_bytes()
+        path.write_bytes(whole[: int(len(whole) * share)])
+
+    return damage
+
+
+def flipped(place: float):
+    def damage(path: Path) -> None:
+        whole = bytearray(path.read_bytes())
+        whole[int((len(whole) - 1) * place)] ^= 1
+        path.write_bytes(bytes(whole))
+
+    return damage
+
+
+def header_digit(path: Path) -> None:
+    """The header stays well formed, and says another number."""
+    whole = path.read_bytes()
+    assert b"gradient_evaluations" in whole
+    path.write_bytes(whole.replace(b'gradient_evaluations\\": 7', b'gradient_evaluations\\": 8'))
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"\xff" * 4096)
+
+
+def zeros(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def pickled(path: Path) -> None:
+    path.write_bytes(pickle.dumps(Payload(path.parents[2] / "ran")))
+
+
+def torch_saved(path: Path) -> None:
+    torch.save(Payload(path.parents[2] / "ran"), path)
+
+
+def other_tensors(path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.zeros(3)}, path)
+
+
+DAMAGES = {
+    "cut at 0": cut(0),
+    "cut at 0.001": cut(0.001),
+    "cut at 0.3": cut(0.3),
+    "cut at 0.9": cut(0.9),
+    "cut at 0.999": cut(0.999),
+    "flipped in the length": flipped(0),
+    "flipped in the header": flipped(0.3),
+    "flipped in the last tensor": flipped(1),
+    "another number in the header": header_digit,
+    "garbage": garbage,
+    "zeros": zeros,
+    "pickle": pickled,
+    "torch.save": torch_saved,
+    "another safetensors file": other_tensors,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_newest_is_named_and_the_one_before_used(damage, kept, root, said):
+    first, second = snapshot(Position(0, 0, 50)), snapshot(Position(1))
+    kept.save(first, ORIGIN)
+    kept.save(second, replace(ORIGIN, engine="looped"))
+    newest = files(root)[-1]
+    before = newest.read_bytes()
+    damage(newest)
+    assert newest.read_bytes() != before
+    again = Checkpoints(root, "er", said.append)
+    assert again.origin() == ORIGIN
+    assert_same(again.load(blank(first)), first)
+    assert len(said) == 1
+    assert str(newest) in said[0]
+    assert "damaged" in said[0]
+    assert "\n" not in said[0]
+    assert not (root / "ran").exists()
+    again.save(second, ORIGIN)
+    assert_same(again.load(blank(first)), second)
+
+
+@pytest.mark.parametrize("damage", [cut(0.5), flipped(0.9), pickled], ids=["cut", "flip", "pickle"])
+def test_both_damaged_is_none(damage, kept, root, said):
+    kept.save(snapshot(), ORIGIN)
+    kept.save(snapshot(), ORIGIN)
+    for path in files(root):
+        damage(path)
+    assert kept.origin() is None
+    assert kept.load(snapshot()) is None
+    assert len(said) == 2
+
+
+def test_every_byte_counts(kept, root, said):
+    """A flip anywhere is seen: tensors, header, padding."""
+    kept.save(snapshot(), ORIGIN)
+    (path,) = files(root)
+    whole = path.read_bytes()
+    expected = snapshot()
+    for place in range(0, len(whole), 37):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        found = kept.load(blank(expected))
+        if found is not None:  # such as the case of a letter of an escape
+            assert_same(found, expected)
+
+
+def with_state(one: Snapshot, **changes) -> Snapshot:
+    return replace(one, state=one.state._replace(**changes))
+
+
+FORMS = {
+    "another shape": lambda s: with_state(
+        s, theta=tree_map(lambda leaf: torch.cat([leaf, leaf], -1), s.state.theta)
+    ),
+    "another type": lambda s: with_state(s, theta=tree_map(torch.Tensor.double, s.state.theta)),
+    "more leaves": lambda s: with_state(s, extra={**s.state.extra, "z": torch.zeros(REPLICAS)}),
+    "fewer leaves": lambda s: with_state(s, extra={}),
+    "more replicas": lambda s: with_state(
+        s, theta=tree_map(lambda leaf: torch.cat([leaf, leaf]), s.state.theta)
+    ),
+    "another memory": lambda s: replace(
+        s,
+        held=tree_map(lambda leaf: torch.cat([leaf, leaf], -1) if leaf.dim() > 1 else leaf, s.held),
+    ),
+    "a reservoir of validation rows more": lambda s: replace(s, held={"train": s.held["train"]}),
+    "another split": lambda s: replace(s, values={**s.values, "validation": s.values["test"]}),
+    "fewer tasks": lambda s: replace(
+        s, values={name: np.full((REPLICAS, 2, 1), np.nan) for name in s.values}
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+def test_another_form_is_not_used(form, kept, root, said):
+    kept.save(snapshot(), ORIGIN)
+    assert kept.load(form(snapshot())) is None
+    assert any(str(files(root)[0]) in line for line in said)
+
+
+def test_one_of_before_validation_rows_had_a_reservoir_is_not_used(kept, root, said):
+    old = snapshot()
+    kept.save(replace(old, held={"train": old.held["train"]}), ORIGIN)
+    assert kept.load(snapshot()) is None
+    assert said == [f"{files(root)[0]} is of another run or version; it is not used."]
+
+
+def test_a_removed_run_folder_is_an_error_and_stays_removed(kept, root):
+    kept.save(snapshot(), ORIGIN)
+    shutil.rmtree(root)
+    with pytest.raises(FolderError, match=r"was removed") as caught:
+        kept.save(snapshot(), ORIGIN)
+    assert str(root) in str(caught.value)
+    assert not root.exists()
+    assert kept.load(snapshot()) is None
+    kept.clear()
+
+
+def test_clear_takes_one_method_s_alone(kept, root, said):
+    other = Checkpoints(root, "my_module:Mine", said.append)
+    kept.save(snapshot(), ORIGIN)
+    other.save(snapshot(), ORIGIN)
+    kept.clear()
+    kept.clear()
+    assert kept.load(snapshot()) is None
+    assert other.load(snapshot()) is not None
+    other.clear()
+    assert not (root / "checkpoints").exists()
+    assert (root / "spec.toml").exists()

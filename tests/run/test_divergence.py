@@ -1,0 +1,476 @@
+"""A replica that diverges is frozen where it last was finite, and the others never know."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+
+import dpmcl
+from conftest import tiny_run
+from dpmcl import plugins
+from dpmcl.core import keys
+from dpmcl.core.batch import Batch
+from dpmcl.core.gradients import gradient
+from dpmcl.core.tree import at, leaves, tree_map
+from dpmcl.data.sampling import Draw
+from dpmcl.engine import Batched, Looped
+from dpmcl.exceptions import DivergenceError
+from dpmcl.methods._method import Method, Phase, State
+from dpmcl.results import figures
+from dpmcl.results.record import Divergence
+from dpmcl.run import loop as runner
+from dpmcl.run.evaluation import Evaluation
+
+ENGINES = {
+    "batched": Batched,
+    "static": lambda: Batched(static=True),
+    "looped": Looped,
+}
+SEEDS = (0, 1, 2)
+CHUNK, UPDATES = 5, 7
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_chunks():
+    """Chunks of a few updates, so that phases of a few more have two."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "_UPDATES_AT_ONCE", CHUNK)
+        yield
+
+
+@dataclass(frozen=True, kw_only=True)
+class Falls(Method):
+    """Naive, in two phases; breaks where it is told to.
+
+    falls: (seed, task, phase, update) from 0. how: what becomes infinite or NaN there; "heals" is
+    infinite for one update alone, "halts" keeps theta as it is from there on: the oracle.
+    """
+
+    falls: list[list[int]] = field(default_factory=list)
+    how: Literal["nan", "inf", "one", "optimiser", "extra", "heals", "halts"] = "nan"
+
+    def start(self, theta: Any) -> State:
+        zero = torch.zeros((), dtype=torch.float64)
+        return super().start(theta)._replace(extra={"mark": zero, "steps": zero.long()})
+
+    def phases(self, model: Any, task: int) -> Sequence[Phase]:
+        return [self._phase(model, task, 0), self._phase(model, task, 1)]
+
+    def _phase(self, model: Any, task: int, phase: int) -> Phase:
+        own = [
+            keys.derive(seed, keys.Purpose.DROPOUT, task, phase, update)
+            for seed, k, p, update in self.falls
+            if (k, p) == (task, phase)
+        ]
+        marked = torch.stack(own) if own else torch.full((1, 2), -1)
+
+        def update(state: State, batches: Mapping[str, Batch], key: torch.Tensor) -> State:
+            grads, _ = gradient(model.cost)(state.theta, batches["new"], key[0])
+            new = self.descend(state, grads)
+            hit = (key[0] == marked).all(-1).any()
+            extra = {**state.extra, "steps": state.extra["steps"] + 1}
+
+            def broken(tree: Any, value: float) -> Any:
+                return tree_map(lambda leaf: torch.where(hit, leaf * 0 + value, leaf), tree)
+
+            if self.how in ("nan", "inf"):
+                new = new._replace(theta=broken(new.theta, getattr(math, self.how)))
+            elif self.how == "one":  # a single number among all
+                theta = new.theta["prediction"]
+                bias = theta["2.bias"]
+                first = torch.arange(len(bias)) == 0
+                bias = torch.where(hit & first, -math.inf, bias)
+                theta = {**new.theta, "prediction": {**theta, "2.bias": bias}}
+                new = new._replace(theta=theta)
+            elif self.how == "optimiser":
+                new = new._replace(optimiser=broken(new.optimiser, math.inf))
+            elif self.how in ("extra", "heals"):
+                old = extra["mark"] if self.how == "extra" else torch.zeros_like(extra["mark"])
+                extra["mark"] = torch.where(hit, math.inf, old)
+            else:
+                extra["mark"] = torch.where(hit, 1.0, extra["mark"])
+                stays = extra["mark"] > 0
+                theta = tree_map(lambda a, b: torch.where(stays, b, a), new.theta, state.theta)
+                new = new._replace(theta=theta)
+            return new._replace(extra=extra)
+
+        return Phase("train", self.updates, {"new": Draw("new", self.batch)}, update)
+
+
+def falls(*where: tuple[int, int, int, int], how: str = "nan", **settings: Any) -> Falls:
+    own = {"optimiser": "adagrad", "lr": 0.05, "batch": 4, "updates": UPDATES, **settings}
+    return Falls(falls=[list(w) for w in where], how=how, **own)
+
+
+def outcome(method: Method, engine: str, seeds: tuple[int, ...] = SEEDS, **options: Any) -> Any:
+    return tiny_run(method, seeds, ENGINES[engine](), **{"tasks": 2, **options})
+
+
+def assert_bits(first: Any, second: Any) -> None:
+    for a, b in zip(leaves(first), leaves(second), strict=True):
+        assert torch.equal(a, b)
+
+
+def check(
+    found: Any, healthy: Any, halted: Any, expected: dict[int, Divergence], seeds: Any = SEEDS
+) -> None:
+    """Frozen ones as expected, and nobody else touched."""
+    assert found.diverged == expected
+    for i, seed in enumerate(seeds):
+        values, well = found.errors["test"].values[i], healthy.errors["test"].values[i]
+        if seed not in expected:
+            assert_bits(at(found.theta, i), at(healthy.theta, i))
+            np.testing.assert_array_equal(values, well)
+            continue
+        assert_bits(at(found.theta, i), at(halted.theta, i))
+        task = expected[seed].task
+        np.testing.assert_array_equal(values[: 1 + task], well[: 1 + task])
+        assert np.isnan(values[1 + task :]).all()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("how", ["nan", "one", "optimiser"])
+def test_one_replica_is_frozen_at_exactly_that_update(how, engine):
+    where = (1, 1, 0, 3)
+    found = outcome(falls(where, how=how), engine)
+    healthy, halted = outcome(falls(how=how), engine), outcome(falls(where, how="halts"), engine)
+    assert not healthy.diverged
+    assert not torch.equal(
+        at(healthy.theta, 1)["prediction"]["2.bias"], at(halted.theta, 1)["prediction"]["2.bias"]
+    )
+    check(found, healthy, halted, {1: Divergence(1, 0, 4)})
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_several_at_different_updates_chunks_phases_and_tasks(engine):
+    seeds = (3, 8, 5, 1, 9)
+    where = [(3, 0, 0, 0), (8, 0, 0, CHUNK - 1), (5, 0, 0, CHUNK), (1, 1, 1, UPDATES - 1)]
+    expected = {
+        3: Divergence(0, 0, 1),
+        8: Divergence(0, 0, CHUNK),
+        5: Divergence(0, 0, CHUNK + 1),
+        1: Divergence(1, 1, UPDATES),
+    }
+    found = outcome(falls(*where), engine, seeds)
+    healthy = outcome(falls(), engine, seeds)
+    halted = outcome(falls(*where, how="halts"), engine, seeds)
+    check(found, healthy, halted, expected, seeds)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_two_in_one_chunk_and_two_in_one_update(engine):
+    where = [(0, 0, 1, 1), (1, 0, 1, 3), (2, 0, 1, 3)]
+    found = outcome(falls(*where), engine, (0, 1, 2, 3))
+    healthy = outcome(falls(), engine, (0, 1, 2, 3))
+    halted = outcome(falls(*where, how="halts"), engine, (0, 1, 2, 3))
+    expected = {s: Divergence(k, p, u + 1) for s, k, p, u in where}
+    check(found, healthy, halted, expected, (0, 1, 2, 3))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_all_of_them(engine):
+    where = [(0, 0, 0, 3), (1, 0, 1, 6), (2, 1, 0, 0)]
+    found = outcome(falls(*where), engine, evaluation=Evaluation(train=True, future=True))
+    assert len(found.diverged) == 3
+    assert all(leaf.isfinite().all() for leaf in leaves(found.theta))
+    for errors in found.errors.values():
+        assert np.isfinite(errors.values[:, 0]).all()
+        assert np.isnan(errors.values[:2, 1:]).all()
+        assert np.isfinite(errors.values[2, 1]).all()
+        assert np.isnan(errors.values[2, 2:]).all()
+
+
+def test_only_the_first_fall_counts():
+    found = outcome(falls((1, 0, 0, 2), (1, 0, 0, 4), (1, 1, 0, 2)), "batched")
+    assert found.diverged == {1: Divergence(0, 0, 3)}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_with_an_optimiser_that_starts_anew(engine):
+    where = (2, 0, 1, 5)
+    found = outcome(falls(where, how="optimiser", reset_at_task=True), engine)
+    healthy = outcome(falls(reset_at_task=True), engine)
+    halted = outcome(falls(where, how="halts", reset_at_task=True), engine)
+    check(found, healthy, halted, {2: Divergence(0, 1, 6)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restarts(Falls):
+    """Each task from the initial weights."""
+
+    restarts = True
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_with_a_method_that_starts_anew(engine):
+    """Frozen in the first task, it does not rise again in the second."""
+
+    def method(*where: Any) -> Falls:
+        own = {"lr": 0.05, "batch": 4, "updates": UPDATES}
+        return Restarts(falls=[list(w) for w in where], **own)
+
+    where = (0, 0, 1, 2)
+    found, healthy = outcome(method(where), engine), outcome(method(), engine)
+    assert found.diverged == {0: Divergence(0, 1, 3)}
+    assert np.isnan(found.errors["test"].values[0, 1:]).all()
+    assert not torch.equal(
+        at(found.theta, 0)["prediction"]["2.bias"], at(healthy.theta, 0)["prediction"]["2.bias"]
+    )
+    again = outcome(method(where, (0, 1, 0, 0)), engine)
+    assert_bits(at(again.theta, 0), at(found.theta, 0))
+    for i in (1, 2):
+        assert_bits(at(found.theta, i), at(healthy.theta, i))
+        np.testing.assert_array_equal(
+            found.errors["test"].values[i], healthy.errors["test"].values[i]
+        )
+
+
+@pytest.mark.parametrize("name", ["joint", "er"])
+def test_natural_divergence_of_the_package_s_own_methods(name):
+    """Steps so long that all fall; the weights are those of a run that ended just before."""
+    own = {"optimiser": "sgd", "lr": 1e25, "batch": 4, "memory": 20}
+
+    def run(engine: str, **changes: Any) -> Any:
+        method = plugins.find("method", name)(**{"updates": 4, **own, **changes})
+        return tiny_run(method, SEEDS, ENGINES[engine](), tasks=2, dtype=torch.float32)
+
+    runs = {engine: run(engine) for engine in ENGINES}
+    looped = runs["looped"]
+    assert set(looped.diverged) == set(SEEDS)
+    for found in runs.values():
+        assert all(leaf.isfinite().all() for leaf in leaves(found.theta))
+        for seed, where in found.diverged.items():
+            assert np.isnan(found.errors["test"].values[seed, 1 + where.task :]).all()
+    assert runs["batched"].diverged == runs["static"].diverged
+    assert_bits(runs["batched"].theta, runs["static"].theta)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_where_a_natural_divergence_is_found(engine):
+    """A run that ends an update earlier is finite, and leaves the same weights."""
+
+    def run(updates: int) -> Any:
+        method = plugins.find("method", "naive")(optimiser="sgd", lr=1e12, batch=4, updates=updates)
+        return tiny_run(method, (4,), ENGINES[engine](), tasks=2, dtype=torch.float32)
+
+    found = run(2 * UPDATES)
+    (where,) = found.diverged.values()
+    assert where.task == 0
+    assert where.update > 1
+    before = run(where.update - 1)
+    if before.diverged:  # later, in the second task
+        assert before.diverged[4].task == 1
+        assert np.isfinite(before.errors["test"].values[0, 1, 0])
+    else:
+        assert not torch.equal(
+            before.theta["prediction"]["2.bias"], found.theta["prediction"]["2.bias"]
+        )
+    assert run(where.update).diverged == {4: where}
+
+
+def test_what_heals_within_a_chunk_is_the_same_alone_and_beside_one_that_falls():
+    """Whether it counts as diverged cannot depend on another replica."""
+    alone = outcome(falls((1, 0, 0, 1), how="heals"), "batched")
+
+    @dataclass(frozen=True, kw_only=True)
+    class Both(Falls):
+        def _phase(self, model: Any, task: int, phase: int) -> Phase:
+            inner = super()._phase(model, task, phase)
+            mark = keys.derive(2, keys.Purpose.DROPOUT, 0, 0, 3)
+
+            def update(state: State, batches: Any, key: torch.Tensor) -> State:
+                new = inner.update(state, batches, key)
+                hit = (key[0] == mark).all()
+                theta = tree_map(lambda leaf: torch.where(hit, math.nan, leaf), new.theta)
+                return new._replace(theta=theta)
+
+            return Phase("train", inner.updates, inner.draws, update)
+
+    own = {"lr": 0.05, "batch": 4, "updates": UPDATES, "how": "heals"}
+    beside = outcome(Both(falls=[[1, 0, 0, 1]], **own), "batched")
+    assert beside.diverged[2] == Divergence(0, 0, 4)
+    assert beside.diverged.get(1) == alone.diverged.get(1)
+    assert_bits(at(beside.theta, 1), at(alone.theta, 1))
+    np.testing.assert_array_equal(beside.errors["test"].values[1], alone.errors["test"].values[1])
+
+
+# studies
+
+NAME = f"{__name__}:Falls"
+
+
+def spec(where: Sequence[Sequence[int]] = ((1, 1, 0, 3),), **top: Any) -> dict[str, Any]:
+    return {
+        "replicas": 3,
+        "stream": {"name": "digits", "tasks": 3},
+        "network": {"name": "mlp", "hidden": 4},
+        "training": {"updates": UPDATES, "batch": 4, "lr": 0.05},
+        "methods": {"naive": {}, NAME: {"falls": [list(w) for w in where]}},
+        "device": "cpu",
+        "engine": "batched",
+        **top,
+    }
+
+
+def values(result: dpmcl.Result) -> np.ndarray:
+    return result.errors[NAME].values
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run in which seed 1 fell in the second task."""
+    path = tmp_path_factory.mktemp("divergence") / "run"
+    dpmcl.run(spec(), out=path)
+    return path
+
+
+def test_the_folder_says_who_fell_and_where(folder):
+    assert json.loads((folder / "divergence.json").read_text()) == {
+        NAME: {"1": {"task": 1, "phase": 0, "update": 4}}
+    }
+    result = dpmcl.load(folder)
+    assert result.records[NAME].diverged == {1: Divergence(1, 0, 4)}
+    assert result.records["naive"].diverged == {}
+    assert np.isnan(values(result)[1, 2:]).all()
+    assert np.isfinite(values(result)[1, 1, 0])
+    assert np.isfinite(values(result)[0, 3]).all()
+
+
+def test_the_table_is_over_the_others(folder):
+    result = dpmcl.load(folder)
+    row = next(row for row in result.rows(("nte_path", "forgetting")) if row["method"] == NAME)
+    last = values(result)[[0, 2], 3]
+    assert (row["replicas"], row["diverged"], row["diverged_seeds"]) == (3, 1, "1")
+    assert row["cme_mean"] == pytest.approx(last.mean(1).mean())
+    assert row["cme_se"] == pytest.approx(last.mean(1).std(ddof=1) / math.sqrt(2))
+    assert row["nte_mean"] == pytest.approx(last[:, 2].mean())
+    new = values(result)[:, [1, 2, 3], [0, 1, 2]]
+    assert row["nte_path_mean"] == pytest.approx(new[[0, 2]].mean())
+    assert row["accuracy_mean"] == pytest.approx(1 - last.mean())
+    text = result.table()
+    assert "3, 1 diverged" in text
+    assert f"{NAME} on digits: seed 1 diverged; its means are over the survivors, 2 of 3 " in text
+    assert "naive on digits" not in text
+    table = {row["method"]: row for row in json.loads(result.table("json"))}
+    assert (table[NAME]["diverged"], table[NAME]["diverged_seeds"]) == (1, "1")
+    assert (table["naive"]["diverged"], table["naive"]["diverged_seeds"]) == (0, "")
+    for style in ("csv", "markdown", "latex"):
+        assert "nan" not in result.table(style).lower()
+    first = [row for row in result.rows_by_task() if row["method"] == NAME]
+    assert first[0]["new_mean"] == pytest.approx(values(result)[:, 1, 0].mean())
+    assert first[0]["last_mean"] == pytest.approx(last[:, 0].mean())
+
+
+def test_several_seeds_and_all_seeds_in_the_table(tmp_path):
+    result = dpmcl.run(spec([(0, 0, 0, 0), (2, 1, 0, 3)]), out=tmp_path / "two")
+    assert "3, 2 diverged" in result.table()
+    assert "seeds 0, 2 diverged" in result.table()
+    row = next(row for row in result.rows() if row["method"] == NAME)
+    assert row["cme_mean"] == pytest.approx(values(result)[1, 3].mean())
+    assert row["cme_se"] is None
+    result = dpmcl.run(spec([(s, 0, 0, 0) for s in range(3)]), out=tmp_path / "all")
+    row = next(row for row in result.rows() if row["method"] == NAME)
+    assert row["cme_mean"] is None
+    assert "nan" not in result.table("json").lower()
+    np.testing.assert_array_equal(values(dpmcl.load(tmp_path / "all")), values(result))
+    assert np.isnan(values(result)[:, 1:]).all()
+    result.plot(tmp_path / "all.png", 2.0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_figure_draws(folder, tmp_path):
+    result = dpmcl.load(folder)
+    figure = figures.curves(result.records, result.stream)
+    assert "1 of them diverged" in figure.get_suptitle()
+    result.plot(tmp_path / "curves.png", smooth=1.0)
+    assert (tmp_path / "curves.png").stat().st_size > 0
+
+
+def test_the_run_again_trains_nothing_and_keeps_it(folder):
+    def refuse(*_: Any) -> None:
+        raise AssertionError("something was trained")
+
+    assert dpmcl.run(spec(), out=folder, watch=refuse).records[NAME].diverged
+
+
+def test_a_folder_that_grows_keeps_who_fell(tmp_path):
+    where = [(0, 0, 0, 5), (2, 1, 1, 5)]
+    dpmcl.run(spec(where, replicas=2), out=tmp_path / "grown")
+    result = dpmcl.run(spec(where), out=tmp_path / "grown")
+    assert result.records[NAME].diverged == {0: Divergence(0, 0, 6), 2: Divergence(1, 1, 6)}
+    whole = dpmcl.run(spec(where), out=tmp_path / "whole")
+    np.testing.assert_allclose(values(result), values(whole), atol=1e-6)
+
+
+def test_who_fell_is_only_told_of_seeds_that_have_results(tmp_path):
+    """A crash between divergence.json and errors.parquet leaves the first ahead."""
+    dpmcl.run(spec([(0, 0, 0, 5)], replicas=1), out=tmp_path)
+    path = tmp_path / "divergence.json"
+    table = json.loads(path.read_text())
+    table[NAME]["1"] = {"task": 0, "phase": 0, "update": 1}
+    path.write_text(json.dumps(table))
+    result = dpmcl.load(tmp_path)
+    assert result.errors[NAME].seeds == (0,)
+    assert result.records[NAME].diverged == {0: Divergence(0, 0, 6)}
+    grown = dpmcl.run(spec([(0, 0, 0, 5)], replicas=2), out=tmp_path)
+    assert grown.records[NAME].diverged == {0: Divergence(0, 0, 6)}
+
+
+def test_stopping_there_names_it_and_freezing_goes_on(tmp_path, caplog):
+    with pytest.raises(DivergenceError) as caught:
+        dpmcl.run(spec(on_divergence="stop"), out=tmp_path / "run", checkpoint_seconds=0)
+    line = str(caught.value)
+    assert "\n" not in line
+    for word in (NAME, "seed 1 ", "update 4 ", "phase 0 ", "task 1 ", "training.lr", "freeze"):
+        assert word in line
+    assert list(dpmcl.load(tmp_path / "run").records) == ["naive"]
+    done: list[int] = []
+    with caplog.at_level("WARNING", "dpmcl"):
+        result = dpmcl.run(
+            spec(), out=tmp_path / "run", watch=lambda name, n, _: done.append(n) or None
+        )
+    assert next(n for n in done if n) > 2 * UPDATES  # it goes on in the second task
+    assert any("seed 1 is not finite after update 4" in line for line in caplog.messages)
+    np.testing.assert_array_equal(values(result), values(dpmcl.run(spec())))
+
+
+@pytest.mark.parametrize("calls", [3, 8])
+def test_a_frozen_replica_stays_frozen_when_a_run_goes_on(calls, folder, tmp_path):
+    """Stopped before and after the fall; resumed, it equals the run that was never stopped."""
+    seen: list[int] = []
+
+    def stop(name: str, done: int, _: int) -> None:
+        seen.append(done) if name == NAME and done else None
+        if len(seen) == calls:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        dpmcl.run(spec(), out=tmp_path, watch=stop, checkpoint_seconds=0)
+    result = dpmcl.run(spec(), out=tmp_path)
+    assert result.records[NAME].diverged == {1: Divergence(1, 0, 4)}
+    name = "errors.parquet"
+    assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
+    place = f"parameters/{NAME.replace(':', '.')}"
+    for seed in range(3):
+        file = f"{place}/seed-{seed}.safetensors"
+        assert (tmp_path / file).read_bytes() == (folder / file).read_bytes()
+
+
+def test_stop_counts_for_a_replica_that_fell_before_the_checkpoint(tmp_path):
+    """Interrupted after the fall with "freeze", then run with "stop": it stops."""
+    seen: list[int] = []
+
+    def stop(name: str, done: int, _: int) -> None:
+        seen.append(done) if name == NAME and done else None
+        if len(seen) == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        dpmcl.run(spec(), out=tmp_path, watch=stop, checkpoint_seconds=0)
+    with pytest.raises(DivergenceError, match="seed 1 is not finite after update 4"):
+        dpmcl.run(spec(on_divergence="stop"), out=tmp_path)

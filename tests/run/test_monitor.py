@@ -1,0 +1,305 @@
+"""Watching: it moves nothing, resumes, is stored beside the errors, and may end a replica."""
+
+import itertools
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import dpmcl
+from conftest import tiny_model, tiny_stream
+from dpmcl import plugins
+from dpmcl.core.tree import leaves
+from dpmcl.data.splits import split
+from dpmcl.engine import Batched, Looped
+from dpmcl.exceptions import DivergenceError, FolderError, SpecError, Stopped
+from dpmcl.methods._method import Phase
+from dpmcl.run.keeper import Keeping
+from dpmcl.run.loop import train
+from dpmcl.run.monitor import MonitorSettings, readings_due
+from dpmcl.run.spec import Spec
+from dpmcl.study.study import run as run_study
+from dpmcl.theory.stability import CONDITIONS, Reading
+
+SEEDS, UPDATES, TASKS = (0, 1), 12, 2
+BOTH = ("terms", "stability")
+SPEC = {
+    "replicas": 2,
+    "stream": {"name": "digits", "tasks": TASKS},
+    "network": {"name": "mlp", "hidden": 8},
+    "training": {"updates": UPDATES, "batch": 8, "lr": 0.05},
+    "methods": {"er": {}, "dpmcl": {"zeta": 2}},
+    "device": "cpu",
+    "workers": 1,
+}
+
+
+def settings_of(**changes):
+    return MonitorSettings(**{"watch": BOTH, "interval": 5, "rows": 8, **changes})
+
+
+def trained(name="er", watched=None, engine=None, note=None, report=None, **settings):
+    stream = tiny_stream(TASKS)
+    method = plugins.find("method", name)(
+        **{"batch": 8, "updates": UPDATES, "memory": 30, "lr": 0.05, **settings}
+    )
+    splits = split(stream, SEEDS, (0.6, 0.2, 0.2))
+    return train(
+        method,
+        tiny_model(stream, dropout=0.2),
+        stream,
+        splits,
+        SEEDS,
+        engine or Looped(),
+        watched=watched,
+        note=note,
+        report=report,
+    )
+
+
+def same_bytes(first, second):
+    return all(torch.equal(a, b) for a, b in zip(leaves(first), leaves(second), strict=True))
+
+
+@pytest.mark.parametrize("name", plugins.names("method"))
+@pytest.mark.parametrize("engine", [Looped, Batched])
+def test_watching_moves_nothing(name, engine):
+    plain, watched = trained(name, engine=engine()), trained(name, settings_of(), engine())
+    assert same_bytes(plain.theta, watched.theta)
+    values = [out.errors["test"].values for out in (plain, watched)]
+    assert np.array_equal(*values, equal_nan=True)
+    assert plain.work == watched.work
+    assert plain.readings is None
+
+
+@pytest.mark.parametrize("name", plugins.names("method"))
+def test_every_method_can_be_watched(name):
+    readings = trained(name, settings_of()).readings
+    assert np.isfinite(readings.values).all()
+    assert np.allclose(readings["J"], readings["J_N"] + readings["J_P"])
+    assert (readings["J_P"][:, [p[0] == 0 for p in readings.places]] == 0).all()
+    assert (readings["J_P"][:, [p[0] == 1 for p in readings.places]] > 0).all()
+    assert (np.abs(readings["decrease"]) <= readings["J_theta"] * readings["dtheta"] * 1.001).all()
+    assert (np.abs(readings["drift"]) <= readings["reach"] * 1.001 + 1e-12).all()
+
+
+def test_readings_come_first_last_and_at_the_interval():
+    phase = Phase("p", 12, {}, lambda *_: None)
+    assert readings_due(0, phase, 5) == [0, 5, 10, 11]
+    assert readings_due(1, phase, 5) == [5, 10, 11]
+    assert readings_due(0, phase, 100) == [0, 11]
+    assert readings_due(1, phase, 100) == [11]
+    assert readings_due(0, phase, 1) == list(range(12))
+    places = trained(watched=settings_of()).readings.places
+    assert places == tuple((t, 0, u) for t in range(TASKS) for u in (0, 5, 10, 11))
+
+
+def test_a_reading_is_of_the_update_that_comes_next():
+    readings = trained(watched=settings_of(interval=1), optimiser="sgd").readings
+    # The norm of theta before update u + 1 lies within the step of the one before update u.
+    theta, step = readings["theta"], readings["dtheta"]
+    assert (np.abs(np.diff(theta, axis=1)) <= step[:, :-1] + 1e-12).all()
+    assert (np.abs(np.diff(theta, axis=1)).max(1) > 0).all()
+
+
+def test_looped_and_batched_read_the_same():
+    first, second = (trained("dpmcl", settings_of(), e()).readings for e in (Looped, Batched))
+    assert np.allclose(first.values, second.values, rtol=1e-6, atol=1e-9)
+
+
+def test_what_is_not_asked_for_is_not_computed():
+    readings = trained(watched=settings_of(watch=("stability",))).readings
+    for name in ("J_PN_ahead", "third_difference", "fourth_difference"):
+        assert np.isnan(readings[name]).all()
+    assert np.isfinite(readings["dV_dt"]).all()
+
+
+def test_conditions_are_said_once_and_only_with_stability():
+    said: list[str] = []
+    trained(watched=settings_of(beta=1e-3), note=said.append)
+    assert sum(line.startswith("cost: ") for line in said) == 1
+    assert any(line.startswith("discount: ") for line in said)
+    assert all("\n" not in line for line in said)
+    silent: list[str] = []
+    trained(watched=settings_of(watch=("terms",), beta=1e-3), note=silent.append)
+    assert not silent
+
+
+def test_every_condition_has_a_rule_and_a_way_out():
+    for name, condition in CONDITIONS.items():
+        assert condition.rule, name
+        assert condition.advice, name
+
+
+# the folder
+
+
+def study(folder, keeping=None, **changes):
+    table = {**SPEC, "monitor": {"watch": list(BOTH), "interval": 5, "rows": 8}, **changes}
+    said: list[str] = []
+    return run_study(Spec.parse(table), folder, say=said.append, keeping=keeping)
+
+
+def test_readings_are_stored_beside_the_errors(tmp_path):
+    live, stored = study(tmp_path / "run").readings, dpmcl.load(tmp_path / "run").readings
+    assert set(stored) == {"er", "dpmcl"}
+    for name, readings in stored.items():
+        assert readings.seeds == SEEDS
+        assert readings.places == live[name].places
+        assert np.array_equal(readings.values, live[name].values, equal_nan=True)
+    columns = pq.read_table(tmp_path / "run" / "monitor.parquet").column_names
+    assert columns == ["method", "seed", "task", "phase", "update", *Reading._fields]
+
+
+def test_an_unwatched_run_has_no_file_and_may_be_watched_later(tmp_path):
+    study(tmp_path / "run", monitor={})
+    assert not (tmp_path / "run" / "monitor.parquet").exists()
+    assert study(tmp_path / "run", replicas=3).readings["er"].seeds == (0, 1, 2)
+    readings = dpmcl.load(tmp_path / "run").readings["er"]
+    assert np.isnan(readings["J"][:2]).all()
+    assert np.isfinite(readings["J"][2]).all()
+
+
+def test_a_grown_run_keeps_its_readings_whatever_the_interval(tmp_path):
+    first = study(tmp_path / "run").readings["er"]
+    monitor = {"watch": ["stability"], "interval": 3}
+    grown = study(tmp_path / "run", replicas=3, monitor=monitor).readings["er"]
+    old = [grown.places.index(place) for place in first.places]
+    assert np.array_equal(grown.values[:2, old], first.values)
+    new = [i for i, place in enumerate(grown.places) if place[2] in (0, 3, 6, 9, 11)]
+    assert np.isfinite(grown["J"][2, new]).all()
+
+
+def test_a_run_stopped_anywhere_resumes_with_the_same_readings(tmp_path):
+    one = {"methods": {"dpmcl": {"zeta": 2}}}
+    whole = study(tmp_path / "whole", **one).readings["dpmcl"]
+    for at in (2, 5, 9, 12):  # of 16 questions: after a reading, within a task, after one
+        asked = itertools.count(1)
+        folder = tmp_path / f"stopped-{at}"
+        with pytest.raises(Stopped):
+            study(folder, Keeping(1e9, stop=lambda asked=asked, at=at: next(asked) == at), **one)
+        resumed = study(folder, **one).readings["dpmcl"]
+        assert np.array_equal(whole.values, resumed.values, equal_nan=True), at
+
+
+def test_a_checkpoint_of_an_unwatched_run_serves_a_watched_one(tmp_path):
+    plain = study(tmp_path / "plain", monitor={})
+    asked = itertools.count(1)
+    with pytest.raises(Stopped):
+        study(tmp_path / "run", Keeping(1e9, stop=lambda: next(asked) == 2), monitor={})
+    resumed = study(tmp_path / "run")
+    assert same_bytes(plain.theta["dpmcl"], resumed.theta["dpmcl"])
+    assert {task for task, _, _ in resumed.readings["er"].places} == {1}
+    assert {task for task, _, _ in resumed.readings["dpmcl"].places} == {0, 1}
+
+
+def test_a_run_that_goes_on_with_another_interval_keeps_what_it_read_where_it_was(tmp_path):
+    one = {"methods": {"er": {}}, "training": {**SPEC["training"], "updates": 15}}
+    every = {"watch": list(BOTH), "rows": 8}
+    whole = study(tmp_path / "whole", monitor={**every, "interval": 1}, **one).readings["er"]
+    asked = itertools.count(1)
+    with pytest.raises(Stopped):  # at update 11, after the readings at 0 and 10
+        stop = Keeping(1e9, stop=lambda: next(asked) == 3)
+        study(tmp_path / "run", stop, monitor={**every, "interval": 10}, **one)
+    found = study(tmp_path / "run", monitor={**every, "interval": 9}, **one).readings["er"]
+    assert [place for place in found.places if place[0] == 0] == [(0, 0, 0), (0, 0, 14)]
+    same = [whole.places.index(place) for place in found.places]
+    assert np.array_equal(found.values, whole.values[:, same])
+
+
+def test_what_watching_cannot_do_is_said(tmp_path):
+    study(tmp_path / "run", monitor={})
+    said: list[str] = []
+    table = {**SPEC, "monitor": {"watch": ["terms"]}}
+    run_study(Spec.parse(table), tmp_path / "run", say=said.append)
+    assert said == [
+        f"{name}: has run already, and was not watched; to watch it, choose another folder "
+        "with --out."
+        for name in ("er", "dpmcl")
+    ]
+    said.clear()
+    run_study(Spec.parse({**SPEC, "monitor": {"beta": 2.0}}), tmp_path / "run", say=said.append)
+    assert said == ["[monitor] is set and nothing is watched; add --watch terms,stability."]
+    with pytest.raises(SpecError, match=r"monitor = \['terms'\] watches"):
+        dpmcl.run("digits", watch=["terms"])
+
+
+def test_what_only_looks_on_may_differ_in_a_folder_that_freezes(tmp_path):
+    frozen = {"beta": 1e6, "interval": 5, "exceeding": "freeze"}
+    study(tmp_path / "run", monitor=frozen)
+    study(tmp_path / "run", replicas=3, monitor={**frozen, "watch": ["terms"], "zeta": 1})
+    with pytest.raises(FolderError, match=r"monitor\.beta = 1000000\.0, got 2\.0"):
+        study(tmp_path / "run", replicas=4, monitor={**frozen, "beta": 2.0})
+
+
+def test_a_damaged_file_is_said_in_one_line(tmp_path):
+    study(tmp_path / "run")
+    path = tmp_path / "run" / "monitor.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.drop_columns(["J_x"]), path)
+    with pytest.raises(FolderError, match="is damaged"):
+        dpmcl.load(tmp_path / "run")
+    pq.write_table(table.set_column(2, "task", pa.array([9] * len(table))), path)
+    with pytest.raises(FolderError, match=r"task in monitor\.parquet is out of range"):
+        dpmcl.load(tmp_path / "run")
+
+
+# the stop when J exceeds beta for long
+
+
+def test_a_replica_above_beta_for_too_long_is_frozen():
+    over = settings_of(watch=(), beta=1e-6, patience=3, exceeding="freeze")
+    told = {}
+    out = trained(watched=over, report=lambda seed, where: told.update({seed: where}))
+    assert set(told) == set(SEEDS) == set(out.diverged)
+    assert out.diverged[0] == (0, 0, 11, "cost")  # the third reading is before update 11, from 1
+    assert np.isnan(out.errors["test"].after[:, 1]).all()
+    calm = trained(watched=settings_of(watch=(), beta=1e6, exceeding="freeze"))
+    assert not calm.diverged
+    assert same_bytes(calm.theta, trained().theta)
+
+
+def test_a_short_excess_freezes_nothing():
+    plain = trained(watched=settings_of()).readings["J"]
+    beta = 1.001 * float(plain.min(1).max())  # each replica has a reading that does not exceed it
+    assert (plain > beta).sum() > plain.size / 2
+    patience = len(plain[0])
+    out = trained(watched=settings_of(beta=beta, patience=patience, exceeding="freeze"))
+    assert not out.diverged
+
+
+def test_stop_ends_the_run_and_says_how_to_go_on(tmp_path):
+    monitor = {"beta": 1e-6, "interval": 5, "exceeding": "stop"}
+    with pytest.raises(DivergenceError, match=r"J above beta for too long .* raise monitor\.beta"):
+        study(tmp_path / "run", monitor=monitor)
+
+
+def test_frozen_for_its_cost_is_stored_and_resumed(tmp_path):
+    monitor = {"beta": 1e-6, "interval": 5, "exceeding": "freeze"}
+    study(tmp_path / "run", monitor=monitor)
+    found = dpmcl.load(tmp_path / "run").records["er"].diverged
+    assert {where.cause for where in found.values()} == {"cost"}
+    kept = json.loads((tmp_path / "run" / "divergence.json").read_text("utf-8"))
+    assert kept["er"]["0"]["cause"] == "cost"
+    asked = itertools.count(1)
+    with pytest.raises(Stopped):
+        study(tmp_path / "two", Keeping(1e9, stop=lambda: next(asked) == 5), monitor=monitor)
+    study(tmp_path / "two", monitor=monitor)
+    assert dpmcl.load(tmp_path / "two").records["er"].diverged == found
+
+
+def test_a_folder_is_kept_to_what_may_end_its_replicas(tmp_path):
+    study(tmp_path / "run")
+    monitor = {"beta": 2.0, "exceeding": "freeze"}
+    with pytest.raises(FolderError, match=r"monitor\.exceeding = 'say', got 'freeze'"):
+        study(tmp_path / "run", replicas=3, monitor=monitor)
+
+
+def test_what_cannot_be_watched_is_refused():
+    with pytest.raises(SpecError, match="watch"):
+        MonitorSettings(watch=("costs",))
+    with pytest.raises(SpecError, match="'exact' needs a stream that knows its dynamics"):
+        trained(watched=settings_of(drift="exact"))

@@ -1,0 +1,228 @@
+"""A run goes on as if it had never stopped: killed at any moment, or told to stop at any chunk."""
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dpmcl
+from conftest import tiny_model, tiny_stream
+from dpmcl import plugins
+from dpmcl.core.tree import leaves
+from dpmcl.data.splits import split
+from dpmcl.engine import Batched, Looped
+from dpmcl.exceptions import Stopped
+from dpmcl.results.record import Divergence
+from dpmcl.run import loop as runner
+from dpmcl.run.checkpoints import Checkpoints, Origin
+from dpmcl.run.keeper import Keeper, Keeping
+from dpmcl.run.loop import Outcome
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import resume_check
+from resume_check import Case
+
+SEEDS = (0, 1)
+ENGINES = {"batched": Batched, "looped": Looped}
+
+
+def test_killed_at_twenty_moments_the_results_are_the_same_bytes(tmp_path):
+    """Each method, two streams, each on one engine, with dropout and a memory that drops rows."""
+    cases = [Case("digits", "batched"), Case("sine", "looped")]
+    kills, wrong, _ = resume_check.check(20, cases, 0, tmp_path)
+    assert len(kills) == 20
+    assert [sum(kill.case == case for kill in kills) for case in cases] == [10, 10]
+    assert wrong
+    assert not any(wrong.values()), wrong
+    assert any(kill.resumed for kill in kills), kills
+
+
+class Stop:
+    """Asks for a stop at the `at`-th question, counted from 1; 0 never does."""
+
+    def __init__(self, at: int = 0) -> None:
+        self.at, self.asked = at, 0
+
+    def __call__(self) -> bool:
+        self.asked += 1
+        return self.asked == self.at
+
+
+def method_of(name: str, **changes: Any) -> Any:
+    """Phases of three chunks of two, or two; a memory of a fifth of a task's rows."""
+    settings = {"batch": 4, "updates": 5, "memory": 7, "optimiser": "adam", **changes}
+    if name in ("oml", "cml", "anml"):
+        settings = {**settings, "n_meta": 5, "n_grad": 3}
+    return plugins.find("method", name)(**settings, **({"zeta": 1} if name == "dpmcl" else {}))
+
+
+def trained(
+    method: Any,
+    root: Path,
+    stop: Callable[[], bool],
+    engine: str = "batched",
+    progress: Callable[[int, int], None] | None = None,
+    seconds: float = 1e9,
+) -> Outcome:
+    """Two tasks, two replicas, kept in `root`."""
+    root.mkdir(exist_ok=True)
+    (root / "spec.toml").touch()
+    stream = tiny_stream(tasks=2)
+    splits = split(stream, SEEDS, (0.6, 0.2, 0.2))
+    said: list[str] = []
+    keeper = Keeper(
+        Keeping(seconds, stop),
+        Checkpoints(root, "m", said.append),
+        Origin("m", SEEDS, "", engine, "cpu"),
+    )
+    outcome = runner.train(
+        method,
+        tiny_model(stream, dropout=0.3),
+        stream,
+        splits,
+        SEEDS,
+        ENGINES[engine](),
+        progress=progress,
+        keeper=keeper,
+    )
+    assert said == []
+    return outcome
+
+
+def assert_same(found: Outcome, expected: Outcome) -> None:
+    for a, b in zip(leaves(found.theta), leaves(expected.theta), strict=True):
+        assert torch.equal(a, b)
+    for name, errors in expected.errors.items():
+        np.testing.assert_array_equal(found.errors[name].values, errors.values)
+    assert (found.work, found.diverged) == (expected.work, expected.diverged)
+
+
+def assert_stops_anywhere(method: Any, tmp_path: Path, engine: str) -> int:
+    """Stops at each question, goes on, and compares; how many there were."""
+    never = Stop()
+    whole = trained(method, tmp_path / "whole", never, engine)
+    for at in range(1, 1 + never.asked):
+        with pytest.raises(Stopped):
+            trained(method, tmp_path / str(at), Stop(at), engine)
+        again = Stop()
+        assert_same(trained(method, tmp_path / str(at), again, engine), whole)
+        assert again.asked == never.asked - at  # it went on, and did not begin anew
+    return never.asked
+
+
+@pytest.mark.parametrize("name", resume_check.METHODS)
+def test_stopped_between_any_two_chunks_nothing_changes(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "_UPDATES_AT_ONCE", 2)
+    asked = assert_stops_anywhere(method_of(name), tmp_path, "batched")
+    chunks = 5 if name in ("oml", "cml", "anml") else 3
+    assert asked == 2 * (chunks + 1)  # between chunks, and after each of two tasks
+
+
+@pytest.mark.parametrize(("policy", "reset"), [("reservoir", True), ("resample", False)])
+def test_a_memory_and_an_optimiser_come_back(policy, reset, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "_UPDATES_AT_ONCE", 2)
+    method = method_of("er", memory_policy=policy, reset_at_task=reset, optimiser="adagrad")
+    assert_stops_anywhere(method, tmp_path, "looped")
+
+
+def test_stopped_again_and_again(tmp_path):
+    """Every process does one chunk."""
+    method = method_of("er", updates=120)
+    whole = trained(method, tmp_path / "whole", Stop())
+    for _ in range(8):  # 50, 50 and 20 updates, and the end of the task, twice
+        with pytest.raises(Stopped):
+            trained(method, tmp_path / "run", Stop(1))
+    assert_same(trained(method, tmp_path / "run", Stop()), whole)
+
+
+def test_a_frozen_replica_stays_frozen(tmp_path, monkeypatch):
+    """Both diverge in the first task; their errors and where it was are kept."""
+    monkeypatch.setattr(runner, "_UPDATES_AT_ONCE", 2)
+    method = method_of("naive", optimiser="sgd", lr=1e200)
+    whole = trained(method, tmp_path / "whole", Stop())
+    assert set(whole.diverged) == set(SEEDS)
+    assert all(isinstance(where, Divergence) for where in whole.diverged.values())
+    assert_stops_anywhere(method, tmp_path, "batched")
+
+
+def test_the_bar_goes_on_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "_UPDATES_AT_ONCE", 2)
+    method = method_of("oml")
+    seen: dict[str, list[tuple[int, int]]] = {"whole": [], "first": [], "then": []}
+
+    def note(name: str) -> Callable[[int, int], None]:
+        return lambda done, total: seen[name].append((done, total))
+
+    trained(method, tmp_path / "whole", Stop(), progress=note("whole"))
+    with pytest.raises(Stopped):
+        trained(method, tmp_path / "run", Stop(4), progress=note("first"))
+    trained(method, tmp_path / "run", Stop(), progress=note("then"))
+    assert seen["first"] + seen["then"] == seen["whole"]
+    assert seen["whole"][-1] == (16, 16)
+    assert seen["first"][-1] == (7, 16)  # of the first task's 3 + 5
+    assert seen["then"][0] == (8, 16)
+
+
+def interrupted(folder: Path, table: dict[str, Any], done: int) -> None:
+    """A study that ends when its method has done so many updates, with a checkpoint before."""
+
+    def leave(method: str, now: int, total: int) -> None:
+        if now == done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        dpmcl.run(table, out=folder, watch=leave, checkpoint_seconds=0.0)
+
+
+@pytest.mark.parametrize("stream", ["digits", "sine"])
+def test_another_replica_after_an_interruption(stream, tmp_path, caplog):
+    """The interrupted seeds finish as they began, together; the third is a group of its own."""
+    table = resume_check.spec(stream, "batched", ["er"])
+    interrupted(tmp_path / "run", table, done=70)
+    with caplog.at_level(logging.WARNING, "dpmcl"):
+        dpmcl.run({**table, "replicas": 3}, out=tmp_path / "run")
+    assert caplog.messages == ["er: goes on from its last checkpoint (task 0, phase 0, update 50)."]
+    entries = json.loads((tmp_path / "run" / "environment.json").read_text())
+    groups = {tuple(entry["seeds"]): entry["resumed"] for entry in entries}
+    assert groups == {(0, 1): True, (2,): False}
+    dpmcl.run(table, out=tmp_path / "whole")
+    dpmcl.run({**table, "replicas": 3}, out=tmp_path / "whole")
+    assert resume_check.results(tmp_path / "run") == resume_check.results(tmp_path / "whole")
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_one_seed_of_an_interrupted_run_is_a_run_of_its_own(tmp_path):
+    """It begins anew: draws in groups of another size are equal to rounding only."""
+    table = resume_check.spec("sine", "batched", ["er"])
+    interrupted(tmp_path / "run", table, done=70)
+    dpmcl.run({**table, "replicas": 1}, out=tmp_path / "run")
+    found = dpmcl.load(tmp_path / "run").errors["er"]
+    expected = dpmcl.run({**table, "replicas": 1}).errors["er"]
+    assert found.seeds == (0,)
+    np.testing.assert_array_equal(found.values, expected.values)
+
+
+def test_an_end_between_the_results_and_the_removal_of_checkpoints(tmp_path, monkeypatch):
+    """The next call trains nothing, and tidies up."""
+    table = resume_check.spec("sine", "batched", ["er"])
+
+    def leave(_: Checkpoints) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Checkpoints, "clear", leave)
+        dpmcl.run(table, out=tmp_path / "run", checkpoint_seconds=0.0)
+    before = resume_check.results(tmp_path / "run")
+    assert (tmp_path / "run" / "checkpoints").exists()
+    calls: list[Any] = []
+    dpmcl.run(table, out=tmp_path / "run", watch=lambda *c: calls.append(c))
+    assert calls == []
+    assert resume_check.results(tmp_path / "run") == before
+    assert not (tmp_path / "run" / "checkpoints").exists()

@@ -1,0 +1,321 @@
+"""Writes that fail, at every step: the folder stays readable, and the run goes on from it."""
+
+import errno
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dpmcl
+from dpmcl.exceptions import FolderError
+from dpmcl.results import store
+from dpmcl.run import checkpoints as checkpoint
+from dpmcl.run import keeper
+from dpmcl.run import loop as runner
+
+SPEC: dict[str, Any] = {
+    "replicas": 1,
+    "stream": {"name": "digits", "tasks": 2},
+    "network": {"name": "mlp", "hidden": 4},
+    "training": {"updates": 3, "batch": 2, "memory": 40, "lr": 0.05},
+    "methods": {"naive": {}, "er": {}},
+    "engine": "looped",
+    "device": "cpu",
+}
+STEPS = ("mkdir", "mkstemp", "write", "fsync", "chmod", "replace")
+FILES = (
+    ".lock",
+    "stream",
+    "spec",
+    "checkpoints/naive",
+    "checkpoints/er",
+    "parameters/naive",
+    "parameters/er",
+    "environment",
+    "work",
+    "errors",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_chunks():
+    """Two chunks a task, so that there are checkpoints within tasks too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "_UPDATES_AT_ONCE", 2)
+        yield
+
+
+class Crash(BaseException):
+    """The process ends here: nothing after it runs, no clean-up either."""
+
+
+def no_space() -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def broken_disk() -> OSError:
+    return OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+class Disk:
+    """Counts the steps of writing into a folder, and fails at one of them.
+
+    fails: asked for each step (step, file, its number among the same); None lets it pass.
+    """
+
+    def __init__(self, root: Path, fails: Callable[[str, str, int], BaseException | None]) -> None:
+        self.root, self.fails = root, fails
+        self.steps: list[tuple[str, str]] = []
+        self.crashed = False
+
+    def step(self, step: str, path: Any, half: Callable[[], Any] | None = None) -> None:
+        path = Path(path)
+        if not path.is_relative_to(self.root):
+            return
+        if self.crashed:
+            raise Crash
+        label = step, self.label(path)
+        self.steps.append(label)
+        error = self.fails(*label, self.steps.count(label))
+        if error is not None:
+            if half is not None:
+                half()
+            self.crashed = isinstance(error, Crash)
+            raise error
+
+    def label(self, path: Path) -> str:
+        """What is written, without the digits that a temporary name brings."""
+        place = path.relative_to(self.root)
+        if place.parts and place.parts[0] in ("checkpoints", "parameters"):
+            return "/".join(place.parts[:2])
+        name = place.name
+        return next((f for f in FILES if name.lstrip(".").startswith(f.lstrip("."))), name or "")
+
+
+@contextmanager
+def watched(root: Path, fails: Callable[..., BaseException | None]) -> Iterator[Disk]:
+    disk = Disk(root, fails)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keeper, "_SHARE", float("inf"))  # a checkpoint after every task, by no clock
+
+        def before(owner: Any, name: str, step: str, path_of: Callable[..., Any]) -> None:
+            real = getattr(owner, name)
+
+            def call(*arguments: Any, **options: Any) -> Any:
+                disk.step(step, path_of(*arguments, **options))
+                return real(*arguments, **options)
+
+            patch.setattr(owner, name, call)
+
+        def written(owner: Any, name: str, path_of: Callable[..., Any]) -> None:
+            real = getattr(owner, name)
+
+            def call(*arguments: Any, **options: Any) -> Any:
+                path = Path(path_of(*arguments))
+
+                def half() -> None:
+                    real(*arguments, **options)
+                    os.truncate(path, path.stat().st_size // 2)
+
+                disk.step("write", path, half)
+                return real(*arguments, **options)
+
+            patch.setattr(owner, name, call)
+
+        latest: list[str] = []
+        real_mkstemp = tempfile.mkstemp
+
+        def mkstemp(*arguments: Any, **options: Any) -> Any:
+            folder = Path(options.get("dir") or ".")
+            disk.step("mkstemp", folder / str(options.get("prefix")))
+            made = real_mkstemp(*arguments, **options)
+            latest[:] = [made[1]]
+            return made
+
+        patch.setattr(tempfile, "mkstemp", mkstemp)
+        before(Path, "mkdir", "mkdir", lambda path, *_, **__: path)
+        real_fsync = os.fsync
+
+        def fsync(handle: int) -> None:
+            whole = stat.S_ISREG(os.fstat(handle).st_mode)  # or the folder, after the renaming
+            disk.step("fsync" if whole else "flush", latest[0] if latest else "/")
+            real_fsync(handle)
+
+        patch.setattr(os, "fsync", fsync)
+        before(Path, "chmod", "chmod", lambda path, *_, **__: path)
+        before(Path, "replace", "replace", lambda _, target: target)
+        written(Path, "write_text", lambda path, *_: path)
+        written(Path, "write_bytes", lambda path, *_: path)
+        written(store.pq, "write_table", lambda _, path: path)
+        written(checkpoint, "save_file", lambda _, path, *__: path)
+        real_unlink = Path.unlink
+
+        def unlink(path: Path, missing_ok: bool = False) -> None:
+            if not disk.crashed:
+                real_unlink(path, missing_ok=missing_ok)
+
+        patch.setattr(Path, "unlink", unlink)
+        yield disk
+
+
+def run(folder: Path, **options: Any) -> Any:
+    return dpmcl.run(SPEC, out=folder, checkpoint_seconds=0, **options)
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory) -> tuple[bytes, list[tuple[str, str]]]:
+    """errors.parquet of a run that nothing disturbs, and the steps of writing it took."""
+    folder = tmp_path_factory.mktemp("faults") / "run"
+    with watched(folder, lambda *_: None) as disk:
+        run(folder)
+    return (folder / "errors.parquet").read_bytes(), disk.steps
+
+
+def test_every_step_of_every_file_is_watched(clean):
+    steps = set(clean[1])
+    missing = {(step, file) for step in STEPS[1:] for file in FILES if (step, file) not in steps}
+    assert missing == set()
+    assert clean[1].count(("replace", "checkpoints/er")) == 6  # three in each task
+    assert [file for step, file in clean[1] if step == "replace"][-1] == "errors"
+    assert sum(step == "mkdir" for step, _ in clean[1]) > 20
+
+
+def temporaries(folder: Path) -> list[str]:
+    return [
+        str(path.relative_to(folder))
+        for path in folder.rglob(".*")
+        if path.name not in (".lock", ".lock.json")
+    ]
+
+
+def readable(folder: Path) -> None:
+    """The folder is a run, or says that it is none yet."""
+    if (folder / "spec.toml").exists():
+        assert set(dpmcl.load(folder).records) <= {"naive", "er"}
+    else:
+        with pytest.raises(FolderError, match=r"not a run folder"):
+            dpmcl.load(folder)
+
+
+def fail_at(fault: Callable[[], BaseException], *where: Any) -> Callable[..., Any]:
+    return lambda *at: fault() if at == where else None
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_an_error_at_each_step(file, clean, tmp_path):
+    """Each step in turn fails, in one folder; then the run goes on without a fault."""
+    which = 2 if file == "checkpoints/er" else 1  # the first one is kept: the run gets further
+    for step, fault in zip(STEPS[1:], [no_space, broken_disk] * 3, strict=False):
+        expected = pytest.raises(FolderError, match="cannot be written")
+        with watched(tmp_path, fail_at(fault, step, file, which)), expected as caught:
+            run(tmp_path)
+        assert os.strerror(fault().errno) in str(caught.value)
+        assert "--out" in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert temporaries(tmp_path) == []
+        readable(tmp_path)
+    goes_on(tmp_path, clean)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_crash_at_each_step(file, clean, tmp_path):
+    """Nothing is cleaned up, and temporary files stay behind: nobody takes them for the file."""
+    which = 2 if file == "checkpoints/er" else 1
+    for step in STEPS[1:]:
+        with watched(tmp_path, fail_at(Crash, step, file, which)), pytest.raises(Crash):
+            run(tmp_path)
+        readable(tmp_path)
+    goes_on(tmp_path, clean)
+
+
+def goes_on(folder: Path, clean: Any) -> None:
+    result = run(folder)
+    assert (folder / "errors.parquet").read_bytes() == clean[0]
+    assert not (folder / "checkpoints").exists()
+    assert set(result.records) == {"naive", "er"}
+
+
+@pytest.mark.parametrize("file", ["parameters/er", "errors"])
+def test_a_folder_that_cannot_be_flushed_is_no_error(file, clean, tmp_path):
+    with watched(tmp_path, fail_at(broken_disk, "flush", file, 1)) as disk:
+        run(tmp_path)
+    assert ("flush", file) in disk.steps
+    assert (tmp_path / "errors.parquet").read_bytes() == clean[0]
+
+
+@pytest.mark.parametrize("file", ["", "checkpoints/naive", "parameters/er"])
+@pytest.mark.parametrize("fault", [no_space, Crash])
+def test_a_folder_that_cannot_be_made(fault, file, clean, tmp_path):
+    folder = tmp_path / "run"
+    expected = pytest.raises(Crash if fault is Crash else FolderError)
+    with watched(folder, fail_at(fault, "mkdir", file, 1)), expected:
+        run(folder)
+    readable(folder)
+    run(folder)
+    assert (folder / "errors.parquet").read_bytes() == clean[0]
+
+
+def test_a_disk_that_stays_full_says_so_each_time(clean, tmp_path):
+    folder = tmp_path / "run"
+    for _ in range(2):
+        expected = pytest.raises(FolderError, match="No space left")
+        full = watched(folder, lambda step, file, _: no_space() if file == "errors" else None)
+        with full, expected:
+            run(folder)
+    run(folder)
+    assert (folder / "errors.parquet").read_bytes() == clean[0]
+
+
+def test_a_crash_while_a_folder_grows_keeps_what_was_there(clean, tmp_path):
+    folder = tmp_path / "run"
+    run(folder)
+    for file in ("spec", "parameters/er", "work", "errors"):
+        with watched(folder, fail_at(Crash, "replace", file, 1)), pytest.raises(Crash):
+            run(folder, replicas=2)
+        result = dpmcl.load(folder)
+        assert {r.test.seeds for r in result.records.values()} <= {(0,), (0, 1)}
+        assert result.table()
+    run(folder, replicas=2)
+    whole = tmp_path / "whole"
+    run(whole, replicas=2)
+    assert (folder / "errors.parquet").read_bytes() == (whole / "errors.parquet").read_bytes()
+
+
+class Removed:
+    """A watch that removes the folder at the n-th call."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.folder, self.number, self.calls = folder, number, 0
+
+    def __call__(self, *_: Any) -> None:
+        self.calls += 1
+        if self.calls == self.number:
+            shutil.rmtree(self.folder)
+
+
+@pytest.mark.parametrize("share", [float("inf"), -1.0], ids=["checkpoints", "none after tasks"])
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+@pytest.mark.parametrize("number", [1, 2, 6, 10])
+def test_a_folder_removed_in_the_middle(number, seconds, share, tmp_path, monkeypatch):
+    """One clear error, and nothing half-written stands there afterwards."""
+    monkeypatch.setattr(keeper, "_SHARE", share)
+    folder = tmp_path / "run"
+    with pytest.raises(FolderError, match="was removed") as caught:
+        dpmcl.run(SPEC, out=folder, checkpoint_seconds=seconds, watch=Removed(folder, number))
+    assert "\n" not in str(caught.value)
+    assert str(folder) in str(caught.value)
+    assert not folder.exists()
+
+
+def test_a_run_after_the_folder_was_removed(clean, tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(FolderError):
+        run(folder, watch=Removed(folder, 3))
+    run(folder)
+    assert (folder / "errors.parquet").read_bytes() == clean[0]

@@ -1,0 +1,164 @@
+"""One process at a time writes to a run folder, and a dead one is in nobody's way."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dpmcl
+from dpmcl.exceptions import FolderError
+from dpmcl.study.lock import locked
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from dpmcl.lock import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+TINY = {
+    "replicas": 1,
+    "stream": {"name": "digits", "tasks": 2},
+    "network": {"name": "mlp", "hidden": 4},
+    "training": {"updates": 2, "batch": 4},
+    "methods": ["naive"],
+}
+
+
+class Holder:
+    """Another process that holds a folder until it is told to go."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "held\n"
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+
+    def go(self) -> int:
+        self.process.communicate("\n", timeout=10)
+        return self.process.returncode
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """A process that holds tmp_path / "run"."""
+    other = Holder(tmp_path / "run")
+    yield other
+    if other.process.poll() is None:
+        other.kill()
+
+
+def test_a_second_process_is_refused_and_a_dead_one_taken_over(holder, tmp_path):
+    folder = tmp_path / "run"
+    for use in (lambda: locked(folder).__enter__(), lambda: dpmcl.run(TINY, out=folder)):
+        with pytest.raises(FolderError, match=f"process {holder.process.pid};") as caught:
+            use()
+        assert "\n" not in str(caught.value)
+        assert str(folder) in str(caught.value)
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", ".lock.json"]
+    dpmcl.run(TINY, out=tmp_path / "other")  # another folder is free
+    holder.kill()
+    assert (folder / ".lock.json").exists()  # the dead one's
+    dpmcl.run(TINY, out=folder)
+    assert not (folder / ".lock.json").exists()
+    assert dpmcl.load(folder).errors["naive"].seeds == (0,)
+
+
+def test_a_process_that_ends_well_leaves_the_folder_free(holder, tmp_path):
+    assert holder.go() == 0
+    with locked(tmp_path / "run"):
+        pass
+
+
+def test_this_process_too_holds_it_once(tmp_path):
+    with locked(tmp_path):
+        with pytest.raises(FolderError, match=f"process {os.getpid()};"), locked(tmp_path):
+            pass
+        with pytest.raises(FolderError, match="written to"), locked(tmp_path):
+            pass  # the first refusal has not let go of it
+    with locked(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_it_is_let_go_after_an_exception(error, tmp_path):
+    with pytest.raises(error), locked(tmp_path):
+        raise error
+    with locked(tmp_path):
+        assert (tmp_path / ".lock.json").exists()
+    assert not (tmp_path / ".lock.json").exists()
+
+
+def test_a_run_that_fails_or_is_interrupted_lets_go(tmp_path):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        dpmcl.run(TINY, out=tmp_path, watch=interrupt)
+    with locked(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"pid": "x"}', '{"pid": null}', "\xff"])
+def test_a_broken_note_of_the_holder(text, holder, tmp_path):
+    folder = tmp_path / "run"
+    (folder / ".lock.json").write_text(text, "latin-1")
+    with pytest.raises(FolderError, match="process unknown"), locked(folder):
+        pass
+
+
+def test_the_folder_is_made(tmp_path):
+    with locked(tmp_path / "a" / "b"):
+        assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_a_file_in_the_way(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(FolderError, match=r"cannot be written .*--out") as caught:
+            locked(folder).__enter__()
+        assert "\n" not in str(caught.value)
+        assert str(folder) in str(caught.value)
+    assert (tmp_path / "file").read_text() == ""
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() == 0, reason="nothing is closed to root"
+)
+def test_an_unwritable_folder(tmp_path):
+    tmp_path.chmod(0o500)
+    try:
+        for folder in (tmp_path, tmp_path / "run"):
+            with pytest.raises(FolderError, match="Permission denied"):
+                locked(folder).__enter__()
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_a_folder_where_the_lock_cannot_be_made(tmp_path):
+    """For root too: a folder stands where the lock's file would be."""
+    (tmp_path / ".lock").mkdir()
+    with pytest.raises(FolderError, match=r"cannot be written .*--out"):
+        locked(tmp_path).__enter__()
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_a_note_that_cannot_be_written_lets_go(tmp_path):
+    (tmp_path / ".lock.json").mkdir()
+    with pytest.raises(FolderError, match="cannot be written"):
+        locked(tmp_path).__enter__()
+    (tmp_path / ".lock.json").rmdir()
+    with locked(tmp_path):
+        pass

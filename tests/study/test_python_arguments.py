@@ -1,0 +1,454 @@
+"""Arguments of `dpmcl.run`, `dpmcl.load` and `Result`: read, or refused in one line by name."""
+
+import datetime
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as some
+
+import dpmcl
+from dpmcl.exceptions import DpmclError
+from dpmcl.methods.er import ER
+from dpmcl.study.study import Result
+
+FEW = {"training.updates": 2, "training.batch": 2, "network.hidden": 4, "workers": 1}
+X = np.random.default_rng(0).normal(size=(30, 4))
+Y = np.arange(30) % 3
+
+NETS = '''
+from dataclasses import dataclass
+import math
+from torch import nn
+from dpmcl import NetworkSettings
+
+@dataclass(frozen=True, kw_only=True)
+class LN(NetworkSettings):
+    """Its own width by default."""
+
+    hidden: int = 7
+
+    def build(self, shape, outputs):
+        return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), self.hidden)), nn.Linear(
+            self.hidden, outputs
+        )
+'''
+
+
+@pytest.fixture(scope="module")
+def stream() -> dpmcl.Stream:
+    return dpmcl.Stream.from_arrays(X, Y)
+
+
+@pytest.fixture(scope="module")
+def result(stream, tmp_path_factory) -> Result:
+    out = tmp_path_factory.mktemp("arguments") / "run"
+    return dpmcl.run(stream, methods="er", replicas=1, settings=FEW, out=out)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refused(function: Any, *arguments: Any, **options: Any) -> str:
+    with pytest.raises(DpmclError) as caught:
+        function(*arguments, **options)
+    line = str(caught.value)
+    assert "\n" not in line
+    assert not re.search("at 0x[0-9a-f]", line)
+    assert len(line) < 500
+    return line
+
+
+def run(source: Any, **options: Any) -> Result:
+    settings = {**FEW, **options.pop("settings", {})}
+    return dpmcl.run(source, **{"replicas": 1, "methods": ["er"], **options}, settings=settings)
+
+
+# names that reset their tables
+
+
+def test_a_new_network_starts_from_its_own_defaults(stream, here, monkeypatch):
+    (here / "reset_nets.py").write_text(NETS)
+    monkeypatch.syspath_prepend(here)
+    short = {"replicas": 1, "tasks": 2, "methods": ["er"]}
+    few = {"training.updates": 1, "workers": 1}
+    found = dpmcl.run("digits", **short, settings={**few, "network.name": "reset_nets:LN"})
+    assert found.spec["network"] == {"name": "reset_nets:LN", "hidden": 7}
+    for order in (("network.hidden", "network"), ("network", "network.hidden")):
+        own = {"network.hidden": 5, "network": "reset_nets:LN"}
+        found = dpmcl.run("digits", **short, settings={**few, **{key: own[key] for key in order}})
+        assert found.spec["network"] == {"name": "reset_nets:LN", "hidden": 5}
+    assert found.theta["er"]["prediction"]["weight"].shape == (1, 10, 5)
+
+
+# sources
+
+
+def test_a_run_folder_goes_on_in_itself(stream, here, result):
+    spec = {"stream": {"name": "digits", "tasks": 2}, "methods": ["er"], "replicas": 1}
+    few = {key: value for key, value in FEW.items() if key != "workers"}
+    dpmcl.run(spec, settings=few, out="run")
+    trained: list[str] = []
+    again = dpmcl.run("run", watch=lambda method, *_: trained.append(method))
+    assert trained == []
+    assert again.table() == dpmcl.load("run").table()
+    dpmcl.run(Path("run"), replicas=2)
+    assert dpmcl.load("run").errors["er"].seeds == (0, 1)
+    assert "training.lr" in refused(dpmcl.run, "run", settings={"training.lr": 0.5})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pd.DataFrame(X),
+        X,
+        torch.tensor(X),
+        torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y)),
+        None,
+        3,
+        True,
+        b"digits",
+        ["digits"],
+        "",
+        object(),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_a_source_of_another_type_is_told_what_makes_a_stream(source):
+    line = refused(dpmcl.run, source)
+    for word in ("a dpmcl.Stream", "from_table", "from_arrays", "from_dataset"):
+        assert word in line
+
+
+@pytest.mark.parametrize("part", ["errors.parquet", "stream.json", "parameters", "figures"])
+def test_a_part_of_a_run_folder_is_not_data(part, here):
+    (here / "run" / "figures").mkdir(parents=True)
+    (here / "run" / "parameters").mkdir()
+    for name in ("spec.toml", "stream.json", "errors.parquet"):
+        (here / "run" / name).write_text("")
+    for function in (dpmcl.run, dpmcl.load):
+        assert refused(function, f"run/{part}").endswith("give the folder, run.")
+    assert f"as in {here / 'run'}." in refused(
+        dpmcl.run, here
+    )  # its figures are no images of classes
+    (here / "run" / "my.csv").write_text("a,k\n1,x\n")  # data of one's own beside a spec
+    assert "target" in refused(dpmcl.run, "run/my.csv")
+
+
+@pytest.mark.parametrize(
+    "folder", ["", None, 3, b"run", [], "a\0b", "x" * 5000, "\ud800", "digits", sys.executable]
+)
+def test_folders_that_are_none(folder, stream):
+    refused(dpmcl.load, folder)
+    if folder not in (None, "digits"):
+        refused(run, stream, out=folder)
+
+
+# methods
+
+
+def test_methods_may_be_one_name_or_a_table(stream):
+    assert list(run(stream, methods="er").records) == ["er"]
+    assert list(run(stream, methods=ER).records) == ["dpmcl.methods.er:ER"]
+    assert list(run(stream, methods=["er", "er"]).records) == ["er"]
+    found = run(stream, methods={"naive": {}, "er": {"lr": 0.5}})
+    assert found.spec["methods"] == {"naive": {}, "er": {"lr": 0.5}}
+
+
+class Local(ER):
+    """Found by its name again."""
+
+
+@pytest.mark.parametrize(
+    ("methods", "words"),
+    [
+        ("er,dpmcl", "methods=['er', 'dpmcl']"),
+        (" er", "No method ' er'. Did you mean 'er'?"),
+        ("ER", "No method 'ER'. Did you mean 'er'?"),
+        ({"er": {"lr": -1}}, "lr must be greater than 0, got -1"),
+        ({"er": None}, "[methods.er] must be a table"),
+        ([ER(updates=3)], "instance of ER"),
+        ([], "at least one method"),
+        ([None], "got None"),
+        (3, "got 3"),
+        ([int], "subclasses of dpmcl.Method"),
+        ([lambda: 1], "subclasses of dpmcl.Method"),
+        (b"er", "got b'er'"),
+        ([dpmcl.Method], "must be a subclass"),
+        ([type("Inner", (ER,), {"__qualname__": "f.<locals>.Inner"})], "inside a function"),
+        ([type("Local", (ER,), {"__module__": __name__})], "is another class now"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_methods_that_are_none(methods, words, stream):
+    assert words in refused(run, stream, methods=methods)
+
+
+# settings
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "stored"),
+    [
+        ("training.lr", np.float32(0.5), 0.5),
+        ("training.lr", torch.tensor(0.5), 0.5),
+        ("training.memory", np.int64(3), 3),
+        ("training.optimiser", {"name": "sgd", "momentum": np.float32(0.5)}, None),
+        ("seed", np.uint8(3), 3),
+        ("stream.split", np.array([0.5, 0.25, 0.25]), [0.5, 0.25, 0.25]),
+    ],
+)
+def test_numbers_of_numpy_and_pytorch_are_numbers(key, value, stored, stream):
+    found: Any = run(stream, settings={key: value}, out="run").spec
+    for part in key.split("."):
+        found = found[part]
+    assert found == (stored if stored is not None else {"name": "sgd", "momentum": 0.5})
+
+
+def nested() -> dict[str, Any]:
+    cycle: dict[str, Any] = {}
+    cycle["a"] = cycle
+    return cycle
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ([("a", 1)], "settings must be a mapping"),
+        ({3: 4}, "got 3"),
+        ({"x = 1 #": 3}, "dotted"),
+        ({"network": torch.nn.Linear}, "[network] must be a table"),
+        ({"training.lr": object()}, "valid number, got <object object>"),
+        ({"training.lr": "x" * 10_000}, "..."),
+        ({"training.lr": nested()}, "nested so deeply"),
+        ({"training.optimiser": {"name": "sgd", 1: 2}}, "valid string, got 1"),
+        ({"stream.name": "table"}, "path must name the table"),
+        ({"threads": 10**9}, "threads must be less"),
+        ({"network.hidden": 2**62}, "network cannot be built"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_settings_that_are_none(settings, words, stream):
+    assert words in refused(dpmcl.run, stream, methods="er", replicas=1, settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("replicas", True),
+        ("replicas", 0),
+        ("replicas", 10**12),
+        ("seed", -1),
+        ("tasks", 0),
+        ("tasks", 10**9),
+        ("device", "gpu"),
+        ("engine", "x"),
+        ("monitor", "x"),
+        ("monitor", 3),
+        ("watch", "terms"),
+        ("checkpoint_seconds", -1),
+        ("checkpoint_seconds", float("nan")),
+        ("checkpoint_seconds", "x"),
+    ],
+)
+def test_other_arguments_that_are_none(name, value, stream):
+    refused(run, stream, **{name: value})
+
+
+def test_one_monitor_may_be_a_string(stream):
+    assert list(run(stream, monitor="terms").readings) == ["er"]
+
+
+def test_streams_read_their_arguments(here):
+    for path in (None, 3, "", b"x", [], X):
+        refused(dpmcl.Stream.from_images, path)
+    for name in (3, None):
+        assert "name must be text" in refused(dpmcl.Stream.from_arrays, X, Y, name=name)
+    line = refused(dpmcl.Stream.from_arrays, X, Y, classes_per_task=[2, -1, 2])
+    assert line.endswith("classes_per_task[1] must be greater than or equal to 1, got -1.")
+    line = refused(dpmcl.Stream.from_arrays, X, Y, classes_per_task="two")
+    assert "integer" in line
+    assert "or a list, got 'two'" in line
+    made = dpmcl.Stream.from_arrays(X, Y, classes_per_task=np.array([2, 1]))
+    assert made.tasks == ("0, 1", "2")
+
+
+# results
+
+
+def test_results_read_their_arguments(result, here):
+    assert "cme_se" in result.rows("cme")[0]
+    for metrics in (3, [None], "x", ["os:getcwd"], ["builtins:str"]):
+        refused(result.rows, metrics)
+    for style in ("x", None, []):
+        refused(result.table, style)
+    for smooth in (float("nan"), -1, 1e9, "a", None):
+        assert "smooth must be" in refused(result.plot, smooth=smooth)
+    for path in ("x.foo", "x", "", 3, b"x.png", "a\0.png"):
+        refused(result.plot, path)
+    refused(result.plot, what="x")
+    assert list(here.iterdir()) == []
+
+
+def test_an_imported_module_that_fails_is_one_line(here, monkeypatch, stream):
+    (here / "failing_module.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(here)
+    for settings in (
+        {"network.name": "failing_module:N"},
+        {"training.discount": "failing_module:N"},
+    ):
+        assert "cannot be imported: division by zero" in refused(run, stream, settings=settings)
+
+
+# anything
+
+
+HUGE = 10**5000  # has no repr
+ODD = [
+    None, True, -1, 0, 1, 2, 2**63, 10**30, HUGE, 0.5, -0.0, float("nan"), float("inf"), 1j,
+    np.float32(0.5), np.int64(1), np.array([0.5, 0.5]), np.array("x"), torch.tensor(1),
+    torch.zeros(2, 2), torch.zeros(2).to_sparse(), Path("x"), Path(), b"x", object(), int, ER,
+    ER(), lambda: 1, datetime.date(2020, 1, 1), nested(), X, pd.DataFrame(X), range(3), {"er"},
+    dpmcl.Stream, "er", "mlp", "digits", "dpmcl.methods.er:ER", "os:getcwd", ":", "x:y", "sgd",
+]  # fmt: skip
+LEAVES = (
+    some.sampled_from([v for v in ODD if v is not HUGE])
+    | some.text(max_size=6)
+    | some.floats()
+    | some.integers(-2, 2)
+)
+KEYS = some.sampled_from(
+    [
+        "replicas", "seed", "dtype", "precision", "engine", "device", "threads", "workers",
+        "on_divergence", "split_seed", "weights_seed", "stream", "network", "training", "methods",
+        "evaluation", "monitor", "stream.tasks", "stream.split", "stream.name", "network.name",
+        "network.hidden", "training.lr", "training.batch", "training.memory", "training.optimiser",
+        "training.optimiser.name", "training.discount", "methods.er", "methods.er.lr",
+        "methods.naive.lr", "evaluation.evaluate_every", "monitor.watch", "monitor.beta",
+        "er", "naive", "name", "lr", "momentum", "tasks", "path",
+    ]
+) | some.sampled_from([None, 3, b"x", ER, "", "a b", "x = 1 #", "[a]", "\ud800"])  # fmt: skip
+VALUES = some.recursive(
+    LEAVES,
+    lambda inner: some.lists(inner, max_size=3) | some.dictionaries(KEYS, inner, max_size=2),
+    max_leaves=4,
+)
+ARGUMENTS = (
+    "source", "methods", "replicas", "seed", "tasks", "device", "engine", "monitor",
+    "checkpoint_seconds",
+)  # fmt: skip
+
+
+class Begun(Exception):
+    """The arguments were read: training would begin."""
+
+
+def begin(*_: Any) -> None:
+    raise Begun
+
+
+def one_line(function: Any, *arguments: Any, **options: Any) -> None:
+    """Whatever comes, there is a result or one line."""
+    try:
+        function(*arguments, **options)
+    except Begun:
+        pass
+    except DpmclError as error:
+        line = str(error)
+        assert "\n" not in line
+        assert len(line) < 2000
+        assert not re.search("at 0x[0-9a-f]{6}", line)
+
+
+fuzzed = hypothesis.settings(
+    max_examples=50,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+)
+
+
+@fuzzed
+@given(name=some.sampled_from(ARGUMENTS), value=VALUES, settings=some.dictionaries(KEYS, VALUES))
+def test_any_argument_of_run_is_read_or_refused_in_one_line(name, value, settings, stream):
+    arguments = {"source": stream, "replicas": 1, "methods": ["er"], "watch": begin, name: value}
+    one_line(dpmcl.run, **arguments, settings=FEW)
+    arguments[name] = stream if name == "source" else None
+    one_line(dpmcl.run, **arguments, settings={**FEW, **settings})
+
+
+@pytest.mark.parametrize("value", ODD, ids=lambda value: f"{type(value).__name__}")
+def test_any_value_is_read_or_refused_in_one_line(value, stream, result):
+    one_line(dpmcl.run, stream, methods="er", replicas=1, settings=value, watch=begin)
+    one_line(dpmcl.run, stream, methods="er", replicas=1, settings=FEW, watch=begin, out=value)
+    if not callable(value):
+        one_line(dpmcl.run, stream, methods="er", replicas=1, settings=FEW, watch=value)
+    one_line(dpmcl.load, value)
+    one_line(result.table, value)
+    one_line(result.rows, value)
+    one_line(result.plot, value)
+    one_line(result.plot, what=value)
+
+
+# processes that fork
+
+FORKING = """
+import multiprocessing, sys
+import numpy as np, torch, dpmcl
+from dpmcl.methods.er import ER
+
+def job(seed):
+    x = np.random.default_rng(0).normal(size=(60_000, 4))
+    stream = dpmcl.Stream.from_arrays(x, np.arange(60_000) % 3)
+    ER(discount={"name": "power", "p": 2})
+    few = {"training.updates": 2, "workers": 1, "network.hidden": 4}
+    result = dpmcl.run(stream, methods=["er"], replicas=1, seed=seed, settings=few)
+    return result.rows()[0]["cme_mean"] + dpmcl.load(sys.argv[1]).rows()[0]["cme_mean"]
+
+if __name__ == "__main__":
+    torch.set_num_threads(2)
+    torch.rand(10**6).exp()  # a pool of threads, as any program of the user's own starts one
+    here = job(0)
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.map_async(job, [0]).get(60) == [here]
+    print("same")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_runs_too(here, result, stream):
+    run(stream, out="run")
+    (here / "forking.py").write_text(FORKING)
+    ran = subprocess.run(
+        [sys.executable, "forking.py", "run"],
+        env={**os.environ, "OMP_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ran.stdout == "same\n", ran.stderr
+
+
+def test_runs_in_several_threads_are_those_of_one(stream):
+    def errors(seed: int) -> np.ndarray:
+        return (
+            dpmcl.run(stream, methods="er", replicas=1, seed=seed, settings=FEW).errors["er"].values
+        )
+
+    with ThreadPoolExecutor(3) as pool:
+        together = list(pool.map(errors, range(6)))
+    for seed, found in enumerate(together):
+        np.testing.assert_array_equal(found, errors(seed))

@@ -1,0 +1,167 @@
+"""Signals to the command line: it stops after a checkpoint, says how to go on, and goes on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import safetensors.torch
+
+import dpmcl
+from dpmcl import cli
+from dpmcl.exceptions import Stopped
+from dpmcl.study import study
+
+LONG = """
+replicas = 1
+engine = "looped"
+device = "cpu"
+[stream]
+name = "digits"
+tasks = 2
+[network]
+name = "mlp"
+hidden = 4
+[training]
+updates = 250
+batch = 2
+lr = 0.05
+[methods.er]
+"""
+
+
+class Running:
+    """`dpmcl run` in a process of its own, past its first checkpoint."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "long.toml").write_text(LONG)
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "dpmcl", "run", "long.toml", "--checkpoint", "0"],
+            cwd=folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        end = time.monotonic() + 60
+        while not list((folder / "runs").rglob("0*.safetensors")):
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < end
+            time.sleep(0.005)
+
+    def send(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> tuple[int, str]:
+        _, err = self.process.communicate(timeout=60)
+        return self.process.returncode, err
+
+
+def whole(folder: Path) -> list[str]:
+    """Reads every file of a run folder; the names of its temporary ones."""
+    for path in folder.rglob("*"):
+        if path.name.startswith(".") or not path.is_file():
+            continue
+        if path.suffix == ".json":
+            json.loads(path.read_text())
+        elif path.suffix == ".toml":
+            tomllib.loads(path.read_text())
+        elif path.suffix == ".parquet":
+            pq.read_table(path)
+        elif path.suffix == ".safetensors":
+            safetensors.torch.load_file(path)
+    dpmcl.load(folder)
+    return [p.name for p in folder.rglob(".*") if not p.name.startswith(".lock")]
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory) -> bytes:
+    """errors.parquet of a run that nobody stops."""
+    folder = tmp_path_factory.mktemp("signals")
+    (folder / "long.toml").write_text(LONG)
+    dpmcl.run(folder / "long.toml", out=folder / "run")
+    return (folder / "run" / "errors.parquet").read_bytes()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_run_goes_on_to_the_same_errors(number, status, tmp_path, clean, monkeypatch):
+    running = Running(tmp_path)
+    running.send(number)
+    code, err = running.end()
+    assert code == status
+    assert "Stopping after these updates" in err
+    assert "Stopped; `dpmcl run runs/long` goes on from the last checkpoint." in err
+    assert "Traceback" not in err
+    folder = tmp_path / "runs" / "long"
+    assert whole(folder) == []
+    assert not (folder / "errors.parquet").exists()
+    assert not (folder / ".lock.json").exists()
+    monkeypatch.chdir(tmp_path)  # what the message says, in this process
+    monkeypatch.setattr(sys, "argv", ["dpmcl", "run", "runs/long"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    assert (folder / "errors.parquet").read_bytes() == clean
+    assert not (folder / "checkpoints").exists()
+    assert json.loads((folder / "environment.json").read_text())[-1]["resumed"]
+
+
+def test_a_second_interrupt_leaves_at_once(tmp_path, clean):
+    running = Running(tmp_path)
+    running.send(signal.SIGINT)
+    time.sleep(0.001)
+    start = time.monotonic()
+    running.send(signal.SIGINT)
+    code, err = running.end()
+    assert time.monotonic() - start < 10
+    assert code == 130
+    assert "Traceback" not in err
+    folder = tmp_path / "runs" / "long"
+    whole(folder)
+    dpmcl.run(tmp_path / "long.toml", out=folder)
+    assert (folder / "errors.parquet").read_bytes() == clean
+
+
+@pytest.mark.parametrize("name", ["digits", "my run", "sub/digits"])
+def test_the_command_that_goes_on_is_of_the_folder(name, tmp_path, monkeypatch, capsys):
+    """Not of a preset or stream that has the folder's name."""
+    import shlex
+
+    def stopped(*_: object) -> None:
+        raise Stopped("stopped")
+
+    def command(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["dpmcl", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return int(ended.value.code or 0)
+
+    monkeypatch.chdir(tmp_path)
+    short = LONG.replace("250", "2")
+    Path("short.toml").write_text(short)
+    with monkeypatch.context() as patch:
+        patch.setattr(study, "run", stopped)
+        assert command("run", "short.toml", "--out", name) == 130
+    err = capsys.readouterr().err
+    arguments = shlex.split(err.split("`")[1])
+    assert arguments[:2] == ["dpmcl", "run"]
+    dpmcl.run("short.toml", out=name)
+    seen: list[Path] = []
+    real = study.run
+
+    def note(spec: study.Spec, folder: Path, *rest: object) -> study.Result:
+        seen.append(folder)
+        assert list(spec.methods) == ["er"]
+        assert spec.methods["er"].updates == 2
+        return real(spec, folder, *rest)
+
+    monkeypatch.setattr(study, "run", note)
+    assert command(*arguments[1:]) == 0
+    assert [path.resolve() for path in seen] == [(tmp_path / name).resolve()]
