@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 import dpmcl
-from dpmcl.core import discount
-from dpmcl.core.discount import Discount
 from dpmcl.results.figures import save
+from dpmcl.theory import discount
+from dpmcl.theory.discount import Discount
 
 SETTINGS = {
     "stream.rows": 20,

@@ -27,7 +27,7 @@ from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Batched, Looped
 from dpmcl.methods._method import Method
-from dpmcl.run.loop import train
+from dpmcl.training.loop import train
 
 TOLERANCE = 1e-9
 TWO_LOOPS = ("anml", "cml", "oml")

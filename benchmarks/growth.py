@@ -29,8 +29,8 @@ from dpmcl.engine import Batched, Grouped
 from dpmcl.engine.choice import group_size
 from dpmcl.engine.stepper import Stepper
 from dpmcl.results.figures import save
-from dpmcl.run.evaluation import Evaluation
-from dpmcl.run.loop import train
+from dpmcl.training.evaluation import Evaluation
+from dpmcl.training.loop import train
 
 METHODS = ("er", "dpmcl")
 STYLES = {"er": ("#0072B2", "-"), "dpmcl": ("#D55E00", "--")}

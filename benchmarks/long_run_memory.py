@@ -26,8 +26,8 @@ from dpmcl.data.stream import Stream
 from dpmcl.engine import Batched
 from dpmcl.networks.mlp import MLP
 from dpmcl.results.figures import save
-from dpmcl.run.evaluation import Evaluation
-from dpmcl.run.loop import train
+from dpmcl.training.evaluation import Evaluation
+from dpmcl.training.loop import train
 
 METHODS = ("er", "dpmcl")
 MIB = 1 << 20

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 
 from dpmcl import presets
-from dpmcl.run.loop import train
-from dpmcl.run.monitor import MonitorSettings
-from dpmcl.run.spec import Spec, read
 from dpmcl.study import study
+from dpmcl.training.loop import train
+from dpmcl.training.monitor import MonitorSettings
+from dpmcl.training.spec import Spec, read
 
 PROBLEMS = ("sine", "digits", "mnist", "omniglot")
 METHODS = ("er", "dpmcl", "oml")

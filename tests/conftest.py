@@ -17,8 +17,8 @@ from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Engine, Looped
 from dpmcl.methods._method import Method
-from dpmcl.run.evaluation import Evaluation
-from dpmcl.run.loop import Outcome, train
+from dpmcl.training.evaluation import Evaluation
+from dpmcl.training.loop import Outcome, train
 
 # In CI the same examples each time: a change is judged by itself, and not by luck.
 hypothesis.settings.register_profile("ci", derandomize=True)

@@ -33,7 +33,7 @@ from dpmcl.data.stream import Stream
 from dpmcl.engine import Looped
 from dpmcl.methods._method import Method
 from dpmcl.networks.mlp import MLP
-from dpmcl.run.loop import train
+from dpmcl.training.loop import train
 
 FILE = Path(__file__).with_name("golden.json")
 COMMAND = "python tests/golden.py --write"

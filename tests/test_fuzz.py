@@ -45,10 +45,10 @@ from dpmcl.data.readers.images import Decoding, labelled_images
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DpmclError
 from dpmcl.methods._method import State
-from dpmcl.run import checkpoints as checkpoint
-from dpmcl.run.checkpoints import Checkpoints, Origin, Position, Snapshot
-from dpmcl.run.spec import Spec, assignment, changed, read
 from dpmcl.study.api import Request
+from dpmcl.training import checkpoints as checkpoint
+from dpmcl.training.checkpoints import Checkpoints, Origin, Position, Snapshot
+from dpmcl.training.spec import Spec, assignment, changed, read
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes and timers")
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpmcl.core.batch import Batch
-    from dpmcl.core.discount import Discount
     from dpmcl.core.errors import Errors
     from dpmcl.core.gradients import gradient
     from dpmcl.core.model import Model
@@ -25,12 +24,13 @@ if TYPE_CHECKING:
     from dpmcl.streams._settings import LabelledSettings, StreamSettings
     from dpmcl.study.api import load, run
     from dpmcl.study.study import Result
+    from dpmcl.theory.discount import Discount
     from dpmcl.theory.readings import Readings
 
 _HOME = {
     "Batch": "core.batch",
     "DataError": "exceptions",
-    "Discount": "core.discount",
+    "Discount": "theory.discount",
     "DpmclError": "exceptions",
     "Draw": "data.sampling",
     "DynamicsSettings": "streams._dynamics",

@@ -104,7 +104,7 @@ def list_() -> None:
 
     from dpmcl import plugins, presets
     from dpmcl.core import optim
-    from dpmcl.core.discount import DISCOUNTS
+    from dpmcl.theory.discount import DISCOUNTS
 
     sections = {"presets": [(name, presets.summary(name)) for name in presets.names()]}
     for kind, plural in plugins.KINDS.items():
@@ -171,9 +171,9 @@ def run(
     An unfinished run goes on from its last checkpoint.
     """
     from dpmcl.exceptions import Stopped
-    from dpmcl.run.keeper import Keeping
     from dpmcl.study import study
     from dpmcl.study.api import Request
+    from dpmcl.training.keeper import Keeping
 
     request = Request(source)
     if method:

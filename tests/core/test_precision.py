@@ -16,9 +16,9 @@ from dpmcl.core.tree import leaves
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import FolderError, SpecError
-from dpmcl.run.loop import train
-from dpmcl.run.spec import Spec
 from dpmcl.study import study
+from dpmcl.training.loop import train
+from dpmcl.training.spec import Spec
 
 SPEC: dict[str, Any] = {
     "replicas": 3,

@@ -15,7 +15,7 @@ from dpmcl.data.scaling import fitted
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
 from dpmcl.methods.dpmcl import DPMCL
-from dpmcl.run.loop import train
+from dpmcl.training.loop import train
 
 SEEDS = (4, 5)
 SHARES = (0.6, 0.2, 0.2)

@@ -9,8 +9,8 @@ import pytest
 import dpmcl
 from dpmcl.data.sources import is_data, stream_for
 from dpmcl.exceptions import DataError, DpmclError, SpecError
-from dpmcl.run.spec import Spec, assignment, changed, normalised, read
 from dpmcl.study.api import METHODS, Request
+from dpmcl.training.spec import Spec, assignment, changed, normalised, read
 
 SUFFIXES = {
     "table": ("csv", "tsv", "csv.gz", "tsv.gz", "parquet"),

@@ -20,7 +20,7 @@ from dpmcl.engine import Batched, Looped, captured
 from dpmcl.engine.captured import Cell
 from dpmcl.exceptions import ModelError
 from dpmcl.methods.naive import Naive
-from dpmcl.run.loop import train
+from dpmcl.training.loop import train
 
 TWO_LOOPS = ("oml", "cml", "anml")
 CASES = [
@@ -67,7 +67,9 @@ def a_phase(method=None, steps=5, replicas=2):
 @every_case
 @pytest.mark.parametrize("optimiser", ["adagrad", "adam"])
 def test_fixed_buffers_give_the_same_bits(monkeypatch, name, own, optimiser):
-    monkeypatch.setattr("dpmcl.run.loop._UPDATES_AT_ONCE", 7)  # chunks of 7, 7 and 6, or 7 and 3
+    monkeypatch.setattr(
+        "dpmcl.training.loop._UPDATES_AT_ONCE", 7
+    )  # chunks of 7, 7 and 6, or 7 and 3
     plain, static = (
         tiny_run(settings(name, optimiser, **own), engine=e, tasks=2, dropout=0.2)
         for e in (Batched(), Batched(static=True))

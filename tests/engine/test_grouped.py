@@ -14,8 +14,8 @@ from dpmcl.data.scaling import fitted
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Grouped
 from dpmcl.exceptions import DeviceError
-from dpmcl.run.evaluation import Evaluation
-from dpmcl.run.loop import train
+from dpmcl.training.evaluation import Evaluation
+from dpmcl.training.loop import train
 
 SEEDS = (0, 1, 2, 3, 4)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-import dpmcl.run.loop
+import dpmcl.training.loop
 from conftest import tiny_model, tiny_run, tiny_stream
 from dpmcl import plugins
 from dpmcl.core import keys, memory
@@ -15,8 +15,8 @@ from dpmcl.core.tree import at, leaves, tree_map
 from dpmcl.data.sampling import chunk
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
-from dpmcl.run.evaluation import Evaluation
 from dpmcl.streams._torchvision_sets import TorchvisionSettings
+from dpmcl.training.evaluation import Evaluation
 
 METHODS = plugins.names("method")
 METRICS = plugins.names("metric")
@@ -134,7 +134,7 @@ def test_the_memory_is_bounded_and_holds_rows_of_its_split_only(name, policy, mo
             assert (name == "train") or method.trains_on_validation
         return out
 
-    monkeypatch.setattr(dpmcl.run.loop, "chunk", spy)
+    monkeypatch.setattr(dpmcl.training.loop, "chunk", spy)
     tiny_run(method)
     for rows, pool, replica in drawn:
         assert len(rows.unique()) <= 5
@@ -153,7 +153,7 @@ def test_training_touches_neither_test_rows_nor_future_tasks(name, monkeypatch):
                 touched.append((set(rows.tolist()), draw.split, place[0], splits, r))
         return out
 
-    monkeypatch.setattr(dpmcl.run.loop, "chunk", spy)
+    monkeypatch.setattr(dpmcl.training.loop, "chunk", spy)
     tiny_run(build(name, updates=20))
     stream = tiny_stream()
     task_of = dict(zip(stream.row[0].tolist(), stream.task[0].tolist(), strict=True))

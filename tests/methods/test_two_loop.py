@@ -5,7 +5,7 @@ from copy import deepcopy
 import pytest
 import torch
 
-import dpmcl.run.loop
+import dpmcl.training.loop
 from conftest import tiny_model, tiny_network, tiny_run, tiny_stream
 from dpmcl import plugins
 from dpmcl.core.batch import Batch
@@ -101,7 +101,7 @@ def test_each_phase_sees_the_rows_that_its_reading_says(name, reading, monkeypat
         allowed.update({s: set(splits.named(s).row[0].tolist()) for s in touched})
         return out
 
-    monkeypatch.setattr(dpmcl.run.loop, "chunk", spy)
+    monkeypatch.setattr(dpmcl.training.loop, "chunk", spy)
     tiny_run(method, seeds=(0,))
     assert touched["train"] <= allowed["train"]
     assert touched["validation"] <= allowed["validation"]
@@ -126,7 +126,7 @@ def test_validation_rows_are_a_memory_s_with_the_new_task_s_among_them(
                 assert int(held["validation"].filled[0]) == min(7, 12 * (place[0] + 1))
         return out
 
-    monkeypatch.setattr(dpmcl.run.loop, "chunk", spy)
+    monkeypatch.setattr(dpmcl.training.loop, "chunk", spy)
     discount = {"discount": {"name": "exponential", "rate": 0.1}, "discount_on": discount_on}
     tiny_run(build(name, reading=reading, memory=7, n_meta=20, **discount), seeds=(0,))
     task_of = tiny_stream().task[0]
@@ -165,7 +165,7 @@ def test_the_literal_box_is_what_plain_pytorch_makes_of_it(name, inner_lr, monke
         return out
 
     stream = tiny_stream(2)
-    monkeypatch.setattr(dpmcl.run.loop, "chunk", spy)
+    monkeypatch.setattr(dpmcl.training.loop, "chunk", spy)
     method = build(name, reading="box-literal", n_meta=5, n_grad=4, inner_lr=inner_lr)
     found = tiny_run(method, seeds=(0,), tasks=2).theta
 

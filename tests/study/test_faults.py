@@ -15,9 +15,9 @@ import pytest
 import dpmcl
 from dpmcl.exceptions import FolderError
 from dpmcl.results import store
-from dpmcl.run import checkpoints as checkpoint
-from dpmcl.run import keeper
-from dpmcl.run import loop as runner
+from dpmcl.training import checkpoints as checkpoint
+from dpmcl.training import keeper
+from dpmcl.training import loop as runner
 
 SPEC: dict[str, Any] = {
     "replicas": 1,

@@ -16,9 +16,9 @@ from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Batched
 from dpmcl.methods.er import ER
-from dpmcl.run.loop import train
-from dpmcl.run.monitor import MonitorSettings
 from dpmcl.theory.stability import CONDITIONS, Reading, broken
+from dpmcl.training.loop import train
+from dpmcl.training.monitor import MonitorSettings
 
 SEEDS = tuple(range(100))
 TASKS, ROWS, WIDTH, UPDATES = 5, 30, 3, 10

@@ -14,8 +14,8 @@ from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Engine, EngineName, Grouped, Looped, choose
 from dpmcl.engine.stepper import Stepper
 from dpmcl.methods._method import Method
-from dpmcl.run.divergence import finite
-from dpmcl.run.evaluation import evaluate
+from dpmcl.training.divergence import finite
+from dpmcl.training.evaluation import evaluate
 
 FORMS: tuple[EngineName, ...] = ("looped", "batched")
 """What `engine` can be set to; `auto` is one of them."""

@@ -16,8 +16,8 @@ from dpmcl.core.model import Model
 from dpmcl.core.precision import Precision
 from dpmcl.data.stream import Stream
 from dpmcl.methods._method import Method
-from dpmcl.run.spec import Spec
 from dpmcl.study.api import Request
+from dpmcl.training.spec import Spec
 
 NETWORKS = ("sine", "mnist", "omniglot", "cifar10")
 

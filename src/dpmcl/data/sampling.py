@@ -12,13 +12,13 @@ from torch import Tensor
 
 from dpmcl.core import keys, memory
 from dpmcl.core.batch import Batch
-from dpmcl.core.discount import Constant, Discount, gamma
 from dpmcl.core.memory import Memories
 from dpmcl.core.tree import tree_map
 from dpmcl.data.motion import Motion
 from dpmcl.data.splits import Rows, Splits
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import SpecError
+from dpmcl.theory.discount import Constant, Discount, gamma
 
 Source = Literal["new", "memory", "all", "earlier"]
 Moved = Literal["exact", "estimated"]

@@ -14,11 +14,11 @@ from dpmcl.data.stream import Stream
 from dpmcl.exceptions import SpecError, shown, unknown
 from dpmcl.methods._method import Method
 from dpmcl.results import store
-from dpmcl.run import spec
-from dpmcl.run.keeper import Keeping
 from dpmcl.streams.python import Python
 from dpmcl.study import study
 from dpmcl.study.study import Result, Watch
+from dpmcl.training import spec
+from dpmcl.training.keeper import Keeping
 
 Source = str | Path | Mapping[str, Any] | Stream
 Methods = str | type[Method] | Sequence[str | type[Method]] | Mapping[str, Mapping[str, Any]]

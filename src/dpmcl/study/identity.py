@@ -17,8 +17,8 @@ from dpmcl.exceptions import DpmclError, FolderError
 from dpmcl.results import store
 from dpmcl.results.record import Record
 from dpmcl.results.store import Code, StreamInfo
-from dpmcl.run.spec import Spec
 from dpmcl.study.source_hash import Source, file_of, source
+from dpmcl.training.spec import Spec
 
 Say = Callable[[str], None]
 Sources = Mapping[str, Mapping[str, Source]]

@@ -33,17 +33,17 @@ from dpmcl.exceptions import (
 from dpmcl.results import figures, store, table, theory_figures
 from dpmcl.results.record import Divergence, Record, merge
 from dpmcl.results.store import StreamInfo
-from dpmcl.run.checkpoints import Checkpoints, Origin, Snapshot, refuse_removed
-from dpmcl.run.keeper import Keeper, Keeping
-from dpmcl.run.loop import train
-from dpmcl.run.monitor import MonitorSettings
-from dpmcl.run.motion_check import check_motion
-from dpmcl.run.spec import Spec, normalised
 from dpmcl.study import aside, identity
 from dpmcl.study.environment import describe
 from dpmcl.study.identity import Held
 from dpmcl.study.lock import locked
 from dpmcl.theory.readings import Readings
+from dpmcl.training.checkpoints import Checkpoints, Origin, Snapshot, refuse_removed
+from dpmcl.training.keeper import Keeper, Keeping
+from dpmcl.training.loop import train
+from dpmcl.training.monitor import MonitorSettings
+from dpmcl.training.motion_check import check_motion
+from dpmcl.training.spec import Spec, normalised
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

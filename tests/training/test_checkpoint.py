@@ -17,7 +17,7 @@ from dpmcl.core.tree import leaves, tree_map
 from dpmcl.exceptions import FolderError
 from dpmcl.methods._method import State
 from dpmcl.results.record import Divergence
-from dpmcl.run.checkpoints import Checkpoints, Origin, Position, Snapshot
+from dpmcl.training.checkpoints import Checkpoints, Origin, Position, Snapshot
 
 REPLICAS = 2
 HERE = Position(1, 0, 50)

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dpmcl.core import discount
-from dpmcl.core.discount import Constant, Discount, Exponential, Power, Window
 from dpmcl.core.settings import Rate
 from dpmcl.exceptions import SpecError
+from dpmcl.theory import discount
+from dpmcl.theory.discount import Constant, Discount, Exponential, Power, Window
 
 FORMULAS = {
     "constant": (Constant(), lambda s: 1.0),
@@ -103,8 +103,8 @@ def test_a_name_or_a_table_builds_a_discount_that_comes_back_from_its_table():
         ({"name": "power", "p": -200}, "weights(s) must be finite and at least 0, got inf at s ="),
         ({"name": "constant", "by": "tasks"}, "by must be 'age' or 'time', got 'tasks'."),
         ("no_such_module:Name", "discount 'no_such_module:Name' cannot be imported: No module"),
-        ("math:gamma", "must be a subclass of dpmcl.core.discount.Discount with `weights`"),
-        ("dpmcl.core.discount:Discount", "with `weights`"),
+        ("math:gamma", "must be a subclass of dpmcl.theory.discount.Discount with `weights`"),
+        ("dpmcl.theory.discount:Discount", "with `weights`"),
     ],
 )
 def test_what_cannot_be_a_discount_is_said_in_one_line(setting, line):

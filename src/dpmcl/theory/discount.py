@@ -252,7 +252,7 @@ def _class(name: str) -> type[Discount]:
         raise SpecError(f"discount '{name}' cannot be imported: {reason(error)}.") from error
     if not (isinstance(found, type) and issubclass(found, Discount)) or inspect.isabstract(found):
         raise SpecError(
-            f"discount '{name}' must be a subclass of dpmcl.core.discount.Discount with "
+            f"discount '{name}' must be a subclass of dpmcl.theory.discount.Discount with "
             f"`weights`, got {found!r:.80}."
         )
     return found

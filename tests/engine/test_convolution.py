@@ -19,7 +19,7 @@ from dpmcl.core.model import Model, has_convolution, initial
 from dpmcl.core.tree import leaves
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
-from dpmcl.run.loop import train
+from dpmcl.training.loop import train
 
 GEOMETRIES = [
     {"kernel_size": 3},

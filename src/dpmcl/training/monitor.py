@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpmcl.core import discount
 from dpmcl.core.batch import Batch
 from dpmcl.core.memory import Memories
 from dpmcl.core.model import Model, Theta, has_convolution
@@ -27,7 +26,7 @@ from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Engine
 from dpmcl.methods._method import Method, Phase, State
-from dpmcl.theory import terms
+from dpmcl.theory import discount, terms
 from dpmcl.theory.readings import Place, Readings, Watched
 from dpmcl.theory.stability import CONDITIONS, Reading, broken, named, reading
 

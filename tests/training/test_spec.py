@@ -9,8 +9,8 @@ import tomli_w
 from dpmcl import presets
 from dpmcl.exceptions import SpecError, unknown
 from dpmcl.methods._method import Method
-from dpmcl.run.spec import Spec, assigned, assignment, changed, normalised, read
 from dpmcl.study.api import Request
+from dpmcl.training.spec import Spec, assigned, assignment, changed, normalised, read
 
 LIST_BESIDE_TABLES = """
 methods = ["naive", "er", "dpmcl"]

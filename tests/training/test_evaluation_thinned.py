@@ -27,7 +27,7 @@ from dpmcl.metrics.cme import cme
 from dpmcl.metrics.forgetting import forgetting
 from dpmcl.metrics.nte import nte
 from dpmcl.metrics.nte_path import nte_path
-from dpmcl.run.evaluation import Evaluation, evaluate
+from dpmcl.training.evaluation import Evaluation, evaluate
 
 SHARES = (0.6, 0.2, 0.2)
 TASKS, TEST_ROWS, TRAIN_ROWS = 5, 12, 36  # rows a task of the tiny stream's splits

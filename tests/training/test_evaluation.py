@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-import dpmcl.run.evaluation
+import dpmcl.training.evaluation
 from conftest import tiny_model, tiny_stream
 from dpmcl.core.model import Model, initial
 from dpmcl.core.tree import leaves, stack
@@ -16,7 +16,7 @@ from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import SpecError
-from dpmcl.run.evaluation import Evaluation, evaluate
+from dpmcl.training.evaluation import Evaluation, evaluate
 
 SHARES = (0.6, 0.2, 0.2)
 ENGINES = pytest.mark.parametrize("engine", [Looped(), Batched()], ids=lambda e: e.name)
@@ -124,7 +124,7 @@ def test_rows_may_be_taken_in_any_chunks(engine, at_once, monkeypatch):
     theta = initial(model, [0, 1])
     rows = split(stream, [0, 1], SHARES).test
     whole = evaluate(engine, model, theta, stream, rows, range(3))
-    monkeypatch.setattr(dpmcl.run.evaluation, "_ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr(dpmcl.training.evaluation, "_ROWS_AT_ONCE", at_once)
     assert torch.equal(evaluate(engine, model, theta, stream, rows, range(3)), whole)
     assert len(whole.unique()) > 2
 
@@ -133,7 +133,7 @@ def test_rows_may_be_taken_in_any_chunks(engine, at_once, monkeypatch):
 @pytest.mark.parametrize("at_once", [7, 1000])
 @pytest.mark.parametrize("tasks", [range(3), range(2), range(1, 2)])
 def test_replicas_of_different_sizes_count_their_own_rows_once(engine, at_once, tasks, monkeypatch):
-    monkeypatch.setattr(dpmcl.run.evaluation, "_ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr(dpmcl.training.evaluation, "_ROWS_AT_ONCE", at_once)
     stream = regression_stream()
     stream = replace(stream, y=torch.arange(120, dtype=torch.float64)[:, None])
     rows = split(stream, [0, 1], SHARES).train

@@ -17,12 +17,12 @@ from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import DivergenceError, FolderError, SpecError, Stopped
 from dpmcl.methods._method import Phase
-from dpmcl.run.keeper import Keeping
-from dpmcl.run.loop import train
-from dpmcl.run.monitor import MonitorSettings, readings_due
-from dpmcl.run.spec import Spec
 from dpmcl.study.study import run as run_study
 from dpmcl.theory.stability import CONDITIONS, Reading
+from dpmcl.training.keeper import Keeping
+from dpmcl.training.loop import train
+from dpmcl.training.monitor import MonitorSettings, readings_due
+from dpmcl.training.spec import Spec
 
 SEEDS, UPDATES, TASKS = (0, 1), 12, 2
 BOTH = ("terms", "stability")

@@ -7,7 +7,7 @@ import torch
 
 from conftest import memory_of, tiny_model, tiny_run, tiny_stream
 from dpmcl import plugins
-from dpmcl.core import discount, keys
+from dpmcl.core import keys
 from dpmcl.core.model import initial
 from dpmcl.core.tree import at, leaves, tree_map
 from dpmcl.data import sampling
@@ -17,6 +17,7 @@ from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import SpecError
 from dpmcl.methods.er import ER
 from dpmcl.methods.naive import Naive
+from dpmcl.theory import discount
 
 SEEDS = (0, 1, 2)
 TASKS = 4

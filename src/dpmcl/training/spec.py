@@ -36,9 +36,9 @@ from dpmcl.engine import DeviceName, EngineName
 from dpmcl.exceptions import SpecError, shown, unknown
 from dpmcl.methods._method import Method
 from dpmcl.networks._network import NetworkSettings
-from dpmcl.run.evaluation import Evaluation
-from dpmcl.run.monitor import MonitorSettings
 from dpmcl.streams._settings import StreamSettings
+from dpmcl.training.evaluation import Evaluation
+from dpmcl.training.monitor import MonitorSettings
 
 Table = dict[str, Any]
 _TOP = (

@@ -17,9 +17,9 @@ from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import ModelError, SpecError
 from dpmcl.methods.dpmcl import DPMCL
 from dpmcl.methods.er import ER
-from dpmcl.run.loop import train
 from dpmcl.streams.lorenz import Lorenz
 from dpmcl.theory.terms import reach
+from dpmcl.training.loop import train
 
 THETA = {"a": torch.tensor([3.0, -1.0], dtype=torch.float64), "b": torch.ones(1).double()}
 GRADS = {

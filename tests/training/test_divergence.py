@@ -23,8 +23,8 @@ from dpmcl.exceptions import DivergenceError
 from dpmcl.methods._method import Method, Phase, State
 from dpmcl.results import figures
 from dpmcl.results.record import Divergence
-from dpmcl.run import loop as runner
-from dpmcl.run.evaluation import Evaluation
+from dpmcl.training import loop as runner
+from dpmcl.training.evaluation import Evaluation
 
 ENGINES = {
     "batched": Batched,

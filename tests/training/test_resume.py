@@ -19,10 +19,10 @@ from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import Stopped
 from dpmcl.results.record import Divergence
-from dpmcl.run import loop as runner
-from dpmcl.run.checkpoints import Checkpoints, Origin
-from dpmcl.run.keeper import Keeper, Keeping
-from dpmcl.run.loop import Outcome
+from dpmcl.training import loop as runner
+from dpmcl.training.checkpoints import Checkpoints, Origin
+from dpmcl.training.keeper import Keeper, Keeping
+from dpmcl.training.loop import Outcome
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

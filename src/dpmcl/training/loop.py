@@ -22,15 +22,15 @@ from dpmcl.engine import Engine, check_fit
 from dpmcl.exceptions import SpecError
 from dpmcl.methods._method import Method, Phase, State
 from dpmcl.results.record import Divergence
-from dpmcl.run.checkpoints import Position, Snapshot
-from dpmcl.run.divergence import choose_state, finite, replayed
-from dpmcl.run.evaluation import Evaluation, evaluate
-from dpmcl.run.keeper import Keeper, Keeping
-from dpmcl.run.monitor import Monitor, MonitorSettings
-from dpmcl.run.motion_check import check_motion
-from dpmcl.run.noise import noise
-from dpmcl.run.step_size import StepSize
 from dpmcl.theory.readings import Readings
+from dpmcl.training.checkpoints import Position, Snapshot
+from dpmcl.training.divergence import choose_state, finite, replayed
+from dpmcl.training.evaluation import Evaluation, evaluate
+from dpmcl.training.keeper import Keeper, Keeping
+from dpmcl.training.monitor import Monitor, MonitorSettings
+from dpmcl.training.motion_check import check_motion
+from dpmcl.training.noise import noise
+from dpmcl.training.step_size import StepSize
 
 Progress = Callable[[int, int], None]
 """progress(done, total): updates of all replicas done, and to be done."""

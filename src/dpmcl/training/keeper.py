@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from numbers import Real
 
 from dpmcl.exceptions import SpecError, Stopped, shown
-from dpmcl.run.checkpoints import Checkpoints, Origin, Snapshot
+from dpmcl.training.checkpoints import Checkpoints, Origin, Snapshot
 
 _SHARE = 0.1
 """Of the time, what checkpoints after tasks may take; short tasks go without one then."""
