@@ -1,8 +1,13 @@
 """Shared by all tests: tiny problems, and the folder of real data."""
 
+import logging
 import os
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import hypothesis
 import pytest
@@ -12,13 +17,21 @@ from torch import nn
 from dpmcl.core import keys, memory
 from dpmcl.core.keys import Purpose
 from dpmcl.core.memory import Memory
-from dpmcl.core.model import Model
-from dpmcl.data.splits import split
+from dpmcl.core.model import Model, Theta
+from dpmcl.core.tree import leaves
+from dpmcl.data.splits import Rows, Splits, split
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Engine, Looped
-from dpmcl.methods._method import Method
+from dpmcl.methods._method import Method, State
+from dpmcl.methods.er import ER
+from dpmcl.study import study
+from dpmcl.training import evaluation
 from dpmcl.training.evaluation import Evaluation
-from dpmcl.training.loop import Outcome, train
+from dpmcl.training.job import measured
+from dpmcl.training.keeper import Keeper, Keeping
+from dpmcl.training.monitor import MonitorSettings
+from dpmcl.training.motion_check import check_motion
+from dpmcl.training.setup import Setup
 
 # In CI the same examples each time: a change is judged by itself, and not by luck.
 hypothesis.settings.register_profile("ci", derandomize=True)
@@ -156,6 +169,81 @@ def tiny_model(stream: Stream, dtype: torch.dtype = torch.float64, dropout: floa
     )
 
 
+@contextmanager
+def noted(note: Callable[[str], None] | None) -> Iterator[None]:
+    """Hand each line for the user to `note`."""
+    handler = logging.Handler()
+    handler.emit = lambda record: note(record.getMessage())  # type: ignore[method-assign]
+    log = logging.getLogger("dpmcl")
+    if note is not None:
+        log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    """Lines that the user was told."""
+    lines: list[str] = []
+    with noted(lines.append):
+        yield lines
+
+
+def evaluate(
+    engine: Engine, model: Model, theta: Theta, stream: Stream, rows: Rows, tasks: range
+) -> torch.Tensor:
+    """Evaluate parameters, replicas first, on some tasks."""
+    seeds = tuple(range(len(leaves(theta)[0])))
+    setup = Setup(method=ER(), model=model, stream=stream, splits=None, seeds=seeds, engine=engine)
+    return evaluation.evaluate(setup, State(theta, {}, {}), rows, tasks)
+
+
+def train(
+    method: Method,
+    model: Model,
+    stream: Stream,
+    splits: Splits,
+    seeds: tuple[int, ...],
+    engine: Engine,
+    evaluated: Evaluation | None = None,
+    **options: Any,
+) -> SimpleNamespace:
+    """Train a method with all observers, and return what they saw: errors, theta, work, ..."""
+    note = options.pop("note", None)
+    if options.get("progress"):
+        options["tell"] = options.pop("progress")
+    setup = Setup(
+        method=method,
+        model=method.prepare(model),
+        stream=stream,
+        splits=splits,
+        seeds=seeds,
+        engine=engine,
+        weights=tuple(options.pop("weights", ())),
+    )
+    monitor = options.pop("watched", None) or MonitorSettings()
+    check_motion(method, setup.model, stream, monitor.drift)
+    keeper = options.pop("keeper", None) or Keeper(Keeping())
+    with noted(note):
+        outcome = measured(
+            setup,
+            evaluation=evaluated or Evaluation(),
+            monitor=monitor,
+            keeper=keeper,
+            **{name: value for name, value in options.items() if value is not None},
+        )
+    record = outcome.record
+    return SimpleNamespace(
+        errors=record.errors,
+        theta=outcome.theta,
+        work=record.work[seeds[0]],
+        diverged=record.diverged,
+        readings=record.readings,
+    )
+
+
 def tiny_run(
     method: Method,
     seeds: tuple[int, ...] = (0, 1),
@@ -164,9 +252,15 @@ def tiny_run(
     dtype: torch.dtype = torch.float64,
     dropout: float = 0.0,
     evaluation: Evaluation | None = None,
-) -> Outcome:
+) -> SimpleNamespace:
     """A method on the tiny stream."""
     stream = tiny_stream(tasks)
     splits = split(stream, seeds, (0.6, 0.2, 0.2))
     model = tiny_model(stream, dtype, dropout)
     return train(method, model, stream, splits, seeds, engine or Looped(), evaluation)
+
+
+def run_study(spec, folder=None, say=None, **options):
+    """Run a study, and hand each line for the user to `say`."""
+    with noted(say):
+        return study.run(spec, folder, **options)

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from conftest import moving_stream, tiny_network, tiny_stream
+from conftest import moving_stream, tiny_network, tiny_stream, train
 from dpmcl import plugins
 from dpmcl.core import optim
 from dpmcl.core.atomic import write_text
@@ -33,7 +33,6 @@ from dpmcl.data.stream import Stream
 from dpmcl.engine import Looped
 from dpmcl.methods._method import Method
 from dpmcl.networks.mlp import MLP
-from dpmcl.training.loop import train
 
 FILE = Path(__file__).with_name("golden.json")
 COMMAND = "python tests/golden.py --write"

@@ -187,7 +187,7 @@ def run(
     with _signals() as asked, _progress() as (watch, say):
         keeping = Keeping(checkpoint, stop=lambda: bool(asked))
         try:
-            result = study.run(spec, folder, watch, say, keeping, fresh)
+            result = study.run(spec, folder, watch, keeping=keeping, fresh=fresh)
         except (Stopped, KeyboardInterrupt):
             number = asked[0] if asked else signal.SIGINT
             # A bare name could be a preset's or a stream's.

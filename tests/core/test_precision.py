@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from conftest import tiny_network, tiny_run, tiny_stream
+from conftest import tiny_network, tiny_run, tiny_stream, train
 from dpmcl import plugins
 from dpmcl.core.batch import Batch
 from dpmcl.core.model import Model, initial
@@ -17,7 +17,6 @@ from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import FolderError, SpecError
 from dpmcl.study import study
-from dpmcl.training.loop import train
 from dpmcl.training.spec import Spec
 
 SPEC: dict[str, Any] = {

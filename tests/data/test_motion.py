@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conftest import moving_stream, own_rows_stream, tiny_model, tiny_stream
+from conftest import moving_stream, own_rows_stream, tiny_model, tiny_stream, train
 from dpmcl.core import memory
 from dpmcl.core.memory import Memory
 from dpmcl.core.tree import leaves
@@ -15,7 +15,6 @@ from dpmcl.data.scaling import fitted
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
 from dpmcl.methods.dpmcl import DPMCL
-from dpmcl.training.loop import train
 
 SEEDS = (4, 5)
 SHARES = (0.6, 0.2, 0.2)

@@ -12,6 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import dpmcl
+from conftest import train
 from dpmcl import plugins
 from dpmcl.core import convolution
 from dpmcl.core.convolution import PatchedConv2d, preferred, with_patches
@@ -19,7 +20,6 @@ from dpmcl.core.model import Model, has_convolution, initial
 from dpmcl.core.tree import leaves
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
-from dpmcl.training.loop import train
 
 GEOMETRIES = [
     {"kernel_size": 3},

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import nn
 
+from conftest import train
 from dpmcl.core.model import Model
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Batched
 from dpmcl.methods.er import ER
 from dpmcl.theory.stability import CONDITIONS, Reading, broken
-from dpmcl.training.loop import train
 from dpmcl.training.monitor import MonitorSettings
 
 SEEDS = tuple(range(100))

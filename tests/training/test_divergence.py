@@ -23,7 +23,6 @@ from dpmcl.exceptions import DivergenceError
 from dpmcl.methods._method import Method, Phase, State
 from dpmcl.results import figures
 from dpmcl.results.record import Divergence
-from dpmcl.training import loop as runner
 from dpmcl.training.evaluation import Evaluation
 
 ENGINES = {
@@ -39,7 +38,7 @@ CHUNK, UPDATES = 5, 7
 def short_chunks():
     """Chunks of a few updates, so that phases of a few more have two."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "_UPDATES_AT_ONCE", CHUNK)
+        patch.setattr("dpmcl.training.loop.UPDATES_AT_ONCE", CHUNK)
         yield
 
 

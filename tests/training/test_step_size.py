@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 
-from conftest import tiny_model, tiny_stream
+from conftest import tiny_model, tiny_stream, train
 from dpmcl.core import optim
 from dpmcl.core.batch import Batch
 from dpmcl.core.model import initial
@@ -19,7 +19,6 @@ from dpmcl.methods.dpmcl import DPMCL
 from dpmcl.methods.er import ER
 from dpmcl.streams.lorenz import Lorenz
 from dpmcl.theory.terms import reach
-from dpmcl.training.loop import train
 
 THETA = {"a": torch.tensor([3.0, -1.0], dtype=torch.float64), "b": torch.ones(1).double()}
 GRADS = {

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
@@ -23,6 +23,13 @@ class Work:
 
     gradient_evaluations: int = 0
     rows_backpropagated: int = 0
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def times(self, n: int) -> "Work":
+        """Return the work of n such updates."""
+        return Work(*(a * n for a in astuple(self)))
 
 
 _tally: ContextVar[Work | None] = ContextVar("dpmcl_work", default=None)

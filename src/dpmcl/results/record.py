@@ -1,7 +1,7 @@
 """What is known of one method: its errors, and what they cost."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -40,6 +40,27 @@ class Record:
     def test(self) -> Errors:
         """Errors on test rows."""
         return self.errors["test"]
+
+
+def of_seeds(record: Record, seeds: Collection[int]) -> Record:
+    """Return the part of a record that some of its seeds make.
+
+    Args:
+        record: One method's results.
+        seeds: Those that stay.
+    """
+    places = [i for i, seed in enumerate(record.test.seeds) if seed in seeds]
+    kept = tuple(record.test.seeds[i] for i in places)
+    errors = {
+        split: Errors(kept, errors.values[places], errors.examples[places])
+        for split, errors in record.errors.items()
+    }
+    work = {seed: work for seed, work in record.work.items() if seed in seeds}
+    diverged = {seed: where for seed, where in record.diverged.items() if seed in seeds}
+    readings = record.readings
+    if readings is not None:
+        readings = replace(readings, seeds=kept, values=readings.values[places])
+    return Record(errors, work, diverged, readings)
 
 
 def merge(first: Record, second: Record) -> Record:

@@ -240,8 +240,18 @@ def _said(where: Divergence) -> dict[str, Any]:
 
 
 def add_environment(folder: Path, entry: Mapping[str, Any]) -> None:
-    """Append to environment.json what computed the newest results."""
-    entries = [*environment(folder), dict(entry)]
+    """Add to environment.json what computed the newest results.
+
+    Seeds that were computed alike share an entry.
+    """
+    entries = environment(folder)
+    for known in entries:
+        if {**known, "seeds": [], "finished": ""} == {**entry, "seeds": [], "finished": ""}:
+            known["seeds"] = sorted({*known["seeds"], *entry["seeds"]})
+            known["finished"] = entry["finished"]
+            break
+    else:
+        entries.append(dict(entry))
     write_text(folder / "environment.json", json.dumps(entries, indent=1) + "\n")
 
 
