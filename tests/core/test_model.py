@@ -25,7 +25,7 @@ def key_of(step: int) -> torch.Tensor:
 
 def build(h: nn.Module, g: nn.Module, width: int = 2, outputs: int = 3, kind="classification"):
     example = torch.ones(4, width, dtype=torch.float64)
-    return Model.build(lambda: (h, g), kind, example, outputs, torch.float64)
+    return Model.build(lambda: (h, g), kind, example, outputs, dtype=torch.float64)
 
 
 def dropout_model(layer: nn.Module) -> Model:
@@ -122,7 +122,7 @@ def test_channel_dropout_drops_whole_channels(layer, shape):
     example = torch.ones(shape, dtype=torch.float64)
     width = example[0].numel()
     model = Model.build(
-        lambda: (h, nn.Linear(width, 3)), "classification", example, 3, torch.float64
+        lambda: (h, nn.Linear(width, 3)), "classification", example, 3, dtype=torch.float64
     )
     out = model.features({}, example, key_of(0)).view(shape).flatten(2)
     assert torch.equal(out, out[..., :1].expand_as(out))
@@ -177,7 +177,7 @@ def test_a_factory_of_the_users_own_is_used_as_it_is():
         return Doubler(), nn.Sequential(nn.Linear(2, 3, bias=False))
 
     example = torch.ones(2, 2, dtype=torch.float64)
-    model = Model.build(factory, "classification", example, 3, torch.float64)
+    model = Model.build(factory, "classification", example, 3, dtype=torch.float64)
     theta = model.init(0)
     assert {k: tuple(v.shape) for k, v in theta["representation"].items()} == {"scale": ()}
     x = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
@@ -485,7 +485,7 @@ def test_a_dropout_layer_in_two_places_gets_a_mask_for_each():
 
 def test_the_modules_of_a_factory_stay_as_they_are():
     h, g = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), nn.Linear(4, 3)
-    Model.build(lambda: (h, g), "classification", torch.rand(2, 4), 3, torch.float64)
+    Model.build(lambda: (h, g), "classification", torch.rand(2, 4), 3, dtype=torch.float64)
     assert h[0].weight.dtype == torch.float32
     assert type(h[1]) is nn.Dropout
 

@@ -302,7 +302,7 @@ def lenet(convolutions, of=None, dtype=torch.float64):
         of.kind,
         of.example(dtype),
         of.outputs,
-        dtype,
+        dtype=dtype,
         convolutions=convolutions,
     )
 

@@ -10,14 +10,13 @@ that differ from build to build).
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import deepcopy
-from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
+from dpmcl.core.batch_norm import MASKED
 from dpmcl.core.generators import forked, states
 from dpmcl.core.network_layers import Parts, differences, equal, forms, held, named_layers, traced
 from dpmcl.core.part import (
@@ -29,6 +28,8 @@ from dpmcl.core.part import (
     Theta,
     modules_of,
     own,
+    quiet,
+    trainable,
 )
 from dpmcl.core.tree import leaves, rebuilt, tree_map
 from dpmcl.exceptions import ModelError
@@ -72,7 +73,7 @@ def check(
         drawn = _check_builds(*builds)
         parts = made(builds[0])
         with forked(0), torch.no_grad():
-            _check_passes(parts, example, outputs)
+            _check_passes(parts, torch.cat([example] * 2)[: max(2, len(example))], outputs)
             _check_rows(parts, example)
             if drawn:
                 _check_drawn(parts, made(builds[2]), example, drawn)
@@ -99,12 +100,6 @@ def _check_layers(modules: Modules) -> None:
                     f"{_name(tensor.dtype)}; keep torch.view_as_real of it."
                 )
         for name, parameter in module.named_parameters(part):
-            if not parameter.requires_grad:
-                raise ModelError(
-                    f"Frozen parameters are not supported yet, and '{name}' has requires_grad = "
-                    "False; leave requires_grad as it is to train it, or keep the values in a "
-                    "buffer (register_buffer), the same for every seed."
-                )
             known = places.setdefault(parameter.data_ptr(), name)
             if known != name and parameter.data_ptr():
                 raise ModelError(
@@ -115,10 +110,17 @@ def _check_layers(modules: Modules) -> None:
 
 def _fault(layer: nn.Module) -> str | None:
     """Return what a run cannot follow in a layer, and the way out."""
-    norms = nn.modules.batchnorm
-    tracks = isinstance(layer, norms._NormBase) and layer.track_running_stats
-    if isinstance(layer, norms._BatchNorm) or tracks:
-        return "normalises over a batch or over time; use nn.GroupNorm or nn.LayerNorm"
+    if isinstance(layer, (*MASKED, nn.SyncBatchNorm)):
+        if type(layer) not in MASKED:
+            return "is another BatchNorm than PyTorch's own; use nn.BatchNorm1d, 2d or 3d"
+        if not layer.track_running_stats:
+            return (
+                "has no running statistics, so that an answer would depend on the other rows; "
+                "leave out track_running_stats = False, or use nn.GroupNorm or nn.LayerNorm"
+            )
+    instance = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+    if isinstance(layer, instance) and layer.track_running_stats:
+        return "keeps running statistics; leave out track_running_stats, or use nn.BatchNorm2d"
     if isinstance(layer, torch.jit.ScriptModule) or type(layer).__name__ == "OptimizedModule":
         return "is compiled; leave out torch.jit and torch.compile"
     if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
@@ -139,10 +141,21 @@ def _check_builds(first: Modules, again: Modules, other: Modules) -> list[str]:
                 "from the generators that torch.manual_seed and np.random.seed set."
             )
     others, attributes = held(other), []
+    frozen = {
+        f"the parameter '{name}' of {label}"
+        for label, layer in named_layers(first)
+        for name, p in layer._parameters.items()
+        if p is not None and not p.requires_grad
+    }
     for name in differences(holds, others):
         value = holds.get(name)
         if not isinstance(value, Tensor):
             attributes.append(name)
+        elif name in frozen:
+            raise ModelError(
+                f"A frozen parameter (requires_grad = False) must be the same for every seed, and "
+                f"{name} is drawn; load its values from a file, or seed their draw in `build`."
+            )
         elif not name.startswith("the parameter"):
             raise ModelError(_drawn(name))
         elif name not in others or others[name].shape != value.shape:
@@ -262,18 +275,12 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _quiet(parts: Parts, dtype: torch.dtype, device: torch.device | None = None) -> Parts:
-    """Return copies in another type; in training dropout, other in each row, drops nothing."""
-    copies = {}
-    for name, part in parts.items():
-        training, evaluation = (
-            deepcopy(module).to(device=device, dtype=dtype)
-            for module in (part.training, part.evaluation)
-        )
-        for layer in training.modules():
-            if isinstance(layer, KeyedDropout):
-                layer.p = 0.0
-        copies[name] = replace(part, training=training, evaluation=evaluation)
-    return copies
+    """Return copies in another type, whose training passes compute each row by itself.
+
+    Dropout, whose masks differ from row to row, drops nothing, and BatchNorm uses its running
+    statistics.
+    """
+    return {name: quiet(part, dtype, device) for name, part in parts.items()}
 
 
 def _batches(n: int) -> Iterator[tuple[str, Tensor]]:
@@ -409,9 +416,7 @@ def _check_gradients(parts: Parts, modules: Modules, x: Tensor) -> None:
     The modules are run as PyTorch runs them, and compared with the copies: layers and closures that
     hold on to parameters, hooks, and activations in place can make a difference.
     """
-    theta = {
-        part: dict(module.named_parameters()) for part, module in zip(PARTS, modules, strict=True)
-    }
+    theta = {part: dict(trainable(module)) for part, module in zip(PARTS, modules, strict=True)}
     parameters = leaves(theta)
     like = parameters[0] if parameters else x
     x = x.to(like)

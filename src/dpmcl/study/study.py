@@ -402,8 +402,8 @@ def _stage(spec: Spec, seeds: tuple[int, ...], built: Stream, device: torch.devi
         stream.kind,
         example,
         outputs,
-        dtype,
-        device,
+        dtype=dtype,
+        device=device,
         precision=spec.precision,
     )
     batch = max(method.batch for method in spec.methods.values())

@@ -82,6 +82,11 @@ class Origin:
     torch: str = str(torch.__version__)
 
 
+_Counted = Literal[
+    "gradient_evaluations", "rows_backpropagated", "rows_head", "rows_forward", "flops"
+]
+
+
 class _About(pydantic.BaseModel):
     """The description in a checkpoint, checked when it is read: it may be anybody's."""
 
@@ -90,7 +95,7 @@ class _About(pydantic.BaseModel):
     format: Literal[1]
     origin: Origin
     position: tuple[_Whole, _Whole, _Whole]
-    work: dict[Literal["gradient_evaluations", "rows_backpropagated"], _Whole]
+    work: dict[_Counted, _Whole]
     diverged: dict[
         _Whole, tuple[_Whole, _Whole, _Whole] | tuple[_Whole, _Whole, _Whole, Literal["cost"]]
     ]

@@ -340,8 +340,7 @@ class _Run:
         batches = drawn.batches(self.stream, self.model.dtype, 0, 0)
         with counting() as one:
             phase.update(of_replica(state, 0), batches, drawn.key[0, 0])
-        self.work.gradient_evaluations += one.gradient_evaluations * phase.updates
-        self.work.rows_backpropagated += one.rows_backpropagated * phase.updates
+        self.work += one.times(phase.updates)
 
 
 def _check_splits(method: Method, model: Model, stream: Stream) -> None:
