@@ -67,7 +67,7 @@ class _Flops(TorchDispatchMode):
     """Adds up what PyTorch's formulas say of the operations within it."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.formulas = FlopCounterMode(display=False).flop_registry
         self.total = 0
 
