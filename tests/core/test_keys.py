@@ -73,13 +73,13 @@ def test_derive_gives_different_keys_on_a_grid():
     seed = torch.tensor(SEEDS)[:, None, None, None]
     task = torch.arange(10)[:, None, None]
     phase = torch.arange(2)[:, None]
-    grid = keys.derive(seed, Purpose.BATCH, task, phase, torch.arange(50)).flatten(0, -2)
+    grid = keys.derive(seed, Purpose.BATCH, task, phase, step=torch.arange(50)).flatten(0, -2)
     assert len(grid.unique(dim=0)) == len(SEEDS) * 10 * 2 * 50
 
 
 def test_derive_is_the_same_alone_and_broadcast_over_seeds_and_steps():
     steps = torch.arange(4)
-    many = keys.derive(torch.tensor(SEEDS)[:, None], Purpose.BATCH, 2, 1, steps)
+    many = keys.derive(torch.tensor(SEEDS)[:, None], Purpose.BATCH, 2, 1, step=steps)
     assert many.shape == (len(SEEDS), 4, 2)
     for i, seed in enumerate(SEEDS):
         for step in range(4):
