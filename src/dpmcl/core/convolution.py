@@ -231,7 +231,7 @@ def _product(x: Tensor, g: Tensor, geometry: _Geometry, *, apart: bool, together
         g, x = g[..., None, None], _windows(x, 3, rows, stride=step, dilation=down)
 
     def matrices(t: Tensor) -> Tensor:
-        """Turn (R, n, channels, high, wide, columns, rows) into (R * n/together, ..., together * ...)."""
+        """Return (R * n/together, ..., together * ...), rows of several images side by side."""
         t = t.unflatten(1, (-1, together)).permute(0, 1, 3, 7, 6, 2, 4, 5)
         return t.reshape(t.shape[0] * t.shape[1], t.shape[2] * t.shape[3] * t.shape[4], -1)
 

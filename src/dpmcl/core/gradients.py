@@ -88,10 +88,7 @@ _tally: ContextVar[Counter[str] | None] = ContextVar("dpmcl_tally", default=None
 
 @contextmanager
 def counting() -> Iterator[Work]:
-    """Count the work of the block; the result is complete when the block has ended.
-
-    A block within another counts for itself.
-    """
+    """Count the work of the block; the result is complete when the block has ended."""
     work, tally = Work(), Counter[str]()
     token = _tally.set(tally)
     try:
