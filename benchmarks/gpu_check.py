@@ -74,7 +74,7 @@ def model_of(stream: Stream, network: str, dtype: torch.dtype) -> Model:
         stream.kind,
         stream.example(dtype),
         stream.outputs,
-        dtype,
+        dtype=dtype,
     )
 
 

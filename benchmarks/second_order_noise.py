@@ -50,7 +50,11 @@ def gradients(cls: type[Method], settings: dict[str, Any], dtype: torch.dtype) -
     shape, outputs = stream.x.shape[1:], stream.outputs
     single, double = (
         Model.build(
-            lambda: spec.network.build(shape, outputs), stream.kind, stream.example(t), outputs, t
+            lambda: spec.network.build(shape, outputs),
+            stream.kind,
+            stream.example(t),
+            outputs,
+            dtype=t,
         )
         for t in (torch.float32, torch.float64)
     )

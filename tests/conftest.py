@@ -165,7 +165,7 @@ def tiny_model(stream: Stream, dtype: torch.dtype = torch.float64, dropout: floa
         stream.kind,
         stream.example(dtype),
         stream.outputs,
-        dtype,
+        dtype=dtype,
     )
 
 

@@ -146,7 +146,7 @@ def _values(
     splits = split(stream, SEEDS, (0.6, 0.2, 0.2))
     stream = fitted(stream, splits)
     dtype = torch.float64
-    model = Model.build(network, stream.kind, stream.example(dtype), stream.outputs, dtype)
+    model = Model.build(network, stream.kind, stream.example(dtype), stream.outputs, dtype=dtype)
     out = train(method, model, stream, splits, SEEDS, Looped())
     return {
         "errors": out.errors["test"].after[:, -1].tolist(),

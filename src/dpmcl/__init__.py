@@ -10,6 +10,8 @@ Everything here is loaded on first use, so that `import dpmcl` costs nothing.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpmcl.core import keys as keys
+    from dpmcl.core import tree as tree
     from dpmcl.core.batch import Batch
     from dpmcl.core.errors import Errors
     from dpmcl.core.gradients import gradient
@@ -54,6 +56,9 @@ _HOME = {
     "run": "study.api",
 }
 
+_MODULES = ("keys", "tree")
+"""Modules of `dpmcl.core` that methods use."""
+
 __all__ = [
     "Batch",
     "DataError",
@@ -77,15 +82,19 @@ __all__ = [
     "Stream",
     "StreamSettings",
     "gradient",
+    "keys",
     "load",
     "run",
+    "tree",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        import importlib
+    import importlib
 
+    if name in _MODULES:
+        return importlib.import_module(f"dpmcl.core.{name}")
+    if name in _HOME:
         return getattr(importlib.import_module(f"dpmcl.{_HOME[name]}"), name)
     raise AttributeError(f"module 'dpmcl' has no attribute '{name}'")
 

@@ -181,6 +181,6 @@ def test_a_phase_without_draws_still_has_keys(stream):
 def test_an_update_that_is_watched_has_keys_of_its_own(stream):
     splits, seed = split(stream, SEEDS, (0.6, 0.2, 0.2)), torch.tensor(SEEDS)
     looked = probe(DRAWS, splits, drawn(stream)[2], seed, (1, 0), 7, Motion(None, None, None))
-    rows = keys.derive(seed[:, None], keys.Purpose.PROBE, 1, 0, torch.tensor([7]))
+    rows = keys.derive(seed[:, None], keys.Purpose.PROBE, 1, 0, step=torch.tensor([7]))
     found = torch.cat([looked.key[:, :, 0], rows, drawn(stream)[0].key[:, 7]], 1)
     assert len(found.flatten(0, 1).unique(dim=0)) == len(SEEDS) * 4

@@ -71,7 +71,7 @@ def wide_model(stream):
         stream.kind,
         stream.example(torch.float64),
         stream.outputs,
-        torch.float64,
+        dtype=torch.float64,
     )
 
 

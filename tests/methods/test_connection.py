@@ -45,7 +45,7 @@ def _model() -> Model:
         return h, nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6))
 
     example = stream.example(torch.float64)
-    return Model.build(network, stream.kind, example, stream.outputs, torch.float64)
+    return Model.build(network, stream.kind, example, stream.outputs, dtype=torch.float64)
 
 
 def _rows(tasks: list[int], seed: int) -> Batch:

@@ -34,7 +34,7 @@ def product_model() -> Model:
         return nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
 
     example = torch.ones(2, 1, dtype=torch.float64)
-    return Model.build(network, "regression", example, 1, torch.float64)
+    return Model.build(network, "regression", example, 1, dtype=torch.float64)
 
 
 def row(x: float, y: float, w: float = 1.0) -> Batch:

@@ -70,7 +70,7 @@ def network(start: float) -> tuple[nn.Module, nn.Module]:
 def watched(stream: Stream, start: float = 0.4, monitor=None, **settings):
     """The readings of a run of ER, and what was said."""
     model = Model.build(
-        lambda: network(start), "regression", stream.example(torch.float64), 1, torch.float64
+        lambda: network(start), "regression", stream.example(torch.float64), 1, dtype=torch.float64
     )
     own = {"optimiser": THEOREM, "lr": 10.0, "discount": LEMMA, **settings}
     method = ER(batch=16, updates=UPDATES, memory=100, **own)

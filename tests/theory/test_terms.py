@@ -32,7 +32,7 @@ def model(kind="regression", gate=None) -> Model:
         return h, nn.Sequential(nn.Linear(4, 5), nn.Softplus(), nn.Linear(5, stream.outputs))
 
     example = stream.example(torch.float64)
-    plain = Model.build(network, kind, example, stream.outputs, torch.float64)
+    plain = Model.build(network, kind, example, stream.outputs, dtype=torch.float64)
     return plain.gated(gate) if gate else plain
 
 

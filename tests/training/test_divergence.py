@@ -62,7 +62,7 @@ class Falls(Method):
 
     def _phase(self, model: Any, task: int, phase: int) -> Phase:
         own = [
-            keys.derive(seed, keys.Purpose.DROPOUT, task, phase, update)
+            keys.derive(seed, keys.Purpose.DROPOUT, task, phase, step=update)
             for seed, k, p, update in self.falls
             if (k, p) == (task, phase)
         ]
@@ -280,7 +280,7 @@ def test_what_heals_within_a_chunk_is_the_same_alone_and_beside_one_that_falls()
     class Both(Falls):
         def _phase(self, model: Any, task: int, phase: int) -> Phase:
             inner = super()._phase(model, task, phase)
-            mark = keys.derive(2, keys.Purpose.DROPOUT, 0, 0, 3)
+            mark = keys.derive(2, keys.Purpose.DROPOUT, 0, 0, step=3)
 
             def update(state: State, batches: Any, key: torch.Tensor) -> State:
                 new = inner.update(state, batches, key)

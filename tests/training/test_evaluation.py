@@ -29,7 +29,7 @@ def constant_model(stream: Stream) -> Model:
         stream.kind,
         stream.example(torch.float64),
         stream.outputs,
-        torch.float64,
+        dtype=torch.float64,
     )
 
 

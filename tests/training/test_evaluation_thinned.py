@@ -369,7 +369,7 @@ def answering(stream: Stream, *logits: float):
         stream.kind,
         stream.example(torch.float64),
         stream.outputs,
-        torch.float64,
+        dtype=torch.float64,
     )
     weight = torch.zeros(1, stream.outputs, 2, dtype=torch.float64)
     bias = torch.tensor([logits], dtype=torch.float64)

@@ -91,7 +91,7 @@ def lorenz_model(stream):
     def network():
         return nn.Sequential(nn.Linear(3, 8), nn.Tanh()), nn.Linear(8, 3)
 
-    return Model.build(network, "regression", stream.example(torch.float64), 3, torch.float64)
+    return Model.build(network, "regression", stream.example(torch.float64), 3, dtype=torch.float64)
 
 
 def test_a_run_says_at_which_tasks_the_theorem_does_not_apply_and_what_it_did():

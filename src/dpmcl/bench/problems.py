@@ -74,8 +74,8 @@ def problem(
         stream.kind,
         stream.example(dtype),
         stream.outputs,
-        dtype,
-        device,
+        dtype=dtype,
+        device=device,
         convolutions=convolutions,
         precision=spec.precision,
     )

@@ -33,15 +33,18 @@ def forms(parts: Parts) -> tuple[Modules, Modules]:
 
 def held(modules: Modules) -> dict[str, Any]:
     """Return copies of all that two modules hold, by what a message calls it."""
-    found: dict[str, Any] = {}
+    copies: dict[str, Any] = {}
     for label, layer in named_layers(modules):
-        found[f"the layer {label}"] = True
+        copies[f"the layer {label}"] = True
         own = {name: value for name, value in vars(layer).items() if name not in _INTERNAL}
-        tensors = (("parameter", layer._parameters), ("buffer", layer._buffers))
-        for kind, values in (*tensors, ("attribute", own)):
+        for kind, values in (
+            ("parameter", layer._parameters),
+            ("buffer", layer._buffers),
+            ("attribute", own),
+        ):
             for name, value in values.items():
-                found[f"the {kind} '{name}' of {label}"] = _copied(value)
-    return found
+                copies[f"the {kind} '{name}' of {label}"] = _copied(value)
+    return copies
 
 
 def _copied(value: Any) -> Any:

@@ -148,7 +148,7 @@ def chunk(
     """
     task, phase = place
     step = torch.arange(steps.start, steps.stop, device=seed.device)
-    key = keys.derive(seed[:, None], purpose, task, phase, step)
+    key = keys.derive(seed[:, None], purpose, task, phase, step=step)
     rows, present, tasks, shift = {}, {}, {}, {}
     lanes = {name: lane for lane, name in enumerate(draws)}
     for name, draw in draws.items():
@@ -174,7 +174,7 @@ def chunk(
     number = step[:, None] * update_keys + torch.arange(update_keys, device=seed.device)
     probing = purpose == keys.Purpose.PROBE
     own_purpose = keys.Purpose.PROBE_DROPOUT if probing else keys.Purpose.DROPOUT
-    own = keys.derive(seed[:, None, None], own_purpose, task, phase, number)
+    own = keys.derive(seed[:, None, None], own_purpose, task, phase, step=number)
     return Chunk(rows, present, tasks, own, shift)
 
 

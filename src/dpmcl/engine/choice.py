@@ -95,6 +95,7 @@ def _unmappable(model: Model, example: torch.Tensor) -> str | None:
 
     Two replicas are differentiated and evaluated together, and one of them alone.
     """
+    model = model.holding(model.init_buffers())
     x = torch.stack([example[:2], example[:2]])
     key = torch.zeros(2, 2, dtype=torch.int64, device=example.device)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from dpmcl.core import optim
 from dpmcl.core.batch import Batch
 from dpmcl.core.memory import Policy
-from dpmcl.core.model import Model, Theta
+from dpmcl.core.model import Buffers, Model, Theta
 from dpmcl.core.optim import Optimiser
 from dpmcl.core.settings import Positive, Rate, Settings
 from dpmcl.data.sampling import Draw
@@ -28,11 +28,14 @@ class State(NamedTuple):
 
     theta: parameters by part. optimiser: theta's optimiser state, kept for the life of the run.
     extra: whatever else a method keeps (a tree of tensors whose shapes never change).
+    buffers: running statistics of the network's normalisation layers. The training loop sets and
+    moves them, once an update; a method leaves them as they are.
     """
 
     theta: Theta
     optimiser: Any
     extra: Any
+    buffers: Buffers = {}  # noqa: RUF012
 
 
 Update = Callable[[State, Mapping[str, Batch], Tensor], State]

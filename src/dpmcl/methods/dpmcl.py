@@ -137,10 +137,10 @@ class DPMCL(Method):
         past = b_P.x.shape[0]
 
         def h(theta_1: Parameters) -> Tensor:
-            return model.features(theta_1, b_PN.x, key)
+            return model.features(theta_1, b_PN.x, key, w=b_PN.w)
 
         def losses(theta: Parameters, features: Tensor) -> Tensor:
-            return model.losses(model.outputs(theta, features, key), b_PN.y)
+            return model.losses(model.outputs(theta, features, key, w=b_PN.w), b_PN.y)
 
         def J_PN(theta: Parameters, features: Tensor) -> Tensor:
             return weighted_mean(losses(theta, features), b_PN.w)

@@ -38,7 +38,7 @@ class FreezeNonFinite(Observer):
             return run
 
         def advance(state: State, step: int) -> State:
-            return setup.engine.advance(chunk.phase.update, state, chunk.feed.only(step))
+            return setup.engine.advance(setup.update(chunk.phase), state, chunk.feed.only(step))
 
         before = chunk.before
         frozen, fell = replayed(before.replicas, chunk.feed.steps, advance, alive)

@@ -60,7 +60,8 @@ def evaluate(setup: Setup, state: State, rows: Rows, tasks: Sequence[int]) -> Te
 
     def error(state: State, batch: Batch) -> Tensor:
         within = None if stream.within is None else stream.within[batch.task]
-        return model.errors(model.predict(state.theta, batch.x), batch.y, within)
+        outputs = model.holding(state.buffers).predict(state.theta, batch.x)
+        return model.errors(outputs, batch.y, within)
 
     with torch.no_grad():
         for start in range(0, width, _ROWS_AT_ONCE):

@@ -11,7 +11,7 @@ import torch
 from dpmcl.core.allocation import allocating, out_of_memory
 from dpmcl.core.generators import forked
 from dpmcl.core.gradients import Work
-from dpmcl.core.model import Model, Theta
+from dpmcl.core.model import Buffers, Model, Theta
 from dpmcl.core.optim import Theorem
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
@@ -53,11 +53,13 @@ class Outcome:
     Attributes:
         record: Errors, work, divergences and readings.
         theta: Final parameters, replicas first.
+        buffers: Final running statistics, replicas first.
         resumed: Whether it went on from a checkpoint.
     """
 
     record: Record
     theta: Theta
+    buffers: Buffers
     resumed: bool = False
 
 
@@ -106,8 +108,8 @@ class Trainer:
             stream.kind,
             stream.example(dtype),
             outputs,
-            dtype,
-            self.device,
+            dtype=dtype,
+            device=self.device,
             precision=spec.precision,
         )
 
@@ -160,9 +162,10 @@ class Trainer:
         first, second = (
             self.run(part, keeping, _shifted(tell, i, len(parts))) for i, part in enumerate(parts)
         )
-        theta: Theta = tree_map(lambda *leaf: torch.cat(leaf), first.theta, second.theta)
+        trees = (first.theta, first.buffers), (second.theta, second.buffers)
+        theta, buffers = tree_map(lambda *leaf: torch.cat(leaf), *trees)
         resumed = first.resumed or second.resumed
-        return Outcome(merge(first.record, second.record), theta, resumed)
+        return Outcome(merge(first.record, second.record), theta, buffers, resumed)
 
     def setup(self, job: Job) -> Setup:
         """Return what stays the same while a job is trained."""
@@ -234,7 +237,7 @@ def measured(
     diverged = {setup.seeds[replica]: where for replica, where in run.diverged.items()}
     readings = watching.readings(setup, run) if watching else None
     record = Record(score.errors(setup, run), work, diverged, readings)
-    return Outcome(record, run.replicas.theta, keeper.resumed)
+    return Outcome(record, run.replicas.theta, run.replicas.buffers, keeper.resumed)
 
 
 def _shifted(tell: Tell, part: int, parts: int) -> Callable[[int, int], None]:

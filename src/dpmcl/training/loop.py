@@ -108,7 +108,7 @@ def _through(setup: Setup, run: RunState, phase: Phase, observers: Sequence[Obse
             run = observer.before_chunk(setup, run)
         feed = setup.feed(run.memories, phase, run.position, stop)
         chunk = Chunk(run, phase, feed)
-        state = setup.engine.advance(phase.update, run.replicas, feed)
+        state = setup.engine.advance(setup.update(phase), run.replicas, feed)
         if run.diverged:
             state = choose_state(run.alive, state, run.replicas)
         run = replace(run, replicas=state, position=run.position._replace(update=stop))
@@ -121,5 +121,5 @@ def _work(setup: Setup, run: RunState, phase: Phase) -> Work:
     """Return the work of a phase, counted by running its first update once, on one replica."""
     feed: Feed = setup.feed(run.memories, phase, run.position, 1)
     with counting() as one:
-        phase.update(of_replica(run.replicas, 0), feed.batches(0, 0), feed.key[0, 0])
+        setup.update(phase)(of_replica(run.replicas, 0), feed.batches(0, 0), feed.key[0, 0])
     return one.times(phase.updates)

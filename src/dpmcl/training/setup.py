@@ -11,14 +11,15 @@ from torch import Tensor
 from dpmcl.core import keys, memory
 from dpmcl.core.batch import Batch
 from dpmcl.core.memory import Memories, Memory
-from dpmcl.core.model import Model, initial
+from dpmcl.core.model import Buffers, Model, initial
+from dpmcl.core.tree import tree_map
 from dpmcl.data.motion import Motion, motion_of
 from dpmcl.data.sampling import Draw, Weighing, chunk, probe, weigh
 from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Engine, Feed
 from dpmcl.exceptions import SpecError, printable
-from dpmcl.methods._method import Method, Phase, State
+from dpmcl.methods._method import Method, Phase, State, Update
 from dpmcl.training.state import Position, RunState
 
 _LOG = logging.getLogger("dpmcl")
@@ -61,7 +62,11 @@ class Setup:
         """Return the replicas' states before the first task."""
         theta = initial(self.model, self.weights or self.seeds)
         state: State = self.engine.map(self.method.start, theta)
-        return state
+        replicas = len(self.seeds)
+        buffers: Buffers = tree_map(
+            lambda leaf: leaf.expand(replicas, *leaf.shape).clone(), self.model.init_buffers()
+        )
+        return state._replace(buffers=buffers)
 
     @property
     def tasks(self) -> int:
@@ -71,6 +76,16 @@ class Setup:
     def phases(self, task: int) -> Sequence[Phase]:
         """Return the phases of a task."""
         return self.method.phases(self.model, task)
+
+    def update(self, phase: Phase) -> Update:
+        """Return a phase's update, which also moves the network's running statistics.
+
+        They move once, at the parameters before the update, by the rows of its real step: never
+        while a method looks ahead.
+        """
+        if not self.start.buffers:
+            return phase.update
+        return _moving(self.model, phase)
 
     def updates_before(self, position: Position) -> int:
         """Return how many updates each replica makes before a position."""
@@ -160,6 +175,21 @@ class Setup:
     def say(self, line: str) -> None:
         """Log what a user should know while the method is trained."""
         _LOG.warning(printable(f"{self.name}: {line}" if self.name else line))
+
+
+def _moving(model: Model, phase: Phase) -> Update:
+    """Return an update after which the running statistics have moved."""
+    names = phase.steps_on or [name for name, draw in phase.draws.items() if draw.like is None]
+
+    def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        after = phase.update(state, batches, key)
+        rows = [batches[name] for name in names]
+        w = torch.cat([batch.w.flatten() for batch in rows])
+        x = torch.cat([batch.x.flatten(0, batch.w.dim() - 1) for batch in rows])
+        moved = model.holding(state.buffers).moved(state.theta, x, w, key[0])
+        return after._replace(buffers=moved)
+
+    return update
 
 
 def _check_splits(setup: Setup) -> None:
