@@ -48,6 +48,7 @@ class Phase:
 
     updates: how many. draws: the batches of each update, by name. update: the rule.
     keys: how many random keys an update needs (one for each set of dropout masks).
+    steps_on: the draws by whose rows running statistics move; none for all that an update draws.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Phase:
     draws: Mapping[str, Draw]
     update: Update
     keys: int = 1
+    steps_on: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -116,7 +116,7 @@ class TwoLoop(Method, ABC):
                 self._plain(model, "meta", self.n_meta, validation, self.meta_parts),
             ]
         draws = {"new": Draw("new", self.batch, block=self.inner), "seen": validation}
-        return [Phase("nested", self.n_meta, draws, self._nested(model), keys=self.inner + 1)]
+        return [Phase("nested", self.n_meta, draws, self._nested(model), self.inner + 1, ("seen",))]
 
     def _plain(self, model: Model, name: str, updates: int, draw: Draw, parts: Parts) -> Phase:
         """Updates of some parts on one batch each."""

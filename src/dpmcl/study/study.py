@@ -246,13 +246,15 @@ class _Study:
         new = tuple(seeds[i] for i in places)
         record = of_seeds(outcome.record, new)
         theta: Theta = tree_map(lambda leaf: leaf[places], outcome.theta)
+        buffers: Theta = tree_map(lambda leaf: leaf[places], outcome.buffers)
         self.theta.setdefault(name, {})[new] = theta
         before = self.records.get(name)
         self.records[name] = record if before is None else merge(before, record)
         if self.folder is None:
             return
         refuse_removed(self.folder)
-        store.save_parameters(self.folder, name, new, theta)
+        whole = {part: {**values, **buffers.get(part, {})} for part, values in theta.items()}
+        store.save_parameters(self.folder, name, new, whole)
         engine, device = self.trainer.engine.name, self.trainer.device
         entry = describe(name, new, _fixed(self.spec), device, engine, outcome.resumed)
         store.add_environment(self.folder, entry)

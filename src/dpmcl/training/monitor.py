@@ -20,7 +20,7 @@ from dpmcl.core.optim import Drift, Theorem
 from dpmcl.core.settings import NonNegative, Positive, Rate, Settings
 from dpmcl.core.tree import leaves, tree_map
 from dpmcl.data.sampling import Draw
-from dpmcl.methods._method import Phase
+from dpmcl.methods._method import Phase, State
 from dpmcl.results.record import Divergence
 from dpmcl.theory import discount, terms
 from dpmcl.theory.readings import Place, Readings, Watched
@@ -150,7 +150,7 @@ class Monitor(Observer):
 
     def _measured(self, setup: Setup, run: RunState, chunk: Chunk) -> np.ndarray:
         """Return the readings of all replicas, float64 (replicas, quantities)."""
-        before, after = chunk.before.replicas.theta, run.replicas.theta
+        before, after = chunk.before.replicas, run.replicas
         n = self.settings.rows or min(setup.method.batch, MOST_ROWS)
         moved: Literal["exact", "estimated"] = "exact" if self._space == "exact" else "estimated"
         draws = {
@@ -161,7 +161,7 @@ class Monitor(Observer):
         weighing = setup.weighing(chunk.before.position.task)
         rows = setup.probe(draws, chunk.before, weighing)
         with torch.no_grad():
-            change = tree_map(lambda a, b: a - b, after, before)
+            change = tree_map(lambda a, b: a - b, after.theta, before.theta)
             measure = partial(self._one, setup)
             found = self._mapped(setup, measure, (before, change, rows, self._radius))
         values = torch.stack([leaf.to(torch.float64) for leaf in leaves(tuple(found))], 1)
@@ -169,10 +169,11 @@ class Monitor(Observer):
         return values.cpu().numpy()
 
     def _one(
-        self, setup: Setup, theta: Theta, change: Theta, rows: dict[str, Batch], radius: Tensor
+        self, setup: Setup, state: State, change: Theta, rows: dict[str, Batch], radius: Tensor
     ) -> Reading:
         """Return the reading of one replica; rows["next"] are rows["new"] once they have moved."""
-        model, b_N, b_P, b_next = setup.model, rows["new"], rows["past"], rows["next"]
+        model, theta = setup.model.holding(state.buffers), state.theta
+        b_N, b_P, b_next = rows["new"], rows["past"], rows["next"]
         found = terms.sensitivity(model, theta, b_N, b_P, self._space)
         move = terms.moved(model, theta, b_N, b_next, self._space)
         ahead = J_next = torch.full_like(radius, torch.nan)

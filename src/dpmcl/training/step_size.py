@@ -1,13 +1,14 @@
 """Estimates ||J_x|| ||dx||, which the step size of Theorem 1 needs, before chunks of updates."""
 
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
 
+from dpmcl.core.batch import Batch
 from dpmcl.core.optim import Theorem
 from dpmcl.data.sampling import Draw, Moved
+from dpmcl.methods._method import State
 from dpmcl.theory.terms import reach
 from dpmcl.training.observer import Observer
 from dpmcl.training.setup import Setup
@@ -67,9 +68,11 @@ class StepSize(Observer):
         moved: Moved = "exact" if self._rule.drift == "exact" else "estimated"
         draws = {"new": Draw("new", ROWS), "next": Draw("new", ROWS, like="new", moved=moved)}
         rows = setup.probe(draws, run)
-        measure = partial(reach, setup.model, space=self._rule.drift)
+
+        def measure(state: State, b_N: Batch, b_next: Batch) -> Tensor:
+            model = setup.model.holding(state.buffers)
+            return reach(model, state.theta, b_N, b_next, space=self._rule.drift)
+
         with torch.no_grad():
-            reached: Tensor = setup.engine.map(
-                measure, run.replicas.theta, rows["new"], rows["next"]
-            )
+            reached: Tensor = setup.engine.map(measure, run.replicas, rows["new"], rows["next"])
         return reached
