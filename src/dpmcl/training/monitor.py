@@ -242,11 +242,14 @@ def _one(
     radius: Tensor,
 ) -> Reading:
     """The reading of one replica. b_next: b_N's rows once they have moved."""
-    found = terms.sensitivity(model, theta, b_N, b_P, space)
-    move = terms.moved(model, theta, b_N, b_next, space)
+    features = space == "features"
+    found = terms.sensitivity(model, theta, b_N, b_P, features=features)
+    move = terms.moved(model, theta, b_N, b_next, features=features)
     ahead = J_next = torch.full_like(radius, torch.nan)
     if "terms" in settings.watch:
-        ahead = terms.look_ahead(model, theta, b_N, b_P, rule, settings.zeta)
+        ahead = terms.look_ahead(model, theta, b_N, b_P, rule=rule, zeta=settings.zeta)
         J_next = model.cost(theta, b_next)
     bound = torch.full_like(radius, beta)
-    return reading(found, theta, change, move, bound, radius, ahead, J_next)
+    return reading(
+        found, theta, change, move, beta=bound, radius=radius, ahead=ahead, J_N_next=J_next
+    )

@@ -93,7 +93,7 @@ class StepSize:
         draws = {"new": Draw("new", ROWS), "next": Draw("new", ROWS, like="new", moved=moved)}
         drawn = probe(draws, self._splits, held, self._seed, place, update, motion)
         rows = drawn.batches(self._stream, self._model.dtype, 0, slice(None))
-        measure = partial(reach, self._model, space=rule.drift)
+        measure = partial(reach, self._model, features=rule.drift == "features")
         with torch.no_grad():
             found: Tensor = self._engine.map(measure, theta, rows["new"], rows["next"])
         return found
