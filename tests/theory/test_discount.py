@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from discount import partial_sums
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from discount import partial_sums
 from dpmcl.discounts._discount import Discount, gamma
 from dpmcl.discounts.constant import Constant
 from dpmcl.discounts.exponential import Exponential
@@ -117,20 +117,6 @@ def test_a_users_own_discount_is_unclear_unless_it_says_its_sum():
     assert rising[:2] == ("neither", "converges")
     assert "rises at times" in rising.line
     assert float(Told().first_weights().sum()) == pytest.approx(Summed.total)
-
-
-def test_a_constant_grows_by_the_task_and_a_harmonic_one_by_its_logarithm():
-    J = partial_sums(np.ones((1, 4096)), Constant(by="time"))[0]
-    assert J[4095] - J[2047] == 2048
-    J = partial_sums(np.ones((1, 4096)), Power(p=1, by="time"))[0]
-    doublings = [J[2 * n - 1] - J[n - 1] for n in (256, 512, 1024, 2048)]
-    assert doublings == pytest.approx([math.log(2)] * 4, abs=2e-3)
-
-
-def test_a_convergent_sum_settles():
-    J = partial_sums(np.ones((1, 1000)), Exponential(rate=0.1, by="time"))[0]
-    assert abs(J[999] - J[499]) < 1e-12
-    assert J[999] == pytest.approx(Exponential(rate=0.1).total, rel=1e-12)
 
 
 # Where the proofs do not follow, by the numbers of the notes in docs/theory_results.md
