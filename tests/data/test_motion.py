@@ -44,23 +44,6 @@ def means(stream, splits, replica, task):
     return batch.x.mean(0), batch.y.to(torch.float64).mean(0)
 
 
-def test_the_moving_stream_goes_where_it_says():
-    stream = moving_stream(tasks=3, trajectories=15, samples=2, replicas=2)
-    rows = stream.x.view(2, 4, 15, 2, 2)
-    assert len(stream.x) == len(stream.y) == len(stream.following) == 2 * 4 * 30
-    first = stream.row.view(2, 3, 30)
-    assert torch.equal(stream.x[stream.following[first]].view(2, 3, 15, 2, 2), rows[:, 1:])
-    assert torch.equal(stream.trajectory[stream.following], stream.trajectory)
-    last = torch.arange(240).view(2, 4, 30)[:, -1]
-    assert torch.equal(stream.following[last], last)  # the window after the last task stays
-    assert not set(last.flatten().tolist()) & set(stream.row.flatten().tolist())
-    # Along a trajectory a point turns by 0.4 about a centre that moves by 0.3.
-    around = rows - torch.tensor([0.3, 0.0]) * torch.arange(4).view(1, 4, 1, 1, 1)
-    angle = torch.tensor(0.4, dtype=torch.float64)
-    spin = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()]).view(2, 2)
-    torch.testing.assert_close(around[:, 1:], around[:, :-1] @ spin.T, rtol=1e-6, atol=1e-6)
-
-
 @pytest.mark.parametrize("name", STREAMS)
 def test_means_move_by_the_difference_of_two_tasks_means(name):
     stream = STREAMS[name]()

@@ -12,7 +12,7 @@ from conftest import moving_stream, tiny_stream
 from dpmcl.core import optim
 from dpmcl.core.batch import Batch
 from dpmcl.core.model import Model
-from dpmcl.core.tree import at, leaves, stack, tree_map
+from dpmcl.core.tree import leaves, tree_map
 from dpmcl.theory import stability, terms
 
 KINDS = {"classification": tiny_stream, "regression": moving_stream}
@@ -242,33 +242,3 @@ def test_the_reach_does_not_depend_on_how_often_the_batch_is_repeated(kind, feat
         torch.testing.assert_close(measured[-1], measured[0], rtol=1e-12, atol=0)
     assert bool((measured[0][2:4] > 0).all()) == (kind == "regression")
     assert float(measured[0][-1]) > 0
-
-
-@each_space
-@each_model
-def test_mapped_over_replicas_the_numbers_are_those_of_one_at_a_time(kind, gate, features):
-    model, rule = problem(kind, gate)[0], optim.build("adagrad", 0.05)
-    theta = stack([model.init(seed) for seed in (3, 4, 5)])
-    b_N = stack([rows(kind, seed, [1.0, 0.5, 1.0]) for seed in (0, 1, 2)])
-    b_P = stack([rows(kind, 7 + i, [w] * 4) for i, w in enumerate((1.0, 0.0, 0.5))])
-
-    def measure(theta, b_N, b_P):
-        later = b_N._replace(x=b_N.x + 0.1)
-        measured = terms.sensitivity(model, theta, b_N, b_P, features=features)
-        read = stability.reading(
-            measured,
-            theta,
-            tree_map(lambda g: -0.1 * g, measured.J_theta),
-            terms.moved(model, theta, b_N, later, features=features),
-            beta=ONE,
-            radius=ONE,
-            ahead=terms.look_ahead(model, theta, b_N, b_P, rule=rule, zeta=2),
-            J_N_next=model.cost(theta, later),
-        )
-        return measured, terms.reach(model, theta, b_N, later, features=features), read
-
-    many = torch.func.vmap(measure)(theta, b_N, b_P)
-    for replica in range(3):
-        one = measure(*at((theta, b_N, b_P), replica))
-        for a, b in zip(leaves(at(tuple(many), replica)), leaves(one), strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-14)

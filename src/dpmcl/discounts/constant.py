@@ -14,7 +14,7 @@ class Constant(Discount):
     """gamma(s) = 1: every task counts alike."""
 
     def weights(self, s: Tensor) -> Tensor:
-        return torch.ones_like(s, dtype=torch.float64)
+        return torch.ones_like(s)
 
     @property
     def total(self) -> float:

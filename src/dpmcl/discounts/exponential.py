@@ -21,7 +21,7 @@ class Exponential(Discount):
     rate: Rate = 0.1
 
     def weights(self, s: Tensor) -> Tensor:
-        return torch.exp(-self.rate * s.to(torch.float64))
+        return torch.exp(-self.rate * s)
 
     @property
     def total(self) -> float:

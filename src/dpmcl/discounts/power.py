@@ -16,7 +16,7 @@ class Power(Discount):
     p: float = 2.0
 
     def weights(self, s: Tensor) -> Tensor:
-        return (1 + s.to(torch.float64)) ** -self.p
+        return (1 + s) ** -self.p
 
     @property
     def total(self) -> float:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from dpmcl.core.settings import Positive
@@ -16,7 +15,7 @@ class Window(Discount):
     width: Positive = 10
 
     def weights(self, s: Tensor) -> Tensor:
-        return (s < self.width).to(torch.float64)
+        return (s < self.width).to(s.dtype)
 
     @property
     def total(self) -> float:
