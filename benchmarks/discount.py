@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 import dpmcl
-from dpmcl.discounts._discount import Discount, build
-from dpmcl.exceptions import SpecError
+from dpmcl.discounts._discount import Discount, build, gamma
 from dpmcl.results.figures import save
 from dpmcl.theory.discount import verdict
 
@@ -67,25 +66,13 @@ def partial_sums(losses: np.ndarray, discount: Discount) -> np.ndarray:
         discount: gamma.
 
     Returns:
-        Float64 (replicas, tasks); NaN where a loss of weight above 0 is missing.
-
-    Raises:
-        SpecError: The losses have another shape.
+        Float64, (replicas, tasks).
     """
-    losses = np.asarray(losses, dtype=np.float64)
-    shape = losses.shape
     if losses.ndim == 2:
-        losses = np.broadcast_to(losses[:, None], (shape[0], shape[1], shape[1]))
-    if losses.ndim != 3 or losses.shape[1] != losses.shape[2]:
-        raise SpecError(f"Losses must be (replicas, after, task) or (replicas, task), got {shape}.")
-    s = torch.arange(losses.shape[2], dtype=torch.float64)
-    weights = discount.weights(s).numpy()
+        losses = np.repeat(losses[:, None], losses.shape[1], 1)
     sums = np.empty(losses.shape[:2])
     for t in range(losses.shape[1]):
-        now = weights[: t + 1]
-        now = now[::-1] if discount.by == "age" else now
-        counts = now > 0
-        sums[:, t] = losses[:, t, : t + 1][:, counts] @ now[counts]
+        sums[:, t] = losses[:, t, : t + 1] @ gamma(discount, t, torch.arange(t + 1)).numpy()
     return sums
 
 
