@@ -31,6 +31,7 @@ MOVING = Problem(curvature=1.7, speed=0.3, floor=0.2)
 STILL = Problem(curvature=1.7)
 TWO = Problem(curvature=real([0.05, 1.0]))  # a flat and a steep direction
 FLOW = partial(lq.flow_value, MOVING, RATE)
+REST = partial(lq.flow_value, STILL, RATE)
 BEST = partial(lq.optimal_value, MOVING, EFFORT)
 CONTROL = lq.optimal_control(MOVING, EFFORT, E, LEFT)
 close = partial(torch.allclose, rtol=1e-12)
@@ -94,13 +95,10 @@ def test_the_optimal_value_agrees_with_dynamic_programming_on_a_grid():
 # Equations (2) and (3), A.1
 
 
-def test_with_free_parameters_as_in_equation_2_the_third_term_vanishes():
+def test_without_a_cost_of_moving_the_third_term_vanishes_and_the_bracket_has_no_minimum():
     free = partial(lq.optimal_value, MOVING, 1e-14)
     assert torch.allclose(free(E, LEFT), MOVING.floor * LEFT.expand(9), atol=1e-6)
     assert lq.slope(free, E, LEFT).abs().max() < 1e-6
-
-
-def test_the_bracket_of_equation_3_has_no_minimum_without_a_cost_of_moving():
     ends = [-off(FLOW, real(u).expand(9)) for u in (-1e3, 1e3)]
     assert torch.minimum(*ends).max() < -20
 
@@ -127,19 +125,15 @@ def test_a_short_stretch_costs_j_dt_and_not_j():
 # V_theta, A.2
 
 
-def test_true_slope_at_rest_is_a_positive_multiple_of_the_costs():
-    k, value = RATE * STILL.curvature, partial(lq.flow_value, STILL, RATE)
-    factor = -torch.expm1(-2 * k * LEFT) / (2 * k)
-    assert close(lq.slope(value, E, LEFT), STILL.curvature * E * factor)
-    assert torch.allclose(lq.slope(value, E, real(1e-4)), 1e-4 * STILL.curvature * E, rtol=1e-4)
-
-
-def test_the_proofs_slope_has_the_other_sign_and_another_power():
-    for value in (partial(lq.optimal_value, STILL, EFFORT), partial(lq.flow_value, STILL, RATE)):
-        true = lq.slope(value, E, LEFT)
-        assert (true * lq.proof_slope(STILL, E) < 0).all()
-        assert close(lq.slope(value, 2 * E, LEFT), 2 * true)
-    assert close(lq.proof_slope(STILL, 2 * E), 8 * lq.proof_slope(STILL, E))
+def test_true_slope_at_rest_is_a_positive_multiple_of_the_costs_and_the_proofs_is_not():
+    k = RATE * STILL.curvature
+    J_theta, proof = STILL.curvature * E, lq.proof_slope(STILL, E)
+    assert close(lq.slope(REST, E, LEFT), J_theta * -torch.expm1(-2 * k * LEFT) / (2 * k))
+    assert torch.allclose(lq.slope(REST, E, real(1e-4)), 1e-4 * J_theta, rtol=1e-4)
+    best = lq.slope(partial(lq.optimal_value, STILL, EFFORT), E, LEFT)
+    assert (best / J_theta > 0).all()
+    assert (proof / J_theta < 0).all()
+    assert close(lq.proof_slope(STILL, 2 * E), 8 * proof)  # and grows with the cube of the error
 
 
 def test_while_the_target_moves_it_pays_to_lead():
@@ -151,8 +145,7 @@ def test_while_the_target_moves_it_pays_to_lead():
 
 
 def test_the_update_alpha_v_theta_climbs_if_v_theta_is_the_true_one():
-    value = partial(lq.flow_value, STILL, RATE)
-    true = path(STILL, lambda problem, e: 0.2 * lq.slope(value, e, LEFT), E, 5)[-1]
+    true = path(STILL, lambda problem, e: 0.2 * lq.slope(REST, e, LEFT), E, 5)[-1]
     printed = path(STILL, lambda problem, e: 0.02 * lq.proof_slope(problem, e), E, 5)[-1]
     assert (true.abs() > E.abs()).all() and (printed.abs() < E.abs()).all()
 
@@ -359,12 +352,11 @@ def test_the_printed_euler_step_loses_the_differences_and_one_over_dt_is_first_o
 
 def test_the_term_that_is_set_to_zero_is_nearly_the_whole_slope():
     """[3.6] drops V(k + 1; theta(k)) and keeps V(k; theta(k)); 1/dt then blows up alone."""
-    value = partial(lq.flow_value, STILL, RATE)
-    now = lq.slope(value, E, LEFT)
-    assert (lq.slope(value, E, LEFT - 0.05) / now > 0.98).all()
+    now = lq.slope(REST, E, LEFT)
+    assert (lq.slope(REST, E, LEFT - 0.05) / now > 0.98).all()
     for dt, least in ((0.05, 10), (0.0005, 1000)):
         f = 1 - dt * RATE * STILL.curvature
-        kept = STILL.curvature * E / dt + f * lq.slope(value, f * E, LEFT) - now
+        kept = STILL.curvature * E / dt + f * lq.slope(REST, f * E, LEFT) - now
         assert (kept / now > least).all()
 
 
@@ -402,7 +394,7 @@ def test_third_term_against_autograd(through, sign):
 def test_the_true_difference_of_v_has_the_sign_of_the_difference_of_j():
     """[3.7] has V proportional to -J, so [3.8] turns the third term round."""
     ahead = E + descent(STILL, E)
-    for value in (partial(lq.flow_value, STILL, RATE), partial(lq.optimal_value, STILL, EFFORT)):
+    for value in (REST, partial(lq.optimal_value, STILL, EFFORT)):
         ratio = (value(ahead, LEFT) - value(E, LEFT)) / (lq.cost(STILL, ahead) - lq.cost(STILL, E))
         assert torch.allclose(ratio, ratio[0].expand(9)) and ratio[0] > 0
 
