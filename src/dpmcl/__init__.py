@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dpmcl.data.labelled import Labelled
     from dpmcl.data.sampling import Draw
     from dpmcl.data.stream import Stream
+    from dpmcl.discounts._discount import Discount
     from dpmcl.exceptions import DataError, DpmclError, FolderError, ModelError, SpecError
     from dpmcl.methods._method import Method, Phase, State
     from dpmcl.networks._network import NetworkSettings
@@ -26,13 +27,12 @@ if TYPE_CHECKING:
     from dpmcl.streams._settings import LabelledSettings, StreamSettings
     from dpmcl.study.api import load, run
     from dpmcl.study.study import Result
-    from dpmcl.theory.discount import Discount
     from dpmcl.theory.readings import Readings
 
 _HOME = {
     "Batch": "core.batch",
     "DataError": "exceptions",
-    "Discount": "theory.discount",
+    "Discount": "discounts._discount",
     "DpmclError": "exceptions",
     "Draw": "data.sampling",
     "DynamicsSettings": "streams._dynamics",

@@ -1,8 +1,9 @@
-"""Methods, streams, networks and metrics are found, not registered.
+"""Methods, streams, networks, metrics and discounts are found, not registered.
 
 One thing a file, found by its file name in the package's own folder; a third party adds one by an
-entry point in the group `dpmcl.methods` (`dpmcl.streams`, `dpmcl.networks`, `dpmcl.metrics`), or
-names it as `my_package.module:Name`. Nothing is imported before it is asked for.
+entry point in the group `dpmcl.methods` (`dpmcl.streams`, `dpmcl.networks`, `dpmcl.metrics`,
+`dpmcl.discounts`), or names it as `my_package.module:Name`. Nothing is imported before it
+is asked for.
 """
 
 import importlib
@@ -15,7 +16,13 @@ from typing import Any
 
 from dpmcl.exceptions import SpecError, reason, shown, unknown
 
-KINDS = {"method": "methods", "stream": "streams", "network": "networks", "metric": "metrics"}
+KINDS = {
+    "method": "methods",
+    "stream": "streams",
+    "network": "networks",
+    "metric": "metrics",
+    "discount": "discounts",
+}
 
 
 def _has(*names: str) -> Callable[[Any], bool]:
@@ -37,11 +44,12 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "stream": ("a subclass of dpmcl.StreamSettings with `build`", _has("build", "places")),
     "network": ("a subclass of dpmcl.NetworkSettings with `build`", _has("build", "hidden")),
     "metric": ("a function of Errors", callable),
+    "discount": ("a subclass of dpmcl.Discount with `weights`", _has("weights", "total")),
 }
 
 
 def names(kind: str) -> list[str]:
-    """All names of a kind ("method", "stream", "network", "metric"), sorted."""
+    """All names of a kind ("method", "discount", ...), sorted."""
     return sorted({*_own(kind), *_entry_points(kind)})
 
 

@@ -238,7 +238,7 @@ def gains(guard: str, steps: int) -> list[float]:
     found = []
     for _ in range(steps):
         cost = terms.costs(model, state.theta, b_N, b_P).J_PN
-        ahead = terms.look_ahead(model, state.theta, b_N, b_P, method.rule, method.zeta)
+        ahead = terms.look_ahead(model, state.theta, b_N, b_P, rule=method.rule, zeta=method.zeta)
         found.append(float(cost - ahead))
         key = torch.zeros(2, dtype=torch.int64)
         state = method._mind_the_past(model, state, b_N, b_P, key)

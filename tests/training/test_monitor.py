@@ -80,7 +80,7 @@ def test_every_method_can_be_watched(name):
     assert (readings["J_P"][:, [p[0] == 0 for p in readings.places]] == 0).all()
     assert (readings["J_P"][:, [p[0] == 1 for p in readings.places]] > 0).all()
     assert (np.abs(readings["decrease"]) <= readings["J_theta"] * readings["dtheta"] * 1.001).all()
-    assert (np.abs(readings["drift"]) <= readings["reach"] * 1.001 + 1e-12).all()
+    assert (np.abs(readings["increase"]) <= readings["reach"] * 1.001 + 1e-12).all()
 
 
 def test_readings_come_first_last_and_at_the_interval():

@@ -17,8 +17,9 @@ from dpmcl.core.tree import tree_map
 from dpmcl.data.motion import Motion
 from dpmcl.data.splits import Rows, Splits
 from dpmcl.data.stream import Stream
+from dpmcl.discounts._discount import Discount, gamma
+from dpmcl.discounts.constant import Constant
 from dpmcl.exceptions import SpecError
-from dpmcl.theory.discount import Constant, Discount, gamma
 
 Source = Literal["new", "memory", "all", "earlier"]
 Moved = Literal["exact", "estimated"]

@@ -19,8 +19,9 @@ from dpmcl.core.model import Buffers, Model, Theta
 from dpmcl.core.optim import Optimiser
 from dpmcl.core.settings import Positive, Rate, Settings
 from dpmcl.data.sampling import Draw
-from dpmcl.theory.discount import Constant, Discount
-from dpmcl.theory.discount import build as build_discount
+from dpmcl.discounts._discount import Discount
+from dpmcl.discounts._discount import build as build_discount
+from dpmcl.discounts.constant import Constant
 
 
 class State(NamedTuple):
@@ -87,7 +88,7 @@ class Method(Settings, ABC):
     batch: rows a batch. updates: N, updates a task. memory: the length of D_P, in rows.
     memory_policy: "reservoir" (uniform over all rows seen) or "resample" (favours new rows).
     reset_at_task: whether the optimiser's state starts anew at each task.
-    discount: gamma, what each task weighs among those seen (`dpmcl.theory.discount`): "constant"
+    discount: gamma, what each task weighs among those seen (`dpmcl.discounts`): "constant"
     (all alike), "exponential", "power", "window", or a table of a name and options.
     discount_on: whether gamma is the "weights" of rows in a batch (a batch's cost is their weighted
     mean), or says how often a task's rows are drawn from the memory, or from all seen ("sampling").

@@ -23,7 +23,7 @@ from dpmcl.core.tree import at, leaves, tree_map
 from dpmcl.data.sampling import Draw
 from dpmcl.methods._method import Graph, Method, Phase, State, Update
 
-Reading = Literal["box", "box-literal", "text", "nested"]
+Loops = Literal["box", "box-literal", "text", "nested"]
 Parts = tuple[str, ...]
 
 
@@ -64,7 +64,7 @@ class TwoLoop(Method, ABC):
     inner_parts: ClassVar[Parts]
     outer_parts: ClassVar[Parts]
 
-    reading: Reading = "text"
+    reading: Loops = "text"
     n_meta: Positive | None = None
     n_grad: Positive | None = None
     inner: Positive = 1

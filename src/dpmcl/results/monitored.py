@@ -21,6 +21,7 @@ _COLUMNS = {
     **{key: pa.int64() for key in _KEYS},
     **{name: pa.float64() for name in Reading._fields},
 }
+_EARLIER = {"drift": "increase"}  # columns of version 0.2 and before, by today's names
 
 
 def save(folder: Path, records: Mapping[str, Record]) -> None:
@@ -56,6 +57,7 @@ def read(path: Path, tasks: int, seeds: Mapping[str, tuple[int, ...]]) -> dict[s
         raise ValueError(f"{FILE} is no file")
     with pq.ParquetFile(path) as file:
         table = file.read()
+    table = table.rename_columns([_EARLIER.get(name, name) for name in table.column_names])
     for name, kind in _COLUMNS.items():
         if table[name].type != kind or (name not in Reading._fields and table[name].null_count):
             raise ValueError(f"{name} in {FILE} is not {kind} in every row")

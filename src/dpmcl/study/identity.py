@@ -72,10 +72,9 @@ def sources(spec: Spec) -> Sources:
     out = {}
     for name, method in spec.methods.items():
         discount = method.discount if isinstance(method.discount, str) else method.discount["name"]
-        place = discount.partition(":")[0] if ":" in discount else "dpmcl"
         used = [
             ("method", name, type(method), plugins.home("method", name)),
-            ("discount", discount, type(method.discounting), place),
+            ("discount", discount, type(method.discounting), plugins.home("discount", discount)),
         ]
         for kind in ("network", "stream"):
             own = getattr(spec, f"{kind}_name")

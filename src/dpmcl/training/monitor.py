@@ -174,15 +174,25 @@ class Monitor(Observer):
         """Return the reading of one replica; rows["next"] are rows["new"] once they have moved."""
         model, theta = setup.model.holding(state.buffers), state.theta
         b_N, b_P, b_next = rows["new"], rows["past"], rows["next"]
-        found = terms.sensitivity(model, theta, b_N, b_P, self._space)
-        move = terms.moved(model, theta, b_N, b_next, self._space)
+        features = self._space == "features"
+        sensitivity = terms.sensitivity(model, theta, b_N, b_P, features=features)
+        move = terms.moved(model, theta, b_N, b_next, features=features)
         ahead = J_next = torch.full_like(radius, torch.nan)
         if "terms" in self.settings.watch:
             rule, zeta = setup.method.rule, self.settings.zeta
-            ahead = terms.look_ahead(model, theta, b_N, b_P, rule, zeta)
+            ahead = terms.look_ahead(model, theta, b_N, b_P, rule=rule, zeta=zeta)
             J_next = model.cost(theta, b_next)
         beta = torch.full_like(radius, self._beta)
-        return reading(found, theta, change, move, beta, radius, ahead, J_next)
+        return reading(
+            sensitivity,
+            theta,
+            change,
+            move,
+            beta=beta,
+            radius=radius,
+            ahead=ahead,
+            J_N_next=J_next,
+        )
 
     @staticmethod
     def _mapped(setup: Setup, measure: Callable[..., Reading], trees: tuple[Any, ...]) -> Reading:

@@ -69,9 +69,11 @@ class StepSize(Observer):
         draws = {"new": Draw("new", ROWS), "next": Draw("new", ROWS, like="new", moved=moved)}
         rows = setup.probe(draws, run)
 
+        features = self._rule.drift == "features"
+
         def measure(state: State, b_N: Batch, b_next: Batch) -> Tensor:
             model = setup.model.holding(state.buffers)
-            return reach(model, state.theta, b_N, b_next, space=self._rule.drift)
+            return reach(model, state.theta, b_N, b_next, features=features)
 
         with torch.no_grad():
             reached: Tensor = setup.engine.map(measure, run.replicas, rows["new"], rows["next"])
