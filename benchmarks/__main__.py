@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import avalanche, engines, plain, report
+from benchmarks import avalanche_lib, engines, plain, report
 from benchmarks.measure import measure
 from benchmarks.problems import NETWORKS, Problem, problem
 from dpmcl.engine import device_of
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parsed(arguments)
     device = device_of(options.device)
     done: dict[str, Any] = {
-        "machine": {**report.machine(device), "avalanche": avalanche.version()},
+        "machine": {**report.machine(device), "avalanche": avalanche_lib.version()},
         "repeats": options.repeats,
         "seconds": options.seconds,
         "precision": options.precision,
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def compared(one: Problem, method: str, options: argparse.Namespace) -> list[report.Row]:
     """Return the rows of one network and method, and print them."""
-    others = avalanche.contestants(one) if method == "er" else []
+    others = avalanche_lib.contestants(one) if method == "er" else []
     runs = [] if options.no_runs else [run_of(one, method, options)]
     contestants = [
         *plain.contestants(one, method, torch.get_num_threads()),
