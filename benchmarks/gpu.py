@@ -1,161 +1,207 @@
 """All that is to be measured on a GPU, within eight minutes.
 
-    python benchmarks/gpu.py [--device cuda] [--seconds 480] [--out benchmarks/gpu.json] [--quick]
+    python -m benchmarks.gpu [--device cuda] [--seconds 480] [--out benchmarks/gpu.json] [--quick]
 
-In this order, each part left out (and named in the report) once the time is over:
+In this order; each part is left out, and named in the report, once the time is over:
 
-1. do captured updates do what a CPU's looped ones do (`gpu_check.py`, float64)?
-2. an update of each network, against a plain loop on the same GPU, 1 and 50 replicas;
-3. the forms of a convolution's weight gradient and of its arithmetic, CIFAR10 and Omniglot;
-4. the estimate of the paper's Table 1;
-5. the SINE part of it, run whole (50 tasks, six methods, 50 replicas), beside its estimate;
-6. the memory of 1 to 200 replicas (`growth.py`).
+1. do captured updates do what a CPU's looped ones do (float64, every method)?
+2. captured updates against the same ones as they are, 50 replicas;
+3. an update of each network against a plain loop on the same GPU;
+4. the forms of a convolution's weight gradient and of its arithmetic;
+5. the estimate of the paper's Table 1;
+6. the SINE part of it, run whole (50 tasks, six methods, 50 replicas);
+7. the memory of 1 to 200 replicas (`growth.py`).
 
-Not yet run on a GPU. --quick does each part in seconds, to see that the script works.
+Not yet run on a GPU. --quick does each part in seconds, also on a CPU, to see that it works.
 """
 
 import argparse
 import json
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import gpu_check
-import growth
-from dpmcl import bench
-from dpmcl.bench import engines, measure, plain, problems, report
-from dpmcl.study import study
-from dpmcl.study.api import Request
+import dpmcl
+from benchmarks import __main__ as bench
+from benchmarks import engines, growth, measure, plain, problems, report
+from dpmcl import Stream, plugins
+from dpmcl.engine.batched import Batched
 
 FORMS = tuple(product(("native", "patches"), (None, "tf32", "bf16")))
+TOLERANCE = 1e-9
+NESTED = {"optimiser": "sgd", "reading": "nested", "inner": 2, "order": 2}
+"""SGD, since Adagrad's first step is a sign, whose derivative magnifies rounding."""
 
 
-def agreement(device: str, quick: bool) -> dict[str, Any]:
-    """The largest difference of a parameter, captured there and looped on the CPU, by method."""
-    wanted = gpu_check.methods(8, 4 if quick else 20)
-    if quick:
-        wanted = {"er": wanted["er"], "dpmcl": wanted["dpmcl"]}
-    stream, place = gpu_check.digits(), torch.device(device)
-    return {
-        name: gpu_check.difference(method, stream, "mlp", place) for name, method in wanted.items()
-    }
+def cases() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield (label, method, settings): every method, and the forms with second derivatives."""
+    for name in plugins.names("method"):
+        yield name, name, {}
+    for name in ("anml", "cml", "oml"):
+        yield f"{name} order 2", name, NESTED
+    yield "dpmcl exact", "dpmcl", {"third_term": "exact", "zeta": 2}
 
 
-def against_plain(device: str, quick: bool) -> dict[str, Any]:
-    """`dpmcl bench` with TF32, which PyTorch's own convolutions use as well."""
-    found = bench.bench(
-        "sine" if quick else "all",
-        replicas=(1, 2) if quick else (1, 50),
-        repeats=1 if quick else 3,
-        seconds=0.01 if quick else 0.3,
-        warm_up=0.0,
-        device=device,
-        precision="tf32",
-        methods=("er",) if quick else ("er", "dpmcl"),
-    )
-    print(bench.text(found), flush=True)
+def digits() -> Stream:
+    """Return images of 8x8 bytes, ten classes of 30, in clouds around random means."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(10).repeat_interleave(30)
+    means = torch.randint(0, 200, (10, 1, 8, 8), generator=generator)
+    noise = torch.randint(0, 56, (len(y), 1, 8, 8), generator=generator)
+    return Stream.from_arrays((means[y] + noise).to(torch.uint8), y, name="digits", tasks=2)
+
+
+def agreement(device: str, quick: bool) -> dict[str, float]:
+    """Return the largest difference of a parameter, batched there and looped on the CPU."""
+    stream, found = digits(), {}
+    for label, name, settings in [*cases()][: 2 if quick else None]:
+        own = {"batch": 8, "updates": 4 if quick else 20, "memory": 200, **settings}
+        one, other = (
+            dpmcl.run(
+                stream,
+                methods={name: own},
+                replicas=2,
+                device=where,
+                engine=engine,
+                settings={"dtype": "float64", "network": {"name": "mlp"}, "workers": 1},
+            ).theta[name]
+            for where, engine in ((device, "batched"), ("cpu", "looped"))
+        )
+        found[label] = max(
+            (parameter.cpu() - other[part][key].cpu()).abs().max().item()
+            for part, parameters in one.items()
+            for key, parameter in parameters.items()
+        )
+        print(f"{label}: {found[label]:.1e}", flush=True)
+    if not all(value <= TOLERANCE for value in found.values()):
+        raise AssertionError(f"a parameter differs by more than {TOLERANCE}: {found}")
+    return found
+
+
+def capture(device: str, quick: bool) -> list[dict[str, Any]]:
+    """Return milliseconds an update and replica, in fixed buffers (captured) and as it is."""
+    replicas, found = 2 if quick else 50, []
+    for name, method in product(("sine",) if quick else ("sine", "mnist"), ("er", "dpmcl")):
+        one = problems.problem(name, torch.device(device))
+        for label, static in (("captured", True), ("as it is", False)):
+            found.append(timed(one, f"{method}, {label}", Batched(static=static), replicas, quick))
     return found
 
 
 def forms(device: str, quick: bool) -> list[dict[str, Any]]:
-    """Milliseconds an update and replica of ER, for each form of a convolution."""
-    found, place, replicas = [], torch.device(device), 2 if quick else 50
+    """Return milliseconds an update and replica of ER, for each form of a convolution."""
+    found, replicas = [], 2 if quick else 50
     for name in ("omniglot",) if quick else ("cifar10", "omniglot", "mnist"):
         for convolutions, precision in FORMS:
-            one = problems.problem(name, place, precision, convolutions)
-            engine = engines.choose_for(one, "batched", replicas)
-            run = engines.Updates(one, one.method("er"), 0, engine, replicas)
-            label = f"{convolutions}, {precision or 'float32'}"
-            found.append(timed(name, measure.Contestant(label, run, replicas), quick))
-            del engine, run  # and what was captured, before the next one comes
-            if device == "cuda":
-                torch.cuda.empty_cache()
-        found.append(timed(name, plain.contestants(one, torch.get_num_threads())[0], quick))
+            one = problems.problem(name, torch.device(device), precision, convolutions)
+            label = f"er, {convolutions}, {precision or 'float32'}"
+            found.append(timed(one, label, Batched(), replicas, quick))
+        (loop, _) = plain.contestants(one, "er", torch.get_num_threads())
+        found.append(row_of(name, loop, quick))
     return found
 
 
-def timed(network: str, contestant: measure.Contestant, quick: bool) -> dict[str, Any]:
+def timed(
+    one: problems.Problem, label: str, engine: Batched, replicas: int, quick: bool
+) -> dict[str, Any]:
+    """Return a row for the updates of the method that a label begins with."""
+    method = one.method(label.split(",")[0])
+    phase = method.phases(one.model, 0)[-1].name
+    run = engines.Updates(one, method, phase, engine, replicas)
+    row = row_of(one.name, measure.Contestant(label, run, replicas), quick)
+    del run, engine  # and what was captured, before the next one comes
+    if one.device.type == "cuda":
+        torch.cuda.empty_cache()
+    return row
+
+
+def row_of(network: str, contestant: measure.Contestant, quick: bool) -> dict[str, Any]:
+    """Return and print a row."""
     (timing,) = measure.measure([contestant], 1 if quick else 3, 0.01 if quick else 0.3)
-    row = {"network": network, "form": contestant.name, "ms": timing.ms}
+    row = {"network": network, "name": contestant.name, "ms": timing.ms}
     print(row, flush=True)
     return row
 
 
-def estimate(device: str, quick: bool) -> dict[str, Any]:
-    """What Table 1 takes, by cell and in all."""
-    found = bench.bench(
-        "sine" if quick else "all",
-        replicas=(2,) if quick else (50,),
-        repeats=1 if quick else 2,
-        seconds=0.01 if quick else 0.2,
-        warm_up=0.0,
-        device=device,
-        precision="tf32",
-        study="table1",
-    )
-    print(bench.text(found), flush=True)
-    return found
+def against_plain(device: str, quick: bool) -> Any:
+    """Return the report of `python -m benchmarks` with TF32, which PyTorch's convolutions use."""
+    return benchmarks(device, quick, "--replicas", "1,50", "--no-runs")
+
+
+def estimate(device: str, quick: bool) -> Any:
+    """Return the report of `python -m benchmarks --study table1`."""
+    return benchmarks(device, quick, "--study", "table1", "--run-replicas", "50")
+
+
+def benchmarks(device: str, quick: bool, *words: str) -> Any:
+    """Return the report of `python -m benchmarks`."""
+    out = Path("runs/gpu_bench.json")
+    options = ["--device", device, "--repeats", "2", "--out", str(out), *words]
+    if device == "cuda":
+        options += ["--precision", "tf32"]
+    bench.main([*(["sine"] if quick else problems.NETWORKS), *options, *["--quick"] * quick])
+    return json.loads(out.read_text("utf-8"))
 
 
 def whole_stream(device: str, quick: bool) -> dict[str, float]:
-    """Seconds of SINE as the paper has it, all methods and replicas, reading and storing apart."""
-    request = Request("paper-sine").update(device=device, precision="tf32")
-    if quick:
-        request.tasks(2).update(replicas=2).set(["training.updates=4", "methods.dpmcl.kappa=2"])
-        request.set([f"methods.{m}.n_{k}=2" for m in ("oml", "cml", "anml") for k in KINDS])
+    """Return the seconds of SINE as the paper has it, up to the end of each method."""
+    settings = {"training.updates": 4, "methods.dpmcl.kappa": 2} if quick else {}
+    for name, count in product(("oml", "cml", "anml"), ("n_meta", "n_grad")):
+        settings |= {f"methods.{name}.{count}": 2} if quick else {}
     begin, ends = time.perf_counter(), {}
 
     def watch(method: str, done: int, total: int) -> None:
         if done == total:
             ends[method] = time.perf_counter() - begin
 
-    study.run(request.spec(), watch=watch)
+    replicas, tasks = (2, 2) if quick else (None, None)
+    dpmcl.run(
+        "paper-sine", replicas=replicas, tasks=tasks, device=device, settings=settings, watch=watch
+    )
     return {**ends, "all": time.perf_counter() - begin}
 
 
-KINDS = ("meta", "grad")
-
-
 def memory(device: str, quick: bool) -> dict[str, list[float]]:
-    """MiB at the peak for each number of replicas, each in a process of its own."""
-    many = (1, 2) if quick else growth.REPLICAS
+    """Return MiB at the peak for each number of replicas, each in a process of its own."""
     return {
         name: [
-            growth.alone(growth.by_replicas, growth.Case(name, 3, 1000, count, device))
-            for count in many
+            growth.alone(growth.by_replicas, growth.Case(name, 3, 1000, many, device))
+            for many in ((1, 2) if quick else growth.REPLICAS)
         ]
         for name in (("er",) if quick else growth.METHODS)
     }
 
 
-PARTS: dict[str, Callable[[str, bool], Any]] = {
-    "agreement": agreement,
-    "against_plain": against_plain,
-    "forms": forms,
-    "estimate": estimate,
-    "whole_stream": whole_stream,
-    "memory": memory,
-}
+PARTS: tuple[Callable[[str, bool], Any], ...] = (
+    agreement,
+    capture,
+    against_plain,
+    forms,
+    estimate,
+    whole_stream,
+    memory,
+)
 
 
 def main() -> None:
+    """Do one part after another, and write the report after each."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--seconds", type=float, default=480.0)
+    parser.add_argument("--seconds", type=float, default=480.0, help="begin no part after these")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "gpu.json")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     found: dict[str, Any] = {"machine": report.machine(torch.device(options.device))}
     begin = time.perf_counter()
-    for name, part in PARTS.items():
+    for part in PARTS:
         start = time.perf_counter()
         if start - begin > options.seconds:
-            found[name] = "left out: the time was over"
+            found[part.__name__] = "left out: the time was over"
             continue
         try:
             result = part(options.device, options.quick)
@@ -163,8 +209,8 @@ def main() -> None:
             result = {"failed": traceback.format_exc()}
             print(result["failed"], flush=True)
         took = time.perf_counter() - start
-        found[name] = {"seconds": took, "result": result}
-        print(f"{name}: {took:.0f} s", flush=True)
+        found[part.__name__] = {"seconds": took, "result": result}
+        print(f"{part.__name__}: {took:.0f} s", flush=True)
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
     print(f"{options.out}: {time.perf_counter() - begin:.0f} s in all")

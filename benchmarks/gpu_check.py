@@ -18,16 +18,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from dpmcl.bench.report import machine
 
 from dpmcl import plugins
-from dpmcl.bench.report import machine
 from dpmcl.core.model import Model, initial
 from dpmcl.data.sampling import Chunk
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
-from dpmcl.engine import Batched, Looped
+from dpmcl.engine import Batched, Feed, Looped
 from dpmcl.methods._method import Method
 from dpmcl.training.loop import train
+from dpmcl.training.setup import Setup
 
 TOLERANCE = 1e-9
 TWO_LOOPS = ("anml", "cml", "oml")
@@ -85,7 +86,15 @@ def difference(method: Method, stream: Stream, network: str, device: torch.devic
         there = stream.to(where)
         splits = split(there, seeds, (0.6, 0.2, 0.2))
         model = model_of(there, network, torch.float64)
-        found.append(train(method, model, there, splits, seeds, engine).theta)
+        setup = Setup(
+            method=method,
+            model=method.prepare(model),
+            stream=there,
+            splits=splits,
+            seeds=seeds,
+            engine=engine,
+        )
+        found.append(train(setup).replicas.theta)
     return max(
         (a.cpu() - b.cpu()).abs().max().item()
         for part, parameters in found[0].items()
@@ -114,7 +123,7 @@ def speed(
     def once() -> float:
         wait(device)
         begin = time.perf_counter()
-        engine.advance(phase.update, state, chunk, stream, torch.float32)
+        engine.advance(phase.update, state, Feed(chunk, stream, torch.float32))
         wait(device)
         return time.perf_counter() - begin
 

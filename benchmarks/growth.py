@@ -1,10 +1,10 @@
-"""How an update's cost grows with tasks, and a run's memory with replicas.
+"""How an update's cost and a run's memory grow with tasks, and its memory with replicas.
 
-    python benchmarks/growth.py [tasks|replicas] [--device cpu] [--out FOLDER]
+    python -m benchmarks.growth [tasks|replicas] [--device cpu] [--tasks 1000] [--out FOLDER]
 
 tasks: er and dpmcl on 1,000 one-class tasks of 50 rows, a dense network of 32 hidden units, five
-replicas; CPU milliseconds an update (drawing, training, D_P) at ten to a thousand tasks seen, where
-D_P holds 1,000 rows at most or all rows there are.
+replicas; CPU milliseconds an update (drawing, training, D_P) and resident memory at a hundred to a
+thousand tasks seen, where D_P holds 1,000 rows at most or all rows there are.
 replicas: er and dpmcl on three SINE tasks of the paper's size for 1 to 200 replicas, each in a
 process of its own; the peak of its memory (on a GPU the device's) less that of a process that only
 built the stream's rows for one replica. Prints tables, draws two figures.
@@ -12,29 +12,23 @@ built the stream's rows for one replica. Prints tables, draws two figures.
 
 import argparse
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
 import torch
 
-from dpmcl import plugins
-from dpmcl.core.model import Model
-from dpmcl.data.splits import split
-from dpmcl.data.stream import Stream
-from dpmcl.engine import Batched, Grouped
-from dpmcl.engine.choice import group_size
-from dpmcl.engine.stepper import Stepper
+import dpmcl
+from dpmcl import Stream, plugins
 from dpmcl.results.figures import save
-from dpmcl.training.evaluation import Evaluation
-from dpmcl.training.loop import train
 
 METHODS = ("er", "dpmcl")
 STYLES = {"er": ("#0072B2", "-"), "dpmcl": ("#D55E00", "--")}
-MARKS = (10, 30, 100, 300, 1000)
+MARKS = (100, 200, 300, 1000)  # updates are traced by then
 UPDATES = 4  # a task, of the first part
 CAPACITIES = (1000, 30_000)
 REPLICAS = (1, 2, 5, 10, 25, 50, 100, 200)
@@ -42,7 +36,7 @@ MIB = 1 << 20
 
 
 class Case(NamedTuple):
-    """One run: what is asked of a process of its own."""
+    """One run, in a process of its own."""
 
     method: str
     tasks: int
@@ -51,29 +45,37 @@ class Case(NamedTuple):
     device: str
 
 
-def by_tasks(case: Case) -> list[float]:
-    """Seconds of CPU time at the end of each task's updates."""
+class Mark(NamedTuple):
+    """CPU seconds and MiB of resident memory of a process at the end of a task's updates."""
+
+    seconds: float
+    mib: float
+
+
+def by_tasks(case: Case) -> list[Mark]:
+    """Return a mark a task."""
     rows = 50 * case.tasks
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(rows) % case.tasks
     centre = torch.randn(case.tasks, 16, generator=generator)
     x = centre[y] + 0.3 * torch.randn(rows, 16, generator=generator)
-    stream = Stream.from_arrays(x, y).to(torch.device(case.device))
-    seconds = []
+    marks = {}
+    process = psutil.Process()
 
-    def progress(done: int, total: int) -> None:
-        seconds.append(time.process_time())
+    def watch(method: str, done: int, total: int) -> None:
+        task = round(case.tasks * done / total)
+        marks[task] = Mark(time.process_time(), process.memory_info().rss / MIB)
 
-    run(case, stream, "mlp", 32, UPDATES, progress)
-    return seconds
+    run(case, Stream.from_arrays(x, y), {"name": "mlp", "hidden": 32}, UPDATES, watch)
+    return [marks[task] for task in range(1, case.tasks + 1)]
 
 
 def by_replicas(case: Case) -> float:
-    """The peak of a process's memory, in MiB."""
-    settings = plugins.find("stream", "sine")(tasks=max(case.tasks, 1))
-    stream = settings.build(range(case.replicas)).to(torch.device(case.device))
+    """Return the peak of a process's memory, in MiB."""
     if case.tasks:
-        run(case, stream, settings.network, 100, 60, None)
+        run(case, "paper-sine", {"name": "sinenet", "hidden": 100}, 60, None)
+    else:
+        plugins.find("stream", "sine")(tasks=1).build(range(1)).to(torch.device(case.device))
     if case.device == "cuda":
         return torch.cuda.max_memory_allocated() / MIB
     status = Path("/proc/self/status")
@@ -83,52 +85,61 @@ def by_replicas(case: Case) -> float:
     return psutil.Process().memory_info().rss / MIB
 
 
-def run(case: Case, stream: Stream, network: str, hidden: int, updates: int, progress) -> None:
-    torch.set_num_threads(1)
-    settings = plugins.find("network", network)(hidden=hidden)
-    shape, example = tuple(stream.x.shape[1:]), stream.example(torch.float32)
-    model = Model.build(
-        lambda: settings.build(shape, stream.outputs), stream.kind, example, stream.outputs
+def run(
+    case: Case,
+    source: Any,
+    network: dict[str, Any],
+    updates: int,
+    watch: Callable[[str, int, int], None] | None,
+) -> None:
+    """Train in this process, with next to no evaluation."""
+    method = {"updates": updates, "memory": case.memory, "batch": 32, "lr": 1e-3}
+    method |= {"kappa": updates} if case.method == "dpmcl" else {}
+    dpmcl.run(
+        source,
+        methods={case.method: method},
+        replicas=case.replicas,
+        tasks=case.tasks,
+        device=case.device,
+        settings={
+            "network": network,
+            "workers": 1,
+            "evaluation": {"evaluate_every": 10_000, "test_rows": 4},
+        },
+        watch=watch,
     )
-    method = plugins.find("method", case.method)(
-        updates=updates, memory=case.memory, batch=32, lr=1e-3
-    )
-    seeds = tuple(range(case.replicas))
-    splits = split(stream, seeds, (0.6, 0.2, 0.2))
-    # Traced from the first update on, so that those of all tasks are the same.
-    size = group_size(case.replicas, False) if case.device == "cpu" else None
-    engine = Grouped(Batched(stepper=Stepper(torch.func.vmap, trace_after=0)), size=size)
-    evaluation = Evaluation(evaluate_every=10_000, test_rows=4)
-    train(method, model, stream, splits, seeds, engine, evaluation, progress)
 
 
 def alone(function, case: Case):
-    """The function's result, from a process that did nothing else."""
+    """Return the function's result, from a process that did nothing else."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, case).result()
 
 
-def at_marks(seconds: list[float], tasks: int) -> dict[int, float]:
-    """CPU milliseconds an update around each mark: the median over a tenth of the tasks seen."""
-    each = np.diff(np.array(seconds)) * 1000 / UPDATES
-    marks = [mark for mark in MARKS if mark <= tasks]
-    return {m: float(np.median(each[m - 1 - max(3, m // 10) : m - 1])) for m in marks}
+def at_marks(marks: list[Mark]) -> dict[int, float]:
+    """Return CPU ms an update around each mark: the median over a tenth of the tasks seen."""
+    each = np.diff([mark.seconds for mark in marks]) * 1000 / UPDATES
+    kept = [mark for mark in MARKS if mark <= len(marks)]
+    return {m: float(np.median(each[m - 1 - max(3, m // 10) : m - 1])) for m in kept}
 
 
 def growth_with_tasks(device: str, tasks: int, folder: Path) -> None:
-    found = {}
+    """Print the tables of the first part, and draw its figure."""
+    found, mib = {}, {}
     for name in METHODS:
         for memory in CAPACITIES:
-            seconds = alone(by_tasks, Case(name, tasks, memory, 5, device))
-            found[name, memory] = at_marks(seconds, tasks)
-            print(f"{name}, D_P of {memory}: {seconds[-1]:.0f} s", flush=True)
+            marks = alone(by_tasks, Case(name, tasks, memory, 5, device))
+            found[name, memory] = at_marks(marks)
+            mib[name, memory] = {m: marks[m - 1].mib for m in found[name, memory]}
+            print(f"{name}, D_P of {memory}: {marks[-1].seconds:.0f} s", flush=True)
     marks = list(next(iter(found.values())))
-    print("\nCPU ms an update of five replicas, after so many tasks\n")
-    print(f"| method | rows in D_P, at most | {' | '.join(map(str, marks))} | last / first |")
-    print(f"|---|--:|{'--:|' * (len(marks) + 1)}")
-    for (name, memory), at in found.items():
-        cells = " | ".join(f"{at[m]:.2f}" for m in marks)
-        print(f"| {name} | {memory} | {cells} | {at[marks[-1]] / at[marks[0]]:.2f} |")
+    for title, table in (("CPU ms an update of five replicas", found), ("MiB in memory", mib)):
+        print(f"\n{title}, after so many tasks\n")
+        print(f"| method | rows in D_P, at most | {' | '.join(map(str, marks))} | last / first |")
+        print(f"|---|--:|{'--:|' * (len(marks) + 1)}")
+        for (name, memory), at in table.items():
+            cells = " | ".join(f"{at[m]:.2f}" for m in marks)
+            print(f"| {name} | {memory} | {cells} | {at[marks[-1]] / at[marks[0]]:.2f} |")
     figure, ax = axes("An update's time while the tasks go by")
     for (name, memory), at in found.items():
         colour, dashes = STYLES[name]
@@ -144,6 +155,7 @@ def growth_with_tasks(device: str, tasks: int, folder: Path) -> None:
 
 
 def growth_with_replicas(device: str, folder: Path) -> None:
+    """Print the table of the second part, and draw its figure."""
     base = alone(by_replicas, Case("er", 0, 1000, 1, device))
     found = {
         name: [alone(by_replicas, Case(name, 3, 1000, many, device)) - base for many in REPLICAS]
@@ -182,12 +194,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("what", nargs="?", choices=("tasks", "replicas"))
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--tasks", type=int, default=1000, help="30 or more")
+    parser.add_argument("--tasks", type=int, default=1000, help="100 or more")
     default = Path(__file__).parent.parent / "docs" / "figures"
     parser.add_argument("--out", type=Path, default=default, help="folder of the figures")
     options = parser.parse_args()
-    if options.tasks < 30:
-        parser.error("takes 30 tasks at least")
+    if options.tasks < 100:
+        parser.error("takes 100 tasks at least")
     if options.what != "replicas":
         growth_with_tasks(options.device, options.tasks, options.out)
     if options.what != "tasks":

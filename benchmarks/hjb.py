@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-import linear_quadratic as lq
+from benchmarks import linear_quadratic as lq
+from benchmarks.linear_quadratic import Problem
 from dpmcl.results.figures import save
-from linear_quadratic import Problem
 
 BLUE, RED, GREEN, PINK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#777777"
 EFFORT, RATE, LEFT = 1.0, 0.5, 4.0

@@ -3,9 +3,9 @@
     python benchmarks/watch_overhead.py [PROBLEM ...] [--method NAME] [--replicas 10] [--repeats 5]
 
 Problems are sine, digits, mnist and omniglot, all by default; images are looked for in $DPMCL_DATA.
-Two tasks of each as in its preset, one process; evaluation is one row a task, so that what is
-compared is training. Of the interleaved repeats stands the median, in seconds; the ratio is the
-median of those of each pair. Results go to benchmarks/watch_overhead.json.
+Two tasks of each as in its preset, one process; evaluation is one row a task, so that mostly
+training is compared. Times are medians of interleaved repeats, in seconds; the ratio is the median
+of the ratios of the pairs. Results go to benchmarks/watch_overhead.json.
 """
 
 import argparse
@@ -13,16 +13,13 @@ import itertools
 import json
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dpmcl import presets
-from dpmcl.study import study
-from dpmcl.training.loop import train
-from dpmcl.training.monitor import MonitorSettings
-from dpmcl.training.spec import Spec, read
+import dpmcl
 
 PROBLEMS = ("sine", "digits", "mnist", "omniglot")
 METHODS = ("er", "dpmcl", "oml")
@@ -50,30 +47,22 @@ def main() -> None:
 
 
 def timed(problem: str, method: str, replicas: int, repeats: int) -> list[tuple[float, float]]:
-    """Seconds of training, plain and watched, in turns."""
-    table = read(presets.text(problem), problem)
-    stream = {**table["stream"], "tasks": 2}
-    table |= {"replicas": replicas, "workers": 1, "methods": {method: {}}, "stream": stream}
-    table["evaluation"] = {"test_rows": 1}
-    spec = Spec.parse(table)
-    stage = study._stage(spec, spec.seeds, torch.device("cpu"))
-    kinds = (MonitorSettings(), MonitorSettings(watch=("terms", "stability")))
+    """Return seconds of whole runs, plain and watched, in turns."""
 
-    def once(watched: MonitorSettings) -> float:
+    def once(watched: Sequence[str]) -> float:
         begin = time.perf_counter()
-        train(
-            spec.methods[method],
-            stage.model,
-            stage.stream,
-            stage.splits,
-            stage.seeds,
-            stage.engine,
-            spec.evaluation,
-            watched=watched,
+        dpmcl.run(
+            problem,
+            methods=[method],
+            replicas=replicas,
+            tasks=2,
+            settings={"workers": 1, "evaluation.test_rows": 1},
+            monitor=watched,
         )
         return time.perf_counter() - begin
 
-    for kind in kinds:  # traces the updates, and loads what is loaded at first use
+    kinds: tuple[tuple[str, ...], ...] = ((), ("terms", "stability"))
+    for kind in kinds:  # loads what is loaded at first use
         once(kind)
     return [(once(kinds[0]), once(kinds[1])) for _ in range(repeats)]
 

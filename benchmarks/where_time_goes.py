@@ -1,8 +1,8 @@
 """Where the time of one DPMCL iteration goes on a CPU, and how far it is from the machine's limits.
 
-    python benchmarks/where_time_goes.py [NETWORK ...] [--method dpmcl]
+    python -m benchmarks.where_time_goes [NETWORK ...] [--method dpmcl]
 
-One replica looped, or a group batched where that is what `auto` takes, traced, on one thread. For
+One replica looped, or a group batched as a run on a CPU has it, traced, on one thread. For
 each network: milliseconds an iteration and replica by kind of operation (PyTorch's profiler); the
 same arithmetic at the rate of a 1024^3 matrix product; and the time in which one optimiser step's
 data (parameters, gradient, its sum of squares) could be read and written once.
@@ -16,10 +16,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from dpmcl.bench.problems import NETWORKS, problem
+from benchmarks.engines import drawn
+from benchmarks.problems import NETWORKS, problem
 from dpmcl.core.model import has_convolution, initial
 from dpmcl.core.tree import leaves, tree_map
-from dpmcl.engine.choice import LARGE, group_size
 from dpmcl.engine.traced import traced
 
 KINDS = {
@@ -30,6 +30,11 @@ KINDS = {
     "random masks": ("bitwise", "shift", "arange"),
 }
 UPDATES = 20
+GROUP = {
+    False: 13,
+    True: 5,
+}  # replicas batched at once on a CPU, without convolutions and with them
+LARGE = 64  # rows a batch above which a run does not batch convolutions on a CPU
 
 
 def kind(name: str) -> str:
@@ -54,14 +59,10 @@ def shares(name: str, method: str) -> dict[str, float]:
     phase = rule.phases(model, 0)[-1]
     convolves = has_convolution(model)
     batched = not convolves or rule.batch <= LARGE
-    replicas = group_size(one.spec.replicas, convolves) if batched else 1
+    replicas = GROUP[convolves] if batched else 1
     state = torch.func.vmap(rule.start)(initial(model, range(replicas)))
-    batches = {}
-    for draw_name, draw in phase.draws.items():
-        shape = (replicas, draw.batch) if draw.block is None else (replicas, draw.block, draw.batch)
-        row = torch.randint(len(one.stream.y), shape)
-        batches[draw_name] = one.stream.batch(row, row >= 0, row * 0, model.dtype)
-    key = torch.randint(2**32, (replicas, phase.keys, 2))
+    chunk = drawn(phase, one.stream, replicas, 1)
+    batches, key = chunk.batches(one.stream, model.dtype, 0, slice(None)), chunk.key[:, 0]
     # Of one replica: the counter takes grouped convolutions for whole ones.
     alone = tree_map(lambda leaf: leaf[0].clone(), (state, batches, key))
     single = traced(phase.update, *tree_map(torch.Tensor.clone, alone))

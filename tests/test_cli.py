@@ -425,8 +425,6 @@ def test_wrong_usage_is_status_2(arguments, command, stored):
         (["plot", "STORED", "--smooth", "1e9"], ["smooth", "at most 1000"]),
         (["plot", "STORED", "--smooth", "nan"], ["smooth", "nan"]),
         (["stream", "digits", "--out", ""], ["needs a path"]),
-        (["bench", "--replicas", "x"], ["replicas", "'x'"]),
-        (["bench", "--out", ""], ["needs a path"]),
     ],
 )
 def test_odd_arguments_are_one_line_and_status_2(arguments, words, command, stored, tmp_path):

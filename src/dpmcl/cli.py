@@ -69,25 +69,12 @@ class Form(StrEnum):
     looped = "looped"
 
 
-class Precision(StrEnum):
-    """Of products, where less than float32's is wanted."""
-
-    tf32 = "tf32"
-    bf16 = "bf16"
-
-
 class Drawn(StrEnum):
     """What a figure shows."""
 
     errors = "errors"
     terms = "terms"
     stability = "stability"
-
-
-class Study(StrEnum):
-    """What a benchmark can estimate."""
-
-    table1 = "table1"
 
 
 Folders = Annotated[
@@ -305,56 +292,6 @@ def stream(
         typer.echo(f"No picture: {error}", err=True)
     else:
         typer.echo(printable(f"picture: {path}"))
-
-
-@app.command("bench")
-def bench_(
-    networks: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[NETWORK]...", help="sine, mnist, omniglot, cifar10; all by default."
-        ),
-    ] = None,
-    replicas: Annotated[
-        str | None, typer.Option(metavar="N,N,...", help="1,5,10,25,50 by default.")
-    ] = None,
-    methods: Annotated[
-        str | None, typer.Option(metavar="NAME,NAME,...", help="er,dpmcl by default.")
-    ] = None,
-    repeats: Annotated[
-        int | None, typer.Option(help="Interleaved timings of each contestant; 5 by default.")
-    ] = None,
-    seconds: Annotated[float, typer.Option(help="About how long a timing takes.")] = 0.5,
-    device: Annotated[Device, typer.Option()] = Device.auto,
-    precision: Annotated[Precision | None, typer.Option()] = None,
-    study: Annotated[
-        Study | None, typer.Option(help="Estimate what the paper's table 1 takes here.")
-    ] = None,
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The report as JSON.", parser=path_of)
-    ] = Path("runs/bench.json"),
-) -> None:
-    """Measure how fast the package trains here, beside a plain PyTorch loop.
-
-    Needs no data. Where avalanche-lib is installed (the extra `bench`), it is measured too.
-    """
-    from dpmcl import bench
-
-    with _progress() as (watch, _):
-        report = bench.bench(
-            networks or "all",
-            replicas=bench.numbers(replicas) if replicas is not None else None,
-            repeats=repeats,
-            seconds=seconds,
-            device=device.value,
-            precision=None if precision is None else precision.value,
-            methods=methods.split(",") if methods is not None else None,
-            study=study and study.value,
-            out=out,
-            watch=watch,
-        )
-    typer.echo(bench.text(report))
-    typer.echo(printable(f"report: {out}"))
 
 
 def _short(source: str) -> str:

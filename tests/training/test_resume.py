@@ -1,6 +1,5 @@
 """A run goes on as if it had never stopped: killed at any moment, or told to stop at any chunk."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,8 @@ import pytest
 import torch
 
 import dpmcl
+from benchmarks import resume_check
+from benchmarks.resume_check import Case
 from conftest import tiny_model, tiny_stream, train
 from dpmcl import plugins
 from dpmcl.core.tree import leaves
@@ -19,11 +20,6 @@ from dpmcl.exceptions import Stopped
 from dpmcl.results.record import Divergence
 from dpmcl.training.checkpoints import Checkpoints, Origin
 from dpmcl.training.keeper import Keeper, Keeping
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import resume_check
-from resume_check import Case
 
 SEEDS = (0, 1)
 ENGINES = {"batched": Batched, "looped": Looped}

@@ -1,10 +1,9 @@
-"""The paper's four networks with what they are trained on: presets, and data made up on the spot.
+"""The paper's four networks, and data of the same shapes made up on the spot.
 
-Network, batch, optimiser, counts and tasks are read from the preset `paper-NAME`. A row's values
+Network, batch, optimiser, counts and tasks come from the preset `paper-NAME`. The values of a row
 do not change how long an update takes, so no data file is needed.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,34 +22,29 @@ NETWORKS = ("sine", "mnist", "omniglot", "cifar10")
 
 _ROWS = 4096  # made up; enough that a batch seldom finds its rows in the nearest cache
 _SINE_TASKS = 8  # of SINE's own waves, 4272 rows
-_DRAWINGS = 20  # of each character of Omniglot (Lake et al., 2015)
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A network of the paper, ready to be trained.
-
-    spec: the preset. stream: made-up rows on the device. rows: of the real data, all tasks.
-    """
+    """A network of the paper, ready to be trained: the preset, rows on the device, the model."""
 
     name: str
     spec: Spec
     stream: Stream
     model: Model
-    rows: int
 
     @property
     def device(self) -> torch.device:
-        """Where model and rows are."""
+        """Device of model and rows."""
         return self.model.device
 
     def method(self, name: str) -> Method:
-        """A method with the preset's settings."""
-        found: Method = self.spec.methods[name]
-        return found
+        """Return a method with the preset's settings."""
+        method: Method = self.spec.methods[name]
+        return method
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
-        """h and g, newly initialised, on the CPU."""
+        """Return h and g, newly initialised, on the CPU."""
         return self.spec.network.build(self.stream.x.shape[1:], self.stream.outputs)
 
 
@@ -60,14 +54,17 @@ def problem(
     precision: Precision | None = None,
     convolutions: Convolutions | None = None,
 ) -> Problem:
-    """The problem of a name in NETWORKS, on a device.
+    """Return the problem of a name in NETWORKS.
 
-    precision: of a spec. convolutions: of `Model.build`.
+    Args:
+        name: "sine", "mnist", "omniglot" or "cifar10".
+        device: Device of model and rows.
+        precision: Precision of products, as in a spec.
+        convolutions: Form of convolutions, as `Model.build` takes it.
     """
     spec = Request(f"paper-{name}").update(precision=precision).spec()
     dtype: torch.dtype = getattr(torch, spec.dtype)
-    stream, rows = _sine(spec) if name == "sine" else _images(name, spec)
-    stream = stream.to(device)
+    stream = (_sine(spec) if name == "sine" else _images(name, spec)).to(device)
     shape = stream.x.shape[1:]
     model = Model.build(
         lambda: spec.network.build(shape, stream.outputs),
@@ -79,24 +76,19 @@ def problem(
         convolutions=convolutions,
         precision=spec.precision,
     )
-    return Problem(name, spec, stream, model, rows)
+    return Problem(name, spec, stream, model)
 
 
-def _sine(spec: Spec) -> tuple[Stream, int]:
+def _sine(spec: Spec) -> Stream:
     settings: Any = spec.stream
-    stream = replace(settings, tasks=_SINE_TASKS).build((0,))
-    return stream, settings.tasks * settings.rows
+    return replace(settings, tasks=_SINE_TASKS).build((0,))
 
 
-def _images(name: str, spec: Spec) -> tuple[Stream, int]:
-    """Noise in the shape of a set's images, and how many images the set has."""
+def _images(name: str, spec: Spec) -> Stream:
+    """Return noise in the shape of a set's images."""
     settings: Any = spec.stream
-    classes = settings.tasks * settings.classes_per_task
-    shape: Sequence[int]
-    if name == "cifar10":
-        shape, rows = (3, settings.size, settings.size), 60_000
-    else:
-        shape, rows = (1, 28, 28), 70_000 if name == "mnist" else classes * _DRAWINGS
+    shape = (3, settings.size, settings.size) if name == "cifar10" else (1, 28, 28)
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(256, (_ROWS, *shape), generator=generator, dtype=torch.uint8)
-    return Stream.from_arrays(x, torch.arange(_ROWS) % classes, name=name), rows
+    classes = settings.tasks * settings.classes_per_task
+    return Stream.from_arrays(x, torch.arange(_ROWS) % classes, name=name)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from dpmcl.bench.measure import Contestant, timed
-from dpmcl.bench.plain import cost, inputs_and_targets, optimiser
-from dpmcl.bench.problems import Problem
+from benchmarks.measure import Contestant, timed
+from benchmarks.plain import cost, inputs_and_targets, optimiser
+from benchmarks.problems import Problem
 
 Strategy = Literal["naive", "replay"]
 
@@ -20,7 +20,7 @@ _PAST = 32  # batches that Replay has seen before it is timed
 
 
 def version() -> str | None:
-    """avalanche-lib's version, None where it is not installed."""
+    """Return avalanche-lib's version, or None if it is not installed."""
     if importlib.util.find_spec("avalanche") is None:
         return None
     try:
@@ -30,7 +30,7 @@ def version() -> str | None:
 
 
 def contestants(problem: Problem) -> list[Contestant]:
-    """Both strategies, on one thread; none where avalanche-lib is not installed."""
+    """Return both strategies, on one thread; none if avalanche-lib is not installed."""
     if version() is None:
         return []
     strategies: tuple[Strategy, ...] = ("naive", "replay")
@@ -43,9 +43,9 @@ def contestants(problem: Problem) -> list[Contestant]:
 class Avalanche:
     """One of Avalanche's strategies, without metrics and loggers.
 
-    Naive trains on the new rows alone. Replay's batches are half new rows and half memory, so that
-    they have as many rows as ER's. A timing is one experience of as many batches as updates are
-    asked for; Replay has trained on another before, so that its memory holds something.
+    Naive trains on the new rows alone. A batch of Replay is half new rows and half memory, so that
+    it has as many rows as one of ER. A timing is one experience of as many batches as it has
+    updates; Replay has trained on another before, so that its memory holds something.
     """
 
     def __init__(self, problem: Problem, strategy: Strategy) -> None:
@@ -85,7 +85,7 @@ class Avalanche:
         )
 
     def _experiences(self, *rows: int) -> Any:
-        """Experiences of so many rows each."""
+        """Return experiences of so many rows each."""
         scenarios: Any = importlib.import_module("avalanche.benchmarks.scenarios.dataset_scenario")
         sets = [self._dataset(torch.arange(count) % len(self.x)) for count in rows]
         return scenarios.benchmark_from_datasets(train=sets).train_stream

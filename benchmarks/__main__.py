@@ -1,0 +1,128 @@
+"""How long an update takes here, beside the loop that a user would write and beside Avalanche.
+
+    python -m benchmarks [NETWORK ...] [--methods er,dpmcl] [--out FILE] [--study table1] [--quick]
+
+Networks are sine, mnist, omniglot and cifar10; the first three by default. No data are needed.
+Each method's updates alone (looped; batched for several replicas, in this process) and whole runs
+(with their workers) are timed in interleaved rounds with plain PyTorch loops and, where
+avalanche-lib is installed, its Naive and Replay. ms are per update and replica, medians of the
+rounds. --study table1 estimates instead, from runs, what the paper's Table 1 takes here without
+evaluation.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import avalanche_lib, engines, plain, report
+from benchmarks.measure import measure
+from benchmarks.problems import NETWORKS, Problem, problem
+from dpmcl.engine import device_of
+
+REPLICAS = (1, 5, 13)  # 5 and 13 are the groups of a run on a CPU
+PLAIN = ("er", "dpmcl")  # methods with a plain loop
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure what the command line asks for, print tables and write the report."""
+    options = parsed(arguments)
+    device = device_of(options.device)
+    done: dict[str, Any] = {
+        "machine": {**report.machine(device), "avalanche": avalanche_lib.version()},
+        "repeats": options.repeats,
+        "seconds": options.seconds,
+        "precision": options.precision,
+        "rows": [],
+        "cells": [],
+    }
+    print(json.dumps(done["machine"]), flush=True)
+    for name in options.networks:
+        one = problem(name, device, options.precision)
+        for method in options.methods or (one.spec.methods if options.study else PLAIN):
+            if options.study:
+                done["cells"].append(cell(one, method, options))
+            else:
+                done["rows"] += compared(one, method, options)
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text(json.dumps(done, indent=1) + "\n", "utf-8")
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+    if options.study:
+        print(f"in all {report.duration(sum(cell['seconds'] for cell in done['cells']))}")
+    print(f"report: {options.out}")
+
+
+def compared(one: Problem, method: str, options: argparse.Namespace) -> list[report.Row]:
+    """Return the rows of one network and method, and print them."""
+    others = avalanche_lib.contestants(one) if method == "er" else []
+    runs = [] if options.no_runs else [run_of(one, method, options)]
+    contestants = [
+        *plain.contestants(one, method, torch.get_num_threads()),
+        *others,
+        *engines.contestants(one, method, options.replicas),
+        *runs,
+    ]
+    rows = report.rows(one.name, method, measure(contestants, options.repeats, options.seconds))
+    title = f"{one.name}, {method}, batch {one.method(method).batch}"
+    print(f"\n{report.text(title, rows)}", flush=True)
+    return rows
+
+
+def cell(one: Problem, method: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Return what the updates of one method on one network of Table 1 take, and print it."""
+    (timing,) = measure([run_of(one, method, options)], options.repeats, options.seconds)
+    settings, tasks = one.method(method), one.spec.stream.tasks or 1
+    phases = settings.phases(settings.prepare(one.model), 0)
+    updates = tasks * sum(phase.updates for phase in phases)
+    seconds = one.spec.replicas * updates * timing.ms / 1000
+    print(f"{one.name:<9} {method:<6} {report.duration(seconds):>9}", flush=True)
+    return {"network": one.name, "method": method, "updates": updates, "seconds": seconds}
+
+
+def run_of(one: Problem, method: str, options: argparse.Namespace) -> Any:
+    """Return whole runs of a method as a contestant."""
+    return engines.run_of(one, method, options.run_replicas, options.run_updates)
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options of the command line."""
+
+    def names(text: str) -> list[str]:
+        return text.split(",")
+
+    def numbers(text: str) -> list[int]:
+        return [int(part) for part in text.split(",")]
+
+    parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__.split("\n")[0])
+    parser.add_argument("networks", nargs="*", metavar="NETWORK", default=list(NETWORKS[:3]))
+    parser.add_argument("--methods", type=names, help="er,dpmcl by default")
+    parser.add_argument("--replicas", type=numbers, default=REPLICAS, help="of batched updates")
+    parser.add_argument("--run-replicas", type=int, help="50, or 10 with convolutions, by default")
+    parser.add_argument("--run-updates", type=int, help="600, or 150 with convolutions, by default")
+    parser.add_argument("--no-runs", action="store_true", help="time updates alone")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=0.3, help="about how long a timing takes")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--precision", choices=("tf32", "bf16"))
+    parser.add_argument("--study", choices=("table1",))
+    parser.add_argument("--out", type=Path, default=Path("runs/bench.json"))
+    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    options = parser.parse_args(arguments)
+    for name in options.networks:
+        if name not in NETWORKS:
+            parser.error(f"no network '{name}'; there are {', '.join(NETWORKS)}")
+    for name in options.methods or ():
+        if name not in PLAIN and not options.study:
+            parser.error(f"no plain loop of '{name}'; there are {', '.join(PLAIN)}")
+    if options.quick:
+        options.replicas, options.repeats, options.seconds = [1, 2], 1, 0.01
+        options.run_replicas, options.run_updates = 2, 8
+    return options
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""The package itself: its updates alone, looped and batched, and whole runs."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+import dpmcl
+from benchmarks.measure import Contestant, timed
+from benchmarks.problems import Problem
+from dpmcl.core.model import has_convolution, initial
+from dpmcl.core.precision import arithmetic
+from dpmcl.core.settings import Settings
+from dpmcl.data.sampling import Chunk
+from dpmcl.data.stream import Stream
+from dpmcl.engine.batched import Batched
+from dpmcl.engine.looped import Looped
+from dpmcl.engine.stepper import Stepper
+from dpmcl.methods._method import Method, Phase
+
+AT_ONCE = 50  # updates a chunk, as in a run
+TRACED = 5
+"""Replicas of a convolutional network up to which batched updates are traced.
+
+A trace holds all values of an update at once, gigabytes for many replicas, and saves next to
+nothing where an update is long.
+"""
+RUN_UPDATES = {False: 600, True: 150}  # of a timed run, without convolutions and with them
+RUN_REPLICAS = {False: 50, True: 10}
+
+
+def contestants(problem: Problem, method: str, replicas: Sequence[int]) -> list[Contestant]:
+    """Return a method's updates: looped, and batched for each number of replicas, by phase."""
+    settings, rows = problem.method(method), []
+    for phase in settings.phases(settings.prepare(problem.model), 0):
+        forms: list[tuple[str, Any, int]] = [("looped", Looped(Stepper(trace_after=0)), 1)]
+        forms += [(f"batched R={many}", batched(problem, many), many) for many in replicas]
+        for name, engine, many in forms:
+            facts = {"kind": "updates", "engine": engine.name}
+            run = Updates(problem, settings, phase.name, engine, many)
+            rows.append(Contestant(f"{method} {phase.name}, {name}", run, many, facts=facts))
+    return rows
+
+
+def run_of(problem: Problem, method: str, replicas: int | None, updates: int | None) -> Contestant:
+    """Return whole runs of a method as a contestant; by default as many updates as are needed."""
+    convolves = has_convolution(problem.model)
+    many, count = replicas or RUN_REPLICAS[convolves], updates or RUN_UPDATES[convolves]
+    name = f"{method}, run of {many}"
+    run = Run(problem, method, many)
+    return Contestant(name, run, many, updates=count, facts={"kind": "run"})
+
+
+def batched(problem: Problem, replicas: int) -> Batched:
+    """Return an engine for all replicas at once; its updates are traced at once where that pays."""
+    small = replicas <= TRACED or not has_convolution(problem.model)
+    return Batched(stepper=Stepper(torch.func.vmap, trace_after=0 if small else None))
+
+
+class Updates:
+    """The updates of a phase, without drawing and checks: from the same weights at every call."""
+
+    def __init__(
+        self, problem: Problem, method: Method, phase: str, engine: Any, replicas: int
+    ) -> None:
+        self.engine, self.stream, self.precision = engine, problem.stream, problem.spec.precision
+        self.model = method.prepare(problem.model)
+        phases = {one.name: one for one in method.phases(self.model, 1)}
+        self.phase = phases[phase]
+        self.start = torch.func.vmap(method.start)(initial(self.model, range(replicas)))
+        self.chunk = drawn(self.phase, self.stream, replicas, AT_ONCE)
+
+    def __call__(self, updates: int) -> float:
+        with arithmetic(self.precision):
+            return timed(lambda: self._advance(updates), self.model.device)
+
+    def _advance(self, updates: int) -> None:
+        state = self.start
+        for first in range(0, updates, AT_ONCE):
+            state = self.engine.advance(
+                update=self.phase.update,
+                state=state,
+                chunk=first_of(self.chunk, min(AT_ONCE, updates - first)),
+                stream=self.stream,
+                dtype=self.model.dtype,
+            )
+
+
+def drawn(phase: Phase, stream: Stream, replicas: int, steps: int) -> Chunk:
+    """Return random rows and keys for some updates of a phase."""
+    generator, device = torch.Generator().manual_seed(0), stream.x.device
+    rows = {}
+    for name, draw in phase.draws.items():
+        shape = (draw.batch,) if draw.block is None else (draw.block, draw.batch)
+        size = (replicas, steps, *shape)
+        rows[name] = torch.randint(len(stream.y), size, generator=generator).to(device)
+    key = torch.randint(2**32, (replicas, steps, phase.keys, 2), generator=generator).to(device)
+    present = {name: row >= 0 for name, row in rows.items()}
+    return Chunk(row=rows, present=present, task={n: r * 0 for n, r in rows.items()}, key=key)
+
+
+def first_of(chunk: Chunk, steps: int) -> Chunk:
+    """Return the first steps of a chunk, as views."""
+    cut = ({name: leaf[:, :steps] for name, leaf in part.items()} for part in chunk[:3])
+    return Chunk(*cut, key=chunk.key[:, :steps])
+
+
+class Run:
+    """Runs of `dpmcl.run`, two tasks each, timed in their second half.
+
+    By then workers have started and small updates are traced. What is counted is all that a run
+    does for an update, drawing and checks included.
+    """
+
+    def __init__(self, problem: Problem, method: str, replicas: int) -> None:
+        self.problem, self.method, self.replicas = problem, method, replicas
+
+    def __call__(self, updates: int) -> float:
+        marks = []
+
+        def watch(method: str, done: int, total: int) -> None:
+            marks.append((time.perf_counter(), done / total))
+
+        begin = time.perf_counter()
+        dpmcl.run(
+            self.problem.stream,
+            methods={self.method: self._method(updates // 2)},
+            replicas=self.replicas,
+            tasks=2,
+            device=self.problem.device.type,
+            settings={
+                "network": {
+                    "name": self.problem.spec.network_name,
+                    **table(self.problem.spec.network),
+                },
+                "precision": self.problem.spec.precision,
+                "evaluation.test_rows": 1,
+            },
+            watch=watch,
+        )
+        return updates * slope([(begin, 0.0), *marks])
+
+    def _method(self, updates: int) -> dict[str, Any]:
+        """Return the preset's settings of the method, with so many updates a task."""
+        settings = table(self.problem.method(self.method))
+        counts = {"updates": updates, "kappa": updates}
+        counts |= {"n_meta": max(1, updates // 2), "n_grad": max(1, updates // 2)}
+        return {**settings, **{name: n for name, n in counts.items() if name in settings}}
+
+
+def slope(marks: Sequence[tuple[float, float]]) -> float:
+    """Return the seconds that a whole takes, by its second half; marks are (time, share done)."""
+    end = marks[-1]
+    middle = min(marks, key=lambda mark: abs(mark[1] - 0.5))
+    if middle[1] == end[1]:
+        middle = marks[0]
+    return (end[0] - middle[0]) / (end[1] - middle[1])
+
+
+def table(settings: Settings) -> dict[str, Any]:
+    """Return settings by name, without those that are None."""
+    values = {name: getattr(settings, name) for name in settings.names()}
+    return {name: value for name, value in values.items() if value is not None}

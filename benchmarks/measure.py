@@ -1,0 +1,99 @@
+"""Time contestants in interleaved rounds: a disturbance of the machine hits all of them alike."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from dpmcl.core.threads import threads
+
+_MOST_UPDATES = 1_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Contestant:
+    """Something that makes updates.
+
+    Attributes:
+        name: What its row of the report is called.
+        run: Makes so many updates and returns the seconds that they took.
+        replicas: Number of replicas that each update is made for.
+        threads: PyTorch's threads while it runs.
+        updates: Updates a timing; None for as many as fill the time of a timing.
+        facts: Further columns of its row.
+    """
+
+    name: str
+    run: Callable[[int], float]
+    replicas: int = 1
+    threads: int = 1
+    updates: int | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Timing:
+    """Updates a repeat, and milliseconds per update and replica in each repeat."""
+
+    contestant: Contestant
+    updates: int
+    repeats: tuple[float, ...]
+
+    @property
+    def ms(self) -> float:
+        """Median of the repeats."""
+        return statistics.median(self.repeats)
+
+
+def measure(contestants: Sequence[Contestant], repeats: int, seconds: float) -> list[Timing]:
+    """Time all contestants in turn, after a warm-up of each in which updates are traced.
+
+    Args:
+        contestants: What is timed.
+        repeats: Number of rounds.
+        seconds: About how long one timing takes.
+
+    Returns:
+        One timing a contestant, in their order.
+    """
+    updates = []
+    for one in contestants:
+        with threads(one.threads):
+            updates.append(one.updates or updates_for(one.run, seconds))
+    times: list[list[float]] = [[] for _ in contestants]
+    for _ in range(repeats):
+        for one, count, taken in zip(contestants, updates, times, strict=True):
+            with threads(one.threads):
+                taken.append(1000 * one.run(count) / (count * one.replicas))
+    rows = zip(contestants, updates, times, strict=True)
+    return [Timing(one, count, tuple(taken)) for one, count, taken in rows]
+
+
+def updates_for(run: Callable[[int], float], seconds: float) -> int:
+    """Return how many updates take about `seconds`, at least half of it; 1 if one takes longer.
+
+    The last run is of so many updates, so that buffers have their size.
+    """
+    run(1)
+    updates, took = 1, run(1)
+    while took < seconds / 2 and updates < _MOST_UPDATES:
+        updates = round(updates * min(10.0, seconds / max(took, 1e-9)))
+        took = run(updates)
+    return updates
+
+
+def timed(work: Callable[[], object], device: torch.device) -> float:
+    """Return the seconds that some work takes, until the device has done all of it."""
+    _wait(device)
+    begin = time.perf_counter()
+    work()
+    _wait(device)
+    return time.perf_counter() - begin
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,55 @@
+"""What tracing alone gains: the same updates as they are and traced, on one core, in turns.
+
+    python -m benchmarks.tracing [--methods er,dpmcl] [--replicas 10] [--quick]
+
+SINE of the paper's size, all replicas batched in one process on one thread, without drawing. Prints
+the median time of each, and the median of the ratios of the rounds.
+"""
+
+import argparse
+import statistics
+from collections.abc import Sequence
+
+import torch
+
+from benchmarks import report
+from benchmarks.engines import Updates
+from benchmarks.measure import Contestant, measure
+from benchmarks.problems import problem
+from dpmcl.engine.batched import Batched
+from dpmcl.engine.stepper import Stepper
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a row a method."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--network", default="sine", choices=("sine", "mnist", "omniglot"))
+    parser.add_argument("--methods", default="er,dpmcl", type=lambda text: text.split(","))
+    parser.add_argument("--replicas", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=1.0, help="about how long a timing takes")
+    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.repeats, options.seconds = 1, 0.01
+    device = torch.device("cpu")
+    one = problem(options.network, device)
+    print(report.machine(device))
+    print("| method | as it is, ms | traced, ms | as it is / traced |")
+    print("|---|--:|--:|--:|")
+    for name in options.methods:
+        method = one.method(name)
+        phase = method.phases(method.prepare(one.model), 1)[-1].name
+        contestants = []
+        for label, after in (("as it is", None), ("traced", 0)):
+            engine = Batched(stepper=Stepper(torch.func.vmap, trace_after=after))
+            run = Updates(one, method, phase, engine, options.replicas)
+            contestants.append(Contestant(label, run, options.replicas))
+        plain, traced = measure(contestants, options.repeats, options.seconds)
+        pairs = zip(plain.repeats, traced.repeats, strict=True)
+        ratio = statistics.median(a / b for a, b in pairs)
+        print(f"| {name} | {plain.ms:.3f} | {traced.ms:.3f} | {ratio:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

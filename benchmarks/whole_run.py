@@ -1,0 +1,131 @@
+"""What a whole `dpmcl run` costs against its updates alone, in the same number of processes.
+
+    python -m benchmarks.whole_run [--method er] [--replicas 50] [--tasks 20] [--quick]
+
+The command runs SINE with one worker a core into an empty folder: start-up, drawing, checks,
+evaluation, checkpoints and results included. The updates alone are those of the same replicas,
+traced, batched in groups, shared by as many processes, on rows that are drawn before. Both take
+turns. Also printed is the command without its start-up: what it takes beyond one that stops after
+the first task, by update.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+
+from benchmarks import report
+from benchmarks.engines import Updates, batched
+from benchmarks.problems import problem
+
+GROUP = 13  # replicas that are batched at once, at most
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the milliseconds per update and replica of both, and their ratio."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--method", default="er", choices=("er", "dpmcl", "naive", "joint"))
+    parser.add_argument("--replicas", type=int, default=50)
+    parser.add_argument("--tasks", type=int, default=20, help="two or more, of 300 updates")
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--group", type=int, default=GROUP, help="replicas a group, at most")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="file of the report")
+    parser.add_argument("--quick", action="store_true", help="a minute, to see that it works")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.replicas, options.tasks, options.repeats = 4, 2, 1
+    updates = 20 if options.quick else 300
+    found = compared(options, updates)
+    machine = report.machine(torch.device("cpu"))
+    print(machine)
+    for name, value in found.items():
+        print(f"{name}: {value:.4g}")
+    if options.out:
+        options.out.write_text(json.dumps({"machine": machine, **found}, indent=1) + "\n", "utf-8")
+
+
+def compared(options: argparse.Namespace, updates: int) -> dict[str, float]:
+    """Return the medians of interleaved timings, by what they are."""
+    groups = sizes(options.replicas, options.group, options.workers)
+    shares = [groups[k :: options.workers] for k in range(options.workers)]
+    per = 1000 / (options.replicas * updates)
+    whole, beyond, alone = [], [], []
+    warm_up = int(not options.quick)
+    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
+        for _ in range(warm_up + options.repeats):
+            short = command(options, 1, updates)
+            long = command(options, options.tasks, updates)
+            count = max(50, options.tasks * updates // 4)
+            jobs = [pool.submit(seconds_of, options.method, tuple(own), count) for own in shares]
+            slowest = max(job.result() for job in jobs)
+            whole.append(per * long / options.tasks)
+            beyond.append(per * (long - short) / (options.tasks - 1))
+            alone.append(1000 * slowest / (options.replicas * count))
+    kept = slice(warm_up, None)
+    ratios = [a / b for a, b in zip(whole[kept], alone[kept], strict=True)]
+    return {
+        "whole command, ms an update and replica": statistics.median(whole[kept]),
+        "command without start-up, ms": statistics.median(beyond[kept]),
+        "updates alone, ms": statistics.median(alone[kept]),
+        "whole / alone": statistics.median(ratios),
+        "without start-up / alone": statistics.median(
+            a / b for a, b in zip(beyond[kept], alone[kept], strict=True)
+        ),
+    }
+
+
+def sizes(replicas: int, most: int, workers: int) -> list[int]:
+    """Return the sizes of the groups: a multiple of the workers, as even as can be.
+
+    >>> sizes(50, 13, 2)
+    [13, 13, 12, 12]
+    """
+    groups = workers * -(-replicas // (workers * most))
+    return [len(range(k, replicas, groups)) for k in range(min(groups, replicas))]
+
+
+def command(options: argparse.Namespace, tasks: int, updates: int) -> float:
+    """Return the seconds that `dpmcl run` takes."""
+    settings = {"training.updates": updates, "workers": options.workers}
+    if options.method == "dpmcl":
+        settings["methods.dpmcl.kappa"] = updates
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["run", "paper-sine", "--method", options.method, "--out", f"{folder}/run"]
+        words += ["--replicas", str(options.replicas), "--tasks", str(tasks)]
+        for name, value in settings.items():
+            words += ["--set", f"{name}={value}"]
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "dpmcl", *words], check=True, capture_output=True)
+        return time.perf_counter() - begin
+
+
+def seconds_of(method: str, groups: tuple[int, ...], updates: int) -> float:
+    """Return the seconds of so many updates of some groups, in this process on one thread."""
+    torch.set_num_threads(1)
+    return sum(group(method, size, number)(updates) for number, size in enumerate(groups))
+
+
+@cache
+def group(method: str, size: int, number: int) -> Updates:
+    """Return the updates of a group, traced."""
+    one = problem("sine", torch.device("cpu"))
+    settings = one.method(method)
+    run = Updates(one, settings, settings.phases(one.model, 1)[-1].name, batched(one, size), size)
+    run(50)
+    return run
+
+
+if __name__ == "__main__":
+    main()
