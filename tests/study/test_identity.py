@@ -503,7 +503,7 @@ def test_a_refusal_and_fresh_at_the_command_line(command, module, tmp_path):
     assert command("table", "runs/mine")[0] == 0
     status, out, err = command("run", "mine.toml", "--fresh")
     assert status == 0
-    assert "runs/mine.before-fresh" in err
+    assert "runs/mine/before-fresh" in err
     assert os.listdir("runs") == ["mine"]  # noqa: PTH208
 
 
@@ -702,7 +702,7 @@ def test_fresh_starts_anew(finished):
     was, seen = rows(finished), []
 
     def look(*_: Any) -> None:
-        seen.append(rows(finished.parent / "run.before-fresh") == was)
+        seen.append(rows(finished / "before-fresh") == was)
 
     result = dpmcl.run(FASTER, out=finished, fresh=True, watch=look)
     assert result.spec["training"]["updates"] == 1
@@ -728,13 +728,13 @@ def test_fresh_that_is_interrupted_loses_nothing(finished, caplog):
     was = rows(finished)
     with caplog.at_level(logging.WARNING, "dpmcl"):
         interrupted(FASTER, finished)
-    kept = finished.parent / "run.before-fresh"
+    kept = finished / "before-fresh"
     assert str(kept) in caplog.text
     assert rows(kept) == was
     assert dpmcl.load(kept).errors["er"].seeds == (0,)
     assert list(dpmcl.load(finished).errors) == ["naive"]
     dpmcl.run(FASTER, methods=["naive"], out=finished)  # which is not all that was asked for
-    assert beside(finished) == ["run.before-fresh"]
+    assert beside(finished) == ["before-fresh"]
     dpmcl.run(FASTER, methods=["er"], out=finished)
     assert beside(finished) == []
     assert set(dpmcl.load(finished).errors) == {"naive", "er"}
@@ -745,26 +745,26 @@ def test_fresh_twice_keeps_both(finished):
     interrupted(FASTER, finished)
     partly = rows(finished)
     interrupted(DIGITS, finished, after="naive")
-    assert beside(finished) == ["run.before-fresh", "run.before-fresh-2"]
-    assert rows(finished.parent / "run.before-fresh") == was
-    assert rows(finished.parent / "run.before-fresh-2") == partly
+    assert beside(finished) == ["before-fresh", "before-fresh-2"]
+    assert rows(finished / "before-fresh") == was
+    assert rows(finished.parent / "before-fresh-2") == partly
     dpmcl.run(DIGITS, methods=["naive", "er"], out=finished)
     assert beside(finished) == []
 
 
 def test_fresh_leaves_a_folder_of_the_user_s_alone(finished):
-    (finished.parent / "run.before-fresh").mkdir()
-    (finished.parent / "run.before-fresh" / "mine").touch()
+    (finished / "before-fresh").mkdir()
+    (finished / "before-fresh" / "mine").touch()
     dpmcl.run(FASTER, out=finished, fresh=True)
-    assert beside(finished) == ["run.before-fresh"]
-    assert (finished.parent / "run.before-fresh" / "mine").exists()
+    assert beside(finished) == ["before-fresh"]
+    assert (finished / "before-fresh" / "mine").exists()
 
 
 def test_a_copy_of_an_unfinished_folder_removes_nothing(finished):
     interrupted(FASTER, finished)
     finished.rename(finished.parent / "copy")
     dpmcl.run(FASTER, methods=["naive", "er"], out=finished.parent / "copy")
-    assert (finished.parent / "run.before-fresh" / "errors.parquet").exists()
+    assert (finished / "before-fresh" / "errors.parquet").exists()
 
 
 @pytest.mark.parametrize("cut", range(1, 6))
@@ -785,7 +785,7 @@ def test_fresh_that_is_cut_short_while_it_moves(cut, finished, monkeypatch):
     seen = []
 
     def look(*_: Any) -> None:
-        kept = finished.parent / "run.before-fresh"
+        kept = finished / "before-fresh"
         seen.append({p.relative_to(kept): p.read_bytes() for p in kept.rglob("*.*") if p.is_file()})
 
     dpmcl.run(FASTER, out=finished, watch=look)

@@ -26,7 +26,7 @@ def machine(device: torch.device) -> Row:
 
     load: of the last minute, processes that wanted a core; threads: PyTorch's default now.
     """
-    facts = describe("bench", (), {}, device, "several", False)
+    facts = describe("bench", (), fixed={}, device=device, engine="several", resumed=False)
     return {
         "date": facts["finished"],
         **{key: facts[key] for key in (*_FACTS, "libraries", "variables")},

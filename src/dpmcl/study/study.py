@@ -184,7 +184,7 @@ def _run(
     plan = _planned(spec, folder, before, fresh, say)
     _say_unwatched(spec, before.records, plan.trained, say)
     sources = {} if folder is None else identity.sources(spec)
-    identity.refuse_other_code(before, sources, spec, plan.trained, say)
+    identity.refuse_other_code(before, sources, spec, plan.trained)
     probe = before.probe(spec)
     if not plan.groups:
         identity.refuse_other_data(before, _built(spec, (probe,), probe)[1], spec)
@@ -233,7 +233,14 @@ def _store(
     refuse_removed(folder)
     store.save_parameters(folder, method, seeds, theta)
     device = device_of(spec.device)
-    entry = describe(method, seeds, _fixed(spec), device, origin.engine, keeper.resumed)
+    entry = describe(
+        method,
+        seeds,
+        fixed=_fixed(spec),
+        device=device,
+        engine=origin.engine,
+        resumed=keeper.resumed,
+    )
     store.add_environment(folder, entry)
     store.save_records(folder, records)
     keeper.clear()
@@ -297,7 +304,7 @@ def _begin(spec: Spec, folder: Path, before: Held, plan: _Plan, fresh: bool, say
     place = aside.put_aside(folder, list(spec.methods), spec.seeds) if fresh else None
     if place is not None:
         say(f"What {folder} held is kept in {place} until this run has finished.")
-    identity.say_other_versions(folder, plan.trained & set(before.records), say)
+    identity.warn_of_other_versions(folder, plan.trained & set(before.records))
 
 
 def _say_unwatched(spec: Spec, before: Mapping[str, Record], trained: set[str], say: Say) -> None:
