@@ -34,12 +34,10 @@ def _checks(cls: Any) -> dict[str, pydantic.TypeAdapter[Any]]:
     out: dict[str, pydantic.TypeAdapter[Any]] = {}
     for name in cls.names():
         hint = hints[name]
-        nested = dataclasses.is_dataclass(hint)  # it has checked itself
-        out[name] = (
-            pydantic.TypeAdapter(pydantic.InstanceOf.__class_getitem__(hint))
-            if nested
-            else pydantic.TypeAdapter(hint, config=config)
-        )
+        if dataclasses.is_dataclass(hint):  # it has checked itself
+            out[name] = pydantic.TypeAdapter(pydantic.InstanceOf[hint])  # type: ignore[misc, valid-type]
+        else:
+            out[name] = pydantic.TypeAdapter(hint, config=config)
     return out
 
 
