@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from dpmcl.core.atomic import atomic
+from dpmcl.exceptions import reason
 from dpmcl.results.record import Record
 
 FILE = "predictions.safetensors"
@@ -67,6 +68,6 @@ def read(path: Path, seeds: Mapping[str, tuple[int, ...]]) -> dict[str, dict[str
                     raise ValueError(f"{FILE} has no row of numbers for each seed of '{method}'")
                 rows = [stored[method].index(seed) for seed in seeds[method]]
                 out.setdefault(method, {})[name] = values[rows]
-    except SafetensorError as error:
-        raise ValueError(f"{FILE}: {error}") from None
+    except (SafetensorError, pydantic.ValidationError) as error:
+        raise ValueError(f"{FILE} cannot be read: {reason(error)}") from None
     return out
