@@ -1,6 +1,6 @@
 """Checks on a GPU that captured updates give a CPU's numbers, and how fast they are.
 
-    python benchmarks/gpu_check.py [--root DIR] [--device cuda] [--out runs/gpu_check.json]
+    python -m benchmarks.gpu_check [--root DIR] [--device cuda] [--out runs/gpu_check.json]
 
 Runs every method on digits-like images made up on the spot, and on real MNIST if DIR holds
 MNIST/raw: captured on the device and looped on the CPU, in float64. Prints the largest difference
@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from dpmcl.bench.report import machine
 
+from benchmarks.report import machine
 from dpmcl import plugins
 from dpmcl.core.model import Model, initial
 from dpmcl.data.sampling import Chunk

@@ -1,6 +1,6 @@
 """The paper's theory on a problem with closed forms: one weight after a moving slope.
 
-    python benchmarks/hjb.py [--out FOLDER]
+    python -m benchmarks.hjb [--out FOLDER]
 
 Prints how far each equation is from the closed form and where J settles under Theorem 1's rule and
 under eq. (4), and draws three figures. tests/theory/test_hjb.py asserts the same. Under a minute.

@@ -179,7 +179,7 @@ class _Study:
         trained = {name for name, seeds in self.missing.items() if seeds}
         _say_unwatched(spec, before.records, trained)
         sources = {} if folder is None else identity.sources(spec)
-        identity.refuse_other_code(before, sources, spec, trained, _say)
+        identity.refuse_other_code(before, sources, spec, trained)
         stream, info = _built(spec, before.probe(spec))
         identity.refuse_other_data(before, info, spec)
         table = _united(before, spec.to_table())
@@ -214,7 +214,7 @@ class _Study:
             kept = aside.put_aside(folder, list(spec.methods), spec.seeds)
             if kept is not None:
                 _say(f"What {folder} held is kept in {kept} until this run has finished.")
-        identity.say_other_versions(folder, trained & set(self.before.records), _say)
+        identity.warn_of_other_versions(folder, trained & set(self.before.records))
         names = {job_folder(job.method, job.seeds) for job in self.jobs}
         for name in trained:
             for path in sorted(folder_of(folder, name).glob("*")):
@@ -255,8 +255,14 @@ class _Study:
         refuse_removed(self.folder)
         whole = {part: {**values, **buffers.get(part, {})} for part, values in theta.items()}
         store.save_parameters(self.folder, name, new, whole)
-        engine, device = self.trainer.engine.name, self.trainer.device
-        entry = describe(name, new, _fixed(self.spec), device, engine, outcome.resumed)
+        entry = describe(
+            name,
+            new,
+            fixed=_fixed(self.spec),
+            device=self.trainer.device,
+            engine=self.trainer.engine.name,
+            resumed=outcome.resumed,
+        )
         store.add_environment(self.folder, entry)
         store.save_records(self.folder, self.records)
         if (checkpoints := self.trainer.checkpoints(job)) is not None:
