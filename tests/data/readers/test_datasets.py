@@ -24,7 +24,7 @@ from torchvision.datasets import MNIST
 
 import dpmcl
 from dpmcl import DataError, SpecError
-from dpmcl.data.readers import arrays
+from dpmcl.data import pools
 from dpmcl.data.readers.datasets import read_dataset
 from dpmcl.streams.huggingface import HuggingFace
 
@@ -187,7 +187,7 @@ def test_items_that_are_dicts():
 
 
 def test_without_memory_the_pool_is_in_a_file(monkeypatch, tmp_path):
-    monkeypatch.setattr(arrays, "_free_memory", lambda: 0)
+    monkeypatch.setattr(pools, "_free_memory", lambda: 0)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     items = [(np.full((3, 4), i, np.uint8), i % 2) for i in range(5)]
     data = read_dataset(items)

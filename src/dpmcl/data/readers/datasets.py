@@ -18,7 +18,7 @@ from dpmcl.core.model import Kind
 from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled, from_arrays
 from dpmcl.data.labels import plain_array, unmasked
-from dpmcl.data.readers.arrays import empty_pool, fill, pool_type
+from dpmcl.data.pools import empty_pool, fill, pool_type
 from dpmcl.data.readers.pil_images import open_image, plain
 from dpmcl.data.readers.tables import read_table
 from dpmcl.data.rounding import float_type
