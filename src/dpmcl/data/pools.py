@@ -90,7 +90,9 @@ def compact(array: NDArray[Any], what: str) -> NDArray[Any]:
     """
     wanted = pool_type(array.dtype)
     if wanted is None:
-        raise DataError(f"{what} must be real numbers, got values of type {array.dtype}.")
+        raise DataError(
+            f"{what} must be real numbers, got values of type {array.dtype}; convert them."
+        )
     if array.dtype.kind in "iu" and array.dtype.itemsize > 2:
         wanted = float_type(array, what)
     if array.dtype == wanted and array.flags.c_contiguous and array.flags.aligned:

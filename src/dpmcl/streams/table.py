@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from dpmcl.data.labelled import Labelled
-from dpmcl.data.readers.tables import check_roles, read_table
+from dpmcl.data.readers.tables import Roles, read_table
 from dpmcl.data.scenario import check_task_column
 from dpmcl.exceptions import SpecError
 from dpmcl.streams._settings import LabelledSettings
@@ -58,7 +58,7 @@ class Table(LabelledSettings):
             raise SpecError(
                 "target must name the column to predict, as in stream.target = 'kind', got none."
             )
-        check_roles(self.target, self.task, self.ignore)
+        Roles(self.target, self.task, self.ignore)  # which checks them
         check_task_column(self.task, self.scenario)
 
     def read(self) -> Labelled:

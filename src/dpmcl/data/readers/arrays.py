@@ -105,9 +105,7 @@ def _start(path: Path, info: zipfile.ZipInfo) -> int:
     return info.header_offset + 30 + int(name) + int(extra)
 
 
-def _array(
-    file: IO[bytes], size: int, where: str, mapped: tuple[Path, int] | None
-) -> NDArray[Any]:
+def _array(file: IO[bytes], size: int, where: str, mapped: tuple[Path, int] | None) -> NDArray[Any]:
     """Return the array of an .npy file of so many bytes, whose sizes must agree with its header.
 
     mapped: the file on disk and where in it the array's file starts; None to read all of it.
