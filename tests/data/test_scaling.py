@@ -54,7 +54,7 @@ def first_rows(part: Rows, replica: int) -> list[int]:
 
 def batch(stream: Stream, row: torch.Tensor, replica: int | slice = slice(None)):
     present, task = torch.ones_like(row, dtype=torch.bool), torch.zeros_like(row)
-    return stream.batch(row, present, task, torch.float64, replica)
+    return stream.batch(row, present, task, torch.float64, replica=replica)
 
 
 # what is fitted
@@ -263,10 +263,10 @@ def test_one_replica_is_its_row_of_all(kind, shape, dtype):
     assert everything.x.shape == (len(SEEDS), *shape, 4)
     assert everything.x.dtype == dtype
     for replica in range(len(SEEDS)):
-        one = stream.batch(row[replica], present[replica], task[replica], dtype, replica)
+        one = stream.batch(row[replica], present[replica], task[replica], dtype, replica=replica)
         for found, expected in zip(one, everything, strict=True):
             assert torch.equal(found, expected[replica])
-    some = stream.batch(row[1:], present[1:], task[1:], dtype, slice(1, 3))
+    some = stream.batch(row[1:], present[1:], task[1:], dtype, replica=slice(1, 3))
     assert torch.equal(some.x, everything.x[1:])
     assert torch.equal(some.y, everything.y[1:])
 

@@ -119,7 +119,8 @@ def from_arrays(
     inputs = _inputs(x, f"Inputs of '{name}'")
     kind = kind or ("regression" if _is_float(y) else "classification")
     if kind == "regression":
-        targets, classes = _targets(y, f"Targets of '{name}'"), ()
+        targets = _targets(y, f"Targets of '{name}'")
+        classes: tuple[str, ...] = ()
     else:
         targets, classes = number_labels(y, f"Labels of '{name}'")
     number, tasks = (None, ()) if task is None else number_labels(task, f"Tasks of '{name}'")

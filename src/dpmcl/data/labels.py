@@ -1,7 +1,7 @@
 """Labels of any plain type, mapped once to class numbers 0 .. C-1."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpmcl.data.pools import truth
 from dpmcl.exceptions import DataError, reason, shown
 
 
@@ -49,21 +48,16 @@ def number_labels(labels: Any, what: str) -> Labels:
     if isinstance(labels, Tensor):
         labels = plain_array(labels, what)
     labels = unmasked(labels, what)
-    if isinstance(labels, np.ndarray) and (labels.dtype.kind != "O" or labels.ndim > 0):
-        labels = _flat(labels, what)
     digits = 53
-    if isinstance(labels, np.ndarray) and labels.dtype.kind != "O":
-        distinct, rows, number = _distinct(labels, what)
+    if isinstance(labels, np.ndarray) and (labels.dtype.kind != "O" or labels.ndim):
         if labels.dtype.kind == "f":
             digits = min(np.finfo(labels.dtype).nmant + 1, digits)
-    else:
-        distinct = [_python(label) for label in _listed(labels, what)]
-        rows = number = np.arange(len(distinct))
-    names = _names(distinct, rows, what, digits)
+        labels = _flat(labels, what)
+    names = _names(_listed(labels, what), what, digits)
     classes = in_order(set(names))
     order = {name: k for k, name in enumerate(classes)}
-    y = np.array([order[name] for name in names], dtype=np.int64)[number]
-    return Labels(torch.from_numpy(y), tuple(classes))
+    y = torch.tensor([order[name] for name in names], dtype=torch.int64)
+    return Labels(y, tuple(classes))
 
 
 def in_order(names: Iterable[str], folders: bool = False) -> list[str]:
@@ -146,7 +140,12 @@ def unmasked(values: Any, what: str) -> Any:
 
 
 def _flat(array: NDArray[Any], what: str) -> NDArray[Any]:
-    """Return an array (rows, 1) as (rows,); refuse other shapes."""
+    """Return an array (rows, 1) as (rows,); refuse other shapes, and types that are no labels."""
+    if array.dtype.kind not in "biufUSO":
+        raise DataError(
+            f"{what} must be strings, whole numbers or true/false, got values of type "
+            f"{array.dtype}; convert them."
+        )
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
@@ -156,33 +155,13 @@ def _flat(array: NDArray[Any], what: str) -> NDArray[Any]:
     return array
 
 
-def _distinct(
-    array: NDArray[Any], what: str
-) -> tuple[list[Any], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the distinct values, the first row of each, and each row's number among them."""
-    if array.dtype.kind not in "biufUS":
-        raise DataError(
-            f"{what} must be strings, whole numbers or true/false, got values of type "
-            f"{array.dtype}; convert them."
-        )
-    values, first, number = np.unique(
-        truth(array) if array.dtype.kind == "b" else array, return_index=True, return_inverse=True
-    )
-    try:
-        return [_python(value) for value in values.tolist()], first, number
-    except (ValueError, SystemError):  # code points beyond the last, from a file
-        raise DataError(f"{what} must be Unicode text, and are not; correct them.") from None
-
-
 def _listed(labels: Any, what: str) -> list[Any]:
     """Return labels as a list; a set has no order, and a mapping's keys are no rows."""
-    if isinstance(labels, np.ndarray):
-        labels = labels.tolist()
     if isinstance(labels, str | bytes | Set | Mapping) or not isinstance(labels, Iterable):
         raise DataError(f"{what} must be a list of labels, got {shown(labels)}; give one a row.")
     try:
-        return list(labels)
-    except Exception as error:  # a user's iterator
+        return list(labels.tolist() if isinstance(labels, np.ndarray) else labels)
+    except Exception as error:  # a user's iterator, or code points beyond the last
         raise DataError(
             f"{what} must be a list of labels, and cannot be read ({reason(error)}); give a list."
         ) from None
@@ -205,19 +184,19 @@ def _python(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _names(values: Sequence[Any], rows: Iterable[int], what: str, digits: int) -> list[str]:
-    """Return labels as text. rows: of each label. digits: in which floats tell labels apart."""
+def _names(values: list[Any], what: str, digits: int) -> list[str]:
+    """Return labels as text. digits: in which floats tell labels apart."""
     names: list[str] = []
     first = ""
-    for value, row in zip(values, rows, strict=True):
+    for row, value in enumerate(map(_python, values)):
         family = _family(value)
         if family is None:
             raise _no_label(value, row, what)
         first = first or family
         if family != first:
             raise DataError(
-                f"{what} must be of one type, got {first} ({values[0]!r}) and {family} ({value!r}, "
-                f"row {row}); convert them to one."
+                f"{what} must be of one type, got {first} ({_python(values[0])!r}) and {family} "
+                f"({value!r}, row {row}); convert them to one."
             )
         if family == "whole numbers":
             bits = digits if isinstance(value, float) else 63

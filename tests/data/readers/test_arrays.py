@@ -220,7 +220,7 @@ def test_without_room_on_disk_either(tmp_path, monkeypatch):
     no_memory(monkeypatch)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
     for shape in ((3, 2), (1 << 58,)):
-        with pytest.raises(DataError, match="neither has room .* set TMPDIR"):
+        with pytest.raises(DataError, match=r"neither has room .* set TMPDIR"):
             empty_pool(shape, np.dtype(np.float32))
         monkeypatch.setenv("TMPDIR", str(tmp_path))
 

@@ -145,9 +145,9 @@ def _array(file: IO[bytes], size: int, where: str, mapped: tuple[Path, int] | No
         return np.ndarray(shape, dtype, values, order="F" if by_columns else "C")
     if count == 0:
         return np.empty(shape, dtype)
-    path, offset = mapped
-    options = {"dtype": dtype, "shape": shape, "order": "F" if by_columns else "C"}
+    path, offset = mapped[0], mapped[1] + start
+    order: Any = "F" if by_columns else "C"
     try:
-        return np.memmap(path, mode="c", offset=offset + start, **options)
+        return np.memmap(path, dtype, "c", offset, shape, order)
     except OSError:  # Linux refuses maps to write that are larger than memory
-        return np.memmap(path, mode="r", offset=offset + start, **options)
+        return np.memmap(path, dtype, "r", offset, shape, order)

@@ -28,12 +28,12 @@ class Source(NamedTuple):
     Attributes:
         names: Of its columns.
         read: Returns chosen columns as a pyarrow Table.
-        index: Those of its columns that were the index of a DataFrame.
+        indexes: Those of its columns that were the index of a DataFrame.
     """
 
     names: list[str]
     read: Callable[[list[str]], Any]
-    index: Sequence[str] = ()
+    indexes: Sequence[str] = ()
 
 
 def of_file(path: Path, where: str) -> Source:

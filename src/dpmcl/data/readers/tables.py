@@ -193,7 +193,7 @@ def _columns(source: Any, roles: Roles, where: str) -> tuple[dict[str, Column], 
         with whole(where, "correct it, or write it again"):
             table = of_file(source, where) if isinstance(source, Path) else in_memory(source, where)
             roles.check(table.names, where)
-            outside = {*roles.ignore, *(set(table.index) - {roles.target, roles.task})}
+            outside = {*roles.ignore, *(set(table.indexes) - {roles.target, roles.task})}
             read = table.read([column for column in table.names if column not in outside])
     except pa.ArrowException as error:
         raise DataError(f"{where} cannot be read ({error}); correct it.") from None
