@@ -160,7 +160,7 @@ def _listed(labels: Any, what: str) -> list[Any]:
     if isinstance(labels, str | bytes | Set | Mapping) or not isinstance(labels, Iterable):
         raise DataError(f"{what} must be a list of labels, got {shown(labels)}; give one a row.")
     try:
-        return list(labels.tolist() if isinstance(labels, np.ndarray) else labels)
+        return list(labels.tolist() if isinstance(labels, np.ndarray) and labels.ndim else labels)
     except Exception as error:  # a user's iterator, or code points beyond the last
         raise DataError(
             f"{what} must be a list of labels, and cannot be read ({reason(error)}); give a list."

@@ -135,7 +135,7 @@ def check_task_column(task: str | None, scenario: Scenario | None) -> None:
 
 
 def _refuse_unread(settings: ScenarioSettings, scenario: str, by_class: bool) -> None:
-    """Refuse settings that the scenario does not read; the stream would not be what they ask for."""
+    """Refuse settings that the scenario does not read, for they ask for another stream."""
     default = ScenarioSettings()
     domains = scenario == "domain-incremental"
     shuffled = settings.order == "shuffled"
