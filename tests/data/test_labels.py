@@ -62,14 +62,10 @@ def test_the_ends_of_every_integer_type_keep_their_value(dtype):
         check(labels, [1, 0], [str(info.min), str(high)])
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_tensors_of_whole_floats(dtype):
-    check(torch.tensor([2.0, -1.0, 10.0], dtype=dtype), [1, 0, 2], ["-1", "2", "10"])
-
-
 @pytest.mark.parametrize(
     ("labels", "y", "classes"),
     [
+        (torch.tensor([2.0, -1.0, 10.0], dtype=torch.bfloat16), [1, 0, 2], ["-1", "2", "10"]),
         ([2.0, 1, np.float32(2), np.int8(1)], [1, 0, 1, 0], ["1", "2"]),
         ([np.int64(5), 3, np.uint8(5), np.int16(-2)], [2, 1, 2, 0], ["-2", "3", "5"]),
         ([np.bool_(True), False], [1, 0], ["False", "True"]),
@@ -92,12 +88,6 @@ def test_labels_of_mixed_origin(labels, y, classes):
 def test_text_that_is_no_plainly_written_number_comes_by_code_point(odd):
     texts = ["10", "1", odd]
     check(texts, [sorted(texts).index(text) for text in texts], sorted(texts))
-
-
-def test_the_labels_are_left_alone():
-    array = np.array([7, 3, 7])
-    number_labels(array, WHAT).y[:] = 9
-    assert array.tolist() == [7, 3, 7]
 
 
 # what is refused

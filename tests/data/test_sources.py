@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import dpmcl
@@ -197,18 +196,3 @@ def test_a_missing_file_says_so_and_nothing_is_written(here, file):
     with pytest.raises(DataError, match=file):
         dpmcl.run(file, settings=settings, out=here / "run")
     assert sorted(here.iterdir()) == []
-
-
-def test_a_table_is_run_by_its_path(here):
-    generator = np.random.default_rng(0)
-    rows = ["width,height,kind"]
-    for kind in ("ant", "bee"):
-        points = generator.normal(5 if kind == "bee" else 0, 1, (10, 2))
-        rows += [f"{a:.3f},{b:.3f},{kind}" for a, b in points]
-    (here / "my.csv").write_text("\n".join(rows) + "\n")
-    settings = {"stream.target": "kind", "training.updates": 3}
-    result = dpmcl.run("my.csv", replicas=2, settings=settings, device="cpu", engine="looped")
-    assert list(result.records) == list(METHODS)
-    assert result.stream.tasks == result.stream.classes == ("ant", "bee")
-    assert result.errors["joint"].values.shape == (2, 3, 2)
-    assert result.spec["stream"]["path"] == str(here / "my.csv")

@@ -68,24 +68,15 @@ ways = pytest.mark.parametrize(
 @ways
 def test_labels_and_tasks(tmp_path, name, save):
     data = read_arrays(saved(tmp_path / name, save, x=X, y=Y, task=TASK, other=X))
-    assert (data.name, data.kind) == ("my", "classification")
-    assert data.x.dtype == torch.uint8
+    assert (data.name, data.kind, data.x.dtype) == ("my", "classification", torch.uint8)
     assert data.x.tolist() == X.tolist()
     assert (data.classes, data.y.tolist()) == (("a", "b"), [1, 0, 1, 0, 1, 0])
-    assert data.task is not None
     assert (data.tasks, data.task.tolist()) == (("0", "1"), TASK.tolist())
-
-
-@ways
-def test_regression(tmp_path, name, save):
     y = np.linspace(0, 1, 12).reshape(6, 2)
-    data = read_arrays(saved(tmp_path / name, save, x=X, y=y), name="waves")
+    (tmp_path / "more").mkdir()
+    data = read_arrays(saved(tmp_path / "more" / name, save, x=X, y=y), name="waves")
     assert (data.name, data.kind, data.task, data.classes) == ("waves", "regression", None, ())
-    assert data.y.dtype == torch.float64
-    assert data.y.tolist() == y.tolist()
-    whole = saved(tmp_path / "whole.npz", x=X, y=np.arange(6))
-    assert read_arrays(whole, kind="regression").y.tolist() == [[v] for v in range(6)]
-    assert len(read_arrays(whole).classes) == 6
+    assert (data.y.dtype, data.y.tolist()) == (torch.float64, y.tolist())
 
 
 @ways
@@ -210,7 +201,8 @@ def test_without_memory_a_pool_is_in_a_file_without_a_name(tmp_path, monkeypatch
     assert isinstance(pool, np.memmap)
     assert not pool.any()
     assert list(tmp_path.iterdir()) == []
-    x = np.arange(6, dtype=">i8").reshape(3, 2)
+    monkeypatch.setattr(pools, "_BYTES_AT_ONCE", 20)
+    x = np.asfortranarray(np.arange(14, dtype=">i8").reshape(7, 2))
     made = compact(x, "x")
     assert isinstance(made, np.memmap)
     assert made.tolist() == x.tolist()
@@ -223,12 +215,6 @@ def test_without_room_on_disk_either(tmp_path, monkeypatch):
         with pytest.raises(DataError, match=r"neither has room .* set TMPDIR"):
             empty_pool(shape, np.dtype(np.float32))
         monkeypatch.setenv("TMPDIR", str(tmp_path))
-
-
-def test_pieces_make_the_whole(monkeypatch):
-    monkeypatch.setattr(pools, "_BYTES_AT_ONCE", 100)
-    x = np.asfortranarray(np.arange(7 * 13).reshape(7, 13))
-    assert compact(x, "x").tolist() == x.tolist()
 
 
 # ---- what is refused -----------------------------------------------------------------------------
@@ -278,14 +264,11 @@ def test_python_objects_are_not_loaded(tmp_path):
     ("array", "part"),
     [
         (np.zeros(6, [("a", "f4"), ("b", "i4")]), "each field"),
-        (np.zeros((6, 2), complex), "real numbers"),
         (np.zeros((6, 2), "M8[s]"), "numbers of one shape a row (got type datetime64[s])"),
         (np.zeros((6, 2), "V3"), "plain numbers"),
         (np.uint8(3), "single value"),
-        (np.arange(6), "(rows, 1)"),
         (np.zeros((0, 2)), "no rows"),
         (np.full((6, 2), np.nan), "finite"),
-        (np.zeros((5, 2)), "5 rows and 6"),
     ],
 )
 def test_inputs_that_cannot_be_used(tmp_path, array, part):
@@ -296,11 +279,8 @@ def test_inputs_that_cannot_be_used(tmp_path, array, part):
 @pytest.mark.parametrize(
     ("array", "part"),
     [
-        (np.zeros((6, 2), int), "argmax"),
         (np.zeros(6, "M8[s]"), "datetime"),
-        (np.array([1.0, 2, 3, 4, 5, np.inf]), "finite"),
         (np.float32(3), "shape"),
-        (np.array(["\ud800"] * 6), "Unicode"),
         (np.full(6, 0x7FFFFFFF, np.uint32).view("<U1"), "Unicode"),
     ],
 )
@@ -409,37 +389,15 @@ def test_flags_and_checksums_of_members(tmp_path, save, local, central, part):
 # ---- the stream ----------------------------------------------------------------------------------
 
 
-def clouds(classes: int = 3, rows: int = 20) -> tuple[np.ndarray, np.ndarray]:
-    """Points around the corners of a simplex: uint8 (rows, classes), and text labels."""
-    draw = np.random.default_rng(0)
-    y = np.repeat(np.arange(classes), rows)
-    x = 200 * np.eye(classes)[y] + draw.uniform(0, 50, (len(y), classes))
-    return x.astype(np.uint8), np.array(["pear", "apple", "quince"])[y]
-
-
 def test_from_a_file_to_results(tmp_path):
-    x, y = clouds()
-    path = saved(tmp_path / "my.npz", x=x, y=y)
-    result = dpmcl.run(
-        {
-            "stream": {"name": "arrays", "path": str(path)},
-            "methods": ["er"],
-            "replicas": 2,
-            "training": {"updates": 20},
-        }
-    )
+    y = np.repeat(np.arange(3), 20)
+    x = (200 * np.eye(3)[y] + np.random.default_rng(0).uniform(0, 50, (60, 3))).astype(np.uint8)
+    path = saved(tmp_path / "my.npz", x=x, y=np.array(["pear", "apple", "quince"])[y])
+    result = dpmcl.run(path, methods=["er"], replicas=2, settings={"training.updates": 20})
     assert result.stream.tasks == ("apple", "pear", "quince")
-    (row,) = result.rows()
-    assert 0 <= row["cme_mean"] < 0.3
+    assert 0 <= result.rows()[0]["cme_mean"] < 0.3
 
 
 def test_a_path_is_needed():
     with pytest.raises(SpecError, match=r"stream 'arrays' needs a path, as in stream.path"):
         Arrays()
-
-
-def test_whole_numbers_that_float32_rounds_become_float64(tmp_path):
-    np.savez(tmp_path / "my.npz", x=np.array([[2**24 + 1], [3]]), y=np.array(["007", "7"]))
-    data = read_arrays(tmp_path / "my.npz")
-    assert (data.x.dtype, data.x.tolist()) == (torch.float64, [[2**24 + 1], [3]])
-    assert data.classes == ("007", "7")
