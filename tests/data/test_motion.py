@@ -39,7 +39,7 @@ def means(stream, splits, replica, task):
     """Return the means of x and y over the first training rows of a task, as delivered."""
     offset = splits.train.offset[replica]
     row = splits.train.row[replica, offset[task] : offset[task + 1]][:ROWS]
-    batch = stream.batch(row, row >= 0, row * 0 + task, torch.float64, replica)
+    batch = stream.batch(row, row >= 0, row * 0 + task, torch.float64, replica=replica)
     return batch.x.mean(0), batch.y.to(torch.float64).mean(0)
 
 
