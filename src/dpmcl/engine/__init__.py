@@ -6,8 +6,9 @@ and on a GPU records the update and replays it; `grouped` does so over fewer rep
 memory has run out. All give the same results, to rounding.
 """
 
+from dpmcl.core.choices import DeviceName, EngineName
 from dpmcl.engine.batched import Batched
-from dpmcl.engine.choice import DeviceName, EngineName, choose, device_of
+from dpmcl.engine.choice import choose, device_of
 from dpmcl.engine.contract import Engine
 from dpmcl.engine.fit import check_fit
 from dpmcl.engine.grouped import Grouped
