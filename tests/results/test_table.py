@@ -15,9 +15,11 @@ from dpmcl.results.record import Divergence, Record, merge
 from dpmcl.results.store import StreamInfo
 from dpmcl.results.table import render, rows, rows_by_task
 
-KEYS = """stream method replicas cme_mean cme_se cme_micro_mean cme_micro_se nte_mean nte_se
-    nte_path_mean accuracy_mean forgetting_mean gradient_evaluations rows_backpropagated diverged
-    diverged_seeds""".split()
+KEYS = [
+    "stream", "method", "replicas", "cme_mean", "cme_se", "cme_micro_mean", "cme_micro_se",
+    "nte_mean", "nte_se", "nte_path_mean", "accuracy_mean", "forgetting_mean",
+    "gradient_evaluations", "rows_backpropagated", "diverged", "diverged_seeds",
+]  # fmt: skip
 TASKS = 3
 STREAM = StreamInfo("toy", "classification", ("a", "b", "c"), ("a", "b", "c"))
 REGRESSION = StreamInfo("sine", "regression", ("a", "b", "c"), ())
@@ -96,7 +98,8 @@ def test_macro_and_micro_means_are_both_shown_where_they_differ(stream):
         assert re.search(r"CME \(macro\)\W+CME \(micro\)\W+NTE", render([row], style))
         assert f"{row['cme_micro_mean']:.3f} ({row['cme_micro_se']:.3f})" in render([row], style)
         alike = rows(RECORDS, STREAM)
-        assert "acro" not in render(alike, style) + render([], style)
+        assert "acro" not in render(alike, style)
+        assert "method" in render([], style)
         assert "CME (micro)" in render([*alike, row], style)
 
 
@@ -144,19 +147,6 @@ def test_json_and_csv_have_every_digit():
         assert {k: float(text[k]) for k in KEYS[2:-1]} == {k: row[k] for k in KEYS[2:-1]}
 
 
-def test_latex_is_well_formed():
-    lines = render(rows(RECORDS, STREAM), "latex").split("\n")
-    columns = lines[0].removeprefix(r"\begin{tabular}{").removesuffix("}")
-    assert columns.startswith("llr")
-    assert lines[-1] == r"\end{tabular}"
-    body = [line for line in lines if line.endswith(r"\\")]
-    assert len(body) == 3
-    assert {line.count(" & ") for line in body} == {len(columns) - 1}
-    assert r"my\_method" in body[2]
-    assert lines.count(r"\hline") == 3
-    assert body[1].endswith(r"& 6,000 & 192,000 \\")
-
-
 @pytest.mark.parametrize(
     ("error", "words"), [(1.234e-5, "1.2e-05"), (123456.0, "1.2e+05"), (0.0, "0.000")]
 )
@@ -169,12 +159,6 @@ def test_an_unknown_metric_or_format_is_refused():
         rows(RECORDS, STREAM, ("forgeting",))
     with pytest.raises(SpecError, match="one of text, json, csv, markdown, latex, got 'word'"):
         render([], "word")
-
-
-def test_no_rows():
-    assert json.loads(render([], "json")) == []
-    for style in ("text", "markdown", "latex"):
-        assert "method" in render([], style)
 
 
 def test_merge_orders_seeds_and_keeps_what_was_there():

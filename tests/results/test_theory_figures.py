@@ -85,6 +85,7 @@ def test_stability_compares_each_quantity_with_its_bound():
     figure = drawn("stability", found)
     assert figure.get_suptitle().startswith("toy: does Theorem 1 apply? (3 replicas, band: ")
     cost, reach, step, rate, _ = figure.axes
+    assert legend(cost) == [r"cost: at most $\beta$ = 30", "$J = J_N + J_P$", r"$\beta$"]
     check_lines(cost, {"$J =": found["J"], r"$\beta$": found["beta"]})
     check_lines(reach, {r"$\|J_x\|": found["reach"]})
     check_lines(step, {"taken:": found["alpha"], "the theorem": found["alpha_theorem"]})
@@ -94,15 +95,6 @@ def test_stability_compares_each_quantity_with_its_bound():
     assert [list(ax.get_lines()[-1].get_ydata()) for ax in (reach, rate)] == [[1, 1], [0, 0]]
     assert reach.get_ylim()[1] > 1
     assert rate.get_ylim()[1] > 0
-
-
-def test_beta_is_a_line_only_near_J():
-    near = drawn("stability", readings(beta=30.0)).axes[0]
-    far = drawn("stability", readings(beta=1e4)).axes[0]
-    assert legend(near) == [r"cost: at most $\beta$ = 30", "$J = J_N + J_P$", r"$\beta$"]
-    assert legend(far) == [r"cost: at most $\beta$ = 10000 (far above)", "$J = J_N + J_P$"]
-    assert near.get_ylim()[1] > 30
-    assert far.get_ylim()[1] < 2
 
 
 def test_the_strip_shows_shares_of_replicas():
@@ -125,20 +117,10 @@ def test_the_strip_shows_shares_of_replicas():
     assert len(strip.patches) == len(CONDITIONS) - 2  # grey: never broken
 
 
-def test_shares_are_of_the_replicas_that_are_left():
-    found = readings(reach=2.0)
-    found.values[0, 5:] = found.values[1, 9:] = np.nan
-    figure = drawn("stability", found)
-    cells = figure.axes[-1].collections[0].get_array()
-    np.testing.assert_array_equal(cells[INPUTS], np.ones(16))
-    np.testing.assert_allclose(line(figure.axes[0], "$J =").get_ydata()[9:], found["J"][2, 9:])
-    assert "2 of them frozen" in figure.get_suptitle()
-
-
 @pytest.mark.parametrize(("stored", "end"), [(False, 2.2), (True, 2.125)])
-def test_nothing_is_drawn_once_no_replica_is_left(stored, end):
-    found = readings(reach=2.0)
-    found.values[:, 9:] = np.nan
+def test_replicas_that_are_frozen_count_for_nothing(stored, end):
+    found = readings(reach=2.0, beta=1e4)
+    found.values[0, 5:] = found.values[:, 9:] = np.nan
     if stored:  # a folder keeps no reading without numbers
         found = Readings(found.seeds, found.places[:9], found.values[:, :9])
     drawn("terms", found)
@@ -148,6 +130,11 @@ def test_nothing_is_drawn_once_no_replica_is_left(stored, end):
     corners = hatched.get_extents().transformed(strip.transData.inverted())
     assert (corners.x0, corners.x1) == (pytest.approx(end), pytest.approx(TASKS))
     assert legend(strip)[-1] == "no replica left"
+    np.testing.assert_array_equal(strip.collections[0].get_array()[INPUTS, :9], np.ones(9))
+    assert legend(figure.axes[0]) == [
+        r"cost: at most $\beta$ = 10000 (far above)", "$J = J_N + J_P$",
+    ]  # fmt: skip
+    assert figure.axes[0].get_ylim()[1] < 2
     assert "3 of them frozen" in figure.get_suptitle()
 
 

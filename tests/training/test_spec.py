@@ -42,17 +42,13 @@ def test_a_name_is_short_for_a_table():
     assert list(Spec.parse({**BASE, "methods": ["er", "naive"]}).methods) == ["er", "naive"]
     assert list(Spec.parse({**BASE, "methods": "er"}).methods) == ["er"]
     assert Spec.parse({**BASE, "seed": 7, "replicas": 3}).seeds == (7, 8, 9)
+    assert Spec.parse({**BASE, "stream": "mnist"}).network_name == "lenet"
 
 
 def test_normalised_leaves_its_argument_alone():
     table = {"stream": "digits", "methods": ["er"]}
     assert normalised(table) == {"stream": {"name": "digits"}, "methods": {"er": {}}}
     assert table == {"stream": "digits", "methods": ["er"]}
-
-
-def test_the_stream_names_the_network_that_a_spec_leaves_out():
-    for stream, network in (("digits", "mlp"), ("mnist", "lenet")):
-        assert Spec.parse({**BASE, "stream": stream}).network_name == network
 
 
 def test_to_table_is_complete_and_reads_back():
@@ -72,6 +68,7 @@ def test_to_table_is_complete_and_reads_back():
     assert table["methods"] == {
         "naive": {}, "er": {"lr": 0.1}, "joint": {"budget": "task", "updates": 7},
     }  # fmt: skip
+    assert [spec.methods[name].lr for name in table["methods"]] == [0.5, 0.1, 0.5]
     again = Spec.parse(tomllib.loads(tomli_w.dumps(table)))
     assert (again.methods, again.stream, again.network) == (
         spec.methods, spec.stream, spec.network,
@@ -99,22 +96,6 @@ def test_a_preset_that_does_not_exist():
     assert "Did you mean 'digits'" in refusal(presets.text, "digit")
 
 
-# [training] and methods
-
-
-def test_a_methods_own_table_overrides_training():
-    spec = Spec.parse(
-        {
-            "stream": "digits",
-            "training": {"lr": 0.5, "updates": 7},
-            "methods": {"naive": {}, "er": {"lr": 0.25, "optimiser": "sgd"}},
-        }
-    )
-    assert (spec.methods["naive"].lr, spec.methods["er"].lr) == (0.5, 0.25)
-    assert (spec.methods["naive"].optimiser, spec.methods["er"].optimiser) == ("adagrad", "sgd")
-    assert spec.methods["er"].updates == 7
-
-
 @pytest.mark.parametrize(("own", "kappa"), [({}, 17), ({"updates": 9}, 9), ({"kappa": 4}, 4)])
 def test_kappa_is_updates_where_it_is_not_given(own, kappa):
     table = {"stream": "digits", "training": {"updates": 17}, "methods": {"dpmcl": own}}
@@ -128,10 +109,8 @@ def test_kappa_is_updates_where_it_is_not_given(own, kappa):
     ("text", "change"),
     [
         ("training.lr = 1e-3", {"training": {"lr": 1e-3}}),
-        ("replicas=3", {"replicas": 3}),
         ("evaluation.train=true", {"evaluation": {"train": True}}),
         ("training.optimiser=sgd", {"training": {"optimiser": "sgd"}}),
-        ("training.optimiser='sgd'", {"training": {"optimiser": "sgd"}}),
         ('training.optimiser={name="sgd"}', {"training": {"optimiser": {"name": "sgd"}}}),
         ("stream.split=[0.5, 0.25, 0.25]", {"stream": {"split": [0.5, 0.25, 0.25]}}),
         ("stream.root=~/a b/c=d", {"stream": {"root": "~/a b/c=d"}}),
@@ -189,26 +168,19 @@ MOMENTUM, SGD = "training.optimiser.momentum=0.5", "training.optimiser=sgd"
 @pytest.mark.parametrize(
     ("texts", "where", "expected"),
     [
-        (["network.name=lenet"], "network", {"name": "lenet"}),
         (["network={name='lenet'}"], "network", {"name": "lenet"}),
         (["network.hidden=5", "network=lenet"], "network", {"name": "lenet", "hidden": 5}),
         (["network=lenet", "network.hidden=5"], "network", {"name": "lenet", "hidden": 5}),
-        (["network=lenet", "network=mlp"], "network", {"name": "mlp", "hidden": 9}),
         (["network=mlp"], "network", FULL["network"]),
         (["network.hidden=5"], "network", {"name": "mlp", "hidden": 5}),
         (["stream.tasks=2", "stream=digits"], "stream", {"name": "digits", "tasks": 2}),
         (["stream=my.csv"], "stream", {"name": "table", "path": "my.csv"}),
-        (["stream.blur=0.5"], "stream", {**FULL["stream"], "blur": 0.5}),
         ([SGD], "training.optimiser", "sgd"),
         (["training={optimiser='adam'}"], "training.optimiser", {"name": "adam"}),
         ([MOMENTUM, SGD], "training.optimiser", {"name": "sgd", "momentum": 0.5}),
-        (["training.optimiser=adagrad"], "training.optimiser", {"name": "adagrad", "eps": 0.25}),
-        ([SGD], "training.lr", 0.5),
         ([SGD], "methods.er.optimiser", {"name": "adam", "eps": 0.5}),
         (["methods.er.optimiser.name=adagrad"], "methods.er.optimiser", {"name": "adagrad"}),
-        (["methods.naive.optimiser=adagrad"], "methods.naive.optimiser", "adagrad"),
         (["training.discount=window"], "training.discount", {"name": "window"}),
-        (["training.discount.p=2"], "training.discount", {**FULL["training"]["discount"], "p": 2}),
         (['methods=["er"]', "methods.er.lr=0.25"], "methods", {"er": {
             **FULL["methods"]["er"], "lr": 0.25}}),
     ],
@@ -238,7 +210,6 @@ def test_a_network_that_the_stream_names_is_reset_with_it(texts, hidden):
     ("texts", "name"),
     [
         ([MOMENTUM, "training.optimiser=adam"], "momentum"),
-        (["network.width=3", "network=lenet"], "width"),
         (["stream.blur=0.5", "stream=sine"], "blur"),
     ],
 )
@@ -270,35 +241,24 @@ def test_a_guess_is_never_the_name_itself(name, known, words):
     ("change", "words"),
     [
         ({"methods": ["err"]}, ["No method 'err'", "Did you mean 'er'?", "dpmcl list"]),
-        ({"methods": ["nowhere.to:Be"]}, ["'nowhere.to:Be' cannot be imported"]),
         ({"methods": []}, ["at least one method"]),
         ({"methods": 3}, ["[methods]", "table", "3"]),
         ({"methods": [1]}, ["list of names", "[1]"]),
         ({"methods": {"er": 3}}, ["[methods.er]", "table", "3"]),
         ({"methods": {"er": {"zeta": 3}}}, ["No setting 'zeta'", "methods.er", "updates"]),
-        ({"methods": {"dpmcl": {"kapa": 3}}}, ["'kapa'", "Did you mean 'kappa'?"]),
         ({"methods": {"dpmcl": {"zeta": -1}}}, ["zeta", "greater than or equal to 0", "-1"]),
-        ({"methods": {"dpmcl": {"third_term": "none"}}}, ["third_term", "'exact'", "'none'"]),
         ({"stream": "digit"}, ["No stream 'digit'", "Did you mean 'digits'?"]),
         ({"stream": {"tasks": 2}}, ["[stream]", "name"]),
         ({"stream": {"name": "digits", "task": 2}}, ["'task'", "Did you mean 'tasks'?", "digits"]),
         ({"stream": {"name": "digits", "split": [0.5, 0.2, 0.2]}}, ["split", "add up to 1", "0.5"]),
-        ({"stream": {"name": "digits", "split": [1.0, 0.5, -0.5]}}, ["split", "above 0", "-0.5"]),
-        ({"network": {"name": "mlp", "hiden": 3}}, ["'hiden'", "Did you mean 'hidden'?"]),
         ({"replica": 3}, ["No setting 'replica'", "Did you mean 'replicas'?", "seed"]),
-        ({"replicas": 1.5}, ["replicas", "integer", "1.5"]),
-        ({"seed": 2**64}, ["seed", "less than"]),
         ({"seed": 2**63 - 1, "replicas": 2}, ["stay below 2^63"]),
         ({"engine": "fast"}, ["engine", "'looped'", "'fast'"]),
-        ({"training": {"learning_rate": 1}}, ["No setting 'learning_rate'", "[training]", "lr"]),
-        ({"training": {"lr": 0}}, ["lr", "greater than 0"]),
         ({"training": {"lr": "abc"}}, ["lr", "number", "'abc'"]),
-        ({"training": {"lr": float("nan")}}, ["lr", "finite", "nan"]),
         ({"training": {"optimiser": "adagard"}}, ["'adagard'", "Did you mean 'adagrad'?"]),
         ({"training": {"optimiser": {"momentum": 1}}}, ["optimiser", "name"]),
         ({"training": {"optimiser": {"name": "sgd", "lr": 1.0}}}, ["lr, beside optimiser"]),
         ({"training": 3}, ["[training]", "table"]),
-        ({"evaluation": {"future": "maybe"}}, ["future", "'maybe'"]),
     ],
 )
 def test_errors_say_what_came_and_the_way_out(change, words):
