@@ -5,8 +5,9 @@ cannot be mapped, and the faster way for convolutions on a CPU. `batched` maps a
 and on a GPU records the update and replays it. Both give the same results, to rounding.
 """
 
+from dpmcl.core.choices import DeviceName, EngineName
 from dpmcl.engine.batched import Batched
-from dpmcl.engine.choice import DeviceName, EngineName, choose, device_of, group_size
+from dpmcl.engine.choice import choose, device_of, group_size
 from dpmcl.engine.contract import Engine, Feed
 from dpmcl.engine.fit import check_fit
 from dpmcl.engine.looped import Looped

@@ -1,9 +1,8 @@
 """Choose the engine, the groups and the device: by what is known of a run, never by a clock."""
 
-from typing import Literal
-
 import torch
 
+from dpmcl.core.choices import DeviceName, EngineName
 from dpmcl.core.model import Model, Theta, has_convolution, initial
 from dpmcl.core.tree import at, leaves
 from dpmcl.engine.batched import Batched
@@ -12,9 +11,6 @@ from dpmcl.engine.looped import Looped
 from dpmcl.exceptions import ModelError, SpecError, reason
 
 _NEAR = 1e-2  # rounding is far below, though kernels differ
-
-EngineName = Literal["auto", "batched", "looped"]
-DeviceName = Literal["auto", "cpu", "cuda"]
 
 MOST = {False: 13, True: 5}
 """Replicas that are batched at once on a CPU at most, without convolutions and with them."""

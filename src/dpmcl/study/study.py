@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dpmcl.core.allocation import allocating
 from dpmcl.core.atomic import path_of, sweep
+from dpmcl.core.choices import FigureContent, TableFormat
 from dpmcl.core.errors import Errors
 from dpmcl.core.model import Theta
 from dpmcl.core.threads import threads
@@ -37,9 +38,6 @@ from dpmcl.training.spec import Spec, normalised
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-Drawn = Literal["errors", "terms", "stability"]
-"""What a figure shows."""
 
 Watch = Callable[[str, int, int], None]
 """watch(method, done, total): updates of all replicas done, and to be done."""
@@ -87,12 +85,12 @@ class Result:
         on_validation = {name: _trains_on_validation(self.spec, name) for name in self.records}
         return [{**row, "trains_on_validation": on_validation[row["method"]]} for row in rows]
 
-    def table(self, style: table.Format = "text") -> str:
+    def table(self, style: TableFormat = "text") -> str:
         """The table as text: "text", "json", "csv", "markdown" or "latex"."""
         return table.render(self.rows(), style)
 
     def plot(
-        self, path: str | Path | None = None, smooth: float = 0.0, what: Drawn = "errors"
+        self, path: str | Path | None = None, smooth: float = 0.0, what: FigureContent = "errors"
     ) -> "Figure":
         """A matplotlib figure, also written to `path` if given.
 
@@ -368,7 +366,11 @@ def figure_path(folder: Path, what: str, suffix: str) -> Path:
 
 
 def draw(
-    result: Result, folder: Path, suffix: str = "png", smooth: float = 0.0, what: Drawn = "errors"
+    result: Result,
+    folder: Path,
+    suffix: str = "png",
+    smooth: float = 0.0,
+    what: FigureContent = "errors",
 ) -> Path:
     """Draws a study's curves into its folder and returns the file."""
     path = figure_path(folder, what, suffix)
