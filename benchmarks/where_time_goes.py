@@ -50,12 +50,12 @@ def median_of(function, repeats: int = 9) -> float:
 def shares(name: str, method: str) -> dict[str, float]:
     one = problem(name, torch.device("cpu"))
     rule = one.method(method)
-    model = rule.prepare(one.model)
-    phase = rule.phases(model, 0)[-1]
+    model, info = rule.prepare(one.model), one.infos[0]
+    phase = rule.phases(model, info)[-1]
     convolves = has_convolution(model)
     batched = not convolves or rule.batch <= LARGE
     replicas = group_size(one.spec.replicas, convolves) if batched else 1
-    state = torch.func.vmap(rule.start)(initial(model, range(replicas)))
+    state = torch.func.vmap(lambda theta: rule.start(theta, info))(initial(model, range(replicas)))
     batches = {}
     for draw_name, draw in phase.draws.items():
         shape = (replicas, draw.batch) if draw.block is None else (replicas, draw.block, draw.batch)

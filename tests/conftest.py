@@ -11,10 +11,12 @@ from torch import nn
 
 from dpmcl.core import keys, memory
 from dpmcl.core.keys import Purpose
-from dpmcl.core.memory import Memory
+from dpmcl.core.memory import Offer
 from dpmcl.core.model import Model
+from dpmcl.core.tree import stack
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
+from dpmcl.data.task_info import TaskInfo, task_infos
 from dpmcl.engine import Engine, Looped
 from dpmcl.methods._method import Method
 from dpmcl.training.evaluation import Evaluation
@@ -132,10 +134,11 @@ def memory_of(splits, seeds, task, capacity, name="train"):
     for replica, seed in enumerate(seeds):
         one, offset = memory.empty(capacity), splits.named(name).offset[replica]
         for k in range(task):
-            args = offset[k], offset[k + 1] - offset[k], 50
-            one = memory.add(one, *args, keys.derive(seed, Purpose.MEMORY, k), "reservoir")
+            position = torch.arange(int(offset[k]), int(offset[k + 1]))
+            offer = Offer(position, torch.ones_like(position, dtype=torch.bool))
+            one = memory.add(one, offer, keys.derive(seed, Purpose.MEMORY, k), "reservoir")
         held.append(one)
-    return Memory(*(torch.stack(leaf) for leaf in zip(*held, strict=True)))
+    return stack(held)
 
 
 def tiny_network(outputs: int = 6, dropout: float = 0.0) -> tuple[nn.Module, nn.Module]:
@@ -154,6 +157,12 @@ def tiny_model(stream: Stream, dtype: torch.dtype = torch.float64, dropout: floa
         stream.outputs,
         dtype,
     )
+
+
+def tiny_task(number: int = 0, stream: Stream | None = None) -> TaskInfo:
+    """A task of the tiny stream, or of another, as a method is told of it."""
+    stream = stream or tiny_stream()
+    return task_infos(stream, split(stream, [0], (0.6, 0.2, 0.2)))[number]
 
 
 def tiny_run(

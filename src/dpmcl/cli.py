@@ -103,16 +103,14 @@ def list_() -> None:
     from rich.table import Table
 
     from dpmcl import plugins, presets
-    from dpmcl.core import optim
     from dpmcl.theory.discount import DISCOUNTS
 
     sections = {"presets": [(name, presets.summary(name)) for name in presets.names()]}
     for kind, plural in plugins.KINDS.items():
         sections[plural] = [(name, plugins.summary(kind, name)) for name in plugins.names(kind)]
-    for title, known in (("optimisers", optim.OPTIMISERS), ("discounts", DISCOUNTS)):
-        sections[title] = [
-            (name, (rule.__doc__ or "").split("\n")[0]) for name, rule in known.items()
-        ]
+    sections["discounts"] = [
+        (name, (rule.__doc__ or "").split("\n")[0]) for name, rule in DISCOUNTS.items()
+    ]
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for title, entries in sections.items():
         table.add_row(title)

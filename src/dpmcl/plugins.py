@@ -15,7 +15,14 @@ from typing import Any
 
 from dpmcl.exceptions import SpecError, reason, shown, unknown
 
-KINDS = {"method": "methods", "stream": "streams", "network": "networks", "metric": "metrics"}
+KINDS = {
+    "method": "methods",
+    "stream": "streams",
+    "network": "networks",
+    "metric": "metrics",
+    "optimiser": "optimisers",
+    "option": "options",
+}
 
 
 def _has(*names: str) -> Callable[[Any], bool]:
@@ -37,6 +44,8 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "stream": ("a subclass of dpmcl.StreamSettings with `build`", _has("build", "places")),
     "network": ("a subclass of dpmcl.NetworkSettings with `build`", _has("build", "hidden")),
     "metric": ("a function of Errors", callable),
+    "optimiser": ("a subclass of dpmcl.Optimiser with `slots` and `rule`", _has("init", "step")),
+    "option": ("a subclass of dpmcl.Option", _has("gradient", "begin_task")),
 }
 
 

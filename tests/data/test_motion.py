@@ -8,9 +8,9 @@ import torch
 from conftest import moving_stream, own_rows_stream, tiny_model, tiny_stream
 from dpmcl.core import memory
 from dpmcl.core.memory import Memory
-from dpmcl.core.tree import leaves
+from dpmcl.core.tree import leaves, stack
 from dpmcl.data.motion import ROWS, motion_of
-from dpmcl.data.sampling import Draw, chunk
+from dpmcl.data.sampling import Draw, Supply, chunk
 from dpmcl.data.scaling import fitted
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
@@ -137,16 +137,9 @@ def drawn(stream, moved, task=1, batch=6, block=None, source="new", steps=range(
         "rows": Draw(source, batch, block=block),
         "next": Draw(source, batch, block=block, like="rows", moved=moved),
     }
-    made = chunk(
-        draws,
-        splits,
-        {"train": held},
-        torch.tensor(SEEDS),
-        (task, 0),
-        steps,
-        1,
-        motion=motion_of(stream, splits, task, torch.float64),
-    )
+    motion = motion_of(stream, splits, task, torch.float64)
+    supply = Supply(splits, {"train": held}, torch.tensor(SEEDS), motion)
+    made = chunk(draws, supply, (task, 0), steps)
     return made, splits
 
 
@@ -154,8 +147,7 @@ def delivered(made, stream, step):
     """The batches of a step three ways, each with replicas first."""
     many = made.batches(stream, torch.float64, step, slice(None))
     one = [made.batches(stream, torch.float64, step, replica) for replica in range(2)]
-    apart = {name: type(b)(*map(torch.stack, zip(*(o[name] for o in one), strict=True)))
-             for name, b in many.items()}  # fmt: skip
+    apart = {name: stack([o[name] for o in one]) for name in many}
     return [many, apart]
 
 
@@ -215,12 +207,13 @@ def test_estimated_inputs_of_classes_move_and_classes_stay():
 def test_a_moved_draw_leaves_the_others_as_they_were():
     stream = moving_stream()
     splits = split(stream, SEEDS, SHARES)
-    held = {"train": Memory(*(torch.stack([leaf] * 2) for leaf in memory.empty(4)))}
+    held = {"train": stack([memory.empty(4)] * 2)}
     seed, motion = torch.tensor(SEEDS), motion_of(stream, splits, 1, torch.float64)
     draws = {"new": Draw("new", 5), "past": Draw("all", 5)}
     moved = {**draws, "next": Draw("new", 5, like="new", moved="exact")}
-    plain = chunk(draws, splits, held, seed, (1, 0), range(5), 2)
-    more = chunk(moved, splits, held, seed, (1, 0), range(5), 2, motion=motion)
+    supply = Supply(splits, held, seed, motion)
+    plain = chunk(draws, supply, (1, 0), range(5), update_keys=2)
+    more = chunk(moved, supply, (1, 0), range(5), update_keys=2)
     for name in draws:
         assert torch.equal(plain.row[name], more.row[name])
     assert torch.equal(plain.key, more.key)

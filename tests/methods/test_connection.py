@@ -24,7 +24,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import tiny_stream
+from conftest import tiny_stream, tiny_task
 from dpmcl.core.batch import Batch, join
 from dpmcl.core.model import Model
 from dpmcl.core.tree import leaves, tree_map
@@ -57,14 +57,14 @@ def _rows(tasks: list[int], seed: int) -> Batch:
     return stream.batch(row, present, stream.task[0, own[pick]], torch.float64)
 
 
-MODEL, THETA = _model(), _model().init(3)
+MODEL, THETA, TASK = _model(), _model().init(3), tiny_task(2)
 B_N, B_P = _rows([2], 0), _rows([0, 1], 1)
 
 
 def updated(method, batches):
     """theta after one update of each of a method's phases; batches: one dict a phase."""
-    state = method.start(THETA)
-    for phase, own in zip(method.phases(MODEL, 2), batches, strict=True):
+    state = method.start(THETA, TASK)
+    for phase, own in zip(method.phases(MODEL, TASK), batches, strict=True):
         assert phase.updates == 1
         assert phase.draws.keys() == own.keys()
         state = phase.update(state, own, KEYS)
@@ -87,7 +87,7 @@ def oml_text(a):
 
 def oml_nested(a, order):
     method = OML(optimiser="sgd", lr=a, reading="nested", n_meta=1, inner=1, order=order)
-    block = Batch(*(leaf[None] for leaf in B_N))
+    block = tree_map(lambda leaf: leaf[None], B_N)
     return updated(method, [{"new": block, "seen": B_P}])
 
 

@@ -23,9 +23,9 @@ import pytest
 import torch
 from torch import nn
 
+from conftest import tiny_task
 from dpmcl.core.batch import Batch
 from dpmcl.core.model import Model
-from dpmcl.methods._method import State
 from dpmcl.methods.dpmcl import DPMCL
 
 
@@ -47,8 +47,9 @@ def row(x: float, y: float, w: float = 1.0) -> Batch:
 def iterate(past_weight: float = 1.0, **settings) -> tuple[float, float]:
     method = DPMCL(optimiser="sgd", lr=0.1, kappa=1, **settings)
     one = torch.ones(1, 1, dtype=torch.float64)
-    state: State = method.start({"representation": {"weight": one}, "prediction": {"weight": one}})
-    (phase,) = method.phases(product_model(), task=1)
+    theta = {"representation": {"weight": one}, "prediction": {"weight": one}}
+    state, task = method.start(theta, tiny_task()), tiny_task(1)
+    (phase,) = method.phases(product_model(), task)
     batches = {"new": row(1, 2), "past": row(2, 1, past_weight)}
     after = phase.update(state, batches, torch.zeros(2, 2, dtype=torch.int64))
     a, b = (after.theta[part]["weight"].item() for part in ("representation", "prediction"))

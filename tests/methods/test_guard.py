@@ -20,7 +20,7 @@ import pytest
 import torch
 from test_dpmcl_by_hand import product_model, row
 
-from conftest import moving_stream, tiny_model, tiny_run
+from conftest import moving_stream, tiny_model, tiny_run, tiny_task
 from dpmcl.core.tree import leaves
 from dpmcl.exceptions import SpecError
 from dpmcl.methods.dpmcl import DPMCL
@@ -43,8 +43,8 @@ def iterate(lr: float = 0.1, start: tuple[float, float] = (1.0, 1.0), **settings
     """(a, b) after one iteration."""
     method = DPMCL(optimiser="sgd", lr=lr, kappa=1, **{"zeta": 1, **settings})
     a, b = start
-    state = method.start({"representation": weight(a), "prediction": weight(b)})
-    (phase,) = method.phases(product_model(), task=1)
+    state = method.start({"representation": weight(a), "prediction": weight(b)}, tiny_task())
+    (phase,) = method.phases(product_model(), tiny_task(1))
     batches = {"new": row(1, 2), "past": row(2, 1), "next": row(1.5, 2.5)}
     assert set(phase.draws) <= set(batches)
     given = {name: batches[name] for name in phase.draws}
@@ -155,10 +155,10 @@ def test_the_fourth_term_is_j_n_on_the_moved_rows_in_step_2(fourth_term, factor)
 
 def test_a_fourth_term_asks_for_the_new_rows_once_moved():
     for fourth_term in ("exact", "estimated"):
-        (phase,) = DPMCL(fourth_term=fourth_term, batch=5).phases(product_model(), 1)
+        (phase,) = DPMCL(fourth_term=fourth_term, batch=5).phases(product_model(), tiny_task(1))
         draw = phase.draws["next"]
         assert (draw.source, draw.batch, draw.like, draw.moved) == ("new", 5, "new", fourth_term)
-    (phase,) = DPMCL().phases(product_model(), 1)
+    (phase,) = DPMCL().phases(product_model(), tiny_task(1))
     assert phase.draws.keys() == {"new", "past"}
 
 
@@ -178,12 +178,12 @@ def test_the_cost_that_a_rule_hears_of_is_the_sum_of_what_is_descended_on(monkey
         kappa=1, step=step, eta=0.3, guard="square", third_weight=-0.7, third_term="exact",
         fourth_term="exact", fourth_weight=0.4, optimiser="sgd", lr=0.05, zeta=1,
     )  # fmt: skip
-    b_N, b_P, b_next = batch(0), batch(40), batch(30)
+    rows = {"new": batch(0), "past": batch(40), "next": batch(30)}
 
     def descended_on(theta):
         caught.clear()
-        state = method.start(theta)
-        method._mind_the_past(model, state, b_N, b_P, torch.zeros(2, dtype=torch.int64), b_next)
+        state = method.start(theta, tiny_task())
+        method._mind_the_past(model, state, rows, torch.zeros(2, dtype=torch.int64))
         return caught[0]
 
     theta = model.init(3)
@@ -234,14 +234,14 @@ def gains(guard: str, steps: int) -> list[float]:
         guard=guard,
     )  # fmt: skip
     model, b_N, b_P = product_model(), row(1, 2), row(2, 1)
-    state = method.start({"representation": weight(10.0), "prediction": weight(0.0)})
+    state = method.start({"representation": weight(10.0), "prediction": weight(0.0)}, tiny_task())
     found = []
     for _ in range(steps):
         cost = terms.costs(model, state.theta, b_N, b_P).J_PN
         ahead = terms.look_ahead(model, state.theta, b_N, b_P, method.rule, method.zeta)
         found.append(float(cost - ahead))
         key = torch.zeros(2, dtype=torch.int64)
-        state = method._mind_the_past(model, state, b_N, b_P, key)
+        state = method._mind_the_past(model, state, {"new": b_N, "past": b_P}, key)
     assert all(leaf.isfinite().all() for leaf in leaves(state.theta))
     return found
 

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from conftest import moving_stream, tiny_stream
-from dpmcl.core import optim
+from conftest import moving_stream, tiny_stream, tiny_task
 from dpmcl.core.batch import Batch
 from dpmcl.core.model import Model
 from dpmcl.core.tree import at, leaves, stack, tree_map
 from dpmcl.methods.dpmcl import DPMCL
+from dpmcl.optimisers import _optimiser as optim
 from dpmcl.theory import stability, terms
 
 KINDS = {"classification": tiny_stream, "regression": moving_stream}
@@ -277,8 +277,8 @@ def test_the_look_ahead_is_the_one_that_dpmcl_takes(monkeypatch, optimiser):
     caught = []
     monkeypatch.setattr(DPMCL, "descend", lambda self, state, *given: caught.append(given) or state)
     method = DPMCL(lr=0.05, kappa=1, zeta=2, eta=0.0, optimiser=optimiser)
-    state = method.start(net.init(3))
-    method._mind_the_past(net, state, new, past, KEYS[1])
+    state = method.start(net.init(3), tiny_task())
+    method._mind_the_past(net, state, {"new": new, "past": past}, KEYS[1])
     ahead = terms.look_ahead(net, state.theta, new, past, method.rule, 2)
     third = terms.costs(net, state.theta, new, past).J_PN - ahead
     torch.testing.assert_close(caught[0][1], third, rtol=1e-12, atol=1e-15)

@@ -9,7 +9,7 @@ from dpmcl.bench.problems import Problem
 from dpmcl.core.memory import Memory
 from dpmcl.core.model import has_convolution, initial
 from dpmcl.core.precision import arithmetic
-from dpmcl.data.sampling import chunk
+from dpmcl.data.sampling import Supply, chunk
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Engine, EngineName, Grouped, Looped, choose
 from dpmcl.engine.stepper import Stepper
@@ -67,7 +67,7 @@ def contestants(
 
 def phases(problem: Problem, method: str) -> dict[int, str]:
     """The label of each phase of a method: its name, and the phase's where there are several."""
-    names = [phase.name for phase in problem.method(method).phases(problem.model, 0)]
+    names = [phase.name for phase in problem.method(method).phases(problem.model, problem.infos[0])]
     several = len(names) > 1
     return {k: f"{method} {name}" if several else method for k, name in enumerate(names)}
 
@@ -112,13 +112,15 @@ class Updates:
         self.engine, self.stream = engine, problem.stream
         self.model, self.precision = method.prepare(problem.model), problem.spec.precision
         self.place = len(self.stream.tasks) - 1, phase
-        self.phase = method.phases(self.model, self.place[0])[phase]
+        self.phase = method.phases(self.model, problem.infos[-1])[phase]
         seeds = range(replicas)
         self.seed = torch.tensor(seeds, dtype=torch.int64, device=problem.device)
         self.splits = split(self.stream, seeds, problem.spec.stream.split)
         rows = {name: self.splits.named(name).row.shape[1] for name in ("train", "validation")}
         self.held = {name: _full(min(method.memory, n), self.seed) for name, n in rows.items()}
-        self.start = engine.map(method.start, initial(self.model, seeds))
+        first = problem.infos[0]
+        theta = initial(self.model, seeds)
+        self.start = engine.map(lambda one: method.start(one, first), theta)
 
     def __call__(self, updates: int) -> float:
         with arithmetic(self.precision):
@@ -128,9 +130,8 @@ class Updates:
         state, phase, fine = self.start, self.phase, True
         for first in range(0, updates, _UPDATES_AT_ONCE):
             steps = range(first, min(first + _UPDATES_AT_ONCE, updates))
-            drawn = chunk(
-                phase.draws, self.splits, self.held, self.seed, self.place, steps, phase.keys
-            )
+            supply = Supply(self.splits, self.held, self.seed)
+            drawn = chunk(phase.draws, supply, self.place, steps, update_keys=phase.keys)
             state = self.engine.advance(phase.update, state, drawn, self.stream, self.model.dtype)
             fine = bool(finite(state).all())
         return fine

@@ -6,6 +6,7 @@ do not change how long an update takes, so no data file is needed.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,7 +15,9 @@ from torch import nn
 from dpmcl.core.convolution import Convolutions
 from dpmcl.core.model import Model
 from dpmcl.core.precision import Precision
+from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
+from dpmcl.data.task_info import TaskInfo, task_infos
 from dpmcl.methods._method import Method
 from dpmcl.study.api import Request
 from dpmcl.training.spec import Spec
@@ -43,6 +46,11 @@ class Problem:
     def device(self) -> torch.device:
         """Where model and rows are."""
         return self.model.device
+
+    @cached_property
+    def infos(self) -> tuple[TaskInfo, ...]:
+        """What a method is told of each task."""
+        return task_infos(self.stream, split(self.stream, (0,), self.spec.stream.split))
 
     def method(self, name: str) -> Method:
         """A method with the preset's settings."""

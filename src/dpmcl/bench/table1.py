@@ -1,6 +1,7 @@
 """What the paper's table 1 would cost here: measured times, multiplied by the printed counts."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dpmcl.bench.engines import Passes, Updates, phases, weight_of_runs
@@ -31,7 +32,8 @@ def updates(problem: Problem, method: str) -> dict[int, int]:
     """How many updates each phase of a method makes, all tasks together."""
     count: dict[int, int] = {}
     for task in range(tasks(problem)):
-        for number, phase in enumerate(problem.method(method).phases(problem.model, task)):
+        info = replace(problem.infos[0], number=task)
+        for number, phase in enumerate(problem.method(method).phases(problem.model, info)):
             count[number] = count.get(number, 0) + phase.updates
     return count
 

@@ -245,7 +245,7 @@ class Stream:
             y = y.to(dtype) if self.kind == "regression" else y
         if self.view is not None:
             x = self.view.apply(x, task)
-        return Batch(x, y, present.to(dtype), task)
+        return Batch(x, y, present.to(dtype), task, row)
 
     def _scaled(
         self, scale: Scale, x: Tensor, y: Tensor, dims: int, replica: int | slice

@@ -77,6 +77,13 @@ def sources(spec: Spec) -> Sources:
             ("method", name, type(method), plugins.home("method", name)),
             ("discount", discount, type(method.discounting), place),
         ]
+        optimiser = method.optimiser
+        optimiser = optimiser if isinstance(optimiser, str) else optimiser["name"]
+        place = plugins.home("optimiser", optimiser)
+        used.append(("optimiser", optimiser, type(method.rule), place))
+        for setting, option in zip(method.options, method.optional, strict=True):
+            own = setting if isinstance(setting, str) else setting["name"]
+            used.append(("option", own, type(option), plugins.home("option", own)))
         for kind in ("network", "stream"):
             own = getattr(spec, f"{kind}_name")
             used.append((kind, own, type(getattr(spec, kind)), plugins.home(kind, own)))

@@ -20,6 +20,7 @@ from dpmcl.core.threads import threads
 from dpmcl.data.scaling import check_digits, fitted
 from dpmcl.data.splits import Splits, split
 from dpmcl.data.stream import Stream
+from dpmcl.data.task_info import task_infos
 from dpmcl.engine import Engine, choose, device_of
 from dpmcl.exceptions import (
     DataError,
@@ -195,8 +196,10 @@ def _run(
         identity.refuse_other_data(before, info, spec)
         before = replace(before, stream=info)
         stage = _stage(spec, seeds, stream, device)
+        first = task_infos(stage.stream, stage.splits)[0]
         for method in spec.methods.values():
-            check_motion(method, method.prepare(stage.model), stage.stream, spec.monitor.drift)
+            phases = method.phases(method.prepare(stage.model), first)
+            check_motion(method, stage.stream, phases, spec.monitor.drift)
         if folder is not None:
             identity.sources(spec)  # again: workers read the user's files when they start
             if not theta:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,18 @@ import torch
 from torch import Tensor
 
 from dpmcl.core import keys, memory
+from dpmcl.core.batch import Batch
 from dpmcl.core.errors import Errors
 from dpmcl.core.gradients import Work, counting
-from dpmcl.core.memory import Memories, Memory
+from dpmcl.core.memory import Memories, Memory, Notes, Offer
 from dpmcl.core.model import Model, Theta, initial
 from dpmcl.core.tree import at as of_replica
+from dpmcl.core.tree import tree_map
 from dpmcl.data.motion import Motion, motion_of
-from dpmcl.data.sampling import Chunk, Weighing, chunk, weigh
+from dpmcl.data.sampling import Chunk, Supply, Weighing, chunk, weigh
 from dpmcl.data.splits import Rows, Splits
 from dpmcl.data.stream import Stream
+from dpmcl.data.task_info import task_infos
 from dpmcl.engine import Engine, check_fit
 from dpmcl.exceptions import SpecError
 from dpmcl.methods._method import Method, Phase, State
@@ -36,6 +40,7 @@ Progress = Callable[[int, int], None]
 """progress(done, total): updates of all replicas done, and to be done."""
 
 _UPDATES_AT_ONCE = 50
+_ROWS_AT_ONCE = 256  # whose notes are taken together
 
 
 Report = Callable[[int, Divergence], None]
@@ -84,20 +89,20 @@ def train(
     """
     model, watched = method.prepare(model), watched or MonitorSettings()
     check_fit(method, model, stream, engine.at_once(len(seeds)))
-    check_motion(method, model, stream, watched.drift)
     if note and (line := noise(method, model.dtype)):
         note(line)
     run = _Run(method, model, stream, splits, tuple(seeds), engine, watched, progress, report, note)
+    check_motion(method, stream, run.phases[0], watched.drift)
     score = _Score(run, evaluation or Evaluation())
     keeper = keeper or Keeper(Keeping())
     start = run.start(weights or seeds)
     if run.monitor:
         run.monitor.begin(start.theta)
-    fresh = run.snapshot(Position(), start, run.empty_memory(), score.values)
+    fresh = run.snapshot(Position(), start, run.empty_memory(start), score.values)
     here = keeper.load(fresh)
     if here is None:
         here = fresh
-        score.take(start.theta, after=-1)
+        score.take(run.evaluated(start), after=-1)
     else:
         run.restore(here)
         score.restore(here.values)
@@ -112,19 +117,20 @@ def train(
     for task in range(here.position.task, len(stream.tasks)):
         first = here.position if here.position.task == task else Position(task)
         if first == Position(task):
-            state = run.begin(state, start)
+            state = run.begin(state, start, task)
             if method.stores == "before":
-                held = run.store(held, task)
-        for number, phase in enumerate(method.phases(model, task)):
+                held = run.store(held, state, task)
+        for number, phase in enumerate(run.phases[task]):
             if number < first.phase:
                 continue
             done = first.update if number == first.phase else 0
-            for after, at in run.phase(state, held, phase, (task, number), done):
-                state = after
+            for after, kept, at in run.phase(state, held, phase, (task, number), done):
+                state, held = after, kept
                 keeper.after_chunk(now(Position(task, number, at)))
         if method.stores == "after":
-            held = run.store(held, task)
-        score.take(state.theta, after=task)
+            held = run.store(held, state, task)
+        state = run.end(state, task)
+        score.take(run.evaluated(run.rehearsed(state, held, task)), after=task)
         keeper.after_task(now(Position(task + 1)))
     run.step_size.sum_up()
     diverged = {run.seeds[replica]: where for replica, where in run.diverged.items()}
@@ -148,7 +154,10 @@ class _Run:
         report: Report | None,
         note: Note | None,
     ) -> None:
-        _check_splits(method, model, stream)
+        self.tasks = task_infos(stream, splits)
+        self.phases = [method.planned(model, task) for task in self.tasks]
+        self.rehearsals = [tuple(method.evaluation_phases(model, task)) for task in self.tasks]
+        _check_splits(method, [*self.phases, *self.rehearsals])
         self.method, self.model, self.stream, self.splits = method, model, stream, splits
         self.seeds, self.engine = seeds, engine
         self.seed = torch.tensor(seeds, dtype=torch.int64, device=model.device)
@@ -167,18 +176,54 @@ class _Run:
 
     def start(self, weights: Sequence[int]) -> State:
         theta = initial(self.model, weights)
-        state: State = self.engine.map(self.method.start, theta)
+        first = self.tasks[0]
+        state: State = self.engine.map(lambda one: self.method.start(one, first), theta)
         return state
 
-    def begin(self, state: State, start: State) -> State:
-        """The state with which a task begins."""
-        if self.method.restarts:
-            begun = start
-        elif self.method.reset_at_task:
-            begun = state._replace(optimiser=self.engine.map(self.method.rule.init, state.theta))
-        else:
+    def begin(self, state: State, start: State, task: int) -> State:
+        """Return the state with which a task begins."""
+        method, schedule = self.method, self.method.scheduling
+        settings = (method.restarts, method.reset_at_task, schedule, method.optional)
+        if not any(settings):
             return state
+        last = len(self.tasks) if schedule is not None and schedule.over == "run" else task + 1
+        first = 0 if schedule is not None and schedule.over == "run" else task
+        updates = self._updates(Position(last)) - self._updates(Position(first))
+        option = torch.arange(len(method.optional), device=self.seed.device)
+        key = keys.derive(self.seed[:, None], keys.Purpose.OPTION, task, option)
+        begun: State = self.engine.map(
+            lambda state, start, key: method.begin_task(state, start, updates, key),
+            state,
+            start,
+            key,
+        )
         return choose_state(self.alive, begun, state) if self.diverged else begun
+
+    def end(self, state: State, task: int) -> State:
+        """Return the state once a task's phases are over."""
+        method, model, info = self.method, self.model, self.tasks[task]
+        if not _has_own(method, "end_of_task"):
+            return state
+        ended: State = self.engine.map(lambda one: method.end_of_task(one, model, info), state)
+        return choose_state(self.alive, ended, state) if self.diverged else ended
+
+    def rehearsed(self, state: State, held: Memories, task: int) -> State:
+        """Return a copy of the state after the method's phases before evaluation."""
+        for number, phase in enumerate(self.rehearsals[task], start=len(self.phases[task])):
+            self._count(state, held, phase, (task, number))
+            for first in range(0, phase.updates, _UPDATES_AT_ONCE):
+                steps = range(first, min(first + _UPDATES_AT_ONCE, phase.updates))
+                drawn = self._chunk(held, phase, (task, number), steps)
+                stream, dtype = self.stream, self.model.dtype
+                state = self.engine.advance(phase.update, state, drawn, stream, dtype)
+        return state
+
+    def evaluated(self, state: State) -> State:
+        """Return the state whose model is evaluated."""
+        if not _has_own(self.method, "evaluated"):
+            return state
+        shown: State = self.engine.map(self.method.evaluated, state)
+        return shown
 
     def snapshot(
         self, position: Position, state: State, held: Memories, values: dict[str, np.ndarray]
@@ -199,38 +244,78 @@ class _Run:
     def _updates(self, position: Position) -> int:
         """How many updates come before a position."""
         tasks, number, update = position
-        count = sum(
-            p.updates for task in range(tasks) for p in self.method.phases(self.model, task)
-        )
+        count = sum(phase.updates for phases in self.phases[:tasks] for phase in phases)
         if (number, update) == (0, 0):
             return count
-        phases = self.method.phases(self.model, tasks)
-        return count + sum(phase.updates for phase in phases[:number]) + update
+        return count + sum(phase.updates for phase in self.phases[tasks][:number]) + update
 
-    def empty_memory(self) -> Memories:
-        return {name: self._empty(name) for name in self._kept}
+    def empty_memory(self, start: State) -> Memories:
+        """Return memories that hold nothing; start: gives the shapes of the notes."""
+        one_row = self.seed[:, None] * 0
+        notes = self._notes(start, Offer(one_row, one_row == 0))
+        out = {}
+        for name in self._kept:
+            # Beyond the stream's rows of the split a longer memory would hold nothing more.
+            capacity = min(self.method.memory, self.splits.named(name).row.shape[1])
+            own = of_replica(notes, 0) if name == "train" else {}
+            one = memory.empty(capacity, self.model.device, own)
+            out[name] = tree_map(lambda leaf: leaf.expand(len(self.seeds), *leaf.shape), one)
+        return out
 
-    def _empty(self, name: str) -> Memory:
-        # Beyond the stream's rows of the split a longer memory would hold nothing more.
-        capacity = min(self.method.memory, self.splits.named(name).row.shape[1])
-        one = memory.empty(capacity, self.model.device)
-        return Memory(*(leaf.expand(len(self.seeds), *leaf.shape) for leaf in one))
+    def store(self, held: Memories, state: State, task: int) -> Memories:
+        """Return the memories after the task's rows were offered to them."""
+        out = {}
+        for name, one in held.items():
+            offset = self.splits.named(name).offset
+            item = torch.arange(int(offset.diff(dim=1).max()), device=offset.device)
+            position = offset[:, task, None] + item
+            present = position < offset[:, task + 1, None]
+            key = keys.derive(self.seed, keys.Purpose.MEMORY, task, self._kept.index(name))
+            out[name] = self._offered(name, one, state, Offer(position, present), key)
+        return out
 
-    def store(self, held: Memories, task: int) -> Memories:
-        """The memories after the task's rows were offered to them."""
-        return {name: self._stored(name, one, task) for name, one in held.items()}
+    def remembered(
+        self, held: Memories, state: State, phase: Phase, drawn: Chunk, key: Tensor
+    ) -> Memories:
+        """Return the memories after the rows of a phase's update were offered to D_P.
 
-    def _stored(self, name: str, held: Memory, task: int) -> Memory:
-        offset = self.splits.named(name).offset
-        width = int(offset.diff(dim=1).max())
-        key = keys.derive(self.seed, keys.Purpose.MEMORY, task, self._kept.index(name))
+        state: from before the update.
+        """
+        assert phase.remember is not None
+        position, present = drawn.position[phase.remember], drawn.present[phase.remember]
+        offer = Offer(position.flatten(1), present.flatten(1) > 0)
+        return {**held, "train": self._offered("train", held["train"], state, offer, key)}
 
-        def add(one: Memory, start: Tensor, count: Tensor, key: Tensor) -> Memory:
-            return memory.add(one, start, count, width, key, self.method.memory_policy)
-
-        count = offset[:, task + 1] - offset[:, task]
-        after: Memory = torch.func.vmap(add)(held, offset[:, task], count, key)
+    def _offered(self, name: str, held: Memory, state: State, offer: Offer, key: Tensor) -> Memory:
+        """Return a split's memory after rows were offered; notes and policy are D_P's alone."""
+        policy = self.method.policy
+        if name == "train":
+            offer = offer._replace(notes=self._notes(state, offer))
+        else:
+            policy = partial(memory.add, policy=self.method.memory_policy)
+        after: Memory = torch.func.vmap(policy)(held, offer, key)
         return after
+
+    def _notes(self, state: State, offer: Offer) -> Notes:
+        """Return what the method keeps with training rows that are offered."""
+        method, model, pool = self.method, self.model, self.splits.train
+        if not _has_own(method, "notes"):
+            return {}
+
+        def notes(state: State, batch: Batch) -> Notes:
+            return method.notes(model, state, batch)
+
+        position = offer.position.clamp(max=pool.row.shape[1] - 1)
+        row, task = pool.row.gather(1, position), pool.task.gather(1, position)
+        blocks = []
+        for first in range(0, row.shape[1], _ROWS_AT_ONCE):
+            some = slice(first, first + _ROWS_AT_ONCE)
+            batch = self.stream.batch(
+                row[:, some], offer.present[:, some], task[:, some], model.dtype
+            )
+            blocks.append(self.engine.map(notes, state, batch))
+        out: Notes = tree_map(lambda *parts: torch.cat(parts, 1), *blocks)
+        return out
 
     def motion(self, task: int) -> Motion:
         """Where rows go at a task; the newest is kept."""
@@ -248,22 +333,16 @@ class _Run:
 
     def _chunk(self, held: Memories, phase: Phase, place: tuple[int, int], steps: range) -> Chunk:
         moves = any(draw.moved is not None for draw in phase.draws.values())
+        motion = self.motion(place[0]) if moves else None
+        supply = Supply(self.splits, held, self.seed, motion, self.weighing(place[0]))
         return chunk(
-            phase.draws,
-            self.splits,
-            held,
-            self.seed,
-            place,
-            steps,
-            phase.keys,
-            motion=self.motion(place[0]) if moves else None,
-            weighing=self.weighing(place[0]),
+            phase.draws, supply, place, steps, update_keys=phase.keys, remember=phase.remember
         )
 
     def phase(
         self, state: State, held: Memories, phase: Phase, place: tuple[int, int], done: int
-    ) -> Iterator[tuple[State, int]]:
-        """The updates of a phase from `done` on: the state after each chunk, and how many then."""
+    ) -> Iterator[tuple[State, Memories, int]]:
+        """The updates of a phase from `done` on: state, memories and updates after each chunk."""
         if done == 0:
             self._count(state, held, phase, place)
         while done < phase.updates:
@@ -271,20 +350,26 @@ class _Run:
             if self.step_size.due(done, _UPDATES_AT_ONCE):
                 motion = self.motion(place[0])
                 state = self.step_size.informed(state, held, place, done, motion, self.alive)
-            before = state
-            state = self._advance(
-                state, phase, self._chunk(held, phase, place, steps), place, steps.start
-            )
+            before, drawn = state, self._chunk(held, phase, place, steps)
+            state = self._advance(state, phase, drawn, place, steps.start)
             if self.monitor and self.monitor.due((*place, done)):
                 self._watch((*place, done), before, state, held)
+            if phase.remember is not None:
+                key = keys.derive(self.seed, keys.Purpose.MEMORY, *place, done + 1)
+                held = self.remembered(held, before, phase, drawn, key)
             done = steps.stop
             self._done += len(steps)
             if self._progress:
                 self._progress(self._done, self._total)
-            yield state, done
+            yield state, held, done
 
     def _stop(self, phase: Phase, place: tuple[int, int], first: int) -> int:
-        """Where the chunk that begins at `first` ends: a watched update is one of its own."""
+        """Where the chunk that begins at `first` ends.
+
+        An update that is watched, or whose rows enter the memory, is one of its own.
+        """
+        if phase.remember is not None:
+            return first + 1
         last = min(first - first % _UPDATES_AT_ONCE + _UPDATES_AT_ONCE, phase.updates)
         if self.monitor is None:
             return last
@@ -344,12 +429,17 @@ class _Run:
         self.work.rows_backpropagated += one.rows_backpropagated * phase.updates
 
 
-def _check_splits(method: Method, model: Model, stream: Stream) -> None:
+def _has_own(method: Method, name: str) -> bool:
+    """Return True if a method overrides one of `Method`."""
+    return getattr(type(method), name) is not getattr(Method, name)
+
+
+def _check_splits(method: Method, tasks: Sequence[Sequence[Phase]]) -> None:
     """Raises SpecError for a method that trains on validation rows and does not say so."""
     if method.trains_on_validation:
         return
-    for task in range(len(stream.tasks)):
-        for phase in method.phases(model, task):
+    for phases in tasks:
+        for phase in phases:
             for name, draw in phase.draws.items():
                 if draw.split == "validation":
                     raise SpecError(
@@ -377,11 +467,11 @@ class _Score:
     def restore(self, values: Mapping[str, np.ndarray]) -> None:
         self.values = dict(values)
 
-    def take(self, theta: Theta, after: int) -> None:
+    def take(self, state: State, after: int) -> None:
         run = self._run
         tasks = self._evaluation.tasks(after, len(run.stream.tasks))
         for name, rows in self._rows.items():
-            found = evaluate(run.engine, run.model, theta, run.stream, rows, tasks)
+            found = evaluate(run.engine, run.model, state.theta, run.stream, rows, tasks)
             found[~run.alive] = torch.nan
             self.values[name][:, 1 + after] = found.cpu().numpy()
 

@@ -17,15 +17,17 @@ from torch import Tensor
 from dpmcl.core.batch import Batch
 from dpmcl.core.memory import Memories
 from dpmcl.core.model import Model, Theta, has_convolution
-from dpmcl.core.optim import Drift, Optimiser, Theorem
 from dpmcl.core.settings import NonNegative, Positive, Rate, Settings
 from dpmcl.core.tree import leaves, tree_map
 from dpmcl.data.motion import Motion
-from dpmcl.data.sampling import Draw, Weighing, probe
+from dpmcl.data.sampling import Draw, Supply, Weighing, probe
 from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
+from dpmcl.data.task_info import task_infos
 from dpmcl.engine import Engine
 from dpmcl.methods._method import Method, Phase, State
+from dpmcl.optimisers._optimiser import Optimiser
+from dpmcl.optimisers.theorem import Drift, Theorem
 from dpmcl.theory import discount, terms
 from dpmcl.theory.readings import Place, Readings, Watched
 from dpmcl.theory.stability import CONDITIONS, Reading, broken, named, reading
@@ -97,8 +99,8 @@ class Monitor:
         self._seed = torch.tensor(self._seeds, dtype=torch.int64, device=model.device)
         self.places: tuple[Place, ...] = tuple(
             (task, number, update)
-            for task in range(len(stream.tasks))
-            for number, phase in enumerate(method.phases(model, task))
+            for task, info in enumerate(task_infos(stream, splits))
+            for number, phase in enumerate(method.phases(model, info))
             for update in readings_due(number, phase, settings.interval)
         )
         self._index = {place: i for i, place in enumerate(self.places)}
@@ -154,9 +156,8 @@ class Monitor:
             "past": Draw("earlier", n),
             "next": Draw("new", n, like="new", moved=moved),
         }
-        drawn = probe(
-            draws, self._splits, held, self._seed, (task, number), update, motion, weighing
-        )
+        supply = Supply(self._splits, held, self._seed, motion, weighing)
+        drawn = probe(draws, supply, (task, number), update)
         rows = drawn.batches(self._stream, self.model.dtype, 0, slice(None))
         with torch.no_grad():
             change = tree_map(lambda a, b: a - b, after.theta, before.theta)

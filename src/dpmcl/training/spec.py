@@ -187,7 +187,7 @@ class Spec(Settings):
 class _Defaults(Method):
     """Only there for the defaults that all methods share."""
 
-    def phases(self, model: Any, task: int) -> Sequence[Any]:
+    def phases(self, model: Any, task: Any) -> Sequence[Any]:
         return ()
 
 

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from dpmcl.core.memory import Memories
 from dpmcl.core.model import Model, Theta
-from dpmcl.core.optim import Theorem
 from dpmcl.data.motion import Motion
-from dpmcl.data.sampling import Draw, Moved, probe
+from dpmcl.data.sampling import Draw, Moved, Supply, probe
 from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Engine
 from dpmcl.methods._method import Method, State
+from dpmcl.optimisers.theorem import Theorem
 from dpmcl.theory.terms import reach
 
 ROWS = 32
@@ -91,7 +91,7 @@ class StepSize:
         """||J_x|| ||dx|| of each replica."""
         moved: Moved = "exact" if rule.drift == "exact" else "estimated"
         draws = {"new": Draw("new", ROWS), "next": Draw("new", ROWS, like="new", moved=moved)}
-        drawn = probe(draws, self._splits, held, self._seed, place, update, motion)
+        drawn = probe(draws, Supply(self._splits, held, self._seed, motion), place, update)
         rows = drawn.batches(self._stream, self._model.dtype, 0, slice(None))
         measure = partial(reach, self._model, space=rule.drift)
         with torch.no_grad():
