@@ -151,7 +151,7 @@ class Mapped(Naive):
     def phases(self, model, task):
         def update(state, batches, key):
             def of_one(row):
-                alone = Batch(*(leaf[None] for leaf in row))
+                alone = tree_map(lambda leaf: leaf[None], row)
                 return gradient(model.cost)(state.theta, alone, key[0])[0]
 
             def of_weights(w):

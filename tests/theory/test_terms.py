@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from conftest import moving_stream, tiny_stream, tiny_task
-from dpmcl.core.batch import Batch
+from dpmcl.core.batch import Batch, join
 from dpmcl.core.model import Model
 from dpmcl.core.tree import at, leaves, stack, tree_map
 from dpmcl.methods.dpmcl import DPMCL
@@ -91,7 +91,7 @@ def test_costs_are_the_models_own_on_each_batch(kind, gate):
     net, new, past = model(kind, gate), b_N(kind), b_P(kind)
     theta = net.init(3)
     found = terms.costs(net, theta, new, past)
-    both = Batch(*(torch.cat(pair) for pair in zip(past, new, strict=True)))
+    both = join(past, new)
     for value, batch in zip(found, (new, past, both), strict=True):
         torch.testing.assert_close(value, net.cost(theta, batch), rtol=1e-13, atol=0)
     for space in ("inputs", "features"):
@@ -214,7 +214,7 @@ def test_a_reading_is_the_formulas_written_out():
         net.cost(theta, later),
     )
     J_N, J_P = float(net.cost(theta, new)), float(net.cost(theta, past))
-    both = Batch(*(torch.cat(pair) for pair in zip(past, new, strict=True)))
+    both = join(past, new)
     J, J_PN = J_N + J_P, float(net.cost(theta, both))
     by_theta = torch.func.grad(lambda t: net.cost(t, new) + net.cost(t, past))(theta)
     square = sum(float((g**2).sum()) for g in leaves(by_theta))
@@ -292,7 +292,7 @@ def test_the_look_ahead_steps_the_prediction_alone(kind, gate):
     none = terms.look_ahead(net, theta, new, past, rule, 0)
     torch.testing.assert_close(none, terms.costs(net, theta, new, past).J_PN, rtol=1e-13, atol=0)
 
-    both = Batch(*(torch.cat(pair) for pair in zip(past, new, strict=True)))
+    both = join(past, new)
     by_hand = theta
     for _ in range(3):
         grads = torch.func.grad(lambda t: net.cost(t, both))(by_hand)["prediction"]
@@ -346,7 +346,7 @@ def test_the_reach_does_not_depend_on_how_often_the_batch_is_repeated(kind, spac
     found = []
     for times in (1, 2, 7):
         many, then = (
-            Batch(*(leaf.repeat(times, *[1] * (leaf.dim() - 1)) for leaf in batch))
+            tree_map(lambda leaf, n=times: leaf.repeat(n, *[1] * (leaf.dim() - 1)), batch)
             for batch in (new, later)
         )
         seen = terms.sensitivity(net, theta, many, absent(many), space)
