@@ -81,14 +81,6 @@ def test_exact_agrees_with_finite_differences(monkeypatch, optimiser, zeta):
             )
 
 
-@pytest.mark.parametrize("optimiser", ["sgd", "adagrad", "adam"])
-def test_first_without_steps_equals_off(monkeypatch, optimiser):
-    first = gradient_of_step_2(monkeypatch, zeta=0, third_term="first", optimiser=optimiser)
-    off = gradient_of_step_2(monkeypatch, zeta=0, third_term="off", optimiser=optimiser)
-    for a, b in zip(leaves(first), leaves(off), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-15)
-
-
 def test_the_third_term_reaches_what_it_should(monkeypatch):
     grads = {
         t: gradient_of_step_2(monkeypatch, third_term=t)
@@ -127,11 +119,6 @@ def test_the_features_are_computed_once_and_theta_1_stays_during_the_zeta_steps(
         leaves(after.theta["representation"]), leaves(state.theta["representation"]), strict=True
     )
     assert any(not torch.equal(a, b) for a, b in pairs)
-
-
-def test_off_does_not_depend_on_zeta(monkeypatch):
-    zero, many = (gradient_of_step_2(monkeypatch, zeta=z, third_term="off") for z in (0, 7))
-    assert all(torch.equal(a, b) for a, b in zip(leaves(zero), leaves(many), strict=True))
 
 
 def test_exact_is_finite_at_dead_units(monkeypatch):
