@@ -25,6 +25,7 @@ from dpmcl.core.model import Model, initial
 from dpmcl.data.sampling import Chunk
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
+from dpmcl.data.task_info import task_infos
 from dpmcl.engine import Batched, Feed, Looped
 from dpmcl.methods._method import Method
 from dpmcl.training.loop import train
@@ -108,8 +109,10 @@ def speed(
     """Milliseconds an update of all replicas of a method's last phase, in float32."""
     device = stream.x.device
     model = method.prepare(model_of(stream, network, torch.float32))
-    phase = method.phases(model, 0)[-1]
-    state = engine.map(method.start, initial(model, range(replicas)))
+    info = task_infos(stream, split(stream, (0,), (0.6, 0.2, 0.2)))[0]
+    phase = method.phases(model, info)[-1]
+    theta = initial(model, range(replicas))
+    state = engine.map(lambda one: method.start(one, info), theta)
     generator = torch.Generator().manual_seed(0)
     rows = {}
     for name, draw in phase.draws.items():

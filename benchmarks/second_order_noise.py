@@ -17,6 +17,7 @@ from dpmcl.core.model import Model, initial
 from dpmcl.core.tree import at, tree_map
 from dpmcl.data.scaling import fitted
 from dpmcl.data.splits import split
+from dpmcl.data.task_info import task_infos
 from dpmcl.methods._method import Method
 from dpmcl.methods.dpmcl import DPMCL
 from dpmcl.methods.oml import OML
@@ -60,7 +61,8 @@ def gradients(cls: type[Method], settings: dict[str, Any], dtype: torch.dtype) -
     )
     model = single if dtype == torch.float32 else double
     method = Seen(**settings)
-    (phase,) = method.phases(model, 1)
+    infos = task_infos(stream, splits)
+    (phase,) = method.phases(model, infos[1])
     for seed in SEEDS:
         theta = tree_map(lambda leaf: leaf.to(dtype), at(initial(single, [seed]), 0))
         batches = {}
@@ -75,7 +77,8 @@ def gradients(cls: type[Method], settings: dict[str, Any], dtype: torch.dtype) -
                 drawn, present, torch.zeros_like(drawn), dtype, replica=seed
             )
         method.taken.clear()
-        phase.update(method.start(theta), batches, torch.zeros(phase.keys, 2, dtype=torch.int64))
+        state, key = method.start(theta, infos[0]), torch.zeros(phase.keys, 2, dtype=torch.int64)
+        phase.update(state, batches, key)
         yield tree_map(lambda leaf: leaf.double(), method.taken[0])
 
 

@@ -16,11 +16,12 @@ from torch import nn
 
 from dpmcl.core import keys, memory
 from dpmcl.core.keys import Purpose
-from dpmcl.core.memory import Memory
+from dpmcl.core.memory import Offer
 from dpmcl.core.model import Model, Theta
-from dpmcl.core.tree import leaves
+from dpmcl.core.tree import leaves, stack
 from dpmcl.data.splits import Rows, Splits, split
 from dpmcl.data.stream import Stream
+from dpmcl.data.task_info import TaskInfo, task_infos
 from dpmcl.engine import Engine, Looped
 from dpmcl.methods._method import Method, State
 from dpmcl.methods.er import ER
@@ -145,10 +146,11 @@ def memory_of(splits, seeds, task, capacity, name="train"):
     for replica, seed in enumerate(seeds):
         one, offset = memory.empty(capacity), splits.named(name).offset[replica]
         for k in range(task):
-            args = offset[k], offset[k + 1] - offset[k], 50
-            one = memory.add(one, *args, keys.derive(seed, Purpose.MEMORY, k), "reservoir")
+            position = torch.arange(int(offset[k]), int(offset[k + 1]))
+            offer = Offer(position, torch.ones_like(position, dtype=torch.bool))
+            one = memory.add(one, offer, keys.derive(seed, Purpose.MEMORY, k), "reservoir")
         held.append(one)
-    return Memory(*(torch.stack(leaf) for leaf in zip(*held, strict=True)))
+    return stack(held)
 
 
 def tiny_network(outputs: int = 6, dropout: float = 0.0) -> tuple[nn.Module, nn.Module]:
@@ -224,7 +226,7 @@ def train(
         weights=tuple(options.pop("weights", ())),
     )
     monitor = options.pop("watched", None) or MonitorSettings()
-    check_motion(method, setup.model, stream, monitor.drift)
+    check_motion(method, stream, setup.phases[0], monitor.drift)
     keeper = options.pop("keeper", None) or Keeper(Keeping())
     with noted(note):
         outcome = measured(
@@ -242,6 +244,12 @@ def train(
         diverged=record.diverged,
         readings=record.readings,
     )
+
+
+def tiny_task(number: int = 0, stream: Stream | None = None) -> TaskInfo:
+    """A task of the tiny stream, or of another, as a method is told of it."""
+    stream = stream or tiny_stream()
+    return task_infos(stream, split(stream, [0], (0.6, 0.2, 0.2)))[number]
 
 
 def tiny_run(

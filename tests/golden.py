@@ -24,7 +24,6 @@ from torch import Tensor, nn
 
 from conftest import moving_stream, tiny_network, tiny_stream, train
 from dpmcl import plugins
-from dpmcl.core import optim
 from dpmcl.core.atomic import write_text
 from dpmcl.core.model import Model
 from dpmcl.data.scaling import fitted
@@ -79,7 +78,7 @@ def variants() -> Iterator[tuple[str, dict[str, Any]]]:
     """The settings, of a method's name, whose numbers are kept beside those of its defaults."""
     yield "er", {"memory_policy": "resample"}
     yield "er", {"reset_at_task": True}
-    for optimiser in [*optim.OPTIMISERS, {"name": "sgd", "momentum": 0.9}]:
+    for optimiser in [*plugins.names("optimiser"), {"name": "sgd", "momentum": 0.9}]:
         yield "er", {"optimiser": optimiser}
     theorem = {"name": "theorem", "beta": 20.0, "form": "V_theta", "drift": "features"}
     yield "er", {"optimiser": theorem, "lr": 10.0}  # so that it is not lr that decides

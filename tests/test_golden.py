@@ -11,7 +11,7 @@ import pytest
 
 import dpmcl.methods
 import golden
-from dpmcl.core.optim import OPTIMISERS
+from dpmcl import plugins
 from golden import Golden, gaps, main, unlisted
 
 CHANGELOG = Path(__file__).parent.parent / "CHANGELOG.md"
@@ -47,7 +47,7 @@ def test_every_choice_of_every_method_and_every_optimiser_has_a_case():
         for key in cls.own_names():
             choices = set(get_args(hints[key])) if isinstance(getattr(cls(), key), str) else set()
             assert choices <= {getattr(method, key) for method in made}, f"{name}: {key}"
-    assert set(OPTIMISERS) <= {own["optimiser"] for _, own in tried if _plain(own)}
+    assert set(plugins.names("optimiser")) <= {own["optimiser"] for _, own in tried if _plain(own)}
 
 
 def _plain(own):

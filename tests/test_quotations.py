@@ -20,7 +20,7 @@ PAGES = [
     *sorted((ROOT / "src" / "dpmcl" / "presets").glob("paper-*.toml")),
     *sorted((ROOT / "src" / "dpmcl" / "theory").glob("*.py")),
     *sorted((ROOT / "src" / "dpmcl" / "discounts").glob("*.py")),
-    *(ROOT / "src" / "dpmcl" / name for name in ("core/gradients.py", "core/optim.py")),
+    *(ROOT / "src" / "dpmcl" / name for name in ("core/gradients.py", "optimisers/theorem.py")),
     *(ROOT / "src" / "dpmcl" / name for name in ("metrics/cme.py", "training/step_size.py")),
     *(ROOT / "src/dpmcl/streams" / name for name in ("omniglot.py", "sine.py", "_dynamics.py")),
 ]

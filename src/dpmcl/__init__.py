@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from dpmcl.data.labelled import Labelled
     from dpmcl.data.sampling import Draw
     from dpmcl.data.stream import Stream
+    from dpmcl.data.task_info import TaskInfo
     from dpmcl.discounts._discount import Discount
     from dpmcl.exceptions import DataError, DpmclError, FolderError, ModelError, SpecError
     from dpmcl.methods._method import Method, Phase, State
     from dpmcl.networks._network import NetworkSettings
+    from dpmcl.optimisers._optimiser import Optimiser
+    from dpmcl.options._option import Option
     from dpmcl.streams._dynamics import DynamicsSettings
     from dpmcl.streams._settings import LabelledSettings, StreamSettings
     from dpmcl.study.api import load, run
@@ -44,6 +47,8 @@ _HOME = {
     "Model": "core.model",
     "ModelError": "exceptions",
     "NetworkSettings": "networks._network",
+    "Optimiser": "optimisers._optimiser",
+    "Option": "options._option",
     "Phase": "methods._method",
     "Readings": "theory.readings",
     "Result": "study.study",
@@ -51,6 +56,7 @@ _HOME = {
     "State": "methods._method",
     "Stream": "data.stream",
     "StreamSettings": "streams._settings",
+    "TaskInfo": "data.task_info",
     "gradient": "core.gradients",
     "load": "study.api",
     "run": "study.api",
@@ -74,6 +80,8 @@ __all__ = [
     "Model",
     "ModelError",
     "NetworkSettings",
+    "Optimiser",
+    "Option",
     "Phase",
     "Readings",
     "Result",
@@ -81,6 +89,7 @@ __all__ = [
     "State",
     "Stream",
     "StreamSettings",
+    "TaskInfo",
     "gradient",
     "keys",
     "load",

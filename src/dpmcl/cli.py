@@ -53,14 +53,10 @@ Assignments = Annotated[
 def list_() -> None:
     """Show presets, and every kind of plugin: methods, streams, networks, metrics, ..."""
     from dpmcl import plugins, presets
-    from dpmcl.core import optim
 
     sections = {"presets": {name: presets.summary(name) for name in presets.names()}}
     for kind, plural in plugins.KINDS.items():
         sections[plural] = {name: plugins.summary(kind, name) for name in plugins.names(kind)}
-    sections["optimisers"] = {
-        name: (rule.__doc__ or "").split("\n")[0] for name, rule in optim.OPTIMISERS.items()
-    }
     width = max(len(printable(name)) for entries in sections.values() for name in entries)
     for title, entries in sections.items():
         typer.echo(title)

@@ -22,6 +22,7 @@ KINDS = {
     "metric": "metrics",
     "optimiser": "optimisers",
     "discount": "discounts",
+    "option": "options",
 }
 """The folder of each kind, which is also its group of entry points."""
 
@@ -30,7 +31,8 @@ _RULES = {
     "stream": ("a subclass of dpmcl.StreamSettings with `build`", ("build", "places")),
     "network": ("a subclass of dpmcl.NetworkSettings with `build`", ("build", "hidden")),
     "metric": ("a function of Errors", ()),
-    "optimiser": ("a subclass of dpmcl.Optimiser with `rule`", ("slots", "rule")),
+    "optimiser": ("a subclass of dpmcl.Optimiser with `rule`", ("init", "step")),
+    "option": ("a subclass of dpmcl.Option", ("gradient", "begin_task")),
     "discount": ("a subclass of dpmcl.Discount with `weights`", ("weights", "total")),
 }
 """What a plugin of each kind must be, in words, and its members; without members, a function."""

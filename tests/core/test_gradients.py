@@ -182,11 +182,11 @@ class OfRows(Naive):
 
     def phases(self, model, task):
         def update(state, batches, key):
-            def of_row(row):
-                alone = Batch(*(leaf[None] for leaf in row))
+            def of_one(row):
+                alone = tree_map(lambda leaf: leaf[None], row)
                 return gradient(model.cost)(state.theta, alone, key[0])[0]
 
-            grads = torch.func.vmap(of_row, chunk_size=3)(batches["new"])
+            grads = torch.func.vmap(of_one, chunk_size=3)(batches["new"])
             return self.descend(state, tree_map(lambda leaf: leaf.mean(0), grads))
 
         return [Phase("train", self.updates, {"new": Draw("new", self.batch)}, update)]

@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import dpmcl
-from conftest import tiny_model, tiny_run, tiny_stream, train
+from conftest import tiny_model, tiny_run, tiny_stream, tiny_task, train
 from dpmcl import plugins
 from dpmcl.core.model import Model, initial
 from dpmcl.core.tree import leaves, move, tree_map
@@ -54,9 +54,9 @@ def a_phase(method=None, steps=5, replicas=2):
     stream = tiny_stream(2)
     model = tiny_model(stream, dropout=0.2)
     method = method or Naive(batch=3)
-    phase = method.phases(model, 0)[0]
+    phase = method.phases(model, tiny_task())[0]
     theta = initial(model, range(replicas))
-    state = Looped().map(method.start, theta)
+    state = Looped().map(lambda one: method.start(one, tiny_task()), theta)
     row = torch.arange(replicas * steps * 3).reshape(replicas, steps, 3) % len(stream.y)
     key = torch.arange(replicas * steps * phase.keys * 2).reshape(replicas, steps, phase.keys, 2)
     chunk = Chunk({"new": row}, {"new": row >= 0}, {"new": row * 0}, key)
@@ -109,8 +109,8 @@ def test_a_longer_chunk_or_another_update_gets_a_new_cell_and_a_shorter_one_does
 class Remembers(Naive):
     """Keeps what theta was two updates ago: its new state is, in part, its old one."""
 
-    def start(self, theta):
-        return super().start(theta)._replace(extra={"last": theta, "before": theta})
+    def start(self, theta, task):
+        return super().start(theta, task)._replace(extra={"last": theta, "before": theta})
 
     def phases(self, model, task):
         (plain,) = super().phases(model, task)

@@ -1,10 +1,13 @@
 """Studies and their folders: what is written, how a folder grows, and what it survives."""
 
+import errno
 import json
+import os
 import random
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +18,13 @@ import safetensors.torch
 import torch
 
 import dpmcl
+from dpmcl.core.batch import Batch
+from dpmcl.core.gradients import gradient
 from dpmcl.core.settings import Share
+from dpmcl.data.sampling import Draw
 from dpmcl.exceptions import FolderError, SpecError
-from dpmcl.methods.naive import Naive
+from dpmcl.methods._method import Method, Phase, State
+from dpmcl.results import store
 from dpmcl.streams.digits import Digits
 
 UPDATES, BATCH, KAPPA, ZETA, TASKS = 3, 8, 3, 2, 2
@@ -35,8 +42,11 @@ BOTH: dict[str, Any] = {**SPEC, "methods": {"er": {}, "dpmcl": {"kappa": KAPPA, 
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file's bytes."""
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def errors(folder: Path) -> list[tuple[Any, ...]]:
@@ -45,9 +55,18 @@ def errors(folder: Path) -> list[tuple[Any, ...]]:
     return list(zip(*columns.values(), strict=True))
 
 
-def leaves(theta: Mapping[str, Mapping[str, torch.Tensor]], replica: int) -> dict[str, Any]:
-    """One replica's parameters by the name of a file."""
-    return {f"{p}.{n}": leaf[replica] for p, part in theta.items() for n, leaf in part.items()}
+def parameters(folder: Path, method: str, seed: int) -> dict[str, torch.Tensor]:
+    path = folder / "parameters" / method / f"seed-{seed}.safetensors"
+    return safetensors.torch.load_file(path)
+
+
+def left_over(folder: Path) -> list[str]:
+    """Files that a run folder has no place for, such as temporary ones."""
+    place = re.compile(
+        r"(\.lock|checkpoints/\w+/\d+\.safetensors|spec\.toml|errors\.parquet|(work|stream|environment|code)\.json"
+        r"|parameters/\w+/seed-\d+\.safetensors)"
+    )
+    return [name for name in contents(folder) if not place.fullmatch(name)]
 
 
 def same(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> bool:
@@ -59,64 +78,86 @@ def refuse(*_: Any) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mine(Naive):
+class Mine(Method):
     """A user's own method: naive, with weights that shrink."""
 
     shrink: Share = 0.5
 
-    def phases(self, model: Any, task: int) -> Sequence[Any]:
-        (phase,) = super().phases(model, task)
-
-        def update(*arguments: Any) -> Any:
-            state = phase.update(*arguments)
+    def phases(self, model: Any, task: Any) -> Sequence[Phase]:
+        def update(state: State, batches: Mapping[str, Batch], key: torch.Tensor) -> State:
+            grads, _ = gradient(model.cost)(state.theta, batches["new"], key[0])
+            state = self.descend(state, grads)
             theta = {
                 part: {name: leaf * (1 - self.shrink) for name, leaf in leaves.items()}
                 for part, leaves in state.theta.items()
             }
             return state._replace(theta=theta)
 
-        return [replace(phase, update=update)]
-
-
-MINE = f"{Mine.__module__}:{Mine.__qualname__}"
+        return [Phase("train", self.updates, {"new": Draw("new", self.batch)}, update)]
 
 
 # without a folder
 
 
-def test_a_result(tmp_path, monkeypatch):
+def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    calls: list[tuple[str, int, int]] = []
-    result = dpmcl.run(SPEC, watch=lambda *call: calls.append(call))
-    assert list(tmp_path.iterdir()) == []  # nothing is written
+    result = dpmcl.run(SPEC)
     assert list(result.records) == ["naive", "er"]
-    found = result.errors["er"]
-    assert found.seeds == (0, 1)
+    assert result.errors["er"].seeds == (0, 1)
+    assert result.errors["er"].values.shape == (2, 1 + TASKS, TASKS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_are_shares_of_the_test_rows_seen_so_far():
+    found = dpmcl.run(SPEC).errors["er"]
+    assert np.isfinite(found.before).all()
+    assert np.isnan(found.after[:, 0, 1]).all()
+    assert np.isfinite(found.after[:, 0, 0]).all()
+    assert np.isfinite(found.after[:, 1]).all()
+    wrong = found.values * found.examples[:, None]
+    seen = wrong[np.isfinite(wrong)]
+    np.testing.assert_allclose(seen, seen.round(), atol=1e-9)
     np.testing.assert_array_equal(found.examples, [[36, 36], [36, 36]])  # a fifth of 178 and 182
-    np.testing.assert_array_equal(np.isnan(found.values[0]), [[0, 0], [0, 1], [0, 0]])
-    wrong = found.values * 36
-    np.testing.assert_allclose(wrong, wrong.round(), atol=1e-9)
-    for method in ("naive", "er"):
-        done = [done for name, done, _ in calls if name == method]
-        assert done == sorted(done)
-        assert done[0] == 0
-        assert (method, UPDATES * TASKS, UPDATES * TASKS) in calls
-    e = found.values
-    _, row = result.rows(("backward_transfer",))
-    assert row["cme_mean"] == pytest.approx(e[:, TASKS].mean())
-    assert row["nte_mean"] == pytest.approx(e[:, TASKS, TASKS - 1].mean())
-    assert row["backward_transfer_mean"] == pytest.approx((e[:, 1, 0] - e[:, 2, 0]).mean())
+
+
+def test_result_rows_table_and_plot(tmp_path):
+    result = dpmcl.run(SPEC)
+    first, second = result.rows(("backward_transfer",))
+    assert (first["method"], second["method"]) == ("naive", "er")
+    e = result.errors["er"].values
+    assert second["cme_mean"] == pytest.approx(e[:, TASKS].mean())
+    assert second["nte_mean"] == pytest.approx(e[:, TASKS, TASKS - 1].mean())
+    assert second["backward_transfer_mean"] == pytest.approx((e[:, 1, 0] - e[:, 2, 0]).mean())
     assert [row["method"] for row in json.loads(result.table("json"))] == ["naive", "er"]
     assert result.table().split("\n")[2].split()[:3] == ["digits", "naive", "2"]
-    assert len(result.plot(tmp_path / "curves.png", smooth=1).axes) == 2
+    figure = result.plot(tmp_path / "curves.png", smooth=1)
+    assert len(figure.axes) == 2
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_watch_counts_up_to_the_total():
+    calls: list[tuple[str, int, int]] = []
+    dpmcl.run(SPEC, watch=lambda *call: calls.append(call))
+    for method in ("naive", "er"):
+        mine = [(done, total) for name, done, total in calls if name == method]
+        assert mine[0][0] == 0
+        assert [done for done, _ in mine] == sorted(done for done, _ in mine)
+        assert mine[-1] == (UPDATES * TASKS, UPDATES * TASKS)
+
+
 def test_arguments_of_run():
-    settings = {"training.lr": 0.5, "network.hidden": 4}
-    changes = {"methods": ["er"], "replicas": 1, "seed": 4, "tasks": 3, "engine": "batched"}
-    result = dpmcl.run(SPEC, settings=settings, **changes)
-    assert list(result.errors) == ["er"]
+    calls: list[str] = []
+    result = dpmcl.run(
+        SPEC,
+        methods=["er"],
+        replicas=1,
+        seed=4,
+        tasks=3,
+        settings={"training.lr": 0.5, "network.hidden": 4},
+        engine="batched",
+        watch=lambda method, *_: calls.append(method),
+    )
+    assert set(calls) == set(result.errors) == {"er"}
     assert result.errors["er"].seeds == (4,)
     assert result.errors["er"].tasks == 3
     assert result.spec["training"]["lr"] == 0.5
@@ -125,63 +166,110 @@ def test_arguments_of_run():
     assert SPEC["stream"] == {"name": "digits", "tasks": TASKS}
 
 
+def test_a_spec_file_and_a_run_folder_are_sources(tmp_path):
+    result = dpmcl.run(SPEC, out=tmp_path / "run")
+    text = (tmp_path / "run" / "spec.toml").read_text()
+    (tmp_path / "my.toml").write_text(text)
+    for source in (tmp_path / "my.toml", str(tmp_path / "run"), tomllib.loads(text)):
+        again = dpmcl.run(source)
+        assert again.spec == result.spec
+        np.testing.assert_array_equal(again.errors["er"].values, result.errors["er"].values)
+
+
+# numbers
+
+
 def test_work_is_counted():
     work = {name: record.work for name, record in dpmcl.run(BOTH).records.items()}
     assert set(work["er"]) == set(work["dpmcl"]) == {0, 1}
-    er, ours = work["er"][1], work["dpmcl"][1]
-    assert er.gradient_evaluations == UPDATES * TASKS
-    assert er.rows_backpropagated == UPDATES * TASKS * BATCH
-    assert ours.gradient_evaluations == KAPPA * (2 + ZETA) * TASKS
-    rows = [n for name, n in vars(ours).items() if name in ("rows_backpropagated", "rows_head")]
-    assert sum(rows) == KAPPA * TASKS * (5 + 2 * ZETA) * BATCH
+    for seed in (0, 1):
+        assert work["er"][seed].gradient_evaluations == UPDATES * TASKS
+        assert work["er"][seed].rows_backpropagated == UPDATES * TASKS * BATCH
+        assert work["dpmcl"][seed].gradient_evaluations == KAPPA * (2 + ZETA) * TASKS
+        assert work["dpmcl"][seed].rows_backpropagated == KAPPA * TASKS * (5 + 2 * ZETA) * BATCH
 
 
 def test_global_random_states_are_left_alone():
+    torch.manual_seed(1)
+    np.random.seed(2)  # noqa: NPY002
+    random.seed(3)
+
     def states() -> tuple[Any, ...]:
         name, words, *rest = np.random.get_state()  # noqa: NPY002
-        state = torch.random.get_rng_state().tolist()
-        return state, (name, words.tolist(), *rest), random.getstate()
+        return (
+            torch.random.get_rng_state().tolist(),
+            (name, words.tolist(), *rest),
+            random.getstate(),
+        )
 
-    results = []
-    for seed in (1, 4):
-        torch.manual_seed(seed)
-        np.random.seed(seed)  # noqa: NPY002
-        random.seed(seed)
-        before = states()
-        results.append(dpmcl.run(BOTH))
-        assert states() == before
-    first, second = results
+    before = states()
+    first = dpmcl.run(BOTH)
+    assert states() == before
+    torch.manual_seed(4)
+    np.random.seed(5)  # noqa: NPY002
+    random.seed(6)
+    second = dpmcl.run(BOTH)
     for name in BOTH["methods"]:
         np.testing.assert_array_equal(first.errors[name].values, second.errors[name].values)
-        assert same(leaves(first.theta[name], 1), leaves(second.theta[name], 1))
+        for part in first.theta[name]:
+            assert same(first.theta[name][part], second.theta[name][part])
+
+
+def test_replicas_differ():
+    theta = dpmcl.run(SPEC).theta["er"]
+    for part in theta.values():
+        for leaf in part.values():
+            assert not torch.equal(leaf[0], leaf[1])
 
 
 def test_a_replica_depends_on_its_seed_alone():
-    """And a method not on the others."""
     many = dpmcl.run(BOTH, seed=0, replicas=4)
+    alone = dpmcl.run(BOTH, seed=3, replicas=1)
     for name in BOTH["methods"]:
-        alone = dpmcl.run(BOTH, methods=[name], seed=3, replicas=1)
         np.testing.assert_array_equal(alone.errors[name].values[0], many.errors[name].values[3])
-        theta = leaves(many.theta[name], 3)
-        assert same(leaves(alone.theta[name], 0), theta)
-        other = leaves(many.theta[name], 2)
-        assert not any(torch.equal(theta[key], other[key]) for key in theta)
+        for part, leaves in alone.theta[name].items():
+            for key, leaf in leaves.items():
+                assert torch.equal(leaf[0], many.theta[name][part][key][3])
+
+
+def test_a_method_does_not_depend_on_the_others():
+    alone, beside = dpmcl.run(SPEC, methods=["er"]), dpmcl.run(SPEC, methods=["naive", "er"])
+    np.testing.assert_array_equal(alone.errors["er"].values, beside.errors["er"].values)
+    for part in alone.theta["er"]:
+        assert same(alone.theta["er"][part], beside.theta["er"][part])
+
+
+# a user's own method
 
 
 def test_a_class_of_ones_own(tmp_path):
+    name = f"{Mine.__module__}:{Mine.__qualname__}"
     result = dpmcl.run(SPEC, methods=["naive", Mine], out=tmp_path)
-    assert list(result.errors) == ["naive", MINE]
-    assert tomllib.loads((tmp_path / "spec.toml").read_text())["methods"][MINE] == {"shrink": 0.5}
-    assert dpmcl.load(tmp_path).errors[MINE].seeds == (0, 1)
-    theta = leaves(result.theta[MINE], 1)
-    file = tmp_path / "parameters" / MINE.replace(":", ".") / "seed-1.safetensors"
-    assert same(safetensors.torch.load_file(file), theta)
-    by_name = dpmcl.run({**SPEC, "methods": {MINE: {"shrink": 0.5}}})
-    assert same(leaves(by_name.theta[MINE], 1), theta)
-    other = dpmcl.run(SPEC, methods=[Mine], settings={f'methods."{MINE}".shrink': 0.0})
-    assert same(leaves(other.theta[MINE], 1), leaves(result.theta["naive"], 1))
+    assert list(result.errors) == ["naive", name]
+    assert tomllib.loads((tmp_path / "spec.toml").read_text())["methods"][name] == {"shrink": 0.5}
+    size = {
+        method: sum(float(leaf.abs().sum()) for part in theta.values() for leaf in part.values())
+        for method, theta in result.theta.items()
+    }
+    assert size[name] < 0.25 * size["naive"]
+    assert dpmcl.load(tmp_path).errors[name].seeds == (0, 1)
+    tensors = parameters(tmp_path, name.replace(":", "."), 1)
+    part = result.theta[name]["prediction"]
+    assert torch.equal(tensors["prediction.0.weight"], part["0.weight"][1])
+
+
+def test_a_class_by_its_name():
+    name = f"{Mine.__module__}:{Mine.__qualname__}"
+    by_class = dpmcl.run(SPEC, methods=[Mine])
+    by_name = dpmcl.run({**SPEC, "methods": {name: {"shrink": 0.5}}})
+    other = dpmcl.run(SPEC, methods=[Mine], settings={f'methods."{name}".shrink': 0.0})
+    theta = [r.theta[name]["prediction"] for r in (by_class, by_name, other)]
+    assert same(theta[0], theta[1])
+    assert not same(theta[0], theta[2])
+    naive = dpmcl.run(SPEC, methods=["naive"]).theta["naive"]["prediction"]
+    assert same(theta[2], naive)
     with pytest.raises(SpecError, match="shrink must be less than 1"):
-        dpmcl.run({**SPEC, "methods": {MINE: {"shrink": 1.0}}})
+        dpmcl.run({**SPEC, "methods": {name: {"shrink": 1.0}}})
 
 
 # the folder
@@ -195,7 +283,7 @@ def stored(tmp_path_factory) -> tuple[Path, Any]:
 
 
 def test_the_files_of_a_folder(stored):
-    folder, result = stored
+    folder, _ = stored
     assert list(contents(folder)) == [
         ".lock",
         "code.json",
@@ -206,11 +294,64 @@ def test_the_files_of_a_folder(stored):
         "stream.json",
         "work.json",
     ]
-    for method, theta in result.theta.items():
+
+
+def test_spec_toml_is_complete(stored):
+    folder, result = stored
+    spec = tomllib.loads((folder / "spec.toml").read_text())
+    assert (
+        spec
+        == result.spec
+        == dpmcl.run(spec, methods=["er"], replicas=1).spec
+        | {
+            "methods": spec["methods"],
+            "replicas": 2,
+        }
+    )
+    assert spec["training"]["lr"] == 0.05
+    assert spec["training"]["memory"] == 20000
+    assert spec["methods"]["dpmcl"]["third_term"] == "constant"
+
+
+def test_errors_parquet(stored):
+    folder, result = stored
+    table = pq.read_table(folder / "errors.parquet")
+    names = ["method", "seed", "after", "task", "split", "error", "examples"]
+    assert table.column_names == names
+    assert [str(t) for t in table.schema.types] == [
+        "string", "int64", "int64", "int64", "string", "double", "int64",
+    ]  # fmt: skip
+    rows = errors(folder)
+    places = [(-1, 0), (-1, 1), (0, 0), (1, 0), (1, 1)]
+    assert [row[:5] for row in rows] == [
+        (method, seed, *place, "test")
+        for method in ("dpmcl", "er")
+        for seed in (0, 1)
+        for place in places
+    ]
+    for method, seed, after, task, _, error, examples in rows:
+        assert error == result.errors[method].values[seed, 1 + after, task]
+        assert examples == 36
+
+
+def test_parameters_are_the_trained_ones(stored):
+    folder, result = stored
+    for method in ("er", "dpmcl"):
         for seed in (0, 1):
-            file = folder / "parameters" / method / f"seed-{seed}.safetensors"
-            assert same(safetensors.torch.load_file(file), leaves(theta, seed))
-    assert json.loads((folder / "stream.json").read_text()) == {
+            tensors = parameters(folder, method, seed)
+            assert set(tensors) == {
+                f"{part}.{name}" for part in result.theta[method] for name in
+                result.theta[method][part]
+            }  # fmt: skip
+            for key, tensor in tensors.items():
+                part, name = key.split(".", 1)
+                assert torch.equal(tensor, result.theta[method][part][name][seed])
+
+
+def test_json_files(stored):
+    folder, _ = stored
+    stream = json.loads((folder / "stream.json").read_text())
+    assert stream == {
         "name": "digits",
         "kind": "classification",
         "tasks": ["0", "1"],
@@ -219,44 +360,16 @@ def test_the_files_of_a_folder(stored):
         "digest": Digits(tasks=2).build([0]).digest(),
     }
     work = json.loads((folder / "work.json").read_text())
-    assert work["er"]["1"] == vars(result.records["er"].work[1])
+    assert work["er"]["1"] == {
+        "gradient_evaluations": UPDATES * TASKS,
+        "rows_backpropagated": UPDATES * TASKS * BATCH,
+    }
     environment = json.loads((folder / "environment.json").read_text())
-    assert {(e["method"], *e["seeds"]) for e in environment} == {("er", 0, 1), ("dpmcl", 0, 1)}
+    assert [(e["method"], e["seeds"]) for e in environment] == [("er", [0, 1]), ("dpmcl", [0, 1])]
     for entry in environment:
         assert entry["torch"] == torch.__version__
-        assert (entry["engine"], entry["device"]) == ("looped", "cpu")
-        assert entry["repeats"] == "byte for byte"
-
-
-def test_spec_toml_is_complete_and_a_source(stored, tmp_path):
-    folder, result = stored
-    text = (folder / "spec.toml").read_text()
-    spec = tomllib.loads(text)
-    assert spec == result.spec
-    assert spec["training"]["lr"] == 0.05
-    assert spec["training"]["memory"] == 20000
-    assert spec["methods"]["dpmcl"]["third_term"] == "constant"
-    (tmp_path / "my.toml").write_text(text)
-    for source in (tmp_path / "my.toml", str(folder), spec):
-        again = dpmcl.run(source, out=tmp_path / "run")
-        assert again.spec == spec
-        np.testing.assert_array_equal(again.errors["er"].values, result.errors["er"].values)
-
-
-def test_errors_parquet(stored):
-    folder, result = stored
-    schema = pq.read_schema(folder / "errors.parquet")
-    assert dict(zip(schema.names, map(str, schema.types), strict=True)) == {
-        "method": "string", "seed": "int64", "after": "int64", "task": "int64", "split": "string",
-        "error": "double", "examples": "int64",
-    }  # fmt: skip
-    places = [(-1, 0), (-1, 1), (0, 0), (1, 0), (1, 1)]
-    assert errors(folder) == [
-        (method, seed, *at, "test", result.errors[method].values[seed, 1 + at[0], at[1]], 36)
-        for method in ("dpmcl", "er")
-        for seed in (0, 1)
-        for at in places
-    ]
+        assert entry["engine"] == "looped"
+        assert entry["device"] == "cpu"
 
 
 def test_load_gives_what_run_gave(stored):
@@ -292,6 +405,7 @@ def test_further_splits_and_future_tasks_are_further_rows(tmp_path):
     plain = dpmcl.run(SPEC, methods=["er"], replicas=1).errors["er"].values
     seen = np.isfinite(plain)
     np.testing.assert_array_equal(result.errors["er"].values[seen], plain[seen])
+    assert np.isfinite(result.errors["er"].values).all()
     training = dpmcl.load(tmp_path).records["er"].errors["train"]
     assert np.isfinite(training.values).all()
     np.testing.assert_array_equal(training.examples, [[107, 109]])
@@ -321,10 +435,12 @@ def folder(small, tmp_path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("change", "trained", "methods", "seeds"),
+    ("change", "trained", "held", "seeds"),
     [
         ({"replicas": 3}, {("naive", 2), ("er", 2)}, ["naive", "er"], (0, 3)),
+        ({"seed": 2, "replicas": 1}, {("naive", 2), ("er", 2)}, ["naive", "er"], (0, 3)),
         ({"seed": 5, "replicas": 1}, {("naive", 5), ("er", 5)}, ["naive", "er"], (5, 1)),
+        ({"methods": ["joint"]}, {("joint", 0), ("joint", 1)}, ["naive", "er", "joint"], (0, 2)),
         (
             {"methods": ["joint", "er"], "replicas": 3},
             {("joint", 0), ("joint", 1), ("joint", 2), ("er", 2)},
@@ -334,29 +450,30 @@ def folder(small, tmp_path) -> Path:
         ({"replicas": 1}, set(), ["naive", "er"], (0, 2)),
     ],
 )
-def test_a_folder_grows_by_what_is_missing(change, trained, methods, seeds, folder):
+def test_a_folder_grows_by_what_is_missing(change, trained, held, seeds, folder):
     old, was = errors(folder), contents(folder)
     calls: set[str] = set()
     result = dpmcl.run(SPEC, **change, out=folder, watch=lambda name, *_: calls.add(name))
     assert calls == {method for method, _ in trained}
-    assert {row[:2] for row in errors(folder)} - {row[:2] for row in old} == trained
-    assert [row for row in errors(folder) if row[:2] not in trained] == old
-    now = contents(folder)
+    assert {(row[0], row[1]) for row in errors(folder)} - {(r[0], r[1]) for r in old} == trained
+    assert [row for row in errors(folder) if (row[0], row[1]) not in trained] == old
     for name in was:
-        assert not name.startswith("parameters") or now[name] == was[name]
-    assert trained or now == was
+        if name.startswith("parameters"):
+            assert (folder / name).read_bytes() == was[name]
+    assert list(result.records) == held
     spec = tomllib.loads((folder / "spec.toml").read_text())
-    assert list(result.records) == list(spec["methods"]) == methods
+    assert list(spec["methods"]) == held
     assert (spec["seed"], spec["replicas"]) == seeds
     fresh = dpmcl.run(SPEC, **change)
     for method, seed in trained:
-        mine, theirs = (r.errors[method].seeds.index(seed) for r in (result, fresh))
+        mine = result.errors[method].seeds.index(seed)
+        theirs = fresh.errors[method].seeds.index(seed)
         np.testing.assert_array_equal(
             result.errors[method].values[mine], fresh.errors[method].values[theirs]
         )
-        file = f"parameters/{method}/seed-{seed}.safetensors"
-        assert same(safetensors.torch.load(now[file]), leaves(fresh.theta[method], theirs))
+        assert parameters(folder, method, seed)
         assert seed in result.records[method].work
+    assert left_over(folder) == []
 
 
 def test_a_grown_folder_equals_one_made_at_once(folder, tmp_path):
@@ -368,17 +485,25 @@ def test_a_grown_folder_equals_one_made_at_once(folder, tmp_path):
     assert [e["seeds"] for e in entries[0]] == [[0, 1], [0, 1], [2], [2]]
 
 
+def test_nothing_missing_trains_nothing(folder):
+    was = contents(folder)
+    result = dpmcl.run(SPEC, out=folder, watch=refuse)
+    assert contents(folder) == was
+    assert result.errors["er"].seeds == (0, 1)
+
+
 @pytest.mark.parametrize(
     ("settings", "entry", "old", "new"),
     [
         ({"training.lr": 0.5}, "training.lr", "0.05", "0.5"),
+        ({"training.updates": 4}, "training.updates", "3", "4"),
         ({"training.memory_policy": "resample"}, "training.memory_policy", "reservoir", "resample"),
+        ({"stream.tasks": 3}, "stream.tasks", "2", "3"),
         ({"stream.split": [0.5, 0.25, 0.25]}, "stream.split", "[0.6, 0.2, 0.2]", "[0.5, 0.25"),
         ({"network.hidden": 9}, "network.hidden", "8", "9"),
         ({"evaluation.future": True}, "evaluation.future", "False", "True"),
         ({"dtype": "float64"}, "dtype", "float32", "float64"),
         ({"methods.er.lr": 0.5}, "methods.er.lr", "nothing", "0.5"),
-        ({"monitor.exceeding": "freeze"}, "monitor.exceeding", "say", "freeze"),
     ],
 )
 def test_another_setting_is_refused(settings, entry, old, new, folder):
@@ -392,14 +517,58 @@ def test_another_setting_is_refused(settings, entry, old, new, folder):
     assert contents(folder) == was
 
 
-def test_device_engine_and_what_is_said_may_differ(folder):
+def test_device_and_engine_may_differ(folder):
     old = errors(folder)
-    settings = {"monitor.beta": 9.0, "on_divergence": "stop", "threads": 2}
-    dpmcl.run(SPEC, engine="batched", device="auto", replicas=3, out=folder, settings=settings)
+    dpmcl.run(SPEC, engine="batched", device="auto", replicas=3, out=folder)
     assert [row for row in errors(folder) if row[1] < 2] == old
     entries = json.loads((folder / "environment.json").read_text())
     assert [e["engine"] for e in entries] == ["looped", "looped", "batched", "batched"]
     assert entries[-1]["seeds"] == [2]
+
+
+# what goes wrong
+
+
+def fail_at_parquet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_table(_: Any, path: Path) -> None:
+        Path(path).write_bytes(b"PAR1 and no more")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(store.pq, "write_table", write_table)
+
+
+def fail_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def replace(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", replace)
+
+
+def fail_at_the_last_rename(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.replace
+
+    def replace(source: Any, target: Any) -> None:
+        if Path(target).name == "errors.parquet":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+
+
+@pytest.mark.parametrize("fail", [fail_at_parquet, fail_at_once, fail_at_the_last_rename])
+def test_a_write_that_fails_harms_nothing(fail, folder, tmp_path):
+    was, old = (folder / "errors.parquet").read_bytes(), dpmcl.load(folder).errors["er"].values
+    with pytest.MonkeyPatch.context() as patch:
+        fail(patch)
+        with pytest.raises(FolderError, match=r"cannot be written .*No space left") as caught:
+            dpmcl.run(SPEC, replicas=3, out=folder)
+    assert "\n" not in str(caught.value)
+    assert (folder / "errors.parquet").read_bytes() == was
+    assert left_over(folder) == []
+    np.testing.assert_array_equal(dpmcl.load(folder).errors["er"].values, old)
+    dpmcl.run(SPEC, replicas=3, out=folder)
+    dpmcl.run(SPEC, replicas=3, out=tmp_path / "fresh")
+    assert errors(folder) == errors(tmp_path / "fresh")
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path):
@@ -415,3 +584,52 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path):
     assert calls == {"er"}
     dpmcl.run(SPEC, out=tmp_path / "fresh")
     assert errors(tmp_path / "run") == errors(tmp_path / "fresh")
+
+
+def test_a_folder_that_is_no_run(tmp_path):
+    with pytest.raises(FolderError, match=r"has no spec\.toml.*dpmcl run"):
+        dpmcl.load(tmp_path)
+    with pytest.raises(FolderError, match=r"does not exist.*dpmcl run"):
+        dpmcl.load(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FolderError, match="cannot be written"):
+        dpmcl.run(SPEC, out=tmp_path / "file" / "run", watch=refuse)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("errors.parquet", b""),
+        ("errors.parquet", b"PAR1 nonsense PAR1"),
+        ("errors.parquet", None),
+        ("spec.toml", b"[stream"),
+        ("spec.toml", b"\xff\xfe"),
+        ("stream.json", b"{"),
+        ("stream.json", b"{}"),
+        ("stream.json", b"[]"),
+        ("work.json", b"{"),
+    ],
+)
+def test_a_damaged_folder(name, content, folder):
+    whole = (folder / name).read_bytes()
+    (folder / name).write_bytes(whole[: len(whole) // 2] if content is None else content)
+    was = contents(folder)
+    for use in (lambda: dpmcl.load(folder), lambda: dpmcl.run(SPEC, out=folder, watch=refuse)):
+        with pytest.raises(FolderError, match="is damaged") as caught:
+            use()
+        assert "\n" not in str(caught.value)
+        assert str(folder) in str(caught.value)
+    assert contents(folder) == was
+
+
+def test_errors_parquet_without_a_column(folder):
+    path = folder / "errors.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["examples"]), path)
+    with pytest.raises(FolderError, match=r"is damaged.*examples"):
+        dpmcl.load(folder)
+
+
+def test_a_missing_stream_json(folder):
+    (folder / "stream.json").unlink()
+    with pytest.raises(FolderError, match=r"is damaged.*stream\.json"):
+        dpmcl.load(folder)

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from dpmcl import plugins
 from dpmcl.core import memory
 from dpmcl.core.gradients import Work
-from dpmcl.core.optim import OPTIMISERS, SGD
 from dpmcl.core.tree import leaves, tree_map
 from dpmcl.exceptions import FolderError
 from dpmcl.methods._method import State
+from dpmcl.optimisers.sgd import SGD
 from dpmcl.results.record import Divergence
 from dpmcl.training.checkpoints import Checkpoints, Origin
 from dpmcl.training.state import Position, RunState
@@ -27,7 +28,7 @@ ORIGIN = Origin("er", (3, 4), "abc", "batched", "cpu")
 
 def snapshot(position: Position = HERE, optimiser: str = "adam", tasks: int = 3):
     """Every kind of leaf, with numbers that say where it was made."""
-    rule = SGD(momentum=0.9) if optimiser == "sgd" else OPTIMISERS[optimiser]()
+    rule = SGD(momentum=0.9) if optimiser == "sgd" else plugins.find("optimiser", optimiser)()
     generator = torch.Generator().manual_seed(sum(position))
 
     def drawn(leaf: torch.Tensor) -> torch.Tensor:
@@ -101,7 +102,7 @@ def files(root: Path) -> list[Path]:
     return sorted((root / "checkpoints").rglob("*.safetensors"))
 
 
-@pytest.mark.parametrize("optimiser", sorted(OPTIMISERS))
+@pytest.mark.parametrize("optimiser", plugins.names("optimiser"))
 def test_every_part_comes_back(optimiser, kept, said):
     one = snapshot(optimiser=optimiser)
     kept.save(one, ORIGIN)

@@ -53,14 +53,14 @@ class Falls(Method):
     falls: list[list[int]] = field(default_factory=list)
     how: Literal["nan", "inf", "one", "optimiser", "extra", "heals", "halts"] = "nan"
 
-    def start(self, theta: Any) -> State:
+    def start(self, theta: Any, task: Any) -> State:
         zero = torch.zeros((), dtype=torch.float64)
-        return super().start(theta)._replace(extra={"mark": zero, "steps": zero.long()})
+        return super().start(theta, task)._replace(extra={"mark": zero, "steps": zero.long()})
 
-    def phases(self, model: Any, task: int) -> Sequence[Phase]:
+    def phases(self, model: Any, task: Any) -> Sequence[Phase]:
         return [self._phase(model, task, 0), self._phase(model, task, 1)]
 
-    def _phase(self, model: Any, task: int, phase: int) -> Phase:
+    def _phase(self, model: Any, task: Any, phase: int) -> Phase:
         own = [
             keys.derive(seed, keys.Purpose.DROPOUT, task, phase, step=update)
             for seed, k, p, update in self.falls
@@ -278,7 +278,7 @@ def test_what_heals_within_a_chunk_is_the_same_alone_and_beside_one_that_falls()
 
     @dataclass(frozen=True, kw_only=True)
     class Both(Falls):
-        def _phase(self, model: Any, task: int, phase: int) -> Phase:
+        def _phase(self, model: Any, task: Any, phase: int) -> Phase:
             inner = super()._phase(model, task, phase)
             mark = keys.derive(2, keys.Purpose.DROPOUT, 0, 0, step=3)
 

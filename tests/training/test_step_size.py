@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from conftest import tiny_model, tiny_stream, train
-from dpmcl.core import optim
 from dpmcl.core.batch import Batch
 from dpmcl.core.model import initial
 from dpmcl.core.tree import at, leaves
@@ -17,6 +16,7 @@ from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import ModelError, SpecError
 from dpmcl.methods.dpmcl import DPMCL
 from dpmcl.methods.er import ER
+from dpmcl.optimisers import _optimiser as optim
 from dpmcl.streams.lorenz import Lorenz
 from dpmcl.theory.terms import reach
 

@@ -1,6 +1,7 @@
 """A batch: inputs, targets, weights and task ids, where weight 0 marks an absent row."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,12 +16,17 @@ class Batch(NamedTuple):
         w: Weights (n,), at least 0. A row of weight 0 is absent: an empty memory is a batch of
             weights 0, and not a branch.
         task: The task that each row came with, int64 (n,).
+        row: The row's number in the stream's pool, int64 (n,); () in a batch made by hand.
+        notes: What the method kept with rows of its memory (`Method.notes`), by name, each
+            (n, ...); empty for other rows.
     """
 
     x: Tensor
     y: Tensor
     w: Tensor
     task: Tensor
+    row: Any = ()
+    notes: Mapping[str, Tensor] = {}
 
 
 def join(first: Batch, second: Batch) -> Batch:
@@ -29,7 +35,12 @@ def join(first: Batch, second: Batch) -> Batch:
     Args:
         first, second: Batches of one kind; the rows of `first` come first.
     """
-    return Batch(*(torch.cat(pair) for pair in zip(first, second, strict=True)))
+    x, y, w, task = (torch.cat(pair) for pair in zip(first[:4], second[:4], strict=True))
+    numbered = isinstance(first.row, Tensor) and isinstance(second.row, Tensor)
+    row = torch.cat([first.row, second.row]) if numbered else ()
+    shared = first.notes.keys() & second.notes.keys()
+    notes = {name: torch.cat([first.notes[name], second.notes[name]]) for name in sorted(shared)}
+    return Batch(x, y, w, task, row, notes)
 
 
 def weighted_mean(losses: Tensor, w: Tensor) -> Tensor:

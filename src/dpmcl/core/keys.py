@@ -40,6 +40,8 @@ class Purpose(IntEnum):
     ORDER = 7  # of classes, tasks or rows, and the permutations of a domain-incremental stream
     PROBE = 8  # rows on which a run is watched; a draw of its own, so watching moves nothing
     PROBE_DROPOUT = 9  # an update's own keys, where it is watched
+    PASS = 10  # the order of the rows in a pass without replacement
+    OPTION = 11  # what an option does at the start of a task
 
 
 def philox(counter: Sequence[Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:

@@ -311,7 +311,7 @@ class Stream:
                 y = ((y - scale.y_mean) / scale.y_deviation).to(dtype)
         if self.view is not None:
             x = self.view.apply(x, task)
-        return Batch(x, y, present.to(dtype), task)
+        return Batch(x, y, present.to(dtype), task, row)
 
     def to(self, device: torch.device) -> "Stream":
         """Return the stream with its tensors on a device.

@@ -33,7 +33,6 @@ from dpmcl.training.checkpoints import folder_of, job_folder, refuse_removed
 from dpmcl.training.job import Job, Outcome, Trainer, prepared, read
 from dpmcl.training.keeper import Keeping
 from dpmcl.training.monitor import MonitorSettings
-from dpmcl.training.motion_check import check_motion
 from dpmcl.training.spec import Spec, normalised
 
 if TYPE_CHECKING:
@@ -183,10 +182,10 @@ class _Study:
         table = _united(before, spec.to_table())
         if trained:
             self.trainer = Trainer(spec, stream, digest=info.digest, folder=folder)
-            for method in spec.methods.values():
-                model = method.prepare(self.trainer.model)
-                check_motion(method, model, self.trainer.stream, spec.monitor.drift)
-            self.jobs = [job for job in self.trainer.jobs() if self._lacks(job)]
+            jobs = self.trainer.jobs()
+            for name in spec.methods:
+                self.trainer.check(next(job for job in jobs if job.method == name))
+            self.jobs = [job for job in jobs if self._lacks(job)]
             self.trainer.processes = processes_of(self.trainer, len(self.jobs))
             if folder is not None:
                 identity.sources(spec)  # again: workers read the user's files when they start

@@ -23,10 +23,9 @@ import torch
 from torch import Tensor
 
 from dpmcl.core.batch import Batch, join, weighted_mean
-from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model, Parameters, Theta
-from dpmcl.core.optim import Optimiser
 from dpmcl.core.tree import leaves, tree_map
+from dpmcl.optimisers._optimiser import Optimiser
 
 
 class Costs(NamedTuple):
@@ -121,16 +120,11 @@ def look_ahead(
     b_PN = join(b_P, b_N)
     seen = model.seen(theta, b_PN.x)
 
-    def J_PN(theta_2: Parameters) -> Tensor:
+    def J_PN(theta_2: Parameters, step: int = 0) -> Tensor:
         answer = model.answer({**theta, "prediction": theta_2}, seen, b_PN.x)
         return weighted_mean(model.losses(answer, b_PN.y), b_PN.w)
 
-    theta_B = theta["prediction"]
-    state = rule.init(theta_B)
-    for _ in range(zeta):
-        grads, J_B = gradient(J_PN)(theta_B)
-        theta_B, state = rule.step(theta_B, grads, state, J_B)
-    return J_PN(theta_B)
+    return J_PN(rule.descended(J_PN, theta["prediction"], zeta))
 
 
 def moved(

@@ -12,7 +12,6 @@ from dpmcl.core.allocation import allocating, out_of_memory
 from dpmcl.core.generators import forked
 from dpmcl.core.gradients import Work
 from dpmcl.core.model import Buffers, Model, Theta
-from dpmcl.core.optim import Theorem
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
 from dpmcl.core.tree import tree_map
@@ -21,6 +20,7 @@ from dpmcl.data.splits import Splits, split
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Engine, check_fit, choose, device_of, group_size
 from dpmcl.exceptions import DataError, DeviceError, DpmclError, reason
+from dpmcl.optimisers.theorem import Theorem
 from dpmcl.results.record import Record, merge
 from dpmcl.training.checkpoints import Checkpoints, Origin
 from dpmcl.training.divergence import FreezeNonFinite
@@ -33,7 +33,7 @@ from dpmcl.training.noise import noise
 from dpmcl.training.observer import Observer
 from dpmcl.training.progress import Progress, Tell
 from dpmcl.training.score import Score
-from dpmcl.training.setup import Setup
+from dpmcl.training.setup import Setup, check_splits
 from dpmcl.training.spec import Spec
 from dpmcl.training.step_size import StepSize
 
@@ -167,6 +167,20 @@ class Trainer:
         resumed = first.resumed or second.resumed
         return Outcome(merge(first.record, second.record), theta, buffers, resumed)
 
+    def check(self, job: Job) -> None:
+        """Check what can be known before training.
+
+        Args:
+            job: One of `jobs`.
+
+        Raises:
+            SpecError: The method draws rows that it may not see, or asks for a motion that the
+                stream does not know.
+        """
+        setup = self.setup(job)
+        check_splits(setup.method, [*setup.phases, *setup.evaluation_phases])
+        check_motion(setup.method, setup.stream, setup.phases[0], self.spec.monitor.drift)
+
     def setup(self, job: Job) -> Setup:
         """Return what stays the same while a job is trained."""
         spec = self.spec
@@ -190,7 +204,6 @@ class Trainer:
         spec, setup, engine = self.spec, self.setup(job), self.engine
         at_once = engine.at_once(len(job.seeds)) * self.processes
         check_fit(setup.method, setup.model, setup.stream, at_once)
-        check_motion(setup.method, setup.model, setup.stream, spec.monitor.drift)
         origin = Origin(job.method, job.seeds, self.digest, engine.name, self.device.type)
         keeper = Keeper(keeping, self.checkpoints(job), origin)
         return measured(

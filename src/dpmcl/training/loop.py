@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+
+from dpmcl.core import keys
 from dpmcl.core.gradients import Work, counting
-from dpmcl.core.tree import at as of_replica
-from dpmcl.engine import Feed, check_fit
-from dpmcl.methods._method import Phase
+from dpmcl.core.tree import at
+from dpmcl.engine import check_fit
+from dpmcl.methods._method import Phase, State
 from dpmcl.training.divergence import choose_state
+from dpmcl.training.memories import empty_memories, has_own, with_task, with_update
 from dpmcl.training.observer import Chunk, Observer
-from dpmcl.training.setup import Setup
+from dpmcl.training.setup import Setup, check_splits
 from dpmcl.training.state import Position, RunState
 
 UPDATES_AT_ONCE = 50
@@ -38,6 +42,7 @@ def train(
         Stopped: An observer asked to stop; what had been done is kept where checkpoints are.
         DivergenceError: A replica diverged, and is to end the run.
     """
+    check_splits(setup.method, [*setup.phases, *setup.evaluation_phases])
     check_fit(setup.method, setup.model, setup.stream, setup.engine.at_once(len(setup.seeds)))
     run = run or first_state(setup)
     for observer in observers:
@@ -51,7 +56,7 @@ def train(
 
 def first_state(setup: Setup) -> RunState:
     """Return the state before the first task."""
-    return RunState(Position(), setup.start, setup.empty_memories())
+    return RunState(Position(), setup.start, empty_memories(setup))
 
 
 def learn_task(setup: Setup, run: RunState, observers: Sequence[Observer] = ()) -> RunState:
@@ -68,58 +73,98 @@ def learn_task(setup: Setup, run: RunState, observers: Sequence[Observer] = ()) 
     task = run.position.task
     if run.position == Position(task):
         run = _begun(setup, run)
-    for number, phase in enumerate(setup.phases(task)):
+    for number, phase in enumerate(setup.phases[task]):
         if number >= run.position.phase:
             first = run.position.update if number == run.position.phase else 0
             run = replace(run, position=Position(task, number, first))
             run = _through(setup, run, phase, observers)
-    if setup.method.stores == "after":
-        run = replace(run, memories=setup.remember(run.memories, task))
-    run = replace(run, position=Position(task + 1))
+    run = _ended(setup, run)
     for observer in observers:
         run = observer.after_task(setup, run)
     return run
 
 
+def rehearsed(setup: Setup, run: RunState, task: int) -> RunState:
+    """Return a copy of a run after the phases that its method runs before an evaluation.
+
+    Args:
+        setup: What stays the same.
+        run: The state after a task.
+        task: Number of that task.
+    """
+    first = len(setup.phases[task])
+    for number, phase in enumerate(setup.evaluation_phases[task], start=first):
+        run = replace(run, position=Position(task, number))
+        run = _through(setup, run, phase, ())
+    return run
+
+
 def _begun(setup: Setup, run: RunState) -> RunState:
     """Return the state with which a task begins."""
-    state, method = run.replicas, setup.method
-    if method.restarts:
-        state = setup.start
-    elif method.reset_at_task:
-        state = state._replace(optimiser=setup.engine.map(method.rule.init, state.theta))
-    if run.diverged:
-        state = choose_state(run.alive, state, run.replicas)
-    memories = run.memories
+    state, method, task = run.replicas, setup.method, run.position.task
+    if method.changes_at_task:
+        whole = method.scheduling is not None and method.scheduling.over == "run"
+        first, last = (0, setup.tasks) if whole else (task, task + 1)
+        updates = setup.updates_before(Position(last)) - setup.updates_before(Position(first))
+        option = torch.arange(len(method.optional), device=setup.seed.device)
+        key = keys.derive(setup.seed[:, None], keys.Purpose.OPTION, task, option)
+        state = setup.engine.map(
+            lambda state, start, key: method.begin_task(state, start, updates, key),
+            state,
+            setup.start,
+            key,
+        )
+    run = replace(run, replicas=_of_alive(run, state))
     if method.stores == "before":
-        memories = setup.remember(memories, run.position.task)
-    return replace(run, replicas=state, memories=memories)
+        run = replace(run, memories=with_task(setup, run, task))
+    return run
+
+
+def _ended(setup: Setup, run: RunState) -> RunState:
+    """Return the state once a task's phases are over; its position is the next task."""
+    method, model, task = setup.method, setup.model, run.position.task
+    if method.stores == "after":
+        run = replace(run, memories=with_task(setup, run, task))
+    if has_own(method, "end_of_task"):
+        info = setup.task_infos[task]
+        state = setup.engine.map(lambda one: method.end_of_task(one, model, info), run.replicas)
+        run = replace(run, replicas=_of_alive(run, state))
+    return replace(run, position=Position(task + 1))
 
 
 def _through(setup: Setup, run: RunState, phase: Phase, observers: Sequence[Observer]) -> RunState:
     """Run the updates of a phase from the run's position to its end."""
+    update = setup.update(phase)
     if run.position.update == 0:
         run = replace(run, work=run.work + _work(setup, run, phase))
-    while run.position.update < phase.updates:
-        begin = run.position.update
-        stop = min(begin - begin % UPDATES_AT_ONCE + UPDATES_AT_ONCE, phase.updates)
+    while (first := run.position.update) < phase.updates:
+        stop = min(first - first % UPDATES_AT_ONCE + UPDATES_AT_ONCE, phase.updates)
+        if phase.remember is not None:
+            stop = first + 1  # the next update may draw what this one brings
         for observer in observers:
             stop = observer.stop(setup, run.position, stop)
             run = observer.before_chunk(setup, run)
         feed = setup.feed(run.memories, phase, run.position, stop)
         chunk = Chunk(run, phase, feed)
-        state = setup.engine.advance(setup.update(phase), run.replicas, feed)
-        if run.diverged:
-            state = choose_state(run.alive, state, run.replicas)
-        run = replace(run, replicas=state, position=run.position._replace(update=stop))
+        run = replace(
+            run,
+            replicas=_of_alive(run, setup.engine.advance(update, run.replicas, feed)),
+            memories=with_update(setup, run, phase, feed.chunk),
+            position=run.position._replace(update=stop),
+        )
         for observer in observers:
             run = observer.after_chunk(setup, run, chunk)
     return run
 
 
+def _of_alive(run: RunState, state: State) -> State:
+    """Return a new state for the replicas alive, and the run's for those that are frozen."""
+    return choose_state(run.alive, state, run.replicas) if run.diverged else state
+
+
 def _work(setup: Setup, run: RunState, phase: Phase) -> Work:
     """Return the work of a phase, counted by running its first update once, on one replica."""
-    feed: Feed = setup.feed(run.memories, phase, run.position, 1)
+    feed = setup.feed(run.memories, phase, run.position, 1)
     with counting() as one:
-        setup.update(phase)(of_replica(run.replicas, 0), feed.batches(0, 0), feed.key[0, 0])
+        setup.update(phase)(at(run.replicas, 0), feed.batches(0, 0), feed.key[0, 0])
     return one.times(phase.updates)

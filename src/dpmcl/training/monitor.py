@@ -16,11 +16,11 @@ from torch import Tensor
 
 from dpmcl.core.batch import Batch
 from dpmcl.core.model import Theta, has_convolution
-from dpmcl.core.optim import Drift, Theorem
 from dpmcl.core.settings import NonNegative, Positive, Rate, Settings
 from dpmcl.core.tree import leaves, tree_map
 from dpmcl.data.sampling import Draw
 from dpmcl.methods._method import Phase, State
+from dpmcl.optimisers.theorem import Drift, Theorem
 from dpmcl.results.record import Divergence
 from dpmcl.theory import discount, terms
 from dpmcl.theory.readings import Place, Readings, Watched
@@ -87,8 +87,8 @@ class Monitor(Observer):
         self.settings = settings
         self._places: tuple[Place, ...] = tuple(
             (task, number, update)
-            for task in range(setup.tasks)
-            for number, phase in enumerate(setup.phases(task))
+            for task, phases in enumerate(setup.phases)
+            for number, phase in enumerate(phases)
             for update in readings_due(number, phase, settings.interval)
         )
         self._index = {place: i for i, place in enumerate(self._places)}

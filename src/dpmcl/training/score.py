@@ -9,6 +9,8 @@ import torch
 from dpmcl.core.errors import Errors
 from dpmcl.data.splits import Rows
 from dpmcl.training.evaluation import Evaluation, evaluate
+from dpmcl.training.loop import rehearsed
+from dpmcl.training.memories import has_own
 from dpmcl.training.observer import Observer
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import RunState
@@ -57,9 +59,13 @@ class Score(Observer):
 
     def _evaluated(self, setup: Setup, run: RunState, after: int) -> RunState:
         tasks = self.evaluation.tasks(after, setup.tasks)
+        rehearsal = rehearsed(setup, run, after) if after >= 0 else run
+        state = rehearsal.replicas
+        if has_own(setup.method, "evaluated"):
+            state = setup.engine.map(setup.method.evaluated, state)
         values: Mapping[str, np.ndarray] = dict(run.values)
         for split in self._splits:
-            errors = evaluate(setup, run.replicas, self._rows(setup, split), tasks)
+            errors = evaluate(setup, state, self._rows(setup, split), tasks)
             errors[~run.alive] = torch.nan
             values[_PREFIX + split][:, 1 + after] = errors.cpu().numpy()
-        return replace(run, values=values)
+        return replace(run, values=values, work=rehearsal.work)

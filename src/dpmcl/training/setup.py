@@ -8,15 +8,15 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from dpmcl.core import keys, memory
 from dpmcl.core.batch import Batch
-from dpmcl.core.memory import Memories, Memory
+from dpmcl.core.memory import Memories
 from dpmcl.core.model import Buffers, Model, initial
 from dpmcl.core.tree import tree_map
 from dpmcl.data.motion import Motion, motion_of
-from dpmcl.data.sampling import Draw, Weighing, chunk, probe, weigh
+from dpmcl.data.sampling import Draw, Supply, Weighing, chunk, probe, weigh
 from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
+from dpmcl.data.task_info import TaskInfo, task_infos
 from dpmcl.engine import Engine, Feed
 from dpmcl.exceptions import SpecError, printable
 from dpmcl.methods._method import Method, Phase, State, Update
@@ -49,33 +49,51 @@ class Setup:
     weights: tuple[int, ...] = ()
     name: str = ""
 
-    def __post_init__(self) -> None:
-        _check_splits(self)
-
     @cached_property
     def seed(self) -> Tensor:
         """Return the seeds, int64 (replicas,)."""
         return torch.tensor(self.seeds, dtype=torch.int64, device=self.model.device)
-
-    @cached_property
-    def start(self) -> State:
-        """Return the replicas' states before the first task."""
-        theta = initial(self.model, self.weights or self.seeds)
-        state: State = self.engine.map(self.method.start, theta)
-        replicas = len(self.seeds)
-        buffers: Buffers = tree_map(
-            lambda leaf: leaf.expand(replicas, *leaf.shape).clone(), self.model.init_buffers()
-        )
-        return state._replace(buffers=buffers)
 
     @property
     def tasks(self) -> int:
         """Return the number of tasks."""
         return len(self.stream.tasks)
 
-    def phases(self, task: int) -> Sequence[Phase]:
-        """Return the phases of a task."""
-        return self.method.phases(self.model, task)
+    @cached_property
+    def task_infos(self) -> tuple[TaskInfo, ...]:
+        """Return what the method is told of each task."""
+        return task_infos(self.stream, self.splits)
+
+    @cached_property
+    def phases(self) -> tuple[tuple[Phase, ...], ...]:
+        """Return the phases of each task."""
+        return tuple(self.method.planned(self.model, task) for task in self.task_infos)
+
+    @cached_property
+    def evaluation_phases(self) -> tuple[tuple[Phase, ...], ...]:
+        """Return the phases that run on a copy of the state before each evaluation."""
+        method, model = self.method, self.model
+        return tuple(tuple(method.evaluation_phases(model, task)) for task in self.task_infos)
+
+    @cached_property
+    def start(self) -> State:
+        """Return the replicas' states before the first task."""
+        method, first = self.method, self.task_infos[0]
+        theta = initial(self.model, self.weights or self.seeds)
+        state: State = self.engine.map(lambda one: method.start(one, first), theta)
+        replicas = len(self.seeds)
+        buffers: Buffers = tree_map(
+            lambda leaf: leaf.expand(replicas, *leaf.shape).clone(), self.model.init_buffers()
+        )
+        return state._replace(buffers=buffers)
+
+    def updates_before(self, position: Position) -> int:
+        """Return how many updates each replica makes before a position."""
+        tasks, number, update = position
+        count = sum(phase.updates for phases in self.phases[:tasks] for phase in phases)
+        if number:
+            count += sum(phase.updates for phase in self.phases[tasks][:number])
+        return count + update
 
     def update(self, phase: Phase) -> Update:
         """Return a phase's update, which also moves the network's running statistics.
@@ -86,14 +104,6 @@ class Setup:
         if not self.start.buffers:
             return phase.update
         return _moving(self.model, phase)
-
-    def updates_before(self, position: Position) -> int:
-        """Return how many updates each replica makes before a position."""
-        tasks, number, update = position
-        count = sum(phase.updates for task in range(tasks) for phase in self.phases(task))
-        if number:
-            count += sum(phase.updates for phase in self.phases(tasks)[:number])
-        return count + update
 
     def motion(self, task: int) -> Motion:
         """Return where rows go at a task."""
@@ -112,17 +122,16 @@ class Setup:
 
     def feed(self, memories: Memories, phase: Phase, position: Position, stop: int) -> Feed:
         """Return the batches and keys of the updates from `position` to the one before `stop`."""
+        task, number, first = position
         moves = any(draw.moved is not None for draw in phase.draws.values())
+        motion = self.motion(task) if moves else None
         draws = chunk(
             phase.draws,
-            self.splits,
-            memories,
-            self.seed,
-            position[:2],
-            range(position.update, stop),
-            phase.keys,
-            motion=self.motion(position.task) if moves else None,
-            weighing=self.weighing(position.task),
+            Supply(self.splits, memories, self.seed, motion, self.weighing(task)),
+            (task, number),
+            range(first, stop),
+            update_keys=phase.keys,
+            remember=phase.remember,
         )
         return Feed(draws, self.stream, self.model.dtype)
 
@@ -130,47 +139,10 @@ class Setup:
         self, draws: Mapping[str, Draw], run: RunState, weighing: Weighing | None = None
     ) -> dict[str, Batch]:
         """Return batches on which to look at a run, all replicas; looking moves no other draw."""
-        drawn = probe(
-            draws,
-            self.splits,
-            run.memories,
-            self.seed,
-            run.position[:2],
-            run.position.update,
-            self.motion(run.position.task),
-            weighing,
-        )
+        task, number, update = run.position
+        supply = Supply(self.splits, run.memories, self.seed, self.motion(task), weighing)
+        drawn = probe(draws, supply, (task, number), update)
         return drawn.batches(self.stream, self.model.dtype, 0, slice(None))
-
-    def empty_memories(self) -> Memories:
-        """Return the memories before the first task."""
-        return {name: self._empty(name) for name in self._remembered}
-
-    def remember(self, memories: Memories, task: int) -> Memories:
-        """Return the memories after a task's rows were offered to them."""
-        return {name: self._with_rows(name, one, task) for name, one in memories.items()}
-
-    @property
-    def _remembered(self) -> tuple[str, ...]:
-        return ("train", "validation") if self.method.trains_on_validation else ("train",)
-
-    def _empty(self, name: str) -> Memory:
-        # Beyond the stream's rows of the split a longer memory would hold nothing more.
-        capacity = min(self.method.memory, self.splits.named(name).row.shape[1])
-        one = memory.empty(capacity, self.model.device)
-        return Memory(*(leaf.expand(len(self.seeds), *leaf.shape) for leaf in one))
-
-    def _with_rows(self, name: str, held: Memory, task: int) -> Memory:
-        offset = self.splits.named(name).offset
-        width = int(offset.diff(dim=1).max())
-        key = keys.derive(self.seed, keys.Purpose.MEMORY, task, self._remembered.index(name))
-
-        def add(one: Memory, start: Tensor, count: Tensor, key: Tensor) -> Memory:
-            return memory.add(one, start, count, width, key, self.method.memory_policy)
-
-        count = offset[:, task + 1] - offset[:, task]
-        after: Memory = torch.func.vmap(add)(held, offset[:, task], count, key)
-        return after
 
     def say(self, line: str) -> None:
         """Log what a user should know while the method is trained."""
@@ -192,16 +164,23 @@ def _moving(model: Model, phase: Phase) -> Update:
     return update
 
 
-def _check_splits(setup: Setup) -> None:
-    """Raise SpecError for a method that trains on validation rows and does not say so."""
-    if setup.method.trains_on_validation:
+def check_splits(method: Method, tasks: Sequence[Sequence[Phase]]) -> None:
+    """Check that a method that trains on validation rows says so.
+
+    Args:
+        method: The method.
+        tasks: Phases of each task.
+
+    Raises:
+        SpecError: A phase draws validation rows, and `trains_on_validation` is False.
+    """
+    if method.trains_on_validation:
         return
-    for task in range(setup.tasks):
-        for phase in setup.phases(task):
-            for name, draw in phase.draws.items():
-                if draw.split == "validation":
-                    raise SpecError(
-                        f"Draw '{name}' of phase '{phase.name}' has validation rows, which other "
-                        "methods never train on; set trains_on_validation = True in "
-                        f"{type(setup.method).__name__}, so that tables say so."
-                    )
+    for phase in (phase for phases in tasks for phase in phases):
+        for name, draw in phase.draws.items():
+            if draw.split == "validation":
+                raise SpecError(
+                    f"Draw '{name}' of phase '{phase.name}' has validation rows, which other "
+                    "methods never train on; set trains_on_validation = True in "
+                    f"{type(method).__name__}, so that tables say so."
+                )

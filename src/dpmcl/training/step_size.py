@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from dpmcl.core.batch import Batch
-from dpmcl.core.optim import Theorem
 from dpmcl.data.sampling import Draw, Moved
 from dpmcl.methods._method import State
+from dpmcl.optimisers.theorem import Theorem
 from dpmcl.theory.terms import reach
 from dpmcl.training.observer import Observer
 from dpmcl.training.setup import Setup
