@@ -201,12 +201,7 @@ class Model:
         return replace(self, parts={**self.parts, "gate": part}, gate=gate)
 
     def features(
-        self,
-        theta_1: Parameters,
-        x: Tensor,
-        key: Tensor | None = None,
-        *,
-        w: Tensor | None = None,
+        self, theta_1: Parameters, x: Tensor, key: Tensor | None = None, *, w: Tensor | None = None
     ) -> Tensor:
         """Return h(x; theta_1), the features (n, ...).
 

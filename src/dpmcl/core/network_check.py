@@ -43,35 +43,6 @@ _BY_ITSELF = (
     "compute each row by itself (normalise by nn.BatchNorm, nn.GroupNorm or nn.LayerNorm), draw "
     "nothing, and keep nothing from one pass to the next"
 )
-_REFUSED: list[tuple[Callable[[Any], bool], str]] = [
-    (
-        lambda layer: isinstance(layer, (*MASKED, nn.SyncBatchNorm)) and type(layer) not in MASKED,
-        "is another BatchNorm than PyTorch's own; use nn.BatchNorm1d, 2d or 3d",
-    ),
-    (
-        lambda layer: type(layer) in MASKED and not layer.track_running_stats,
-        "has no running statistics, so that an answer would depend on the other rows; leave out "
-        "track_running_stats = False, or use nn.GroupNorm or nn.LayerNorm",
-    ),
-    (
-        lambda layer: (
-            isinstance(layer, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d)
-            and layer.track_running_stats
-        ),
-        "keeps running statistics; leave out track_running_stats, or use nn.BatchNorm",
-    ),
-    (
-        lambda layer: (
-            isinstance(layer, torch.jit.ScriptModule) or type(layer).__name__ == "OptimizedModule"
-        ),
-        "is compiled; leave out torch.jit and torch.compile",
-    ),
-    (
-        lambda layer: isinstance(layer, nn.modules.lazy.LazyModuleMixin),
-        "does not know its sizes; use nn.Linear in place of nn.LazyLinear, and so on",
-    ),
-]
-"""Layers that a run would not take as they are meant, and the way out."""
 
 
 def check(
@@ -114,9 +85,9 @@ def check(
 def _check_layers(modules: Modules) -> None:
     """Refuse layers, parameters and buffers that a run would not take as they are meant."""
     for label, layer in named_layers(modules):
-        for applies, fault in _REFUSED:
-            if applies(layer):
-                raise ModelError(f"A run cannot use {label}, which {fault}.")
+        fault = _fault(layer)
+        if fault:
+            raise ModelError(f"A run cannot use {label}, which {fault}.")
     names: dict[int, str] = {}
     for part, module in zip(PARTS, modules, strict=True):
         parameters = dict(module.named_parameters(part))
@@ -133,6 +104,25 @@ def _check_layers(modules: Modules) -> None:
                     "Values may be shared only as one nn.Parameter within one part, and "
                     f"'{name}' has those of '{known}'; give each its own."
                 )
+
+
+def _fault(layer: nn.Module) -> str | None:
+    """Return what a run cannot follow in a layer, and the way out."""
+    instance = nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d
+    if type(layer) in MASKED and not layer.track_running_stats:
+        return (
+            "has no running statistics, so that an answer would depend on the other rows; leave "
+            "out track_running_stats = False, or use nn.GroupNorm or nn.LayerNorm"
+        )
+    if isinstance(layer, (*MASKED, nn.SyncBatchNorm)) and type(layer) not in MASKED:
+        return "is another BatchNorm than PyTorch's own; use nn.BatchNorm1d, 2d or 3d"
+    if isinstance(layer, instance) and layer.track_running_stats:
+        return "keeps running statistics; leave out track_running_stats, or use nn.BatchNorm"
+    if isinstance(layer, torch.jit.ScriptModule) or type(layer).__name__ == "OptimizedModule":
+        return "is compiled; leave out torch.jit and torch.compile"
+    if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
+        return "does not know its sizes; use nn.Linear in place of nn.LazyLinear, and so on"
+    return None
 
 
 def _check_builds(first: Modules, again: Modules, other: Modules) -> list[str]:
