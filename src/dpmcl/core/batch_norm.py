@@ -58,7 +58,9 @@ class MaskedBatchNorm(_Base):
         assert self.num_batches_tracked is not None
         enough = count > 1
         tracked = self.num_batches_tracked + enough.to(torch.int64)
-        share = 1 / tracked.clamp(min=1) if self.momentum is None else self.momentum
+        share: Tensor | float | None = self.momentum
+        if share is None:
+            share = 1 / tracked.clamp(min=1).to(mean.dtype)
         unbiased = variance * (count / (count - 1).clamp(min=1))
 
         def moved(before: Tensor | None, now: Tensor) -> Tensor:
