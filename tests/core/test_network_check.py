@@ -130,12 +130,20 @@ def zero_head(*layers: nn.Module) -> Pair:
     return h, g
 
 
+def fixed(module: nn.Module) -> nn.Module:
+    """A module whose values are no draw."""
+    for parameter in module.parameters():
+        values = torch.linspace(-1, 1, parameter.numel())
+        parameter.data = values.view_as(parameter)
+    return module
+
+
 def frozen(drawn: bool) -> Pair:
-    pair = after()
-    weight = pair[0][0].weight.requires_grad_(False)
+    h, g = after()
     if not drawn:
-        weight.copy_(torch.linspace(-1, 1, weight.numel()).view_as(weight))
-    return pair
+        fixed(h)
+    h[0].weight.requires_grad_(False)
+    return h, g
 
 
 def own_function(forward: Any, backward: Any, vmap: bool = True) -> Callable[[Any], Any]:
@@ -290,6 +298,7 @@ HONEST: dict[str, Callable[[], Pair]] = {
     "a constant buffer": lambda: buffer(ONES),
     "a constant tensor": lambda: added(ONES),
     "a frozen weight": lambda: frozen(drawn=False),
+    "a frozen part": lambda: (fixed(nn.Sequential(first())).requires_grad_(False), last()),
     "a head of zeros": zero_head,
     "parts without parameters": lambda: (nn.Flatten(), nn.Linear(INPUTS, CLASSES)),
     "a gradient of its own": lambda: rows(sign),
@@ -520,6 +529,19 @@ def run(which: str, method: str = "dpmcl", **arguments):
     }
     stream = dpmcl.Stream.from_arrays(x, y, classes_per_task=2)
     return dpmcl.run(stream, methods=[method], replicas=2, settings=settings, **arguments)
+
+
+@pytest.mark.parametrize("which", ["residual", "a frozen weight", "a frozen part"])
+def test_both_engines_train_and_store_what_is_not_frozen(which):
+    looped, batched = (
+        run(which, engine=engine, settings={"dtype": "float64"}) for engine in ("looped", "batched")
+    )
+    for a, b in zip(leaves(looped.theta["dpmcl"]), leaves(batched.theta["dpmcl"]), strict=True):
+        torch.testing.assert_close(a, b)
+    h = looped.theta["dpmcl"]["representation"]
+    frozen = {"residual": "", "a frozen weight": "0.weight", "a frozen part": "0.bias"}[which]
+    assert frozen not in h
+    assert bool(h) == (which != "a frozen part")
 
 
 @pytest.mark.parametrize("which", LOOPED)
