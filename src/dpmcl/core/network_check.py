@@ -228,26 +228,25 @@ def _check_passes(parts: Parts, x: Tensor, outputs: int) -> None:
                     f"{float(out[~out.isfinite()][0])}; scale the inputs or the initial weights."
                 )
         # Within a part, a layer may change what the one before it has made.
-        changed = [(v, what) for v in visits for what in differences(v.before, v.after)]
-        for what in [what for v, what in changed if v.label.split(":")[0] in PARTS]:
-            layer = next(v.label for v, other in changed if other == what)
+        wholes = [visit for visit in visits if visit.label.split(":")[0] in PARTS]
+        for what in [what for whole in wholes for what in whole.changed]:
+            layer = next(visit.label for visit in visits if what in visit.changed)
             raise ModelError(_changing(f"{layer} {what} {mode}"))
         drops = [v for v in visits if isinstance(v.layer, KeyedDropout) and v.layer.p > 0]
-        calls = Counter(visit.label for visit in drops)
-        for layer, count in calls.items():
+        for layer, count in Counter(visit.label for visit in drops).items():
             if count > 1:
                 raise ModelError(
                     f"A dropout layer may be called once a pass, or its masks would repeat, and "
-                    f"{layer} is called {count} times; use one nn.Dropout a place."
+                    f"{layer} is called {count} times; use one nn.Dropout a position."
                 )
 
 
-def _outside(given: Any) -> dict[str, Any]:
+def _outside(inputs: Any) -> dict[str, Any]:
     """Return what a layer may not change, by what a message says of a layer that does."""
-    found: dict[str, Any] = {f"draws from {name} generator": of for name, of in states().items()}
-    if given and isinstance(given[0], Tensor):
-        found["changes its input"] = given[0].clone()
-    return found
+    outside: dict[str, Any] = {f"draws from {k} generator": v for k, v in states().items()}
+    if inputs and isinstance(inputs[0], Tensor):
+        outside["changes its input"] = inputs[0].clone()
+    return outside
 
 
 def _check_result(part: str, out: Any, x: Tensor, *sizes: int) -> None:
@@ -362,8 +361,8 @@ def _moved(theta: Theta) -> Theta:
     def moved(leaf: Tensor) -> Tensor:
         return leaf + (0.05 + 0.3 * leaf.square().mean().sqrt()) * torch.randn(leaf.shape).to(leaf)
 
-    found: Theta = tree_map(moved, theta)
-    return found
+    weights: Theta = tree_map(moved, theta)
+    return weights
 
 
 # ---- gradients ----------------------------------------------------------------------------------

@@ -76,18 +76,17 @@ def equal(a: Any, b: Any) -> bool:
 
 
 class Visit(NamedTuple):
-    """A layer that a pass went through: a reading before and after it, and what it gave."""
+    """A layer that a pass went through: what it changed, and what it gave."""
 
     label: str
     layer: nn.Module
-    before: dict[str, Any]
-    after: dict[str, Any]
+    changed: list[str]
     out: Any
 
 
 @contextmanager
 def traced(
-    parts: Parts, rule: str, way: str, read: Callable[[Any], dict[str, Any]] = lambda given: {}
+    parts: Parts, rule: str, way: str, read: Callable[[Any], dict[str, Any]] = lambda inputs: {}
 ) -> Iterator[list[Visit]]:
     """Record the layers that the passes of a block go through, in the order in which they end.
 
@@ -101,12 +100,12 @@ def traced(
     left: list[Visit] = []
     entered: list[tuple[str, dict[str, Any]]] = []
 
-    def enter(label: str, _layer: nn.Module, given: Any) -> None:
-        entered.append((label, read(given)))
+    def enter(label: str, _layer: nn.Module, inputs: Any) -> None:
+        entered.append((label, read(inputs)))
 
-    def leave(layer: nn.Module, given: Any, out: Any) -> None:
+    def leave(layer: nn.Module, inputs: Any, out: Any) -> None:
         label, before = entered.pop()
-        left.append(Visit(label, layer, before, read(given), out))
+        left.append(Visit(label, layer, differences(before, read(inputs)), out))
 
     with ExitStack() as hooks:
         for modules in forms(parts) if parts else ():
