@@ -226,12 +226,6 @@ def test_bf16_moves_parameters_and_hardly_the_errors():
     assert abs(first["cme_mean"] - second["cme_mean"]) < 0.015
 
 
-def test_tf32_changes_nothing_on_a_cpu():
-    full, same = (study.run(spec(SMALL, **own)) for own in ({}, {"precision": "tf32"}))
-    pairs = zip(leaves(full.theta["er"]), leaves(same.theta["er"]), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
-
-
 @pytest.mark.parametrize(
     ("first", "other", "says"),
     [

@@ -58,7 +58,9 @@ class MaskedBatchNorm(_Base):
         assert self.num_batches_tracked is not None
         enough = count > 1
         tracked = self.num_batches_tracked + enough.to(torch.int64)
-        share = 1 / tracked.clamp(min=1) if self.momentum is None else self.momentum
+        share: Tensor | float | None = self.momentum
+        if share is None:
+            share = 1 / tracked.clamp(min=1).to(mean.dtype)
         unbiased = variance * (count / (count - 1).clamp(min=1))
 
         def moved(before: Tensor | None, now: Tensor) -> Tensor:
@@ -84,22 +86,22 @@ class MaskedBatchNorm(_Base):
             )
 
 
-class _BatchNorm1d(MaskedBatchNorm, nn.BatchNorm1d):
-    pass
+class MaskedBatchNorm1d(MaskedBatchNorm, nn.BatchNorm1d):
+    """nn.BatchNorm1d that knows absent rows."""
 
 
-class _BatchNorm2d(MaskedBatchNorm, nn.BatchNorm2d):
-    pass
+class MaskedBatchNorm2d(MaskedBatchNorm, nn.BatchNorm2d):
+    """nn.BatchNorm2d that knows absent rows."""
 
 
-class _BatchNorm3d(MaskedBatchNorm, nn.BatchNorm3d):
-    pass
+class MaskedBatchNorm3d(MaskedBatchNorm, nn.BatchNorm3d):
+    """nn.BatchNorm3d that knows absent rows."""
 
 
 MASKED: dict[type[nn.Module], type[MaskedBatchNorm]] = {
-    nn.BatchNorm1d: _BatchNorm1d,
-    nn.BatchNorm2d: _BatchNorm2d,
-    nn.BatchNorm3d: _BatchNorm3d,
+    nn.BatchNorm1d: MaskedBatchNorm1d,
+    nn.BatchNorm2d: MaskedBatchNorm2d,
+    nn.BatchNorm3d: MaskedBatchNorm3d,
 }
 """By PyTorch's class, ours. Others (subclasses, nn.SyncBatchNorm) are refused."""
 
@@ -107,8 +109,10 @@ MASKED: dict[type[nn.Module], type[MaskedBatchNorm]] = {
 def masked(module: nn.Module) -> nn.Module:
     """Turn the BatchNorm layers of a module that is in training into ours, in place.
 
-    A layer that its author keeps in evaluation (by an own `train`) stays: its statistics are
-    constants.
+    A layer that its author keeps in evaluation (by its `train`) stays, with constant statistics.
+
+    Args:
+        module: The module to change; it is also the result.
     """
     for layer in module.modules():
         if type(layer) in MASKED and layer.training:
@@ -118,7 +122,11 @@ def masked(module: nn.Module) -> nn.Module:
 
 
 def take_statistics(module: nn.Module) -> dict[str, Tensor]:
-    """Return the running statistics of our layers by name, and leave None in their places."""
+    """Return the running statistics of our layers by name, and leave None in their stead.
+
+    Args:
+        module: A module that `masked` has returned.
+    """
     taken = {}
     for prefix, layer in module.named_modules():
         if isinstance(layer, MaskedBatchNorm):

@@ -3,8 +3,9 @@
 Any `torch.nn.Module`s, used as pure functions of their parameters. `theta` is a dict of parts,
 {"representation": theta_1, "prediction": theta_2}, each a dict of tensors by parameter name.
 
-At the door (`Model.build`) a module is copied, its dropout replaced by a keyed one, for a GPU its
-convolutions by those of `dpmcl.core.convolution`, and checked (`dpmcl.core.network_check`).
+`Model.build` copies a module, replaces its dropout by a keyed one, its BatchNorm by one that knows
+absent rows, for a GPU its convolutions by those of `dpmcl.core.convolution`, and checks it
+(`dpmcl.core.network_check`).
 """
 
 from collections.abc import Callable, Sequence
@@ -201,12 +202,7 @@ class Model:
         return replace(self, parts={**self.parts, "gate": part}, gate=gate)
 
     def features(
-        self,
-        theta_1: Parameters,
-        x: Tensor,
-        key: Tensor | None = None,
-        *,
-        w: Tensor | None = None,
+        self, theta_1: Parameters, x: Tensor, key: Tensor | None = None, *, w: Tensor | None = None
     ) -> Tensor:
         """Return h(x; theta_1), the features (n, ...).
 

@@ -43,35 +43,6 @@ _BY_ITSELF = (
     "compute each row by itself (normalise by nn.BatchNorm, nn.GroupNorm or nn.LayerNorm), draw "
     "nothing, and keep nothing from one pass to the next"
 )
-_REFUSED: list[tuple[Callable[[Any], bool], str]] = [
-    (
-        lambda layer: isinstance(layer, (*MASKED, nn.SyncBatchNorm)) and type(layer) not in MASKED,
-        "is another BatchNorm than PyTorch's own; use nn.BatchNorm1d, 2d or 3d",
-    ),
-    (
-        lambda layer: type(layer) in MASKED and not layer.track_running_stats,
-        "has no running statistics, so that an answer would depend on the other rows; leave out "
-        "track_running_stats = False, or use nn.GroupNorm or nn.LayerNorm",
-    ),
-    (
-        lambda layer: (
-            isinstance(layer, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d)
-            and layer.track_running_stats
-        ),
-        "keeps running statistics; leave out track_running_stats, or use nn.BatchNorm",
-    ),
-    (
-        lambda layer: (
-            isinstance(layer, torch.jit.ScriptModule) or type(layer).__name__ == "OptimizedModule"
-        ),
-        "is compiled; leave out torch.jit and torch.compile",
-    ),
-    (
-        lambda layer: isinstance(layer, nn.modules.lazy.LazyModuleMixin),
-        "does not know its sizes; use nn.Linear in place of nn.LazyLinear, and so on",
-    ),
-]
-"""Layers that a run would not take as they are meant, and the way out."""
 
 
 def check(
@@ -114,9 +85,9 @@ def check(
 def _check_layers(modules: Modules) -> None:
     """Refuse layers, parameters and buffers that a run would not take as they are meant."""
     for label, layer in named_layers(modules):
-        for applies, fault in _REFUSED:
-            if applies(layer):
-                raise ModelError(f"A run cannot use {label}, which {fault}.")
+        fault = _fault(layer)
+        if fault:
+            raise ModelError(f"A run cannot use {label}, which {fault}.")
     names: dict[int, str] = {}
     for part, module in zip(PARTS, modules, strict=True):
         parameters = dict(module.named_parameters(part))
@@ -133,6 +104,25 @@ def _check_layers(modules: Modules) -> None:
                     "Values may be shared only as one nn.Parameter within one part, and "
                     f"'{name}' has those of '{known}'; give each its own."
                 )
+
+
+def _fault(layer: nn.Module) -> str | None:
+    """Return what a run cannot follow in a layer, and the way out."""
+    instance = nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d
+    if type(layer) in MASKED and not layer.track_running_stats:
+        return (
+            "has no running statistics, so that an answer would depend on the other rows; leave "
+            "out track_running_stats = False, or use nn.GroupNorm or nn.LayerNorm"
+        )
+    if isinstance(layer, (*MASKED, nn.SyncBatchNorm)) and type(layer) not in MASKED:
+        return "is another BatchNorm than PyTorch's own; use nn.BatchNorm1d, 2d or 3d"
+    if isinstance(layer, instance) and layer.track_running_stats:
+        return "keeps running statistics; leave out track_running_stats, or use nn.BatchNorm"
+    if isinstance(layer, torch.jit.ScriptModule) or type(layer).__name__ == "OptimizedModule":
+        return "is compiled; leave out torch.jit and torch.compile"
+    if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
+        return "does not know its sizes; use nn.Linear in place of nn.LazyLinear, and so on"
+    return None
 
 
 def _check_builds(first: Modules, again: Modules, other: Modules) -> list[str]:
@@ -238,26 +228,25 @@ def _check_passes(parts: Parts, x: Tensor, outputs: int) -> None:
                     f"{float(out[~out.isfinite()][0])}; scale the inputs or the initial weights."
                 )
         # Within a part, a layer may change what the one before it has made.
-        changed = [(v, what) for v in visits for what in differences(v.before, v.after)]
-        for what in [what for v, what in changed if v.label.split(":")[0] in PARTS]:
-            layer = next(v.label for v, other in changed if other == what)
+        wholes = [visit for visit in visits if visit.label.split(":")[0] in PARTS]
+        for what in [what for whole in wholes for what in whole.changed]:
+            layer = next(visit.label for visit in visits if what in visit.changed)
             raise ModelError(_changing(f"{layer} {what} {mode}"))
         drops = [v for v in visits if isinstance(v.layer, KeyedDropout) and v.layer.p > 0]
-        calls = Counter(visit.label for visit in drops)
-        for layer, count in calls.items():
+        for layer, count in Counter(visit.label for visit in drops).items():
             if count > 1:
                 raise ModelError(
                     f"A dropout layer may be called once a pass, or its masks would repeat, and "
-                    f"{layer} is called {count} times; use one nn.Dropout a place."
+                    f"{layer} is called {count} times; use one nn.Dropout a position."
                 )
 
 
-def _outside(given: Any) -> dict[str, Any]:
+def _outside(inputs: Any) -> dict[str, Any]:
     """Return what a layer may not change, by what a message says of a layer that does."""
-    found: dict[str, Any] = {f"draws from {name} generator": of for name, of in states().items()}
-    if given and isinstance(given[0], Tensor):
-        found["changes its input"] = given[0].clone()
-    return found
+    outside: dict[str, Any] = {f"draws from {k} generator": v for k, v in states().items()}
+    if inputs and isinstance(inputs[0], Tensor):
+        outside["changes its input"] = inputs[0].clone()
+    return outside
 
 
 def _check_result(part: str, out: Any, x: Tensor, *sizes: int) -> None:
@@ -372,8 +361,8 @@ def _moved(theta: Theta) -> Theta:
     def moved(leaf: Tensor) -> Tensor:
         return leaf + (0.05 + 0.3 * leaf.square().mean().sqrt()) * torch.randn(leaf.shape).to(leaf)
 
-    found: Theta = tree_map(moved, theta)
-    return found
+    weights: Theta = tree_map(moved, theta)
+    return weights
 
 
 # ---- gradients ----------------------------------------------------------------------------------
