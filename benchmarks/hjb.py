@@ -1,6 +1,6 @@
 """The paper's theory on a problem with closed forms: one weight after a moving slope.
 
-    python benchmarks/hjb.py [--out FOLDER]
+    python -m benchmarks.hjb [--out FOLDER]
 
 Prints how far each equation is from the closed form and where J settles under Theorem 1's rule and
 under eq. (4), and draws three figures. tests/theory/test_hjb.py asserts the same. Under a minute.
@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-import linear_quadratic as lq
+from benchmarks import linear_quadratic as lq
+from benchmarks.linear_quadratic import Problem
 from dpmcl.results.figures import save
-from linear_quadratic import Problem
 
 BLUE, RED, GREEN, PINK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#777777"
 EFFORT, RATE, LEFT = 1.0, 0.5, 4.0

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discount import partial_sums
+from benchmarks.discount import partial_sums
 from dpmcl.discounts._discount import Discount, gamma
 from dpmcl.discounts.constant import Constant
 from dpmcl.discounts.exponential import Exponential

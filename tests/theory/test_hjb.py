@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity, pad
 
-import linear_quadratic as lq
-from linear_quadratic import Problem
+from benchmarks import linear_quadratic as lq
+from benchmarks.linear_quadratic import Problem
 
 
 def real(values) -> torch.Tensor:
