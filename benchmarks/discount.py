@@ -1,6 +1,6 @@
 """J(t) of a run of 500 tasks under eight discounts: what converges, is bounded, or grows.
 
-    python benchmarks/discount.py [--tasks 500] [--out FILE.png]
+    python -m benchmarks.discount [--tasks 500] [--out FILE.png]
 
 er on SINE, 20 rows of 10 outputs a task, a dense network of 32 hidden units, 20 updates a task,
 ten replicas, every task seen evaluated after every task; one process. All J(t) are sums over this

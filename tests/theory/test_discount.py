@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from discount import partial_sums
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.discount import partial_sums
 from dpmcl.discounts._discount import Discount, gamma
 from dpmcl.discounts.constant import Constant
 from dpmcl.discounts.exponential import Exponential

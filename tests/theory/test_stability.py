@@ -125,12 +125,6 @@ def test_a_broken_assumption_is_named_before_the_cost_has_doubled(name):
         assert (doubled < J.shape[1]).mean() >= 0.9
 
 
-def test_a_discount_without_a_sum_is_named_at_the_start():
-    _, said = watched(moving(), discount="constant")
-    assert "corollary 1" in said[0]
-    assert said[0].startswith("discount: ")
-
-
 def test_what_was_not_measured_breaks_nothing():
     nothing = np.full((2, len(Reading._fields)), np.nan)
     assert not any(where.any() for where in broken(nothing).values())
