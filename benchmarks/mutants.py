@@ -271,7 +271,7 @@ class Only:
 
     def __init__(self, tests: list[dict[str, Any]], out: Path) -> None:
         self.rank = {test["test"]: k for k, test in enumerate(tests)}
-        self.limit = {test["test"]: int(30 + 5 * test["seconds"]) for test in tests}
+        self.limit = {test["test"]: int(100 + 10 * test["seconds"]) for test in tests}
         self.out = out
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
