@@ -210,7 +210,7 @@ class Spec(Settings):
 class _Defaults(Method):
     """A method without settings of its own, for the defaults that all methods share."""
 
-    def phases(self, model: Any, task: int) -> Sequence[Any]:
+    def phases(self, model: Any, task: Any) -> Sequence[Any]:
         return ()
 
 
