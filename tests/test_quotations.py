@@ -12,18 +12,22 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [
-    ROOT / "docs" / "readings.md",
-    ROOT / "docs" / "theory.md",
-    ROOT / "docs" / "theory_results.md",
-    *sorted((ROOT / "src" / "dpmcl" / "methods").glob("*.py")),
-    *sorted((ROOT / "src" / "dpmcl" / "presets").glob("paper-*.toml")),
-    *sorted((ROOT / "src" / "dpmcl" / "theory").glob("*.py")),
-    *sorted((ROOT / "src" / "dpmcl" / "discounts").glob("*.py")),
-    *(ROOT / "src" / "dpmcl" / name for name in ("core/gradients.py", "optimisers/theorem.py")),
-    *(ROOT / "src" / "dpmcl" / name for name in ("metrics/cme.py", "training/step_size.py")),
-    *(ROOT / "src/dpmcl/streams" / name for name in ("omniglot.py", "sine.py", "_dynamics.py")),
-]
+SOURCES = ROOT / "src" / "dpmcl"
+PAGES = sorted(
+    [
+        *(ROOT / "docs" / name for name in ("readings.md", "theory.md", "theory_results.md")),
+        *SOURCES.glob("presets/paper-*.toml"),
+        *(
+            page
+            for wing in ("methods", "theory", "discounts", "optimisers")
+            for page in SOURCES.glob(f"{wing}/*.py")
+        ),
+        *SOURCES.glob("streams/[_os]*.py"),
+        *SOURCES.rglob("gradients.py"),
+        *SOURCES.rglob("step_size.py"),
+        SOURCES / "metrics" / "cme.py",
+    ]
+)
 
 
 def plain(latex: str) -> str:

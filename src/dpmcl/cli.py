@@ -59,7 +59,8 @@ def list_() -> None:
         sections[plural] = {name: plugins.summary(kind, name) for name in plugins.names(kind)}
     width = max(len(printable(name)) for entries in sections.values() for name in entries)
     for title, entries in sections.items():
-        typer.echo(title)
+        if entries:
+            typer.echo(title)
         for name, line in entries.items():
             typer.echo(f"  {printable(name):<{width}}  {printable(line)}")
 
@@ -271,26 +272,12 @@ def _console() -> "Console":
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
     """Draw a bar for each method, with the time left, from the first progress that is reported."""
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
+    _, *usual = Progress.get_default_columns()  # the first one would obey markup in names
+    name, spent = TextColumn("{task.description:<10}", markup=False), TimeElapsedColumn()
+    progress = Progress(name, *usual, TextColumn("left, spent"), spent, console=_console())
     bars: dict[str, Any] = {}
-    progress = Progress(
-        TextColumn("{task.description:<10}", markup=False),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("spent"),
-        TimeElapsedColumn(),
-        console=_console(),
-    )
 
     def report(method: str, done: int, total: int) -> None:
         if not bars:  # not before, so that an error that comes earlier is a line by itself

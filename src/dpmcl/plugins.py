@@ -1,4 +1,4 @@
-"""Plugins: methods, streams, networks, metrics, optimisers and discounts, found by their names.
+"""Plugins: methods, streams, networks, metrics, optimisers, discounts, options, by their names.
 
 One plugin a file, found by its file name in the package's folder of its kind. A third party adds
 one by an entry point in the group of that folder, as `dpmcl.methods`, or names it as
@@ -30,10 +30,10 @@ _RULES = {
     "method": ("a subclass of dpmcl.Method with `phases`", ("phases", "stores")),
     "stream": ("a subclass of dpmcl.StreamSettings with `build`", ("build", "places")),
     "network": ("a subclass of dpmcl.NetworkSettings with `build`", ("build", "hidden")),
-    "metric": ("a function of Errors", ()),
-    "optimiser": ("a subclass of dpmcl.Optimiser with `rule`", ("init", "step")),
-    "option": ("a subclass of dpmcl.Option", ("gradient", "begin_task")),
+    "metric": ("a function of Errors (and predictions)", ()),
+    "optimiser": ("a subclass of dpmcl.Optimiser with `slots` and `rule`", ("init", "step")),
     "discount": ("a subclass of dpmcl.Discount with `weights`", ("weights", "total")),
+    "option": ("a subclass of dpmcl.Option", ("gradient", "begin_task")),
 }
 """What a plugin of each kind must be, in words, and its members; without members, a function."""
 

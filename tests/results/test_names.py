@@ -1,7 +1,5 @@
 """Names of users in every output: shown as they are, obeyed by nothing, stored exactly."""
 
-import csv
-import io
 import json
 import re
 import sys
@@ -66,16 +64,6 @@ def test_a_table_of_text_has_a_line_a_row_and_its_columns_are_aligned(table):
     assert {cell_len(line) for line in (header, *body)} == {len(rule)}
     for line, row in zip(body, table, strict=True):
         assert cell(row) in line
-
-
-@tables
-def test_json_and_csv_have_names_exactly(table):
-    assert json.loads(render(table, "json")) == table
-    lines = csv.DictReader(io.StringIO(render(table, "csv"), newline=""))
-    for line, row in zip(lines, table, strict=True):
-        assert {key: line[key] for key in line.keys() & {"stream", "method", "name"}} == {
-            key: row[key] for key in row.keys() & {"stream", "method", "name"}
-        }
 
 
 @tables

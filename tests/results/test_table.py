@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -168,3 +169,18 @@ def test_merge_orders_seeds_and_keeps_what_was_there():
     np.testing.assert_array_equal(both.test.values[[0, 2]], first.test.values)
     np.testing.assert_array_equal(both.test.values[1], second.test.values[0])
     assert sorted(both.work) == [0, 1, 3]
+
+
+def shares(errors, predictions):
+    """Share of rows that are predicted to be of class 1."""
+    return (predictions["test"] == 1).mean(1)
+
+
+def test_a_metric_may_read_predictions():
+    name = f"{__name__}:shares"
+    with pytest.raises(SpecError, match="reads predictions, and this run has kept none"):
+        rows(RECORDS, STREAM, (name,))
+    kept = SimpleNamespace(**vars(RECORDS["er"]), test=RECORDS["er"].test)
+    kept.predictions = {"test": np.array([[0, 1], [1, 1], [0, 0]])}
+    (row,) = rows({"er": kept}, STREAM, (name,))
+    assert row[f"{name}_mean"] == 0.5

@@ -1,11 +1,13 @@
 """The table of a study: one row a method, means and standard errors over seeds."""
 
 import csv
+import inspect
 import io
 import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, get_args
 
 import numpy as np
@@ -13,7 +15,6 @@ from rich.cells import cell_len
 
 from dpmcl import plugins
 from dpmcl.core.choices import TableFormat
-from dpmcl.core.errors import Errors
 from dpmcl.exceptions import SpecError, printable, reason, shown
 from dpmcl.metrics.accuracy import accuracy
 from dpmcl.metrics.cme import cme
@@ -96,7 +97,7 @@ def rows(
             "diverged_seeds": " ".join(map(str, sorted(record.diverged))),
         }
         for metric in metrics:
-            row |= _summary(metric, _measured(metric, errors))
+            row |= _summary(metric, _measured(metric, record))
         out.append(row)
     return out
 
@@ -105,12 +106,21 @@ def _summary(name: str, values: np.ndarray) -> Row:
     return {f"{name}_mean": mean(values), f"{name}_se": standard_error(values)}
 
 
-def _measured(metric: str, errors: Errors) -> np.ndarray:
+def _measured(metric: str, record: Record) -> np.ndarray:
     """Return the values of a metric, one a replica."""
     measure = plugins.find("metric", metric)
+    options = {}
+    with suppress(ValueError):  # something built in, without a signature
+        if "predictions" in inspect.signature(measure).parameters:
+            options["predictions"] = getattr(record, "predictions", None)
+    if options == {"predictions": None}:
+        raise SpecError(
+            f"metric '{metric}' reads predictions, and this run has kept none; leave it out, or "
+            "run into a new folder with predictions kept."
+        )
     try:
-        values = np.asarray(measure(errors), dtype=np.float64)
-        if values.shape != (len(errors.seeds),):
+        values = np.asarray(measure(record.test, **options), dtype=np.float64)
+        if values.shape != (len(record.test.seeds),):
             raise ValueError(f"it has the shape {values.shape}")
     except Exception as error:
         raise SpecError(
