@@ -509,7 +509,7 @@ def archive_attempts(folder: Path) -> Iterator[Attempt]:
     (path,) = folder.iterdir()
     yield lambda: labelled_images(path, Decoding())
     yield lambda: Stream.from_images(path, size=(3, 3), channels=1, levels=1).batch
-    yield lambda: labelled_images(path, Decoding(first_classes=1, crop=True, size=(2, 2)))
+    yield lambda: labelled_images(path, Decoding(crop=True, size=(2, 2)))
 
 
 # ---- tables and arrays ---------------------------------------------------------------------------

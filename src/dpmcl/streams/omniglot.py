@@ -44,20 +44,25 @@ class Omniglot(ImageFilesSettings):
     classes: Positive = 50
 
     def read(self) -> Labelled:
-        decoding = Decoding(
-            size=(28, 28),
-            channels=1,
-            invert=True,
-            levels=2,
-            innermost=True,
-            first_classes=self.classes,
-        )
+        decoding = Decoding(size=(28, 28), channels=1, invert=True, levels=2, innermost=True)
         source = self._source()
         data = labelled_images(source, decoding, "omniglot")
+        if len(data.classes) < self.classes:
+            raise DataError(
+                f"The first {self.classes} classes are wanted, and {source} holds "
+                f"{len(data.classes)}; ask for fewer, or use a source with more."
+            )
         published = source.is_file() and _md5(source) == _PUBLISHED
         state = "published zip" if published else "of any origin: only the published zip has a sum"
         note = f"files: {state}"
-        return replace(data, notes=(*data.notes, note))
+        first = data.y < self.classes
+        return replace(
+            data,
+            x=data.x[first],
+            y=data.y[first],
+            classes=data.classes[: self.classes],
+            notes=(*data.notes, note),
+        )
 
     def _source(self) -> Path:
         """Return the folder or archive of images, fetched if there is none."""

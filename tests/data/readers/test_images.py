@@ -97,10 +97,6 @@ def test_every_kind_of_source_gives_the_same_images_in_order_and_decodes_them_on
     assert len(decoded) == 4
     assert same(labelled_images(source, COLOUR, "mine"), data)
     assert len(decoded) == 4
-    first = labelled_images(source, Decoding(size=(4, 4), first_classes=2))
-    assert (first.classes, first.y.tolist()) == (("ant", "cat"), [0, 1])
-    assert len(decoded) == 6
-    assert "holds 3" in line(source, Decoding(size=(4, 4), first_classes=4))
 
 
 def test_a_class_name_may_have_two_levels_and_sorts_folder_by_folder(tmp_path):
@@ -345,7 +341,7 @@ def test_every_setting_of_the_decoding_counts(tmp_path, cache):
     source = zipped(tmp_path / "a", animals())
     changes = [
         {}, {"size": (2, 4)}, {"size": (4, 2)}, {"channels": 1}, {"crop": True}, {"invert": True},
-        {"levels": 2}, {"first_classes": 2}, {"innermost": True},
+        {"levels": 2}, {"innermost": True},
     ]  # fmt: skip
     for change in changes:
         labelled_images(source, Decoding(**{"size": (4, 4), "channels": 3, **change}))
