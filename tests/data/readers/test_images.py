@@ -99,14 +99,6 @@ def test_every_kind_of_source_gives_the_same_images_in_order_and_decodes_them_on
     assert len(decoded) == 4
 
 
-def test_a_class_name_may_have_two_levels_and_sorts_folder_by_folder(tmp_path):
-    # As plain text "a b/x" comes before "a/y", as paths it comes after.
-    files = {f"s/{name}/1.png": encoded(noise(0)) for name in ("a b/x", "a/y", "a/x")}
-    data = labelled_images(zipped(tmp_path / "a", files), Decoding(levels=2))
-    assert data.classes == ("a/x", "a/y", "a b/x")
-    assert data.y.tolist() == [0, 1, 2]
-
-
 def test_resizing_averages_when_it_shrinks(tmp_path):
     halves = np.repeat(np.repeat([[0, 200], [100, 60]], 8, 0), 8, 1)
     assert one(tmp_path, encoded(halves), Decoding(size=(1, 1), channels=1)).item() == 90
@@ -346,14 +338,6 @@ def test_every_setting_of_the_decoding_counts(tmp_path, cache):
     for change in changes:
         labelled_images(source, Decoding(**{"size": (4, 4), "channels": 3, **change}))
     assert len(list(cache.glob("*.npy"))) == len(list(cache.glob("*.json"))) == len(changes)
-
-
-def test_two_folders_with_the_same_names_are_not_confused(tmp_path):
-    first, second = (
-        one(tmp_path / name, encoded(noise(seed), "BMP"), COLOUR)
-        for name, seed in (("a", 0), ("b", 1))
-    )
-    assert not np.array_equal(first, second)
 
 
 DAMAGES = {
