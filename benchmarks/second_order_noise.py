@@ -67,7 +67,9 @@ def gradients(cls: type[Method], settings: dict[str, Any], dtype: torch.dtype) -
             generator = torch.Generator().manual_seed(seed)
             drawn = rows[torch.randint(len(rows), size, generator=generator)]
             present = torch.ones(size, dtype=torch.bool)
-            batches[name] = stream.batch(drawn, present, torch.zeros_like(drawn), dtype, seed)
+            batches[name] = stream.batch(
+                drawn, present, torch.zeros_like(drawn), dtype, replica=seed
+            )
         method.taken.clear()
         phase.update(method.start(theta), batches, torch.zeros(phase.keys, 2, dtype=torch.int64))
         yield tree_map(lambda leaf: leaf.double(), method.taken[0])

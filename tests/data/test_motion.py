@@ -36,7 +36,7 @@ def trained_on(stream, splits, replica, task):
     """x and y of a task's training rows, as the stream delivers them."""
     offset = splits.train.offset[replica]
     row = splits.train.row[replica, offset[task] : offset[task + 1]]
-    batch = stream.batch(row, row >= 0, row * 0 + task, torch.float64, replica)
+    batch = stream.batch(row, row >= 0, row * 0 + task, torch.float64, replica=replica)
     return batch.x, batch.y
 
 

@@ -150,7 +150,7 @@ def test_exact_drift_is_that_of_the_equation():
     assert math.isfinite(float(leaves(out.theta)[0].sum()))
     row = splits.train.row[0, :32]
     here, there = (
-        stream.batch(r, torch.ones_like(r, dtype=torch.bool), r * 0, torch.float64, 0)
+        stream.batch(r, torch.ones_like(r, dtype=torch.bool), r * 0, torch.float64, replica=0)
         for r in (row, stream.following[row])
     )
     theta = at(initial(model, [0]), 0)

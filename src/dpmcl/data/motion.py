@@ -52,4 +52,4 @@ def arrived(stream: Stream, splits: Splits, task: int, replica: int, dtype: torc
     low, high = int(offset[task]), int(offset[task + 1])
     high = min(high, low + ROWS)
     row, owner = splits.train.row[replica, low:high], splits.train.task[replica, low:high]
-    return stream.batch(row, torch.ones_like(row, dtype=torch.bool), owner, dtype, replica)
+    return stream.batch(row, torch.ones_like(row, dtype=torch.bool), owner, dtype, replica=replica)

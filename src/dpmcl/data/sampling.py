@@ -110,7 +110,9 @@ class Chunk(NamedTuple):
     ) -> dict[str, Batch]:
         """The batches of a chunk that is one step, and so has lost that dimension."""
         out = {
-            name: stream.batch(self.row[name], self.present[name], self.task[name], dtype, replica)
+            name: stream.batch(
+                self.row[name], self.present[name], self.task[name], dtype, replica=replica
+            )
             for name in self.row
         }
         for name, (dx, dy) in self.shift.items():

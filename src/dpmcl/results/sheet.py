@@ -64,7 +64,9 @@ def _cut_off(stream: Stream, replica: int) -> list[str]:
         return []
     row = torch.arange(len(stream.x), device=stream.x.device)
     plain = replace(stream, view=None)
-    x = plain.batch(row, torch.ones_like(row, dtype=torch.bool), row * 0, torch.float64, replica).x
+    x = plain.batch(
+        row, torch.ones_like(row, dtype=torch.bool), row * 0, torch.float64, replica=replica
+    ).x
     shares = ((x.abs() >= LIMIT) & stream.scaled).double().mean(0).tolist()
     names = [f"{c} ({s:.2g})" for c, s in zip(stream.columns, shares, strict=True) if s]
     line = f"share of rows beyond {LIMIT:g} deviations of the first task, cut off there: "
@@ -105,7 +107,7 @@ def _images(stream: Stream, replica: int, figure_of: Any) -> "Figure":
     for task in range(tasks):
         row = _rows(stream, task, replica)[:each]
         there = torch.ones_like(row, dtype=torch.bool)
-        x = stream.batch(row, there, row * 0 + task, torch.float32, replica).x.cpu().numpy()
+        x = stream.batch(row, there, row * 0 + task, torch.float32, replica=replica).x.cpu().numpy()
         blank = np.ones((x.shape[1], x.shape[2], 1))
         cells = [part for image in x for part in (image, blank)]
         strip = np.concatenate(cells[:-1], 2).transpose(1, 2, 0)
@@ -124,7 +126,7 @@ def _columns(stream: Stream, replica: int, figure_of: Any) -> "Figure":
     for task in range(tasks):
         row = _rows(stream, task, replica)
         there = torch.ones_like(row, dtype=torch.bool)
-        seen = stream.batch(row, there, row * 0 + task, torch.float64, replica).x
+        seen = stream.batch(row, there, row * 0 + task, torch.float64, replica=replica).x
         means[task] = seen.mean(0).cpu().numpy()
     size = (9.0, 1.9 + 0.3 * min(tasks, 30))
     figure: Figure = figure_of(figsize=size, layout="constrained")

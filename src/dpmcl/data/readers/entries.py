@@ -15,9 +15,10 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NoReturn, cast
 
 from dpmcl.data.damaged import whole
+from dpmcl.data.sources import SUFFIXES
 from dpmcl.exceptions import DataError
 
-ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+ARCHIVES = SUFFIXES["images"]
 """Suffixes of archives."""
 
 LARGEST = 64 * 2**20

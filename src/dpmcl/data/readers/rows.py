@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmcl.data.readers.arrays import empty_pool, fill, pool_type
+from dpmcl.data.pools import empty_pool, fill, pool_type
 from dpmcl.data.rounding import float_type
 from dpmcl.exceptions import DataError
 
@@ -14,7 +14,7 @@ from dpmcl.exceptions import DataError
 class Rows:
     """Rows of one shape and type, gathered in an array that is made when the first ones come.
 
-    It is in memory, or in a temporary file where it would not fit (`arrays.empty_pool`).
+    It is in memory, or in a temporary file where it would not fit (`pools.empty_pool`).
 
     Args:
         rows: How many rows there will be at most.
