@@ -5,7 +5,7 @@ import gzip
 import hashlib
 import lzma
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
@@ -13,13 +13,14 @@ from typing import IO, Any, cast
 from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.readers.entries import ARCHIVES, Entry, entries, on_disk
-from dpmcl.exceptions import DataError, reason
+from dpmcl.exceptions import DataError
 from dpmcl.streams._torchvision_sets import (
     BY_TRAIN,
+    Parts,
     TorchvisionSettings,
-    fetching,
+    fetch_parts,
+    open_parts,
     read_arrays_of,
-    torchvision_class,
 )
 
 MNIST = {
@@ -63,7 +64,7 @@ class KnownSet:
     name: str
     sums: Mapping[str, str]
     folder: str
-    parts: Sequence[Mapping[str, Any]] = BY_TRAIN
+    parts: Parts = BY_TRAIN
     instead: str = ""
 
     def read(self, settings: TorchvisionSettings) -> Labelled:
@@ -93,26 +94,24 @@ class KnownSet:
             DataError: Files are missing or damaged, cannot be fetched, or are not the published
                 ones as far as sums of them are known.
         """
-        cls = torchvision_class(self.name)
         with tempfile.TemporaryDirectory() as aside:
             target = Path(aside) / self.folder
             target.mkdir(parents=True, exist_ok=True)
             wrong = self._gather(root, target)
             missing = [file for file in self.sums if not (target / file).exists()]
             if not missing:
-                return self._opened(cls, Path(aside), root)
+                return open_parts(self.name, Path(aside), self.parts, str(root))
         for file in missing:
             if file in wrong:
                 raise wrong[file]
-        looked = f"{self.name} is not in {root} (looked for {', '.join(missing)}, packed or not)"
-        if not download:
-            raise DataError(
-                f"{looked}; set stream.root to a folder or archive that holds them, {self.instead}"
-                "or stream.download = true."
-            )
-        with fetching(looked, f"put them there, {self.instead}or correct stream.root"):
-            root.mkdir(parents=True, exist_ok=True)
-            return [cls(root, **part, download=True) for part in self.parts]
+        return fetch_parts(
+            self.name,
+            root,
+            self.parts,
+            download=download,
+            state=f"{self.name} is not in {root} (looked for {', '.join(missing)}, packed or not)",
+            way_out="set stream.root to a folder or archive that holds them" + self.instead,
+        )
 
     def _gather(self, root: Path, target: Path) -> dict[str, DataError]:
         """Copy the files that are right to a folder; return what is wrong with the others."""
@@ -152,17 +151,6 @@ class KnownSet:
                 raise DataError(
                     f"{where} must hold {self.name}'s file, and is {name}'s; replace it."
                 )
-
-    def _opened(self, cls: Any, folder: Path, root: Path) -> list[Any]:
-        try:
-            return [cls(folder, **part) for part in self.parts]
-        except ImportError as error:
-            raise DataError(f"{self.name} needs {error.name}: pip install {error.name}.") from None
-        except Exception as error:  # a damaged file, whatever torchvision's reader makes of it
-            raise DataError(
-                f"{root} must hold {self.name}'s published files, and they cannot be read "
-                f"({reason(error)}); replace them by those."
-            ) from None
 
 
 def _everything(root: Path) -> Iterator[Entry]:
