@@ -5,7 +5,7 @@ import gzip
 import hashlib
 import lzma
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
@@ -116,22 +116,27 @@ class KnownSet:
     def _gather(self, root: Path, target: Path) -> dict[str, DataError]:
         """Copy the files that are right to a folder; return what is wrong with the others."""
         wrong: dict[str, DataError] = {}
-        try:
-            for entry in _everything(root):
-                file, opener = _unpacked(entry.path.name)
-                if file not in self.sums or (target / file).exists():
-                    continue
-                try:
-                    with whole(entry.where), entry.open() as packed, opener(packed) as content:
-                        self._copy(content, target / file, entry.where)
-                except DataError as error:
-                    wrong.setdefault(file, error)
-                    (target / file).unlink(missing_ok=True)
-                if all((target / name).exists() for name in self.sums):
-                    break
-        except DataError as error:  # an archive that is damaged or unsafe
-            wrong = dict.fromkeys(self.sums, error) | wrong
+        for source in _sources(root):
+            try:
+                for entry in source:
+                    self._take(entry, target, wrong)
+            except DataError as error:  # an archive that is damaged or unsafe
+                wrong = dict.fromkeys(self.sums, error) | wrong
+            if all((target / file).exists() for file in self.sums):
+                break
         return wrong
+
+    def _take(self, entry: Entry, target: Path, wrong: dict[str, DataError]) -> None:
+        """Copy a file that is still missing, or note what is wrong with it."""
+        file, opener = _unpacked(entry.path.name)
+        if entry.is_folder or file not in self.sums or (target / file).exists():
+            return
+        try:
+            with whole(entry.where), entry.open() as packed, opener(packed) as content:
+                self._copy(content, target / file, entry.where)
+        except DataError as error:
+            wrong.setdefault(file, error)
+            (target / file).unlink(missing_ok=True)
 
     def _copy(self, content: IO[bytes], target: Path, where: str) -> None:
         """Copy a file, if its sum is right. Raises DataError."""
@@ -153,17 +158,14 @@ class KnownSet:
                 )
 
 
-def _everything(root: Path) -> Iterator[Entry]:
-    """Return the files at root, three folders deep, then those in archives there."""
+def _sources(root: Path) -> Iterator[Iterable[Entry]]:
+    """Return the files at root, three folders deep, and then those of each archive there."""
     with whole(str(root), "correct stream.root"):
         below = [path for depth in ("*", "*/*", "*/*/*") for path in sorted(root.glob(depth))]
         files = [path for path in (root, *below) if path.is_file()]
     archives = [path for path in files if path.name.lower().endswith(ARCHIVES)]
-    for path in files:
-        if path not in archives:
-            yield on_disk(path, PurePosixPath(path.name))
-    for path in archives:
-        yield from entries(path)
+    yield [on_disk(p, PurePosixPath(p.name)) for p in files if p not in archives]
+    yield from map(entries, archives)
 
 
 def _unpacked(name: str) -> tuple[str, Any]:
