@@ -157,14 +157,6 @@ def test_own_images_that_cannot_be_read_are_one_line(nowhere):
         run({"name": "images", "path": str(zipped(nowhere / "own", files))})
 
 
-def test_home_may_be_written_as_a_tilde(nowhere, monkeypatch):
-    monkeypatch.setenv("HOME", str(nowhere))
-    folder(nowhere / "own", shapes(rows=3))
-    assert len(ImageFolder(path="~/own").build([0]).x) == 9
-    folder(nowhere / "letters", drawings())
-    assert len(Omniglot(images="~/letters", classes=3).build([0]).x) == 3
-
-
 @pytest.mark.parametrize("name", ["images", "omniglot", "cifar10"])
 def test_settings_come_back_and_two_places_are_one_too_many(name):
     cls = plugins.find("stream", name)

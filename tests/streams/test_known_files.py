@@ -147,8 +147,8 @@ FORMS = {
         folder(root / "inner", {}) / "x", {f"any/{n}": c for n, c in files.items()}, "xz"
     ),
     "beside wrong ones": lambda root, files: (
-        folder(root / "a", dict.fromkeys(files, b"wrong")),
-        folder(root / "b", files),
+        folder(root / "a", {**dict.fromkeys(files, b"wrong"), "a.tar": b"damaged"}),
+        tarred(folder(root / "b", {}) / "b", files),
     ),
 }
 

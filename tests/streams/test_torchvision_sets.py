@@ -1,6 +1,5 @@
 """The stream `torchvision`, from tiny files in each set's published format; nothing is fetched."""
 
-import bz2
 import hashlib
 import inspect
 import io
@@ -12,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import dpmcl
 from dpmcl import plugins
 from dpmcl.exceptions import DataError, SpecError
 from dpmcl.streams import torchvision as generic
@@ -173,17 +171,6 @@ def test_a_set_in_one_file_is_checked_by_its_sum_and_never_replaced(nowhere, mon
     assert (data.classes, data.y.tolist()) == (("0", "7"), [1, 0, 1])
 
 
-def test_a_set_of_packed_text(nowhere):
-    root = nowhere / "data" / "usps"
-    root.mkdir(parents=True)
-    for name, digits in (("usps.bz2", [9, 0]), ("usps.t.bz2", [4])):
-        rows = [f"{d + 1} " + " ".join(f"{i + 1}:{d / 5 - 1}" for i in range(256)) for d in digits]
-        (root / name).write_bytes(bz2.compress("\n".join(rows).encode()))
-    data = Torchvision(dataset="USPS").read()
-    assert (data.classes, data.y.tolist()) == (("0", "4", "9"), [2, 0, 1])
-    assert data.x[:, 0, 3, 5].tolist() == [229, 0, 102]
-
-
 @pytest.mark.parametrize(
     ("settings", "rule"),
     [
@@ -312,13 +299,6 @@ def test_an_archive_that_is_fetched_cannot_leave_its_folder(nowhere, monkeypatch
 
 
 @pytest.mark.parametrize("name", LOOKED)
-def test_settings_come_back_and_places_move_no_numbers(name):
-    made = stream(name, root="somewhere", tasks=2)
-    assert type(made).from_table(made.to_table(), "[stream]") == made
-    assert {"root", "download"} <= set(made.places)
-
-
-@pytest.mark.parametrize("name", LOOKED)
 def test_without_torchvision_the_error_says_what_to_install(name, monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision", None)
     assert "pip install 'dpmcl[vision]'" in line(stream(name))
@@ -328,19 +308,3 @@ def test_a_set_that_the_installed_torchvision_lacks(monkeypatch):
     monkeypatch.delattr(sets, "EuroSAT")
     with pytest.raises(DataError, match="has no EuroSAT; use a newer one"):
         torchvision_class("EuroSAT")
-
-
-def test_from_folders_to_a_result(eurosat):
-    result = dpmcl.run(
-        {
-            "stream": {"name": "torchvision", "dataset": "EuroSAT", "size": [8, 8]},
-            "network": "mlp",
-            "methods": ["er"],
-            "replicas": 2,
-            "training": {"updates": 20},
-            "device": "cpu",
-        }
-    )
-    assert result.stream.classes == result.stream.tasks == ("AnnualCrop", "Forest", "River")
-    errors = result.errors["er"].values
-    assert (errors.shape[0], errors.shape[2]) == (2, 3)

@@ -5,7 +5,7 @@ import gzip
 import hashlib
 import lzma
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
@@ -13,13 +13,14 @@ from typing import IO, Any, cast
 from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.readers.entries import ARCHIVES, Entry, entries, on_disk
-from dpmcl.exceptions import DataError, reason
+from dpmcl.exceptions import DataError
 from dpmcl.streams._torchvision_sets import (
     BY_TRAIN,
+    Parts,
     TorchvisionSettings,
-    fetching,
+    fetch_parts,
+    open_parts,
     read_arrays_of,
-    torchvision_class,
 )
 
 MNIST = {
@@ -63,7 +64,7 @@ class KnownSet:
     name: str
     sums: Mapping[str, str]
     folder: str
-    parts: Sequence[Mapping[str, Any]] = BY_TRAIN
+    parts: Parts = BY_TRAIN
     instead: str = ""
 
     def read(self, settings: TorchvisionSettings) -> Labelled:
@@ -93,46 +94,49 @@ class KnownSet:
             DataError: Files are missing or damaged, cannot be fetched, or are not the published
                 ones as far as sums of them are known.
         """
-        cls = torchvision_class(self.name)
         with tempfile.TemporaryDirectory() as aside:
             target = Path(aside) / self.folder
             target.mkdir(parents=True, exist_ok=True)
             wrong = self._gather(root, target)
             missing = [file for file in self.sums if not (target / file).exists()]
             if not missing:
-                return self._opened(cls, Path(aside), root)
+                return open_parts(self.name, Path(aside), self.parts, str(root))
         for file in missing:
             if file in wrong:
                 raise wrong[file]
-        looked = f"{self.name} is not in {root} (looked for {', '.join(missing)}, packed or not)"
-        if not download:
-            raise DataError(
-                f"{looked}; set stream.root to a folder or archive that holds them, {self.instead}"
-                "or stream.download = true."
-            )
-        with fetching(looked, f"put them there, {self.instead}or correct stream.root"):
-            root.mkdir(parents=True, exist_ok=True)
-            return [cls(root, **part, download=True) for part in self.parts]
+        return fetch_parts(
+            self.name,
+            root,
+            self.parts,
+            download=download,
+            state=f"{self.name} is not in {root} (looked for {', '.join(missing)}, packed or not)",
+            way_out="set stream.root to a folder or archive that holds them" + self.instead,
+        )
 
     def _gather(self, root: Path, target: Path) -> dict[str, DataError]:
         """Copy the files that are right to a folder; return what is wrong with the others."""
         wrong: dict[str, DataError] = {}
-        try:
-            for entry in _everything(root):
-                file, opener = _unpacked(entry.path.name)
-                if file not in self.sums or (target / file).exists():
-                    continue
-                try:
-                    with whole(entry.where), entry.open() as packed, opener(packed) as content:
-                        self._copy(content, target / file, entry.where)
-                except DataError as error:
-                    wrong.setdefault(file, error)
-                    (target / file).unlink(missing_ok=True)
-                if all((target / name).exists() for name in self.sums):
-                    break
-        except DataError as error:  # an archive that is damaged or unsafe
-            wrong = dict.fromkeys(self.sums, error) | wrong
+        for source in _sources(root):
+            try:
+                for entry in source:
+                    self._take(entry, target, wrong)
+            except DataError as error:  # an archive that is damaged or unsafe
+                wrong = dict.fromkeys(self.sums, error) | wrong
+            if all((target / file).exists() for file in self.sums):
+                break
         return wrong
+
+    def _take(self, entry: Entry, target: Path, wrong: dict[str, DataError]) -> None:
+        """Copy a file that is still missing, or note what is wrong with it."""
+        file, opener = _unpacked(entry.path.name)
+        if entry.is_folder or file not in self.sums or (target / file).exists():
+            return
+        try:
+            with whole(entry.where), entry.open() as packed, opener(packed) as content:
+                self._copy(content, target / file, entry.where)
+        except DataError as error:
+            wrong.setdefault(file, error)
+            (target / file).unlink(missing_ok=True)
 
     def _copy(self, content: IO[bytes], target: Path, where: str) -> None:
         """Copy a file, if its sum is right. Raises DataError."""
@@ -153,29 +157,15 @@ class KnownSet:
                     f"{where} must hold {self.name}'s file, and is {name}'s; replace it."
                 )
 
-    def _opened(self, cls: Any, folder: Path, root: Path) -> list[Any]:
-        try:
-            return [cls(folder, **part) for part in self.parts]
-        except ImportError as error:
-            raise DataError(f"{self.name} needs {error.name}: pip install {error.name}.") from None
-        except Exception as error:  # a damaged file, whatever torchvision's reader makes of it
-            raise DataError(
-                f"{root} must hold {self.name}'s published files, and they cannot be read "
-                f"({reason(error)}); replace them by those."
-            ) from None
 
-
-def _everything(root: Path) -> Iterator[Entry]:
-    """Return the files at root, three folders deep, then those in archives there."""
+def _sources(root: Path) -> Iterator[Iterable[Entry]]:
+    """Return the files at root, three folders deep, and then those of each archive there."""
     with whole(str(root), "correct stream.root"):
         below = [path for depth in ("*", "*/*", "*/*/*") for path in sorted(root.glob(depth))]
         files = [path for path in (root, *below) if path.is_file()]
     archives = [path for path in files if path.name.lower().endswith(ARCHIVES)]
-    for path in files:
-        if path not in archives:
-            yield on_disk(path, PurePosixPath(path.name))
-    for path in archives:
-        yield from entries(path)
+    yield [on_disk(p, PurePosixPath(p.name)) for p in files if p not in archives]
+    yield from map(entries, archives)
 
 
 def _unpacked(name: str) -> tuple[str, Any]:

@@ -3,10 +3,10 @@
 torchvision knows the files and where to fetch them; what it reads becomes `Labelled`.
 """
 
+import inspect
 import os
 import tarfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,8 +22,11 @@ from dpmcl.data.sources import at_home
 from dpmcl.exceptions import DataError, SpecError, reason
 from dpmcl.streams._settings import LabelledSettings
 
-BY_TRAIN: tuple[dict[str, Any], ...] = ({"train": True}, {"train": False})
-"""The parts of a set with one to train and one to test, as arguments of its class."""
+Parts = Sequence[Mapping[str, Any]]
+"""Arguments of a class of torchvision's for each part of a set; together they are the pool."""
+
+BY_TRAIN: Parts = ({"train": True}, {"train": False})
+"""The parts of a set with one to train and one to test."""
 
 OWN_NAMES = "class names: the data set's own, in its order"
 """The note on a set that names its classes."""
@@ -121,22 +124,57 @@ def torchvision_class(name: str) -> Any:
     return getattr(datasets, name)
 
 
-@contextmanager
-def fetching(state: str, way_out: str) -> Iterator[None]:
-    """Raise DataError where fetching or unpacking fails; nothing leaves the folder of the files.
+def open_parts(name: str, folder: Path, parts: Parts, where: str) -> list[Any]:
+    """Return torchvision's objects for the parts of a set, from files that are there.
 
     Args:
-        state: What is missing, and where.
-        way_out: What the user can do.
+        name: Of torchvision's class.
+        folder: The root that torchvision reads from.
+        parts: Arguments of the class for each part.
+        where: Names the files in errors.
+
+    Raises:
+        DataError: The files are damaged, or a package that reads them is not installed.
     """
+    cls = torchvision_class(name)
+    try:
+        return [cls(folder, **part) for part in parts]
+    except ImportError as error:
+        raise DataError(f"{name} needs {error.name}: pip install {error.name}.") from None
+    except Exception as error:  # torchvision raises whatever its readers stumble on
+        raise DataError(
+            f"{name} cannot be read from {where} ({reason(error)}); replace that by the published "
+            "files, or remove it to fetch them."
+        ) from None
+
+
+def fetch_parts(
+    name: str, root: Path, parts: Parts, *, download: bool, state: str, way_out: str
+) -> list[Any]:
+    """Fetch a set, and return torchvision's objects for its parts. Nothing leaves its folder.
+
+    Args:
+        name: Of torchvision's class.
+        root: Where its files go.
+        parts: Arguments of the class for each part.
+        download: Whether the user allows it.
+        state: What is missing, for errors.
+        way_out: What the user can do instead.
+
+    Raises:
+        DataError: It is not allowed, torchvision cannot fetch the set, or fetching fails.
+    """
+    cls = torchvision_class(name)
+    arguments = inspect.signature(cls).parameters.values()
+    if not any(a.name == "download" or a.kind is a.VAR_KEYWORD for a in arguments):
+        raise DataError(f"{state}, and torchvision cannot fetch it; {way_out}.")
+    if not download:
+        raise DataError(f"{state}; {way_out}, or stream.download = true.")
     if hasattr(tarfile, "data_filter"):  # Python 3.11.4
         tarfile.TarFile.extraction_filter = staticmethod(tarfile.data_filter)
     try:
-        yield
-    except ImportError as error:
-        raise DataError(
-            f"{state}, and reading it needs {error.name}: pip install {error.name}."
-        ) from None
+        root.mkdir(parents=True, exist_ok=True)
+        return [cls(root, **{**part, "download": True}) for part in parts]
     except Exception as error:  # no network, no room, no right to write, a damaged archive, ...
         raise DataError(f"{state} and could not be fetched ({reason(error)}); {way_out}.") from None
     finally:

@@ -45,7 +45,7 @@ class CIFAR10(ImageFilesSettings):
         folder = self.folder("cifar10")
         files = None if self.root else self.image_files(folder, "cifar10-images")
         if files is None:
-            instead = "stream.images to a folder, zip or tar of its images, "
+            instead = ", stream.images to a folder, zip or tar of its images"
             data = cifar("CIFAR10", instead).read(self)
             edge = (32 - self.size) // 2
             inner = slice(edge, edge + self.size)

@@ -11,7 +11,7 @@ from dpmcl.core.settings import Positive
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.readers.images import Decoding, labelled_images
 from dpmcl.exceptions import DataError
-from dpmcl.streams._torchvision_sets import ImageFilesSettings, fetching, torchvision_class
+from dpmcl.streams._torchvision_sets import ImageFilesSettings, fetch_parts
 
 _STEM = "images_background"
 _PUBLISHED = "68d2efa1b9178cc56df9314c21c6e718"
@@ -44,20 +44,25 @@ class Omniglot(ImageFilesSettings):
     classes: Positive = 50
 
     def read(self) -> Labelled:
-        decoding = Decoding(
-            size=(28, 28),
-            channels=1,
-            invert=True,
-            levels=2,
-            innermost=True,
-            first_classes=self.classes,
-        )
+        decoding = Decoding(size=(28, 28), channels=1, invert=True, levels=2, innermost=True)
         source = self._source()
         data = labelled_images(source, decoding, "omniglot")
+        if len(data.classes) < self.classes:
+            raise DataError(
+                f"The first {self.classes} classes are wanted, and {source} holds "
+                f"{len(data.classes)}; ask for fewer, or use a source with more."
+            )
         published = source.is_file() and _md5(source) == _PUBLISHED
         state = "published zip" if published else "of any origin: only the published zip has a sum"
         note = f"files: {state}"
-        return replace(data, notes=(*data.notes, note))
+        first = data.y < self.classes
+        return replace(
+            data,
+            x=data.x[first],
+            y=data.y[first],
+            classes=data.classes[: self.classes],
+            notes=(*data.notes, note),
+        )
 
     def _source(self) -> Path:
         """Return the folder or archive of images, fetched if there is none."""
@@ -71,14 +76,15 @@ class Omniglot(ImageFilesSettings):
             if (folder / _STEM).is_dir():
                 return folder / _STEM
         path = root / "omniglot-py" / f"{_STEM}.zip"
-        images = "stream.images to a folder, zip or tar of its images"
-        if not self.download:
-            raise DataError(
-                f"Omniglot is not at {path}; set stream.root to the folder that holds "
-                f"omniglot-py/{path.name}, {images}, or stream.download = true."
-            )
-        with fetching(f"Omniglot is not at {path}", f"put it there, or set {images}"):
-            torchvision_class("Omniglot")(root, background=True, download=True)
+        fetch_parts(
+            "Omniglot",
+            root,
+            ({"background": True},),
+            download=self.download,
+            state=f"Omniglot is not at {path}",
+            way_out=f"set stream.root to the folder that holds omniglot-py/{path.name}, "
+            "stream.images to a folder, zip or tar of its images",
+        )
         return path
 
 

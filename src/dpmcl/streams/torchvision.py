@@ -1,6 +1,5 @@
 """Any other classification set of torchvision's."""
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,27 +17,31 @@ from dpmcl.data.readers.image_cache import Images, cached
 from dpmcl.data.readers.images import SET_A_SIZE, Decoding, labelled, pixels
 from dpmcl.data.readers.pil_images import readable
 from dpmcl.data.readers.rows import Rows
-from dpmcl.exceptions import DataError, SpecError, reason, unknown
+from dpmcl.exceptions import DataError, SpecError, unknown
 from dpmcl.streams._torchvision_sets import (
     BY_TRAIN,
     OWN_NAMES,
+    Parts,
     TorchvisionSettings,
-    fetching,
+    fetch_parts,
+    open_parts,
     torchvision_class,
 )
 
 
 class _Set(NamedTuple):
-    """Where a set is, and what it is made of.
+    """What a set is made of.
 
-    files: what it has in root. parts: arguments of its class; together they are the pool.
+    Attributes:
+        files: What it has in root.
+        parts: Arguments of its class for each part.
     """
 
     files: tuple[str, ...]
-    parts: tuple[dict[str, Any], ...] = ({},)
+    parts: Parts = ({},)
 
 
-def _splits(*names: str, **other: Any) -> tuple[dict[str, Any], ...]:
+def _splits(*names: str, **other: Any) -> Parts:
     return tuple({"split": name, **other} for name in names)
 
 
@@ -122,32 +125,22 @@ class Torchvision(TorchvisionSettings):
 
     def _open(self, root: Path) -> list[Any]:
         """Return torchvision's objects for the parts of the set, fetched if files are missing."""
-        name, (files, parts) = self.dataset, SETS[self.dataset]
-        cls = torchvision_class(name)
+        files, parts = SETS[self.dataset]
         looked = ", ".join(files)
         # torchvision is not asked for what is not there: some of its classes make folders then.
         if all((root / file).exists() for file in files):
-            try:
-                return [cls(root, **part) for part in parts]
-            except ImportError as error:
-                raise DataError(f"{name} needs {error.name}: pip install {error.name}.") from None
-            except Exception as error:  # torchvision raises whatever its readers stumble on
-                raise DataError(
-                    f"{name} cannot be read from {looked} in {root} ({reason(error)}); replace "
-                    "that by the published files, or remove it to fetch them."
-                ) from None
-        state = f"{name} is not in {root} (looked for {looked})"
+            return open_parts(self.dataset, root, parts, f"{looked} in {root}")
+        cls = torchvision_class(self.dataset)
         url = getattr(cls, "url", getattr(cls, "_URL", None))
-        way_out = f"set stream.root to the folder that holds {looked}"
-        way_out += f" (from {url})" if isinstance(url, str) and url else ""
-        arguments = inspect.signature(cls).parameters.values()
-        if not any(a.name == "download" or a.kind is a.VAR_KEYWORD for a in arguments):
-            raise DataError(f"{state}, and torchvision cannot fetch it; {way_out}.")
-        if not self.download:
-            raise DataError(f"{state}; {way_out}, or stream.download = true.")
-        with fetching(state, way_out):
-            root.mkdir(parents=True, exist_ok=True)
-            return [cls(root, **{**part, "download": True}) for part in parts]
+        source = f" (from {url})" if isinstance(url, str) and url else ""
+        return fetch_parts(
+            self.dataset,
+            root,
+            parts,
+            download=self.download,
+            state=f"{self.dataset} is not in {root} (looked for {looked})",
+            way_out=f"set stream.root to the folder that holds {looked}{source}",
+        )
 
 
 def _decode(name: str, parts: Sequence[Any], decoding: Decoding) -> Images:

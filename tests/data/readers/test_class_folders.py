@@ -36,6 +36,7 @@ CLASSES = {
     "a single class": (["cat/1.png", "cat/2.png"], 1, ("cat",)),
     "two levels": (["a/x/1.png", "a/y/2.png", "b/x/3.png"], 2, ("a/x", "a/y", "b/x")),
     "two of three levels": (["a/x/1/1.png", "a/x/2/2.png", "b/x/3.png"], 2, ("a/x", "b/x")),
+    "in order of folders": (["s/a b/x/1.png", "s/a/y/2.png"], 2, ("a/y", "a b/x")),
     "two levels in one folder": (["s/a/x/1.png", "s/b/x/2.png"], 2, ("a/x", "b/x")),
     "words of parts": (["test cat/1.png", "test dog/1.png"], 1, ("test cat", "test dog")),
     "a train": (["bus/1.png", "car/1.png", "train/1.png"], 1, ("bus", "car", "train")),

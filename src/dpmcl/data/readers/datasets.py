@@ -367,22 +367,12 @@ class _Columns:
                     yield start, chunk
                     start += len(chunk)
 
-    def _labels(self, column: str) -> Any:
-        """Return labels, tasks or targets: an array of numbers, or a list."""
-        import pyarrow as pa
-
-        is_a = pa.types
+    def _labels(self, column: str) -> NDArray[Any]:
+        """Return labels, tasks or targets."""
         pieces = list(self._pieces(column, self.rows))
-        kind = pieces[0][1].type
-        if is_a.is_struct(kind) or is_a.is_map(kind) or is_a.is_null(kind):
-            raise DataError(
-                f"{_start(self._what(column))} must be labels or numbers, got "
-                f"{str(kind)[:60]}; name another."
-            )
-        number = is_a.is_integer(kind) or is_a.is_floating(kind)
-        if _nested(kind) or (number and not any(chunk.null_count for _, chunk in pieces)):
+        if _nested(pieces[0][1].type):
             return np.concatenate([self._dense(start, chunk, column) for start, chunk in pieces])
-        return [value for _, chunk in pieces for value in chunk.to_pylist()]
+        return cast(NDArray[Any], self._table([column]).column(column).to_numpy())
 
     def _numbers(self, column: str) -> NDArray[Any]:
         rows = self._gathered(column, "make them so with map()")

@@ -1,6 +1,5 @@
 """Images in a folder, a zip or a tar, one folder a class; decoded once, then read from a cache."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -14,8 +13,8 @@ from dpmcl.core.settings import Positive, Settings
 from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.labels import in_order
-from dpmcl.data.readers.class_folders import Classes, class_folders
-from dpmcl.data.readers.entries import ARCHIVES, Entry, entries, stamp
+from dpmcl.data.readers.class_folders import class_folders
+from dpmcl.data.readers.entries import ARCHIVES, entries, stamp
 from dpmcl.data.readers.image_cache import Images, cached
 from dpmcl.data.readers.pil_images import open_image, plain
 from dpmcl.data.readers.rows import Rows
@@ -41,7 +40,6 @@ class Decoding(Settings):
         invert: 255 - value.
         levels: How many folders make the class name: 1 for "cat", 2 for "Latin/character03".
         innermost: They are the last above the file, instead of the first below the source.
-        first_classes: How many classes to keep, in order of name; None for all.
 
     Raises:
         SpecError: A value that cannot be.
@@ -53,7 +51,6 @@ class Decoding(Settings):
     invert: bool = False
     levels: Positive = 1
     innermost: bool = False
-    first_classes: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -133,7 +130,8 @@ def pixels(image: "Image.Image", where: str, decoding: Decoding) -> NDArray[np.u
 
 def _decode(source: Path, decoding: Decoding) -> Images:
     """Decode the images of a source: the first pass names the classes, the second reads."""
-    classes = _classes(list(entries(source)), source, decoding)
+    files = list(entries(source))
+    classes = class_folders(files, str(source), decoding.levels, decoding.innermost)
     paths = sorted(classes.of, key=lambda path: path.parts)
     row = {path: number for number, path in enumerate(paths)}
     rows = Rows(len(paths), lambda at: f"{str(paths[at])!r} in {source}", SET_A_SIZE)
@@ -145,18 +143,3 @@ def _decode(source: Path, decoding: Decoding) -> Images:
     number = {name: i for i, name in enumerate(names)}
     y = torch.tensor([number[classes.of[path]] for path in paths])
     return Images(torch.from_numpy(rows.full()), y, tuple(names), classes.notes)
-
-
-def _classes(files: Sequence[Entry], source: Path, decoding: Decoding) -> Classes:
-    """Return the classes of the images that are wanted."""
-    classes = class_folders(files, str(source), decoding.levels, decoding.innermost)
-    if decoding.first_classes is None:
-        return classes
-    names = in_order(set(classes.of.values()), folders=True)
-    if len(names) < decoding.first_classes:
-        raise DataError(
-            f"The first {decoding.first_classes} classes are wanted, and {source} holds "
-            f"{len(names)}; ask for fewer, or use a source with more."
-        )
-    kept = set(names[: decoding.first_classes])
-    return classes._replace(of={path: name for path, name in classes.of.items() if name in kept})
