@@ -18,9 +18,12 @@ PAGES = [
     *sorted((ROOT / "src" / "dpmcl" / "methods").glob("*.py")),
     *sorted((ROOT / "src" / "dpmcl" / "presets").glob("paper-*.toml")),
     *sorted((ROOT / "src" / "dpmcl" / "theory").glob("*.py")),
-    *(ROOT / "src" / "dpmcl" / name for name in ("metrics/cme.py", "dynamics.py", "gradients.py")),
-    *(ROOT / "src" / "dpmcl" / name for name in ("two_loop.py", "optim.py", "step_size.py")),
-    *(ROOT / "src" / "dpmcl" / "streams" / name for name in ("omniglot.py", "sine.py")),
+    *sorted((ROOT / "src" / "dpmcl" / "optimisers").glob("*.py")),
+    *(
+        ROOT / "src" / "dpmcl" / name
+        for name in ("metrics/cme.py", "core/gradients.py", "training/step_size.py")
+    ),
+    *(ROOT / "src" / "dpmcl" / "streams" / name for name in ("omniglot.py", "sine.py", "_dynamics.py")),
 ]
 
 
