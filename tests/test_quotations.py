@@ -23,7 +23,10 @@ PAGES = [
         ROOT / "src" / "dpmcl" / name
         for name in ("metrics/cme.py", "core/gradients.py", "training/step_size.py")
     ),
-    *(ROOT / "src" / "dpmcl" / "streams" / name for name in ("omniglot.py", "sine.py", "_dynamics.py")),
+    *(
+        ROOT / "src" / "dpmcl" / "streams" / name
+        for name in ("omniglot.py", "sine.py", "_dynamics.py")
+    ),
 ]
 
 

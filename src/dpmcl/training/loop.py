@@ -271,11 +271,11 @@ class _Run:
             position = offset[:, task, None] + item
             present = position < offset[:, task + 1, None]
             key = keys.derive(self.seed, keys.Purpose.MEMORY, task, self._kept.index(name))
-            out[name] = self._offered(name, one, state, Offer(position, present), key)
+            out[name] = self._offered(name, one, state, Offer(position, present), key=key)
         return out
 
     def remembered(
-        self, held: Memories, state: State, phase: Phase, drawn: Chunk, key: Tensor
+        self, held: Memories, state: State, phase: Phase, drawn: Chunk, *, key: Tensor
     ) -> Memories:
         """Return the memories after the rows of a phase's update were offered to D_P.
 
@@ -284,9 +284,11 @@ class _Run:
         assert phase.remember is not None
         position, present = drawn.position[phase.remember], drawn.present[phase.remember]
         offer = Offer(position.flatten(1), present.flatten(1) > 0)
-        return {**held, "train": self._offered("train", held["train"], state, offer, key)}
+        return {**held, "train": self._offered("train", held["train"], state, offer, key=key)}
 
-    def _offered(self, name: str, held: Memory, state: State, offer: Offer, key: Tensor) -> Memory:
+    def _offered(
+        self, name: str, held: Memory, state: State, offer: Offer, *, key: Tensor
+    ) -> Memory:
         """Return a split's memory after rows were offered; notes and policy are D_P's alone."""
         policy = self.method.policy
         if name == "train":
@@ -356,7 +358,7 @@ class _Run:
                 self._watch((*place, done), before, state, held)
             if phase.remember is not None:
                 key = keys.derive(self.seed, keys.Purpose.MEMORY, *place, done + 1)
-                held = self.remembered(held, before, phase, drawn, key)
+                held = self.remembered(held, before, phase, drawn, key=key)
             done = steps.stop
             self._done += len(steps)
             if self._progress:
