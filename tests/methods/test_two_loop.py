@@ -107,14 +107,6 @@ def test_each_phase_sees_the_rows_that_its_reading_says(name, reading, discount_
         assert task in {int(task_of[row]) for row in rows}
 
 
-@pytest.mark.parametrize(
-    ("name", "reading"), [(m, r) for m in ("oml", "cml", "anml") for r in ("text", "nested")]
-)
-def test_the_length_of_the_memory_counts(name, reading):
-    few, many = (tiny_run(build(name, reading=reading, memory=n), (0,)).theta for n in (1, 1000))
-    assert any(not torch.equal(*pair) for pair in zip(leaves(few), leaves(many), strict=True))
-
-
 def test_a_method_that_hides_its_validation_rows_is_refused():
     class Hiding(type(build("oml"))):
         trains_on_validation = False
@@ -213,11 +205,6 @@ def test_the_table_says_who_trains_on_validation_rows(by_task, tmp_path):
     assert render(rows, "text").splitlines()[len(rows) + 2 :] == [
         "oml on digits: trains on validation rows too, which methods without this line never see."
     ]
-
-
-def test_half_of_the_updates_go_to_each_loop_unless_told():
-    method = plugins.find("method", "oml")(updates=300)
-    assert (method.n_meta, method.n_grad) == (150, 150)
 
 
 def test_oml_forgets_when_the_new_task_has_the_last_word():

@@ -3,6 +3,7 @@
 The draws of many replicas and steps are made at once; each is a function of its key alone.
 """
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -214,7 +215,7 @@ def chunk(
         if draw.like is not None:
             _check_like(name, draw, draws)
         where = _Where(key, place, step, lanes[draw.like or name])
-        _add_draw(made, name, draw, _picked(draw, supply, where), supply)
+        _add_draw(made, name, draw, _picked(draw, supply, where), supply=supply)
         if name != remember:
             made.position.pop(name)
     number = step[:, None] * update_keys + torch.arange(update_keys, device=seed.device)
@@ -248,7 +249,7 @@ class _Picked(NamedTuple):
     slot: Tensor | None = None
 
 
-def _add_draw(made: Chunk, name: str, draw: Draw, picked: _Picked, supply: Supply) -> None:
+def _add_draw(made: Chunk, name: str, draw: Draw, picked: _Picked, *, supply: Supply) -> None:
     """Put what a draw picked into the dicts of a chunk that is being made."""
     pool = supply.splits.named(draw.split)
     shape = (draw.batch,) if draw.block is None else (draw.block, draw.batch)
@@ -350,17 +351,30 @@ def _in_passes(count: Tensor, seed: Tensor, where: _Where, n: int) -> tuple[Tens
     number, within = where.step // updates, where.step % updates
     item = within[..., None] * n + torch.arange(n, device=seed.device)
     present = item < count[:, None, None]
-    width = max(int(count.max()), 1)
-    absent = torch.arange(width, device=seed.device) >= count[:, None]
+    seeds, counts = tuple(seed.tolist()), tuple(count.tolist())
     rank = torch.zeros_like(item)
     for each in range(int(number.min()), int(number.max()) + 1):
-        key = keys.derive(seed, keys.Purpose.PASS, *where.place, step=each)
-        score = keys.scores(key, width, where.lane)
-        last = torch.iinfo(torch.int64).max
-        order = torch.argsort(torch.where(absent, last, score), dim=1, stable=True)
-        taken = order.gather(1, item.clamp(max=width - 1).flatten(1)).view_as(item)
+        order = _order(seeds, counts, (*where.place, each), where.lane).to(seed.device)
+        taken = order.gather(1, item.clamp(max=order.shape[1] - 1).flatten(1)).view_as(item)
         rank = torch.where((number == each)[..., None], taken, rank)
     return torch.where(present, rank, 0), present
+
+
+@functools.lru_cache(maxsize=4)  # a pass is drawn from again and again, one update at a time
+def _order(
+    seeds: tuple[int, ...], counts: tuple[int, ...], place: tuple[int, int, int], lane: int
+) -> Tensor:
+    """Return each replica's ranks in the random order of a pass, (replicas, most); padded.
+
+    place: numbers of the task, the phase and the pass.
+    """
+    task, phase, number = place
+    key = keys.derive(torch.tensor(seeds), keys.Purpose.PASS, task, phase, step=number)
+    width = max(*counts, 1)
+    absent = torch.arange(width) >= torch.tensor(counts)[:, None]
+    score = keys.scores(key, width, lane)
+    last = torch.iinfo(torch.int64).max
+    return torch.argsort(torch.where(absent, last, score), dim=1, stable=True)
 
 
 def _weighted(chance: Tensor, where: _Where, n: int) -> tuple[Tensor, Tensor]:

@@ -51,7 +51,7 @@ def with_task(setup: Setup, run: RunState, task: int) -> Memories:
         present = position < offset[:, task + 1, None]
         key = keys.derive(setup.seed, keys.Purpose.MEMORY, task, lane)
         offer = Offer(position, present)
-        memories[name] = _offered(setup, name, held, run.replicas, offer, key)
+        memories[name] = _offered(setup, name, held, run.replicas, offer=offer, key=key)
     return memories
 
 
@@ -71,7 +71,10 @@ def with_update(setup: Setup, run: RunState, phase: Phase, drawn: Chunk) -> Memo
     position, present = drawn.position[phase.remember], drawn.present[phase.remember]
     offer = Offer(position.flatten(1), present.flatten(1) > 0)
     held = run.memories["train"]
-    return {**run.memories, "train": _offered(setup, "train", held, run.replicas, offer, key)}
+    return {
+        **run.memories,
+        "train": _offered(setup, "train", held, run.replicas, offer=offer, key=key),
+    }
 
 
 def has_own(method: Method, name: str) -> bool:
@@ -89,7 +92,7 @@ def _splits(setup: Setup) -> tuple[str, ...]:
 
 
 def _offered(
-    setup: Setup, name: str, held: Memory, state: State, offer: Offer, key: Tensor
+    setup: Setup, name: str, held: Memory, state: State, *, offer: Offer, key: Tensor
 ) -> Memory:
     """Return a split's memory after rows were offered; notes and policy are D_P's alone."""
     policy = setup.method.policy
