@@ -90,7 +90,7 @@ def test_the_estimate_is_near_the_measured_peak(name, optimiser, batch):
     state = method.start(model.init(0), tiny_task())
     with Live() as live:
         phase.update(state, batches, key)
-    estimate = fit.needed_bytes(method, method.graph, model, stream, 1)
+    estimate = fit.needed_bytes(method, model, stream, 1)
     assert 0.7 < estimate / live.peak < 2.5
 
 
@@ -100,7 +100,7 @@ def test_the_estimate_grows_with_inner_updates_replicas_and_batch():
 
     def needed(replicas=1, **own):
         method = nested(**own)
-        return fit.needed_bytes(method, method.graph, model, stream, replicas)
+        return fit.needed_bytes(method, model, stream, replicas)
 
     assert needed(replicas=7) == 7 * needed()
     for setting in ("inner", "batch"):
@@ -131,7 +131,7 @@ def test_what_does_not_fit_is_refused_before_training(monkeypatch):
 def test_one_replica_at_a_time_needs_the_memory_of_one(monkeypatch):
     stream = tiny_stream(2)
     method, model = nested(), tiny_model(stream)
-    free(monkeypatch, fit.needed_bytes(method, method.graph, model, stream, 1))
+    free(monkeypatch, fit.needed_bytes(method, model, stream, 1))
     tiny_run(method, seeds=(0, 1), engine=Looped(), tasks=2)
     with pytest.raises(ModelError):
         tiny_run(method, seeds=(0, 1), engine=Batched(), tasks=2)

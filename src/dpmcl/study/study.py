@@ -367,6 +367,7 @@ def figure_path(folder: Path, what: str, suffix: str) -> Path:
 def draw(
     result: Result,
     folder: Path,
+    *,
     suffix: str = "png",
     smooth: float = 0.0,
     what: FigureContent = "errors",

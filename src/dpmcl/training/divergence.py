@@ -55,10 +55,11 @@ class FreezeNonFinite(Observer):
 
     def _tell(self, setup: Setup, replica: int, where: Divergence) -> None:
         instead = "go on without that replica with on_divergence = 'freeze'"
-        tell(setup, replica, where, "is not finite", instead if self.then == "stop" else None)
+        stops = self.then == "stop"
+        tell(setup, replica, where, "is not finite", instead=instead if stops else None)
 
 
-def tell(setup: Setup, replica: int, where: Divergence, what: str, instead: str | None) -> None:
+def tell(setup: Setup, replica: int, where: Divergence, what: str, *, instead: str | None) -> None:
     """Log that a replica is frozen, or end the run there.
 
     Args:

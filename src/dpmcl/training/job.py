@@ -18,7 +18,7 @@ from dpmcl.core.tree import tree_map
 from dpmcl.data.scaling import check_digits, fitted
 from dpmcl.data.splits import Splits, split
 from dpmcl.data.stream import Stream
-from dpmcl.engine import Engine, check_fit, choose, device_of, group_size
+from dpmcl.engine import Engine, choose, device_of, group_size
 from dpmcl.exceptions import DataError, DeviceError, DpmclError, reason
 from dpmcl.optimisers.theorem import Theorem
 from dpmcl.results.record import Record, merge
@@ -198,12 +198,11 @@ class Trainer:
             engine=self.engine,
             weights=tuple(spec.weights_seeds(job.seeds) or ()),
             name=job.method,
+            processes=self.processes,
         )
 
     def _run(self, job: Job, keeping: Keeping, tell: Tell) -> Outcome:
         spec, setup, engine = self.spec, self.setup(job), self.engine
-        at_once = engine.at_once(len(job.seeds)) * self.processes
-        check_fit(setup.method, setup.model, setup.stream, at_once)
         origin = Origin(job.method, job.seeds, self.digest, engine.name, self.device.type)
         keeper = Keeper(keeping, self.checkpoints(job), origin)
         return measured(

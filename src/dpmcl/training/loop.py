@@ -43,7 +43,8 @@ def train(
         DivergenceError: A replica diverged, and is to end the run.
     """
     check_splits(setup.method, [*setup.phases, *setup.evaluation_phases])
-    check_fit(setup.method, setup.model, setup.stream, setup.engine.at_once(len(setup.seeds)))
+    at_once = setup.engine.at_once(len(setup.seeds)) * setup.processes
+    check_fit(setup.method, setup.model, setup.stream, at_once)
     run = run or first_state(setup)
     for observer in observers:
         run = observer.begin(setup, run)

@@ -162,14 +162,14 @@ class Monitor(Observer):
         rows = setup.probe(draws, chunk.before, weighing)
         with torch.no_grad():
             change = tree_map(lambda a, b: a - b, after.theta, before.theta)
-            measure = partial(self._one, setup)
+            measure = partial(self._one, setup=setup)
             found = self._mapped(setup, measure, (before, change, rows, self._radius))
         values = torch.stack([leaf.to(torch.float64) for leaf in leaves(tuple(found))], 1)
         values[~run.alive] = torch.nan
         return values.cpu().numpy()
 
     def _one(
-        self, setup: Setup, state: State, change: Theta, rows: dict[str, Batch], radius: Tensor
+        self, state: State, change: Theta, rows: dict[str, Batch], radius: Tensor, *, setup: Setup
     ) -> Reading:
         """Return the reading of one replica; rows["next"] are rows["new"] once they have moved."""
         model, theta = setup.model.holding(state.buffers), state.theta
@@ -239,4 +239,4 @@ class Monitor(Observer):
     def _tell(self, setup: Setup, replica: int, where: Divergence) -> None:
         ways = "raise monitor.beta, or go on without that replica with monitor.exceeding = 'freeze'"
         stop = self.settings.exceeding == "stop"
-        tell(setup, replica, where, "has J above beta for too long", ways if stop else None)
+        tell(setup, replica, where, "has J above beta for too long", instead=ways if stop else None)
