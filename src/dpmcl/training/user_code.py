@@ -7,12 +7,11 @@ from pathlib import Path
 
 import torch
 
-import dpmcl
 from dpmcl.core.allocation import out_of_memory
 from dpmcl.core.batching import explained
 from dpmcl.exceptions import DpmclError, ModelError, reason
 
-_LIBRARIES = tuple(str(Path(package.__file__ or "").parent) for package in (torch, dpmcl))
+_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
 @contextmanager
