@@ -102,7 +102,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--methods", type=names, help="er,dpmcl by default")
     parser.add_argument("--replicas", type=numbers, default=REPLICAS, help="of batched updates")
     parser.add_argument("--run-replicas", type=int, help="50, or 10 with convolutions, by default")
-    parser.add_argument("--run-updates", type=int, help="600, or 150 with convolutions, by default")
+    parser.add_argument("--run-updates", type=int, help="500, or 120 with convolutions, by default")
     parser.add_argument("--no-runs", action="store_true", help="time updates alone")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.3, help="about how long a timing takes")

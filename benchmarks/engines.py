@@ -26,7 +26,7 @@ TRACED = 5
 A trace holds all values of an update at once, gigabytes for many replicas, and saves next to
 nothing where an update is long.
 """
-RUN_UPDATES = {False: 600, True: 150}  # of a timed run, without convolutions and with them
+RUN_UPDATES = {False: 500, True: 120}  # of a timed run, without convolutions and with them
 RUN_REPLICAS = {False: 50, True: 10}
 
 
