@@ -1,6 +1,6 @@
 """J(t) of a run of 500 tasks under eight discounts: what converges, is bounded, or grows.
 
-    python benchmarks/discount.py [--tasks 500] [--out FILE.png]
+    python -m benchmarks.discount [--tasks 500] [--out FILE.png]
 
 er on SINE, 20 rows of 10 outputs a task, a dense network of 32 hidden units, 20 updates a task,
 ten replicas, every task seen evaluated after every task; one process. All J(t) are sums over this
@@ -13,11 +13,12 @@ import time
 from pathlib import Path
 
 import numpy as np
+import torch
 
 import dpmcl
+from dpmcl.discounts._discount import Discount, build, gamma
 from dpmcl.results.figures import save
-from dpmcl.theory import discount
-from dpmcl.theory.discount import Discount
+from dpmcl.theory.discount import verdict
 
 SETTINGS = {
     "stream.rows": 20,
@@ -56,6 +57,25 @@ TITLES = {
 }
 
 
+def partial_sums(losses: np.ndarray, discount: Discount) -> np.ndarray:
+    """Return J(t), equation (1) in steps of one task: sum over tau <= t of gamma times tau's loss.
+
+    Args:
+        losses: (replicas, after, task), as `Errors.after`, of which losses of tasks beyond `after`
+            are not read; or (replicas, task), losses that stay as they are.
+        discount: gamma.
+
+    Returns:
+        Float64, (replicas, tasks).
+    """
+    if losses.ndim == 2:
+        losses = np.repeat(losses[:, None], losses.shape[1], 1)
+    sums = np.empty(losses.shape[:2])
+    for t in range(losses.shape[1]):
+        sums[:, t] = losses[:, t, : t + 1] @ gamma(discount, t, torch.arange(t + 1)).numpy()
+    return sums
+
+
 def losses_of(tasks: int) -> np.ndarray:
     """The losses of a run: (replicas, after, task)."""
     start = time.perf_counter()
@@ -66,8 +86,8 @@ def losses_of(tasks: int) -> np.ndarray:
 
 def sums(losses: np.ndarray, rule: Discount) -> tuple[np.ndarray, np.ndarray]:
     """J(t), mean over replicas: of the run, and of the last parameters on every task."""
-    run = discount.partial_sums(losses, rule)
-    fixed = discount.partial_sums(losses[:, -1], rule)
+    run = partial_sums(losses, rule)
+    fixed = partial_sums(losses[:, -1], rule)
     return run.mean(0), fixed.mean(0)
 
 
@@ -80,13 +100,13 @@ def table(by: str, rules: dict[str, Discount], losses: np.ndarray) -> None:
     print(f"|---|{'--:|' * (len(marks) + 2)}---|")
     for name, rule in rules.items():
         run, fixed = sums(losses, rule)
-        found = discount.verdict(rule)
+        found, bound = verdict(rule), rule.total * largest
         cells = " | ".join(f"{run[m - 1]:.3g} ({fixed[m - 1]:.3g})" for m in marks)
-        highest = discount.partial_sums(losses, rule).max()
-        if not highest <= found.total * largest:
-            raise AssertionError(f"{name}: {highest} is above the bound {found.total * largest}")
+        highest = partial_sums(losses, rule).max()
+        if not highest <= bound:
+            raise AssertionError(f"{name}: {highest} is above the bound {bound}")
         words = f"{found.outcome}, {found.statement}"
-        print(f"| {name} | {cells} | {found.total * largest:.3g} | {highest:.3g} | {words} |")
+        print(f"| {name} | {cells} | {bound:.3g} | {highest:.3g} | {words} |")
     print()
 
 
@@ -100,7 +120,7 @@ def draw(rules: dict[str, dict[str, Discount]], losses: np.ndarray, path: Path) 
         for name, rule in own.items():
             colour, dashes = STYLES.get(name, STYLES[name.split(",")[0]])
             run, fixed = sums(losses, rule)
-            label = f"{name}: {discount.verdict(rule).outcome}"
+            label = f"{name}: {verdict(rule).outcome}"
             ax.plot(t, run, color=colour, linewidth=0.7, alpha=0.45)
             ax.plot(t, fixed, dashes, color=colour, linewidth=2, label=label)
         ax.set_title(TITLES[by], fontsize=10)
@@ -130,7 +150,7 @@ def main() -> None:
         parser.error("takes 20 tasks at least")
     losses = losses_of(options.tasks)
     rules = {
-        by: {name: discount.build({**setting, "by": by}) for name, setting in own}
+        by: {name: build({**setting, "by": by}) for name, setting in own}
         for by, own in CASES.items()
     }
     for by, own in rules.items():

@@ -1,6 +1,6 @@
 """DPMCL's fourth term on streams that know their dynamics: exact, estimated, and without.
 
-    python benchmarks/fourth_term.py [--replicas 10] [--updates 100] [--out FILE]
+    python -m benchmarks.fourth_term [--replicas 10] [--updates 100] [--out FILE]
 
 Tasks are windows of an oscillator with drifting stiffness (seen and unseen by the model), of
 Lorenz' and of Burgers' equation. The fourth term is the cost on the new task's rows moved by dx;

@@ -1,6 +1,6 @@
 """DPMCL's third term with and without a guard: digits, MNIST and Omniglot.
 
-    python benchmarks/guard.py digits|mnist|omniglot|omniglot-adam [--replicas 3] [--tasks 15]
+    python -m benchmarks.guard digits|mnist|omniglot|omniglot-adam [--replicas 3] [--tasks 15]
         [--case NAME ...] [--out benchmarks/guard.json]
 
 The images are looked for in $DPMCL_DATA. The printed term, J_PN -

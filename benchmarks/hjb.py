@@ -1,9 +1,9 @@
 """The paper's theory on a problem with closed forms: one weight after a moving slope.
 
-    python benchmarks/hjb.py [--out FOLDER]
+    python -m benchmarks.hjb [--out FOLDER]
 
 Prints how far each equation is from the closed form and where J settles under Theorem 1's rule and
-under eq. (4), and draws three figures. tests/test_hjb.py asserts the same. Under a minute.
+under eq. (4), and draws three figures. tests/theory/test_hjb.py asserts the same. Under a minute.
 """
 
 import argparse
@@ -13,13 +13,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from benchmarks import linear_quadratic as lq
+from benchmarks.linear_quadratic import Problem
 from dpmcl.results.figures import save
-from dpmcl.theory import linear_quadratic as lq
-from dpmcl.theory.linear_quadratic import Problem
 
 BLUE, RED, GREEN, PINK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#777777"
 EFFORT, RATE, LEFT = 1.0, 0.5, 4.0
-STILL, DRIFTING = Problem(), Problem(drift=0.3)
+STILL, MOVING = Problem(), Problem(speed=0.3)
 TWO = Problem(curvature=torch.tensor([0.05, 1.0], dtype=torch.float64))
 STARTS = 2000
 
@@ -35,33 +35,33 @@ def starts() -> Tensor:
 def equations(folder: Path) -> None:
     """Eq. (3) with and without J_N; V_theta and dV/dt, true and in the proof."""
     e, left = line(-2, 2, 401), torch.tensor(LEFT, dtype=torch.float64)
-    best, flow = partial(lq.optimal_value, DRIFTING, EFFORT), partial(lq.flow_value, DRIFTING, RATE)
-    u = lq.optimal_control(DRIFTING, EFFORT, e, left)
-    short = lq.residual(DRIFTING, best, u, e, left, EFFORT).abs().max()
-    along = lq.residual(DRIFTING, flow, lq.flow_step(DRIFTING, RATE, e), e, left).abs().max()
+    best, flow = partial(lq.optimal_value, MOVING, EFFORT), partial(lq.flow_value, MOVING, RATE)
+    u = lq.optimal_control(MOVING, EFFORT, e, left)
+    short = lq.residual(MOVING, best, u, e=e, left=left, effort=EFFORT).abs().max()
+    along = lq.residual(MOVING, flow, lq.flow_step(MOVING, RATE, e), e=e, left=left).abs().max()
     print(f"eq. (3) without J_N is off by {short:.1e} (optimal), {along:.1e} (gradient flow)")
-    new = lq.residual(DRIFTING, best, u, e, left, EFFORT) - lq.cost(DRIFTING, e)
-    ratio = (new.abs() / lq.cost(DRIFTING, e))[e.abs() > 0.1]
+    new = lq.residual(MOVING, best, u, e=e, left=left, effort=EFFORT) - lq.cost(MOVING, e)
+    ratio = (new.abs() / lq.cost(MOVING, e))[e.abs() > 0.1]
     print(f"with J_N = J it is off by {ratio.min():.6f} to {ratio.max():.6f} times J_N\n")
 
     figure, (first, second) = panels(
         2, "$V_\\theta$ and $dV/dt$, true and in the proof of Theorem 1"
     )
-    J_theta = DRIFTING.curvature * e
+    J_theta = MOVING.curvature * e
     first.axhline(0, color=GREY, linewidth=0.6)
     first.plot(e, lq.slope(best, e, left), color=BLUE, label="$V^*_\\theta$, optimal control")
     first.plot(e, lq.slope(flow, e, left), "--", color=GREEN, label="$V_\\theta$, gradient flow")
     first.plot(e, J_theta, ":", color=GREY, label="$J_\\theta$")
-    first.plot(e, lq.proof_slope(DRIFTING, e), "-.", color=RED, label="$-J\\,J_\\theta$ (A.2.3)")
+    first.plot(e, lq.proof_slope(MOVING, e), "-.", color=RED, label="$-J\\,J_\\theta$ (A.2.3)")
     first.set_xlabel("error $e = \\theta - a(t)$; target moves at 0.3")
     first.set_ylabel("cost x time per unit of $\\theta$; $J_\\theta$: cost per unit")
     first.set_ylim(-4, 4.4)
     first.legend(frameon=False, fontsize=8, loc="upper center")
 
-    beta, problem = 1.0, Problem(drift=0.05)
+    beta, problem = 1.0, Problem(speed=0.05)
     behind = line(-2.2, -0.02, 400)
     J, J_theta = lq.cost(problem, behind), problem.curvature * behind
-    rate = (1 - (J_theta * problem.drift).abs()) / (beta * J_theta**2)
+    rate = (1 - (J_theta * problem.speed).abs()) / (beta * J_theta**2)
     second.axhline(0, color=GREY, linewidth=0.6)
     second.axvline(1, ymax=0.78, color=GREY, linewidth=0.8, linestyle=":")
     second.text(1.05, -0.4, "$J = \\beta$", color=GREY, fontsize=9)
@@ -82,23 +82,23 @@ def bounds(folder: Path) -> None:
     print("| rule | v | median of J after 100, 1,000, 10,000 updates | J <= beta then |")
     print("|---|--:|--:|--:|")
     cases = [
-        ("Theorem 1's rule, drift 0.1", 0.1, partial(lq.theorem_step, beta=beta)),
-        ("Equation (4), no drift", 0.0, partial(lq.equation_4_step, beta=beta)),
+        ("Theorem 1's rule, v = 0.1", 0.1, partial(lq.theorem_step, beta=beta)),
+        ("Equation (4), v = 0", 0.0, partial(lq.equation_4_step, beta=beta)),
         ("Equation (4), epsilon 0.01", 0.0, partial(lq.equation_4_step, beta=beta, epsilon=0.01)),
-        ("Equation (4), drift 0.02", 0.02, partial(lq.equation_4_step, beta=beta)),
+        ("Equation (4), v = 0.02", 0.02, partial(lq.equation_4_step, beta=beta)),
     ]
     figure, axes = panels(
         4,
         "$J$ under Theorem 1's rule and under equation (4): twenty starts, and the median of 2,000",
         share=True,
     )
-    for ax, (name, drift, rule) in zip(axes, cases, strict=True):
-        problem = Problem(drift=drift)
+    for ax, (name, speed, rule) in zip(axes, cases, strict=True):
+        problem = Problem(speed=speed)
         path = lq.simulate(problem, lambda e, p=problem, r=rule: r(p, e=e), 3 * starts(), 10_000)
         J = lq.cost(problem, path).nan_to_num(nan=float("inf"))
         middle = J.median(1).values
         cells = ", ".join(f"{middle[k]:.3g}" for k in (100, 1000, 10_000))
-        print(f"| {name} | {drift} | {cells} | {(J[-1] <= beta).double().mean():.1%} |")
+        print(f"| {name} | {speed} | {cells} | {(J[-1] <= beta).double().mean():.1%} |")
         k = torch.unique(torch.logspace(0, 4, 160).long())
         ax.plot(k, J[k, :20].clamp(1e-3, 1e6), color=BLUE, linewidth=0.4, alpha=0.35)
         ax.plot(k, middle[k], color="black", linewidth=1.6, label="median")
@@ -124,8 +124,8 @@ def bounds(folder: Path) -> None:
 def discrete(folder: Path) -> None:
     """A.3's Euler step, A.1's stretch, and the sign of the third term."""
     e, left = torch.ones((), dtype=torch.float64), torch.tensor(LEFT, dtype=torch.float64)
-    value = partial(lq.flow_value, DRIFTING, RATE)
-    u, v, J = lq.flow_step(DRIFTING, RATE, e), DRIFTING.drift, lq.cost(DRIFTING, e)
+    value = partial(lq.flow_value, MOVING, RATE)
+    u, v, J = lq.flow_step(MOVING, RATE, e), MOVING.speed, lq.cost(MOVING, e)
     exact = J + lq.slope(value, e, left) * (u - v)
     dts, euler, printed = 2.0 ** -line(0, 10, 21), [], []
     for dt in dts:
@@ -149,7 +149,9 @@ def discrete(folder: Path) -> None:
         (-1, BLUE, "-", "$J_{PN}(\\theta_B) - J_{PN}$"),
         (1, RED, "-.", "$J_{PN} - J_{PN}(\\theta_B)$, printed"),
     ):
-        steps = [lq.third_term_step(TWO, 1.0, far, 0.1, zeta, sign) for zeta in zetas]
+        steps = [
+            lq.third_term_step(TWO, 1.0, far, inner=0.1, zeta=zeta, sign=sign) for zeta in zetas
+        ]
         means = [cosine(step).mean() for step in steps]
         print(
             f"sign {sign:+d}: cosine at zeta 0, 5, 10, 20:",
@@ -169,18 +171,18 @@ def totals() -> None:
     print("\n| third term | sum of J, rate 0.3 | best rate | sum of J |")
     print("|---|--:|--:|--:|")
     rates, start = line(0.05, 6, 120)[:, None], torch.ones(120, 2, dtype=torch.float64)
-    for drift in (0.0, 0.02):
-        problem = Problem(TWO.curvature, drift)
+    for speed in (0.0, 0.02):
+        problem = Problem(TWO.curvature, speed)
         for sign, name in ((1, "printed"), (0, "none"), (-1, "other sign")):
             step = partial(third, rates, sign)
             J = lq.cost(problem, lq.simulate(problem, step, start, 200)).sum((0, 2))
             J = J.nan_to_num(float("inf"))
             rate = rates[J.argmin(), 0]
-            print(f"| {name}, drift {drift} | {J[5]:.3f} | {rate:.2f} | {J.min():.3f} |")
+            print(f"| {name}, v = {speed} | {J[5]:.3f} | {rate:.2f} | {J.min():.3f} |")
 
 
 def third(rates: Tensor, sign: int, e: Tensor) -> Tensor:
-    return lq.third_term_step(TWO, rates, e, 0.1, 5, sign)
+    return lq.third_term_step(TWO, rates, e, inner=0.1, zeta=5, sign=sign)
 
 
 def panels(count: int, title: str, share: bool = False):

@@ -5,6 +5,7 @@ do not change how long an update takes, so no data file is needed.
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,7 +14,9 @@ from torch import nn
 from dpmcl.core.convolution import Convolutions
 from dpmcl.core.model import Model
 from dpmcl.core.precision import Precision
+from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
+from dpmcl.data.task_info import TaskInfo, task_infos
 from dpmcl.methods._method import Method
 from dpmcl.study.api import Request
 from dpmcl.training.spec import Spec
@@ -37,6 +40,11 @@ class Problem:
     def device(self) -> torch.device:
         """Device of model and rows."""
         return self.model.device
+
+    @cached_property
+    def infos(self) -> tuple[TaskInfo, ...]:
+        """What a method is told of each task."""
+        return task_infos(self.stream, split(self.stream, (0,), self.spec.stream.split))
 
     def method(self, name: str) -> Method:
         """Return a method with the preset's settings."""

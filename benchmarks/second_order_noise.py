@@ -17,6 +17,7 @@ from dpmcl.core.model import Model, initial
 from dpmcl.core.tree import at, tree_map
 from dpmcl.data.scaling import fitted
 from dpmcl.data.splits import split
+from dpmcl.data.task_info import task_infos
 from dpmcl.methods._method import Method
 from dpmcl.methods.dpmcl import DPMCL
 from dpmcl.methods.oml import OML
@@ -50,13 +51,18 @@ def gradients(cls: type[Method], settings: dict[str, Any], dtype: torch.dtype) -
     shape, outputs = stream.x.shape[1:], stream.outputs
     single, double = (
         Model.build(
-            lambda: spec.network.build(shape, outputs), stream.kind, stream.example(t), outputs, t
+            lambda: spec.network.build(shape, outputs),
+            stream.kind,
+            stream.example(t),
+            outputs,
+            dtype=t,
         )
         for t in (torch.float32, torch.float64)
     )
     model = single if dtype == torch.float32 else double
     method = Seen(**settings)
-    (phase,) = method.phases(model, 1)
+    infos = task_infos(stream, splits)
+    (phase,) = method.phases(model, infos[1])
     for seed in SEEDS:
         theta = tree_map(lambda leaf: leaf.to(dtype), at(initial(single, [seed]), 0))
         batches = {}
@@ -67,9 +73,12 @@ def gradients(cls: type[Method], settings: dict[str, Any], dtype: torch.dtype) -
             generator = torch.Generator().manual_seed(seed)
             drawn = rows[torch.randint(len(rows), size, generator=generator)]
             present = torch.ones(size, dtype=torch.bool)
-            batches[name] = stream.batch(drawn, present, torch.zeros_like(drawn), dtype, seed)
+            batches[name] = stream.batch(
+                drawn, present, torch.zeros_like(drawn), dtype, replica=seed
+            )
         method.taken.clear()
-        phase.update(method.start(theta), batches, torch.zeros(phase.keys, 2, dtype=torch.int64))
+        state, key = method.start(theta, infos[0]), torch.zeros(phase.keys, 2, dtype=torch.int64)
+        phase.update(state, batches, key)
         yield tree_map(lambda leaf: leaf.double(), method.taken[0])
 
 

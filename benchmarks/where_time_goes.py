@@ -55,12 +55,12 @@ def median_of(function, repeats: int = 9) -> float:
 def shares(name: str, method: str) -> dict[str, float]:
     one = problem(name, torch.device("cpu"))
     rule = one.method(method)
-    model = rule.prepare(one.model)
-    phase = rule.phases(model, 0)[-1]
+    model, info = rule.prepare(one.model), one.infos[0]
+    phase = rule.phases(model, info)[-1]
     convolves = has_convolution(model)
     batched = not convolves or rule.batch <= LARGE
     replicas = GROUP[convolves] if batched else 1
-    state = torch.func.vmap(rule.start)(initial(model, range(replicas)))
+    state = torch.func.vmap(lambda theta: rule.start(theta, info))(initial(model, range(replicas)))
     chunk = drawn(phase, one.stream, replicas, 1)
     batches, key = chunk.batches(one.stream, model.dtype, 0, slice(None)), chunk.key[:, 0]
     # Of one replica: the counter takes grouped convolutions for whole ones.

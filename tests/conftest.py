@@ -1,8 +1,13 @@
 """Shared by all tests: tiny problems, and the folder of real data."""
 
+import logging
 import os
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import hypothesis
 import pytest
@@ -11,14 +16,23 @@ from torch import nn
 
 from dpmcl.core import keys, memory
 from dpmcl.core.keys import Purpose
-from dpmcl.core.memory import Memory
-from dpmcl.core.model import Model
-from dpmcl.data.splits import split
+from dpmcl.core.memory import Offer
+from dpmcl.core.model import Model, Theta
+from dpmcl.core.tree import leaves, stack
+from dpmcl.data.splits import Rows, Splits, split
 from dpmcl.data.stream import Stream
+from dpmcl.data.task_info import TaskInfo, task_infos
 from dpmcl.engine import Engine, Looped
-from dpmcl.methods._method import Method
+from dpmcl.methods._method import Method, State
+from dpmcl.methods.er import ER
+from dpmcl.study import study
+from dpmcl.training import evaluation
 from dpmcl.training.evaluation import Evaluation
-from dpmcl.training.loop import Outcome, train
+from dpmcl.training.job import measured
+from dpmcl.training.keeper import Keeper, Keeping
+from dpmcl.training.monitor import MonitorSettings
+from dpmcl.training.motion_check import check_motion
+from dpmcl.training.setup import Setup
 
 # In CI the same examples each time: a change is judged by itself, and not by luck.
 hypothesis.settings.register_profile("ci", derandomize=True)
@@ -132,10 +146,11 @@ def memory_of(splits, seeds, task, capacity, name="train"):
     for replica, seed in enumerate(seeds):
         one, offset = memory.empty(capacity), splits.named(name).offset[replica]
         for k in range(task):
-            args = offset[k], offset[k + 1] - offset[k], 50
-            one = memory.add(one, *args, keys.derive(seed, Purpose.MEMORY, k), "reservoir")
+            position = torch.arange(int(offset[k]), int(offset[k + 1]))
+            offer = Offer(position, torch.ones_like(position, dtype=torch.bool))
+            one = memory.add(one, offer, keys.derive(seed, Purpose.MEMORY, k), "reservoir")
         held.append(one)
-    return Memory(*(torch.stack(leaf) for leaf in zip(*held, strict=True)))
+    return stack(held)
 
 
 def tiny_network(outputs: int = 6, dropout: float = 0.0) -> tuple[nn.Module, nn.Module]:
@@ -152,8 +167,89 @@ def tiny_model(stream: Stream, dtype: torch.dtype = torch.float64, dropout: floa
         stream.kind,
         stream.example(dtype),
         stream.outputs,
-        dtype,
+        dtype=dtype,
     )
+
+
+@contextmanager
+def noted(note: Callable[[str], None] | None) -> Iterator[None]:
+    """Hand each line for the user to `note`."""
+    handler = logging.Handler()
+    handler.emit = lambda record: note(record.getMessage())  # type: ignore[method-assign]
+    log = logging.getLogger("dpmcl")
+    if note is not None:
+        log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    """Lines that the user was told."""
+    lines: list[str] = []
+    with noted(lines.append):
+        yield lines
+
+
+def evaluate(
+    engine: Engine, model: Model, theta: Theta, stream: Stream, rows: Rows, tasks: range
+) -> torch.Tensor:
+    """Evaluate parameters, replicas first, on some tasks."""
+    seeds = tuple(range(len(leaves(theta)[0])))
+    setup = Setup(method=ER(), model=model, stream=stream, splits=None, seeds=seeds, engine=engine)
+    return evaluation.evaluate(setup, State(theta, {}, {}), rows, tasks)
+
+
+def train(
+    method: Method,
+    model: Model,
+    stream: Stream,
+    splits: Splits,
+    seeds: tuple[int, ...],
+    engine: Engine,
+    evaluated: Evaluation | None = None,
+    **options: Any,
+) -> SimpleNamespace:
+    """Train a method with all observers, and return what they saw: errors, theta, work, ..."""
+    note = options.pop("note", None)
+    if options.get("progress"):
+        options["tell"] = options.pop("progress")
+    setup = Setup(
+        method=method,
+        model=method.prepare(model),
+        stream=stream,
+        splits=splits,
+        seeds=seeds,
+        engine=engine,
+        weights=tuple(options.pop("weights", ())),
+    )
+    monitor = options.pop("watched", None) or MonitorSettings()
+    check_motion(method, stream, setup.phases[0], monitor.drift)
+    keeper = options.pop("keeper", None) or Keeper(Keeping())
+    with noted(note):
+        outcome = measured(
+            setup,
+            evaluation=evaluated or Evaluation(),
+            monitor=monitor,
+            keeper=keeper,
+            **{name: value for name, value in options.items() if value is not None},
+        )
+    record = outcome.record
+    return SimpleNamespace(
+        errors=record.errors,
+        theta=outcome.theta,
+        work=record.work[seeds[0]],
+        diverged=record.diverged,
+        readings=record.readings,
+    )
+
+
+def tiny_task(number: int = 0, stream: Stream | None = None) -> TaskInfo:
+    """A task of the tiny stream, or of another, as a method is told of it."""
+    stream = stream or tiny_stream()
+    return task_infos(stream, split(stream, [0], (0.6, 0.2, 0.2)))[number]
 
 
 def tiny_run(
@@ -164,9 +260,15 @@ def tiny_run(
     dtype: torch.dtype = torch.float64,
     dropout: float = 0.0,
     evaluation: Evaluation | None = None,
-) -> Outcome:
+) -> SimpleNamespace:
     """A method on the tiny stream."""
     stream = tiny_stream(tasks)
     splits = split(stream, seeds, (0.6, 0.2, 0.2))
     model = tiny_model(stream, dtype, dropout)
     return train(method, model, stream, splits, seeds, engine or Looped(), evaluation)
+
+
+def run_study(spec, folder=None, say=None, **options):
+    """Run a study, and hand each line for the user to `say`."""
+    with noted(say):
+        return study.run(spec, folder, **options)

@@ -22,9 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from conftest import moving_stream, tiny_network, tiny_stream
+from conftest import moving_stream, tiny_network, tiny_stream, train
 from dpmcl import plugins
-from dpmcl.core import optim
 from dpmcl.core.atomic import write_text
 from dpmcl.core.model import Model
 from dpmcl.data.scaling import fitted
@@ -33,7 +32,6 @@ from dpmcl.data.stream import Stream
 from dpmcl.engine import Looped
 from dpmcl.methods._method import Method
 from dpmcl.networks.mlp import MLP
-from dpmcl.training.loop import train
 
 FILE = Path(__file__).with_name("golden.json")
 COMMAND = "python tests/golden.py --write"
@@ -80,7 +78,7 @@ def variants() -> Iterator[tuple[str, dict[str, Any]]]:
     """The settings, of a method's name, whose numbers are kept beside those of its defaults."""
     yield "er", {"memory_policy": "resample"}
     yield "er", {"reset_at_task": True}
-    for optimiser in [*optim.OPTIMISERS, {"name": "sgd", "momentum": 0.9}]:
+    for optimiser in [*plugins.names("optimiser"), {"name": "sgd", "momentum": 0.9}]:
         yield "er", {"optimiser": optimiser}
     theorem = {"name": "theorem", "beta": 20.0, "form": "V_theta", "drift": "features"}
     yield "er", {"optimiser": theorem, "lr": 10.0}  # so that it is not lr that decides
@@ -147,7 +145,7 @@ def _values(
     splits = split(stream, SEEDS, (0.6, 0.2, 0.2))
     stream = fitted(stream, splits)
     dtype = torch.float64
-    model = Model.build(network, stream.kind, stream.example(dtype), stream.outputs, dtype)
+    model = Model.build(network, stream.kind, stream.example(dtype), stream.outputs, dtype=dtype)
     out = train(method, model, stream, splits, SEEDS, Looped())
     return {
         "errors": out.errors["test"].after[:, -1].tolist(),

@@ -1,32 +1,55 @@
-"""The README's code runs as printed."""
+"""The README's code runs as printed, and prints what it says."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-README = Path(__file__).parents[1] / "README.md"
+README = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
+MAIN = "import sys; from dpmcl.cli import main; main()"
 
 
 def code(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+
+
+def printed(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_a_method_of_ones_own(tmp_path):
     (source,) = [block for block in code("python") if "class Replay" in block]
     (tmp_path / "replay.py").write_text(source)
     (command,) = [line for line in "".join(code("sh")).split("\n") if "replay:Replay" in line]
-    arguments = command.split("#")[0].split()[1:]
     small = ["--replicas", "1", "--tasks", "2", "--set", "training.updates=3"]
-    main = "import sys; from dpmcl.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", main, *arguments, *small],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "replay:Replay" in done.stdout
+    out = printed(tmp_path, "-c", MAIN, *command.split("#")[0].split()[1:], *small)
+    assert "replay:Replay" in out
 
 
-def test_files_that_it_names_are_there():
-    for target in re.findall(r"\]\(([^)#]+)\)", README.read_text("utf-8")):
-        assert (README.parent / target).exists(), target
+def test_data_of_ones_own(tmp_path):
+    (source,) = [block for block in code("python") if "load_wine" in block]
+    (tmp_path / "wine.py").write_text(source)
+    printed(tmp_path, "wine.py")
+    (session,) = re.findall(r"^```\n(\$ .*?)^```$", README, re.DOTALL | re.MULTILINE)
+    shown, ran = (part.split("\n", 1) for part in session.split("$ dpmcl ")[1:])
+    assert printed(tmp_path, "-c", MAIN, *shown[0].split()) == shown[1]
+    out = printed(tmp_path, "-c", MAIN, *ran[0].split(), "--replicas", "1").split("\n")
+    rows = [line.split() for line in ran[1].strip().split("\n")]
+    assert out[0].split() == rows[0]
+    for line, row in zip(out[2:6], rows[2:], strict=True):
+        assert [line.split()[i] for i in (0, 1, -2, -1)] == [row[i] for i in (0, 1, -2, -1)]
+
+
+def test_commands_and_options_that_it_names_exist(tmp_path):
+    names = set(re.findall(r"^dpmcl (\w+)", "".join(code("sh")), re.MULTILINE))
+    assert len(names) > 5
+    for name in names:
+        options = set(re.findall(rf"dpmcl {name}\b[^#\n]*", README))
+        text = printed(tmp_path, "-c", MAIN, name, "--help")
+        assert set(re.findall(r"--[a-z][a-z-]+", " ".join(options))) <= {
+            *re.findall(r"--[\w-]+", text)
+        }

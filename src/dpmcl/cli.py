@@ -1,12 +1,14 @@
 """The command line: the only reader of flags. Heavy imports happen inside the commands."""
 
+import functools
+import itertools
+import logging
 import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from enum import StrEnum
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,10 +16,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpmcl.core.atomic import path_of
+from dpmcl.core.choices import (
+    DeviceName,
+    EngineName,
+    FigureContent,
+    FigureFormat,
+    OnDivergence,
+    TableFormat,
+)
 from dpmcl.exceptions import DpmclError, FolderError, printable
 
 if TYPE_CHECKING:
-    from dpmcl.study.study import Result
+    from rich.console import Console
+
+LOG = logging.getLogger("dpmcl")
 
 app = typer.Typer(
     help="Meta-continual learning via dynamic programming.",
@@ -27,93 +39,44 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-
-class Style(StrEnum):
-    """Formats of a table."""
-
-    text = "text"
-    json = "json"
-    csv = "csv"
-    markdown = "markdown"
-    latex = "latex"
-
-
-class Picture(StrEnum):
-    """Formats of a figure."""
-
-    png = "png"
-    svg = "svg"
-    pdf = "pdf"
-
-
-class Device(StrEnum):
-    """Where to compute."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
-class Diverging(StrEnum):
-    """What happens when a replica diverges."""
-
-    freeze = "freeze"
-    stop = "stop"
-
-
-class Form(StrEnum):
-    """Forms of the engine."""
-
-    auto = "auto"
-    batched = "batched"
-    looped = "looped"
-
-
-class Drawn(StrEnum):
-    """What a figure shows."""
-
-    errors = "errors"
-    terms = "terms"
-    stability = "stability"
-
-
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.", parser=path_of)]
 Folders = Annotated[
     list[Path], typer.Argument(metavar="DIR...", help="Run folders.", parser=path_of)
 ]
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.", parser=path_of)]
+Tasks = Annotated[int | None, typer.Option(help="Only the stream's first tasks.")]
+Assignments = Annotated[
+    list[str] | None, typer.Option("--set", metavar="K=V", help="Change any entry of the spec.")
+]
 
 
 @app.command("list")
 def list_() -> None:
-    """Show presets, methods, streams, networks, metrics, optimisers and discounts."""
-    from rich.console import Console
-    from rich.table import Table
-
+    """Show presets, and every kind of plugin: methods, streams, networks, metrics, ..."""
     from dpmcl import plugins, presets
-    from dpmcl.core import optim
-    from dpmcl.theory.discount import DISCOUNTS
 
-    sections = {"presets": [(name, presets.summary(name)) for name in presets.names()]}
+    sections = {"presets": {name: presets.summary(name) for name in presets.names()}}
     for kind, plural in plugins.KINDS.items():
-        sections[plural] = [(name, plugins.summary(kind, name)) for name in plugins.names(kind)]
-    for title, known in (("optimisers", optim.OPTIMISERS), ("discounts", DISCOUNTS)):
-        sections[title] = [
-            (name, (rule.__doc__ or "").split("\n")[0]) for name, rule in known.items()
-        ]
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        sections[plural] = {name: plugins.summary(kind, name) for name in plugins.names(kind)}
+    width = max(len(printable(name)) for entries in sections.values() for name in entries)
     for title, entries in sections.items():
-        table.add_row(title)
-        for name, line in entries:
-            table.add_row(f"  {printable(name)}", printable(line))
-    Console(emoji=False).print(table, markup=False, highlight=False)
+        if entries:
+            typer.echo(title)
+        for name, line in entries.items():
+            typer.echo(f"  {printable(name):<{width}}  {printable(line)}")
 
 
 @app.command()
 def show(preset: Annotated[str, typer.Argument(metavar="PRESET")]) -> None:
     """Print the complete spec of a preset; redirect it to a file to make your own."""
-    from dpmcl import presets
+    import tomli_w
 
-    typer.echo(presets.text(preset).rstrip("\n"))
+    from dpmcl import presets
+    from dpmcl.training.spec import Spec, read
+
+    text = presets.text(preset)
+    comments = itertools.takewhile(lambda line: line.startswith("#"), text.split("\n"))
+    complete = Spec.parse(read(text, f"preset '{preset}'")).to_table()
+    typer.echo("\n".join([*comments, tomli_w.dumps(complete)]), nl=False)
 
 
 @app.command()
@@ -121,27 +84,26 @@ def run(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="A preset, a spec, a stream, or data (my.csv).")
     ],
+    *,
     method: Annotated[
         list[str] | None, typer.Option(help="Run this method; may be repeated.")
     ] = None,
     replicas: Annotated[int | None, typer.Option(help="Seeded runs of each method.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="FIRST", help="The first seed.")] = None,
-    tasks: Annotated[int | None, typer.Option(help="Only the stream's first tasks.")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="K=V", help="Change any entry of the spec.")
-    ] = None,
+    tasks: Tasks = None,
+    set_: Assignments = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Run folder; runs/NAME by default.", parser=path_of),
     ] = None,
-    device: Annotated[Device | None, typer.Option()] = None,
-    engine: Annotated[Form | None, typer.Option()] = None,
+    device: DeviceName | None = None,
+    engine: EngineName | None = None,
     on_divergence: Annotated[
-        Diverging | None, typer.Option(help="What to do with a replica that is not finite.")
+        OnDivergence | None, typer.Option(help="What to do with a replica that is not finite.")
     ] = None,
-    watch_: Annotated[
+    watch: Annotated[
         str | None,
-        typer.Option("--watch", metavar="WHAT,...", help="Record while it runs: terms, stability."),
+        typer.Option(metavar="WHAT,...", help="Record while it runs: terms, stability."),
     ] = None,
     checkpoint: Annotated[
         float, typer.Option(metavar="SECONDS", help="Between checkpoints within a task.", min=0.0)
@@ -166,39 +128,36 @@ def run(
     if method:
         request.choose(method)
     request.set(set_ or []).update(replicas=replicas, seed=seed).tasks(tasks)
-    request.update(device=device and device.value, engine=engine and engine.value)
-    request.update(on_divergence=on_divergence and on_divergence.value)
-    request.watch(watch_.split(",") if watch_ is not None else None)
+    request.update(device=device, engine=engine, on_divergence=on_divergence)
+    request.watch(watch.split(",") if watch is not None else None)
     spec = request.spec()
     folder = out or request.folder or Path("runs") / _short(source)
-    with _signals() as asked, _progress() as (watch, say):
-        keeping = Keeping(checkpoint, stop=lambda: bool(asked))
+    with _signals() as signals, _progress() as progress:
+        keeping = Keeping(checkpoint, stop=lambda: bool(signals))
         try:
-            result = study.run(spec, folder, watch, say, keeping, fresh)
+            result = study.run(spec, folder, progress, keeping=keeping, fresh=fresh)
         except (Stopped, KeyboardInterrupt):
-            number = asked[0] if asked else signal.SIGINT
             # A bare name could be a preset's or a stream's.
             shown = str(folder) if len(folder.parts) > 1 else os.path.join(".", folder)  # noqa: PTH118
             again = printable(shlex.quote(shown))
-            say(f"Stopped; `dpmcl run {again}` goes on from the last checkpoint.")
-            raise typer.Exit(128 + number) from None
+            LOG.info("Stopped; `dpmcl run %s` goes on from the last checkpoint.", again)
+            raise typer.Exit(128 + (signals[0] if signals else signal.SIGINT)) from None
     typer.echo(result.table())
     try:
-        picture = study.draw(result, folder)
-    except FolderError:  # a full disk: the results are whole, and are in the folder
-        typer.echo(printable(f"folder: {folder}"))
-        raise
+        typer.echo(printable(f"figure: {study.draw(result, folder)}"))
     except DpmclError as error:
-        typer.echo(f"No figure: {error}", err=True)
-    else:
-        typer.echo(printable(f"figure: {picture}"))
-    typer.echo(printable(f"folder: {folder}"))
+        if isinstance(error, FolderError):  # as for a full disk; the results are in the folder
+            raise
+        LOG.warning("No figure: %s", error)
+    finally:
+        typer.echo(printable(f"folder: {folder}"))
 
 
-@app.command("table")
-def table_(
+@app.command()
+def table(
     folders: Folders,
-    style: Annotated[Style, typer.Option("--format")] = Style.text,
+    *,
+    style: Annotated[TableFormat, typer.Option("--format")] = "text",
     metric: Annotated[
         list[str] | None, typer.Option(help="Add a metric's mean and standard error.")
     ] = None,
@@ -208,29 +167,34 @@ def table_(
     ] = False,
 ) -> None:
     """Print the table of one or more run folders."""
-    from dpmcl.results import table
+    from dpmcl.results.table import render
     from dpmcl.study import study
 
     rows: list[dict[str, Any]] = []
     for folder in folders:
-        result = _with_results(study.load(folder), folder)
+        result = study.load(folder)
+        if not result.records:
+            raise DpmclError(f"{folder} has no results yet; `dpmcl run` makes some.")
         rows += result.rows_by_task() if by_task else result.rows(tuple(metric or ()))
-    typer.echo(table.render(rows, style.value))
+    typer.echo(render(rows, style))
 
 
 @app.command()
 def plot(
     folder: Folder,
-    picture: Annotated[Picture, typer.Option("--format")] = Picture.png,
+    *,
+    picture: Annotated[FigureFormat, typer.Option("--format")] = "png",
     smooth: Annotated[
         float, typer.Option(metavar="SIGMA", help="Gaussian filter over tasks, 0 for none.")
     ] = 0.0,
-    what: Annotated[Drawn, typer.Option(help="Errors, or what --watch recorded.")] = Drawn.errors,
+    what: Annotated[
+        FigureContent, typer.Option(help="Errors, or what --watch recorded.")
+    ] = "errors",
 ) -> None:
     """Draw CME and NTE against tasks, or what was watched: means over seeds, and bands."""
     from dpmcl.study import study
 
-    path = study.draw(study.load(folder), folder, picture.value, smooth, what.value)
+    path = study.draw(study.load(folder), folder, suffix=picture, smooth=smooth, what=what)
     typer.echo(printable(str(path)))
 
 
@@ -239,141 +203,119 @@ def stream(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="A stream, a preset, a spec, or data (my.csv).")
     ],
+    *,
     seed: Annotated[int | None, typer.Option(help="Whose split, and whose draws.")] = None,
-    tasks: Annotated[int | None, typer.Option(help="Only the stream's first tasks.")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="K=V", help="Change any entry of the spec.")
-    ] = None,
+    tasks: Tasks = None,
+    set_: Assignments = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The picture; runs/streams/NAME.png.", parser=path_of),
     ] = None,
 ) -> None:
     """Show a stream's tasks, labels, rows and shapes, and draw a sheet of samples."""
-    from rich.console import Console
-    from rich.table import Column, Table
-
     from dpmcl import plugins
     from dpmcl.results import figures, sheet
-    from dpmcl.results.names import displayed
     from dpmcl.study import study
     from dpmcl.study.api import Request
 
     known = source in plugins.names("stream")
     request = Request({"stream": source, "methods": ["naive"]} if known else source)
     request.set(set_ or []).update(seed=seed).tasks(tasks)
-    found, splits = study.preview(request.spec())
-    facts = sheet.describe(found, splits)
-    typer.echo(
-        f"{displayed(facts['name'])}: {facts['kind']}, {facts['tasks']} tasks, "
-        f"{facts['rows']} rows, inputs {tuple(facts['inputs'])} {facts['dtype']}, "
-        f"{facts['outputs']} outputs"
-    )
-    if facts["scenario"]:
-        typer.echo(printable(f"scenario: {facts['scenario']}"))
-    for note in facts["notes"]:
-        typer.echo(printable(note))
-    if facts["classes"]:
-        names = map(displayed, facts["classes"])
-        pairs = ", ".join(f"{number} = {name}" for number, name in enumerate(names))
-        typer.echo(f"labels: {pairs}")
-    columns = ("task", "name", "classes", "train", "validation", "test")
-    folding = (Column(column, overflow="fold") for column in columns)  # else names are cut
-    table = Table(*folding, box=None, padding=(0, 2, 0, 0))
-    for row in facts["table"]:
-        classes = ", ".join(map(displayed, row["classes"]))
-        cells = {**row, "name": displayed(row["name"]), "classes": classes}
-        table.add_row(*(str(cells[column]) for column in columns))
-    Console(emoji=False).print(table, markup=False, highlight=False)
+    built, splits = study.preview(request.spec())
+    typer.echo(sheet.describe(built, splits))
     path = out or Path("runs") / "streams" / f"{_short(source)}.png"
     try:
-        figures.save(sheet.draw(found), path)
+        figures.save(sheet.draw(built), path)
     except DpmclError as error:
         if out is not None or isinstance(error, FolderError):  # it was asked for, or has no room
             raise
-        typer.echo(f"No picture: {error}", err=True)
+        LOG.warning("No picture: %s", error)
     else:
         typer.echo(printable(f"picture: {path}"))
 
 
 def _short(source: str) -> str:
-    """A name for the files of a source: a path's last part without suffixes."""
+    """Return a name for the files of a source: the last part of a path, without suffixes."""
     name = Path(source).absolute().name if "/" in source or "." in source else source
     return (name.lstrip(".").split(".")[0] or "data").replace(":", ".")
 
 
-def _with_results(result: "Result", folder: Path) -> "Result":
-    if not result.records:
-        raise DpmclError(f"{folder} has no results yet; `dpmcl run` makes some.")
-    return result
-
-
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Signals to stop, in a list as they come; the second one acts as it would without us."""
-    asked: list[int] = []
+    """Collect signals to stop in a list; the second one acts as it would without us."""
+    received: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def note(number: int, _: object) -> None:
-        asked.append(number)
+        received.append(number)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        typer.echo("Stopping after these updates; a second Ctrl-C leaves at once.", err=True)
+        LOG.info("Stopping after these updates; a second Ctrl-C leaves at once.")
 
     for number in before:
         signal.signal(number, note)
     try:
-        yield asked
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-@contextmanager
-def _progress() -> Iterator[Any]:
-    """A bar for each method, with the time left, and lines beside it, on standard error."""
+@functools.cache
+def _console() -> "Console":
+    """Return the one console that writes to standard error: progress bars and lines beside them."""
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
+    return Console(stderr=True, emoji=False)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Draw a bar for each method, with the time left, from the first progress that is reported."""
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    _, *usual = Progress.get_default_columns()  # the first one would obey markup in names
+    name, spent = TextColumn("{task.description:<10}", markup=False), TimeElapsedColumn()
+    progress = Progress(name, *usual, TextColumn("left, spent"), spent, console=_console())
     bars: dict[str, Any] = {}
-    console = Console(stderr=True, emoji=False)
-    progress = Progress(
-        TextColumn("{task.description:<10}", markup=False),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("spent"),
-        TimeElapsedColumn(),
-        console=console,
-    )
 
-    def watch(method: str, done: int, total: int) -> None:
-        if not bars:  # from here on, for an error that comes earlier is a line by itself
+    def report(method: str, done: int, total: int) -> None:
+        if not bars:  # not before, so that an error that comes earlier is a line by itself
             progress.start()
         if method not in bars or done == 0:
             bars[method] = progress.add_task(printable(method), total=total)
         progress.update(bars[method], completed=done, total=total)
 
-    def say(line: str) -> None:
-        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
-
     try:
-        yield watch, say
+        yield report
     finally:
         if bars:
             progress.stop()
 
 
+class _Lines(logging.Handler):
+    """Writes each record as a line, above the progress bars where there are any."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = printable(record.getMessage())
+        _console().print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _logged_lines() -> Iterator[None]:
+    """Show what the package logs, for the length of a command."""
+    handler, level = _Lines(), LOG.level
+    LOG.addHandler(handler)
+    LOG.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        LOG.setLevel(level)
+        LOG.removeHandler(handler)
+
+
 def main() -> None:
-    """Runs the command line; an error of the package's own, or of the machine, is one line.
+    """Run the command line; an error of the package's own, or of the machine, is one line.
 
     The status is 2 then; 1 where nobody reads the output any more.
     """
@@ -382,7 +324,8 @@ def main() -> None:
     try:
         try:
             sys.path.append(str(Path.cwd()))  # so that `module:Name` finds the user's own files
-            app()
+            with _logged_lines():
+                app()
         finally:
             sys.stdout.flush()  # a failure after this would be the interpreter's own affair
     except DpmclError as error:
@@ -392,8 +335,8 @@ def main() -> None:
     except MemoryError:
         line = "This needs more memory than there is."
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        line = f"{place}reading or writing failed ({error.strerror or error})."
+        path = f"{error.filename}: " if error.filename else ""
+        line = f"{path}reading or writing failed ({error.strerror or error})."
     with suppress(OSError):
         typer.echo(f"dpmcl: {line}" * bool(line), err=True, nl=bool(line))
     _abandon_output()
@@ -401,17 +344,17 @@ def main() -> None:
 
 
 def _open_streams() -> None:
-    """Makes both outputs take any text: what their encoding lacks is written as its escape."""
+    """Make both outputs take any text: what their encoding lacks is written as its escape."""
     for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:  # closed, as by 2>&-
+        output = getattr(sys, name)
+        if output is None:  # closed, as by 2>&-
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
-        elif isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+        elif isinstance(output, TextIOWrapper):
+            output.reconfigure(errors="backslashreplace")
 
 
 def _abandon_output() -> None:
-    """Lets what is still to be written go, if it cannot be written: at exit it would fail again."""
+    """Drop output that cannot be written: at exit it would fail again."""
     try:
         sys.stdout.flush()
     except OSError:

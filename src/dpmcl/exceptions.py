@@ -1,4 +1,4 @@
-"""The package's own errors: one line each, with the rule, what came and the way out.
+"""The package's errors: one line each, with the rule, what came instead, and the way out.
 
 The command line prints the line and leaves with status 2; Python users catch `DpmclError`.
 """
@@ -16,34 +16,10 @@ _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _SHORT.maxdict = 10
 
 
 class DpmclError(Exception):
-    """Base of every error that the package raises on purpose; its text is one line, printable."""
+    """Base of every error that the package raises on purpose; its text is one printable line."""
 
     def __str__(self) -> str:
         return printable(_ADDRESS.sub("", super().__str__()))
-
-
-def printable(text: str) -> str:
-    """Return a text with every character that a terminal would not print as its escape.
-
-    >>> printable("two\\nlines")
-    'two\\\\nlines'
-    """
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def shown(value: Any) -> str:
-    """Return a value as an error message shows it: its repr on one line, cut, or else its type.
-
-    >>> shown([1] * 1000)
-    '[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, ...]'
-    """
-    try:
-        text = _SHORT.repr(value)
-    except Exception:  # a number of more digits than Python prints, a repr that fails
-        text = "\n"
-    if "\n" in text:
-        return f"a value of type {type(value).__name__}"
-    return text if len(text) <= 300 else f"{text[:297]}..."
 
 
 class SpecError(DpmclError, ValueError):
@@ -71,11 +47,45 @@ class DeviceError(DpmclError, MemoryError):
 
 
 class Stopped(DpmclError):
-    """A run was asked to stop; what it had done is kept, and it can go on."""
+    """A run was asked to stop; what it has done is kept, and the next call continues it."""
+
+
+def printable(text: str) -> str:
+    """Return a text with each character that a terminal would not print replaced by its escape.
+
+    Args:
+        text: Any text.
+
+    >>> printable("two\\nlines")
+    'two\\\\nlines'
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def shown(value: Any) -> str:
+    """Return a value as an error message shows it: its repr on one line, cut, or else its type.
+
+    Args:
+        value: Any object, also one whose repr fails.
+
+    >>> shown([1] * 1000)
+    '[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, ...]'
+    """
+    try:
+        text = _SHORT.repr(value)
+    except Exception:  # a number of more digits than Python prints, a repr that fails
+        text = "\n"
+    if "\n" in text:
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= 300 else f"{text[:297]}..."
 
 
 def reason(error: BaseException, most: int = 200) -> str:
-    """Why another library failed, in one line of so many characters at most.
+    """Return why another library failed, on one line.
+
+    Args:
+        error: What that library raised.
+        most: Characters at most.
 
     >>> reason(ValueError("no   digits in it."))
     'no digits in it'
@@ -84,19 +94,20 @@ def reason(error: BaseException, most: int = 200) -> str:
 
 
 def unknown(kind: str, name: Any, known: Iterable[str], hint: str) -> SpecError:
-    """The error for a name that nobody has: says what came, what is close to it, where to look.
+    """Return the error for a name that does not exist, with a name that is close to it.
+
+    Args:
+        kind: What the name is of, as in "method".
+        name: What came instead of a known name.
+        known: Names that exist.
+        hint: Where all names are listed; ends the message.
 
     >>> print(unknown("method", "err", ["er", "dpmcl"], "`dpmcl list` shows all."))
     No method 'err'. Did you mean 'er'? `dpmcl list` shows all.
     """
     guess = ""
     if isinstance(name, str) and len(name) < 100:
-        folded = {_folded(other): other for other in known if other != name}
-        close = difflib.get_close_matches(_folded(name), folded, n=1, cutoff=0.5)
+        folded = {other.strip().casefold(): other for other in known if other != name}
+        close = difflib.get_close_matches(name.strip().casefold(), folded, n=1, cutoff=0.5)
         guess = f" Did you mean {shown(folded[close[0]])}?" if close else ""
     return SpecError(f"No {kind} {shown(name)}.{guess} {hint}")
-
-
-def _folded(name: str) -> str:
-    """A name without what is easily mistaken: case, and white space about it."""
-    return name.strip().casefold()

@@ -1,105 +1,127 @@
-"""Methods, streams, networks and metrics are found, not registered.
+"""Plugins: methods, streams, networks, metrics, optimisers, discounts, options, by their names.
 
-One thing a file, found by its file name in the package's own folder; a third party adds one by an
-entry point in the group `dpmcl.methods` (`dpmcl.streams`, `dpmcl.networks`, `dpmcl.metrics`), or
-names it as `my_package.module:Name`. Nothing is imported before it is asked for.
+One plugin a file, found by its file name in the package's folder of its kind. A third party adds
+one by an entry point in the group of that folder, as `dpmcl.methods`, or names it as
+`my_package.module:Name`. Nothing is imported before it is asked for.
 """
 
 import importlib
 import importlib.metadata
 import inspect
 import pkgutil
-from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from dpmcl.exceptions import SpecError, reason, shown, unknown
 
-KINDS = {"method": "methods", "stream": "streams", "network": "networks", "metric": "metrics"}
-
-
-def _has(*names: str) -> Callable[[Any], bool]:
-    """Whether a thing is a concrete class of settings with these members."""
-
-    def holds(found: Any) -> bool:
-        members = ("from_table", *names)
-        return (
-            isinstance(found, type)
-            and not inspect.isabstract(found)
-            and all(hasattr(found, member) for member in members)
-        )
-
-    return holds
-
-
-_RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "method": ("a subclass of dpmcl.Method with `phases`", _has("phases", "stores")),
-    "stream": ("a subclass of dpmcl.StreamSettings with `build`", _has("build", "places")),
-    "network": ("a subclass of dpmcl.NetworkSettings with `build`", _has("build", "hidden")),
-    "metric": ("a function of Errors", callable),
+KINDS = {
+    "method": "methods",
+    "stream": "streams",
+    "network": "networks",
+    "metric": "metrics",
+    "optimiser": "optimisers",
+    "discount": "discounts",
+    "option": "options",
 }
+"""The folder of each kind, which is also its group of entry points."""
+
+_RULES = {
+    "method": ("a subclass of dpmcl.Method with `phases`", ("phases", "stores")),
+    "stream": ("a subclass of dpmcl.StreamSettings with `build`", ("build", "places")),
+    "network": ("a subclass of dpmcl.NetworkSettings with `build`", ("build", "hidden")),
+    "metric": ("a function of Errors (and predictions)", ()),
+    "optimiser": ("a subclass of dpmcl.Optimiser with `slots` and `rule`", ("init", "step")),
+    "discount": ("a subclass of dpmcl.Discount with `weights`", ("weights", "total")),
+    "option": ("a subclass of dpmcl.Option", ("gradient", "begin_task")),
+}
+"""What a plugin of each kind must be, in words, and its members; without members, a function."""
 
 
 def names(kind: str) -> list[str]:
-    """All names of a kind ("method", "stream", "network", "metric"), sorted."""
-    return sorted({*_own(kind), *_entry_points(kind)})
+    """Return all names of a kind, sorted.
+
+    Args:
+        kind: A key of `KINDS`, as in "method".
+    """
+    return sorted({*_modules(kind), *_entry_points(kind)})
 
 
 def find(kind: str, name: Any) -> Any:
-    """What a name stands for: the class or function that the file declares as its `plugin`.
+    """Return the plugin of a name: the class or function that its file declares as `plugin`.
 
-    Raises SpecError when nobody has that name, or when `module:Name` cannot be imported.
+    Args:
+        kind: A key of `KINDS`.
+        name: Name of a file or an entry point, or "my_package.module:Name".
+
+    Raises:
+        SpecError: Nothing has that name, it cannot be imported, or it is of another kind.
     """
-    if not isinstance(name, str):
+    plugin = _imported(kind, name) if isinstance(name, str) else None
+    if plugin is None:
         raise unknown(kind, name, names(kind), "`dpmcl list` shows all.")
-    found = _found(kind, name)
-    rule, holds = _RULES[kind]
-    if not holds(found):
-        raise SpecError(f"{kind} '{name}' must be {rule}, got {found!r:.80}.")
-    return found
+    rule, members = _RULES[kind]
+    concrete = isinstance(plugin, type) and not inspect.isabstract(plugin)
+    settings = concrete and all(hasattr(plugin, each) for each in ("from_table", *members))
+    if not (settings if members else callable(plugin)):
+        raise SpecError(f"{kind} '{name}' must be {rule}, got {plugin!r:.80}.")
+    return plugin
 
 
-def _found(kind: str, name: str) -> Any:
+def home(kind: str, name: str) -> str:
+    """Return the module in which a plugin is looked up, as in "dpmcl.methods.er".
+
+    Args:
+        kind: A key of `KINDS`.
+        name: Name of a plugin that exists.
+    """
+    if ":" in name:
+        return name.partition(":")[0]
+    if name in _modules(kind):
+        return f"dpmcl.{KINDS[kind]}.{name}"
+    return _entry_points(kind)[name].module
+
+
+def summary(kind: str, name: str) -> str:
+    """Return the first line of a plugin's documentation.
+
+    Args:
+        kind: A key of `KINDS`.
+        name: Name of a plugin.
+
+    Raises:
+        SpecError: Nothing has that name.
+    """
+    return (find(kind, name).__doc__ or "").strip().split("\n")[0]
+
+
+def _imported(kind: str, name: str) -> Any:
+    """Import a plugin; None if nothing has its name."""
     if ":" in name:
         module, _, attribute = name.partition(":")
         try:
             return getattr(importlib.import_module(module), attribute)
         except (Exception, SystemExit) as error:  # whatever the user's own module does
             raise SpecError(f"{kind} {shown(name)} cannot be imported: {reason(error)}.") from error
-    if name in _own(kind):
-        return _plugin(importlib.import_module(f"dpmcl.{KINDS[kind]}.{name}"))
-    entry_points = _entry_points(kind)
-    if name in entry_points:
-        found = entry_points[name].load()
-        return _plugin(found) if isinstance(found, ModuleType) else found
-    raise unknown(kind, name, names(kind), "`dpmcl list` shows all.")
+    if name in _modules(kind):
+        return _declared(importlib.import_module(f"dpmcl.{KINDS[kind]}.{name}"))
+    entry_point = _entry_points(kind).get(name)
+    loaded = entry_point.load() if entry_point is not None else None
+    return _declared(loaded) if isinstance(loaded, ModuleType) else loaded
 
 
-def home(kind: str, name: str) -> str:
-    """Return the module in which a name is looked up: "dpmcl.methods.er", or one from outside."""
-    if ":" in name:
-        return name.partition(":")[0]
-    if name in _own(kind):
-        return f"dpmcl.{KINDS[kind]}.{name}"
-    return _entry_points(kind)[name].module
-
-
-def summary(kind: str, name: str) -> str:
-    """The first sentence of its documentation."""
-    return (find(kind, name).__doc__ or "").strip().split("\n")[0]
-
-
-def _own(kind: str) -> list[str]:
-    folder = importlib.import_module(f"dpmcl.{KINDS[kind]}").__path__
-    return [m.name for m in pkgutil.iter_modules(folder) if not m.name.startswith("_")]
+def _modules(kind: str) -> list[str]:
+    """Return the names of a kind's files; one that begins with an underscore is no plugin."""
+    folder = Path(__file__).parent / KINDS[kind]
+    return [m.name for m in pkgutil.iter_modules([str(folder)]) if not m.name.startswith("_")]
 
 
 def _entry_points(kind: str) -> dict[str, importlib.metadata.EntryPoint]:
     return {e.name: e for e in importlib.metadata.entry_points(group=f"dpmcl.{KINDS[kind]}")}
 
 
-def _plugin(module: ModuleType) -> Any:
-    """A module's `plugin`: the one thing that its file is about."""
+def _declared(module: ModuleType) -> Any:
+    """Return what a module declares as its `plugin`."""
     try:
         return module.plugin
     except AttributeError:

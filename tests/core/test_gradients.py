@@ -4,15 +4,17 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from torch import nn
 
 import dpmcl
 from conftest import tiny_model, tiny_stream
 from dpmcl.core.batch import Batch
-from dpmcl.core.gradients import Work, count_rows, counting, gradient
-from dpmcl.core.model import initial
+from dpmcl.core.gradients import Work, counting, gradient
+from dpmcl.core.model import Model, initial
 from dpmcl.core.tree import at, leaves, tree_map
 from dpmcl.data.sampling import Draw
 from dpmcl.methods._method import Phase
+from dpmcl.methods.dpmcl import DPMCL
 from dpmcl.methods.naive import Naive
 
 
@@ -20,10 +22,14 @@ from dpmcl.methods.naive import Naive
 def problem():
     stream = tiny_stream()
     model = tiny_model(stream)
-    theta = at(initial(model, [0]), 0)
     row = torch.arange(0, 60, 5)
     w = torch.ones(len(row), dtype=torch.float64)
-    return model, theta, Batch(stream.x[row], stream.y[row], w, stream.y[row] // 2)
+    return model, model.init(0), Batch(stream.x[row], stream.y[row], w, stream.y[row] // 2)
+
+
+def counted(work):
+    rows = work.rows_backpropagated, work.rows_head, work.rows_forward
+    return work.gradient_evaluations, *rows
 
 
 def test_the_gradient_is_autograds(problem):
@@ -33,162 +39,176 @@ def test_the_gradient_is_autograds(problem):
     cost = model.cost(own, batch)
     cost.backward()
     torch.testing.assert_close(value, cost.detach(), rtol=1e-14, atol=0)
-    for found, leaf in zip(leaves(grads), leaves(own), strict=True):
-        torch.testing.assert_close(found, leaf.grad, rtol=1e-12, atol=1e-14)
+    for grad, leaf in zip(leaves(grads), leaves(own), strict=True):
+        torch.testing.assert_close(grad, leaf.grad, rtol=1e-12, atol=1e-14)
         assert leaf.grad.abs().sum() > 0
 
 
-def test_the_gradient_at_another_argument():
+@pytest.mark.parametrize(
+    ("argnums", "expected"),
+    [(0, [6.0, 20.0]), (1, [1.0, 4.0]), ((0, 1), [[6.0, 20.0], [1.0, 4.0]])],
+)
+def test_the_gradient_by_each_argument(argnums, expected):
     a, b = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 5.0])
-    grads, value = gradient(lambda a, b: (a**2 * b).sum(), argnums=1)(a, b)
-    assert grads.tolist() == [1.0, 4.0]
+    grads, value = gradient(lambda a, b: (a**2 * b).sum(), argnums=argnums)(a, b)
+    assert tree_map(torch.Tensor.tolist, grads) == (
+        tuple(expected) if isinstance(argnums, tuple) else expected
+    )
     assert value == 23.0
-
-
-def test_the_gradient_at_two_arguments():
-    a, b = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 5.0])
-    grads, _ = gradient(lambda a, b: (a**2 * b).sum(), argnums=(0, 1))(a, b)
-    assert grads[0].tolist() == [6.0, 20.0]
-    assert grads[1].tolist() == [1.0, 4.0]
 
 
 def test_a_gradient_of_a_gradient():
     def slope(a):
         return gradient(lambda b: (b**3).sum())(a)[0].sum()
 
-    grads, value = gradient(slope)(torch.tensor([2.0]))
+    with counting() as work:
+        grads, value = gradient(slope)(torch.tensor([2.0]))
     assert grads.tolist() == [12.0]
     assert value == 12.0
+    assert work.gradient_evaluations == 2
 
 
-def test_counting_counts_gradients_and_their_rows(problem):
+# ------------------------------------------------------------------------------------ work
+
+
+def head_alone(model, theta, batch):
+    features = model.features(theta["representation"], batch.x)
+
+    def cost(theta_2):
+        return model.losses(model.outputs(theta_2, features), batch.y).mean()
+
+    gradient(cost)(theta["prediction"])
+
+
+def through_a_step(model, theta, batch):
+    """The inner gradient is by the prediction alone, and the outer one goes through it all."""
+
+    def cost(theta):
+        def inner(theta_2):
+            return model.cost({**theta, "prediction": theta_2}, batch)
+
+        grads, _ = gradient(inner)(theta["prediction"])
+        stepped = tree_map(lambda p, g: p - 0.1 * g, theta["prediction"], grads)
+        return model.cost({**theta, "prediction": stepped}, batch)
+
+    gradient(cost)(theta)
+
+
+def mapped(model, theta, batch):
+    def of_row(row):
+        return gradient(model.cost)(theta, Batch(*(leaf[None] for leaf in row)))[0]
+
+    torch.func.vmap(of_row)(batch)
+
+
+def by_weight(model, theta, batch):
+    """Twelve gradients, each of which sees all twelve rows."""
+    eye = torch.eye(12, dtype=torch.float64)
+    torch.func.vmap(lambda w: gradient(model.cost)(theta, batch._replace(w=w))[0])(eye)
+
+
+def map_within(model, theta, batch):
+    def cost(theta):
+        rows = tree_map(lambda leaf: leaf[:, None], batch)
+        return torch.func.vmap(lambda row: model.cost(theta, row))(rows).sum()
+
+    gradient(cost)(theta)
+
+
+@pytest.mark.parametrize(
+    ("use", "expected"),
+    [
+        (lambda *problem: None, (0, 0, 0, 0)),
+        (lambda model, theta, batch: model.cost(theta, batch), (0, 0, 0, 12)),
+        (lambda model, *problem: gradient(model.cost)(*problem), (1, 12, 0, 0)),
+        (head_alone, (1, 0, 12, 12)),
+        (through_a_step, (2, 24, 0, 0)),
+        (mapped, (1, 12, 0, 0)),
+        (by_weight, (1, 144, 0, 0)),
+        (map_within, (1, 12, 0, 0)),
+    ],
+)
+def test_rows_are_counted_by_what_they_go_through(problem, use, expected):
+    with counting() as work:
+        use(*problem)
+    use(*problem)
+    assert counted(work) == expected
+
+
+@pytest.mark.parametrize("zeta", [0, 3])
+def test_dpmcl_backpropagates_its_look_ahead_through_the_head_alone(problem, zeta):
     model, theta, batch = problem
+    method = DPMCL(optimiser="sgd", batch=12, zeta=zeta)
+    (phase,) = method.phases(model, 0)
+    key = torch.zeros(2, 2, dtype=torch.int64)
     with counting() as work:
-        for _ in range(3):
-            gradient(model.cost)(theta, batch)
-    assert work == Work(gradient_evaluations=3, rows_backpropagated=3 * 12)
+        phase.update(method.start(theta), {"new": batch, "past": batch}, key)
+    # b_N once, b_PN once; zeta steps of theta_B, and J_PN(theta_B), on b_PN's features.
+    assert counted(work) == (2 + zeta, 12 + 24, (zeta + 1) * 24, 0)
 
 
-def test_rows_without_a_gradient_are_not_counted(problem):
+def test_operations_are_those_of_the_products():
+    """Linear, n rows from i to o: 2 n i o forwards, for its weight, and for its input."""
+    model = Model.build(
+        lambda: (nn.Linear(5, 7), nn.Linear(7, 3)), "classification", torch.rand(4, 5), 3
+    )
+    y = torch.arange(4) % 3
+    with counting() as work:
+        gradient(model.cost)(model.init(0), Batch(torch.rand(4, 5), y, torch.ones(4), y))
+    assert work.flops == 2 * 4 * (2 * 5 * 7 + 3 * 7 * 3)
+
+
+def test_work_adds_up():
+    one = Work(1, 2, 3, 4, 5)
+    assert one + one.times(3) == Work(4, 8, 12, 16, 20) == one.times(4)
+
+
+def test_a_failed_gradient_leaves_no_trace(problem):
     model, theta, batch = problem
-    with counting() as work:
-        model.cost(theta, batch)
-    assert work == Work(0, 0)
 
-
-def test_counting_counts_nested_gradients_too(problem):
-    model, theta, batch = problem
-
-    def after_a_step(theta):
-        grads, _ = gradient(model.cost)(theta, batch)
-        stepped = tree_map(lambda p, g: p - 0.1 * g, theta, grads)
-        return model.cost(stepped, batch)
-
-    with counting() as work:
-        gradient(after_a_step)(theta)
-    assert work == Work(gradient_evaluations=2, rows_backpropagated=2 * 12)
-
-
-def test_rows_after_a_nested_gradient_still_count():
-    def cost(a):
-        gradient(lambda b: (b**2).sum())(a)
-        count_rows(5)
-        return (a**2).sum()
-
-    with counting() as work:
-        gradient(cost)(torch.ones(2))
-    assert work == Work(2, 5)
-
-
-def test_nothing_is_counted_outside(problem):
-    model, theta, batch = problem
-    with counting() as work:
-        pass
-    gradient(model.cost)(theta, batch)
-    assert work == Work(0, 0)
-
-
-def test_an_inner_count_does_not_reach_the_outer_one():
-    step = gradient(lambda a: (a**2).sum())
-    with counting() as outer:
-        step(torch.ones(1))
-        with counting() as inner:
-            step(torch.ones(1))
-            step(torch.ones(1))
-        step(torch.ones(1))
-    assert (outer.gradient_evaluations, inner.gradient_evaluations) == (2, 2)
-
-
-def test_a_failed_gradient_leaves_no_trace():
     def fail(a):
         raise ValueError("no cost")
 
     with counting() as work:
         with pytest.raises(ValueError, match="no cost"):
             gradient(fail)(torch.ones(1))
-        count_rows(9)
-    assert work.rows_backpropagated == 0
-
-
-def test_rows_that_are_mapped_count_each(problem):
-    model, _, batch = problem
-    theta = initial(model, [0, 1, 2])
-    with counting() as work:
-        grads, value = torch.func.vmap(gradient(model.cost), in_dims=(0, None))(theta, batch)
-    assert work == Work(1, 3 * 12)
-    assert value.shape == (3,)
-    alone, _ = gradient(model.cost)(at(theta, 2), batch)
-    for many, one in zip(leaves(grads), leaves(alone), strict=True):
-        torch.testing.assert_close(many[2], one, rtol=1e-11, atol=1e-13)
+        model.cost(theta, batch)
+    assert counted(work) == (1, 0, 0, 12)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mapped(Naive):
+class OfRows(Naive):
     """Naive, with the gradient of each row taken by itself."""
-
-    how: str = "vmap"
 
     def phases(self, model, task):
         def update(state, batches, key):
             def of_one(row):
-                alone = Batch(*(leaf[None] for leaf in row))
+                alone = tree_map(lambda leaf: leaf[None], row)
                 return gradient(model.cost)(state.theta, alone, key[0])[0]
 
-            def of_weights(w):
-                return gradient(model.cost)(state.theta, batch._replace(w=w), key[0])[0]
-
-            batch = batches["new"]
-            if self.how == "vmap":
-                grads = torch.func.vmap(of_one)(batch)
-            elif self.how == "nested":
-                halves = tree_map(lambda leaf: leaf.unflatten(0, (2, -1)), batch)
-                grads = torch.func.vmap(torch.func.vmap(of_one))(halves)
-                grads = tree_map(lambda leaf: leaf.flatten(0, 1), grads)
-            elif self.how == "chunks":
-                grads = torch.func.vmap(of_one, chunk_size=3)(batch)
-            elif self.how == "loop":
-                each = [of_one(at(batch, row)) for row in range(self.batch)]
-                grads = tree_map(lambda *leaf: torch.stack(leaf), *each)
-            else:  # a row at a time by its weight: each of 32 gradients sees all 32 rows
-                grads = torch.func.vmap(of_weights)(torch.eye(self.batch))
+            grads = torch.func.vmap(of_one, chunk_size=3)(batches["new"])
             return self.descend(state, tree_map(lambda leaf: leaf.mean(0), grads))
 
         return [Phase("train", self.updates, {"new": Draw("new", self.batch)}, update)]
 
 
 @pytest.mark.parametrize("engine", ["looped", "batched"])
-@pytest.mark.parametrize("how", ["vmap", "nested", "chunks", "loop", "weights"])
-def test_gradients_of_rows_count_every_row(how, engine):
-    updates, batch = (5, 32)
-    settings = {
-        "training.updates": updates,
-        "training.batch": batch,
-        "network.hidden": 4,
-        "workers": 1,
-        "methods": {f"{__name__}:Mapped": {"how": how}},
-    }
+def test_a_record_has_the_work_of_one_replica(engine):
+    settings = {"training": {"updates": 5, "batch": 32}, "network.hidden": 4, "workers": 1}
     stream = dpmcl.Stream.from_arrays(torch.rand(40, 3), [0, 1] * 20, classes_per_task=2)
-    result = dpmcl.run(stream, methods=[Mapped], replicas=3, engine=engine, settings=settings)
+    result = dpmcl.run(stream, methods=[OfRows], replicas=3, engine=engine, settings=settings)
     (record,) = result.records.values()
-    rows = updates * batch * (batch if how == "weights" else 1)
-    assert [work.rows_backpropagated for work in record.work.values()] == [rows] * 3
+    assert [work.rows_backpropagated for work in record.work.values()] == [5 * 32] * 3
+    assert all(work.flops > 0 for work in record.work.values())
+
+
+def test_replicas_that_are_mapped_count_each_and_agree(problem):
+    model, _, batch = problem
+    theta = initial(model, [0, 1, 2])
+    with counting() as work:
+        grads, value = torch.func.vmap(gradient(model.cost), in_dims=(0, None))(theta, batch)
+    assert counted(work) == (1, 3 * 12, 0, 0)
+    assert value.shape == (3,)
+    alone, _ = gradient(model.cost)(at(theta, 2), batch)
+    for many, one in zip(leaves(grads), leaves(alone), strict=True):
+        torch.testing.assert_close(many[2], one, rtol=1e-11, atol=1e-13)

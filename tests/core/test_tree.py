@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from dpmcl.core.tree import at, leaves, move, stack, tree_map
+from dpmcl.core.tree import at, leaves, move, part, rebuilt, shapes, stack, tree_map
 
 
 class Pair(NamedTuple):
@@ -16,51 +16,43 @@ class Pair(NamedTuple):
 TREE = {"a": (1, {"b": 2}), "c": Pair(3, (4, 5))}
 
 
-def test_map_keeps_the_shape_and_the_named_tuples():
-    mapped = tree_map(lambda leaf: 10 * leaf, TREE)
-    assert mapped == {"a": (10, {"b": 20}), "c": Pair(30, (40, 50))}
-    assert isinstance(mapped["c"], Pair)
+@pytest.mark.parametrize(
+    ("function", "trees", "expected"),
+    [
+        (lambda a: 10 * a, [TREE], {"a": (10, {"b": 20}), "c": Pair(30, (40, 50))}),
+        (lambda a, b: a - b, [{"x": 5, "y": 3}, {"y": 1, "x": 2}], {"x": 3, "y": 2}),
+        (lambda a, s: a * s["sum"], [{"x": 5}, {"x": {"sum": 2}}], {"x": 10}),
+        (lambda a: a, [([1, 2], None)], ([1, 2], None)),
+    ],
+)
+def test_a_mapped_tree_has_the_form_of_the_first(function, trees, expected):
+    mapped = tree_map(function, *trees)
+    assert mapped == expected
 
 
-def test_map_takes_what_stands_at_the_same_place_in_other_trees():
-    assert tree_map(lambda a, b: a - b, {"x": 5, "y": 3}, {"y": 1, "x": 2}) == {"x": 3, "y": 2}
+def test_named_tuples_stay_and_the_tree_itself_too():
+    assert isinstance(tree_map(lambda a: a, TREE)["c"], Pair)
+    assert {"a": (1, {"b": 2}), "c": Pair(3, (4, 5))} == TREE
 
 
-def test_map_gives_a_leaf_the_whole_tree_in_its_place():
-    slots = {"x": {"sum": 2, "step": 7}}
-    assert tree_map(lambda a, s: a * s["sum"] + s["step"], {"x": 5}, slots) == {"x": 17}
-
-
-def test_map_refuses_tuples_of_different_lengths():
+def test_tuples_of_different_lengths_are_refused():
     with pytest.raises(ValueError, match="zip"):
         tree_map(lambda a, b: a + b, (1, 2), (1,))
 
 
-def test_map_takes_lists_and_none_as_leaves():
-    assert tree_map(lambda leaf: leaf, ([1, 2], None)) == ([1, 2], None)
-
-
-def test_map_leaves_the_tree_itself_alone():
-    tree = {"a": 1}
-    tree_map(lambda leaf: leaf + 1, tree)
-    assert tree == {"a": 1}
-
-
 def test_leaves_come_in_order():
-    assert leaves(TREE) == [1, 2, 3, 4, 5]
-    assert leaves(7) == [7]
-    assert leaves({}) == []
+    assert leaves(TREE) == [1, 2, 3, 4, 5] == leaves(rebuilt(TREE, [1, 2, 3, 4, 5]))
+    assert (leaves(7), leaves({})) == ([7], [])
 
 
 def test_stacked_trees_come_apart_again():
     trees = [{"w": torch.full((2, 3), float(i)), "b": (torch.tensor(i),)} for i in range(4)]
     stacked = stack(trees)
-    assert stacked["w"].shape == (4, 2, 3)
-    assert stacked["b"][0].tolist() == [0, 1, 2, 3]
+    assert shapes(stacked) == [((4, 2, 3), torch.float32), ((4,), torch.int64)]
+    assert part(stacked, 1, 3)["b"][0].tolist() == [1, 2]
     for i, tree in enumerate(trees):
-        one = at(stacked, i)
-        assert torch.equal(one["w"], tree["w"])
-        assert torch.equal(one["b"][0], tree["b"][0])
+        assert torch.equal(at(stacked, i)["w"], tree["w"])
+        assert at(stacked, i)["b"][0] == i
 
 
 def test_move_puts_every_leaf_on_the_device():

@@ -70,113 +70,67 @@ def test_the_readmes_stream_is_what_the_command_prints(command, wine):
     assert Path("runs/streams/wine.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_run_of_a_table_is_extended_and_run_again_from_its_folder(command, wine):
+def test_a_run_of_a_table_is_extended_from_its_folder_but_not_with_other_data(command, wine):
     command("run", "wine.csv", "--set", "stream.target=cultivar", *SMALL)
     status, out, err = command("run", "runs/wine", "--replicas", "3")
     assert status == 0, err
     assert out.split("\n")[2].split()[:3] == ["wine", "er", "3"]
-
-
-def test_a_folder_is_not_extended_with_other_data(command, wine):
-    command("run", "wine.csv", "--set", "stream.target=cultivar", *SMALL)
     before = Path("runs/wine/errors.parquet").read_bytes()
     wine.write_text(wine.read_text().replace("14.23,", "14.24,", 1))
-    status, _, err = command(
-        "run", "wine.csv", "--set", "stream.target=cultivar", *SMALL, "--replicas", "3"
-    )
+    status, _, err = command("run", "runs/wine", "--replicas", "4")
     assert status == 2
     assert err.rstrip().split("\n")[-1].startswith("dpmcl: runs/wine holds results on other data")
     assert Path("runs/wine/errors.parquet").read_bytes() == before
 
 
-def test_a_spec_takes_a_path(command, wine):
-    Path("mine.toml").write_text(
-        'replicas = 1\nmethods = ["er"]\n[stream]\npath = "wine.csv"\ntarget = "cultivar"\n'
-        "classes_per_task = [2, 1]\n[training]\nupdates = 5\n"
-    )
-    status, out, err = command("run", "mine.toml")
-    assert status == 0, err
-    stored = json.loads(Path("runs/mine/stream.json").read_text())
-    assert stored["tasks"] == ["class_0, class_1", "class_2"]
-    status, out, err = command("stream", "mine.toml")
-    assert status == 0, err
-    assert "scenario: class-incremental, 2, 1 classes a task" in out
-
-
-def test_a_stream_without_a_spec_runs_by_name(command, tmp_path):
+def test_a_stream_without_its_path_is_one_line(command):
     status, _, err = command("run", "arrays", *SMALL)
     assert (status, err.strip().count("\n")) == (2, 0)
     assert "stream 'arrays' needs a path" in err
 
 
-def write_tar(path):
-    with tarfile.open(path, "w") as archive:
-        info = tarfile.TarInfo("../out.png")
-        archive.addfile(info)
+TARGET = ["stream.target=kind"]
+BAD = [  # a file, its content, settings, and what is said
+    ("missing.csv", None, TARGET, "missing.csv"),
+    ("my.csv", "a,kind\n1,x\n", [], "target must name"),
+    ("my.csv", "a,kind\n1,x\n,x\n", TARGET, "row 1"),
+    ("my.csv", "a,kind\n1,x\n2,x\n3,x\n4,y\n", TARGET, "class 'y' of task 1"),
+    ("photos/", None, [], "there are none"),
+    ("photos/cat/a.png", "x", [], "a.png"),
+    ("iris.data", "5.1,3.5,setosa\n", [], "known by their suffix, one of .csv"),
+    ("my.tbz2", "x" * 99, [], "my.tbz2"),
+    ("my.csv", "a,kind\n1,x\n2,x\n3,x\n", [*TARGET, "stream.scenario=domain-incremental"],
+     "set stream.tasks"),
+    ("my.csv", "a,kind\n1,x\n", [*TARGET, "stream.class_per_task=2"], "'classes_per_task'?"),
+]  # fmt: skip
 
 
-BAD = {
-    "no such file": (lambda p: None, "my.csv", ["stream.target=kind"], "my.csv"),
-    "no target": (
-        lambda p: (p / "my.csv").write_text("a,kind\n1,x\n"), "my.csv", [], "target must name"
-    ),
-    "unknown target": (
-        lambda p: (p / "my.csv").write_text("a,kind\n1,x\n"), "my.csv", ["stream.target=kin"],
-        "kind",
-    ),
-    "hole": (
-        lambda p: (p / "my.csv").write_text("a,kind\n1,x\n,x\n"), "my.csv", ["stream.target=kind"],
-        "row 1",
-    ),
-    "few rows": (
-        lambda p: (p / "my.csv").write_text("a,kind\n1,x\n2,x\n3,x\n4,y\n"), "my.csv",
-        ["stream.target=kind"], "class 'y' of task 1",
-    ),
-    "no table": (
-        lambda p: (p / "my.parquet").write_bytes(b"PAR1 nothing"), "my.parquet",
-        ["stream.target=kind"], "my.parquet",
-    ),
-    "no npz": (lambda p: (p / "my.npz").write_bytes(b"PK nothing"), "my.npz", [], "my.npz"),
-    "empty folder": (lambda p: (p / "photos").mkdir(), "photos", [], "there are none"),
-    "no image": (
-        lambda p: [(p / "photos" / "cat").mkdir(parents=True),
-                   (p / "photos" / "cat" / "a.png").write_bytes(b"x")],
-        "photos", [], "a.png",
-    ),
-    "another suffix": (
-        lambda p: (p / "iris.data").write_text("5.1,3.5,setosa\n"), "iris.data", [],
-        "known by their suffix, one of .csv",
-    ),
-    "an array alone": (
-        lambda p: (p / "x.npy").write_bytes(b"\x93NUMPY"), "x.npy", [], "suffix, one of .csv",
-    ),
-    "archive with ..": (lambda p: write_tar(p / "my.tar"), "my.tar", [], "../out.png"),
-    "no archive": (lambda p: (p / "my.zip").write_bytes(b"x" * 99), "my.zip", [], "my.zip"),
-    "scenario": (
-        lambda p: (p / "my.csv").write_text("a,kind\n1,x\n2,x\n3,x\n"), "my.csv",
-        ["stream.target=kind", "stream.scenario=domain-incremental"], "set stream.tasks",
-    ),
-    "unknown setting": (
-        lambda p: (p / "my.csv").write_text("a,kind\n1,x\n"), "my.csv",
-        ["stream.target=kind", "stream.class_per_task=2"], "Did you mean 'classes_per_task'?",
-    ),
-}  # fmt: skip
+def one_line(command, verb, source, sets=()) -> str:
+    """The one line with which the command line refuses a source."""
+    status, out, err = command(verb, source, *[part for pair in sets for part in ("--set", pair)])
+    assert (status, out) == (2, "")
+    assert "Traceback" not in err
+    assert not Path("runs").exists()
+    line = err.rstrip().split("\n")[-1]
+    assert line.startswith("dpmcl: ")
+    return line
 
 
 @pytest.mark.parametrize("verb", ["run", "stream"])
-@pytest.mark.parametrize("case", sorted(BAD))
-def test_bad_data_are_one_line_and_status_2(command, tmp_path, case, verb):
-    make, source, sets, says = BAD[case]
-    make(tmp_path)
-    arguments = [part for pair in sets for part in ("--set", pair)]
-    status, out, err = command(verb, source, *arguments)
-    assert status == 2
-    assert out == ""
-    line = err.rstrip().split("\n")[-1]
-    assert line.startswith("dpmcl: ")
-    assert says in line
-    assert "Traceback" not in err
-    assert not (tmp_path / "runs").exists()
+@pytest.mark.parametrize(("file", "content", "sets", "says"), BAD)
+def test_bad_data_are_one_line_and_status_2(command, tmp_path, verb, file, content, sets, says):
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    if content is not None:
+        (tmp_path / file).write_text(content)
+    elif file.endswith("/"):
+        (tmp_path / file).mkdir()
+    assert says in one_line(command, verb, file.split("/")[0], sets)
+
+
+def test_an_archive_with_a_path_upwards_is_one_line(command):
+    with tarfile.open("my.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("../out.png"))
+    assert "../out.png" in one_line(command, "run", "my.tar")
 
 
 # ---- in Python -----------------------------------------------------------------------------------
@@ -209,22 +163,15 @@ def test_a_stream_made_in_python_runs(tmp_path):
 def test_a_stream_made_in_python_can_be_cut_and_split_otherwise():
     stream = Stream.from_arrays(*clouds())
     few = {"training.updates": 2, "stream.split": [0.5, 0.25, 0.25]}
-    result = dpmcl.run(stream, methods=["naive"], replicas=1, tasks=2, settings=few)
+    result = dpmcl.run(stream, replicas=1, tasks=2, settings=few)
+    assert list(result.records) == ["naive", "er", "dpmcl", "joint"]
     assert result.stream.tasks == ("left", "right")
     assert result.errors["naive"].examples.tolist() == [[8, 8]]
-
-
-def test_the_default_methods_run_on_data_without_a_spec():
-    result = dpmcl.run(Stream.from_arrays(*clouds()), replicas=1, settings={"training.updates": 2})
-    assert list(result.records) == ["naive", "er", "dpmcl", "joint"]
 
 
 def test_settings_of_a_scenario_are_checked_by_name():
     with pytest.raises(SpecError, match="Did you mean 'classes_per_task'"):
         Stream.from_arrays(*clouds(), class_per_task=2)
-
-
-def test_both_a_task_column_and_a_scenario_that_makes_tasks_are_refused():
     table = {"a": [1.0] * 9, "kind": list("xyz") * 3, "month": [1, 2, 3] * 3}
     with pytest.raises(SpecError, match="both say what the tasks are"):
         Stream.from_table(table, target="kind", task="month", scenario="class-incremental")

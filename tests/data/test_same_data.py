@@ -20,33 +20,9 @@ ROWS = 12
 MANY = {"max_examples": 30, "deadline": None, "derandomize": True}
 HUES = ["red", "Blue", "007", "7", "é"]
 CODES = st.sampled_from(
-    [
-        "007",
-        "7",
-        "0007",
-        "01001",
-        "1.0",
-        "1",
-        "1e3",
-        "1000",
-        "+1",
-        "10",
-        "9",
-        "-0",
-        "-3",
-        " 1",
-        "9" * 25,
-        "2024-01-31",
-        "true",
-        "True",
-        "TRUE",
-        "A1",
-        "x",
-        "é",
-        "1,5",
-        "50%",
-    ]
-)
+    ["007", "7", "0007", "01001", "1.0", "1", "1e3", "1000", "+1", "10", "9", "-0", "-3", " 1",
+     "9" * 25, "2024-01-31", "true", "True", "TRUE", "A1", "x", "é", "1,5", "50%"]
+)  # fmt: skip
 LABELS = st.one_of(
     st.lists(CODES, min_size=1, max_size=4, unique=True),
     st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=4, unique=True),
@@ -119,13 +95,11 @@ def test_a_table_is_one_stream_from_every_source(tmp_path_factory, inputs, label
     assert seen(found) == first
 
 
-@given(
-    st.lists(NUMBERS, min_size=ROWS, max_size=ROWS), st.lists(NUMBERS, min_size=ROWS, max_size=ROWS)
-)
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=ROWS, max_size=ROWS))
 @settings(**MANY)
-def test_so_is_a_table_of_regression(tmp_path_factory, x, y):
+def test_so_is_a_table_of_regression(tmp_path_factory, rows):
     options = {"target": "y", "scenario": "instance-incremental", "tasks": 2, "name": "my"}
-    columns = {"x": x, "y": y}
+    columns = {"x": [x for x, _ in rows], "y": [y for _, y in rows]}
     first = seen(Stream.from_table(columns, **options))
     assert first[0][0] == "regression"
     for source, table in tables(tmp_path_factory.mktemp("same"), columns):
@@ -142,10 +116,7 @@ def test_so_are_arrays(tmp_path_factory, x, labels):
     np.save(folder / "y.npy", np.array(y))
 
     first = Stream.from_arrays(x, y)
-    items = [
-        (torch.tensor(values, dtype=torch.float64), label)
-        for values, label in zip(x, y, strict=True)
-    ]
+    items = [(torch.tensor(row, dtype=torch.float64), k) for row, k in zip(x, y, strict=True)]
     others = {
         "NumPy": Stream.from_arrays(np.array(x), np.array(y)),
         "objects": Stream.from_arrays(np.array(x), np.array(y, object)),

@@ -5,11 +5,10 @@ from itertools import pairwise
 import pytest
 import torch
 
-from conftest import memory_of, tiny_stream
+from conftest import memory_of, own_rows_stream, tiny_stream
 from dpmcl.core import keys
 from dpmcl.core.tree import leaves
-from dpmcl.data.motion import Motion
-from dpmcl.data.sampling import Chunk, Draw, chunk, probe
+from dpmcl.data.sampling import Draw, Supply, chunk, probe
 from dpmcl.data.splits import split
 
 SEEDS = tuple(range(10))
@@ -22,6 +21,8 @@ DRAWS = {
     "valid": Draw("new", 8, split="validation"),
     "valid all": Draw("all", 8, split="validation"),
     "valid past": Draw("memory", 8, split="validation"),
+    "pass": Draw("new", 5, replace=False),
+    "past pass": Draw("memory", 3, block=1, replace=False),
 }
 
 
@@ -30,12 +31,18 @@ def stream():
     return tiny_stream()
 
 
-def drawn(stream, seeds=SEEDS, task=1, phase=0, steps=range(12), draws=DRAWS, update_keys=2):
+def supply_of(stream, seeds=SEEDS, task=1):
     splits = split(stream, seeds, (0.6, 0.2, 0.2))
-    held = memory_of(splits, seeds, task, capacity=20)
-    both = {"train": held, "validation": memory_of(splits, seeds, task, 6, "validation")}
-    made = chunk(draws, splits, both, torch.tensor(seeds), (task, phase), steps, update_keys)
-    return made, splits, both
+    held = {
+        "train": memory_of(splits, seeds, task, 20),
+        "validation": memory_of(splits, seeds, task, 6, "validation"),
+    }
+    return Supply(splits, held, torch.tensor(seeds))
+
+
+def drawn(stream, seeds=SEEDS, task=1, phase=0, steps=range(12), draws=DRAWS):
+    supply = supply_of(stream, seeds, task)
+    return chunk(draws, supply, (task, phase), steps, update_keys=2), supply
 
 
 def rows_of(part, replica, tasks):
@@ -44,143 +51,131 @@ def rows_of(part, replica, tasks):
 
 
 @pytest.mark.parametrize("task", [0, 1, 2])
-def test_new_rows_are_the_new_tasks_training_rows(stream, task):
-    made, splits, _ = drawn(stream, task=task, steps=range(40))
+def test_rows_come_from_where_the_draw_says(stream, task):
+    made, supply = drawn(stream, task=task, steps=range(60))
     for replica in range(len(SEEDS)):
-        expected = rows_of(splits.train, replica, range(task, task + 1))
-        assert set(made.row["inner"][replica].flatten().tolist()) == expected
-        assert set(made.row["new"][replica].flatten().tolist()) <= expected
-    assert made.present["new"].all()
-    assert (made.task["new"] == task).all()
-
-
-@pytest.mark.parametrize("task", [0, 1, 2])
-def test_all_rows_are_those_of_the_tasks_seen(stream, task):
-    made, splits, _ = drawn(stream, task=task, steps=range(60))
-    for replica in range(len(SEEDS)):
-        expected = rows_of(splits.train, replica, range(task + 1))
-        assert set(made.row["all"][replica].flatten().tolist()) == expected
-    assert made.task["all"].unique().tolist() == list(range(task + 1))
-
-
-def test_memory_rows_are_those_that_were_stored(stream):
-    made, splits, held = drawn(stream, task=2, steps=range(60))
-    for replica in range(len(SEEDS)):
-        for name, which in (("past", "train"), ("valid past", "validation")):
-            position = held[which].position[replica]
-            stored = splits.named(which).row[replica, position].tolist()
-            assert set(made.row[name][replica].flatten().tolist()) == set(stored)
-    for name in ("past", "valid past"):
-        assert made.present[name].all()
-        assert (made.task[name] < 2).all()
-
-
-def test_an_empty_memory_gives_absent_rows_that_exist(stream):
-    made, _, _ = drawn(stream, task=0)
-    for name in ("past", "past block", "valid past"):
-        assert not made.present[name].any()
-        assert int(made.row[name].min()) >= 0
-        assert int(made.row[name].max()) < len(stream.x)
-    assert (made.batches(stream, torch.float64, 0, 0)["past"].w == 0).all()
-
-
-def test_validation_rows_are_validation_rows(stream):
-    made, splits, _ = drawn(stream, task=1, steps=range(60))
-    for replica in range(len(SEEDS)):
-        new = rows_of(splits.validation, replica, range(1, 2))
-        seen = rows_of(splits.validation, replica, range(2))
-        assert set(made.row["valid"][replica].flatten().tolist()) == new
-        assert set(made.row["valid all"][replica].flatten().tolist()) == seen
-        assert not seen & rows_of(splits.train, replica, range(3))
+        expected = {}
+        for kind, names in (
+            ("train", ("inner", "all", "past block")),
+            ("validation", ("valid", "valid all", "valid past")),
+        ):
+            part, held = supply.splits.named(kind), supply.held[kind]
+            stored = part.row[replica, held.position[replica]].tolist() if task else []
+            new = rows_of(part, replica, range(task, task + 1))
+            sets = (new, rows_of(part, replica, range(task + 1)), set(stored))
+            expected |= dict(zip(names, sets, strict=True))
+        for name, rows in expected.items():
+            present = made.present[name][replica]
+            assert set(made.row[name][replica][present].tolist()) == rows, name
+            assert bool(present.all()) == bool(present.any()) == bool(rows)
+    for name, row in made.row.items():  # those of an empty memory exist too
+        assert torch.equal(made.task[name], stream.y[row] // 2), name
+        assert int(row.min()) >= 0
+    assert not made.notes
+    assert not made.position
 
 
 def test_the_shapes_are_the_draws(stream):
-    made, _, _ = drawn(stream)
+    made, _ = drawn(stream)
     shapes = {
-        "new": (10, 12, 4),
-        "all": (10, 12, 16),
-        "past": (10, 12, 5),
-        "inner": (10, 12, 3, 4),
-        "past block": (10, 12, 6, 2),
-        "valid": (10, 12, 8),
-        "valid all": (10, 12, 8),
-        "valid past": (10, 12, 8),
+        name: (10, 12, draw.batch) if draw.block is None else (10, 12, draw.block, draw.batch)
+        for name, draw in DRAWS.items()
     }
     for field in (made.row, made.present, made.task):
         assert {name: tuple(value.shape) for name, value in field.items()} == shapes
     assert made.key.shape == (10, 12, 2, 2)
-    assert made.steps == 12
+    bare, _ = drawn(stream, draws={})
+    assert (bare.steps, bare.row) == (12, {})
 
 
-def test_a_block_of_one_has_a_dimension_of_its_own(stream):
-    draws = {"inner": Draw("new", 4, block=1)}
-    assert drawn(stream, draws=draws)[0].row["inner"].shape == (10, 12, 1, 4)
-
-
-def test_the_tasks_are_those_of_the_rows(stream):
-    made, _, _ = drawn(stream, task=2)
-    for name, row in made.row.items():
-        assert torch.equal(made.task[name], stream.y[row] // 2), name
-
-
-@pytest.mark.parametrize("cuts", [[0, 12], [0, 5, 12], [0, 1, 2, 11, 12]])
+@pytest.mark.parametrize("cuts", [[0, 5, 12], [0, 1, 2, 11, 12]])
 def test_chunks_together_are_the_whole_phase(stream, cuts):
-    whole, _, _ = drawn(stream)
+    whole, _ = drawn(stream)
     parts = [drawn(stream, steps=range(a, b))[0] for a, b in pairwise(cuts)]
-    assert torch.equal(torch.cat([part.key for part in parts], 1), whole.key)
-    for field in ("row", "present", "task"):
-        for name, value in getattr(whole, field).items():
-            joined = torch.cat([getattr(part, field)[name] for part in parts], 1)
-            assert torch.equal(joined, value)
+    for value, *cut in zip(*(leaves(tuple(made)) for made in (whole, *parts)), strict=True):
+        assert torch.equal(torch.cat(cut, 1), value)
 
 
-@pytest.mark.parametrize("seed", [0, 7])
-def test_a_seed_draws_the_same_alone_and_among_ten(stream, seed):
-    among, _, _ = drawn(stream)
-    alone, _, _ = drawn(stream, seeds=(seed,))
-    for many, one in zip(leaves(tuple(among)), leaves(tuple(alone)), strict=True):
-        assert torch.equal(many[seed], one[0])
+def test_a_seed_draws_the_same_alone_and_among_others(stream):
+    among, _ = drawn(stream)
+    for seed in (0, 7):
+        alone, _ = drawn(stream, seeds=(seed,))
+        for many, one in zip(leaves(tuple(among)), leaves(tuple(alone)), strict=True):
+            assert torch.equal(many[seed], one[0])
+    unlike = own_rows_stream([[15, 30], [30, 15]])  # nor does the length of its pass depend on them
+    draws = {"pass": Draw("new", 4, replace=False)}
+    both, _ = drawn(unlike, seeds=(0, 1), task=0, draws=draws, steps=range(20))
+    count = [both.row["pass"][r][both.present["pass"][r]].unique().numel() for r in (0, 1)]
+    assert count == [9, 18]
+    assert both.present["pass"][0, :3].sum() == both.present["pass"][0, 3:6].sum() == 9
 
 
-def test_seeds_tasks_phases_and_steps_draw_apart(stream):
-    base, _, _ = drawn(stream)
-    other_phase, _, _ = drawn(stream, phase=1)
-    other_task, _, _ = drawn(stream, task=2)
-    assert not torch.equal(base.row["new"][0], base.row["new"][1])
-    assert not torch.equal(base.row["new"][:, 0], base.row["new"][:, 1])
-    assert not torch.equal(base.row["new"], other_phase.row["new"])
+def test_seeds_tasks_phases_steps_and_draws_draw_apart(stream):
+    base, _ = drawn(stream)
+    other_phase, _ = drawn(stream, phase=1)
+    other_task, _ = drawn(stream, task=2)
+    for name in ("new", "pass"):
+        row = base.row[name]
+        assert not torch.equal(row[0], row[1])
+        assert not torch.equal(row[:, 0], row[:, 1])
+        assert not torch.equal(row, other_phase.row[name])
+        twice, _ = drawn(stream, draws={"first": DRAWS[name], "second": DRAWS[name]})
+        assert not torch.equal(twice.row["first"], twice.row["second"])
     found = torch.cat([made.key.flatten(0, -2) for made in (base, other_phase, other_task)])
     assert len(found.unique(dim=0)) == len(found) == 3 * 10 * 12 * 2
 
 
-def test_two_draws_of_one_update_differ(stream):
-    made, _, _ = drawn(stream, draws={"first": Draw("new", 16), "second": Draw("new", 16)})
-    assert not torch.equal(made.row["first"], made.row["second"])
+def test_without_replacement_each_pass_takes_every_row_once_in_another_order(stream):
+    """36 rows in batches of 5: eight updates a pass, four rows of the last are absent."""
+    made, supply = drawn(stream, steps=range(16), task=2)
+    for replica in range(len(SEEDS)):
+        passes = []
+        for first in (0, 8):
+            row = made.row["pass"][replica, first : first + 8].flatten()
+            present = made.present["pass"][replica, first : first + 8].flatten()
+            assert present.tolist() == [True] * 36 + [False] * 4
+            passes.append(row[present].tolist())
+        assert sorted(passes[0]) == sorted(passes[1]) != passes[0] != passes[1]
+        assert set(passes[0]) == rows_of(supply.splits.train, replica, range(2, 3))
+        held = supply.splits.train.row[replica, supply.held["train"].position[replica]]
+        row, present = made.row["past pass"][replica, :7], made.present["past pass"][replica, :7]
+        assert sorted(row[present].tolist()) == sorted(held.tolist())  # of 20 rows, by threes
+    empty, _ = drawn(stream, task=0)
+    assert not empty.present["past pass"].any()
 
 
 @pytest.mark.parametrize("replica", [3, slice(None)])
-def test_batches_hold_the_rows_drawn(stream, replica):
-    made, _, _ = drawn(stream, task=2)
+def test_batches_hold_the_rows_drawn_and_their_notes(stream, replica):
+    supply = supply_of(stream, task=2)
+    train = supply.held["train"]
+    noted = train._replace(notes={"twice": 2 * train.position[..., None].expand(-1, -1, 3)})
+    supply = supply._replace(held={**supply.held, "train": noted})
+    made = chunk(DRAWS, supply, (2, 0), range(12), remember="new")
     batches = made.batches(stream, torch.float32, 4, replica)
     assert list(batches) == list(DRAWS)
+    pool = supply.splits.train.row
     for name, batch in batches.items():
         row = made.row[name][replica, 4]
         assert batch.x.dtype == batch.w.dtype == torch.float32
         assert torch.equal(batch.x, stream.x[row].float())
         assert torch.equal(batch.y, stream.y[row])
         assert torch.equal(batch.task, stream.y[row] // 2)
-        assert (batch.w == 1).all()
-
-
-def test_a_phase_without_draws_still_has_keys(stream):
-    made, _, _ = drawn(stream, draws={})
-    assert isinstance(made, Chunk)
-    assert (made.steps, made.row) == (12, {})
+        assert torch.equal(batch.row, row)
+        assert torch.equal(batch.w, made.present[name][replica, 4].float())
+        kept = DRAWS[name].source == "memory" and DRAWS[name].split == "train"
+        assert set(batch.notes) == ({"twice"} if kept else set())
+        if kept and isinstance(replica, int):
+            present = batch.w > 0
+            position = batch.notes["twice"][..., 0] // 2
+            assert torch.equal(pool[replica, position][present], row[present])
+    assert list(made.position) == ["new"]
+    index = made.position["new"].flatten(1)
+    assert torch.equal(pool.gather(1, index).view_as(made.row["new"]), made.row["new"])
 
 
 def test_an_update_that_is_watched_has_keys_of_its_own(stream):
-    splits, seed = split(stream, SEEDS, (0.6, 0.2, 0.2)), torch.tensor(SEEDS)
-    looked = probe(DRAWS, splits, drawn(stream)[2], seed, (1, 0), 7, Motion(None, None, None))
-    rows = keys.derive(seed[:, None], keys.Purpose.PROBE, 1, 0, torch.tensor([7]))
-    found = torch.cat([looked.key[:, :, 0], rows, drawn(stream)[0].key[:, 7]], 1)
+    made, supply = drawn(stream)
+    looked = probe(DRAWS, supply, (1, 0), 7)
+    rows = keys.derive(supply.seed[:, None], keys.Purpose.PROBE, 1, 0, torch.tensor([7]))
+    found = torch.cat([looked.key[:, :, 0], rows, made.key[:, 7]], 1)
     assert len(found.flatten(0, 1).unique(dim=0)) == len(SEEDS) * 4

@@ -29,19 +29,48 @@ def made(y, task=None, shape=(2,), **scenario):
     return plan(labelled(y, task, shape), ScenarioSettings(**scenario))
 
 
-def by_task(found) -> dict[str, list[int]]:
+def by_task(taken) -> dict[str, list[int]]:
     """Pool rows of each task, by the task's name."""
-    return {name: found.row[found.task == k].tolist() for k, name in enumerate(found.names)}
+    return {name: taken.row[taken.task == k].tolist() for k, name in enumerate(taken.names)}
 
 
-# ---- class-incremental ---------------------------------------------------------------------------
+# ---- what each scenario makes --------------------------------------------------------------------
 
 
-def test_one_class_a_task_in_alphabetical_order_by_default():
-    found = made(["cow", "ant", "bee", "ant"])
-    assert by_task(found) == {"ant": [1, 3], "bee": [2], "cow": [0]}
-    assert found.scenario == "class-incremental, 1 class a task, order alphabetical"
-    assert found.view is found.within is None
+@pytest.mark.parametrize(
+    ("y", "scenario", "tasks"),
+    [
+        (["cow", "ant", "bee", "ant"], {}, {"ant": [1, 3], "bee": [2], "cow": [0]}),
+        ([10, 9, 100, 9], {}, {"9": [1, 3], "10": [0], "100": [2]}),
+        (["cow", "ant", "bee", "ant"], {"tasks": 2}, {"ant": [1, 3], "bee": [2]}),
+        (["b", "c", "a"], {"order": "appearance"}, {"b": [0], "c": [1], "a": [2]}),
+        (["a", "b", "c"], {"order": ["b", "c", "a"]}, {"b": [1], "c": [2], "a": [0]}),
+        ([3, 7, 5], {"order": [7, 3, 5]}, {"7": [1], "3": [0], "5": [2]}),
+        (list("abcdab"), {"classes_per_task": 2}, {"a, b": [0, 1, 4, 5], "c, d": [2, 3]}),
+        (
+            list("abcdefg"),
+            {"classes_per_task": [1, 4, 2]},
+            {"a": [0], "b, c, d, e": [1, 2, 3, 4], "f, g": [5, 6]},
+        ),
+        (
+            list("aaabbaaaabb"),
+            {"scenario": "instance-incremental", "tasks": 2},
+            {"part 0": [0, 1, 2, 5, 3, 4], "part 1": [6, 7, 8, 9, 10]},
+        ),
+        (
+            [0.1, 0.2, 0.3, 0.4, 0.5, 0.6],
+            {"scenario": "instance-incremental", "tasks": 3},
+            {"part 0": [0, 1], "part 1": [2, 3], "part 2": [4, 5]},
+        ),
+    ],
+)
+def test_tasks_and_their_rows(y, scenario, tasks):
+    plan = made(y, **scenario)
+    assert list(by_task(plan)) == list(tasks)
+    assert {name: sorted(rows) for name, rows in by_task(plan).items()} == {
+        name: sorted(rows) for name, rows in tasks.items()
+    }
+    assert plan.view is plan.within is None
 
 
 @pytest.mark.parametrize(
@@ -57,110 +86,54 @@ def test_one_class_a_task_in_alphabetical_order_by_default():
 def test_the_line_says_which_order_it_is(classes, order):
     """A set that orders its own classes keeps that order, and it is not called alphabetical."""
     data = replace(labelled([0, 1, 2]), classes=classes)
-    for chosen in (ScenarioSettings(), ScenarioSettings(order="alphabetical")):
-        found = plan(data, chosen)
-        assert found.names == classes
-        assert found.scenario == f"class-incremental, 1 class a task, order {order}"
-    by_task = replace(labelled([0, 1, 2], [0, 1, 2]), tasks=classes)
-    assert plan(by_task, ScenarioSettings()).scenario == (
-        f"given, the data's own tasks, order {order}"
-    )
-
-
-def test_numbers_come_by_value():
-    assert made([10, 9, 100, 9]).names == ("9", "10", "100")
-
-
-def test_the_order_of_appearance():
-    assert made(["cow", "ant", "bee", "ant"], order="appearance").names == ("cow", "ant", "bee")
-
-
-@pytest.mark.parametrize("order", [("bee", "cow", "ant"), ["bee", "cow", "ant"]])
-def test_a_listed_order(order):
-    found = made(["cow", "ant", "bee", "ant"], order=order)
-    assert by_task(found) == {"bee": [2], "cow": [0], "ant": [1, 3]}
-
-
-def test_a_listed_order_of_numbers_may_be_written_as_numbers():
-    assert made([3, 7, 5], order=[7, 3, 5]).names == ("7", "3", "5")
+    made_of_classes = plan(data, ScenarioSettings())
+    assert made_of_classes.names == classes
+    assert made_of_classes.scenario == f"class-incremental, 1 class a task, order {order}"
+    of_tasks = replace(labelled([0, 1, 2], [0, 1, 2]), tasks=classes)
+    line = plan(of_tasks, ScenarioSettings(blur=0.25)).scenario
+    blurred = "25% of the training rows arrive in neighbours"
+    assert line == f"given, the data's own tasks, order {order}, {blurred}"
 
 
 def test_a_shuffled_order_is_the_seeds_own():
     y = list(range(30)) * 3
     first, again, other = (made(y, order="shuffled", order_seed=s).names for s in (1, 1, 2))
     assert first == again != other
-    assert sorted(first, key=int) == sorted(other, key=int) == [str(c) for c in range(30)]
 
 
-def test_the_label_map_does_not_depend_on_the_order():
-    data = labelled(["cow", "ant", "bee"])
-    streams = [
-        Stream.of(data, ScenarioSettings(order=order)) for order in ("alphabetical", "appearance")
-    ]
-    assert streams[0].classes == streams[1].classes == ("ant", "bee", "cow")
-    assert torch.equal(streams[0].y, streams[1].y)
-
-
-def test_several_classes_a_task():
-    found = made(["a", "b", "c", "d"] * 2, classes_per_task=2)
-    assert by_task(found) == {"a, b": [0, 1, 4, 5], "c, d": [2, 3, 6, 7]}
-
-
-def test_an_uneven_list_of_classes_a_task():
-    found = made(list("abcdefg"), classes_per_task=[1, 4, 2])
-    assert found.names == ("a", "b, c, d, e", "f, g")
-    assert "1, 4, 2 classes a task" in found.scenario
+def test_the_label_map_does_not_depend_on_the_order_or_the_number_of_tasks():
+    for settings_ in ({}, {"order": "appearance"}, {"tasks": 2}):
+        stream = Stream.of(labelled(["cow", "ant", "bee"]), ScenarioSettings(**settings_))
+        assert (stream.classes, stream.outputs) == (("ant", "bee", "cow"), 3)
+        assert stream.y.tolist() == [2, 0, 1]
 
 
 def test_a_large_tasks_name_stays_short():
-    found = made([f"class number {c}" for c in range(20)], classes_per_task=20)
-    assert found.names == ("class number 0, class number 1, ... class number 9 (20 classes)",)
+    names = made([f"class number {c}" for c in range(20)], classes_per_task=20).names
+    assert names == ("class number 0, class number 1, ... class number 9 (20 classes)",)
 
 
-def test_the_first_tasks_only():
-    found = made(["cow", "ant", "bee", "ant"], tasks=2)
-    assert by_task(found) == {"ant": [1, 3], "bee": [2]}
-    assert Stream.of(labelled(["cow", "ant"]), ScenarioSettings(tasks=1)).outputs == 2
-
-
-# ---- the other scenarios -------------------------------------------------------------------------
-
-
-def test_given_tasks_are_taken_as_the_data_say():
-    found = made(list("abab"), task=["may", "april", "april", "may"])
-    assert by_task(found) == {"april": [1, 2], "may": [0, 3]}
-    found = made(list("abab"), task=["may", "april", "april", "may"], order="appearance", tasks=1)
-    assert by_task(found) == {"may": [0, 3]}
-
-
-def test_given_tasks_can_be_set_aside():
-    assert made(list("ab"), task=[0, 0], scenario="class-incremental").names == ("a", "b")
+def test_given_tasks_are_taken_as_the_data_say_or_set_aside():
+    y, task = list("abab"), ["may", "april", "april", "may"]
+    assert by_task(made(y, task)) == {"april": [1, 2], "may": [0, 3]}
+    assert by_task(made(y, task, order="appearance", tasks=1)) == {"may": [0, 3]}
+    assert made(y, task, scenario="class-incremental").names == ("a", "b")
 
 
 def test_task_incremental_looks_for_the_answer_within_the_task():
-    found = made(list("abcd"), scenario="task-incremental", classes_per_task=2)
-    assert found.within.tolist() == [[True, True, False, False], [False, False, True, True]]
+    within = made(list("abcd"), scenario="task-incremental", classes_per_task=2).within
+    assert within.tolist() == [[True, True, False, False], [False, False, True, True]]
+    within = made(list("abca"), task=[0, 0, 1, 1], scenario="task-incremental").within
+    assert within.tolist() == [[True, True, False], [True, False, True]]
 
 
-def test_task_incremental_of_given_tasks_may_share_classes():
-    found = made(list("abca"), task=[0, 0, 1, 1], scenario="task-incremental")
-    assert found.within.tolist() == [[True, True, False], [True, False, True]]
-
-
-def test_instance_incremental_gives_every_task_new_rows_of_every_class():
+def test_shuffled_instances_are_other_rows_of_every_class():
     y = ["a"] * 7 + ["b"] * 4
-    found = made(y, scenario="instance-incremental", tasks=2)
-    assert by_task(found) == {"part 0": [0, 1, 2, 3, 7, 8], "part 1": [4, 5, 6, 9, 10]}
-    mixed = made(y, scenario="instance-incremental", tasks=2, order="shuffled")
-    assert sorted(mixed.row.tolist()) == list(range(11))
-    assert mixed.row.tolist() != found.row.tolist()
-    for rows in by_task(mixed).values():
+    plan = made(y, scenario="instance-incremental", tasks=2, order="shuffled")
+    assert sorted(plan.row.tolist()) == list(range(11))
+    assert plan.row.tolist() != made(y, scenario="instance-incremental", tasks=2).row.tolist()
+    for rows in by_task(plan).values():
         assert {y[row] for row in rows} == {"a", "b"}
-
-
-def test_instance_incremental_regression_is_cut_as_it_comes():
-    found = made([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], scenario="instance-incremental", tasks=3)
-    assert list(by_task(found).values()) == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_domain_incremental_gives_every_task_all_rows_through_its_own_view():
@@ -174,20 +147,9 @@ def test_domain_incremental_gives_every_task_all_rows_through_its_own_view():
     assert torch.equal(x[task == 0], stream.x[[0, 3]])
     assert torch.equal(x.sort(1).values, stream.x.sort(1).values)
     assert not torch.equal(x[task == 1], stream.x[[1, 4]])
-
-
-def test_rotated_domains_turn_in_equal_steps():
-    found = made(
-        list("ab"), shape=(1, 4, 4), scenario="domain-incremental", domain="rotated", tasks=3,
-        rotation=90.0,
-    )  # fmt: skip
-    assert found.names == ("0 degrees", "45 degrees", "90 degrees")
-
-
-def test_a_scenario_says_what_it_blurs():
-    assert made(list("ab"), blur=0.25).scenario.endswith(
-        "25% of the training rows arrive in neighbours"
-    )
+    turned = {"scenario": "domain-incremental", "domain": "rotated", "tasks": 3, "rotation": 90.0}
+    names = made(list("ab"), shape=(1, 4, 4), **turned).names
+    assert names == ("0 degrees", "45 degrees", "90 degrees")
 
 
 # ---- what is refused -----------------------------------------------------------------------------
@@ -203,11 +165,8 @@ def test_a_scenario_says_what_it_blurs():
         ),
         ({"tasks": 5}, "tasks must be at most 4 for stream 'made', got 5"),
         ({"order": ["a", "b", "c"]}, "must list every class once; it lacks 'd'"),
-        ({"order": ["a", "b", "c", "d", "d"]}, "it has twice 'd'"),
-        ({"order": ["a", "b", "c", "d", "e"]}, "no class is named so, 'e'"),
         ({"scenario": "given"}, "'made' brings none"),
         ({"scenario": "domain-incremental"}, "set stream.tasks"),
-        ({"scenario": "instance-incremental"}, "set stream.tasks"),
         ({"scenario": "task-incremental"}, r"task 0 \('a'\) has one"),
         ({"scenario": "domain-incremental", "domain": "rotated", "tasks": 2}, "Only images"),
         ({"scenario": "domain-incremental", "tasks": 2, "order": "shuffled"}, "order = 'shuffled'"),
@@ -243,25 +202,12 @@ def test_regression_has_no_classes():
 
 # ---- whatever the labels -------------------------------------------------------------------------
 
-LABELS = {
-    "strings": lambda c: f"kind {c}",
-    "bytes": lambda c: f"kind {c}".encode(),
-    "gapped": lambda c: 7 * c - 20,
-    "NumPy scalars": lambda c: np.int16(3 * c),
-    "0-d tensors": lambda c: torch.tensor(c * c),
-    "whole floats": lambda c: float(c),
-    "true/false": lambda c: bool(c),
-}
-
 
 @st.composite
 def problems(draw):
-    kind = draw(st.sampled_from(sorted(LABELS)))
-    most = 2 if kind == "true/false" else 30
     few = draw(st.sampled_from([1, 3, 3, 3]))  # most sets can be split, some cannot
-    counts = draw(st.lists(st.integers(few, 50), min_size=1, max_size=most))
-    numbers = [c for c, n in enumerate(counts) for _ in range(n)]
-    y = [LABELS[kind](c) for c in draw(st.permutations(numbers))]
+    counts = draw(st.lists(st.integers(few, 50), min_size=1, max_size=30))
+    y = draw(st.permutations([7 * c - 20 for c, n in enumerate(counts) for _ in range(n)]))
     left, sizes = len(counts), []
     while left:
         sizes.append(draw(st.integers(1, left)))
@@ -271,21 +217,13 @@ def problems(draw):
     return y, sizes, order, draw(st.integers(0, 5)), blur, draw(st.integers(0, 2**62))
 
 
-def text(label) -> str:
-    """A label as it is shown."""
-    if isinstance(label, bytes):
-        return label.decode()
-    value = label.item() if hasattr(label, "item") else label
-    return str(int(value) if isinstance(value, float) else value)
-
-
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(problems())
 def test_every_row_is_in_one_task_and_one_split_or_is_refused(problem):
     y, sizes, order, order_seed, blur, seed = problem
-    shown = [text(label) for label in y]
+    shown = [str(label) for label in y]
     counts = Counter(shown)
-    wanted: dict = {"classes_per_task": tuple(sizes), "blur": blur, "kind": "classification"}
+    wanted: dict = {"classes_per_task": tuple(sizes), "blur": blur}
     wanted["order"] = sorted(counts, key=hash) if order == "listed" else order
     if order == "shuffled":
         wanted["order_seed"] = order_seed
@@ -351,30 +289,3 @@ def test_given_tasks_and_instances_lose_no_row(data):
             of_class = [size[name] for size in sizes]
             assert max(of_class) - min(of_class) <= 1
     assert sorted(stream.row[0].tolist()) == list(range(n))
-
-
-def test_the_digest_tells_streams_apart():
-    base = Stream.from_arrays(torch.zeros(4, 2), list("abab"))
-    others = [
-        Stream.from_arrays(torch.ones(4, 2), list("abab")),
-        Stream.from_arrays(torch.zeros(4, 2).double(), list("abab")),
-        Stream.from_arrays(torch.zeros(4, 2), list("abba")),
-        Stream.from_arrays(torch.zeros(4, 2), list("acac")),
-        Stream.from_arrays(torch.zeros(4, 2), list("abab"), blur=0.1),
-        Stream.from_arrays(torch.zeros(4, 2), list("abab"), order=["b", "a"]),
-        Stream.from_arrays(torch.zeros(4, 2), list("abab"), classes_per_task=2),
-    ]
-    assert len({s.digest() for s in [base, *others]}) == 8
-    assert replace(base, name="other").digest() == base.digest()
-
-
-@pytest.mark.parametrize(
-    ("sizes", "line"),
-    [([2, -1, 2], "classes_per_task[1] must be greater than or equal to 1, got -1."),
-     ([2, 1, "x"], "classes_per_task[2] must be a valid integer"),
-     (0, "classes_per_task must be greater than or equal to 1 or a list, got 0.")],
-)  # fmt: skip
-def test_the_entry_of_a_list_that_is_wrong_is_named(sizes, line):
-    with pytest.raises(SpecError) as caught:
-        ScenarioSettings(classes_per_task=sizes)
-    assert str(caught.value).startswith(line)

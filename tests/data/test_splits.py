@@ -26,41 +26,19 @@ def rows_of(part, replica: int, task: int) -> list[int]:
     return part.row[replica, first:last].tolist()
 
 
-def test_the_split_of_a_task_is_disjoint_and_complete(digits):
-    splits = split(digits, [0, 1, 5], SHARES)
+@pytest.mark.parametrize("shares", [SHARES, (0.5, 0.25, 0.25)])
+def test_a_task_is_split_disjointly_completely_and_by_its_shares(digits, shares):
+    splits = split(digits, [0, 1, 5], shares)
     for replica in range(3):
         for task in range(10):
-            rows = [row for part in PARTS for row in rows_of(splits.named(part), replica, task)]
-            assert sorted(rows) == (digits.y == task).nonzero().flatten().tolist()
-
-
-def test_the_split_has_the_shares_to_the_nearest_row(digits):
-    splits = split(digits, [0], SHARES)
-    count = torch.bincount(digits.y).tolist()
-    sizes = {part: splits.named(part).offset[0].diff().tolist() for part in PARTS}
-    assert sizes["train"] == [round(0.6 * n) for n in count]
-    assert sizes["test"] == [round(0.2 * n) for n in count]
-    assert all(abs(v - 0.2 * n) <= 1 for v, n in zip(sizes["validation"], count, strict=True))
-
-
-def test_other_shares_give_other_sizes(digits):
-    splits = split(digits, [0], (0.5, 0.25, 0.25))
-    assert splits.train.offset[0, 1] == 89
-    assert splits.test.offset[0, 1] == 45
-    assert splits.validation.offset[0, 1] == 178 - 89 - 45
-
-
-def test_the_split_differs_by_seed(digits):
-    splits = split(digits, [0, 1], SHARES)
-    for part in PARTS:
-        first, second = (set(rows_of(splits.named(part), replica, 3)) for replica in (0, 1))
-        assert len(first) == len(second)
-        assert first != second
-
-
-def test_the_rows_are_mixed_within_a_task(digits):
-    rows = rows_of(split(digits, [0], SHARES).train, 0, 0)
-    assert rows != sorted(rows)
+            train, validation, test = (rows_of(part, replica, task) for part in splits)
+            members = (digits.y == task).nonzero().flatten().tolist()
+            assert sorted([*train, *validation, *test]) == members
+            assert len(train) == int(shares[0] * len(members) + 0.5)
+            assert len(test) == int(shares[2] * len(members) + 0.5)
+            assert train != sorted(train)
+    for part in splits:
+        assert set(rows_of(part, 0, 3)) != set(rows_of(part, 1, 3))
 
 
 @pytest.mark.parametrize("seed", [0, 7])
@@ -73,16 +51,11 @@ def test_a_seed_is_split_the_same_alone_and_among_ten(digits, seed):
 
 
 def test_a_shorter_stream_splits_its_tasks_as_the_full_one(digits):
-    shorter = Digits(tasks=3).build([0])
-    assert shorter.tasks == ("0", "1", "2")
-    assert shorter.outputs == 10
-    some, full = (split(stream, [0, 4], SHARES) for stream in (shorter, digits))
-    for part in PARTS:
-        assert some.named(part).offset.shape == (2, 4)
+    some, full = (split(stream, [0, 4], SHARES) for stream in (Digits(tasks=3).build([0]), digits))
+    for few, many in zip(some, full, strict=True):
         for replica in (0, 1):
             for task in range(3):
-                rows = rows_of(some.named(part), replica, task)
-                assert rows == rows_of(full.named(part), replica, task)
+                assert rows_of(few, replica, task) == rows_of(many, replica, task)
 
 
 @pytest.mark.parametrize("rows", [1, 2])
@@ -109,20 +82,23 @@ def test_a_task_without_rows_is_refused():
         split(stream, [0], SHARES)
 
 
-def test_every_class_of_a_task_is_split_by_itself():
+def test_every_class_of_a_task_is_split_by_itself_and_mixed_with_the_others():
     y = ["rare"] * 5 + ["common"] * 100
     stream = Stream.from_arrays(torch.zeros(105, 1), y, classes_per_task=2)
     splits = split(stream, range(5), SHARES)
-    rare = stream.classes.index("rare")
-    for part, count in zip(PARTS, (3, 1, 1), strict=True):
-        assert ((stream.y[splits.named(part).row] == rare).sum(1) == count).all()
-
-
-def test_a_tasks_classes_are_mixed_in_the_order_of_its_rows():
-    y = torch.arange(400) // 200
-    stream = Stream.from_arrays(torch.zeros(400, 1), y, classes_per_task=2)
-    first = stream.y[split(stream, range(4), SHARES).test.row][:, :20].float().mean(1)
+    rare = stream.y[:1]
+    for part, count in zip(splits, (3, 1, 1), strict=True):
+        assert ((stream.y[part.row] == rare).sum(1) == count).all()
+    even = Stream.from_arrays(torch.zeros(400, 1), torch.arange(400) // 200, classes_per_task=2)
+    first = even.y[split(even, range(4), SHARES).test.row][:, :20].float().mean(1)
     assert ((first > 0.1) & (first < 0.9)).all()
+
+
+def test_at_most_some_rows_of_each_task(digits):
+    test = split(digits, [0, 1], SHARES).test
+    few = test.at_most(5)
+    assert few.offset.diff(dim=1).tolist() == [[5] * 10] * 2
+    assert all(rows_of(few, 1, k) == rows_of(test, 1, k)[:5] for k in range(10))
 
 
 def test_a_row_of_several_tasks_is_in_one_split_in_all_of_them():

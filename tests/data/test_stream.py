@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import own_rows_stream, tiny_stream
+from conftest import moving_stream, own_rows_stream, tiny_stream
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import SpecError
 from dpmcl.streams.digits import Digits
@@ -29,20 +29,13 @@ def test_a_byte_pool_is_scaled_in_a_batch_and_absent_rows_weigh_nothing():
     assert stream.x.dtype == torch.uint8
 
 
-def test_a_float_pool_is_not_scaled():
-    x = torch.tensor([[200.0], [-3.0]])
-    stream = Stream.from_arrays(x, ["a", "b"])
+def test_floats_come_as_they_are_in_the_runs_type():
+    stream = Stream.from_arrays(torch.tensor([[200.0], [-3.0]]), ["a", "b"])
     row = torch.tensor([0, 1])
-    batch = stream.batch(row, row >= 0, row, torch.float64)
-    assert batch.x.tolist() == [[200.0], [-3.0]]
-
-
-def test_regression_targets_come_in_the_runs_type():
-    stream = own_rows_stream([[10, 20]])
-    row = torch.arange(4)
-    batch = stream.batch(row, row >= 0, row * 0, torch.float32)
+    assert stream.batch(row, row >= 0, row, torch.float64).x.tolist() == [[200.0], [-3.0]]
+    batch = own_rows_stream([[10, 20]]).batch(row, row >= 0, row * 0, torch.float32)
     assert batch.y.dtype == torch.float32
-    assert batch.y.shape == (4, 1)
+    assert batch.y.shape == (2, 1)
 
 
 def test_an_example_is_distinct_rows_from_all_over_the_stream(digits):
@@ -57,51 +50,58 @@ def test_an_example_is_distinct_rows_from_all_over_the_stream(digits):
     assert one.tolist() == [[1, 1, 1]]
 
 
-def test_classes_become_tasks_in_the_order_of_their_numbers():
-    stream = Stream.from_arrays(torch.arange(5.0)[:, None], list("cabac"))
-    assert stream.row.tolist() == [[1, 3, 2, 0, 4]]
-    assert stream.task.tolist() == [[0, 0, 1, 2, 2]]
-    assert stream.tasks == stream.classes == ("a", "b", "c")
-
-
-def test_fewer_tasks_keep_a_place_for_every_class():
-    stream = Stream.from_arrays(torch.zeros(5, 1), list("cabac"), tasks=2)
-    assert stream.row.tolist() == [[1, 3, 2]]
-    assert stream.tasks == ("a", "b")
-    assert stream.outputs == len(stream.classes) == 3
-
-
-def test_more_tasks_than_classes_are_refused():
-    with pytest.raises(SpecError) as caught:
-        Digits(tasks=11).build([0])
-    assert str(caught.value) == "tasks must be at most 10 for stream 'digits', got 11."
-
-
 @pytest.mark.parametrize("shares", [(0.6, 0.2, 0.1), (0.8, 0.2, 0.0), (1.2, -0.1, -0.1)])
 def test_shares_that_are_no_split_are_refused(shares):
     with pytest.raises(SpecError, match="split must be three shares above 0 that add up to 1"):
         Digits(split=shares)
 
 
-def test_digits_are_the_real_ones(digits):
+def test_digits_are_the_real_ones_in_ten_tasks(digits):
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
     assert digits.x.shape == (1797, 1, 8, 8)
     np.testing.assert_array_equal(digits.x.flatten(1).numpy() * 16, pixels)
     np.testing.assert_array_equal(digits.y.numpy(), labels)
-    assert (float(digits.x.min()), float(digits.x.max())) == (0.0, 1.0)
-
-
-def test_digits_come_as_ten_tasks_in_order(digits):
     assert digits.tasks == digits.classes == tuple("0123456789")
-    assert digits.row.shape == digits.task.shape == (1, 1797)
     assert torch.equal(digits.y[digits.row], digits.task)
     assert (digits.task.diff() >= 0).all()
     assert sorted(digits.row[0].tolist()) == list(range(1797))
+    with pytest.raises(SpecError) as caught:
+        Digits(tasks=11).build([0])
+    assert str(caught.value) == "tasks must be at most 10 for stream 'digits', got 11."
+
+
+def test_the_first_tasks_and_some_replicas_of_a_stream():
+    stream = tiny_stream(tasks=3, rows=4).first(2)
+    assert stream.tasks == ("task 0", "task 1")
+    assert stream.task.tolist() == [[0] * 8 + [1] * 8]
+    assert (stream.row.shape, stream.outputs) == ((1, 16), 6)
+    assert stream.of_replicas(0, 1) is stream
 
 
 def test_a_stream_moves_whole():
-    moved = tiny_stream().to(torch.device("meta"))
-    for tensor in (moved.x, moved.y, moved.row, moved.task):
-        assert tensor.device.type == "meta"
+    moved = moving_stream().to(torch.device("meta"))
+    for name in ("x", "y", "row", "task", "following", "trajectory"):
+        assert getattr(moved, name).device.type == "meta"
+
+
+def test_the_digest_tells_streams_apart():
+    def digest(x=torch.zeros(4, 9), y="abab", **scenario):  # noqa: B008
+        return Stream.from_arrays(x, list(y), **scenario).digest()
+
+    domains = {"scenario": "domain-incremental", "tasks": 2}
+    others = [
+        digest(torch.ones(4, 9)),
+        digest(torch.zeros(4, 9, dtype=torch.float64)),
+        digest(y="abba"),
+        digest(y="acac"),
+        digest(order=["b", "a"]),
+        digest(classes_per_task=2),
+        digest(blur=0.3),
+        digest(**domains),
+        digest(**domains, order_seed=1),
+        digest(scenario="task-incremental", classes_per_task=2),
+    ]
+    assert len({digest(), *others}) == 1 + len(others)
+    assert digest(name="other") == digest()

@@ -5,19 +5,20 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conftest import memory_of, tiny_model, tiny_run, tiny_stream
+from conftest import memory_of, tiny_model, tiny_run, tiny_stream, tiny_task
 from dpmcl import plugins
 from dpmcl.core import keys
 from dpmcl.core.model import initial
 from dpmcl.core.tree import at, leaves, tree_map
 from dpmcl.data import sampling
-from dpmcl.data.sampling import Draw, Weighing, chunk
+from dpmcl.data.sampling import Draw, Supply, Weighing, chunk
 from dpmcl.data.splits import split
+from dpmcl.discounts._discount import build as build_discount
+from dpmcl.discounts._discount import gamma
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import SpecError
 from dpmcl.methods.er import ER
 from dpmcl.methods.naive import Naive
-from dpmcl.theory import discount
 
 SEEDS = (0, 1, 2)
 TASKS = 4
@@ -34,8 +35,8 @@ DRAWS = {
 
 
 def weighing(setting, task, on) -> Weighing:
-    rule = discount.build(setting)
-    return Weighing(discount.gamma(rule, task, torch.arange(TASKS)), on)
+    rule = build_discount(setting)
+    return Weighing(gamma(rule, task, torch.arange(TASKS)), on)
 
 
 def drawn(weighing, task=3, seeds=SEEDS, steps=range(40), draws=DRAWS, capacity=60):
@@ -45,8 +46,8 @@ def drawn(weighing, task=3, seeds=SEEDS, steps=range(40), draws=DRAWS, capacity=
     held = {
         name: memory_of(splits, seeds, task, capacity, name) for name in ("train", "validation")
     }
-    place, seed = (task, 0), torch.tensor(seeds)
-    made = chunk(draws, splits, held, seed, place, steps, 1, weighing=weighing)
+    supply = Supply(splits, held, torch.tensor(seeds), weighing=weighing)
+    made = chunk(draws, supply, (task, 0), steps)
     return made, splits, held
 
 
@@ -68,15 +69,10 @@ def test_a_rows_weight_is_gamma_of_its_task_now(by, task):
         assert torch.equal(batches[name].w, made.present[name][:, 5])
         one = made.batches(stream, torch.float64, 5, 1)[name]
         assert torch.equal(one.w, batches[name].w[1])
-    assert bool((made.present["past"] > 0).any()) == (task > 0)
+    for name in ("past", "earlier", "block"):
+        assert bool((made.present[name] > 0).any()) == (task > 0)
     if task == 3:
         assert len(made.present["all"].unique()) == 4
-
-
-def test_absent_rows_stay_absent_under_weights():
-    made, _, _ = drawn(weighing(RATE, 0, "weights"), task=0)
-    for name in ("past", "earlier", "block"):
-        assert not made.present[name].any()
 
 
 # Sampling
@@ -124,6 +120,7 @@ def test_rows_are_drawn_as_often_as_gamma_says(setting, by):
             assert setting["name"] == "window" or uniform > 2 * most
         assert made.present["past"].all()
         assert made.present["all"].all()
+    assert torch.equal(made.row["new"], drawn(None, steps=range(200))[0].row["new"])
 
 
 def test_validation_rows_are_drawn_by_gamma_too():
@@ -139,12 +136,6 @@ def test_validation_rows_are_drawn_by_gamma_too():
             assert set(made.row[name][replica].flatten().tolist()) <= allowed
 
 
-def test_the_new_tasks_rows_are_drawn_as_ever():
-    made, plain = (drawn(w)[0] for w in (weighing(RATE, 3, "sampling"), None))
-    assert torch.equal(made.row["new"], plain.row["new"])
-    assert made.present["new"].all()
-
-
 @pytest.mark.parametrize("by", ["age", "time"])
 def test_rows_of_weight_0_are_never_drawn(by):
     made, _, _ = drawn(weighing({"name": "window", "width": 1, "by": by}, 3, "sampling"))
@@ -155,15 +146,16 @@ def test_rows_of_weight_0_are_never_drawn(by):
         assert made.present["past"].all()
 
 
-def test_the_edges_between_chances_belong_to_the_place_that_follows(monkeypatch):
-    """Met once in a billion draws: whatever is drawn, no place of chance 0 is."""
+def test_the_edges_between_chances_belong_to_the_item_that_follows(monkeypatch):
+    """Met once in a billion draws: whatever is drawn, no item of chance 0 is."""
     chance = torch.tensor([[0.0, 1.0, 0.0, 0.5, 0.0]], dtype=torch.float64)
     unit = (2**31 - 1) // 5
     edge = torch.tensor([[[0, unit - 1, unit, unit + unit // 2 - 1]]])
     monkeypatch.setattr(keys, "integers", lambda *_: edge)
-    place, there = sampling._weighted(chance, torch.zeros(1, 1, 2, dtype=torch.int64), 4, 0)
-    assert place.tolist() == [[[1, 1, 3, 3]]]
-    assert there.all()
+    where = sampling._Where(torch.zeros(1, 1, 2, dtype=torch.int64), (0, 0), torch.zeros(1), 0)
+    index, present = sampling._weighted(chance, where, 4)
+    assert index.tolist() == [[[1, 1, 3, 3]]]
+    assert present.all()
 
 
 def test_where_all_weights_are_0_rows_are_absent():
@@ -181,19 +173,13 @@ def test_where_all_weights_are_0_rows_are_absent():
 
 
 @pytest.mark.parametrize("on", ["weights", "sampling"])
-def test_a_seed_draws_the_same_alone_and_beside_others(on):
-    now = weighing(RATE, 3, on)
-    among, _, _ = drawn(now)
-    for seed in SEEDS:
-        alone, _, _ = drawn(now, seeds=(seed,))
-        for many, one in zip(leaves(tuple(among)), leaves(tuple(alone)), strict=True):
-            assert torch.equal(many[SEEDS.index(seed)], one[0])
-
-
-@pytest.mark.parametrize("on", ["weights", "sampling"])
-def test_chunks_together_are_the_whole_phase(on):
+def test_a_seed_draws_the_same_alone_and_chunks_together_are_the_whole_phase(on):
     now = weighing(RATE, 3, on)
     whole, _, _ = drawn(now)
+    for seed in SEEDS:
+        alone, _, _ = drawn(now, seeds=(seed,))
+        for many, one in zip(leaves(tuple(whole)), leaves(tuple(alone)), strict=True):
+            assert torch.equal(many[SEEDS.index(seed)], one[0])
     parts = [drawn(now, steps=range(*cut))[0] for cut in ((0, 7), (7, 8), (8, 40))]
     for every, *cut in zip(*(leaves(tuple(made)) for made in (whole, *parts)), strict=True):
         assert torch.equal(every, torch.cat(cut, 1))
@@ -238,29 +224,22 @@ def test_engines_agree_under_a_discount(name, on):
 LONG = {"optimiser": "sgd", "updates": 100, "batch": 16, "lr": 0.1}
 
 
-def test_a_window_of_one_by_age_trains_on_the_newest_task_alone_and_forgets_like_naive():
+@pytest.mark.parametrize("on", ["weights", "sampling"])
+def test_a_window_of_one_trains_on_one_task_alone(on):
+    """By age on the newest, and forgets like naive; by time on the first."""
+
+    def after(method):
+        return tiny_run(method).errors["test"].after[:, -1].mean(0)
+
     window = {"name": "window", "width": 1}
-    naive, er, weights, sampling = (
-        tiny_run(method).errors["test"].after[:, -1].mean(0)
-        for method in (
-            Naive(**LONG),
-            ER(**LONG),
-            ER(**LONG, discount=window),
-            ER(**LONG, discount=window, discount_on="sampling"),
-        )
-    )
+    naive, er = after(Naive(**LONG)), after(ER(**LONG))
     assert naive[:2].min() > 0.4
     assert er[:2].max() < 0.1
-    for found in (weights, sampling):
-        assert found.tolist() == pytest.approx(naive.tolist(), abs=0.05)
-
-
-@pytest.mark.parametrize("on", ["weights", "sampling"])
-def test_a_window_of_one_by_time_trains_on_the_first_task_alone(on):
-    window = {"name": "window", "width": 1, "by": "time"}
-    errors = tiny_run(ER(**LONG, discount=window, discount_on=on)).errors["test"].after
-    assert errors[:, -1, 0].max() < 0.1
-    assert errors[:, -1, 1:].min() > 0.9
+    by_age = after(ER(**LONG, discount=window, discount_on=on))
+    assert by_age.tolist() == pytest.approx(naive.tolist(), abs=0.05)
+    by_time = after(ER(**LONG, discount={**window, "by": "time"}, discount_on=on))
+    assert by_time[0] < 0.1
+    assert by_time[1:].min() > 0.9
 
 
 def test_an_update_under_weights_is_one_on_the_weighted_mean_of_the_batch():
@@ -268,13 +247,13 @@ def test_an_update_under_weights_is_one_on_the_weighted_mean_of_the_batch():
     stream = tiny_stream(TASKS)
     model, now = tiny_model(stream), weighing(RATE, 3, "weights")
     method = ER(optimiser="sgd", lr=0.1, updates=1, batch=50)
-    (phase,) = method.phases(model, 3)
+    (phase,) = method.phases(model, tiny_task())
     made, _, _ = drawn(now, draws=phase.draws, steps=range(1))
     theta = initial(model, SEEDS)
     for replica in range(len(SEEDS)):
         own = at(theta, replica)
         batches = made.batches(stream, torch.float64, 0, replica)
-        after = phase.update(method.start(own), batches, made.key[replica, 0]).theta
+        after = phase.update(method.start(own, tiny_task()), batches, made.key[replica, 0]).theta
         row = made.row["replay"][replica, 0]
 
         def cost(theta, row=row):
@@ -292,7 +271,7 @@ def test_an_update_under_weights_is_one_on_the_weighted_mean_of_the_batch():
 
 
 def test_only_ratios_count_so_no_late_task_vanishes():
-    rule = discount.build({"name": "exponential", "rate": 0.5, "by": "time"})
+    rule = build_discount({"name": "exponential", "rate": 0.5, "by": "time"})
     weights = sampling.weigh(rule, 400, 401)
     assert float(weights.max()) == 1
     assert float(weights.to(torch.float32).min()) > 0
@@ -301,7 +280,7 @@ def test_only_ratios_count_so_no_late_task_vanishes():
 
 def test_rows_that_a_blurred_stream_brings_early_count_as_new():
     for setting in ("exponential", "window", {"name": "power", "by": "time"}):
-        weights = sampling.weigh(discount.build(setting), 1, 4)
+        weights = sampling.weigh(build_discount(setting), 1, 4)
         assert weights[2] == weights[1] > 0
 
 

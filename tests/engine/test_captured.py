@@ -10,17 +10,16 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import dpmcl
-from conftest import tiny_model, tiny_run, tiny_stream
+from conftest import tiny_model, tiny_run, tiny_stream, tiny_task, train
 from dpmcl import plugins
 from dpmcl.core.model import Model, initial
 from dpmcl.core.tree import leaves, move, tree_map
 from dpmcl.data.sampling import Chunk
 from dpmcl.data.splits import split
-from dpmcl.engine import Batched, Looped, captured
+from dpmcl.engine import Batched, Feed, Looped, captured
 from dpmcl.engine.captured import Cell
 from dpmcl.exceptions import ModelError
 from dpmcl.methods.naive import Naive
-from dpmcl.training.loop import train
 
 TWO_LOOPS = ("oml", "cml", "anml")
 CASES = [
@@ -55,9 +54,9 @@ def a_phase(method=None, steps=5, replicas=2):
     stream = tiny_stream(2)
     model = tiny_model(stream, dropout=0.2)
     method = method or Naive(batch=3)
-    phase = method.phases(model, 0)[0]
+    phase = method.phases(model, tiny_task())[0]
     theta = initial(model, range(replicas))
-    state = Looped().map(method.start, theta)
+    state = Looped().map(lambda one: method.start(one, tiny_task()), theta)
     row = torch.arange(replicas * steps * 3).reshape(replicas, steps, 3) % len(stream.y)
     key = torch.arange(replicas * steps * phase.keys * 2).reshape(replicas, steps, phase.keys, 2)
     chunk = Chunk({"new": row}, {"new": row >= 0}, {"new": row * 0}, key)
@@ -68,7 +67,7 @@ def a_phase(method=None, steps=5, replicas=2):
 @pytest.mark.parametrize("optimiser", ["adagrad", "adam"])
 def test_fixed_buffers_give_the_same_bits(monkeypatch, name, own, optimiser):
     monkeypatch.setattr(
-        "dpmcl.training.loop._UPDATES_AT_ONCE", 7
+        "dpmcl.training.loop.UPDATES_AT_ONCE", 7
     )  # chunks of 7, 7 and 6, or 7 and 3
     plain, static = (
         tiny_run(settings(name, optimiser, **own), engine=e, tasks=2, dropout=0.2)
@@ -100,8 +99,8 @@ def test_a_longer_chunk_or_another_update_gets_a_new_cell_and_a_shorter_one_does
     engine, cells = Batched(static=True), []
     short, long = Chunk(*tree_map(lambda leaf: leaf[:, :2], tuple(chunk))), a_phase(steps=6)[2]
     for given, of in [(update, chunk), (update, short), (update, long), (other, long)]:
-        found = engine.advance(given, state, of, stream, torch.float64)
-        assert same(found, Batched().advance(given, state, of, stream, torch.float64))
+        found = engine.advance(given, state, Feed(of, stream, torch.float64))
+        assert same(found, Batched().advance(given, state, Feed(of, stream, torch.float64)))
         cells.append(engine._cells[-1])
     assert [a is b for a, b in itertools.pairwise(cells)] == [True, False, False]
 
@@ -110,8 +109,8 @@ def test_a_longer_chunk_or_another_update_gets_a_new_cell_and_a_shorter_one_does
 class Remembers(Naive):
     """Keeps what theta was two updates ago: its new state is, in part, its old one."""
 
-    def start(self, theta):
-        return super().start(theta)._replace(extra={"last": theta, "before": theta})
+    def start(self, theta, task):
+        return super().start(theta, task)._replace(extra={"last": theta, "before": theta})
 
     def phases(self, model, task):
         (plain,) = super().phases(model, task)
@@ -126,7 +125,7 @@ class Remembers(Naive):
 def test_an_update_may_hand_on_parts_of_its_old_state():
     update, state, chunk, stream = a_phase(Remembers(batch=3))
     plain, static = (
-        engine.advance(update, state, chunk, stream, torch.float64)
+        engine.advance(update, state, Feed(chunk, stream, torch.float64))
         for engine in (Batched(), Batched(static=True))
     )
     assert same(plain, static)
@@ -144,7 +143,7 @@ def test_a_state_that_grows_is_refused():
 
     for wrong in (grows, widens):
         with pytest.raises(ModelError, match="may not change the shapes or types of its state"):
-            Batched(static=True).advance(wrong, state, chunk, stream, torch.float64)
+            Batched(static=True).advance(wrong, state, Feed(chunk, stream, torch.float64))
 
 
 # What a capture forbids, seen without a GPU: on the "meta" device tensors have no values, so an
@@ -181,10 +180,10 @@ class NoLists(TorchFunctionMode):
 class OnMeta(Looped):
     """Steps a cell once on the meta device, and leaves the state as it is."""
 
-    def advance(self, update, state, chunk, stream, dtype):
+    def advance(self, update, state, feed):
         meta = torch.device("meta")
-        state_there, chunk_there = (type(tree)(*move(tuple(tree), meta)) for tree in (state, chunk))
-        cell = Cell(update, state_there, chunk_there, stream.to(meta), dtype)
+        state_there, chunk = (type(tree)(*move(tuple(tree), meta)) for tree in (state, feed.chunk))
+        cell = Cell(update, state_there, Feed(chunk, feed.stream.to(meta), feed.dtype))
         with NoHost(), NoLists():
             cell.step()
         return state
@@ -232,8 +231,8 @@ def test_that_test_sees_what_a_capture_forbids(wrong):
         return state._replace(theta=tree_map(wrong, state.theta))
 
     with pytest.raises((RuntimeError, AssertionError, NotImplementedError)):
-        OnMeta().advance(broken, state, chunk, stream, torch.float64)
-    OnMeta().advance(update, state, chunk, stream, torch.float64)
+        OnMeta().advance(broken, state, Feed(chunk, stream, torch.float64))
+    OnMeta().advance(update, state, Feed(chunk, stream, torch.float64))
 
 
 # The way to a GPU, with PyTorch's CUDA names replaced by ones that do nothing.
@@ -285,9 +284,9 @@ def test_warming_up_leaves_no_trace(pretend_gpu):
         again = cell.run(found, chunk)
         assert len(pretend_gpu) == 2 * steps
         plain = Batched()
-        expected = plain.advance(update, state, chunk, stream, torch.float64)
+        expected = plain.advance(update, state, Feed(chunk, stream, torch.float64))
         assert same(found, expected)
-        assert same(again, plain.advance(update, expected, chunk, stream, torch.float64))
+        assert same(again, plain.advance(update, expected, Feed(chunk, stream, torch.float64)))
 
 
 def test_an_update_that_cannot_be_captured_is_named(pretend_gpu, monkeypatch):
@@ -342,8 +341,8 @@ class Tells(Looped):
     def __init__(self):
         self.chunks = []
 
-    def advance(self, update, state, chunk, stream, dtype):
-        self.chunks.append(move(tuple(chunk), torch.device("cpu")))
+    def advance(self, update, state, feed):
+        self.chunks.append(move(tuple(feed.chunk), torch.device("cpu")))
         return state
 
 
@@ -369,4 +368,4 @@ def test_an_update_that_copies_from_the_host_cannot_be_captured():
 
     state, chunk = (type(tree)(*move(tuple(tree), there)) for tree in (state, chunk))
     with pytest.raises(ModelError, match="cannot be captured on a GPU"):
-        Batched().advance(copies, state, chunk, stream.to(there), torch.float64)
+        Batched().advance(copies, state, Feed(chunk, stream.to(there), torch.float64))

@@ -82,22 +82,26 @@ def model(network, example, outputs=3):
 def test_auto_is_a_function_of_network_device_replicas_and_batch():
     dense = tiny_model(tiny_stream(), torch.float32)
     points = tiny_stream().example(torch.float32)
-    assert choose("auto", dense, points, 10, 32).name == "batched"
-    assert choose("auto", dense, points, 1, 32).name == "looped"
     images = torch.rand(2, 1, 8, 8)
-    assert choose("auto", model(convolutional, images), images, 10, 65).name == "looped"
-    assert choose("auto", model(convolutional, images), images, 10, 64).name == "batched"
-    assert choose("auto", dense, points, 10, 512).name == "batched"
-    assert choose("batched", model(convolutional, images), images, 10, 512).name == "batched"
-    assert choose("looped", dense, points, 10, 32).name == "looped"
+    wide = model(convolutional, images)
+    for name, network, example, replicas, batch, form in [
+        ("auto", dense, points, 10, 32, "batched"),
+        ("auto", dense, points, 1, 32, "looped"),
+        ("auto", wide, images, 10, 65, "looped"),
+        ("auto", wide, images, 10, 64, "batched"),
+        ("auto", dense, points, 10, 512, "batched"),
+        ("batched", wide, images, 10, 512, "batched"),
+    ]:
+        assert choose(name, network, example, replicas=replicas, batch=batch).name == form
+    assert choose("looped", dense, points, replicas=10, batch=32).name == "looped"
 
 
 def test_a_network_that_cannot_be_mapped_is_looped():
     points = torch.rand(2, 4)
     peeking = model(lambda: (Peeks(), nn.Linear(4, 3)), points)
-    assert choose("auto", peeking, points, 10, 32).name == "looped"
+    assert choose("auto", peeking, points, replicas=10, batch=32).name == "looped"
     with pytest.raises(ModelError, match=r"engine = 'looped'"):
-        choose("batched", peeking, points, 10, 32)
+        choose("batched", peeking, points, replicas=10, batch=32)
 
 
 def test_convolutions_are_the_same_in_both_forms():

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conftest import tiny_model, tiny_run, tiny_stream
+from conftest import tiny_model, tiny_run, tiny_stream, tiny_task
 from dpmcl import plugins
-from dpmcl.core import optim
 from dpmcl.core.model import Model
 from dpmcl.core.tree import at, leaves, tree_map
 from dpmcl.engine import Batched, Looped, check_fit, fit
@@ -16,6 +15,7 @@ from dpmcl.exceptions import ModelError
 from dpmcl.methods.dpmcl import DPMCL
 from dpmcl.methods.oml import OML
 from dpmcl.networks.mlp import MLP
+from dpmcl.optimisers import _optimiser as optim
 
 GIB = 2**30
 TWO_LOOPS = ("oml", "cml", "anml")
@@ -71,7 +71,7 @@ def wide_model(stream):
         stream.kind,
         stream.example(torch.float64),
         stream.outputs,
-        torch.float64,
+        dtype=torch.float64,
     )
 
 
@@ -85,12 +85,12 @@ def test_the_estimate_is_near_the_measured_peak(name, optimiser, batch):
     else:
         method = nested(name, optimiser=optimiser, inner=10, batch=batch)
     model = method.prepare(wide_model(stream))
-    (phase,) = method.phases(model, 0)
+    (phase,) = method.phases(model, tiny_task())
     batches, key = some_batches(phase, stream)
-    state = method.start(model.init(0))
+    state = method.start(model.init(0), tiny_task())
     with Live() as live:
         phase.update(state, batches, key)
-    estimate = fit.needed_bytes(method, method.graph, model, stream, 1)
+    estimate = fit.needed_bytes(method, model, stream, 1)
     assert 0.7 < estimate / live.peak < 2.5
 
 
@@ -100,7 +100,7 @@ def test_the_estimate_grows_with_inner_updates_replicas_and_batch():
 
     def needed(replicas=1, **own):
         method = nested(**own)
-        return fit.needed_bytes(method, method.graph, model, stream, replicas)
+        return fit.needed_bytes(method, model, stream, replicas)
 
     assert needed(replicas=7) == 7 * needed()
     for setting in ("inner", "batch"):
@@ -131,7 +131,7 @@ def test_what_does_not_fit_is_refused_before_training(monkeypatch):
 def test_one_replica_at_a_time_needs_the_memory_of_one(monkeypatch):
     stream = tiny_stream(2)
     method, model = nested(), tiny_model(stream)
-    free(monkeypatch, fit.needed_bytes(method, method.graph, model, stream, 1))
+    free(monkeypatch, fit.needed_bytes(method, model, stream, 1))
     tiny_run(method, seeds=(0, 1), engine=Looped(), tasks=2)
     with pytest.raises(ModelError):
         tiny_run(method, seeds=(0, 1), engine=Batched(), tasks=2)
@@ -181,8 +181,8 @@ def outer_gradient(monkeypatch, method, model, start, batches, key):
     monkeypatch.setattr(
         type(method), "descend", lambda self, state, grads, cost: caught.append(grads) or state
     )
-    (phase,) = method.phases(model, 0)
-    phase.update(method.start(start), batches, key)
+    (phase,) = method.phases(model, tiny_task())
+    phase.update(method.start(start, tiny_task()), batches, key)
     return caught[0]
 
 
@@ -200,7 +200,7 @@ def test_order_2_agrees_with_finite_differences(monkeypatch, name, optimiser, in
     method = nested(name, optimiser=optimiser, inner=inner)
     model = method.prepare(tiny_model(stream, dropout=0.2))
     rule = optim.build(optimiser, 0.05)
-    batches, key = some_batches(method.phases(model, 0)[0], stream)
+    batches, key = some_batches(method.phases(model, tiny_task())[0], stream)
     start = model.init(3)
 
     def cost(theta):
@@ -239,7 +239,7 @@ def test_order_1_is_another_gradient(monkeypatch, name):
     for order in (1, 2):
         method = nested(name, order=order, inner=3, optimiser="sgd")
         model = method.prepare(tiny_model(stream))
-        batches, key = some_batches(method.phases(model, 0)[0], stream)
+        batches, key = some_batches(method.phases(model, tiny_task())[0], stream)
         start = model.init(3)
         found.append(outer_gradient(monkeypatch, method, model, start, batches, key))
     for part in method.outer_parts:

@@ -5,14 +5,12 @@ import pytest
 import torch
 
 import dpmcl.training.loop
-from conftest import tiny_model, tiny_run, tiny_stream
+from conftest import memory_of, tiny_model, tiny_run, tiny_stream, tiny_task
 from dpmcl import plugins
-from dpmcl.core import keys, memory
 from dpmcl.core.errors import Errors
-from dpmcl.core.memory import Memory
 from dpmcl.core.model import initial
-from dpmcl.core.tree import at, leaves, tree_map
-from dpmcl.data.sampling import chunk
+from dpmcl.core.tree import at, leaves, shapes, tree_map
+from dpmcl.data.sampling import Supply, chunk
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.streams._torchvision_sets import TorchvisionSettings
@@ -28,152 +26,97 @@ def build(name, **settings):
     return plugins.find("method", name)(**{**base, **settings})
 
 
+def equal(first, second):
+    return all(torch.equal(*pair) for pair in zip(leaves(first), leaves(second), strict=True))
+
+
 @pytest.fixture(scope="module", params=METHODS)
 def trained(request):
     """A method of each name, and what it left on the tiny stream."""
     return request.param, tiny_run(build(request.param))
 
 
-def first_updates(method, task=1):
-    """One update of each phase of a task, with a memory that holds the first task."""
-    stream = tiny_stream()
+@pytest.mark.parametrize("name", METHODS)
+def test_an_update_is_a_pure_function_that_keeps_shapes(name):
+    """The first of each phase of the second task, with a memory that holds the first task."""
+    method, stream = build(name), tiny_stream()
     splits = split(stream, [0], (0.6, 0.2, 0.2))
     model = method.prepare(tiny_model(stream))
-    state = method.start(at(initial(model, [0]), 0))
-    seed = torch.tensor([0])
-    own = splits.train.offset[0]
-    held = memory.add(
-        memory.empty(30),
-        own[0],
-        own[1],
-        int(own[1]),
-        keys.derive(0, keys.Purpose.MEMORY),
-        "reservoir",
-    )
-    held = Memory(*(leaf[None] for leaf in held))
-    for number, phase in enumerate(method.phases(model, task)):
-        both = {"train": held, "validation": held}
-        drawn = chunk(phase.draws, splits, both, seed, (task, number), range(1), phase.keys)
-        yield phase, state, drawn.batches(stream, model.dtype, 0, 0), drawn.key[0, 0]
+    state = method.start(at(initial(model, [0]), 0), tiny_task())
+    held = {kind: memory_of(splits, [0], 1, 30, kind) for kind in ("train", "validation")}
+    supply = Supply(splits, held, torch.tensor([0]))
+    for number, phase in enumerate(method.phases(model, tiny_task(1))):
+        drawn = chunk(phase.draws, supply, (1, number), range(1), update_keys=phase.keys)
+        given = state, drawn.batches(stream, model.dtype, 0, 0), drawn.key[0, 0]
+        before = tree_map(torch.clone, given)
+        first, second = phase.update(*given), phase.update(*given)
+        assert equal(given, before)
+        assert equal(first, second)
+        assert shapes(first) == shapes(state)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_an_update_changes_none_of_its_inputs(name):
-    for phase, state, batches, key in first_updates(build(name)):
-        before = [leaf.clone() for leaf in leaves((state, batches, key))]
-        phase.update(state, batches, key)
-        after = leaves((state, batches, key))
-        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_shapes_stay(name):
-    for phase, state, batches, key in first_updates(build(name)):
-        after = phase.update(state, batches, key)
-        shapes = [tree_map(lambda leaf: (leaf.shape, leaf.dtype), tree) for tree in (state, after)]
-        assert shapes[0] == shapes[1]
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_the_same_inputs_give_the_same_update(name):
-    for phase, state, batches, key in first_updates(build(name)):
-        first, second = (phase.update(state, batches, key) for _ in range(2))
-        pairs = zip(leaves(first), leaves(second), strict=True)
-        assert all(torch.equal(a, b) for a, b in pairs)
-
-
-def test_the_first_task_is_learned(trained):
-    errors = trained[1].errors["test"]
+def test_the_first_task_is_learned_and_every_part_moves(trained):
+    name, outcome = trained
+    errors = outcome.errors["test"]
     assert errors.after[:, 0, 0].max() <= 0.1
     assert errors.before[:, 0].mean() > 0.3
+    start = initial(build(name).prepare(tiny_model(tiny_stream())), [0, 1])
+    for part, parameters in start.items():
+        for key, value in parameters.items():
+            moved = (outcome.theta[part][key] != value).flatten(1).any(1)
+            assert moved.all(), f"{name}: {part}.{key}"
+    assert outcome.work.gradient_evaluations >= 3 * 60
+    assert outcome.work.rows_backpropagated >= 8 * outcome.work.gradient_evaluations
 
 
 def test_evaluation_changes_nothing(trained):
     name, outcome = trained
     more = tiny_run(build(name), evaluation=Evaluation(train=True, future=True))
-    pairs = zip(leaves(outcome.theta), leaves(more.theta), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
+    assert equal(outcome.theta, more.theta)
     lower = np.tril_indices(3)
     seen = outcome.errors["test"].after[:, lower[0], lower[1]]
     assert np.array_equal(seen, more.errors["test"].after[:, lower[0], lower[1]])
     assert np.isfinite(more.errors["train"].values).all()
 
 
-def test_every_part_moves(trained):
-    name, outcome = trained
-    start = initial(build(name).prepare(tiny_model(tiny_stream())), [0, 1])
-    for part, parameters in start.items():
-        for key, value in parameters.items():
-            moved = (outcome.theta[part][key] != value).flatten(1).any(1)
-            assert moved.all(), f"{name}: {part}.{key}"
-
-
-def test_work_is_counted(trained):
-    work = trained[1].work
-    assert work.gradient_evaluations >= 3 * 60
-    assert work.rows_backpropagated >= 8 * work.gradient_evaluations
-
-
-@pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("policy", ["reservoir", "resample"])
-def test_the_memory_is_bounded_and_holds_rows_of_its_split_only(name, policy, monkeypatch):
-    drawn = []
+@pytest.mark.parametrize("name", METHODS)
+def test_training_touches_no_test_row_no_future_task_and_a_bounded_memory(
+    name, policy, monkeypatch
+):
     method = build(name, memory=5, updates=20, memory_policy=policy)
+    task_of = dict(zip(tiny_stream().row[0].tolist(), tiny_stream().task[0].tolist(), strict=True))
+    held = set()
 
-    def spy(draws, splits, held, *rest, **more):
-        out = chunk(draws, splits, held, *rest, **more)
-        drawn.extend(
-            (out.row[n][r][out.present[n][r]], splits.named(draw.split), r)
-            for n, draw in draws.items()
-            for r in range(2)
-            if draw.source == "memory"
-        )
-        for name, one in held.items():
-            assert one.position.shape[1] == 5
-            assert int(one.filled.max()) <= 5
-            assert (name == "train") or method.trains_on_validation
+    def spy(draws, supply, place, steps, **more):
+        out = chunk(draws, supply, place, steps, **more)
+        for one in supply.held.values():
+            assert one.position.shape[1] == 5 >= int(one.filled.max())
+        assert ("validation" in supply.held) == method.trains_on_validation
+        for key, draw in draws.items():
+            for r in range(2):
+                rows = set(out.row[key][r][out.present[key][r]].tolist())
+                assert rows <= set(supply.splits.named(draw.split).row[r].tolist())
+                assert not rows & set(supply.splits.test.row[r].tolist())
+                assert all(task_of[row] <= place[0] for row in rows)
+                if draw.source == "memory":
+                    assert len(rows) <= 5
+                    held.update(rows)
         return out
 
     monkeypatch.setattr(dpmcl.training.loop, "chunk", spy)
     tiny_run(method)
-    for rows, pool, replica in drawn:
-        assert len(rows.unique()) <= 5
-        assert set(rows.tolist()) <= set(pool.row[replica].tolist())
+    assert bool(held) == (method.stores != "never" or method.trains_on_validation)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_training_touches_neither_test_rows_nor_future_tasks(name, monkeypatch):
-    touched = []
-
-    def spy(draws, splits, held, seed, place, steps, update_keys, **more):
-        out = chunk(draws, splits, held, seed, place, steps, update_keys, **more)
-        for n, draw in draws.items():
-            for r in range(2):
-                rows = out.row[n][r][out.present[n][r]]
-                touched.append((set(rows.tolist()), draw.split, place[0], splits, r))
-        return out
-
-    monkeypatch.setattr(dpmcl.training.loop, "chunk", spy)
-    tiny_run(build(name, updates=20))
-    stream = tiny_stream()
-    task_of = dict(zip(stream.row[0].tolist(), stream.task[0].tolist(), strict=True))
-    for rows, which, task, splits, replica in touched:
-        assert rows <= set(splits.named(which).row[replica].tolist())
-        assert not rows & set(splits.test.row[replica].tolist())
-        assert all(task_of[row] <= task for row in rows)
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_small_streams_and_batches_work(name):
-    outcome = tiny_run(build(name, batch=1, updates=3, memory=1000))
-    assert all(leaf.isfinite().all() for leaf in leaves(outcome.theta))
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_the_optimiser_can_start_anew_at_each_task(name):
-    kept, reset = (tiny_run(build(name, updates=5, reset_at_task=r)).theta for r in (False, True))
-    same = torch.equal(kept["prediction"]["2.weight"], reset["prediction"]["2.weight"])
-    assert same == build(name).restarts
+def test_small_batches_work_and_the_optimiser_can_start_anew(name):
+    kept, reset = (
+        tiny_run(build(name, batch=1, updates=3, memory=1000, reset_at_task=r)).theta
+        for r in (False, True)
+    )
+    assert all(leaf.isfinite().all() for leaf in leaves((kept, reset)))
+    assert equal(kept["prediction"], reset["prediction"]) == build(name).restarts
 
 
 @pytest.mark.parametrize("name", METRICS)

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import dpmcl.training.loop
-from conftest import tiny_model, tiny_network, tiny_run, tiny_stream
+from conftest import memory_of, tiny_model, tiny_network, tiny_run, tiny_stream, tiny_task
 from dpmcl import plugins
 from dpmcl.core.batch import Batch
 from dpmcl.core.model import initial
 from dpmcl.core.tree import at, leaves, tree_map
-from dpmcl.data.sampling import chunk
+from dpmcl.data.sampling import Supply, chunk
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import SpecError
@@ -43,21 +43,12 @@ def run_one_update_of_each_phase(method):
     stream = tiny_stream()
     splits = split(stream, [0], (0.6, 0.2, 0.2))
     model = method.prepare(tiny_model(stream))
-    state = method.start(at(initial(model, [0]), 0))
-    held = dpmcl.core.memory.Memory(
-        splits.train.offset[:, 0:1] + torch.arange(30), torch.tensor([30]), torch.tensor([30])
-    )
+    state = method.start(at(initial(model, [0]), 0), tiny_task())
+    held = {kind: memory_of(splits, [0], 1, 30, kind) for kind in ("train", "validation")}
+    supply = Supply(splits, held, torch.tensor([0]))
     out = []
-    for number, phase in enumerate(method.phases(model, 1)):
-        drawn = chunk(
-            phase.draws,
-            splits,
-            {"train": held, "validation": held},
-            torch.tensor([0]),
-            (1, number),
-            range(1),
-            phase.keys,
-        )
+    for number, phase in enumerate(method.phases(model, tiny_task(1))):
+        drawn = chunk(phase.draws, supply, (1, number), range(1), update_keys=phase.keys)
         after = phase.update(state, drawn.batches(stream, model.dtype, 0, 0), drawn.key[0, 0])
         out.append((phase.name, phase.updates, moved(state, after)))
     return out
@@ -65,15 +56,17 @@ def run_one_update_of_each_phase(method):
 
 @pytest.mark.parametrize("name", ["oml", "cml", "anml"])
 def test_the_phases_of_each_reading(name):
-    box = run_one_update_of_each_phase(build(name, reading="box"))
-    assert box == [("meta", 3, META[name]), ("grad", 4, GRAD[name])]
-    text = run_one_update_of_each_phase(build(name, reading="text"))
-    assert text == [("grad", 4, GRAD[name]), ("meta", 3, META[name])]
-    nested = run_one_update_of_each_phase(build(name, reading="nested", inner=2))
-    assert nested == [("nested", 3, OUTER[name])]
-    if name != "anml":
-        literal = run_one_update_of_each_phase(build(name, reading="box-literal"))
-        assert literal == [("meta", 3, set()), ("grad", 4, GRAD[name])]
+    phases = {
+        "box": [("meta", 3, META[name]), ("grad", 4, GRAD[name])],
+        "text": [("grad", 4, GRAD[name]), ("meta", 3, META[name])],
+        "nested": [("nested", 3, OUTER[name])],
+        "box-literal": [("meta", 3, set()), ("grad", 4, GRAD[name])],
+    }
+    for reading, expected in phases.items():
+        if (name, reading) != ("anml", "box-literal"):
+            assert run_one_update_of_each_phase(build(name, reading=reading, inner=2)) == expected
+    with pytest.raises(SpecError, match="ANML's has no theta~, and reading = 'box' follows it"):
+        build("anml", reading="box-literal")
 
 
 ROWS = {
@@ -83,64 +76,35 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("reading", ["box", "text", "nested"])
+@pytest.mark.parametrize("reading", ROWS)
 @pytest.mark.parametrize("name", ["oml", "cml", "anml"])
-def test_each_phase_sees_the_rows_that_its_reading_says(name, reading, monkeypatch):
-    method = build(name, reading=reading, inner=2)
-    phases = method.phases(method.prepare(tiny_model(tiny_stream())), 0)
-    found = {p.name: {(d.source, d.split) for d in p.draws.values()} for p in phases}
-    assert found == ROWS[reading]
+@pytest.mark.parametrize("discount_on", ["weights", "sampling"])
+def test_each_phase_sees_the_rows_that_its_reading_says(name, reading, discount_on, monkeypatch):
+    """Of 36 validation rows, 12 a task, as many stay as `memory` says, new ones among them."""
+    discount = {"discount": {"name": "exponential", "rate": 0.1}, "discount_on": discount_on}
+    method = build(name, reading=reading, inner=2, memory=7, n_meta=20, **discount)
+    phases = method.phases(method.prepare(tiny_model(tiny_stream())), tiny_task())
+    assert {p.name: {(d.source, d.split) for d in p.draws.values()} for p in phases} == ROWS[
+        reading
+    ]
+    touched, task_of = {}, tiny_stream().task[0]
 
-    touched = {"train": set(), "validation": set()}
-    allowed = {}
-
-    def spy(draws, splits, *rest, **more):
-        out = chunk(draws, splits, *rest, **more)
+    def spy(draws, supply, place, steps, **more):
+        out = chunk(draws, supply, place, steps, **more)
         for key, draw in draws.items():
-            touched[draw.split] |= set(out.row[key][0][out.present[key][0]].tolist())
-        allowed.update({s: set(splits.named(s).row[0].tolist()) for s in touched})
+            rows = set(out.row[key][0][out.present[key][0] > 0].tolist())
+            assert rows <= set(supply.splits.named(draw.split).row[0].tolist())
+            if draw.split == "validation":
+                assert int(supply.held["validation"].filled[0]) == min(7, 12 * (place[0] + 1))
+                touched.setdefault(place[0], set()).update(rows)
         return out
 
     monkeypatch.setattr(dpmcl.training.loop, "chunk", spy)
     tiny_run(method, seeds=(0,))
-    assert touched["train"] <= allowed["train"]
-    assert touched["validation"] <= allowed["validation"]
-    assert bool(touched["validation"]) == (reading != "box")
-
-
-@pytest.mark.parametrize("reading", ["text", "nested"])
-@pytest.mark.parametrize("name", ["oml", "cml", "anml"])
-@pytest.mark.parametrize("discount_on", ["weights", "sampling"])
-def test_validation_rows_are_a_memory_s_with_the_new_task_s_among_them(
-    name, reading, discount_on, monkeypatch
-):
-    """36 validation rows come, 12 a task; as many stay as `memory` says, new ones among them."""
-    rows = {}
-
-    def spy(draws, splits, held, seed, place, *rest, **more):
-        out = chunk(draws, splits, held, seed, place, *rest, **more)
-        for key, draw in draws.items():
-            if draw.split == "validation":
-                assert out.present[key].all()
-                rows.setdefault(place[0], set()).update(out.row[key][0].flatten().tolist())
-                assert int(held["validation"].filled[0]) == min(7, 12 * (place[0] + 1))
-        return out
-
-    monkeypatch.setattr(dpmcl.training.loop, "chunk", spy)
-    discount = {"discount": {"name": "exponential", "rate": 0.1}, "discount_on": discount_on}
-    tiny_run(build(name, reading=reading, memory=7, n_meta=20, **discount), seeds=(0,))
-    task_of = tiny_stream().task[0]
-    for task, drawn in rows.items():
-        assert len(drawn) <= 7
-        assert task in {int(task_of[row]) for row in drawn}
-
-
-@pytest.mark.parametrize(
-    ("name", "reading"), [(m, r) for m in ("oml", "cml", "anml") for r in ("text", "nested")]
-)
-def test_the_length_of_the_memory_counts(name, reading):
-    few, many = (tiny_run(build(name, reading=reading, memory=n), (0,)).theta for n in (1, 1000))
-    assert any(not torch.equal(*pair) for pair in zip(leaves(few), leaves(many), strict=True))
+    assert bool(touched) == (reading != "box")
+    for task, rows in touched.items():
+        assert len(rows) <= 7
+        assert task in {int(task_of[row]) for row in rows}
 
 
 def test_a_method_that_hides_its_validation_rows_is_refused():
@@ -157,8 +121,8 @@ def test_the_literal_box_is_what_plain_pytorch_makes_of_it(name, inner_lr, monke
     """theta~ from theta on D_PN, then theta by the cost at theta~, as the box says; two tasks."""
     batches = {}
 
-    def spy(draws, splits, held, seed, place, steps, *rest, **more):
-        out = chunk(draws, splits, held, seed, place, steps, *rest, **more)
+    def spy(draws, supply, place, steps, **more):
+        out = chunk(draws, supply, place, steps, **more)
         for step in steps:
             one = out.batches(stream, torch.float64, step - steps.start, 0)
             batches[(*place, step)] = one["batch"]
@@ -212,11 +176,11 @@ def test_the_inner_loop_of_anml_moves_all_but_the_gate():
     method = build("anml", reading="nested", optimiser="sgd", inner_lr=0.5)
     stream = tiny_stream()
     model = method.prepare(tiny_model(stream))
-    state = method.start(at(initial(model, [0]), 0))
+    state = method.start(at(initial(model, [0]), 0), tiny_task())
     new, seen = (
         Batch(stream.x[r], stream.y[r], torch.ones(8), r) for r in torch.arange(16).view(2, 8)
     )
-    (phase,) = method.phases(model, 0)
+    (phase,) = method.phases(model, tiny_task())
     draws = {"new": tree_map(lambda leaf: leaf[None], new), "seen": seen}
     after = phase.update(state, draws, torch.zeros(2, 2, dtype=torch.int64))
 
@@ -226,11 +190,6 @@ def test_the_inner_loop_of_anml_moves_all_but_the_gate():
     expected = tree_map(lambda p, g: p - 0.05 * g, state.theta, slope(ahead, seen))
     for one, other in zip(leaves(after.theta), leaves(expected), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
-
-
-def test_anml_has_no_literal_box_of_its_own():
-    with pytest.raises(SpecError, match="ANML's has no theta~, and reading = 'box' follows it"):
-        build("anml", reading="box-literal")
 
 
 @pytest.mark.parametrize("by_task", [False, True])
@@ -246,11 +205,6 @@ def test_the_table_says_who_trains_on_validation_rows(by_task, tmp_path):
     assert render(rows, "text").splitlines()[len(rows) + 2 :] == [
         "oml on digits: trains on validation rows too, which methods without this line never see."
     ]
-
-
-def test_half_of_the_updates_go_to_each_loop_unless_told():
-    method = plugins.find("method", "oml")(updates=300)
-    assert (method.n_meta, method.n_grad) == (150, 150)
 
 
 def test_oml_forgets_when_the_new_task_has_the_last_word():

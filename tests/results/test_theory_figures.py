@@ -19,6 +19,8 @@ STREAM = StreamInfo("toy", "classification", NAMES, NAMES)
 UPDATES = (0, 4, 8, 9)  # of 10 in each task
 X = np.array([task + update / 10 for task in range(TASKS) for update in UPDATES])
 EDGES = [0, 0.2, 0.6, 0.85]  # of the stretches within a task
+HOLDS = {"beta": 30.0, "radius": 10.0, "decrease": 0.1, "dV_dt": -1.0, "dV_dt_substituted": -2.0}
+INPUTS, PARAMETERS = (list(CONDITIONS).index(name) for name in ("inputs", "parameters"))
 
 
 def readings(replicas=3, entropy=0, tasks=TASKS, **quantities):
@@ -26,25 +28,16 @@ def readings(replicas=3, entropy=0, tasks=TASKS, **quantities):
     places = tuple((task, 0, update) for task in range(tasks) for update in UPDATES)
     draw = np.random.default_rng(entropy)
     values = draw.uniform(0.1, 0.5, size=(replicas, len(places), len(Reading._fields)))
-    fixed = {
-        "beta": 30.0,
-        "radius": 10.0,
-        "decrease": 0.1,
-        "dV_dt": -1.0,
-        "dV_dt_substituted": -2.0,
-        **quantities,
-    }
-    for name, value in fixed.items():
+    for name, value in {**HOLDS, **quantities}.items():
         values[:, :, Reading._fields.index(name)] = value
     return Readings(tuple(range(replicas)), places, values)
 
 
-def drawn(figure, method, panel, methods=1, across=1):
-    """The axes of one method's panel, counted from above."""
-    rows = len(figure.axes) // methods
-    block, column = divmod(method, across)
-    wide = min(across, methods - block * across)
-    return figure.axes[block * rows * across + panel * wide + column]
+def drawn(what, found=None, stream=STREAM):
+    """A figure of one method; matplotlib and NumPy warn of nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return theory_figures.draw({"er": readings() if found is None else found}, stream, what)
 
 
 def line(ax, start):
@@ -57,7 +50,7 @@ def legend(ax):
     return [found.get_title().get_text(), *(text.get_text() for text in found.get_texts())]
 
 
-def check_lines(ax, found, lines):
+def check_lines(ax, lines):
     for position, (start, values) in enumerate(lines.items()):
         mean, se = np.nanmean(values, 0), np.nanstd(values, 0, ddof=1) / np.sqrt(len(values))
         np.testing.assert_allclose(line(ax, start).get_xdata(), X)
@@ -65,196 +58,142 @@ def check_lines(ax, found, lines):
         corners = ax.collections[position].get_paths()[0].vertices
         for x, low, high in zip(X, mean - se, mean + se, strict=True):
             heights = corners[np.isclose(corners[:, 0], x), 1]
-            np.testing.assert_allclose(heights.min(), low)
-            np.testing.assert_allclose(heights.max(), high)
+            np.testing.assert_allclose([heights.min(), heights.max()], [low, high])
 
 
 def test_terms_are_means_and_bands_where_they_were_taken():
     found = readings()
-    figure = theory_figures.draw({"er": found}, STREAM, "terms")
-    assert len(figure.axes) == 3
+    figure = drawn("terms", found)
+    assert figure.get_suptitle() == (
+        "toy: which term of equation (3) acts? (3 replicas, band: one standard error)"
+    )
     costs, third, fourth = figure.axes
-    check_lines(costs, found, {"$J_N$": found["J_N"], "$J_P$": found["J_P"]})
+    check_lines(costs, {"$J_N$": found["J_N"], "$J_P$": found["J_P"]})
     for ax, term in ((third, "third"), (fourth, "fourth")):
-        pair = {"proof": found[f"{term}_proof"], "difference": found[f"{term}_difference"]}
-        check_lines(ax, found, pair)
+        check_lines(
+            ax, {"proof": found[f"{term}_proof"], "difference": found[f"{term}_difference"]}
+        )
         assert ax.get_yscale() == "symlog"
     assert third.get_ylim() == fourth.get_ylim()
     assert costs.get_title() == "er"
     assert legend(costs)[0].endswith("(cross-entropy, nats)")
     assert "above 0, it lowers the cost" in legend(third)[0]
-    assert [text.split(":")[0] for text in legend(third)[1:]] == ["proof", "difference"]
 
 
 def test_stability_compares_each_quantity_with_its_bound():
     found = readings()
-    figure = theory_figures.draw({"er": found}, STREAM, "stability")
-    assert len(figure.axes) == 5
+    figure = drawn("stability", found)
+    assert figure.get_suptitle().startswith("toy: does Theorem 1 apply? (3 replicas, band: ")
     cost, reach, step, rate, _ = figure.axes
-    check_lines(cost, found, {"$J =": found["J"], r"$\beta$": found["beta"]})
-    check_lines(reach, found, {r"$\|J_x\|": found["reach"]})
-    check_lines(step, found, {"taken:": found["alpha"], "the theorem": found["alpha_theorem"]})
-    pair = {"as printed": found["dV_dt"], r"with $\Delta": found["dV_dt_substituted"]}
-    check_lines(rate, found, pair)
-    assert [ax.get_yscale() for ax in (cost, reach, step, rate)] == [
-        "symlog",
-        "symlog",
-        "log",
-        "symlog",
-    ]
+    assert legend(cost) == [r"cost: at most $\beta$ = 30", "$J = J_N + J_P$", r"$\beta$"]
+    check_lines(cost, {"$J =": found["J"], r"$\beta$": found["beta"]})
+    check_lines(reach, {r"$\|J_x\|": found["reach"]})
+    check_lines(step, {"taken:": found["alpha"], "the theorem": found["alpha_theorem"]})
+    check_lines(rate, {"as printed": found["dV_dt"], r"with $\Delta": found["dV_dt_substituted"]})
+    scales = [ax.get_yscale() for ax in (cost, reach, step, rate)]
+    assert scales == ["symlog", "symlog", "log", "symlog"]
     assert [list(ax.get_lines()[-1].get_ydata()) for ax in (reach, rate)] == [[1, 1], [0, 0]]
     assert reach.get_ylim()[1] > 1
     assert rate.get_ylim()[1] > 0
 
 
-def test_beta_is_a_line_only_near_J():
-    near = theory_figures.draw({"er": readings(beta=30.0)}, STREAM, "stability").axes[0]
-    far = theory_figures.draw({"er": readings(beta=1e4)}, STREAM, "stability").axes[0]
-    assert legend(near) == [r"cost: at most $\beta$ = 30", "$J = J_N + J_P$", r"$\beta$"]
-    assert legend(far) == [r"cost: at most $\beta$ = 10000 (far above)", "$J = J_N + J_P$"]
-    assert len(near.get_lines()) == 2
-    assert len(far.get_lines()) == 1
-    assert near.get_ylim()[1] > 30
-    assert far.get_ylim()[1] < 2
-    both = {"er": readings(beta=30.0), "oml": readings(beta=1e4)}
-    title = legend(theory_figures.draw(both, STREAM, "stability").axes[1])[0]
-    assert title.endswith("= 30 or 10000 (far above)")
-
-
 def test_the_strip_shows_shares_of_replicas():
-    parameters = np.full((3, 16), 1.0)
-    parameters[:1, 6:] = 11.0
-    parameters[:2, 10:] = 11.0
-    inputs = np.full((3, 16), 0.5)
+    parameters, inputs = np.full((3, 16), 1.0), np.full((3, 16), 0.5)
+    parameters[:1, 6:] = parameters[:2, 10:] = 11.0
     inputs[:, 3] = 1.0
-    found = readings(theta=parameters, reach=inputs)
-    strip = theory_figures.draw({"er": found}, STREAM, "stability").axes[-1]
+    strip = drawn("stability", readings(theta=parameters, reach=inputs)).axes[-1]
     cells = strip.collections[0]
     shares = np.zeros((len(CONDITIONS), 16))
-    shares[list(CONDITIONS).index("inputs"), 3] = 1
-    shares[list(CONDITIONS).index("parameters"), 6:] = 1 / 3
-    shares[list(CONDITIONS).index("parameters"), 10:] = 2 / 3
+    shares[INPUTS, 3] = 1
+    shares[PARAMETERS, 6:] = 1 / 3
+    shares[PARAMETERS, 10:] = 2 / 3
     np.testing.assert_allclose(np.ma.filled(cells.get_array(), 0.0), shares)
     np.testing.assert_array_equal(np.ma.getmaskarray(cells.get_array()), shares == 0)
     edges = cells.get_coordinates()[0, :, 0]
     np.testing.assert_allclose(edges, [*(task + e for task in range(TASKS) for e in EDGES), TASKS])
-    names = [text.get_text() for text in strip.get_yticklabels()]
-    assert names == list(CONDITIONS)
-    assert strip.get_ylim() == (len(CONDITIONS), 0)
+    assert [text.get_text() for text in strip.get_yticklabels()] == list(CONDITIONS)
     firsts = [mark.get_xydata()[0] for mark in strip.get_lines()]
-    np.testing.assert_allclose(firsts, [[X[3], 3.5], [X[6], 6.5]])
-    grey = sorted(patch.get_extents().ymin for patch in strip.patches)
-    assert len(grey) == len(CONDITIONS) - 2
-
-
-def test_shares_are_of_the_replicas_that_are_left():
-    found = readings(reach=2.0)
-    found.values[0, 5:] = np.nan
-    found.values[1, 9:] = np.nan
-    figure = theory_figures.draw({"er": found}, STREAM, "stability")
-    cells = figure.axes[-1].collections[0].get_array()
-    np.testing.assert_array_equal(cells[list(CONDITIONS).index("inputs")], np.ones(16))
-    np.testing.assert_allclose(line(figure.axes[0], "$J =").get_ydata()[9:], found["J"][2, 9:])
-    assert "2 of them frozen" in figure.get_suptitle()
+    np.testing.assert_allclose(firsts, [[X[3], INPUTS + 0.5], [X[6], PARAMETERS + 0.5]])
+    assert len(strip.patches) == len(CONDITIONS) - 2  # grey: never broken
 
 
 @pytest.mark.parametrize(("stored", "end"), [(False, 2.2), (True, 2.125)])
-def test_nothing_is_drawn_once_no_replica_is_left(stored, end):
-    found = readings(reach=2.0)
-    found.values[:, 9:] = np.nan
+def test_replicas_that_are_frozen_count_for_nothing(stored, end):
+    found = readings(reach=2.0, beta=1e4)
+    found.values[0, 5:] = found.values[:, 9:] = np.nan
     if stored:  # a folder keeps no reading without numbers
         found = Readings(found.seeds, found.places[:9], found.values[:, :9])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        figure = theory_figures.draw({"er": found}, STREAM, "stability")
-        theory_figures.draw({"er": found}, STREAM, "terms")
+    drawn("terms", found)
+    figure = drawn("stability", found)
     strip = figure.axes[-1]
     (hatched,) = [patch for patch in strip.patches if patch.get_hatch()]
     corners = hatched.get_extents().transformed(strip.transData.inverted())
-    assert corners.x0 == pytest.approx(end)
-    assert corners.x1 == pytest.approx(TASKS)
+    assert (corners.x0, corners.x1) == (pytest.approx(end), pytest.approx(TASKS))
     assert legend(strip)[-1] == "no replica left"
+    np.testing.assert_array_equal(strip.collections[0].get_array()[INPUTS, :9], np.ones(9))
+    assert legend(figure.axes[0]) == [
+        r"cost: at most $\beta$ = 10000 (far above)", "$J = J_N + J_P$",
+    ]  # fmt: skip
+    assert figure.axes[0].get_ylim()[1] < 2
     assert "3 of them frozen" in figure.get_suptitle()
-    np.testing.assert_allclose(line(figure.axes[0], "$J =").get_xdata()[:9], X[:9])
 
 
-def test_phases_follow_one_another_within_a_task():
+@pytest.mark.parametrize(
+    ("tasks", "ends"),
+    # With a task to come, the last one was cut short: it is as long as the one before.
+    [(2, [1 + 9 / 11, 1 + 10 / 11]), (3, [1 + 9 / 40, 1 + 10 / 40])],
+)
+def test_phases_follow_one_another_within_a_task(tasks, ends):
     places = ((0, 0, 0), (0, 0, 9), (0, 1, 0), (0, 1, 29), (1, 0, 0), (1, 0, 9), (1, 1, 0))
-    values = readings().values[:, :7]
-    two = StreamInfo("toy", "classification", NAMES[:2], NAMES)
-    figure = theory_figures.draw({"oml": Readings((0, 1, 2), places, values)}, two, "terms")
-    expected = [0, 9 / 40, 10 / 40, 39 / 40, 1, 1 + 9 / 11, 1 + 10 / 11]
-    np.testing.assert_allclose(line(figure.axes[0], "$J_N$").get_xdata(), expected)
-    # With a task to come, this one was cut short: it is as long as the one before.
-    three = StreamInfo("toy", "classification", NAMES[:3], NAMES)
-    figure = theory_figures.draw({"oml": Readings((0, 1, 2), places, values)}, three, "terms")
-    expected[-2:] = [1 + 9 / 40, 1 + 10 / 40]
+    stream = StreamInfo("toy", "classification", NAMES[:tasks], NAMES)
+    figure = drawn("terms", Readings((0, 1, 2), places, readings().values[:, :7]), stream)
+    expected = [0, 9 / 40, 10 / 40, 39 / 40, 1, *ends]
     np.testing.assert_allclose(line(figure.axes[0], "$J_N$").get_xdata(), expected)
 
 
 def test_a_step_that_is_not_positive_is_marked():
-    theorem = np.full((3, 16), 1e-3)
+    theorem, taken = np.full((3, 16), 1e-3), np.full((3, 16), 1e-2)
     theorem[:, 4] = theorem[1, 7] = -1e-3
-    taken = np.full((3, 16), 1e-2)
     taken[2, 9] = -1.0
-    found = readings(alpha_theorem=theorem, alpha=taken)
-    step = theory_figures.draw({"er": found}, STREAM, "stability").axes[2]
+    step = drawn("stability", readings(alpha_theorem=theorem, alpha=taken)).axes[2]
     np.testing.assert_allclose(line(step, "theorem's not positive").get_xdata(), X[[4, 7]])
     np.testing.assert_allclose(line(step, "taken negative").get_xdata(), X[[9]])
     heights = line(step, "the theorem's numerator").get_ydata()
     assert np.flatnonzero(np.isnan(heights)).tolist() == [4]
     np.testing.assert_allclose(heights[[0, 7]], 1e-3)
     np.testing.assert_allclose(line(step, "taken:").get_ydata(), 1e-2)
-    assert legend(step)[3:] == [
-        "theorem's not positive: does not apply",
-        "taken negative: $J$ rises",
-    ]
     assert 0 < step.get_ylim()[0] < 1e-4
 
 
 def test_borders_and_names_of_tasks():
-    figure = theory_figures.draw({"er": readings()}, STREAM, "stability")
+    figure = drawn("stability")
     for ax in figure.axes:
         (borders,) = [c for c in ax.collections if c.get_label() == "_borders"]
         assert [segment[0, 0] for segment in borders.get_segments()] == [1, 2, 3]
-        assert ax.get_xlim() == (0, TASKS)
     lowest = figure.axes[-1]
     assert [text.get_text() for text in lowest.get_xticklabels()] == list(NAMES)
     np.testing.assert_allclose(lowest.get_xticks(), np.arange(TASKS) + 0.5)
     many = StreamInfo("toy", "classification", NAMES * 5, NAMES)
-    found = readings(tasks=20)
-    lowest = theory_figures.draw({"er": found}, many, "terms").axes[-1]
+    lowest = drawn("terms", readings(tasks=20), many).axes[-1]
     assert lowest.get_xlabel() == "task, from 0: each begins at its number"
-    long = StreamInfo("toy", "classification", ("x" * 40, *NAMES[1:]), NAMES)
-    lowest = theory_figures.draw({"er": readings()}, long, "terms").axes[-1]
-    assert lowest.get_xticklabels()[0].get_text() == "x" * 11 + "..."
 
 
-@pytest.mark.parametrize(("methods", "across"), [(1, 1), (5, 3), (6, 3)])
-def test_methods_stand_beside_each_other_and_then_below(methods, across):
+@pytest.mark.parametrize(("methods", "rows"), [(1, [1]), (5, [3, 2]), (6, [3, 3])])
+def test_methods_stand_beside_each_other_and_then_below(methods, rows):
     many = {f"method {k}": readings(2, k) for k in range(methods)}
     figure = theory_figures.draw(many, STREAM, "terms")
-    assert len(figure.axes) == 3 * methods
-    titles = [ax.get_title() for ax in figure.axes if ax.get_title()]
-    assert titles == list(many)
-    tops = {}
     figure.draw_without_rendering()
-    for ax in figure.axes:
-        if ax.get_title():
-            tops.setdefault(round(ax.get_position().y1, 3), []).append(ax.get_title())
-    assert [len(row) for row in tops.values()] == ([across] * (methods // across)) + (
-        [methods % across] if methods % across else []
-    )
-    assert len([ax for ax in figure.axes if ax.get_legend()]) == 3 * len(tops)
-    assert len({ax.get_ylim() for ax in figure.axes if ax.get_title()}) == 1
+    titled = [ax for ax in figure.axes if ax.get_title()]
+    assert [ax.get_title() for ax in titled] == list(many)
+    tops = [round(ax.get_position().y1, 3) for ax in titled]
+    assert [tops.count(top) for top in dict.fromkeys(tops)] == rows
+    assert len([ax for ax in figure.axes if ax.get_legend()]) == 3 * len(rows)
+    assert len({ax.get_ylim() for ax in titled}) == 1
 
 
 def test_what_was_not_watched_is_left_out():
     found = readings(third_difference=np.nan, fourth_difference=np.nan)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        figure = theory_figures.draw({"er": found}, STREAM, "terms")
-    for ax in figure.axes[1:]:
+    for ax in drawn("terms", found).axes[1:]:
         assert len(legend(ax)) == 2
         assert "proof" in legend(ax)[1]
     nothing = readings()
@@ -270,41 +209,28 @@ def test_huge_and_infinite_numbers_are_drawn_as_far_as_they_go(tmp_path):
     J = np.full((3, 16), 1.0)
     J[:, 5], J[0, 6], J[:, 7] = 5e307, np.inf, -5e307
     found = readings(J=J, dV_dt=np.where(np.isinf(J), np.nan, J), third_proof=3 * J, alpha=J)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for what in ("terms", "stability"):
-            figure = theory_figures.draw({"er": found}, STREAM, what)
-            figures.save(figure, tmp_path / f"{what}.png")
+    for what in ("terms", "stability"):
+        figure = drawn(what, found)
+        figures.save(figure, tmp_path / f"{what}.png")
     heights = line(figure.axes[0], "$J =").get_ydata()
     np.testing.assert_array_equal(heights[4:8], [1.0, 1e200, np.nan, -1e200])
     cells = figure.axes[-1].collections[0].get_array()
     np.testing.assert_allclose(cells[0].filled(0)[5:8], [1, 1 / 3, 0])
 
 
-def test_one_reading_of_one_task_is_a_figure(tmp_path):
-    found = readings(1)
-    one = Readings((7,), ((0, 0, 0),), found.values[:, :1])
+def test_one_reading_of_one_task_is_a_figure():
+    one = Readings((7,), ((0, 0, 0),), readings(1).values[:, :1])
     alone = StreamInfo("toy", "regression", ("wave 0",), ())
-    for what in ("terms", "stability"):
-        figure = theory_figures.draw({"er": one}, alone, what)
-        figures.save(figure, tmp_path / f"{what}.svg")
-        assert "(1 replica)" in figure.get_suptitle()
-    np.testing.assert_allclose(figure.axes[-1].collections[0].get_coordinates()[0, :, 0], [0, 1])
-    assert r"\|J_y\|" in legend(figure.axes[1])[1]
-    terms = theory_figures.draw({"er": one}, alone, "terms")
+    terms, stability = (drawn(what, one, alone) for what in ("terms", "stability"))
+    assert "(1 replica)" in terms.get_suptitle()
     assert legend(terms.axes[0])[0].endswith("(mean squared error)")
-
-
-def test_the_title_says_what_to_look_for():
-    terms = theory_figures.draw({"er": readings()}, STREAM, "terms").get_suptitle()
-    stability = theory_figures.draw({"er": readings()}, STREAM, "stability").get_suptitle()
-    assert terms == ("toy: which term of equation (3) acts? (3 replicas, band: one standard error)")
-    assert stability == "toy: does Theorem 1 apply? (3 replicas, band: one standard error)"
+    np.testing.assert_allclose(stability.axes[-1].collections[0].get_coordinates()[0, :, 0], [0, 1])
+    assert r"\|J_y\|" in legend(stability.axes[1])[1]
 
 
 def test_another_figure_is_refused_and_so_is_none_of_matplotlib(monkeypatch):
     with pytest.raises(SpecError, match="errors, terms or stability, got 'costs'"):
-        theory_figures.draw({"er": readings()}, STREAM, "costs")
+        drawn("costs")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(DpmclError, match=r"pip install 'dpmcl\[plot\]'"):
-        theory_figures.draw({"er": readings()}, STREAM, "terms")
+        drawn("terms")

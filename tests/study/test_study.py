@@ -83,7 +83,7 @@ class Mine(Method):
 
     shrink: Share = 0.5
 
-    def phases(self, model: Any, task: int) -> Sequence[Phase]:
+    def phases(self, model: Any, task: Any) -> Sequence[Phase]:
         def update(state: State, batches: Mapping[str, Batch], key: torch.Tensor) -> State:
             grads, _ = gradient(model.cost)(state.theta, batches["new"], key[0])
             state = self.descend(state, grads)

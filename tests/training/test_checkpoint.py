@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 import torch
 
+from dpmcl import plugins
 from dpmcl.core import memory
 from dpmcl.core.gradients import Work
-from dpmcl.core.optim import OPTIMISERS, SGD
 from dpmcl.core.tree import leaves, tree_map
 from dpmcl.exceptions import FolderError
 from dpmcl.methods._method import State
+from dpmcl.optimisers.sgd import SGD
 from dpmcl.results.record import Divergence
-from dpmcl.training.checkpoints import Checkpoints, Origin, Position, Snapshot
+from dpmcl.training.checkpoints import Checkpoints, Origin
+from dpmcl.training.state import Position, RunState
 
 REPLICAS = 2
 HERE = Position(1, 0, 50)
@@ -26,7 +28,7 @@ ORIGIN = Origin("er", (3, 4), "abc", "batched", "cpu")
 
 def snapshot(position: Position = HERE, optimiser: str = "adam", tasks: int = 3):
     """Every kind of leaf, with numbers that say where it was made."""
-    rule = SGD(momentum=0.9) if optimiser == "sgd" else OPTIMISERS[optimiser]()
+    rule = SGD(momentum=0.9) if optimiser == "sgd" else plugins.find("optimiser", optimiser)()
     generator = torch.Generator().manual_seed(sum(position))
 
     def drawn(leaf: torch.Tensor) -> torch.Tensor:
@@ -50,22 +52,20 @@ def snapshot(position: Position = HERE, optimiser: str = "adam", tasks: int = 3)
     values = np.full((REPLICAS, 1 + tasks, tasks), np.nan)
     values[:, 0], values[:, 1, 0] = 0.25, [0.125, np.nan]  # the second replica has diverged
     work = Work(gradient_evaluations=7, rows_backpropagated=11)
-    split = {"test": values, "train": values / 2}
-    return Snapshot(position, state, held, split, work, {1: Divergence(0, 2, 17)})
+    values = {"errors.test": values, "errors.train": values / 2, "readings": values[:, :1]}
+    return RunState(position, state, held, work, {1: Divergence(0, 2, 17)}, values)
 
 
-def blank(like: Snapshot) -> Snapshot:
+def blank(like: RunState) -> RunState:
     """Of the same form, with nothing in it."""
-    return Snapshot(
+    return RunState(
         Position(),
-        tree_map(torch.zeros_like, like.state),
-        tree_map(torch.zeros_like, like.held),
-        {name: np.full_like(v, np.nan) for name, v in like.values.items()},
-        Work(),
+        tree_map(torch.zeros_like, like.replicas),
+        tree_map(torch.zeros_like, like.memories),
     )
 
 
-def assert_same(found: Snapshot | None, expected: Snapshot) -> None:
+def assert_same(found: RunState | None, expected: RunState) -> None:
     assert found is not None
     assert (found.position, found.work, found.diverged) == (
         expected.position,
@@ -73,8 +73,8 @@ def assert_same(found: Snapshot | None, expected: Snapshot) -> None:
         expected.diverged,
     )
     for a, b in zip(
-        leaves((tuple(found.state), found.held)),
-        leaves((tuple(expected.state), expected.held)),
+        leaves((tuple(found.replicas), found.memories)),
+        leaves((tuple(expected.replicas), expected.memories)),
         strict=True,
     ):
         assert a.dtype == b.dtype
@@ -94,62 +94,56 @@ def root(tmp_path) -> Path:
 
 
 @pytest.fixture
-def said() -> list[str]:
-    """What the user was told."""
-    return []
-
-
-@pytest.fixture
 def kept(root, said) -> Checkpoints:
-    return Checkpoints(root, "er", said.append)
+    return Checkpoints(root, "er", (3, 4))
 
 
 def files(root: Path) -> list[Path]:
     return sorted((root / "checkpoints").rglob("*.safetensors"))
 
 
-@pytest.mark.parametrize("optimiser", sorted(OPTIMISERS))
+@pytest.mark.parametrize("optimiser", plugins.names("optimiser"))
 def test_every_part_comes_back(optimiser, kept, said):
     one = snapshot(optimiser=optimiser)
     kept.save(one, ORIGIN)
-    assert_same(kept.load(blank(one)), one)
+    assert_same(kept.load(blank(one), 3), one)
     assert kept.origin() == ORIGIN
     assert said == []
 
 
 def test_nothing_kept_is_none(kept, said):
     assert kept.origin() is None
-    assert kept.load(snapshot()) is None
+    assert kept.load(snapshot(), 3) is None
     assert said == []
 
 
 def test_what_is_loaded_does_not_depend_on_the_form_s_numbers(kept):
     one, other = snapshot(), snapshot(Position(2, 1, 0))
     kept.save(one, ORIGIN)
-    assert_same(kept.load(other), one)
+    assert_same(kept.load(other, 3), one)
 
 
 def test_the_last_two_stay_and_numbers_go_on_after_a_restart(kept, root, said):
     for update in range(3):
         kept.save(snapshot(Position(0, 0, update)), ORIGIN)
     assert [path.name for path in files(root)] == ["00000002.safetensors", "00000003.safetensors"]
-    again = Checkpoints(root, "er", said.append)
+    again = Checkpoints(root, "er", (3, 4))
     again.save(snapshot(Position(0, 0, 3)), ORIGIN)
     assert [path.name for path in files(root)] == ["00000003.safetensors", "00000004.safetensors"]
-    assert again.load(snapshot()).position == Position(0, 0, 3)
+    assert again.load(snapshot(), 3).position == Position(0, 0, 3)
     shutil.copy(files(root)[-1], files(root)[-1].with_name("99999999.safetensors"))
     again.save(snapshot(Position(0, 0, 4)), ORIGIN)
-    assert again.load(snapshot()).position == Position(0, 0, 4)
+    assert again.load(snapshot(), 3).position == Position(0, 0, 4)
 
 
 def test_files_that_are_no_checkpoints_are_let_be(kept, root):
     kept.save(snapshot(), ORIGIN)
     for name in (".00000009.tmp.safetensors", "best.safetensors", "00000009.pt"):
         (files(root)[0].parent / name).write_bytes(b"")
-    assert kept.load(snapshot()).position == snapshot().position
+    assert kept.load(snapshot(), 3).position == snapshot().position
     kept.save(snapshot(), ORIGIN)
     kept.save(snapshot(), ORIGIN)
-    assert (root / "checkpoints" / "er" / "best.safetensors").exists()
+    assert (root / "checkpoints" / "er" / "3-4" / "best.safetensors").exists()
 
 
 class Payload:
@@ -195,11 +189,11 @@ def zeros(path: Path) -> None:
 
 
 def pickled(path: Path) -> None:
-    path.write_bytes(pickle.dumps(Payload(path.parents[2] / "ran")))
+    path.write_bytes(pickle.dumps(Payload(path.parents[3] / "ran")))
 
 
 def torch_saved(path: Path) -> None:
-    torch.save(Payload(path.parents[2] / "ran"), path)
+    torch.save(Payload(path.parents[3] / "ran"), path)
 
 
 def other_tensors(path: Path) -> None:
@@ -235,16 +229,16 @@ def test_a_damaged_newest_is_named_and_the_one_before_used(damage, kept, root, s
     before = newest.read_bytes()
     damage(newest)
     assert newest.read_bytes() != before
-    again = Checkpoints(root, "er", said.append)
+    again = Checkpoints(root, "er", (3, 4))
     assert again.origin() == ORIGIN
-    assert_same(again.load(blank(first)), first)
+    assert_same(again.load(blank(first), 3), first)
     assert len(said) == 1
     assert str(newest) in said[0]
     assert "damaged" in said[0]
     assert "\n" not in said[0]
     assert not (root / "ran").exists()
     again.save(second, ORIGIN)
-    assert_same(again.load(blank(first)), second)
+    assert_same(again.load(blank(first), 3), second)
 
 
 @pytest.mark.parametrize("damage", [cut(0.5), flipped(0.9), pickled], ids=["cut", "flip", "pickle"])
@@ -254,7 +248,7 @@ def test_both_damaged_is_none(damage, kept, root, said):
     for path in files(root):
         damage(path)
     assert kept.origin() is None
-    assert kept.load(snapshot()) is None
+    assert kept.load(snapshot(), 3) is None
     assert len(said) == 2
 
 
@@ -266,48 +260,45 @@ def test_every_byte_counts(kept, root, said):
     expected = snapshot()
     for place in range(0, len(whole), 37):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-        found = kept.load(blank(expected))
+        found = kept.load(blank(expected), 3)
         if found is not None:  # such as the case of a letter of an escape
             assert_same(found, expected)
 
 
-def with_state(one: Snapshot, **changes) -> Snapshot:
-    return replace(one, state=one.state._replace(**changes))
+def with_state(one: RunState, **changes) -> RunState:
+    return replace(one, replicas=one.replicas._replace(**changes))
+
+
+def doubled(leaf: torch.Tensor) -> torch.Tensor:
+    return torch.cat([leaf, leaf], -1) if leaf.dim() > 1 else leaf
 
 
 FORMS = {
     "another shape": lambda s: with_state(
-        s, theta=tree_map(lambda leaf: torch.cat([leaf, leaf], -1), s.state.theta)
+        s, theta=tree_map(lambda leaf: torch.cat([leaf, leaf], -1), s.replicas.theta)
     ),
-    "another type": lambda s: with_state(s, theta=tree_map(torch.Tensor.double, s.state.theta)),
-    "more leaves": lambda s: with_state(s, extra={**s.state.extra, "z": torch.zeros(REPLICAS)}),
+    "another type": lambda s: with_state(s, theta=tree_map(torch.Tensor.double, s.replicas.theta)),
+    "more leaves": lambda s: with_state(s, extra={**s.replicas.extra, "z": torch.zeros(REPLICAS)}),
     "fewer leaves": lambda s: with_state(s, extra={}),
     "more replicas": lambda s: with_state(
-        s, theta=tree_map(lambda leaf: torch.cat([leaf, leaf]), s.state.theta)
+        s, theta=tree_map(lambda leaf: torch.cat([leaf, leaf]), s.replicas.theta)
     ),
-    "another memory": lambda s: replace(
-        s,
-        held=tree_map(lambda leaf: torch.cat([leaf, leaf], -1) if leaf.dim() > 1 else leaf, s.held),
-    ),
-    "a reservoir of validation rows more": lambda s: replace(s, held={"train": s.held["train"]}),
-    "another split": lambda s: replace(s, values={**s.values, "validation": s.values["test"]}),
-    "fewer tasks": lambda s: replace(
-        s, values={name: np.full((REPLICAS, 2, 1), np.nan) for name in s.values}
-    ),
+    "another memory": lambda s: replace(s, memories=tree_map(doubled, s.memories)),
+    "no validation rows": lambda s: replace(s, memories={"train": s.memories["train"]}),
 }
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
 def test_another_form_is_not_used(form, kept, root, said):
     kept.save(snapshot(), ORIGIN)
-    assert kept.load(form(snapshot())) is None
+    assert kept.load(form(snapshot()), 3) is None
     assert any(str(files(root)[0]) in line for line in said)
 
 
 def test_one_of_before_validation_rows_had_a_reservoir_is_not_used(kept, root, said):
     old = snapshot()
-    kept.save(replace(old, held={"train": old.held["train"]}), ORIGIN)
-    assert kept.load(snapshot()) is None
+    kept.save(replace(old, memories={"train": old.memories["train"]}), ORIGIN)
+    assert kept.load(snapshot(), 3) is None
     assert said == [f"{files(root)[0]} is of another run or version; it is not used."]
 
 
@@ -318,18 +309,18 @@ def test_a_removed_run_folder_is_an_error_and_stays_removed(kept, root):
         kept.save(snapshot(), ORIGIN)
     assert str(root) in str(caught.value)
     assert not root.exists()
-    assert kept.load(snapshot()) is None
+    assert kept.load(snapshot(), 3) is None
     kept.clear()
 
 
 def test_clear_takes_one_method_s_alone(kept, root, said):
-    other = Checkpoints(root, "my_module:Mine", said.append)
+    other = Checkpoints(root, "my_module:Mine", (3, 4))
     kept.save(snapshot(), ORIGIN)
     other.save(snapshot(), ORIGIN)
     kept.clear()
     kept.clear()
-    assert kept.load(snapshot()) is None
-    assert other.load(snapshot()) is not None
+    assert kept.load(snapshot(), 3) is None
+    assert other.load(snapshot(), 3) is not None
     other.clear()
     assert not (root / "checkpoints").exists()
     assert (root / "spec.toml").exists()

@@ -23,7 +23,6 @@ from dpmcl.exceptions import DivergenceError
 from dpmcl.methods._method import Method, Phase, State
 from dpmcl.results import figures
 from dpmcl.results.record import Divergence
-from dpmcl.training import loop as runner
 from dpmcl.training.evaluation import Evaluation
 
 ENGINES = {
@@ -39,7 +38,7 @@ CHUNK, UPDATES = 5, 7
 def short_chunks():
     """Chunks of a few updates, so that phases of a few more have two."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "_UPDATES_AT_ONCE", CHUNK)
+        patch.setattr("dpmcl.training.loop.UPDATES_AT_ONCE", CHUNK)
         yield
 
 
@@ -54,16 +53,16 @@ class Falls(Method):
     falls: list[list[int]] = field(default_factory=list)
     how: Literal["nan", "inf", "one", "optimiser", "extra", "heals", "halts"] = "nan"
 
-    def start(self, theta: Any) -> State:
+    def start(self, theta: Any, task: Any) -> State:
         zero = torch.zeros((), dtype=torch.float64)
-        return super().start(theta)._replace(extra={"mark": zero, "steps": zero.long()})
+        return super().start(theta, task)._replace(extra={"mark": zero, "steps": zero.long()})
 
-    def phases(self, model: Any, task: int) -> Sequence[Phase]:
+    def phases(self, model: Any, task: Any) -> Sequence[Phase]:
         return [self._phase(model, task, 0), self._phase(model, task, 1)]
 
-    def _phase(self, model: Any, task: int, phase: int) -> Phase:
+    def _phase(self, model: Any, task: Any, phase: int) -> Phase:
         own = [
-            keys.derive(seed, keys.Purpose.DROPOUT, task, phase, update)
+            keys.derive(seed, keys.Purpose.DROPOUT, task, phase, step=update)
             for seed, k, p, update in self.falls
             if (k, p) == (task, phase)
         ]
@@ -279,9 +278,9 @@ def test_what_heals_within_a_chunk_is_the_same_alone_and_beside_one_that_falls()
 
     @dataclass(frozen=True, kw_only=True)
     class Both(Falls):
-        def _phase(self, model: Any, task: int, phase: int) -> Phase:
+        def _phase(self, model: Any, task: Any, phase: int) -> Phase:
             inner = super()._phase(model, task, phase)
-            mark = keys.derive(2, keys.Purpose.DROPOUT, 0, 0, 3)
+            mark = keys.derive(2, keys.Purpose.DROPOUT, 0, 0, step=3)
 
             def update(state: State, batches: Any, key: torch.Tensor) -> State:
                 new = inner.update(state, batches, key)

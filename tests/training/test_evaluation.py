@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 import dpmcl.training.evaluation
-from conftest import tiny_model, tiny_stream
+from conftest import evaluate, tiny_model, tiny_stream
 from dpmcl.core.model import Model, initial
 from dpmcl.core.tree import leaves, stack
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import SpecError
-from dpmcl.training.evaluation import Evaluation, evaluate
+from dpmcl.training.evaluation import Evaluation
 
 SHARES = (0.6, 0.2, 0.2)
 ENGINES = pytest.mark.parametrize("engine", [Looped(), Batched()], ids=lambda e: e.name)
@@ -29,7 +29,7 @@ def constant_model(stream: Stream) -> Model:
         stream.kind,
         stream.example(torch.float64),
         stream.outputs,
-        torch.float64,
+        dtype=torch.float64,
     )
 
 

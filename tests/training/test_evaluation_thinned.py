@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import dpmcl
-from conftest import own_rows_stream, tiny_model, tiny_run, tiny_stream
+from conftest import evaluate, own_rows_stream, tiny_model, tiny_run, tiny_stream
 from dpmcl.core.errors import Errors
 from dpmcl.core.model import Model, initial
 from dpmcl.core.tree import leaves
@@ -27,7 +27,7 @@ from dpmcl.metrics.cme import cme
 from dpmcl.metrics.forgetting import forgetting
 from dpmcl.metrics.nte import nte
 from dpmcl.metrics.nte_path import nte_path
-from dpmcl.training.evaluation import Evaluation, evaluate
+from dpmcl.training.evaluation import Evaluation
 
 SHARES = (0.6, 0.2, 0.2)
 TASKS, TEST_ROWS, TRAIN_ROWS = 5, 12, 36  # rows a task of the tiny stream's splits
@@ -369,7 +369,7 @@ def answering(stream: Stream, *logits: float):
         stream.kind,
         stream.example(torch.float64),
         stream.outputs,
-        torch.float64,
+        dtype=torch.float64,
     )
     weight = torch.zeros(1, stream.outputs, 2, dtype=torch.float64)
     bias = torch.tensor([logits], dtype=torch.float64)

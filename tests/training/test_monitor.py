@@ -10,17 +10,15 @@ import pytest
 import torch
 
 import dpmcl
-from conftest import tiny_model, tiny_stream
+from conftest import run_study, tiny_model, tiny_stream, train
 from dpmcl import plugins
 from dpmcl.core.tree import leaves
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import DivergenceError, FolderError, SpecError, Stopped
 from dpmcl.methods._method import Phase
-from dpmcl.study.study import run as run_study
 from dpmcl.theory.stability import CONDITIONS, Reading
 from dpmcl.training.keeper import Keeping
-from dpmcl.training.loop import train
 from dpmcl.training.monitor import MonitorSettings, readings_due
 from dpmcl.training.spec import Spec
 
@@ -41,7 +39,7 @@ def settings_of(**changes):
     return MonitorSettings(**{"watch": BOTH, "interval": 5, "rows": 8, **changes})
 
 
-def trained(name="er", watched=None, engine=None, note=None, report=None, **settings):
+def trained(name="er", watched=None, engine=None, note=None, **settings):
     stream = tiny_stream(TASKS)
     method = plugins.find("method", name)(
         **{"batch": 8, "updates": UPDATES, "memory": 30, "lr": 0.05, **settings}
@@ -56,7 +54,6 @@ def trained(name="er", watched=None, engine=None, note=None, report=None, **sett
         engine or Looped(),
         watched=watched,
         note=note,
-        report=report,
     )
 
 
@@ -83,7 +80,7 @@ def test_every_method_can_be_watched(name):
     assert (readings["J_P"][:, [p[0] == 0 for p in readings.places]] == 0).all()
     assert (readings["J_P"][:, [p[0] == 1 for p in readings.places]] > 0).all()
     assert (np.abs(readings["decrease"]) <= readings["J_theta"] * readings["dtheta"] * 1.001).all()
-    assert (np.abs(readings["drift"]) <= readings["reach"] * 1.001 + 1e-12).all()
+    assert (np.abs(readings["increase"]) <= readings["reach"] * 1.001 + 1e-12).all()
 
 
 def test_readings_come_first_last_and_at_the_interval():
@@ -252,9 +249,11 @@ def test_a_damaged_file_is_said_in_one_line(tmp_path):
 
 def test_a_replica_above_beta_for_too_long_is_frozen():
     over = settings_of(watch=(), beta=1e-6, patience=3, exceeding="freeze")
-    told = {}
-    out = trained(watched=over, report=lambda seed, where: told.update({seed: where}))
-    assert set(told) == set(SEEDS) == set(out.diverged)
+    told: list[str] = []
+    out = trained(watched=over, note=told.append)
+    assert set(out.diverged) == set(SEEDS)
+    assert all("has J above beta for too long after update 11" in line for line in told)
+    assert len(told) == len(SEEDS)
     assert out.diverged[0] == (0, 0, 11, "cost")  # the third reading is before update 11, from 1
     assert np.isnan(out.errors["test"].after[:, 1]).all()
     calm = trained(watched=settings_of(watch=(), beta=1e6, exceeding="freeze"))

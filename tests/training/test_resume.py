@@ -1,8 +1,5 @@
 """A run goes on as if it had never stopped: killed at any moment, or told to stop at any chunk."""
 
-import json
-import logging
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,22 +9,17 @@ import pytest
 import torch
 
 import dpmcl
-from conftest import tiny_model, tiny_stream
+from benchmarks import resume_check
+from benchmarks.resume_check import Case
+from conftest import tiny_model, tiny_stream, train
 from dpmcl import plugins
 from dpmcl.core.tree import leaves
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import Stopped
 from dpmcl.results.record import Divergence
-from dpmcl.training import loop as runner
 from dpmcl.training.checkpoints import Checkpoints, Origin
 from dpmcl.training.keeper import Keeper, Keeping
-from dpmcl.training.loop import Outcome
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import resume_check
-from resume_check import Case
 
 SEEDS = (0, 1)
 ENGINES = {"batched": Batched, "looped": Looped}
@@ -70,19 +62,18 @@ def trained(
     engine: str = "batched",
     progress: Callable[[int, int], None] | None = None,
     seconds: float = 1e9,
-) -> Outcome:
+) -> Any:
     """Two tasks, two replicas, kept in `root`."""
     root.mkdir(exist_ok=True)
     (root / "spec.toml").touch()
     stream = tiny_stream(tasks=2)
     splits = split(stream, SEEDS, (0.6, 0.2, 0.2))
-    said: list[str] = []
     keeper = Keeper(
         Keeping(seconds, stop),
-        Checkpoints(root, "m", said.append),
+        Checkpoints(root, "m", SEEDS),
         Origin("m", SEEDS, "", engine, "cpu"),
     )
-    outcome = runner.train(
+    return train(
         method,
         tiny_model(stream, dropout=0.3),
         stream,
@@ -92,11 +83,9 @@ def trained(
         progress=progress,
         keeper=keeper,
     )
-    assert said == []
-    return outcome
 
 
-def assert_same(found: Outcome, expected: Outcome) -> None:
+def assert_same(found: Any, expected: Any) -> None:
     for a, b in zip(leaves(found.theta), leaves(expected.theta), strict=True):
         assert torch.equal(a, b)
     for name, errors in expected.errors.items():
@@ -119,7 +108,7 @@ def assert_stops_anywhere(method: Any, tmp_path: Path, engine: str) -> int:
 
 @pytest.mark.parametrize("name", resume_check.METHODS)
 def test_stopped_between_any_two_chunks_nothing_changes(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "_UPDATES_AT_ONCE", 2)
+    monkeypatch.setattr("dpmcl.training.loop.UPDATES_AT_ONCE", 2)
     asked = assert_stops_anywhere(method_of(name), tmp_path, "batched")
     chunks = 5 if name in ("oml", "cml", "anml") else 3
     assert asked == 2 * (chunks + 1)  # between chunks, and after each of two tasks
@@ -127,7 +116,7 @@ def test_stopped_between_any_two_chunks_nothing_changes(name, tmp_path, monkeypa
 
 @pytest.mark.parametrize(("policy", "reset"), [("reservoir", True), ("resample", False)])
 def test_a_memory_and_an_optimiser_come_back(policy, reset, tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "_UPDATES_AT_ONCE", 2)
+    monkeypatch.setattr("dpmcl.training.loop.UPDATES_AT_ONCE", 2)
     method = method_of("er", memory_policy=policy, reset_at_task=reset, optimiser="adagrad")
     assert_stops_anywhere(method, tmp_path, "looped")
 
@@ -144,7 +133,7 @@ def test_stopped_again_and_again(tmp_path):
 
 def test_a_frozen_replica_stays_frozen(tmp_path, monkeypatch):
     """Both diverge in the first task; their errors and where it was are kept."""
-    monkeypatch.setattr(runner, "_UPDATES_AT_ONCE", 2)
+    monkeypatch.setattr("dpmcl.training.loop.UPDATES_AT_ONCE", 2)
     method = method_of("naive", optimiser="sgd", lr=1e200)
     whole = trained(method, tmp_path / "whole", Stop())
     assert set(whole.diverged) == set(SEEDS)
@@ -153,7 +142,7 @@ def test_a_frozen_replica_stays_frozen(tmp_path, monkeypatch):
 
 
 def test_the_bar_goes_on_where_it_was(tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "_UPDATES_AT_ONCE", 2)
+    monkeypatch.setattr("dpmcl.training.loop.UPDATES_AT_ONCE", 2)
     method = method_of("oml")
     seen: dict[str, list[tuple[int, int]]] = {"whole": [], "first": [], "then": []}
 
@@ -164,10 +153,10 @@ def test_the_bar_goes_on_where_it_was(tmp_path, monkeypatch):
     with pytest.raises(Stopped):
         trained(method, tmp_path / "run", Stop(4), progress=note("first"))
     trained(method, tmp_path / "run", Stop(), progress=note("then"))
-    assert seen["first"] + seen["then"] == seen["whole"]
-    assert seen["whole"][-1] == (16, 16)
-    assert seen["first"][-1] == (7, 16)  # of the first task's 3 + 5
-    assert seen["then"][0] == (8, 16)
+    assert seen["first"] + seen["then"][1:] == seen["whole"]
+    assert seen["then"][0] == seen["first"][-1]
+    assert seen["whole"][-1] == (32, 32)
+    assert seen["first"][-1] == (14, 32)  # of the first task's 3 + 5
 
 
 def interrupted(folder: Path, table: dict[str, Any], done: int) -> None:
@@ -181,19 +170,17 @@ def interrupted(folder: Path, table: dict[str, Any], done: int) -> None:
         dpmcl.run(table, out=folder, watch=leave, checkpoint_seconds=0.0)
 
 
-@pytest.mark.parametrize("stream", ["digits", "sine"])
-def test_another_replica_after_an_interruption(stream, tmp_path, caplog):
-    """The interrupted seeds finish as they began, together; the third is a group of its own."""
-    table = resume_check.spec(stream, "batched", ["er"])
-    interrupted(tmp_path / "run", table, done=70)
-    with caplog.at_level(logging.WARNING, "dpmcl"):
-        dpmcl.run({**table, "replicas": 3}, out=tmp_path / "run")
-    assert caplog.messages == ["er: goes on from its last checkpoint (task 0, phase 0, update 50)."]
-    entries = json.loads((tmp_path / "run" / "environment.json").read_text())
-    groups = {tuple(entry["seeds"]): entry["resumed"] for entry in entries}
-    assert groups == {(0, 1): True, (2,): False}
-    dpmcl.run(table, out=tmp_path / "whole")
-    dpmcl.run({**table, "replicas": 3}, out=tmp_path / "whole")
+def test_more_replicas_after_an_interruption(tmp_path, said):
+    """Jobs are cut from the seeds asked for: an old job's checkpoint is named, and not used."""
+    table = resume_check.spec("sine", "batched", ["er"])
+    interrupted(tmp_path / "run", table, done=140)
+    more = {**table, "replicas": 3}
+    dpmcl.run(more, out=tmp_path / "run")
+    kept = tmp_path / "run" / "checkpoints" / "er" / "0-1"
+    assert said == [
+        f"{kept} holds checkpoints of seeds that train in other groups now; they are not used."
+    ]
+    dpmcl.run(more, out=tmp_path / "whole")
     assert resume_check.results(tmp_path / "run") == resume_check.results(tmp_path / "whole")
     assert not (tmp_path / "run" / "checkpoints").exists()
 
@@ -201,7 +188,7 @@ def test_another_replica_after_an_interruption(stream, tmp_path, caplog):
 def test_one_seed_of_an_interrupted_run_is_a_run_of_its_own(tmp_path):
     """It begins anew: draws in groups of another size are equal to rounding only."""
     table = resume_check.spec("sine", "batched", ["er"])
-    interrupted(tmp_path / "run", table, done=70)
+    interrupted(tmp_path / "run", table, done=140)
     dpmcl.run({**table, "replicas": 1}, out=tmp_path / "run")
     found = dpmcl.load(tmp_path / "run").errors["er"]
     expected = dpmcl.run({**table, "replicas": 1}).errors["er"]

@@ -6,8 +6,7 @@ import re
 import pytest
 import torch
 
-from conftest import tiny_model, tiny_stream
-from dpmcl.core import optim
+from conftest import tiny_model, tiny_stream, train
 from dpmcl.core.batch import Batch
 from dpmcl.core.model import initial
 from dpmcl.core.tree import at, leaves
@@ -17,9 +16,9 @@ from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import ModelError, SpecError
 from dpmcl.methods.dpmcl import DPMCL
 from dpmcl.methods.er import ER
+from dpmcl.optimisers import _optimiser as optim
 from dpmcl.streams.lorenz import Lorenz
 from dpmcl.theory.terms import reach
-from dpmcl.training.loop import train
 
 THETA = {"a": torch.tensor([3.0, -1.0], dtype=torch.float64), "b": torch.ones(1).double()}
 GRADS = {
@@ -92,7 +91,7 @@ def lorenz_model(stream):
     def network():
         return nn.Sequential(nn.Linear(3, 8), nn.Tanh()), nn.Linear(8, 3)
 
-    return Model.build(network, "regression", stream.example(torch.float64), 3, torch.float64)
+    return Model.build(network, "regression", stream.example(torch.float64), 3, dtype=torch.float64)
 
 
 def test_a_run_says_at_which_tasks_the_theorem_does_not_apply_and_what_it_did():
@@ -150,7 +149,7 @@ def test_exact_drift_is_that_of_the_equation():
     assert math.isfinite(float(leaves(out.theta)[0].sum()))
     row = splits.train.row[0, :32]
     here, there = (
-        stream.batch(r, torch.ones_like(r, dtype=torch.bool), r * 0, torch.float64, 0)
+        stream.batch(r, torch.ones_like(r, dtype=torch.bool), r * 0, torch.float64, replica=0)
         for r in (row, stream.following[row])
     )
     theta = at(initial(model, [0]), 0)

@@ -3,9 +3,20 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
+
 from dpmcl.exceptions import DeviceError
 
-_WORDS = ("allocate memory", "not enough memory", "Storage size calculation overflowed")
+_WORDS = ("allocate memory", "not enough memory")
+_TOO_LARGE = "Storage size calculation overflowed"
+
+
+def out_of_memory(error: BaseException | None) -> bool:
+    """Return True for an error of a device, or a CPU, that has no more memory to give."""
+    # On a CPU, PyTorch raises a plain RuntimeError.
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)
+    )
 
 
 @contextmanager
@@ -16,8 +27,7 @@ def allocating() -> Iterator[None]:
     except DeviceError:
         raise
     except (MemoryError, RuntimeError) as error:
-        # On a CPU, PyTorch raises a plain RuntimeError.
-        if isinstance(error, RuntimeError) and not any(words in str(error) for words in _WORDS):
+        if not out_of_memory(error) and _TOO_LARGE not in str(error):
             raise
         raise DeviceError(
             "This needs more memory than there is; use fewer replicas, a smaller batch or network, "

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Write files that appear whole or not at all."""
 
 import os
 import tempfile
@@ -13,9 +13,13 @@ _MARK = ".tmp-"
 
 
 def path_of(path: Any) -> Path:
-    """Return a path of a file or folder, there or not. Raises FolderError for what can be none.
+    """Return the path of a file or folder, existing or not.
 
-    An empty path is refused, since it would be the current folder.
+    Args:
+        path: Text or a path; an empty one is refused, since it would be the current folder.
+
+    Raises:
+        FolderError: No file or folder can have such a path.
     """
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise FolderError(f"A file or folder needs a path, got {shown(path)}.")
@@ -31,9 +35,13 @@ def path_of(path: Any) -> Path:
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A temporary file to write; it takes `path`'s place when the block ends well.
+    """Yield a temporary file to write, which replaces a file when the block ends well.
 
-    Raises FolderError where the folder cannot be written; what stood at `path` stays then.
+    Args:
+        path: The file to replace. After an error it is what it was.
+
+    Raises:
+        FolderError: The file or its folder cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,9 +69,10 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 def sweep(folder: Path) -> None:
-    """Removes the temporary files that a process which died while writing has left in a folder.
+    """Remove the temporary files that a process left when it died while writing.
 
-    Only for who holds the folder: those of a living process would go as well.
+    Args:
+        folder: A folder that the caller holds: files of a living process would go as well.
     """
     for path in folder.rglob(f".*{_MARK}*"):
         with suppress(OSError):
@@ -71,7 +80,7 @@ def sweep(folder: Path) -> None:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Makes a new name last through a power cut, where the system can."""
+    """Make a new name last through a power cut, where the system can."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -81,7 +90,15 @@ def _flush_folder(folder: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text file whole or not at all."""
+    """Write a text file whole or not at all.
+
+    Args:
+        path: The file.
+        text: Its content, stored as UTF-8.
+
+    Raises:
+        FolderError: The file cannot be written, or the text is no Unicode.
+    """
     with atomic(path) as temporary:
         try:
             temporary.write_text(text, "utf-8")
@@ -92,5 +109,6 @@ def write_text(path: Path, text: str) -> None:
 
 
 def _line(path: Path, error: OSError) -> str:
+    """Return the message for a file that cannot be written."""
     reason = error.strerror or str(error)
     return f"{path} cannot be written ({reason}); choose another folder with --out."

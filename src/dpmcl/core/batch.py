@@ -1,34 +1,56 @@
 """A batch: inputs, targets, weights and task ids, where weight 0 marks an absent row."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 
 class Batch(NamedTuple):
-    """n rows of data for one replica (the engine adds a leading replica dimension).
+    """n rows of data for one replica; the engine adds a leading replica dimension.
 
-    x: inputs (n, ...). y: targets, int64 (n,) or float (n, outputs). w: weights (n,), at least 0;
-    a row of weight 0 is absent, so an empty memory is a batch of weights 0 and not a branch.
-    task: int64 (n,), the task that each row came with.
+    Attributes:
+        x: Inputs (n, ...).
+        y: Targets, int64 (n,) or float (n, outputs).
+        w: Weights (n,), at least 0. A row of weight 0 is absent: an empty memory is a batch of
+            weights 0, and not a branch.
+        task: The task that each row came with, int64 (n,).
+        row: The row's number in the stream's pool, int64 (n,); () in a batch made by hand.
+        notes: What the method kept with rows of its memory (`Method.notes`), by name, each
+            (n, ...); empty for other rows.
     """
 
     x: Tensor
     y: Tensor
     w: Tensor
     task: Tensor
+    row: Any = ()
+    notes: Mapping[str, Tensor] = {}
 
 
 def join(first: Batch, second: Batch) -> Batch:
-    """The union of two batches, first's rows before second's (b_PN = b_P u b_N, appendix B.4)."""
-    return Batch(*(torch.cat(pair) for pair in zip(first, second, strict=True)))
+    """Return the union of two batches (b_PN = b_P u b_N, appendix B.4).
+
+    Args:
+        first, second: Batches of one kind; the rows of `first` come first.
+    """
+    x, y, w, task = (torch.cat(pair) for pair in zip(first[:4], second[:4], strict=True))
+    numbered = isinstance(first.row, Tensor) and isinstance(second.row, Tensor)
+    row = torch.cat([first.row, second.row]) if numbered else ()
+    shared = first.notes.keys() & second.notes.keys()
+    notes = {name: torch.cat([first.notes[name], second.notes[name]]) for name in sorted(shared)}
+    return Batch(x, y, w, task, row, notes)
 
 
 def weighted_mean(losses: Tensor, w: Tensor) -> Tensor:
-    """sum(w l) / sum(w) over rows, and 0 where no row is present.
+    """Return sum(w l) / sum(w) over rows, and 0 where no row is present.
 
-    losses, w: (n,). This is every cost J of the paper (J_N, J_P, J_PN), by which rows it is given.
+    Every cost of the paper is this mean: J_N, J_P and J_PN differ in their rows.
+
+    Args:
+        losses: Costs of the rows (n,).
+        w: Weights of the rows (n,).
     """
     total = w.sum()
     return (losses * w).sum() / torch.where(total > 0, total, torch.ones_like(total))

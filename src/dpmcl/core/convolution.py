@@ -22,20 +22,27 @@ Convolutions = Literal["native", "patches"]
 Pair = tuple[int, int]
 
 PATCH_BYTES = 2**30
-"""What the unfolded tensors of a layer may take, of all replicas; more rows go in parts."""
+"""Most bytes that the unfolded tensors of a layer take, of all replicas; more rows go in parts."""
 
-_SMALL = 8  # the results of a product's pieces take at most this part of what they are made of
+_SMALL = 8  # the results of a product's pieces are this many times smaller than its factors
 
 
 def preferred(device: torch.device) -> Convolutions:
-    """What a device gets: on a CPU PyTorch's own weight gradient is the faster one."""
+    """Return how a device computes convolutions; on a CPU PyTorch's weight gradient is faster.
+
+    Args:
+        device: Where a model is.
+    """
     return "patches" if device.type == "cuda" else "native"
 
 
 def with_patches(module: nn.Module) -> nn.Module:
-    """A module whose plain two-dimensional convolutions are `PatchedConv2d`, in place.
+    """Turn the plain two-dimensional convolutions of a module into `PatchedConv2d`, in place.
 
-    Plain: of the type itself, one group, padded by zeros. Names and parameters stay.
+    Plain: nn.Conv2d itself, one group, padded by zeros. Names and parameters stay.
+
+    Args:
+        module: The module to change; it is also the result.
     """
     for layer in module.modules():
         if type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros":
@@ -47,6 +54,7 @@ class PatchedConv2d(nn.Conv2d):
     """nn.Conv2d, with a weight gradient that is a product of matrices; made by `with_patches`."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the convolution of x (n, channels, height, width)."""
         if x.dim() != 4:
             return super().forward(x)
         x, weight, bias = _as_autocast_would(x, self.weight, self.bias)
@@ -66,7 +74,7 @@ class PatchedConv2d(nn.Conv2d):
 
 @dataclass(frozen=True)
 class _Geometry:
-    """size: of the input. All are (height, width)."""
+    """A convolution's sizes, each (height, width); `size` is the input's."""
 
     size: Pair
     kernel: Pair
@@ -76,7 +84,7 @@ class _Geometry:
 
     @property
     def reach(self) -> Pair:
-        """How far a kernel's last row and column lie from its first."""
+        """Distance of a kernel's last row and column from its first."""
         (high, wide), (down, right) = self.kernel, self.dilation
         return down * (high - 1), right * (wide - 1)
 
@@ -153,12 +161,11 @@ class _Weight(Function):
         ctx.save_for_backward(x, g)
 
     @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[Any, ...], x: Tensor, g: Tensor, geometry: _Geometry
-    ) -> tuple[Tensor, int]:
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
+        *tensors, geometry = inputs
         x, g = (
             t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
-            for t, dim in ((x, in_dims[0]), (g, in_dims[1]))
+            for t, dim in zip(tensors, in_dims[:2], strict=True)
         )
         return _weight_gradient(x, g, geometry), 0
 
@@ -181,7 +188,7 @@ class _Weight(Function):
 
 
 def _weight_gradient(x: Tensor, g: Tensor, geometry: _Geometry) -> Tensor:
-    """(R, o, c, kh, kw), of x (R, n, c, h, w) and g (R, n, o, oh, ow)."""
+    """Return the gradient (R, o, c, kh, kw) of x (R, n, c, h, w) and g (R, n, o, oh, ow)."""
     replicas, n, c = x.shape[:3]
     o, high, wide = g.shape[2:]
     rows, columns = geometry.kernel
@@ -198,14 +205,14 @@ def _weight_gradient(x: Tensor, g: Tensor, geometry: _Geometry) -> Tensor:
     def part(x: Tensor, g: Tensor) -> Tensor:
         n = x.shape[1]
         together = next((m for m in range(least, n) if n % m == 0), n)
-        return _product(x, g, geometry, apart, together)
+        return _product(x, g, geometry, apart=apart, together=together)
 
     first, *others = starmap(part, zip(x.split(at_once, 1), g.split(at_once, 1), strict=True))
     return sum(others, first)
 
 
-def _product(x: Tensor, g: Tensor, geometry: _Geometry, apart: bool, together: int) -> Tensor:
-    """One batched product, of R times n / together matrices; then the sum over the latter.
+def _product(x: Tensor, g: Tensor, geometry: _Geometry, *, apart: bool, together: int) -> Tensor:
+    """Return the weight gradient by one batched product of R times n / together matrices.
 
     apart: whether the kernel's rows are unfolded from g. together: rows n of a matrix.
     """
@@ -214,16 +221,17 @@ def _product(x: Tensor, g: Tensor, geometry: _Geometry, apart: bool, together: i
     c, o = x.shape[2], g.shape[2]
     if pad_high or pad_wide:
         x = functional.pad(x, (pad_wide, pad_wide, pad_high, pad_high))
-    x = _windows(x, 4, columns, across, right)
+    x = _windows(x, 4, columns, stride=across, dilation=right)
     if apart:
         reach = geometry.reach[0]
-        g = _windows(functional.pad(g, (0, 0, reach, reach)), 3, rows, 1, down)[..., None, :]
+        g = functional.pad(g, (0, 0, reach, reach))
+        g = _windows(g, 3, rows, stride=1, dilation=down)[..., None, :]
         x = x[..., None]
     else:
-        g, x = g[..., None, None], _windows(x, 3, rows, step, down)
+        g, x = g[..., None, None], _windows(x, 3, rows, stride=step, dilation=down)
 
     def matrices(t: Tensor) -> Tensor:
-        """Of (R, n, channels, high, wide, columns, rows): (R * n/together, ..., together * ...)."""
+        """Return (R * n/together, ..., together * ...), rows of several images side by side."""
         t = t.unflatten(1, (-1, together)).permute(0, 1, 3, 7, 6, 2, 4, 5)
         return t.reshape(t.shape[0] * t.shape[1], t.shape[2] * t.shape[3] * t.shape[4], -1)
 
@@ -235,13 +243,13 @@ def _product(x: Tensor, g: Tensor, geometry: _Geometry, apart: bool, together: i
     return made.transpose(2, 3).reshape(-1, o, c, rows, columns)
 
 
-def _windows(x: Tensor, dim: int, kernel: int, stride: int, dilation: int) -> Tensor:
-    """A view of x with the windows along a dimension as its last one."""
+def _windows(x: Tensor, dim: int, kernel: int, *, stride: int, dilation: int) -> Tensor:
+    """Return a view of x with the windows along a dimension as its last one."""
     return x.unfold(dim, dilation * (kernel - 1) + 1, stride)[..., ::dilation]
 
 
 def _as_autocast_would(x: Tensor, *others: Tensor | None) -> Any:
-    """The type that autocast gives a convolution, which it cannot see within a Function."""
+    """Return tensors in the type that autocast gives a convolution; it sees no Function."""
     kind = x.device.type
     if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
         return x, *others
@@ -250,5 +258,6 @@ def _as_autocast_would(x: Tensor, *others: Tensor | None) -> Any:
 
 
 def _pair(values: Any) -> Pair:
+    """Return two whole numbers."""
     first, second = values
     return int(first), int(second)

@@ -1,4 +1,4 @@
-"""Sums over tensors, a slice at a time, since a tensor may be mapped from a file beyond memory."""
+"""Hash tensors a slice at a time, since one may be mapped from a file larger than memory."""
 
 from typing import Any
 
@@ -9,7 +9,12 @@ _BYTES_AT_ONCE = 1 << 26
 
 
 def add(out: Any, tensor: Tensor) -> None:
-    """Adds a tensor's type, shape and bytes to a hashlib sum."""
+    """Add a tensor's type, shape and bytes to a hash.
+
+    Args:
+        out: A hash of hashlib.
+        tensor: Any tensor, on any device.
+    """
     out.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
     rows = tensor.detach() if tensor.dim() else tensor.detach()[None]
     step = max(1, _BYTES_AT_ONCE // max(1, rows[:1].numel() * rows.element_size()))

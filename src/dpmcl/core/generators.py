@@ -1,4 +1,4 @@
-"""The global random generators of PyTorch, NumPy and Python."""
+"""Seed and restore the global random generators of PyTorch, NumPy and Python."""
 
 import os
 import pickle
@@ -14,6 +14,7 @@ _lock = threading.RLock()
 
 
 def _renew_lock() -> None:
+    """Replace the lock in a child process."""
     global _lock  # the thread that held it does not exist in the child
     _lock = threading.RLock()
 
@@ -23,9 +24,12 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 @contextmanager
 def forked(seed: int) -> Iterator[None]:
-    """Seeds PyTorch's, NumPy's and Python's global generators for a block, and puts them back.
+    """Seed PyTorch's, NumPy's and Python's global generators for a block, then restore them.
 
-    One thread at a time: two runs at once would draw from each other's.
+    One thread at a time may be in such a block: two would draw from each other's generators.
+
+    Args:
+        seed: The seed of all three.
     """
     with _lock, torch.random.fork_rng(devices=[]):
         numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
@@ -40,12 +44,12 @@ def forked(seed: int) -> Iterator[None]:
 
 
 def states() -> dict[str, bytes]:
-    """Return the state of each global generator, by the name that a message gives it."""
-    found = {
+    """Return the state of each global generator, by the name used for it in messages."""
+    out = {
         "PyTorch's": torch.random.get_rng_state().numpy().tobytes(),
         "NumPy's": pickle.dumps(np.random.get_state()),  # noqa: NPY002
         "Python's": pickle.dumps(random.getstate()),
     }
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        found["PyTorch's CUDA"] = torch.cuda.get_rng_state().numpy().tobytes()
-    return found
+        out["PyTorch's CUDA"] = torch.cuda.get_rng_state().numpy().tobytes()
+    return out

@@ -1,58 +1,136 @@
 """The gradient of a cost, and the count of what gradients cost.
 
-Methods take every gradient through `gradient`, so the engine can count, by tracing one update,
-how many gradients it evaluates and how many rows it backpropagates: methods that take the same
-number of updates do not do the same work (`docs/readings.md`, on the paper's "fair comparisons").
+Methods take every gradient through `gradient`, so the engine can count, by running one
+update aside, how many gradients it evaluates and how many rows go through which part of the
+network: methods that take the same number of updates do not do the same work
+(`docs/readings.md`, on the paper's "fair comparisons").
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor
+
+# Used here alone. PyTorch has no public way to tell how many calls torch.func.vmap makes in one
+# (`pyfunctorch`). FlopCounterMode itself follows modules by hooks that torch.func.grad forbids, so
+# its formulas are applied by a mode of ours, whose base class has no public name.
 from torch._functorch import pyfunctorch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 
 @dataclass
 class Work:
-    """What was spent for one replica: gradients evaluated, rows backpropagated through g."""
+    """What one replica's updates cost.
+
+    Within torch.func.vmap each mapped call counts, as in a loop.
+
+    Attributes:
+        gradient_evaluations: Calls of functions that `gradient` made.
+        rows_backpropagated: Rows whose gradient went through the representation, so through the
+            whole network.
+        rows_head: Rows whose gradient went through the prediction alone, from fixed features, as
+            those of DPMCL's theta_B.
+        rows_forward: Rows that went through the representation without a gradient.
+        flops: Floating-point operations of matrix products, convolutions and attention, forwards
+            and backwards, as torch.utils.flop_counter counts them: two for each multiplication and
+            addition. Element-wise operations and optimisers do not count.
+    """
 
     gradient_evaluations: int = 0
     rows_backpropagated: int = 0
+    rows_head: int = 0
+    rows_forward: int = 0
+    flops: int = 0
+
+    def __add__(self, other: "Work") -> "Work":
+        """Return the work of both."""
+        names = [field.name for field in fields(self)]
+        return Work(*(getattr(self, name) + getattr(other, name) for name in names))
+
+    def times(self, n: int) -> "Work":
+        """Return the work of n such updates.
+
+        Args:
+            n: How many.
+        """
+        return Work(*(n * getattr(self, field.name) for field in fields(self)))
 
 
-_tally: ContextVar[Work | None] = ContextVar("dpmcl_work", default=None)
-_inside: ContextVar[bool] = ContextVar("dpmcl_inside_gradient", default=False)
+class _Flops(TorchDispatchMode):
+    """Adds up what PyTorch's formulas say of the operations within it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.formulas = FlopCounterMode(display=False).flop_registry
+        self.total = 0
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operation and count it."""
+        kwargs = kwargs or {}
+        out = operation(*args, **kwargs)
+        formula = self.formulas.get(operation.overloadpacket)
+        if formula is not None:
+            self.total += int(formula(*args, **kwargs, out_val=out))
+        return out
+
+
+_tally: ContextVar[Counter[str] | None] = ContextVar("dpmcl_tally", default=None)
 
 
 @contextmanager
 def counting() -> Iterator[Work]:
-    """Counts the gradients taken in the block."""
-    work = Work()
-    token = _tally.set(work)
+    """Count the work of the block; the result is complete when the block has ended."""
+    work, tally = Work(), Counter[str]()
+    token = _tally.set(tally)
     try:
-        yield work
+        with _Flops() as flops:
+            yield work
     finally:
         _tally.reset(token)
+        work.gradient_evaluations = tally["gradients"]
+        work.rows_backpropagated = tally["representation"]
+        work.rows_head = max(0, tally["prediction"] - tally["representation"])
+        work.rows_forward = tally["forward"]
+        work.flops = flops.total
 
 
-def count_rows(n: int) -> None:
-    """Called where rows turn into losses: counts them if a gradient is being taken.
+def count_rows(part: str, out: Tensor) -> None:
+    """Count the rows that a part of a network has computed, in a block of `counting`.
 
-    Within torch.func.vmap (per-row gradients) they count once for each call that is mapped, as in
-    a loop.
+    Args:
+        part: "representation" or "prediction".
+        out: Its output (n, ...).
     """
-    work = _tally.get()
-    if work is not None and _inside.get():
-        work.rows_backpropagated += n * _calls_mapped()
+    tally = _tally.get()
+    if tally is None:
+        return
+    if _differentiated(out):
+        tally[part] += len(out) * _calls_mapped()
+    elif part == "representation":
+        tally["forward"] += len(out) * _calls_mapped()
+
+
+def _differentiated(out: Tensor) -> bool:
+    """Return True if any torch.func transform around takes a derivative of a tensor."""
+    while not out.requires_grad:
+        inner = torch.func.debug_unwrap(out, recurse=False)
+        if inner is out:
+            return False
+        out = inner
+    return True
 
 
 def _calls_mapped() -> int:
-    """Return how many calls torch.func.vmap makes in one here; torch has no public way to it."""
+    """Return how many calls torch.func.vmap makes in one here."""
     levels = pyfunctorch.retrieve_all_functorch_interpreters()
     return math.prod(
         level.batch_size() for level in levels if isinstance(level, pyfunctorch.VmapInterpreter)
@@ -62,10 +140,12 @@ def _calls_mapped() -> int:
 def gradient(
     cost: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0
 ) -> Callable[..., tuple[Any, Tensor]]:
-    """A function that returns (gradient, value) of a scalar cost; one gradient evaluation.
+    """Return a function that returns (gradient, value) of a cost; one gradient evaluation.
 
-    The gradient has the shape of the argument at `argnums` (a tree of tensors), or is a tuple of
-    such trees.
+    Args:
+        cost: Returns a scalar.
+        argnums: Positions of the arguments by which to differentiate, trees of tensors. The
+            gradient has their form; for several positions it is a tuple.
 
     >>> gradient(lambda a: (a**2).sum())(torch.tensor([1.0, 3.0]))
     (tensor([2., 6.]), tensor(10.))
@@ -73,14 +153,10 @@ def gradient(
     inner = torch.func.grad_and_value(cost, argnums=argnums)
 
     def counted(*args: Any) -> tuple[Any, Tensor]:
-        work = _tally.get()
-        if work is not None:
-            work.gradient_evaluations += 1
-        token = _inside.set(True)
-        try:
-            grads, value = inner(*args)
-        finally:
-            _inside.reset(token)
+        tally = _tally.get()
+        if tally is not None:
+            tally["gradients"] += 1
+        grads, value = inner(*args)
         return grads, value
 
     return counted

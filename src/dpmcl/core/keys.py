@@ -9,6 +9,10 @@ Two levels, no more. `derive` turns (seed, purpose, task, phase, step) into a **
 tensor (..., 2) of two 32-bit words. `bits` and the functions after it turn a key into numbers; a
 `lane` separates several draws under one key. Leading dimensions broadcast: the keys of all
 replicas and steps are one tensor, and their draws are another.
+
+>>> key = derive(seed=7, purpose=Purpose.BATCH, task=3, step=100)
+>>> integers(key, (5,), high=10).tolist()
+[3, 9, 5, 9, 0]
 """
 
 import math
@@ -36,14 +40,16 @@ class Purpose(IntEnum):
     ORDER = 7  # of classes, tasks or rows, and the permutations of a domain-incremental stream
     PROBE = 8  # rows on which a run is watched; a draw of its own, so watching moves nothing
     PROBE_DROPOUT = 9  # an update's own keys, where it is watched
+    PASS = 10  # the order of the rows in a pass without replacement
+    OPTION = 11  # what an option does at the start of a task
 
 
 def philox(counter: Sequence[Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-    """Ten rounds of Philox4x32.
+    """Return ten rounds of Philox4x32: four tensors of 32-bit words.
 
-    counter: four tensors of 32-bit words held in int64, broadcastable with one another.
-    key: two tensors of 32-bit words held in int64.
-    Returns four tensors of 32-bit words.
+    Args:
+        counter: Four tensors of 32-bit words held in int64, broadcastable with one another.
+        key: Two tensors of 32-bit words held in int64.
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
@@ -65,9 +71,15 @@ def derive(
     purpose: Purpose,
     task: int | Tensor = 0,
     phase: int | Tensor = 0,
+    *,
     step: int | Tensor = 0,
 ) -> Tensor:
-    """The key of one draw: int64 (..., 2), where ... is the broadcast shape of the arguments.
+    """Return the key of one draw: int64 (..., 2), where ... is the arguments' broadcast shape.
+
+    Args:
+        seed: Of the replica.
+        purpose: What the draw is for.
+        task, phase, step: When it is made.
 
     >>> derive(7, Purpose.BATCH, task=3, step=100).tolist()
     [1941760761, 2593808117]
@@ -82,7 +94,13 @@ def derive(
 
 
 def bits(key: Tensor, n: int, lane: int = 0) -> Tensor:
-    """n words of 32 bits for each key: int64 (..., n)."""
+    """Return n words of 32 bits for each key: int64 (..., n).
+
+    Args:
+        key: Keys, int64 (..., 2).
+        n: How many words.
+        lane: Separates several draws under one key.
+    """
     block = torch.arange(-(-n // 4), dtype=torch.int64, device=key.device)
     zero = torch.zeros_like(block)
     words = philox((block, zero + lane, zero, zero), (key[..., 0:1], key[..., 1:2]))
@@ -90,27 +108,51 @@ def bits(key: Tensor, n: int, lane: int = 0) -> Tensor:
 
 
 def uniform(key: Tensor, shape: Sequence[int], lane: int = 0) -> Tensor:
-    """Numbers in [0, 1) with 24 bits each: float32 (..., *shape), exact in every wider type."""
+    """Return numbers in [0, 1) of 24 bits: float32 (..., *shape), exact in every wider type.
+
+    Args:
+        key: Keys, int64 (..., 2).
+        shape: Of the numbers for one key.
+        lane: Separates several draws under one key.
+    """
     words = bits(key, math.prod(shape), lane) >> 8
     out: Tensor = (words.to(torch.float32) * 2.0**-24).unflatten(-1, tuple(shape))
     return out
 
 
 def integers(key: Tensor, shape: Sequence[int], high: int | Tensor, lane: int = 0) -> Tensor:
-    """Integers in [0, high), int64 (..., *shape); high below 2^31, 0 gives 0.
+    """Return integers in [0, high), int64 (..., *shape).
 
-    `high` broadcasts against the result. A value's probability is off by at most 2^-32.
+    A value's probability is off by at most 2^-32.
+
+    Args:
+        key: Keys, int64 (..., 2).
+        shape: Of the integers for one key.
+        high: Bound below 2^31, or bounds that broadcast against the result; 0 gives 0.
+        lane: Separates several draws under one key.
     """
     out: Tensor = (bits(key, math.prod(shape), lane).unflatten(-1, tuple(shape)) * high) >> 32
     return out
 
 
 def scores(key: Tensor, n: int, lane: int = 0) -> Tensor:
-    """n random sort keys of 62 bits: int64 (..., n). Sorting by them is a random permutation."""
+    """Return n random numbers of 62 bits: int64 (..., n); sorting by them is a random permutation.
+
+    Args:
+        key: Keys, int64 (..., 2).
+        n: How many.
+        lane: Separates several draws under one key.
+    """
     words = bits(key, 2 * n, lane)
     return ((words[..., 0::2] >> 1) << 31) | (words[..., 1::2] >> 1)
 
 
 def permutation(key: Tensor, n: int, lane: int = 0) -> Tensor:
-    """A permutation of 0 .. n-1 for each key: int64 (..., n)."""
+    """Return a permutation of 0 .. n-1 for each key: int64 (..., n).
+
+    Args:
+        key: Keys, int64 (..., 2).
+        n: How many numbers.
+        lane: Separates several draws under one key.
+    """
     return torch.argsort(scores(key, n, lane), dim=-1, stable=True)

@@ -3,21 +3,20 @@
 A run takes h and g as pure functions of their parameters, a row and a key, for many replicas at a
 time. What breaks that would give wrong numbers without a word, so it is refused here, by name: a
 pass that draws, that changes the network or its input, or whose answer for a row depends on the
-other rows; and a network that holds more than its parameters (frozen ones, shared ones, buffers
-that differ from build to build).
+other rows (BatchNorm in training aside, which knows absent rows); and a network that differs from
+seed to seed in more than the values of its trainable parameters.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from copy import deepcopy
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
+from dpmcl.core.batch_norm import MASKED
 from dpmcl.core.generators import forked, states
 from dpmcl.core.network_layers import Parts, differences, equal, forms, held, named_layers, traced
 from dpmcl.core.part import (
@@ -25,10 +24,11 @@ from dpmcl.core.part import (
     KeyedDropout,
     Modules,
     Network,
-    Parameters,
     Theta,
     modules_of,
     own,
+    quiet,
+    trainable,
 )
 from dpmcl.core.tree import leaves, rebuilt, tree_map
 from dpmcl.exceptions import ModelError
@@ -38,14 +38,10 @@ from dpmcl.exceptions import ModelError
 _NEAR = 1e-4
 _NEAR_GRADIENT = 1e-2  # of a parameter's gradient; kernels may differ
 _ROWS = 6  # of a batch that is looked at row by row; some data have few that differ
-_UNDIFFERENTIABLE = (
-    "The network cannot be differentiated by torch.func.grad",
-    "leave out what torch.func does not know (torch.utils.checkpoint, changes in place)",
-)
 _APART = "keep the first dimension apart from the others (no x.squeeze() of all dimensions)"
 _BY_ITSELF = (
-    "compute each row by itself (normalise by nn.GroupNorm or nn.LayerNorm), draw nothing, and "
-    "keep nothing from one pass to the next"
+    "compute each row by itself (normalise by nn.BatchNorm, nn.GroupNorm or nn.LayerNorm), draw "
+    "nothing, and keep nothing from one pass to the next"
 )
 
 
@@ -71,13 +67,15 @@ def check(
         _check_layers(builds[0])
         drawn = _check_builds(*builds)
         parts = made(builds[0])
-        with forked(0), torch.no_grad():
-            _check_passes(parts, example, outputs)
-            _check_rows(parts, example)
-            if drawn:
-                _check_drawn(parts, made(builds[2]), example, drawn)
-        with forked(0), _unchanged(parts, "in training"):
-            _check_gradients(parts, builds[1], example)
+        x = torch.cat([example] * _ROWS)[: max(len(example), _ROWS)]
+        with forked(0):
+            with torch.no_grad():
+                _check_passes(parts, x, outputs)
+                _check_rows(parts, x[:_ROWS])
+                if drawn:
+                    _check_drawn(parts, made(builds[2]), x, drawn)
+            with _unchanged(parts, "in training"):
+                _check_gradients(parts, builds[1], x[:_ROWS])
     return parts
 
 
@@ -90,22 +88,17 @@ def _check_layers(modules: Modules) -> None:
         fault = _fault(layer)
         if fault:
             raise ModelError(f"A run cannot use {label}, which {fault}.")
-    places: dict[int, str] = {}
+    names: dict[int, str] = {}
     for part, module in zip(PARTS, modules, strict=True):
-        for name, tensor in [*module.named_parameters(part), *module.named_buffers(part)]:
+        parameters = dict(module.named_parameters(part))
+        for name, tensor in [*parameters.items(), *module.named_buffers(part)]:
             if tensor.is_complex():
                 raise ModelError(
                     f"Parameters and buffers must hold real numbers, and '{name}' is "
                     f"{_name(tensor.dtype)}; keep torch.view_as_real of it."
                 )
-        for name, parameter in module.named_parameters(part):
-            if not parameter.requires_grad:
-                raise ModelError(
-                    f"Frozen parameters are not supported yet, and '{name}' has requires_grad = "
-                    "False; leave requires_grad as it is to train it, or keep the values in a "
-                    "buffer (register_buffer), the same for every seed."
-                )
-            known = places.setdefault(parameter.data_ptr(), name)
+        for name, parameter in parameters.items():
+            known = names.setdefault(parameter.data_ptr(), name)
             if known != name and parameter.data_ptr():
                 raise ModelError(
                     "Values may be shared only as one nn.Parameter within one part, and "
@@ -115,10 +108,16 @@ def _check_layers(modules: Modules) -> None:
 
 def _fault(layer: nn.Module) -> str | None:
     """Return what a run cannot follow in a layer, and the way out."""
-    norms = nn.modules.batchnorm
-    tracks = isinstance(layer, norms._NormBase) and layer.track_running_stats
-    if isinstance(layer, norms._BatchNorm) or tracks:
-        return "normalises over a batch or over time; use nn.GroupNorm or nn.LayerNorm"
+    instance = nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d
+    if type(layer) in MASKED and not layer.track_running_stats:
+        return (
+            "has no running statistics, so that an answer would depend on the other rows; leave "
+            "out track_running_stats = False, or use nn.GroupNorm or nn.LayerNorm"
+        )
+    if isinstance(layer, (*MASKED, nn.SyncBatchNorm)) and type(layer) not in MASKED:
+        return "is another BatchNorm than PyTorch's own; use nn.BatchNorm1d, 2d or 3d"
+    if isinstance(layer, instance) and layer.track_running_stats:
+        return "keeps running statistics; leave out track_running_stats, or use nn.BatchNorm"
     if isinstance(layer, torch.jit.ScriptModule) or type(layer).__name__ == "OptimizedModule":
         return "is compiled; leave out torch.jit and torch.compile"
     if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
@@ -131,23 +130,32 @@ def _check_builds(first: Modules, again: Modules, other: Modules) -> list[str]:
 
     Returns attributes that differ from seed to seed: names, counts, and what may make a difference.
     """
-    holds = held(first)
+    holds, others = held(first), held(other)
+    tensors = [name for name, value in holds.items() if isinstance(value, Tensor)]
     for name in differences(holds, held(again)):
-        if isinstance(holds.get(name), Tensor):
+        if name in tensors:
             raise ModelError(
                 f"A network built twice with one seed must be the same, and {name} differs; draw "
                 "from the generators that torch.manual_seed and np.random.seed set."
             )
-    others, attributes = held(other), []
-    for name in differences(holds, others):
-        value = holds.get(name)
-        if not isinstance(value, Tensor):
-            attributes.append(name)
-        elif not name.startswith("the parameter"):
+    frozen = [
+        f"the parameter '{name}' of {label}"
+        for label, layer in named_layers(first)
+        for name, parameter in layer.named_parameters(recurse=False)
+        if not parameter.requires_grad
+    ]
+    drawn = differences(holds, others)
+    for name in drawn:
+        if name in frozen:
+            raise ModelError(
+                f"Frozen parameters (requires_grad = False) must be the same for every seed, and "
+                f"{name} differs; load its values from a file, or seed their draw in `build`."
+            )
+        if name in tensors and not name.startswith("the parameter"):
             raise ModelError(_drawn(name))
-        elif name not in others or others[name].shape != value.shape:
+        if name in tensors and (name not in others or others[name].shape != holds[name].shape):
             raise ModelError(_drawn(f"the shape of {name}"))
-    return attributes
+    return [name for name in drawn if name not in tensors]
 
 
 def _check_drawn(parts: Parts, others: Parts, x: Tensor, attributes: list[str]) -> None:
@@ -160,6 +168,7 @@ def _check_drawn(parts: Parts, others: Parts, x: Tensor, attributes: list[str]) 
 
 
 def _drawn(what: str) -> str:
+    """Say that something other than the values of parameters depends on the seed."""
     return (
         f"Only the values of parameters may differ from seed to seed, and {what} does; register "
         "what is drawn (nn.Parameter, nn.ModuleList), compute it in `forward`, fix its seed, or "
@@ -180,6 +189,7 @@ def _unchanged(parts: Parts, mode: str) -> Iterator[None]:
 
 
 def _changing(what: str) -> str:
+    """Say that a pass changes something."""
     return (
         f"A pass may change nothing but its result, and {what}; keep values in local variables, "
         "write x = x * 2 in place of x *= 2, draw by nn.Dropout layers alone, or use another layer."
@@ -196,7 +206,7 @@ def _both(parts: Parts, theta: Theta, x: Tensor, key: Tensor | None) -> tuple[Te
 
 
 def _modes(x: Tensor) -> dict[str, Tensor | None]:
-    """The two ways of a pass, by what a message calls them: the key of each."""
+    """Return the key of each way of a pass, by what a message calls it."""
     return {"in training": torch.tensor([1, 2], device=x.device), "in evaluation": None}
 
 
@@ -219,25 +229,24 @@ def _check_passes(parts: Parts, x: Tensor, outputs: int) -> None:
                 )
         # Within a part, a layer may change what the one before it has made.
         wholes = [visit for visit in visits if visit.label.split(":")[0] in PARTS]
-        for what in [what for whole in wholes for what in differences(whole.before, whole.after)]:
-            layer = next(v.label for v in visits if what in differences(v.before, v.after))
+        for what in [what for whole in wholes for what in whole.changed]:
+            layer = next(visit.label for visit in visits if what in visit.changed)
             raise ModelError(_changing(f"{layer} {what} {mode}"))
-    drops = [v for v in visits if isinstance(v.layer, KeyedDropout) and v.layer.p > 0]
-    calls = Counter(visit.label for visit in drops)
-    for layer, count in calls.items():
-        if count > 1:
-            raise ModelError(
-                f"A dropout layer may be called once a pass, or its masks would repeat, and "
-                f"{layer} is called {count} times; use one nn.Dropout a place."
-            )
+        drops = [v for v in visits if isinstance(v.layer, KeyedDropout) and v.layer.p > 0]
+        for layer, count in Counter(visit.label for visit in drops).items():
+            if count > 1:
+                raise ModelError(
+                    f"A dropout layer may be called once a pass, or its masks would repeat, and "
+                    f"{layer} is called {count} times; use one nn.Dropout a position."
+                )
 
 
-def _outside(given: Any) -> dict[str, Any]:
+def _outside(inputs: Any) -> dict[str, Any]:
     """Return what a layer may not change, by what a message says of a layer that does."""
-    found: dict[str, Any] = {f"draws from {name} generator": of for name, of in states().items()}
-    if given and isinstance(given[0], Tensor):
-        found["changes its input"] = given[0].clone()
-    return found
+    outside: dict[str, Any] = {f"draws from {k} generator": v for k, v in states().items()}
+    if inputs and isinstance(inputs[0], Tensor):
+        outside["changes its input"] = inputs[0].clone()
+    return outside
 
 
 def _check_result(part: str, out: Any, x: Tensor, *sizes: int) -> None:
@@ -261,21 +270,6 @@ def _name(dtype: torch.dtype) -> str:
 # ---- rows ---------------------------------------------------------------------------------------
 
 
-def _quiet(parts: Parts, dtype: torch.dtype, device: torch.device | None = None) -> Parts:
-    """Return copies in another type; in training dropout, other in each row, drops nothing."""
-    copies = {}
-    for name, part in parts.items():
-        training, evaluation = (
-            deepcopy(module).to(device=device, dtype=dtype)
-            for module in (part.training, part.evaluation)
-        )
-        for layer in training.modules():
-            if isinstance(layer, KeyedDropout):
-                layer.p = 0.0
-        copies[name] = replace(part, training=training, evaluation=evaluation)
-    return copies
-
-
 def _batches(n: int) -> Iterator[tuple[str, Tensor]]:
     """Yield what a message says of a batch, and its rows; from n on they are made up."""
     rows, half = torch.arange(n), n // 2
@@ -292,46 +286,50 @@ def _check_rows(parts: Parts, x: Tensor) -> None:
 
     Tried at the initial weights, and at others, since what is multiplied by a 0 there is not seen.
     """
-    x = torch.cat([x] * _ROWS)[:_ROWS]
     pool = torch.cat([x, 1 - 30 * x])
     try:
-        quiet, exact = _quiet(parts, torch.float64), pool.double()
-        _both(quiet, own(quiet), exact[:_ROWS], None)
+        alone = {name: quiet(part, torch.float64) for name, part in parts.items()}
+        _both(alone, own(alone), x.double(), None)
+        pool = pool.double()
     except Exception:  # it mixes types, and is computed in its own
-        quiet, exact = _quiet(parts, x.dtype), pool
-    for theta in (own(quiet), _moved(own(quiet))):
-        given = tree_map(torch.Tensor.clone, theta)
+        alone = {name: quiet(part, x.dtype) for name, part in parts.items()}
+    for theta in (own(alone), _moved(own(alone))):
+        before = tree_map(torch.Tensor.clone, theta)
         for mode, key in _modes(x).items():
-            run = partial(_both, quiet, theta, key=key)
-            expected = run(exact[:_ROWS])
+            run = partial(_both, alone, theta, key=key)
+            expected = run(pool[:_ROWS])
             for company, index in _batches(_ROWS):
-                rows = exact[index]
                 try:
-                    found = run(rows)
-                    alike = all(_agree(a, b, index) for a, b in zip(expected, found, strict=True))
+                    answers = zip(expected, run(pool[index]), strict=True)
+                    alike = all(_agree(a, b, index) for a, b in answers)
                 except Exception:
                     alike = bool(index.max() >= _ROWS)  # made-up rows it need not take
                 if not alike:
                     says = f"{mode} for a row {company}"
-                    _refuse_batch(quiet, run, exact[:_ROWS], rows, index, says)
-        for part in PARTS:
-            for name, before in given[part].items():
-                if not torch.equal(theta[part][name], before):
-                    raise ModelError(_changing(f"'{part}.{name}' changes at some weights"))
-    _check_use(quiet, theta, exact[:3])
+                    _refuse_batch(alone, run, pool, index, says=says)
+        for part, leaves_before in before.items():
+            for name in differences(leaves_before, theta[part]):
+                raise ModelError(_changing(f"'{part}.{name}' changes at some weights"))
+    rows = [_gradient(alone, theta, row, key=_modes(x)["in training"]) for row in pool[:3].split(1)]
+    _check_alike(
+        _gradient(alone, theta, pool[:3], key=_modes(x)["in training"]),
+        tree_map(lambda *grads: torch.stack(grads).sum(0), *rows),
+        "A batch's gradient must be the sum of its rows' gradients",
+        _BY_ITSELF,
+    )
 
 
 def _refuse_batch(
-    parts: Parts, run: Callable[[Tensor], Any], x: Tensor, rows: Tensor, index: Tensor, says: str
+    parts: Parts, run: Callable[[Tensor], Any], pool: Tensor, index: Tensor, *, says: str
 ) -> NoReturn:
-    """Raises a ModelError with the first layer to answer rows of a batch not as those of x."""
+    """Raise a ModelError with the first layer whose answer for a row depends on its batch."""
     rule = f"A network must take any number of rows, and fails {says}"
     with traced(parts, rule, _APART) as visits:
-        run(x)
+        run(pool[:_ROWS])
         first = visits.copy()
-        run(rows)
+        run(pool[index])
     for a, b in zip(first, visits[len(first) :], strict=False):
-        by_row = isinstance(a.out, Tensor) and a.out.shape[:1] == x.shape[:1]
+        by_row = isinstance(a.out, Tensor) and len(a.out) == _ROWS
         if by_row and not _agree(a.out, b.out, index):
             break
     way = _BY_ITSELF if b.out.shape[:1] == index.shape else _APART
@@ -363,44 +361,19 @@ def _moved(theta: Theta) -> Theta:
     def moved(leaf: Tensor) -> Tensor:
         return leaf + (0.05 + 0.3 * leaf.square().mean().sqrt()) * torch.randn(leaf.shape).to(leaf)
 
-    found: Theta = tree_map(moved, theta)
-    return found
+    weights: Theta = tree_map(moved, theta)
+    return weights
 
 
 # ---- gradients ----------------------------------------------------------------------------------
 
 
-def _check_use(parts: Parts, theta: Theta, x: Tensor) -> None:
-    """Refuse a network in which a batch's gradient is not the sum of its rows' gradients.
-
-    Then a row without weight, which stands for an absent one, would change the others' gradients.
-    A row is used as DPMCL does: features once, then g several times.
-    """
-    key = _modes(x)["in training"]
-    h, g = (parts[name] for name in PARTS)
-
-    def whole(theta: Theta) -> Tensor:
-        return _cost(_both(parts, theta, x, key)[1])
-
-    def twice(theta_2: Parameters, features: Tensor) -> Tensor:
-        return _cost(g.apply(theta_2, features, key)) + _cost(g.apply(theta_2, features, key))
-
-    of_rows = []
-    with traced(parts, *_UNDIFFERENTIABLE):
-        of_batch = torch.func.grad(whole)(theta)
-        for row in x.split(1):
-            features, pull_back = torch.func.vjp(  # type: ignore[misc]
-                partial(h.apply, x=row, key=key), theta["representation"]
-            )
-            by_2, by_features = torch.func.grad(twice, (0, 1))(theta["prediction"], features)
-            of_rows.append(dict(zip(PARTS, (*pull_back(by_features), by_2), strict=True)))
-    _check_alike(
-        tree_map(lambda grad: 2 * grad, of_batch),
-        tree_map(lambda *grads: torch.stack(grads).sum(0), *of_rows),
-        "A batch's gradient must be the sum of its rows' gradients, however often features are "
-        "used",
-        _BY_ITSELF,
-    )
+def _gradient(parts: Parts, theta: Theta, x: Tensor, *, key: Tensor | None) -> Theta:
+    """Return the gradient of a cost as a run takes it."""
+    way = "leave out what torch.func does not know (torch.utils.checkpoint, changes in place)"
+    with traced(parts, "The network cannot be differentiated by torch.func.grad", way):
+        grads: Theta = torch.func.grad(lambda theta: _cost(_both(parts, theta, x, key)[1]))(theta)
+    return grads
 
 
 def _check_gradients(parts: Parts, modules: Modules, x: Tensor) -> None:
@@ -409,39 +382,31 @@ def _check_gradients(parts: Parts, modules: Modules, x: Tensor) -> None:
     The modules are run as PyTorch runs them, and compared with the copies: layers and closures that
     hold on to parameters, hooks, and activations in place can make a difference.
     """
-    theta = {
-        part: dict(module.named_parameters()) for part, module in zip(PARTS, modules, strict=True)
-    }
+    named = zip(PARTS, modules, strict=True)
+    theta: Any = {part: trainable(module) for part, module in named}
     parameters = leaves(theta)
     like = parameters[0] if parameters else x
-    x = x.to(like)
-    modes = [(layer, layer.training) for _, layer in named_layers(modules)]
-    try:
-        for module in modules:
-            module.eval()
-        cost = _cost(modules[1](modules[0](x.clone())))
-        # The 0 is there for outputs without a gradient.
-        cost = cost + torch.zeros((), requires_grad=True)
-        grads = torch.autograd.grad(cost, parameters, allow_unused=True)
-    except Exception:  # its types suit the run's alone, or it works in place on a leaf
-        return
-    finally:
-        for layer, mode in modes:
-            layer.training = mode
+    with ExitStack() as modes:
+        for _, layer in named_layers(modules):
+            modes.callback(setattr, layer, "training", layer.training)
+            layer.training = False
+        try:
+            cost = _cost(modules[1](modules[0](x.to(like))))
+            # The 0 is there for outputs without a gradient.
+            cost = cost + torch.zeros((), requires_grad=True)
+            grads = torch.autograd.grad(cost, parameters, allow_unused=True)
+        except Exception:  # its types suit the run's alone, or it works in place on a leaf
+            return
     expected = rebuilt(theta, grads)
-    for part, own_grads in expected.items():
-        if own_grads and all(grad is None for grad in own_grads.values()):
+    for part, of_part in expected.items():
+        if of_part and all(grad is None for grad in of_part.values()):
             raise ModelError(
                 f"A part must be trainable, and no parameter of the {part} gets a gradient; leave "
                 "out .detach(), .item() and torch.no_grad() in `forward`."
             )
-    copies = _quiet(parts, like.dtype, like.device)
-    with traced(copies, *_UNDIFFERENTIABLE):
-        found = torch.func.grad(lambda theta: _cost(_both(copies, theta, x.clone(), None)[1]))(
-            tree_map(torch.Tensor.detach, theta)
-        )
+    copies = {name: quiet(part, like.dtype, like.device) for name, part in parts.items()}
     _check_alike(
-        found,
+        _gradient(copies, tree_map(torch.Tensor.detach, theta), x.to(like), key=None),
         expected,
         "A run must find the gradient that PyTorch finds",
         "use parameters as attributes of their module (no lambda, list or hook that holds them), "
@@ -450,16 +415,16 @@ def _check_gradients(parts: Parts, modules: Modules, x: Tensor) -> None:
 
 
 def _cost(outputs: Tensor) -> Tensor:
-    """A sum over rows, in which each output has a weight of its own."""
+    """Return a sum over rows, in which each output has a weight of its own."""
     weights = torch.arange(1, outputs[0].numel() + 1, device=outputs.device)
     return (outputs.flatten(1) * weights.to(outputs.dtype).cos()).sum()
 
 
-def _check_alike(found: Theta, expected: Theta, rule: str, way: str) -> None:
+def _check_alike(grads: Theta, expected: Theta, rule: str, way: str) -> None:
     """Refuse gradients that differ; what is not finite is left to training."""
-    for part, grads in expected.items():
-        for name, grad in grads.items():
-            grad = torch.zeros_like(found[part][name]) if grad is None else grad
-            gap = (found[part][name] - grad).norm()
+    for part, of_part in expected.items():
+        for name, grad in of_part.items():
+            grad = torch.zeros_like(grads[part][name]) if grad is None else grad
+            gap = (grads[part][name] - grad).norm()
             if gap > _NEAR_GRADIENT * grad.norm() + 1e-6:
                 raise ModelError(f"{rule}, and that of '{part}.{name}' differs; {way}.")

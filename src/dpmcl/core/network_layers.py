@@ -22,7 +22,8 @@ def named_layers(modules: Modules) -> Iterator[tuple[str, nn.Module]]:
     """Yield the layers of both parts, by what a message calls them."""
     for part, module in zip(PARTS, modules, strict=True):
         for name, layer in module.named_modules(prefix=part):
-            yield f"{name}: {type(layer).__name__.removeprefix('Keyed')}", layer
+            kind = type(layer).__name__.removeprefix("Keyed").removeprefix("Masked")
+            yield f"{name}: {kind}", layer
 
 
 def forms(parts: Parts) -> tuple[Modules, Modules]:
@@ -33,19 +34,22 @@ def forms(parts: Parts) -> tuple[Modules, Modules]:
 
 def held(modules: Modules) -> dict[str, Any]:
     """Return copies of all that two modules hold, by what a message calls it."""
-    found: dict[str, Any] = {}
+    copies: dict[str, Any] = {}
     for label, layer in named_layers(modules):
-        found[f"the layer {label}"] = True
+        copies[f"the layer {label}"] = True
         own = {name: value for name, value in vars(layer).items() if name not in _INTERNAL}
-        tensors = (("parameter", layer._parameters), ("buffer", layer._buffers))
-        for kind, values in (*tensors, ("attribute", own)):
+        for kind, values in (
+            ("parameter", layer._parameters),
+            ("buffer", layer._buffers),
+            ("attribute", own),
+        ):
             for name, value in values.items():
-                found[f"the {kind} '{name}' of {label}"] = _copied(value)
-    return found
+                copies[f"the {kind} '{name}' of {label}"] = _copied(value)
+    return copies
 
 
 def _copied(value: Any) -> Any:
-    """A value that tells later whether this one has changed."""
+    """Return a value that tells later whether this one has changed."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, torch.Generator):
@@ -72,33 +76,36 @@ def equal(a: Any, b: Any) -> bool:
 
 
 class Visit(NamedTuple):
-    """A layer that a pass went through: a reading before and after it, and what it gave."""
+    """A layer that a pass went through: what it changed, and what it gave."""
 
     label: str
     layer: nn.Module
-    before: dict[str, Any]
-    after: dict[str, Any]
+    changed: list[str]
     out: Any
 
 
 @contextmanager
 def traced(
-    parts: Parts, rule: str, way: str, read: Callable[[Any], dict[str, Any]] = lambda given: {}
+    parts: Parts, rule: str, way: str, read: Callable[[Any], dict[str, Any]] = lambda inputs: {}
 ) -> Iterator[list[Visit]]:
-    """Records the layers that the passes of a block go through, in the order in which they end.
+    """Record the layers that the passes of a block go through, in the order in which they end.
 
-    An exception of another library becomes a ModelError that names the layer. read: takes a layer's
-    inputs. Some layers compute in another way where they are recorded.
+    Some layers compute in another way where they are recorded.
+
+    Args:
+        parts: Whose layers; {} for none.
+        rule, way: Of the ModelError, naming the layer, that another library's exception becomes.
+        read: Takes a layer's inputs, before it runs and after.
     """
     left: list[Visit] = []
     entered: list[tuple[str, dict[str, Any]]] = []
 
-    def enter(label: str, _layer: nn.Module, given: Any) -> None:
-        entered.append((label, read(given)))
+    def enter(label: str, _layer: nn.Module, inputs: Any) -> None:
+        entered.append((label, read(inputs)))
 
-    def leave(layer: nn.Module, given: Any, out: Any) -> None:
+    def leave(layer: nn.Module, inputs: Any, out: Any) -> None:
         label, before = entered.pop()
-        left.append(Visit(label, layer, before, read(given), out))
+        left.append(Visit(label, layer, differences(before, read(inputs)), out))
 
     with ExitStack() as hooks:
         for modules in forms(parts) if parts else ():

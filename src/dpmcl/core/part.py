@@ -1,18 +1,22 @@
-"""One module as a pure function of its parameters and a key."""
+"""One module of a network as a pure function of its parameters, a row's weight and a key."""
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from dpmcl.core import keys
+from dpmcl.core.batch_norm import STATISTICS, MaskedBatchNorm, masked, take_statistics
 from dpmcl.core.convolution import Convolutions, with_patches
 from dpmcl.exceptions import DpmclError, ModelError, reason
 
 Parameters = dict[str, Tensor]
 Theta = dict[str, Parameters]
+Buffers = dict[str, Parameters]
+"""Running statistics of normalisation layers: part -> name -> tensor."""
+
 Modules = tuple[nn.Module, nn.Module]
 Network = Callable[[], Modules]
 PARTS = ("representation", "prediction")
@@ -21,8 +25,11 @@ PARTS = ("representation", "prediction")
 class KeyedDropout(nn.Module):
     """Dropout whose mask is a function of a key: same mask alone, batched, on a CPU or a GPU.
 
-    p: share of values set to 0. kept_dimensions: how many leading dimensions of the input get a
-    draw of their own (2 for the channel-wise forms), None for all. lane: tells layers apart.
+    Args:
+        p: Share of values that are set to 0.
+        kept_dimensions: Number of leading dimensions of the input along which masks differ (2 for
+            the channel-wise forms); None for all.
+        lane: Separates the masks of layers that get the same key.
     """
 
     key: Tensor
@@ -33,6 +40,7 @@ class KeyedDropout(nn.Module):
         self.register_buffer("key", torch.zeros(2, dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return x with a share p of its values set to 0 and the others scaled by 1 / (1 - p)."""
         if not self.training or self.p == 0:
             return x
         kept = x.dim() if self.kept_dimensions is None else self.kept_dimensions
@@ -51,36 +59,87 @@ _DROPOUT: dict[type[nn.Module], int | None] = {
 
 @dataclass(frozen=True)
 class Part:
-    """One module as a pure function: apply(parameters, x, key), key None for evaluation.
+    """One module as a pure function of its parameters.
 
-    tied: for each further name of a parameter that several layers share, its first name.
+    Frozen parameters and constant buffers stay in the module.
+
+    Attributes:
+        training: The copy that runs where a key is given: dropout and batch statistics.
+        evaluation: The copy that runs without a key: no dropout, running statistics.
+        parameters: The trainable parameters of the build, by name.
+        statistics: The initial running statistics, by name.
+        tied: First name of each trainable parameter that has a further name in another layer.
+        key_names, w_names: Buffers of `training` by which layers read the key and rows' weights.
     """
 
     training: nn.Module
     evaluation: nn.Module
-    key_names: tuple[str, ...]
+    parameters: Parameters
+    statistics: Parameters
     tied: dict[str, str]
+    key_names: tuple[str, ...]
+    w_names: tuple[str, ...]
 
-    def apply(self, parameters: Parameters, x: Tensor, key: Tensor | None) -> Tensor:
-        values = {**parameters, **{name: parameters[of] for name, of in self.tied.items()}}
-        module = self.evaluation
-        if key is not None:
-            module = self.training
-            values |= dict.fromkeys(self.key_names, key)
-        # Left to tie by itself, it would not put back a layer that is used in two places.
+    def apply(
+        self,
+        parameters: Parameters,
+        x: Tensor,
+        key: Tensor | None,
+        *,
+        w: Tensor | None = None,
+        statistics: Parameters | None = None,
+    ) -> Tensor:
+        """Return the module's output.
+
+        Args:
+            parameters: Trainable parameters by name.
+            x: Inputs (n, ...).
+            key: Key of the dropout masks in training; None for evaluation.
+            w: Weights of the rows (n,); in training, rows of weight 0 do not enter the statistics
+                of BatchNorm. None if all rows are present.
+            statistics: Running statistics that evaluation uses; None for the initial ones.
+        """
+        if key is None:
+            return self._call(self.evaluation, {**parameters, **(statistics or {})}, x)
+        return self._call(self.training, {**parameters, **self._inputs(key, w)}, x)
+
+    def moved(
+        self, parameters: Parameters, x: Tensor, key: Tensor, *, w: Tensor, statistics: Parameters
+    ) -> tuple[Tensor, Parameters]:
+        """Return the output in training and the running statistics after this pass."""
+        values = {**parameters, **self._inputs(key, w), **statistics}
+        out = self._call(self.training, values, x)
+        return out, {name: values[name] for name in statistics}
+
+    def _inputs(self, key: Tensor, w: Tensor | None) -> Parameters:
+        """Return what layers of the training copy read as buffers."""
+        values = dict.fromkeys(self.key_names, key)
+        return values if w is None else {**values, **dict.fromkeys(self.w_names, w)}
+
+    def _call(self, module: nn.Module, values: Parameters, x: Tensor) -> Tensor:
+        for name, first in self.tied.items():
+            values[name] = values[first]
+        # functional_call writes buffers that a pass replaces back to `values`. Left to tie by
+        # itself, it would not restore a layer that is used in two places.
         out: Tensor = torch.func.functional_call(module, values, (x,), tie_weights=False)
         return out
 
 
 def own(parts: dict[str, Part]) -> Theta:
-    """Return the parameters that the parts themselves hold."""
-    return {name: dict(part.training.named_parameters()) for name, part in parts.items()}
+    """Return the trainable parameters with which the parts were built."""
+    return {name: part.parameters for name, part in parts.items()}
+
+
+def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters of a module that are not frozen (requires_grad), by name."""
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
 def modules_of(network: Network) -> Modules:
     """Build the two modules of a network: (representation, prediction).
 
-    Raises ModelError where that fails or gives something else.
+    Raises:
+        ModelError: The network raises, or returns something else.
     """
     try:
         modules = network()
@@ -102,32 +161,83 @@ def modules_of(network: Network) -> Modules:
 def part_of(
     module: nn.Module,
     lanes: Iterator[int],
+    *,
     convolutions: Convolutions,
     dtype: torch.dtype,
     device: torch.device,
 ) -> Part:
     """Return a part made of a copy of a module.
 
-    In the copy dropout is keyed, convolutions are as asked for, and no activation works in place:
-    its input may be needed again (DPMCL uses features several times).
+    In the copy dropout is keyed, BatchNorm knows absent rows, convolutions are as asked for, and no
+    activation works in place: its input may be needed again (DPMCL uses features several times).
+
+    Args:
+        module: One of the two modules of a network; it stays as it is.
+        lanes: Numbers for the dropout layers, none twice in one model.
+        convolutions: How plain nn.Conv2d layers compute ("native" or "patches").
+        dtype: Type of parameters and buffers that hold fractions.
+        device: Where parameters and buffers are.
     """
-    module = copy.deepcopy(module).to(device=device, dtype=dtype)
-    training = _with_keyed_dropout(module, lanes).train()
+    training = copy.deepcopy(module).to(device=device, dtype=dtype)
+    training = _with_keyed_dropout(training, lanes).train()
     if convolutions == "patches":
         training = with_patches(training)
     for layer in training.modules():
         if getattr(layer, "inplace", False) is True:
             layer.inplace = False  # type: ignore[assignment]
-    training.requires_grad_(False)
-    names = tuple(
-        f"{name}.key" if name else "key"
-        for name, layer in training.named_modules()
-        if isinstance(layer, KeyedDropout)
+    names = list(trainable(training))
+    tied = {name: first for name, first in _tied(training).items() if first in names}
+    training = masked(training.requires_grad_(False))
+    parameters = dict(training.named_parameters())
+    return Part(
+        evaluation=copy.deepcopy(training).eval(),
+        training=training,
+        parameters={name: parameters[name] for name in names},
+        statistics=take_statistics(training),
+        tied=tied,
+        key_names=_names(training, KeyedDropout, "key"),
+        w_names=_names(training, MaskedBatchNorm, "w"),
     )
-    return Part(training, copy.deepcopy(training).eval(), names, _tied(training))
+
+
+def quiet(part: Part, dtype: torch.dtype, device: torch.device | None = None) -> Part:
+    """Return a copy of a part whose training passes compute each row by itself.
+
+    Dropout drops nothing and BatchNorm uses the initial running statistics.
+
+    Args:
+        part: The part to copy.
+        dtype: Type of parameters and buffers that hold fractions.
+        device: Where they are; None where they were.
+    """
+
+    training, evaluation = (
+        copy.deepcopy(module).to(device=device, dtype=dtype)
+        for module in (part.training, part.evaluation)
+    )
+    for layer, twin in zip(training.modules(), evaluation.modules(), strict=True):
+        if isinstance(layer, KeyedDropout):
+            layer.p = 0.0
+        elif isinstance(layer, MaskedBatchNorm):
+            layer.eval()
+            for name in STATISTICS:
+                layer.register_buffer(name, twin.get_buffer(name))
+    held = dict(training.named_parameters())
+    parameters: Parameters = {name: held[name] for name in part.parameters}
+    return replace(part, training=training, evaluation=evaluation, parameters=parameters)
+
+
+def _names(module: nn.Module, kind: type[nn.Module], buffer: str) -> tuple[str, ...]:
+    """Return the names of a buffer of all layers of a kind."""
+    return tuple(
+        f"{name}.{buffer}" if name else buffer
+        for name, layer in module.named_modules()
+        if isinstance(layer, kind)
+    )
 
 
 def _tied(module: nn.Module) -> dict[str, str]:
+    """Return the first name of each parameter that several layers share, by its further names."""
     first: dict[Tensor, str] = {}
     tied = {}
     for prefix, layer in module.named_modules():
@@ -139,6 +249,7 @@ def _tied(module: nn.Module) -> dict[str, str]:
 
 
 def _with_keyed_dropout(module: nn.Module, lanes: Iterator[int]) -> nn.Module:
+    """Replace the dropout layers of a module, in place, and return it."""
     if type(module) in _DROPOUT:
         p = float(module.p)  # type: ignore[arg-type]
         device = next(module.parameters(), torch.zeros(())).device

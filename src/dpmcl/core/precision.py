@@ -19,11 +19,13 @@ Precision = Literal["tf32", "bf16"]
 
 @contextmanager
 def arithmetic(precision: Precision | None) -> Iterator[None]:
-    """PyTorch's switches for TF32 on a GPU, for a block; then as they were.
+    """Set PyTorch's switches for TF32 on a GPU for a block, and put them back.
 
-    On for "tf32" and "bf16", off for None: PyTorch itself has it on in cuDNN. Within the block
-    the older names (`allow_tf32`, `get_float32_matmul_precision`) may raise, since PyTorch
-    refuses a mixture of old and new ones.
+    Within the block the older names (`allow_tf32`, `get_float32_matmul_precision`) may raise,
+    since PyTorch refuses a mixture of old and new ones.
+
+    Args:
+        precision: TF32 is on for "tf32" and "bf16", off for None; PyTorch has it on in cuDNN.
     """
     switches: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]  # type: ignore[attr-defined]
     switches.append(torch.backends.cudnn.rnn)
@@ -38,10 +40,14 @@ def arithmetic(precision: Precision | None) -> Iterator[None]:
 
 
 def products(precision: Precision | None, device: torch.device) -> AbstractContextManager[Any]:
-    """Within it a module computes as `precision` says: autocast for "bf16".
+    """Return a context in which a module computes products in a precision.
 
-    Autocast would keep weights that it has cast; a mapped or recorded update may not see them
-    again.
+    Autocast for "bf16", without its cache: a mapped or recorded update may not see weights again
+    that it has cast.
+
+    Args:
+        precision: As a spec has it.
+        device: Where the module is.
     """
     if precision != "bf16":
         return nullcontext()

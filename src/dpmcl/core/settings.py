@@ -1,4 +1,4 @@
-"""Settings are frozen dataclasses, checked once at the door, from Python and from TOML alike.
+"""Settings: frozen dataclasses, checked when they are made, from Python and from TOML alike.
 
 Types and bounds are written as annotations (`annotated_types`, read by pydantic):
 
@@ -9,6 +9,7 @@ Types and bounds are written as annotations (`annotated_types`, read by pydantic
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -27,26 +28,24 @@ Share = Annotated[float, at.Ge(0), at.Lt(1)]
 
 @functools.cache
 def _checks(cls: Any) -> dict[str, pydantic.TypeAdapter[Any]]:
-    hints = get_type_hints(cls, include_extras=True)
-    config = pydantic.ConfigDict(
-        strict=False, arbitrary_types_allowed=True, allow_inf_nan=False, extra="forbid"
-    )
-    out = {}
-    for field in dataclasses.fields(cls):
-        hint = hints[field.name]
-        plain = isinstance(hint, type) and (dataclasses.is_dataclass(hint))
-        out[field.name] = pydantic.TypeAdapter(
-            pydantic.InstanceOf[hint] if plain else hint,  # type: ignore[valid-type]
-            config=None if plain else config,
-        )
+    """Return the check of each field of a class of settings."""
+    config = pydantic.ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False, extra="forbid")
+    hints: dict[str, Any] = get_type_hints(cls, include_extras=True)
+    out: dict[str, pydantic.TypeAdapter[Any]] = {}
+    for name in cls.names():
+        hint = hints[name]
+        if dataclasses.is_dataclass(hint):  # it has checked itself
+            out[name] = pydantic.TypeAdapter(pydantic.InstanceOf[hint])  # type: ignore[misc, valid-type]
+        else:
+            out[name] = pydantic.TypeAdapter(hint, config=config)
     return out
 
 
 def _line(where: str, error: pydantic.ValidationError) -> str:
-    """The first complaint, as one line: the entry, the rule, what came.
+    """Return pydantic's complaint as one line: the entry, the rule, what came.
 
-    Where a setting may be of several types, each type complains: what got furthest into the value
-    is meant, as the -1 in [2, -1, 2].
+    Where a setting may be of several types, each type complains. The complaint about the innermost
+    entry is shown, as of the -1 in [2, -1, 2].
     """
     complaints = error.errors(include_url=False)
     indices = [[part for part in each["loc"] if isinstance(part, int)] for each in complaints]
@@ -60,6 +59,7 @@ def _line(where: str, error: pydantic.ValidationError) -> str:
 
 
 def _rule(complaint: Any) -> str:
+    """Return the rule that a complaint is about, in words that follow "must be"."""
     rule = complaint["msg"]
     rule = rule[0].lower() + rule[1:]
     for start in ("input should be ", "value error, "):
@@ -68,7 +68,7 @@ def _rule(complaint: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value in TOML's own types, which numbers and arrays of NumPy and PyTorch are brought to."""
+    """Return a value in TOML's types; numbers and arrays of NumPy and PyTorch are converted."""
     if isinstance(value, Mapping):
         return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -83,18 +83,20 @@ def _plain(value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Base of everything that a spec can set. Raises `SpecError` for a value that breaks a rule."""
+    """Base class of everything that a spec can set.
+
+    Raises:
+        SpecError: A value breaks a rule.
+    """
 
     def __post_init__(self) -> None:
         cls: Any = type(self)
         for name, check in _checks(cls).items():
-            if name not in cls.names():
-                continue
+            setting = _plain(getattr(self, name))
             try:
-                given = _plain(getattr(self, name))
-                value = check.validate_python(given)
-                if isinstance(given, bool) and not isinstance(value, bool):
-                    raise SpecError(f"{name} must be a number, got {given}.")
+                value = check.validate_python(setting)
+                if isinstance(setting, bool) and not isinstance(value, bool):
+                    raise SpecError(f"{name} must be a number, got {setting}.")
             except pydantic.ValidationError as error:
                 raise SpecError(_line(name, error)) from None
             except RecursionError:
@@ -103,31 +105,34 @@ class Settings:
 
     @classmethod
     def names(cls) -> list[str]:
-        """The names that may be set."""
+        """Return the names that may be set."""
         return [field.name for field in dataclasses.fields(cls) if field.init]
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], where: str) -> Self:
-        """Built from a TOML table; `where` names the table in errors, as in "[training]".
+        """Return the settings in a TOML table.
 
-        Raises SpecError for a key that nobody reads, and for a value that breaks a rule.
+        Args:
+            table: Values by name.
+            where: Name of the table in messages, as in "[training]".
+
+        Raises:
+            SpecError: A name is unknown or missing, or a value breaks a rule.
         """
         for key in table:
             if key not in cls.names():
-                hint = (
-                    f"It has: {', '.join(cls.names())}." if cls.names() else "It has no settings."
-                )
+                names = ", ".join(cls.names())
+                hint = f"It has: {names}." if names else "It has no settings."
                 raise unknown("setting", key, cls.names(), f"In {where.rstrip(':')}. {hint}")
-        for field in dataclasses.fields(cls):
-            defaults = (field.default, field.default_factory)
-            if field.init and field.name not in table and defaults == (dataclasses.MISSING,) * 2:
-                raise SpecError(f"{where} needs the setting '{field.name}', got none.")
+        for name, parameter in inspect.signature(cls).parameters.items():
+            if name not in table and parameter.default is parameter.empty:
+                raise SpecError(f"{where} needs the setting '{name}', got none.")
         try:
             return cls(**table)
         except SpecError as error:
             raise SpecError(f"{where} {error}") from None
 
     def to_table(self) -> dict[str, Any]:
-        """Every setting with its value; None, which TOML cannot say, is left out."""
+        """Return each setting with its value; None, which TOML cannot write, is left out."""
         pairs = ((name, getattr(self, name)) for name in self.names())
         return {k: list(v) if isinstance(v, tuple) else v for k, v in pairs if v is not None}

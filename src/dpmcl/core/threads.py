@@ -1,4 +1,4 @@
-"""PyTorch's threads within an operation."""
+"""Set the number of threads that PyTorch uses within an operation."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,11 +8,14 @@ import torch
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Set PyTorch's threads for a block, or for each call of a function; then as they were.
+    """Set PyTorch's threads for a block, or for each call of a decorated function.
 
-    Networks this small run slower on two threads than on one, and many times slower where another
-    process wants the second core. A pool of threads does not survive a fork either: a child waits
-    for it for ever, unless it works on one thread, as all that is called from outside does here.
+    Small networks run slower on two threads than on one, and many times slower where another
+    process wants the second core. A pool of threads does not survive a fork either: a child that
+    needs it waits for ever. Functions called from outside the package therefore use one thread.
+
+    Args:
+        number: Number of threads.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(number)

@@ -1,7 +1,12 @@
 """Trees of tensors: nested dicts and tuples, mapped leaf by leaf.
 
-PyTorch's own tree module has no public name in every version that we support, and its Python form
-costs a third of a small network's update.
+Parameters, optimiser states and batches are trees. PyTorch's own tree module has no public name in
+every version that we support, and its Python form costs a third of a small network's update.
+
+>>> import torch
+>>> theta = {"weight": torch.tensor([1.0, 2.0]), "bias": torch.tensor(0.5)}
+>>> tree_map(lambda p, g: p - 0.5 * g, theta, theta)
+{'weight': tensor([0.5000, 1.0000]), 'bias': tensor(0.2500)}
 """
 
 from collections.abc import Callable, Sequence
@@ -12,10 +17,12 @@ from torch import Tensor
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """`function` applied to the leaves of a tree, and to what stands at the same place in `rest`.
+    """Return a tree whose leaves are a function of the leaves of one tree or several.
 
-    Anything that is not a dict or a tuple is a leaf. The trees in `rest` may go deeper than the
-    first: a leaf's partner may be a whole tree.
+    Args:
+        function: Takes a leaf of `tree`, and the subtree at the same position of each of `rest`.
+        tree: Sets the form of the result. Anything that is not a dict or a tuple is a leaf.
+        rest: Trees that have the same keys; they may go deeper than `tree`.
 
     >>> tree_map(lambda a, b: a + b["c"], {"x": 1}, {"x": {"c": 2}})
     {'x': 3}
@@ -29,7 +36,11 @@ def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 
 
 def leaves(tree: Any) -> list[Any]:
-    """The leaves of a tree, in a fixed order."""
+    """Return the leaves of a tree, in a fixed order.
+
+    Args:
+        tree: Any tree; a tensor alone is one leaf.
+    """
     if isinstance(tree, dict | tuple):
         children = tree.values() if isinstance(tree, dict) else tree
         return [leaf for child in children for leaf in leaves(child)]
@@ -37,7 +48,11 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def rebuilt(like: Any, values: Sequence[Any]) -> Any:
-    """A tree of the same form as `like`, from its leaves in the order of `leaves`.
+    """Return a tree of the form of another one.
+
+    Args:
+        like: Sets the form.
+        values: The leaves of the result, in the order of `leaves`.
 
     >>> rebuilt({"x": 1, "y": (2, 3)}, [4, 5, 6])
     {'x': 4, 'y': (5, 6)}
@@ -47,27 +62,50 @@ def rebuilt(like: Any, values: Sequence[Any]) -> Any:
 
 
 def stack(trees: Sequence[Any]) -> Any:
-    """Trees of one replica each, as one tree with a leading replica dimension."""
+    """Return the trees of several replicas as one tree with a leading replica dimension.
+
+    Args:
+        trees: Trees of tensors of one form.
+    """
     return tree_map(lambda *leaf: torch.stack(leaf), trees[0], *trees[1:])
 
 
 def at(tree: Any, index: int) -> Any:
-    """One replica of a stacked tree: leaf[index]."""
+    """Return one replica of a stacked tree.
+
+    Args:
+        tree: A tree of tensors (replicas, ...).
+        index: Which replica.
+    """
     return tree_map(lambda leaf: leaf[index], tree)
 
 
 def part(tree: Any, first: int, last: int) -> Any:
-    """The replicas first .. last - 1 of a stacked tree, as views."""
+    """Return the replicas first .. last - 1 of a stacked tree, as views.
+
+    Args:
+        tree: A tree of tensors (replicas, ...).
+        first, last: The range of replicas; `last` is not in it.
+    """
     return tree_map(lambda leaf: leaf[first:last], tree)
 
 
 def shapes(tree: Any) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """Shape and type of each leaf, in the order of `leaves`."""
+    """Return shape and type of each leaf, in the order of `leaves`.
+
+    Args:
+        tree: A tree of tensors.
+    """
     return [(tuple(leaf.shape), leaf.dtype) for leaf in leaves(tree)]
 
 
 def move(tree: Any, device: torch.device) -> Any:
-    """The same tree on a device."""
+    """Return the same tree on a device.
+
+    Args:
+        tree: A tree of tensors.
+        device: Where to.
+    """
 
     def to(leaf: Tensor) -> Tensor:
         return leaf.to(device)

@@ -27,7 +27,12 @@ _BROKEN = (
 
 @contextmanager
 def whole(where: str, way_out: str = "replace it by a whole one") -> Iterator[None]:
-    """Raise DataError where reading a file fails. where: its name in errors."""
+    """Raise DataError where reading a file fails.
+
+    Args:
+        where: The file's name in errors.
+        way_out: What the user can do.
+    """
     try:
         yield
     except DpmclError:

@@ -6,16 +6,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dpmcl.exceptions import DataError, reason, shown
 
 
 class Labels(NamedTuple):
-    """y: int64 (rows,), class numbers. classes: the original label of each number, as text.
+    """Class numbers, and the label that each stands for.
 
     Numbers follow the labels' order: false before true, whole numbers by value (as text too, where
     every one is written as Python writes it), strings by their characters' code points.
+
+    Attributes:
+        y: int64 (rows,), class numbers.
+        classes: The original label of each number, as text.
     """
 
     y: Tensor
@@ -23,45 +28,63 @@ class Labels(NamedTuple):
 
 
 def number_labels(labels: Any, what: str) -> Labels:
-    """Numbers labels: strings, whole numbers, true/false, in a list, an array or a tensor.
+    """Number labels in their order.
 
-    Elements may be Python's, NumPy's, or tensors of one element. Floats count where all are whole
-    (tables with gaps turn numbers into floats). what: names the labels in errors, as in "column
-    'kind' of my.csv". Raises DataError for labels that are missing, mixed, or of another type.
+    Args:
+        labels: Strings, whole numbers or true/false, in a list, an array or a tensor (rows,) or
+            (rows, 1). Elements may be Python's, NumPy's, or tensors of one element. Floats count
+            where all are whole, since tables with gaps turn numbers into floats.
+        what: Names the labels in errors, as in "column 'kind' of my.csv".
+
+    Returns:
+        The class numbers and the names of the classes.
+
+    Raises:
+        DataError: Labels are missing, mixed, or of another type.
 
     >>> number_labels([7, 3, 7], "labels")
     Labels(y=tensor([1, 0, 1]), classes=('3', '7'))
     """
-    array = _array(labels, what)
-    values, y = np.unique(array, return_inverse=True)
-    names = [str(v) for v in values.tolist()]
-    odd = next((name for name in names if not is_unicode(name)), None)
-    if odd is not None:
-        raise DataError(f"{what} must be Unicode text, got {odd!a:.60}; correct it.")
-    classes = in_order(names)
-    place = {name: k for k, name in enumerate(classes)}
-    number = np.array([place[name] for name in names], dtype=np.int64)
-    return Labels(torch.from_numpy(number[y]), tuple(classes))
+    if isinstance(labels, Tensor):
+        labels = plain_array(labels, what)
+    labels = unmasked(labels, what)
+    digits = 53
+    if isinstance(labels, np.ndarray) and (labels.dtype.kind != "O" or labels.ndim):
+        if labels.dtype.kind == "f":
+            digits = min(np.finfo(labels.dtype).nmant + 1, digits)
+        labels = _flat(labels, what)
+    names = _names(_listed(labels, what), what, digits)
+    classes = in_order(set(names))
+    order = {name: k for k, name in enumerate(classes)}
+    y = torch.tensor([order[name] for name in names], dtype=torch.int64)
+    return Labels(y, tuple(classes))
 
 
 def in_order(names: Iterable[str], folders: bool = False) -> list[str]:
     """Return class names in order: by value where all are plainly written whole numbers.
 
-    A text file does not say which numbers are text. Others are in order of their code points,
-    folder by folder where they are names of folders ("a/y" before "a b/x").
+    A text file does not say which numbers are text. Others are in order of their code points.
+
+    Args:
+        names: The names.
+        folders: Whether they are names of folders, to be ordered folder by folder ("a/y" before
+            "a b/x").
 
     >>> in_order(["9", "10"]), in_order(["9", "010", "10"])
     (['9', '10'], ['010', '10', '9'])
     """
     names = list(names)
-    numbers = all(re.fullmatch(r"-?[1-9][0-9]{0,999}|0", name) for name in names)
-    if numbers:
+    if all(re.fullmatch(r"-?[1-9][0-9]{0,999}|0", name) for name in names):
         return sorted(names, key=int)
     return sorted(names, key=lambda name: name.split("/") if folders else name)
 
 
 def is_unicode(text: str) -> bool:
-    """Return False for half of a pair of UTF-16, and for Python's stand-ins of other bytes."""
+    """Return False for half of a pair of UTF-16, and for Python's stand-ins of other bytes.
+
+    Args:
+        text: Any string.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -69,16 +92,22 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def plain_array(tensor: Tensor, what: str) -> np.ndarray:
-    """A tensor's values; bfloat16, which NumPy lacks, as float32.
+def plain_array(tensor: Tensor, what: str) -> NDArray[Any]:
+    """Return a tensor's values as an array; bfloat16, which NumPy lacks, as float32.
 
-    Raises DataError for tensors without values of their own: sparse, quantised, or on "meta".
+    Args:
+        tensor: Shares its memory with the array where it can.
+        what: Names it in errors.
+
+    Raises:
+        DataError: The tensor is sparse, quantised, on "meta", or of a type unknown to NumPy.
     """
     try:
         if tensor.is_nested:
             raise TypeError
         tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
-        return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        array: NDArray[Any] = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        return array
     except (TypeError, RuntimeError, NotImplementedError):
         kind = str(tensor.layout if tensor.layout != torch.strided else tensor.dtype)
         where = " on device 'meta'" if tensor.is_meta else ""
@@ -88,32 +117,15 @@ def plain_array(tensor: Tensor, what: str) -> np.ndarray:
         ) from None
 
 
-def _array(labels: Any, what: str) -> np.ndarray:
-    """A one-dimensional array of bool, int64 or str."""
-    if isinstance(labels, Tensor):
-        labels = plain_array(labels, what)
-    labels = unmasked(labels, what)
-    if isinstance(labels, np.ndarray) and labels.dtype.kind not in "OS":
-        return _plain(_flat(labels, what), what)
-    values = labels
-    if isinstance(labels, np.ndarray):
-        values = (_flat(labels, what) if labels.ndim else labels).tolist()
-    # A set has no order, and a mapping's keys are no rows.
-    if isinstance(values, str | bytes | Set | Mapping) or not isinstance(values, Iterable):
-        raise DataError(f"{what} must be a list of labels, got {shown(labels)}; give one a row.")
-    try:
-        values = list(values)
-    except Exception as error:  # a user's iterator, or a tensor's of no dimension
-        raise DataError(
-            f"{what} must be a list of labels, and cannot be read ({reason(error)}); give a list."
-        ) from None
-    return _of_objects(values, what)
-
-
 def unmasked(values: Any, what: str) -> Any:
-    """Values without NumPy's mask, where they have one, and anything else as it is.
+    """Return values without NumPy's mask if they have one, and anything else as it is.
 
-    Raises DataError for a masked value, which NumPy and PyTorch would take for a number.
+    Args:
+        values: Anything.
+        what: Names the values in errors.
+
+    Raises:
+        DataError: A value is masked, which NumPy and PyTorch would take for a number.
     """
     if not isinstance(values, np.ma.MaskedArray | list | tuple):
         return values
@@ -127,7 +139,13 @@ def unmasked(values: Any, what: str) -> Any:
     return np.asarray(values.data) if isinstance(values, np.ma.MaskedArray) else values
 
 
-def _flat(array: np.ndarray, what: str) -> np.ndarray:
+def _flat(array: NDArray[Any], what: str) -> NDArray[Any]:
+    """Return an array (rows, 1) as (rows,); refuse other shapes, and types that are no labels."""
+    if array.dtype.kind not in "biufUSO":
+        raise DataError(
+            f"{what} must be strings, whole numbers or true/false, got values of type "
+            f"{array.dtype}; convert them."
+        )
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
@@ -137,56 +155,23 @@ def _flat(array: np.ndarray, what: str) -> np.ndarray:
     return array
 
 
-def _plain(array: np.ndarray, what: str) -> np.ndarray:
-    if array.dtype.kind in "bU":
-        return array
-    if array.dtype.kind in "iu":
-        if array.dtype == np.uint64 and len(array) and int(array.max()) > np.iinfo(np.int64).max:
-            raise DataError(
-                f"{what} must be below 2^63, got {int(array.max())}; give them as strings."
-            )
-        return array.astype(np.int64)
-    if array.dtype.kind == "f":
-        odd = np.flatnonzero(~np.isfinite(array) | (array != np.floor(array)))
-        if len(odd):
-            raise _no_label(array[odd[0]].item(), int(odd[0]), what)
-        digits = min(np.finfo(array.dtype).nmant + 1, 53)
-        if len(array) and float(np.abs(array).max()) > 2.0**digits:
-            raise _too_large(what, digits, str(array.dtype))
-        return array.astype(np.int64)
-    raise DataError(
-        f"{what} must be strings, whole numbers or true/false, got values of type {array.dtype}; "
-        "convert them."
-    )
-
-
-def _of_objects(values: list[Any], what: str) -> np.ndarray:
-    out: list[Any] = []
-    first = ""
-    for row, given in enumerate(values):
-        value = _python(given)
-        family = _family(value)
-        if isinstance(value, float) and abs(value) > 2.0**53 and family is not None:
-            raise _too_large(what, 53, f"float in row {row}")
-        if family is None:
-            raise _no_label(value, row, what)
-        first = first or family
-        if family != first:
-            raise DataError(
-                f"{what} must be of one type, got {first} ({out[0]!r}) and {family} ({value!r}, "
-                f"row {row}); convert them to one."
-            )
-        out.append(int(value) if family == "whole numbers" else value)
+def _listed(labels: Any, what: str) -> list[Any]:
+    """Return labels as a list; a set has no order, and a mapping's keys are no rows."""
+    if isinstance(labels, str | bytes | Set | Mapping) or not isinstance(labels, Iterable):
+        raise DataError(f"{what} must be a list of labels, got {shown(labels)}; give one a row.")
     try:
-        # Strings stay Python's: NumPy's own lose a NUL at their end.
-        kind = {"true/false": np.bool_, "strings": np.object_}.get(first, np.int64)
-        return np.array(out, dtype=kind)
-    except OverflowError:
-        raise DataError(f"{what} must be below 2^63 in size; give them as strings.") from None
+        return list(labels.tolist() if isinstance(labels, np.ndarray) and labels.ndim else labels)
+    except Exception as error:  # a user's iterator, or code points beyond the last
+        raise DataError(
+            f"{what} must be a list of labels, and cannot be read ({reason(error)}); give a list."
+        ) from None
 
 
 def _python(value: Any) -> Any:
-    """A NumPy scalar, or a tensor or array of one element, as a plain value."""
+    """Return bytes as text, and a NumPy scalar, or a tensor or array of one element, as its value.
+
+    Bytes that are no UTF-8 stay, and are no label.
+    """
     if isinstance(value, bytes):
         try:
             return value.decode("utf-8")
@@ -199,7 +184,36 @@ def _python(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
+def _names(values: list[Any], what: str, digits: int) -> list[str]:
+    """Return labels as text. digits: in which floats tell labels apart."""
+    names: list[str] = []
+    first = ""
+    for row, value in enumerate(map(_python, values)):
+        family = _family(value)
+        if family is None:
+            raise _no_label(value, row, what)
+        first = first or family
+        if family != first:
+            raise DataError(
+                f"{what} must be of one type, got {first} ({_python(values[0])!r}) and {family} "
+                f"({value!r}, row {row}); convert them to one."
+            )
+        if family == "whole numbers":
+            bits = digits if isinstance(value, float) else 63
+            if abs(value) > 2**bits:
+                raise DataError(
+                    f"{what} must be at most 2^{bits} in size as {type(value).__name__}, got "
+                    f"{shown(value)} at row {row}; give them as strings."
+                )
+            value = int(value)
+        elif family == "strings" and not is_unicode(value):
+            raise DataError(f"{what} must be Unicode text, got {value!a:.60}; correct it.")
+        names.append(str(value))
+    return names
+
+
 def _family(value: Any) -> str | None:
+    """Return the family of types that labels may be of, None for no label."""
     if isinstance(value, bool):
         return "true/false"
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
@@ -207,20 +221,14 @@ def _family(value: Any) -> str | None:
     return "strings" if isinstance(value, str) else None
 
 
-def _too_large(what: str, digits: int, kind: str) -> DataError:
-    return DataError(
-        f"{what} must be below 2^{digits} in size where they are {kind}, which cannot tell larger "
-        "ones apart; give them as whole numbers or strings."
-    )
-
-
 def _no_label(value: Any, row: int, what: str) -> DataError:
+    """Return the error for a missing label or a value that is none."""
     missing = value is None or (isinstance(value, float) and value != value)
     missing = missing or type(value).__name__ in ("NAType", "NaTType", "MaskedConstant")
     got = "none" if missing else shown(value)
-    rest = "fill it or drop the row." if missing else (
-        "convert them, or, where they are targets of regression, set kind = 'regression'."
+    rest = "fill it or drop the row" if missing else (
+        "convert them, or, where they are targets of regression, set kind = 'regression'"
     )  # fmt: skip
     return DataError(
-        f"{what} must be strings, whole numbers or true/false, got {got} at row {row}; {rest}"
+        f"{what} must be strings, whole numbers or true/false, got {got} at row {row}; {rest}."
     )

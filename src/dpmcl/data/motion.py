@@ -1,4 +1,4 @@
-"""What moves when a task gives way to the next: dx, known from the dynamics or from means."""
+"""How inputs move from a task to the next: dx, known from the dynamics or from means."""
 
 from typing import NamedTuple
 
@@ -16,9 +16,12 @@ ROWS = 512
 class Motion(NamedTuple):
     """Where rows go when the next task comes.
 
-    following: int64 (rows of the pool,), or None for a stream that does not know its dynamics.
-    x: (replicas, ...), y: (replicas, outputs): what the means of the training rows' inputs and
-    targets moved from the last task to this one; 0 at the first task, and y 0 for classes.
+    Args:
+        following: The pool row to which each moves, int64 (rows of the pool,), or None for a stream
+            that does not know its dynamics.
+        x: By how much the mean of the training rows' inputs moved from the last task to this one,
+            (replicas, ...); 0 at the first task.
+        y: The same of their targets, (replicas, outputs); 0 for classes.
     """
 
     following: Tensor | None
@@ -27,17 +30,23 @@ class Motion(NamedTuple):
 
 
 def motion_of(stream: Stream, splits: Splits, task: int, dtype: torch.dtype) -> Motion:
-    """The motion at a task, for every replica. Means are over 512 training rows a task at most.
+    """Return the motion at a task, for every replica.
 
     The dynamics say where rows go next; means can only say where they came from.
+
+    Args:
+        stream: Tasks over a pool of rows.
+        splits: Rows of each replica.
+        task: The task; means are over 512 of its training rows at most.
+        dtype: Type of the means.
     """
     shifts = []
     for replica in range(len(splits.train.offset)):
-        now = arrived(stream, splits, task, replica, dtype)
+        now = arrived(stream, splits, task, replica=replica, dtype=dtype)
         if task == 0:
             x, y = torch.zeros_like(now.x[0]), torch.zeros_like(now.y[0])
         else:
-            before = arrived(stream, splits, task - 1, replica, dtype)
+            before = arrived(stream, splits, task - 1, replica=replica, dtype=dtype)
             x, y = now.x.mean(0) - before.x.mean(0), torch.zeros_like(now.y[0])
             if stream.kind == "regression":
                 y = now.y.mean(0) - before.y.mean(0)
@@ -46,10 +55,20 @@ def motion_of(stream: Stream, splits: Splits, task: int, dtype: torch.dtype) -> 
     return Motion(stream.following, torch.stack(x_all), torch.stack(y_all))
 
 
-def arrived(stream: Stream, splits: Splits, task: int, replica: int, dtype: torch.dtype) -> Batch:
-    """The first training rows of a task, in the replica's own order of them: 512 at most."""
+def arrived(
+    stream: Stream, splits: Splits, task: int, *, replica: int, dtype: torch.dtype
+) -> Batch:
+    """Return the first training rows of a task: 512 at most.
+
+    Args:
+        stream: Where the rows are.
+        splits: Rows of each replica.
+        task: The task with which they arrive.
+        replica: The replica, in whose order they are.
+        dtype: Type of inputs and weights.
+    """
     offset = splits.train.offset[replica]
     low, high = int(offset[task]), int(offset[task + 1])
     high = min(high, low + ROWS)
     row, owner = splits.train.row[replica, low:high], splits.train.task[replica, low:high]
-    return stream.batch(row, torch.ones_like(row, dtype=torch.bool), owner, dtype, replica)
+    return stream.batch(row, torch.ones_like(row, dtype=torch.bool), owner, dtype, replica=replica)

@@ -13,10 +13,10 @@ _SHARE_OF_A_GAP = 0.01
 def keeps(values: NDArray[Any], dtype: Any) -> bool:
     """Return True if rounding to a type of floats loses nothing that matters.
 
-    That is so where whole numbers stay what they are; where, of others, no two different ones
-    become one, and they typically move by less than a hundredth of the gap to the next one. (The
-    deviation is no measure: that of a first task may be far smaller than that of the column.)
-    Whole numbers beyond 2^53, which float64 rounds, count as others there.
+    Whole numbers must stay what they are. Other numbers must stay different, and must typically
+    move by less than a hundredth of the gap to the next one. (The deviation is no measure: that of
+    a first task may be far smaller than that of the column.) Whole numbers beyond 2^53, which
+    float64 rounds, count as other numbers there.
 
     Args:
         values: (rows,), finite floats or whole numbers.
@@ -44,9 +44,14 @@ def keeps(values: NDArray[Any], dtype: Any) -> bool:
 
 
 def float_type(values: NDArray[Any], what: str) -> np.dtype[Any]:
-    """Return float32 where it holds whole numbers (rows, ...) exactly, else float64.
+    """Return float32 if it holds whole numbers exactly, else float64.
 
-    Raises DataError where float64 does not either. what: names the values in errors.
+    Args:
+        values: (rows, ...), whole numbers.
+        what: Names the values in errors.
+
+    Raises:
+        DataError: float64 does not hold them exactly either.
     """
     if not values.size or max(-int(values.min()), int(values.max())) <= 2**24:
         return np.dtype(np.float32)
@@ -54,10 +59,10 @@ def float_type(values: NDArray[Any], what: str) -> np.dtype[Any]:
         exact = _same(values.astype(dtype), values)
         if exact.all():
             return np.dtype(dtype)
-    place = np.argwhere(~exact)[0]
+    index = np.argwhere(~exact)[0]
     raise DataError(
-        f"{what} must be whole numbers that float64 holds exactly, got {values[tuple(place)]} at "
-        f"row {place[0]}; subtract an offset from them, or give them in a larger unit."
+        f"{what} must be whole numbers that float64 holds exactly, got {values[tuple(index)]} at "
+        f"row {index[0]}; subtract an offset from them, or give them in a larger unit."
     )
 
 

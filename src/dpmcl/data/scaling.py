@@ -1,7 +1,4 @@
-"""Scaling of a table's inputs and targets, fitted on what each replica first trains on.
-
-What is not scaled reaches the network as it is: `check_digits` refuses what that would ruin.
-"""
+"""Scaling of a table's inputs and targets, fitted on what each replica first trains on."""
 
 from dataclasses import replace
 
@@ -18,28 +15,29 @@ _VALUES_AT_ONCE = 1 << 24
 
 
 def fitted(stream: Stream, splits: Splits) -> Stream:
-    """The stream with the mean and deviation of each replica's first task, training rows alone.
+    """Return the stream with the scale of each replica's first task, training rows alone.
 
-    What is constant there is only shifted. A stream that scales nothing comes back as it is.
+    Columns that are constant there are only shifted.
+
+    Args:
+        stream: Returned as it is if it scales nothing.
+        splits: Its rows.
     """
     if stream.scaled is None:
         return stream
-    offset = splits.train.offset
-    rows = [
-        splits.train.row[replica, offset[replica, 0] : offset[replica, 1]]
-        for replica in range(len(offset))
-    ]
+    ends = splits.train.offset[:, 1].tolist()
+    rows = [row[:end] for row, end in zip(splits.train.row, ends, strict=True)]
     unit = 255 if stream.x.dtype == torch.uint8 else 1  # as `Stream.batch` delivers them
     x_mean, x_deviation = _moments([stream.x[row].to(torch.float64) / unit for row in rows])
+    y_mean = torch.zeros(len(rows), 1, device=x_mean.device)
+    y_deviation = torch.ones_like(y_mean)
     if stream.kind == "regression":
         y_mean, y_deviation = _moments([stream.y[row] for row in rows])
-    else:
-        y_mean = torch.zeros(len(rows), 1, device=x_mean.device)
-        y_deviation = torch.ones_like(y_mean)
     return replace(stream, scale=Scale(x_mean, x_deviation, y_mean, y_deviation))
 
 
 def _moments(values: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the mean and the deviation of each replica's rows, the latter 1 for constants."""
     wide = [v.to(torch.float64) for v in values]
     mean = torch.stack([v.mean(0) for v in wide])
     deviation = torch.stack([v.std(0, correction=0) for v in wide])
@@ -50,9 +48,14 @@ def _moments(values: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def check_digits(stream: Stream, dtype: torch.dtype) -> None:
-    """Raise DataError for numbers that are not scaled and that a network's type cannot tell apart.
+    """Refuse numbers that are not scaled and that a network's type cannot tell apart.
 
-    That is where rounding moves a value by more than a thousandth of the range of all of them.
+    Args:
+        stream: The tasks.
+        dtype: In which the network computes.
+
+    Raises:
+        DataError: Rounding moves a value by more than a thousandth of the range of all of them.
     """
     parts = [("Input", stream.x)]
     if stream.scaled is None:
@@ -69,11 +72,10 @@ def check_digits(stream: Stream, dtype: torch.dtype) -> None:
         if stream.scaled is not None:
             lost &= ~stream.scaled
         if lost.any():
-            place = lost.nonzero()[0].tolist()
-            name = ", ".join(map(str, place))
+            at = tuple(lost.nonzero()[0].tolist())
+            name = ", ".join(map(str, at))
             if what == "Input" and stream.columns:
-                name = repr(stream.columns[place[0]])
-            at = tuple(place)
+                name = repr(stream.columns[at[0]])
             raise DataError(
                 f"{what} {name} of '{stream.name}' goes from {low[at].item()!r} to "
                 f"{high[at].item()!r}, which {str(dtype).removeprefix('torch.')} cannot tell apart "

@@ -28,28 +28,32 @@ Scenario = Literal[
 class ScenarioSettings(Settings):
     """How rows become tasks.
 
-    scenario:
+    Attributes:
+        scenario: One of
 
-    - "class-incremental": `classes_per_task` classes a task, told apart from all others;
-    - "task-incremental": the same tasks (or the data's own), but at test time the task is known, so
-      errors are counted within the classes of the row's task. Training is the same;
-    - "domain-incremental": every task has all rows, each task through a change of input (`domain`);
-    - "instance-incremental": the same classes in every task, new rows of them; `tasks` parts of
-      equal size;
-    - "given": the tasks that the data bring (a task column, a task array);
-    - None: "given" where the data bring tasks, else "class-incremental".
-
-    tasks: how many tasks, from the start, None for all; how many to make, for the domain- and
-    instance-incremental scenarios. classes_per_task: a number, or one for each task.
-    order: of classes (of tasks, where they are given; of rows, where instances are): "alphabetical"
-    (numbers by value; a set that orders its own classes, as Fashion-MNIST or a ClassLabel column
-    does, keeps that order), "appearance" (as they first come in the data), "shuffled" by
-    `order_seed`, or a list of all names. All replicas share it.
-    domain: "permuted" (a fixed permutation of the input's values, none for the first task; the
-    default) or "rotated" (images turned by 0 to `rotation` degrees, 180 by default, in equal
-    steps).
-    blur: the share of each task's training and validation rows that arrives in its neighbours, half
-    in the one before and half in the one after; test rows stay.
+            - "class-incremental": `classes_per_task` classes a task, told apart from all others;
+            - "task-incremental": the same tasks (or the data's own), but at test time the task is
+              known, so errors are counted within the classes of the row's task. Training is the
+              same;
+            - "domain-incremental": every task has all rows, each task through a change of input
+              (`domain`);
+            - "instance-incremental": the same classes in every task, new rows of them; `tasks`
+              parts of equal size;
+            - "given": the tasks that the data bring (a task column, a task array);
+            - None: "given" if the data bring tasks, else "class-incremental".
+        tasks: How many tasks, from the start, None for all; how many to make, for the domain- and
+            instance-incremental scenarios.
+        classes_per_task: A number, or one for each task.
+        order: Of classes (of tasks, if they are given; of rows, if instances are): "alphabetical"
+            (numbers by value; a set that orders its own classes, as Fashion-MNIST or a ClassLabel
+            column does, keeps that order), "appearance" (as they first come in the data),
+            "shuffled" by `order_seed`, or a list of all names. All replicas share it.
+        order_seed: Of the shuffled order, and of permuted domains.
+        domain: "permuted" (a fixed permutation of the input's values, none for the first task; the
+            default) or "rotated" (images turned by 0 to `rotation` degrees, in equal steps).
+        rotation: The last task's angle in degrees; None for 180.
+        blur: Share of each task's training and validation rows that arrives in its neighbours,
+            half in the one before and half in the one after; test rows stay.
     """
 
     scenario: Scenario | None = None
@@ -65,38 +69,46 @@ class ScenarioSettings(Settings):
 class Plan(NamedTuple):
     """Which rows make which task; the same for all replicas.
 
-    row, task: int64 (n,), pool rows in task order and the task of each. names: of the tasks.
-    view: how tasks see the inputs, or None. within: bool (tasks, classes), the classes that an
-    answer is looked for in, or None for all. repeats: whether rows come in more than one task.
-    scenario: a line that says what was built.
+    Attributes:
+        row: int64 (n,), pool rows in task order.
+        task: int64 (n,), the task of each.
+        names: Of the tasks.
+        scenario: A line that says what was built.
+        view: How tasks see the inputs, or None.
+        within: bool (tasks, classes), the classes among which an answer is looked for, or None for
+            all.
+        repeats: Whether rows belong to more than one task.
     """
 
     row: Tensor
     task: Tensor
     names: tuple[str, ...]
-    view: View | None
-    within: Tensor | None
-    repeats: bool
     scenario: str
+    view: View | None = None
+    within: Tensor | None = None
+    repeats: bool = False
 
 
 def plan(data: Labelled, settings: ScenarioSettings) -> Plan:
-    """The tasks of a scenario over labelled data.
+    """Make the tasks of a scenario over labelled data.
 
-    Raises SpecError for settings that the scenario does not read or that do not suit the data.
+    Args:
+        data: The rows.
+        settings: Of the scenario.
+
+    Raises:
+        SpecError: The scenario does not read a setting, or it does not suit the data.
+        DataError: A task would have no rows of a class.
     """
     scenario = settings.scenario or ("class-incremental" if data.task is None else "given")
-    own_tasks = scenario == "given" or (scenario == "task-incremental" and data.task is not None)
-    by_class = scenario in ("class-incremental", "task-incremental") and not own_tasks
-    _refuse_unread(settings, scenario, by_class)
-    if scenario == "domain-incremental":
-        made = _domains(data, settings)
-    elif scenario == "instance-incremental":
-        made = _instances(data, settings)
-    elif own_tasks:
-        made = _given(data, settings)
-    else:
-        made = _classes(data, settings)
+    make = {
+        "given": _given,
+        "domain-incremental": _domains,
+        "instance-incremental": _instances,
+        "task-incremental": _classes if data.task is None else _given,
+    }.get(scenario, _classes)
+    _refuse_unread(settings, scenario, by_class=make is _classes)
+    made = make(data, settings)
     if scenario == "task-incremental":
         made = made._replace(within=_within(data, made))
     if settings.blur and len(made.names) < 2:
@@ -106,7 +118,15 @@ def plan(data: Labelled, settings: ScenarioSettings) -> Plan:
 
 
 def check_task_column(task: str | None, scenario: Scenario | None) -> None:
-    """Refuses a task column beside a scenario that makes tasks of its own, with a SpecError."""
+    """Refuse a task column beside a scenario that makes tasks itself.
+
+    Args:
+        task: The column, or None.
+        scenario: The scenario that was asked for, or None.
+
+    Raises:
+        SpecError: Both say what the tasks are.
+    """
     if task is not None and scenario not in (None, "given", "task-incremental"):
         raise SpecError(
             f"task = '{task}' and scenario = '{scenario}' both say what the tasks are; "
@@ -115,7 +135,7 @@ def check_task_column(task: str | None, scenario: Scenario | None) -> None:
 
 
 def _refuse_unread(settings: ScenarioSettings, scenario: str, by_class: bool) -> None:
-    """A setting that a scenario does not read would be a stream other than the one asked for."""
+    """Refuse settings that the scenario does not read, for they ask for another stream."""
     default = ScenarioSettings()
     domains = scenario == "domain-incremental"
     shuffled = settings.order == "shuffled"
@@ -137,7 +157,7 @@ def _refuse_unread(settings: ScenarioSettings, scenario: str, by_class: bool) ->
 
 
 def _classes(data: Labelled, settings: ScenarioSettings) -> Plan:
-    """Groups of classes, one after another (sections 4 and B.1 of the paper: one class a task)."""
+    """Make tasks of groups of classes (sections 4 and B.1 of the paper: one class a task)."""
     if data.kind == "regression":
         raise SpecError(
             f"'{data.name}' is regression and has no classes to make tasks of; name a task column, "
@@ -159,6 +179,7 @@ def _classes(data: Labelled, settings: ScenarioSettings) -> Plan:
 
 
 def _given(data: Labelled, settings: ScenarioSettings) -> Plan:
+    """Take the tasks of the data."""
     if data.task is None:
         raise SpecError(
             f"scenario 'given' needs data that bring tasks, and '{data.name}' brings none; name a "
@@ -174,7 +195,7 @@ def _given(data: Labelled, settings: ScenarioSettings) -> Plan:
 
 
 def _instances(data: Labelled, settings: ScenarioSettings) -> Plan:
-    """Equal parts of the rows of each class, so that every task has every class."""
+    """Make tasks of equal parts of the rows of each class, so that every task has every class."""
     if not isinstance(settings.order, str):
         raise SpecError("order must be a word where tasks are parts of rows, got a list.")
     tasks = _wanted(settings)
@@ -201,7 +222,7 @@ def _instances(data: Labelled, settings: ScenarioSettings) -> Plan:
 
 
 def _domains(data: Labelled, settings: ScenarioSettings) -> Plan:
-    """All rows in every task, seen through a change of input that is the task's own."""
+    """Make tasks of all rows, each seen through another change of input."""
     tasks = _wanted(settings)
     shape, n = data.x.shape[1:], len(data.x)
     if settings.domain != "rotated":
@@ -215,17 +236,18 @@ def _domains(data: Labelled, settings: ScenarioSettings) -> Plan:
         names = tuple(f"{angle:.4g} degrees" for angle in degrees)
         line = f"rotated by 0 to {degrees[-1]:.4g} degrees"
     task = torch.arange(tasks).repeat_interleave(n)
-    return Plan(torch.arange(n).repeat(tasks), task, names, view, None, True, line)
+    return Plan(torch.arange(n).repeat(tasks), task, names, line, view, repeats=True)
 
 
 def _sorted(task: Tensor, names: tuple[str, ...], line: str) -> Plan:
-    """task: of every pool row; len(names) for rows that no task takes."""
+    """Return rows in order of task. task: of every pool row; len(names) for rows of no task."""
     row = torch.argsort(task, stable=True)
     row = row[task[row] < len(names)]
-    return Plan(row, task[row], names, None, None, False, line)
+    return Plan(row, task[row], names, line)
 
 
 def _within(data: Labelled, made: Plan) -> Tensor:
+    """Return which classes each task has, bool (tasks, classes); two at least."""
     if data.kind == "regression":
         raise SpecError("scenario 'task-incremental' is for classes, got regression.")
     within = torch.zeros(len(made.names), len(data.classes), dtype=torch.bool)
@@ -243,18 +265,16 @@ def _within(data: Labelled, made: Plan) -> Tensor:
 def _order(
     names: tuple[str, ...], numbers: Tensor, settings: ScenarioSettings, what: str
 ) -> list[int]:
-    """All numbers in the order that was asked for."""
+    """Return all numbers in the order that was asked for."""
     if settings.order == "alphabetical":
         return list(range(len(names)))
     if settings.order == "shuffled":
         key = keys.derive(settings.order_seed, keys.Purpose.ORDER)
-        shuffled: list[int] = keys.permutation(key, len(names)).tolist()
-        return shuffled
+        return list(keys.permutation(key, len(names)).tolist())
     if settings.order == "appearance":
         first = torch.full((len(names),), len(numbers))
         first = first.scatter_reduce(0, numbers, torch.arange(len(numbers)), "amin")
-        appearing: list[int] = first.argsort().tolist()
-        return appearing
+        return list(first.argsort().tolist())
     listed = list(settings.order)
     problems = {
         "has twice": [name for name in listed if listed.count(name) > 1],
@@ -268,7 +288,7 @@ def _order(
 
 
 def _order_name(settings: ScenarioSettings, names: Sequence[str]) -> str:
-    """The order in words, and truly: a set's own order is not alphabetical."""
+    """Return the order in words; that of a data set is not called alphabetical."""
     if settings.order == "shuffled":
         return f"shuffled by seed {settings.order_seed}"
     if settings.order != "alphabetical":
@@ -281,7 +301,7 @@ def _order_name(settings: ScenarioSettings, names: Sequence[str]) -> str:
 
 
 def _sizes(classes: int, wanted: int | tuple[int, ...]) -> list[int]:
-    """How many classes each task has."""
+    """Return how many classes each task has."""
     if isinstance(wanted, int):
         if classes % wanted:
             parts = [wanted] * (classes // wanted) + [classes % wanted]
@@ -299,12 +319,14 @@ def _sizes(classes: int, wanted: int | tuple[int, ...]) -> list[int]:
 
 
 def _limit(tasks: int, settings: ScenarioSettings, name: str) -> int:
+    """Return how many of so many tasks are taken."""
     if settings.tasks is not None and settings.tasks > tasks:
         raise SpecError(f"tasks must be at most {tasks} for stream '{name}', got {settings.tasks}.")
     return settings.tasks or tasks
 
 
 def _wanted(settings: ScenarioSettings) -> int:
+    """Return how many tasks to make."""
     if settings.tasks is None:
         raise SpecError(
             f"scenario '{settings.scenario}' makes as many tasks as it is told; set stream.tasks."
@@ -313,7 +335,7 @@ def _wanted(settings: ScenarioSettings) -> int:
 
 
 def _title(names: Sequence[str]) -> str:
-    """A task's name from its classes'."""
+    """Return a task's name, made of those of its classes."""
     if len(names) <= 4:
         return ", ".join(names)
     return f"{names[0]}, {names[1]}, ... {names[-1]} ({len(names)} classes)"

@@ -5,13 +5,22 @@ import os
 SUFFIXES = {
     "table": (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet"),
     "arrays": (".npz",),
-    "images": (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz"),
+    "images": (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz"),
 }
-"""Suffixes of the files that each stream reads."""
+"""Suffixes of the files that each stream reads; the one list of them."""
+
+_INSIDE = {
+    "x.npy": "arrays",
+    "dataset_info.json": "huggingface",
+    "dataset_dict.json": "huggingface",
+}
 
 
 def is_data(text: str) -> bool:
-    """Whether a text can only be the path of data: by its suffix, or because a folder is there.
+    """Return True if a text can only be the path of data: by its suffix, or as a folder's.
+
+    Args:
+        text: Any text.
 
     >>> is_data("my.csv"), is_data("mnist")
     (True, False)
@@ -20,22 +29,26 @@ def is_data(text: str) -> bool:
 
 
 def stream_for(path: str) -> str:
-    """The name of the stream that reads a file or folder.
+    """Return the name of the stream that reads a file or folder.
+
+    Args:
+        path: Of the file or folder, which need not exist.
 
     >>> stream_for("my.tar.gz"), stream_for("photos/")
     ('images', 'images')
     """
-    place = at_home(path)
-    if os.path.isfile(os.path.join(place, "x.npy")):  # noqa: PTH113, PTH118
-        return "arrays"
-    names = ("dataset_info.json", "dataset_dict.json")
-    if any(os.path.isfile(os.path.join(place, name)) for name in names):  # noqa: PTH113, PTH118
-        return "huggingface"
+    for name, stream in _INSIDE.items():
+        if os.path.isfile(os.path.join(at_home(path), name)):  # noqa: PTH113, PTH118
+            return stream
     return _by_suffix(path) or "images"
 
 
 def at_home(text: str) -> str:
-    """A path with ~ written out; any other text, impossible names included, as it is."""
+    """Return a path with ~ written out, and any other text, impossible names included, as it is.
+
+    Args:
+        text: Any text.
+    """
     try:
         return os.path.expanduser(text)  # noqa: PTH111 (pathlib fails on names of nobody)
     except ValueError:  # a NUL in the name of a user
@@ -43,5 +56,6 @@ def at_home(text: str) -> str:
 
 
 def _by_suffix(text: str) -> str | None:
+    """Return the name of the stream that reads files with this suffix, None if none does."""
     lower = text.lower()
     return next((name for name, ends in SUFFIXES.items() if lower.endswith(ends)), None)

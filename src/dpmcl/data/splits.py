@@ -14,8 +14,11 @@ from dpmcl.exceptions import DataError
 class Rows(NamedTuple):
     """One split's rows for every replica, task after task.
 
-    row: int64 (replicas, n) pool rows. task: int64 (replicas, n), the task that each belongs to.
-    offset: int64 (replicas, tasks + 1); what arrives with task k is at offset[k] .. offset[k+1]-1.
+    Attributes:
+        row: int64 (replicas, n), pool rows.
+        task: int64 (replicas, n), the task that each belongs to.
+        offset: int64 (replicas, tasks + 1); what arrives with task k is at offset[k] to
+            offset[k+1]-1.
     """
 
     row: Tensor
@@ -23,12 +26,13 @@ class Rows(NamedTuple):
     offset: Tensor
 
     def at_most(self, rows: int) -> "Rows":
-        """The first rows of each task, no more than so many."""
+        """Return the first rows of each task.
+
+        Args:
+            rows: Most of them a task.
+        """
+        _, rank, inside = _places(self.offset, self.row.shape[1])
         count = self.offset.diff(dim=1).clamp(max=rows)
-        place, inside = _places(self.offset, self.row.shape[1])
-        rank = torch.arange(self.row.shape[1], device=self.row.device) - self.offset.gather(
-            1, place
-        )
         return _select(self.row, self.task, inside & (rank < rows), count)
 
 
@@ -40,27 +44,41 @@ class Splits(NamedTuple):
     test: Rows
 
     def named(self, name: str) -> Rows:
-        """The split of a name: "train", "validation" or "test"."""
+        """Return one of the splits.
+
+        Args:
+            name: "train", "validation" or "test".
+        """
         rows: Rows = getattr(self, name)
         return rows
 
 
 def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, float]) -> Splits:
-    """Each task's rows in an order of the seed's own: first train, then validation, then test.
+    """Split each task's rows, in an order that depends on the seed: train, validation, test.
 
     Every class of a task is split by itself, so that each split has all of the task's classes.
-    shares: of the rows, adding up to 1 (60/20/20 in the paper, section 4). Train and test counts
-    are rounded to the nearest row, validation takes the rest; none gets less than one row.
-    Where the stream blurs its boundaries, training and validation rows move to the neighbours.
-    Raises DataError for a task, or a class of one, with fewer than three rows.
+    Train and test counts are rounded to the nearest row, validation takes the rest; none gets less
+    than one row. If the stream blurs its boundaries, training and validation rows move to the
+    neighbours.
+
+    Args:
+        stream: The tasks.
+        seeds: One for each replica.
+        shares: Of the rows, adding up to 1 (60/20/20 in the paper, section 4).
+
+    Returns:
+        The splits of all replicas.
+
+    Raises:
+        DataError: A task, or a class of one, has fewer than three rows.
     """
     device = stream.row.device
     replicas, n = len(seeds), stream.row.shape[1]
     seed = torch.tensor(seeds, dtype=torch.int64, device=device)
-    own, group = _groups(stream)
-    count = torch.zeros(len(own), replicas, dtype=torch.int64, device=device).T.contiguous()
-    count.scatter_add_(1, group.expand(replicas, n), torch.ones_like(group).expand(replicas, n))
-    _check_counts(stream, own, count)
+    task_of, group = _groups(stream)
+    group = group.expand(replicas, n)
+    count = _counted(group, len(task_of))
+    _check_counts(stream, task_of, count)
     train = (count * shares[0] + 0.5).floor().long().clamp(min=1)
     test = (count * shares[2] + 0.5).floor().long().clamp(min=1)
     test = torch.minimum(test, (count - 2).clamp(min=0))
@@ -74,27 +92,25 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
         order = torch.argsort(score, dim=1, stable=True)
     else:
         order = keys.permutation(key, n)
-    shuffled = group.expand(replicas, n).gather(1, order)
+    shuffled = group.gather(1, order)
     by_group = torch.argsort(shuffled, dim=1, stable=True)
     group_of = shuffled.gather(1, by_group)
     rank = torch.arange(n, device=device) - _offsets(count).gather(1, group_of)
-    if len(own) > len(stream.tasks):  # back to an order that mixes a task's classes
+    if len(task_of) > len(stream.tasks):  # back to an order that mixes a task's classes
         rank = torch.empty_like(rank).scatter_(1, by_group, rank)
-        by_task = torch.argsort(own[shuffled], dim=1, stable=True)
+        by_task = torch.argsort(task_of[shuffled], dim=1, stable=True)
         rank, group_of = rank.gather(1, by_task), shuffled.gather(1, by_task)
         order = order.gather(1, by_task)
     else:
         order = order.gather(1, by_group)
     row = stream.row.expand(replicas, n).gather(1, order)
-    task = own[group_of]
+    task = task_of[group_of]
 
     parts, low = [], torch.zeros_like(count)
     for part in (train, count - train - test, test):
         high = low + part
         inside = (rank >= low.gather(1, group_of)) & (rank < high.gather(1, group_of))
-        total = torch.zeros(replicas, len(stream.tasks), dtype=torch.int64, device=device)
-        total.scatter_add_(1, own.expand(replicas, len(own)), part)
-        parts.append(_select(row, task, inside, total))
+        parts.append(_select(row, task, inside, _counted(task_of, len(stream.tasks), part)))
         low = high
     train_rows, validation_rows, test_rows = parts
     if stream.blur:
@@ -105,65 +121,67 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
 
 
 def _groups(stream: Stream) -> tuple[Tensor, Tensor]:
-    """The task of each group of rows that is split by itself, and the group of each row.
+    """Return the task of each group of rows that is split by itself, and the group of each row.
 
     A group is a class within a task, or for regression a task: int64 (groups,), in order of task,
     and (1 or replicas, n).
     """
-    if stream.kind == "regression":
-        number = stream.task
-        width = 1
-    else:
-        width = stream.outputs
-        number = stream.task * width + stream.y[stream.row]
-    found, group = torch.unique(number, return_inverse=True)
-    return found // width, group
+    width = stream.outputs if stream.kind == "classification" else 1
+    number = stream.task * width
+    if stream.kind == "classification":
+        number = number + stream.y[stream.row]
+    distinct, group = torch.unique(number, return_inverse=True)
+    return distinct // width, group
+
+
+def _counted(index: Tensor, size: int, weight: Tensor | None = None) -> Tensor:
+    """Return how often each index below `size` occurs, or its weights' sum: (replicas, size)."""
+    weight = torch.ones_like(index) if weight is None else weight
+    out = torch.zeros(len(weight), size, dtype=torch.int64, device=weight.device)
+    return out.scatter_add_(1, index.expand(weight.shape), weight)
 
 
 def _blurred(rows: Rows, share: float) -> Rows:
-    """A share of each task's rows moved: every other one to the task before, the rest to the next.
+    """Move a share of each task's rows: every other one to the task before, the rest to the next.
 
     The first and the last task have one neighbour, which gets all that moves.
     """
-    tasks, n = rows.offset.shape[1] - 1, rows.row.shape[1]
-    task, inside = _places(rows.offset, n)
+    tasks = rows.offset.shape[1] - 1
+    task, rank, inside = _places(rows.offset, rows.row.shape[1])
     count = rows.offset.diff(dim=1)
-    rank = torch.arange(n, device=task.device) - rows.offset.gather(1, task)
     moving = torch.minimum((count * share + 0.5).floor().long(), (count - 1).clamp(min=0))
     moves = rank < moving.gather(1, task)
     forward = ((rank % 2 == 0) | (task == 0)) & (task < tasks - 1)
     arrival = torch.where(moves, torch.where(forward, task + 1, task - 1), task)
     arrival = torch.where(inside, arrival, tasks)
     order = torch.argsort(arrival, dim=1, stable=True)
-    count = torch.zeros(len(task), tasks + 1, dtype=torch.int64, device=task.device)
-    count.scatter_add_(1, arrival, torch.ones_like(arrival))
-    return Rows(rows.row.gather(1, order), rows.task.gather(1, order), _offsets(count[:, :-1]))
+    offset = _offsets(_counted(arrival, tasks + 1)[:, :-1])
+    return Rows(rows.row.gather(1, order), rows.task.gather(1, order), offset)
 
 
-def _places(offset: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """Where each of n positions lies: in which task's rows, and whether in any, beyond padding."""
+def _places(offset: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return for n positions the task, the rank within it, and whether it is no padding."""
     position = torch.arange(n, device=offset.device).expand(len(offset), n).contiguous()
-    place = torch.searchsorted(offset[:, 1:].contiguous(), position, right=True)
-    return place.clamp(max=offset.shape[1] - 2), position < offset[:, -1:]
+    task = torch.searchsorted(offset[:, 1:].contiguous(), position, right=True)
+    task = task.clamp(max=offset.shape[1] - 2)
+    return task, position - offset.gather(1, task), position < offset[:, -1:]
 
 
 def _select(row: Tensor, task: Tensor, inside: Tensor, count: Tensor) -> Rows:
-    """The rows marked by `inside`, in order; padded at the end where replicas have fewer."""
+    """Return the rows marked by `inside`, in order; padded at the end if replicas have fewer."""
     width = int(count.sum(1).max())
     first = torch.argsort((~inside).to(torch.int8), dim=1, stable=True)[:, :width]
     return Rows(row.gather(1, first), task.gather(1, first), _offsets(count))
 
 
 def _offsets(count: Tensor) -> Tensor:
+    """Return where each task's rows begin, and the last one's end."""
     return torch.cat([torch.zeros_like(count[:, :1]), count.cumsum(1)], dim=1)
 
 
-def _check_counts(stream: Stream, own: Tensor, count: Tensor) -> None:
-    """own: the task of each group. count: rows of each replica and group."""
-    replicas = len(count)
-    of_task = torch.zeros(replicas, len(stream.tasks), dtype=torch.int64, device=count.device)
-    of_task.scatter_add_(1, own.expand(replicas, len(own)), count)
-    empty = (of_task == 0).any(0).nonzero()
+def _check_counts(stream: Stream, task_of: Tensor, count: Tensor) -> None:
+    """Refuse tasks and groups with too few rows. count: rows of each replica and group."""
+    empty = (_counted(task_of, len(stream.tasks), count) == 0).any(0).nonzero()
     if len(empty):
         k = int(empty[0])
         raise DataError(f"Every task needs rows; task {k} ('{stream.tasks[k]}') has none.")
@@ -171,11 +189,10 @@ def _check_counts(stream: Stream, own: Tensor, count: Tensor) -> None:
     if not len(short):
         return
     group = int(short[0])
-    k, rows = int(own[group]), int(count[:, group][count[:, group] > 0].min())
+    k, rows = int(task_of[group]), int(count[:, group][count[:, group] > 0].min())
     what = f"task {k} ('{stream.tasks[k]}')"
     if stream.classes:
-        mine = (stream.task == k) & (_groups(stream)[1] == group)
-        name = stream.classes[int(stream.y[stream.row[mine][0]])]
+        name = stream.classes[int(stream.y[stream.row[_groups(stream)[1] == group][0]])]
         what = f"class '{name}' of {what}"
     raise DataError(
         f"Every class of a task needs a row to train, to validate and to test; {what} in "

@@ -29,7 +29,14 @@ LIMIT = 10.0
 
 
 class Scale(NamedTuple):
-    """Mean and deviation of each replica's first task: x (replicas, ...), y (replicas, outputs)."""
+    """Mean and deviation of each replica's first task.
+
+    Attributes:
+        x_mean: (replicas, ...), as all of these; for inputs.
+        x_deviation: For inputs.
+        y_mean: (replicas, outputs), for targets.
+        y_deviation: For targets.
+    """
 
     x_mean: Tensor
     x_deviation: Tensor
@@ -41,27 +48,31 @@ class Scale(NamedTuple):
 class Stream:
     """Tasks over a pool.
 
-    kind: "classification" or "regression".
-    x: inputs (rows, ...) in their compact type; uint8 values mean x / 255.
-    y: int64 (rows,) class numbers 0 .. outputs-1, or float (rows, outputs).
-    row: int64 (1 or replicas, n), pool rows in task order; 1 where all replicas share rows.
-    task: int64, same shape, the task of each, not decreasing.
-    tasks: a name for each task. classes: the original name of each class number; empty for
-    regression. outputs: width of the model's output.
-
-    scenario: a line that says how rows became tasks.
-    view: how each task sees the inputs; None for all as they are.
-    within: bool (tasks, classes), the classes that an answer is looked for in at test time, where
-    the task is known then; None for all classes.
-    repeats: whether a row comes in several tasks; it is in the same split then in all of them.
-    blur: share of a task's training rows that arrives in the neighbouring tasks.
-    scaled: bool, the shape of an input: which are brought to the first task's mean and deviation;
-    None for none. scale: those, once they are fitted (`scaling.fitted`).
-    columns: a name for each input of a table; empty elsewhere.
-    following: int64 (rows,), for a stream that knows its dynamics: the pool row to which each row
-    moves when the next task comes, so dx is exact; a row that moves no further names itself.
-    trajectory: int64 (rows,), rows of one number are one point moving on, and are split alike.
-    notes: lines that say what became of the source (`Labelled`).
+    Attributes:
+        name: For titles.
+        kind: "classification" or "regression".
+        x: Inputs (rows, ...) in a compact type; uint8 values mean x / 255.
+        y: int64 (rows,) class numbers 0 .. outputs-1, or float (rows, outputs).
+        row: int64 (1 or replicas, n), pool rows in task order; 1 if all replicas share rows.
+        task: int64, same shape, the task of each, not decreasing.
+        tasks: A name for each task.
+        classes: The original name of each class number; empty for regression.
+        outputs: Width of the model's output.
+        scenario: A line that says how rows became tasks.
+        view: How each task sees the inputs; None for all as they are.
+        within: bool (tasks, classes), the classes among which the answer is looked for at test
+            time, if the task is known then; None for all classes.
+        repeats: Whether a row belongs to several tasks; it is in the same split in all of them.
+        blur: Share of a task's training rows that arrives in the neighbouring tasks.
+        scaled: bool, the shape of an input; which are brought to the first task's mean and
+            deviation; None for none.
+        scale: Those means and deviations, once they are fitted (`scaling.fitted`).
+        columns: A name for each input of a table; empty elsewhere.
+        following: int64 (rows,), for a stream that knows its dynamics: the pool row to which each
+            row moves when the next task comes, so dx is exact; a row that moves no further names
+            itself.
+        trajectory: int64 (rows,), rows of one number are one moving point, and are split alike.
+        notes: Lines that say what became of the source (`Labelled`).
     """
 
     name: str
@@ -87,9 +98,15 @@ class Stream:
 
     @classmethod
     def of(cls, data: Labelled, settings: ScenarioSettings | None = None) -> "Stream":
-        """The tasks that a scenario makes of labelled data; one class a task by default.
+        """Make tasks of labelled data.
 
-        Raises SpecError for a scenario that does not suit the data, DataError for too few rows.
+        Args:
+            data: The rows.
+            settings: Of the scenario; one class a task if None.
+
+        Raises:
+            SpecError: The scenario does not suit the data.
+            DataError: There are too few rows.
         """
         settings = settings or ScenarioSettings()
         if not isinstance(data.name, str):
@@ -127,12 +144,19 @@ class Stream:
         kind: Kind | None = None,
         **scenario: Any,
     ) -> "Stream":
-        """A stream of arrays, tensors or lists.
+        """Make a stream of arrays, tensors or lists.
 
-        x: (rows, ...); uint8 values mean x / 255. y: labels (strings, whole numbers, true/false),
-        or floats for regression. task: a label a row, if the data bring tasks. kind: None to
-        tell by y. scenario: settings of `ScenarioSettings`, as in classes_per_task=2.
-        Raises DataError for data, SpecError for settings that cannot be used.
+        Args:
+            x: Inputs (rows, ...); uint8 values mean x / 255.
+            y: Labels (strings, whole numbers, true/false), or floats for regression.
+            task: A label a row, if the data bring tasks.
+            name: For titles.
+            kind: "classification" or "regression"; None to tell by y.
+            **scenario: Settings of `ScenarioSettings`, as in classes_per_task=2.
+
+        Raises:
+            DataError: The data cannot be used.
+            SpecError: The settings cannot.
 
         >>> stream = Stream.from_arrays([[0.0], [1.0], [0.1]], ["b", "a", "b"])
         >>> stream.tasks, stream.row.tolist()
@@ -154,11 +178,21 @@ class Stream:
         name: str | None = None,
         **scenario: Any,
     ) -> "Stream":
-        """A stream of images in a folder, zip or tar, one folder a class.
+        """Make a stream of images in a folder, zip or tar, one folder a class.
 
-        size: (height, width), None where all images have one. channels: 1 grey, 3 RGB, None to
-        tell by the images. crop: cut the centre out and do not resize. invert: 255 - value.
-        levels: how many folders below the path make a class name. scenario: as for `from_arrays`.
+        Args:
+            path: Of the folder or archive.
+            size: (height, width), None if all images have one.
+            channels: 1 grey, 3 RGB, None to tell by the images.
+            crop: Whether to cut the centre out instead of resizing.
+            invert: Whether values become 255 - value.
+            levels: How many folders below the path make a class name.
+            name: For titles; None for the name of the path.
+            **scenario: As for `from_arrays`.
+
+        Raises:
+            DataError: The images cannot be used.
+            SpecError: The settings cannot.
         """
         from dpmcl.data.readers.images import Decoding, labelled_images
 
@@ -180,12 +214,22 @@ class Stream:
         name: str | None = None,
         **scenario: Any,
     ) -> "Stream":
-        """A stream of a table: a CSV or Parquet file, a pyarrow or pandas table, a dict of columns.
+        """Make a stream of a table.
 
-        target: the column to predict. task: the column that says the tasks, if there is one.
-        ignore: columns to leave out. scale: whether numeric inputs (and targets of regression) are
-        brought to mean 0, deviation 1, fitted on the first task's training rows alone.
-        scenario: as for `from_arrays`.
+        Args:
+            table: A CSV or Parquet file, a pyarrow or pandas table, a dict of columns.
+            target: The column to predict.
+            task: The column that says the tasks, if there is one.
+            kind: "classification" or "regression"; None to tell by the target.
+            ignore: Columns to leave out.
+            scale: Whether numeric inputs (and targets of regression) are brought to mean 0,
+                deviation 1, fitted on the first task's training rows alone.
+            name: For titles; None for the name of the file.
+            **scenario: As for `from_arrays`.
+
+        Raises:
+            DataError: The table cannot be used.
+            SpecError: The settings cannot.
         """
         from dpmcl.data.readers.tables import read_table
 
@@ -209,10 +253,21 @@ class Stream:
         name: str | None = None,
         **scenario: Any,
     ) -> "Stream":
-        """A stream of a map-style `torch.utils.data.Dataset` or a Hugging Face `Dataset`.
+        """Make a stream of a data set of PyTorch or Hugging Face.
 
-        Items are (x, y), (x, y, task), or dicts whose keys x, y and task name.
-        scenario: as for `from_arrays`.
+        Args:
+            dataset: A map-style `torch.utils.data.Dataset` or a Hugging Face `Dataset`. Items are
+                (x, y), (x, y, task), or dicts.
+            x: Key or column of the inputs.
+            y: Key or column of the labels.
+            task: Key or column of the tasks, if there is one.
+            kind: "classification" or "regression"; None to tell by the labels.
+            name: For titles.
+            **scenario: As for `from_arrays`.
+
+        Raises:
+            DataError: The data cannot be used.
+            SpecError: The settings cannot.
         """
         from dpmcl.data.readers.datasets import read_dataset
 
@@ -226,12 +281,17 @@ class Stream:
         present: Tensor,
         task: Tensor,
         dtype: torch.dtype,
+        *,
         replica: int | slice = slice(None),
     ) -> Batch:
-        """The rows as a batch: x (*row.shape, ...) in [0, 1] for uint8 pools, w 0 where absent.
+        """Return rows as a batch: x (*row.shape, ...) in [0, 1] for uint8 pools.
 
-        row, task: int64 of any shape. present: bool, same shape. replica: whose rows they are; a
-        slice where row's first dimension is replicas.
+        Args:
+            row: int64 of any shape, rows of the pool.
+            present: bool, same shape; weights are 0 where it is False.
+            task: int64, same shape, the task that sees each row.
+            dtype: Of x, of the weights, and of targets of regression.
+            replica: Whose rows they are; a slice if row's first dimension is replicas.
         """
         wide = dtype if self.scale is None else torch.float64  # rounded after the scaling alone
         x, y = self.x[row].to(wide), self.y[row]
@@ -240,33 +300,25 @@ class Stream:
         if self.x.dtype == torch.uint8:
             x = x / 255
         if self.scale is not None:
-            x, y = self._scaled(self.scale, x, y, row.dim(), replica)
-            x = x.to(dtype)
-            y = y.to(dtype) if self.kind == "regression" else y
+            scale = Scale(*(leaf[replica] for leaf in self.scale))
+            if isinstance(replica, slice):  # replicas first, then the rest of the row numbers
+                ones = [1] * (row.dim() - 1)
+                scale = Scale(*(leaf.view(len(leaf), *ones, *leaf.shape[1:]) for leaf in scale))
+            near = ((x - scale.x_mean) / scale.x_deviation).clamp(-LIMIT, LIMIT)
+            assert self.scaled is not None
+            x = torch.where(self.scaled, near, x).to(dtype)
+            if self.kind == "regression":
+                y = ((y - scale.y_mean) / scale.y_deviation).to(dtype)
         if self.view is not None:
             x = self.view.apply(x, task)
-        return Batch(x, y, present.to(dtype), task)
-
-    def _scaled(
-        self, scale: Scale, x: Tensor, y: Tensor, dims: int, replica: int | slice
-    ) -> tuple[Tensor, Tensor]:
-        """x and y in units of the first task's deviations. dims: of the row numbers."""
-
-        def own(leaf: Tensor) -> Tensor:
-            leaf = leaf[replica]
-            if isinstance(replica, slice):  # replicas first, then the rest of the row numbers
-                leaf = leaf.view(len(leaf), *[1] * (dims - 1), *leaf.shape[1:])
-            return leaf
-
-        near = ((x - own(scale.x_mean)) / own(scale.x_deviation)).clamp(-LIMIT, LIMIT)
-        assert self.scaled is not None
-        x = torch.where(self.scaled, near, x)
-        if self.kind == "regression":
-            y = (y - own(scale.y_mean)) / own(scale.y_deviation)
-        return x, y
+        return Batch(x, y, present.to(dtype), task, row)
 
     def to(self, device: torch.device) -> "Stream":
-        """The same stream with its tensors on a device."""
+        """Return the stream with its tensors on a device.
+
+        Args:
+            device: The device.
+        """
         tensors = {
             f.name: tree_map(lambda leaf: leaf.to(device), value)
             for f in fields(self)
@@ -277,11 +329,14 @@ class Stream:
     def example(self, dtype: torch.dtype) -> Tensor:
         """Return rows of inputs to check a network with, from all over the stream: (n, ...).
 
-        They are distinct, and six where a look at 36 finds as many.
+        They are distinct, and six if there are as many among 36.
+
+        Args:
+            dtype: Of the inputs.
         """
         spread = torch.linspace(0, self.row.shape[1] - 1, 36).long().unique()
         row = self.row[0, spread.to(self.row.device)]
-        x = self.batch(row, torch.ones_like(row, dtype=torch.bool), row * 0, dtype, 0).x
+        x = self.batch(row, torch.ones_like(row, dtype=torch.bool), row * 0, dtype, replica=0).x
         _, number = x.flatten(1).unique(dim=0, return_inverse=True)
         same = number[:, None] == number
         first = same.to(torch.uint8).argmax(1) == torch.arange(len(x), device=x.device)
@@ -289,7 +344,11 @@ class Stream:
         return distinct[:: -(-len(distinct) // 6)]
 
     def first(self, tasks: int) -> "Stream":
-        """The stream's first tasks; classes and outputs stay."""
+        """Return the stream's first tasks; classes and outputs stay.
+
+        Args:
+            tasks: How many.
+        """
         last = int((self.task < tasks).sum(1).max())
         if not bool((self.task[:, :last] < tasks).all()):
             raise NotImplementedError("replicas with unlike numbers of rows cannot be cut")
@@ -298,25 +357,28 @@ class Stream:
         )
 
     def of_replicas(self, first: int, last: int) -> "Stream":
-        """The stream as some of the replicas see it: with their own scale."""
+        """Return the stream as some of the replicas see it, with their scale.
+
+        Args:
+            first: Number of the first replica.
+            last: Number of the replica after the last.
+        """
         if self.scale is None:
             return self
         return replace(self, scale=Scale(*(leaf[first:last] for leaf in self.scale)))
 
     def digest(self) -> str:
-        """A fingerprint of all that the stream delivers: SHA-256, in hex."""
+        """Return a fingerprint of all that the stream delivers: SHA-256, in hex."""
         out = hashlib.sha256()
         for f in fields(self):
             value = getattr(self, f.name)
-            if f.name in ("name", "scenario", "notes"):
+            # Streams without dynamics keep the fingerprint that they always had.
+            absent = value is None and f.name in ("following", "trajectory")
+            if absent or f.name in ("name", "scenario", "notes"):
                 continue
-            if value is None and f.name in ("following", "trajectory"):
-                continue  # so that streams without dynamics keep the fingerprint they always had
             out.update(f.name.encode())
-            if isinstance(value, Tensor):
-                fingerprint.add(out, value)
-            elif isinstance(value, View | Scale):
-                for leaf in value:
+            if isinstance(value, Tensor | View | Scale):
+                for leaf in (value,) if isinstance(value, Tensor) else value:
                     fingerprint.add(out, leaf)
             else:
                 out.update(repr(value).encode())
@@ -324,4 +386,5 @@ class Stream:
 
 
 def _settings(scenario: dict[str, Any]) -> ScenarioSettings:
+    """Return the settings of a scenario from keyword arguments."""
     return ScenarioSettings.from_table(scenario, "a stream's scenario:")

@@ -12,17 +12,25 @@ from dpmcl.exceptions import DataError
 
 
 class View(NamedTuple):
-    """Every value that a task sees is a weighted sum of a few stored ones.
+    """How each task sees inputs: every value is a weighted sum of a few stored ones.
 
-    source: int64 (tasks, values, terms), positions in the flattened input. weight: float32, same
-    shape. The pool is stored once, whatever the number of tasks.
+    The pool is stored once, whatever the number of tasks.
+
+    Attributes:
+        source: int64 (tasks, values, terms), positions in the flattened input.
+        weight: float32, same shape.
     """
 
     source: Tensor
     weight: Tensor
 
     def apply(self, x: Tensor, task: Tensor) -> Tensor:
-        """What the tasks see. x: float (*task.shape, ...). task: int64 of any shape."""
+        """Return what the tasks see.
+
+        Args:
+            x: float (*task.shape, ...), stored inputs.
+            task: int64 of any shape.
+        """
         flat = x.flatten(task.dim())
         source, weight = self.source[task], self.weight[task]
         terms = flat.gather(-1, source.flatten(-2)).view(source.shape)
@@ -30,9 +38,12 @@ class View(NamedTuple):
 
 
 def permuted(shape: Sequence[int], tasks: int, seed: int) -> View:
-    """A fixed permutation of the input's values for each task; the first sees them as they are.
+    """Return a fixed permutation of the input's values for each task but the first.
 
-    shape: of one input. seed: of the permutations.
+    Args:
+        shape: Of one input.
+        tasks: How many.
+        seed: Of the permutations.
     """
     n = math.prod(shape)
     key = keys.derive(seed, keys.Purpose.ORDER, torch.arange(1, tasks))
@@ -42,10 +53,16 @@ def permuted(shape: Sequence[int], tasks: int, seed: int) -> View:
 
 
 def rotated(shape: Sequence[int], degrees: Sequence[float]) -> View:
-    """Images turned counter-clockwise about their centre, by an angle for each task.
+    """Return a turn of images about their centre, counter-clockwise, by an angle for each task.
 
-    shape: (channels, height, width) or (height, width). Bilinear; what comes from outside is 0.
-    Raises DataError for inputs that are no images.
+    Bilinear; values from outside the image are 0.
+
+    Args:
+        shape: (channels, height, width) or (height, width).
+        degrees: One angle for each task.
+
+    Raises:
+        DataError: The inputs are no images.
     """
     if len(shape) not in (2, 3):
         raise DataError(

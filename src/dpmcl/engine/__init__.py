@@ -2,15 +2,14 @@
 
 `looped` takes one replica after another: the oracle in tests, the fallback for modules that
 cannot be mapped, and the faster way for convolutions on a CPU. `batched` maps all of them at once,
-and on a GPU records the update and replays it; `grouped` does so over fewer replicas at a time once
-memory has run out. All give the same results, to rounding.
+and on a GPU records the update and replays it. Both give the same results, to rounding.
 """
 
+from dpmcl.core.choices import DeviceName, EngineName
 from dpmcl.engine.batched import Batched
-from dpmcl.engine.choice import DeviceName, EngineName, choose, device_of
-from dpmcl.engine.contract import Engine
+from dpmcl.engine.choice import choose, device_of, group_size
+from dpmcl.engine.contract import Engine, Feed
 from dpmcl.engine.fit import check_fit
-from dpmcl.engine.grouped import Grouped
 from dpmcl.engine.looped import Looped
 
 __all__ = [
@@ -18,9 +17,10 @@ __all__ = [
     "DeviceName",
     "Engine",
     "EngineName",
-    "Grouped",
+    "Feed",
     "Looped",
     "check_fit",
     "choose",
     "device_of",
+    "group_size",
 ]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dpmcl.core.tree import leaves, shapes, tree_map
 from dpmcl.data.sampling import Chunk
-from dpmcl.data.stream import Stream
+from dpmcl.engine.contract import Feed
 from dpmcl.engine.same import same
 from dpmcl.exceptions import ModelError
 from dpmcl.methods._method import State, Update
@@ -24,39 +24,32 @@ _WARM_UPS = 3  # as PyTorch's notes on CUDA graphs advise: libraries set themsel
 class Cell:
     """The buffers of one update, of all replicas, and the update on them.
 
-    state, chunk: their shapes fix the buffers'; a later chunk may have fewer steps, not more.
-    pool: where the graph's own memory comes from (torch.cuda.graph_pool_handle), None for a new
-    place. Cells may share one: between two replays nothing in it is of use.
     Nothing that comes in is changed, and nothing that goes out shares memory with the buffers.
+
+    Args:
+        update: Of one replica.
+        state, feed: Their shapes fix the buffers'; a later chunk may have fewer steps, not more.
+        pool: Where the graph's own memory comes from (torch.cuda.graph_pool_handle), None for a
+            new one. Cells may share it: between two replays nothing in it is of use.
     """
 
-    def __init__(
-        self,
-        update: Update,
-        state: State,
-        chunk: Chunk,
-        stream: Stream,
-        dtype: torch.dtype,
-        pool: Any = None,
-    ) -> None:
+    def __init__(self, update: Update, state: State, feed: Feed, pool: Any = None) -> None:
         self._pool = pool
-        self.update, self.stream, self.dtype = update, stream, dtype
+        self.update, self.stream, self.dtype = update, feed.stream, feed.dtype
         self._state: State = tree_map(torch.Tensor.clone, state)
-        self._chunk = Chunk(*tree_map(torch.Tensor.clone, tuple(chunk)))
-        self._counter = torch.zeros(1, dtype=torch.int64, device=chunk.key.device)
+        self._chunk = Chunk(*tree_map(torch.Tensor.clone, tuple(feed.chunk)))
+        self._counter = torch.zeros(1, dtype=torch.int64, device=feed.key.device)
         self._go: Callable[[], None] | None = None
 
-    def fits(
-        self, update: Update, state: State, chunk: Chunk, stream: Stream, dtype: torch.dtype
-    ) -> bool:
-        """Whether `run` will do for these: same update, stream and shapes, no more steps."""
+    def fits(self, update: Update, state: State, feed: Feed) -> bool:
+        """Return True if `run` will do for these: same update, stream, shapes, no more steps."""
         return (
-            self.stream is stream
-            and self.dtype == dtype
+            self.stream is feed.stream
+            and self.dtype == feed.dtype
             and same(self.update, update)
             and shapes(self._state) == shapes(state)
-            and shapes(_first(self._chunk, 1)) == shapes(_first(chunk, 1))
-            and chunk.steps <= self._chunk.steps
+            and shapes(_first(self._chunk, 1)) == shapes(_first(feed.chunk, 1))
+            and feed.steps <= self._chunk.steps
         )
 
     def run(self, state: State, chunk: Chunk) -> State:
@@ -66,7 +59,7 @@ class Cell:
         """
         self._load(state, chunk)
         if self._go is None:
-            self._go = self._capture() if on_gpu(chunk) else self.step
+            self._go = self._capture() if chunk.key.is_cuda else self.step
             self._load(state, chunk)  # warming up moved the state
         for _ in range(chunk.steps):
             self._go()
@@ -132,9 +125,9 @@ class Cell:
         return replay
 
 
-def on_gpu(chunk: Chunk) -> bool:
-    """Whether a chunk, and so all that goes with it, is on a GPU that records graphs."""
-    return chunk.key.is_cuda
+def on_gpu(feed: Feed) -> bool:
+    """Return True if a feed, and so all that goes with it, is on a GPU that records graphs."""
+    return feed.key.is_cuda
 
 
 def _first(chunk: Chunk, steps: int) -> Any:

@@ -1,23 +1,16 @@
-"""Which engine and which device: fixed functions of what is known, never of a clock."""
-
-from functools import partial
-from typing import Literal
+"""Choose the engine, the groups and the device: by what is known of a run, never by a clock."""
 
 import torch
 
+from dpmcl.core.choices import DeviceName, EngineName
 from dpmcl.core.model import Model, Theta, has_convolution, initial
 from dpmcl.core.tree import at, leaves
 from dpmcl.engine.batched import Batched
 from dpmcl.engine.contract import Engine
-from dpmcl.engine.crew import Crew, available
-from dpmcl.engine.grouped import Grouped
 from dpmcl.engine.looped import Looped
 from dpmcl.exceptions import ModelError, SpecError, reason
 
 _NEAR = 1e-2  # rounding is far below, though kernels differ
-
-EngineName = Literal["auto", "batched", "looped"]
-DeviceName = Literal["auto", "cpu", "cuda"]
 
 MOST = {False: 13, True: 5}
 """Replicas that are batched at once on a CPU at most, without convolutions and with them."""
@@ -27,59 +20,65 @@ LARGE = 64
 
 
 def choose(
-    name: EngineName,
-    model: Model,
-    example: torch.Tensor,
-    replicas: int,
-    batch: int,
-    workers: int | None = None,
+    name: EngineName, model: Model, example: torch.Tensor, *, replicas: int, batch: int
 ) -> Engine:
-    """The engine of a run.
+    """Return the engine of a run.
 
-    `auto` is a function of the network, the device, the number of replicas and the rows a batch:
-    looped for one replica, for networks that cannot be mapped, and for convolutions of more than
-    LARGE rows on a CPU (mapped, they become grouped convolutions, which are slower there); batched
-    otherwise, on a CPU in groups. workers: processes that share the replicas on a CPU, None for
-    one a core; they change no result.
-    Raises ModelError when `batched` is asked for a network that cannot be mapped.
+    `auto` is looped for one replica, for networks that cannot be mapped, and for convolutions of
+    more than LARGE rows on a CPU (mapped, they become grouped convolutions, which are slower
+    there); batched otherwise.
+
+    Args:
+        name: The setting.
+        model: The network.
+        example: Inputs as the stream delivers them, (n, ...).
+        replicas: Seeds that are asked for.
+        batch: Most rows of a batch.
+
+    Raises:
+        ModelError: `batched` is asked for a network that cannot be mapped.
     """
     on_cpu, convolves = model.device.type == "cpu", has_convolution(model)
-    many = workers or max(1, available() // torch.get_num_threads())
     if name == "looped":
-        return _looped(many) if on_cpu else Looped()
-    reason = _unmappable(model, example)
-    if name == "batched" and reason:
-        raise ModelError(f"This network cannot be batched ({reason}); use engine = 'looped'.")
+        return Looped()
+    obstacle = _unmappable(model, example)
+    if name == "batched" and obstacle:
+        raise ModelError(f"This network cannot be batched ({obstacle}); use engine = 'looped'.")
     slow = on_cpu and convolves and batch > LARGE
-    if name == "auto" and (replicas == 1 or slow or reason):
-        return _looped(many) if on_cpu else Looped()
-    if not on_cpu:
-        return Grouped()
-    make = partial(Batched, apart=convolves)
-    return Grouped(make(), size=group_size(replicas, convolves), crew=Crew(make, many))
+    if name == "auto" and (replicas == 1 or slow or obstacle):
+        return Looped()
+    return Batched(apart=on_cpu and convolves)
 
 
-def group_size(replicas: int, convolves: bool) -> int:
-    """How many replicas are batched at once on a CPU, whatever number of cores it has.
+def group_size(engine: Engine, model: Model, replicas: int) -> int:
+    """Return how many replicas are trained together, as one job.
 
-    Few enough for its caches (MOST), and an even number of groups, so that two cores, or four, have
-    as much to do each.
+    On a GPU all of them; looped, one. Batched on a CPU as many as its caches hold (MOST). Networks
+    with convolutions make an even number of groups, so that two cores, or four, have as much to do
+    each. Small dense ones are not split further: their updates cost as much for five replicas as
+    for ten.
 
-    >>> group_size(50, convolves=False), group_size(50, convolves=True), group_size(10, False)
-    (13, 5, 5)
+    Args:
+        engine: The run's.
+        model: The network.
+        replicas: Seeds that are asked for.
     """
-    groups = 2 * -(-replicas // (2 * MOST[convolves]))
-    return max(2, -(-replicas // groups))
-
-
-def _looped(workers: int) -> Engine:
-    return Grouped(Looped(), size=1, crew=Crew(Looped, workers))
+    if model.device.type != "cpu":
+        return replicas
+    if engine.name == "looped":
+        return 1
+    convolves = has_convolution(model)
+    groups = -(-replicas // MOST[convolves])
+    if convolves and replicas > 1:
+        groups += groups % 2
+    return -(-replicas // groups)
 
 
 def device_of(name: DeviceName) -> torch.device:
-    """The device of a setting; `auto` is a GPU where there is one.
+    """Return the device of a setting; `auto` is a GPU where there is one.
 
-    Raises SpecError when "cuda" is asked for and there is none.
+    Raises:
+        SpecError: "cuda" is asked for and there is none.
     """
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
@@ -92,6 +91,7 @@ def _unmappable(model: Model, example: torch.Tensor) -> str | None:
 
     Two replicas are differentiated and evaluated together, and one of them alone.
     """
+    model = model.holding(model.init_buffers())
     x = torch.stack([example[:2], example[:2]])
     key = torch.zeros(2, 2, dtype=torch.int64, device=example.device)
 

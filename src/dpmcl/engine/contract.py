@@ -1,13 +1,49 @@
-"""What an engine does, whichever form it has."""
+"""The contract of an engine, and what it is fed."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
+from dpmcl.core.batch import Batch
 from dpmcl.data.sampling import Chunk
 from dpmcl.data.stream import Stream
 from dpmcl.methods._method import State, Update
+
+
+@dataclass(frozen=True, eq=False)
+class Feed:
+    """Batches and keys of a run of updates, all replicas.
+
+    Attributes:
+        chunk: Row numbers, weights and keys.
+        stream: The pool of rows that the numbers mean.
+        dtype: Of the inputs.
+    """
+
+    chunk: Chunk
+    stream: Stream
+    dtype: torch.dtype
+
+    @property
+    def steps(self) -> int:
+        """Return the number of updates."""
+        return self.chunk.steps
+
+    @property
+    def key(self) -> Tensor:
+        """Return the updates' own keys, int64 (replicas, steps, keys, 2)."""
+        return self.chunk.key
+
+    def batches(self, step: int, replica: int | slice) -> dict[str, Batch]:
+        """Return the batches of one step, for one replica or (slice) for all, replicas first."""
+        return self.chunk.batches(self.stream, self.dtype, step, replica)
+
+    def only(self, step: int) -> "Feed":
+        """Return the feed of one of the steps."""
+        return replace(self, chunk=self.chunk.only(step))
 
 
 class Engine(Protocol):
@@ -15,19 +51,17 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """The form: "batched" or "looped"."""
+        """Return the form: "batched" or "looped"."""
         ...
 
-    def advance(
-        self, update: Update, state: State, chunk: Chunk, stream: Stream, dtype: torch.dtype
-    ) -> State:
-        """The state of all replicas after the chunk's updates."""
+    def advance(self, update: Update, state: State, feed: Feed) -> State:
+        """Return the state of all replicas after the updates of a feed."""
         ...
 
     def map(self, function: Callable[..., Any], *trees: Any) -> Any:
-        """function(*one replica's trees) for each replica, results stacked."""
+        """Return function(*one replica's trees) of each replica, results stacked."""
         ...
 
     def at_once(self, replicas: int) -> int:
-        """Of so many replicas, how many are worked on, and held in memory, at the same time."""
+        """Return the number of replicas that are in memory at the same time."""
         ...

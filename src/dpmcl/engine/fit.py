@@ -30,17 +30,24 @@ _OF_A_PARAMETER_WITH_STATE = 15
 
 
 def check_fit(method: Method, model: Model, stream: Stream, replicas_at_once: int) -> None:
-    """Raises ModelError when the graph of a method's inner updates needs more than is free, or a
-    layer knows no second derivative.
+    """Check that a method's differentiation through inner updates is possible, and fits in memory.
 
-    model: the method's own, as `prepare` returns it. replicas_at_once: replicas that the engine
-    holds at the same time. Methods that do not differentiate through inner updates always pass.
+    Methods that do not differentiate through inner updates always pass.
+
+    Args:
+        method: The method.
+        model: The method's own, as `prepare` returns it.
+        stream: What it trains on.
+        replicas_at_once: Replicas that are in memory at the same time.
+
+    Raises:
+        ModelError: The graph needs more than is free, or a layer knows no second derivative.
     """
     graph = method.graph
     if graph is None:
         return
     _check_twice(graph, model, stream)
-    needed, free = needed_bytes(method, graph, model, stream, replicas_at_once), free_bytes(model)
+    needed, free = needed_bytes(method, model, stream, replicas_at_once), free_bytes(model)
     if needed <= free:
         return
     many = replicas_at_once > 1
@@ -72,13 +79,19 @@ def _check_twice(graph: Graph, model: Model, stream: Stream) -> None:
         ) from error
 
 
-def needed_bytes(
-    method: Method, graph: Graph, model: Model, stream: Stream, replicas_at_once: int
-) -> int:
-    """About how many bytes the graph takes, within a factor of two or so.
+def needed_bytes(method: Method, model: Model, stream: Stream, replicas_at_once: int) -> int:
+    """Return about how many bytes a method's graph takes, within a factor of two or so.
 
     Each inner update keeps its values; the outer update keeps one more set, of all parts.
+
+    Args:
+        method: One that differentiates through inner updates.
+        model: Its model.
+        stream: Its stream.
+        replicas_at_once: Replicas that are in memory at the same time.
     """
+    graph = method.graph
+    assert graph is not None
     parameters, activations = _sizes(model, stream, graph.rows)
     state = method.rule.slots(torch.zeros(()))
     copies = _OF_A_PARAMETER_WITH_STATE if state else _OF_A_PARAMETER

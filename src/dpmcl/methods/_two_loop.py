@@ -13,17 +13,17 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from dpmcl.core import optim
 from dpmcl.core.batch import Batch
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model, Theta
-from dpmcl.core.optim import Optimiser
 from dpmcl.core.settings import Positive, Rate
 from dpmcl.core.tree import at, leaves, tree_map
 from dpmcl.data.sampling import Draw
+from dpmcl.data.task_info import TaskInfo
 from dpmcl.methods._method import Graph, Method, Phase, State, Update
+from dpmcl.optimisers._optimiser import Optimiser, build
 
-Reading = Literal["box", "box-literal", "text", "nested"]
+Interpretation = Literal["box", "box-literal", "text", "nested"]
 Parts = tuple[str, ...]
 
 
@@ -64,7 +64,7 @@ class TwoLoop(Method, ABC):
     inner_parts: ClassVar[Parts]
     outer_parts: ClassVar[Parts]
 
-    reading: Reading = "text"
+    reading: Interpretation = "text"
     n_meta: Positive | None = None
     n_grad: Positive | None = None
     inner: Positive = 1
@@ -74,7 +74,7 @@ class TwoLoop(Method, ABC):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("n_meta", "n_grad"):
-            if getattr(self, name) is None:
+            if getattr(self, name) is None and self.passes is None:
                 object.__setattr__(self, name, max(1, self.updates // 2))
 
     @property
@@ -95,40 +95,43 @@ class TwoLoop(Method, ABC):
             instead="order = 1",
         )
 
-    def phases(self, model: Model, task: int) -> Sequence[Phase]:
-        assert self.n_meta is not None
-        assert self.n_grad is not None
-        new, past = Draw("new", self.batch), Draw("memory", self.batch)
+    def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
+        n_meta = self.n_meta or self.updates_of(task)
+        n_grad = self.n_grad or self.updates_of(task)
+        new, past = self.new_rows(), Draw("memory", self.batch)
         if self.reading == "box":
             return [
-                self._plain(model, "meta", self.n_meta, past, self.meta_parts),
-                self._plain(model, "grad", self.n_grad, new, self.grad_parts),
+                self._plain(model, "meta", n_meta, past, parts=self.meta_parts),
+                self._plain(model, "grad", n_grad, new, parts=self.grad_parts),
             ]
         if self.reading == "box-literal":
             return [
-                Phase("meta", self.n_meta, {"batch": past}, self._ahead(model, self.n_meta)),
-                Phase("grad", self.n_grad, {"batch": new}, self._from_ahead(model)),
+                Phase("meta", n_meta, {"batch": past}, self._ahead(model, n_meta)),
+                Phase("grad", n_grad, {"batch": new}, self._from_ahead(model)),
             ]
         validation = Draw("memory", self.batch, split="validation")
         if self.reading == "text":
             return [
-                self._plain(model, "grad", self.n_grad, new, self.grad_parts),
-                self._plain(model, "meta", self.n_meta, validation, self.meta_parts),
+                self._plain(model, "grad", n_grad, new, parts=self.grad_parts),
+                self._plain(model, "meta", n_meta, validation, parts=self.meta_parts),
             ]
-        draws = {"new": Draw("new", self.batch, block=self.inner), "seen": validation}
-        return [Phase("nested", self.n_meta, draws, self._nested(model), keys=self.inner + 1)]
+        outer = self.n_meta or self.updates_of(task, self.inner)
+        draws = {"new": self.new_rows(self.inner), "seen": validation}
+        return [
+            Phase("nested", outer, draws, self._nested(model), self.inner + 1, steps_on=("seen",))
+        ]
 
-    def _plain(self, model: Model, name: str, updates: int, draw: Draw, parts: Parts) -> Phase:
-        """Updates of some parts on one batch each."""
+    def _plain(self, model: Model, name: str, updates: int, draw: Draw, *, parts: Parts) -> Phase:
+        """Return updates of some parts on one batch each."""
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
-            grads, J = self._gradient(model, state.theta, batches["batch"], key[0], parts)
+            grads, J = _gradient(model, state.theta, batches["batch"], key[0], parts=parts)
             return self.descend(state, grads, J)
 
         return Phase(name, updates, {"batch": draw}, update)
 
-    def start(self, theta: Theta) -> State:
-        state = super().start(theta)
+    def start(self, theta: Theta, task: TaskInfo) -> State:
+        state = super().start(theta, task)
         if self.reading != "box-literal":
             return state
         copied = {part: theta[part] for part in self.meta_parts}
@@ -139,7 +142,7 @@ class TwoLoop(Method, ABC):
     @property
     def _rule_ahead(self) -> Optimiser:
         """The rule that makes theta~."""
-        return optim.build(self.optimiser, self.inner_lr or self.lr)
+        return build(self.optimiser, self.inner_lr or self.lr)
 
     def _ahead(self, model: Model, updates: int) -> Update:
         """An update of theta~ on D_PN; a task's first starts from theta, with a fresh state."""
@@ -153,8 +156,8 @@ class TwoLoop(Method, ABC):
                 (theta, rule.init(theta)),
                 (state.extra["theta"], state.extra["optimiser"]),
             )
-            grads, J = self._gradient(
-                model, {**state.theta, **moving}, batches["batch"], key[0], self.meta_parts
+            grads, J = _gradient(
+                model, {**state.theta, **moving}, batches["batch"], key[0], parts=self.meta_parts
             )
             moving, optimiser = rule.step(moving, grads, optimiser, J)
             count = (state.extra["count"] + 1) % updates
@@ -168,7 +171,7 @@ class TwoLoop(Method, ABC):
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             ahead = {**state.theta, **state.extra["theta"]}
-            grads, J = self._gradient(model, ahead, batches["batch"], key[0], self.grad_parts)
+            grads, J = _gradient(model, ahead, batches["batch"], key[0], parts=self.grad_parts)
             return self.descend(state, grads, J)
 
         return update
@@ -178,21 +181,18 @@ class TwoLoop(Method, ABC):
 
         def inner_loop(theta: Theta, batches: Batch, key: Tensor) -> Theta:
             """theta~, from theta by `inner` updates with a fresh optimiser state."""
+
+            def J_N(moving: Theta, step: int) -> Tensor:
+                return model.cost({**theta, **moving}, at(batches, step), key[step])
+
             moving = {part: theta[part] for part in self.inner_parts}
-            optimiser = rule.init(moving)
-            for step in range(self.inner):
-                b_N: Batch = at(batches, step)
-                grads, J_N = self._gradient(
-                    model, {**theta, **moving}, b_N, key[step], self.inner_parts
-                )
-                moving, optimiser = rule.step(moving, grads, optimiser, J_N)
-            return {**theta, **moving}
+            return {**theta, **rule.descended(J_N, moving, self.inner)}
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             seen, outer = batches["seen"], key[self.inner]
             if self.order == 1:
                 ahead = inner_loop(state.theta, batches["new"], key)
-                grads, J = self._gradient(model, ahead, seen, outer, self.outer_parts)
+                grads, J = _gradient(model, ahead, seen, outer, parts=self.outer_parts)
                 return self.descend(state, grads, J)
 
             def cost(moving: Theta) -> Tensor:
@@ -204,14 +204,15 @@ class TwoLoop(Method, ABC):
 
         return update
 
-    @staticmethod
-    def _gradient(
-        model: Model, theta: Theta, batch: Batch, key: Tensor, parts: Parts
-    ) -> tuple[Theta, Tensor]:
-        """The gradient of the cost by some parts of theta, and the cost."""
 
-        def cost(moving: Theta) -> Tensor:
-            return model.cost({**theta, **moving}, batch, key)
+def _gradient(
+    model: Model, theta: Theta, batch: Batch, key: Tensor, *, parts: Parts
+) -> tuple[Theta, Tensor]:
+    """Return the gradient of the cost by some parts of theta, and the cost."""
 
-        found: tuple[Theta, Tensor] = gradient(cost)({part: theta[part] for part in parts})
-        return found
+    def cost(moving: Theta) -> Tensor:
+        return model.cost({**theta, **moving}, batch, key)
+
+    grads: Theta
+    grads, J = gradient(cost)({part: theta[part] for part in parts})
+    return grads, J

@@ -1,7 +1,7 @@
 """DPMCL (Algorithm 1, appendix B.4): generalise, look ahead, and mind what was learned."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import annotated_types as at
@@ -14,7 +14,10 @@ from dpmcl.core.model import Model, Parameters
 from dpmcl.core.settings import NonNegative, Positive
 from dpmcl.core.tree import tree_map
 from dpmcl.data.sampling import Draw
+from dpmcl.data.task_info import TaskInfo
 from dpmcl.methods._method import Graph, Method, Phase, State
+
+_ThetaB = Callable[[Parameters, Tensor], Parameters]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +76,7 @@ class DPMCL(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.kappa is None:
+        if self.kappa is None and self.passes is None:
             object.__setattr__(self, "kappa", self.updates)
 
     @property
@@ -91,19 +94,18 @@ class DPMCL(Method):
             fresh=self.buffer_state == "fresh",
         )
 
-    def phases(self, model: Model, task: int) -> Sequence[Phase]:
-        draws = {"new": Draw("new", self.batch), "past": Draw("memory", self.batch)}
+    def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
+        new = self.new_rows()
+        draws = {"new": new, "past": Draw("memory", self.batch)}
         if self.fourth_term != "off":
-            draws["next"] = Draw("new", self.batch, like="new", moved=self.fourth_term)
-        assert self.kappa is not None
+            draws["next"] = replace(new, like="new", moved=self.fourth_term)
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
-            b_N, b_P = batches["new"], batches["past"]
             if self.step == "alternating":
-                state = self._generalise(model, state, b_N, key[0])
-            return self._mind_the_past(model, state, b_N, b_P, key[1], batches.get("next"))
+                state = self._generalise(model, state, batches["new"], key[0])
+            return self._mind_the_past(model, state, batches, key[1])
 
-        return [Phase("iterate", self.kappa, draws, update, keys=2)]
+        return [Phase("iterate", self.kappa or self.updates_of(task), draws, update, keys=2)]
 
     def _generalise(self, model: Model, state: State, b_N: Batch, key: Tensor) -> State:
         """Step 1: theta_1, theta_2 one step on J_N."""
@@ -123,70 +125,87 @@ class DPMCL(Method):
         return third if self.third_weight == 1 else self.third_weight * third
 
     def _mind_the_past(
-        self,
-        model: Model,
-        state: State,
-        b_N: Batch,
-        b_P: Batch,
-        key: Tensor,
-        b_next: Batch | None = None,
+        self, model: Model, state: State, batches: Mapping[str, Batch], key: Tensor
     ) -> State:
         """Step 2: theta_B ahead by zeta steps, then theta_1, theta_2 one step on all the rest."""
+        rows = _Rows(model, batches["past"], batches["new"], key)
         theta_1, theta_2 = state.theta["representation"], state.theta["prediction"]
-        b_PN = join(b_P, b_N)
-        past = b_P.x.shape[0]
-
-        def h(theta_1: Parameters) -> Tensor:
-            return model.features(theta_1, b_PN.x, key)
-
-        def losses(theta: Parameters, features: Tensor) -> Tensor:
-            return model.losses(model.outputs(theta, features, key), b_PN.y)
-
-        def J_PN(theta: Parameters, features: Tensor) -> Tensor:
-            return weighted_mean(losses(theta, features), b_PN.w)
-
-        def look_ahead(theta_2: Parameters, features: Tensor) -> Parameters:
-            theta_B, buffer = theta_2, state.optimiser["prediction"]
-            if self.buffer_state == "fresh":
-                buffer = self.rule.init(theta_2)
-            for _ in range(self.zeta):
-                grads, J_B = gradient(J_PN)(theta_B, features)
-                theta_B, buffer = self.rule.step(theta_B, grads, buffer, J_B)
-            return theta_B
-
-        features, pull_back = torch.func.vjp(h, theta_1)  # type: ignore[misc]
-        ahead = None
-        if self.third_term in ("constant", "first"):
-            ahead = tree_map(torch.Tensor.detach, look_ahead(theta_2, features))
+        features, pull_back = torch.func.vjp(rows.h, theta_1)  # type: ignore[misc]
+        theta_B = self._looked_ahead(rows, state, features)
 
         def cost(theta_2: Parameters, features: Tensor) -> Tensor:
-            each = losses(theta_2, features)
-            total = weighted_mean(each[:past], b_PN.w[:past])  # J_P
+            each = rows.losses(theta_2, features)
+            J = rows.J_P(each)
             if self.step == "joint":
-                total = total + weighted_mean(each[past:], b_PN.w[past:])  # J_N
+                J = J + rows.J_N(each)
             if self.eta != 1:
-                total = self.eta * total
+                J = self.eta * J
             if self.third_term == "off":
-                return total
-            if ahead is None:
-                theta_B = look_ahead(theta_2, features)
-            elif self.third_term == "first":
-                # theta_2 + (theta_B - theta_2): the value of theta_B, the derivative of theta_2.
-                theta_B = tree_map(lambda a, b: a + (b - a.detach()), theta_2, ahead)
-            else:
-                theta_B = ahead
-            third = weighted_mean(each, b_PN.w) - J_PN(theta_B, features)
-            return total + self._guarded(third)
+                return J
+            third = rows.mean(each) - rows.J_PN(theta_B(theta_2, features), features)
+            return J + self._guarded(third)
 
-        (grads_2, features_grad), value = gradient(cost, argnums=(0, 1))(theta_2, features)
-        (grads_1,) = pull_back(features_grad)
+        (grads_2, grads_features), J = gradient(cost, argnums=(0, 1))(theta_2, features)
+        (grads_1,) = pull_back(grads_features)
         grads = {"representation": grads_1, "prediction": grads_2}
-        if b_next is not None:
-            moved, J_next = gradient(model.cost)(state.theta, b_next, key)
+        if "next" in batches:
+            moved, J_next = gradient(model.cost)(state.theta, batches["next"], key)
             weight = self.fourth_weight
             grads = tree_map(lambda g, m: g + weight * m, grads, moved)
-            value = value + weight * J_next
-        return self.descend(state, grads, value)
+            J = J + weight * J_next
+        return self.descend(state, grads, J)
+
+    def _looked_ahead(self, rows: "_Rows", state: State, features: Tensor) -> _ThetaB:
+        """Return theta_B as a function of theta_2 and the features, as the third term reads it."""
+        buffer = state.optimiser["prediction"] if self.buffer_state == "copied" else None
+
+        def look_ahead(theta_2: Parameters, features: Tensor) -> Parameters:
+            def J_PN(theta_B: Parameters, step: int) -> Tensor:
+                return rows.J_PN(theta_B, features)
+
+            theta_B: Parameters = self.rule.descended(J_PN, theta_2, self.zeta, buffer)
+            return theta_B
+
+        if self.third_term in ("exact", "off"):
+            return look_ahead
+        ahead = tree_map(Tensor.detach, look_ahead(state.theta["prediction"], features))
+        if self.third_term == "constant":
+            return lambda theta_2, features: ahead
+        # theta_2 + (theta_B - theta_2): the value of theta_B, the derivative of theta_2.
+        return lambda theta_2, features: tree_map(lambda a, b: a + (b - a.detach()), theta_2, ahead)
+
+
+class _Rows:
+    """b_PN = b_P u b_N under one dropout mask, and the costs of its rows."""
+
+    def __init__(self, model: Model, b_P: Batch, b_N: Batch, key: Tensor) -> None:
+        self._model, self._key = model, key
+        self._b_PN, self._past = join(b_P, b_N), b_P.x.shape[0]
+
+    def h(self, theta_1: Parameters) -> Tensor:
+        """Return the features of b_PN."""
+        return self._model.features(theta_1, self._b_PN.x, self._key, w=self._b_PN.w)
+
+    def losses(self, theta_2: Parameters, features: Tensor) -> Tensor:
+        """Return the loss of each row."""
+        outputs = self._model.outputs(theta_2, features, self._key, w=self._b_PN.w)
+        return self._model.losses(outputs, self._b_PN.y)
+
+    def J_P(self, each: Tensor) -> Tensor:
+        """Return the cost of earlier rows, given the loss of each."""
+        return weighted_mean(each[: self._past], self._b_PN.w[: self._past])
+
+    def J_N(self, each: Tensor) -> Tensor:
+        """Return the cost of the new task's rows, given the loss of each."""
+        return weighted_mean(each[self._past :], self._b_PN.w[self._past :])
+
+    def mean(self, each: Tensor) -> Tensor:
+        """Return the cost of all rows, given the loss of each."""
+        return weighted_mean(each, self._b_PN.w)
+
+    def J_PN(self, theta_2: Parameters, features: Tensor) -> Tensor:
+        """Return the cost of all rows."""
+        return self.mean(self.losses(theta_2, features))
 
 
 plugin = DPMCL

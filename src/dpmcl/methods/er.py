@@ -9,6 +9,7 @@ from dpmcl.core.batch import Batch
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model
 from dpmcl.data.sampling import Draw
+from dpmcl.data.task_info import TaskInfo
 from dpmcl.methods._method import Method, Phase, State
 
 
@@ -22,13 +23,14 @@ class ER(Method):
 
     stores = "before"
 
-    def phases(self, model: Model, task: int) -> Sequence[Phase]:
+    def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             b_PN = batches["replay"]
             grads, J_PN = gradient(model.cost)(state.theta, b_PN, key[0])
             return self.descend(state, grads, J_PN)
 
-        return [Phase("replay", self.updates, {"replay": Draw("memory", self.batch)}, update)]
+        draws = {"replay": Draw("memory", self.batch)}
+        return [Phase("replay", self.updates_of(task), draws, update)]
 
 
 plugin = ER

@@ -1,7 +1,7 @@
 """Joint training: what could be had if nothing had to be kept in a memory, the bound to beat."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import Tensor
@@ -10,6 +10,7 @@ from dpmcl.core.batch import Batch
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model
 from dpmcl.data.sampling import Draw
+from dpmcl.data.task_info import TaskInfo
 from dpmcl.methods._method import Method, Phase, State
 
 
@@ -20,21 +21,28 @@ class Joint(Method):
     Not in the paper: the bound that the others are compared with. Each update is one step of
     theta on the cost of a batch drawn from every training row of the tasks seen.
 
-    budget: "seen", N updates for each task seen so far (k N at the k-th task), so that a row gets
-    as much training as a learner of the stream would give it; "task", N updates at every task.
+    Args:
+        budget: "seen", N updates for each task seen so far (k N at the k-th task), so that a row
+            gets as much training as a learner of the stream would give it; with `passes`, whole
+            passes over all rows seen. "task", N updates at every task.
     """
 
     restarts = True
 
     budget: Literal["seen", "task"] = "seen"
 
-    def phases(self, model: Model, task: int) -> Sequence[Phase]:
+    def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             grads, J = gradient(model.cost)(state.theta, batches["all"], key[0])
             return self.descend(state, grads, J)
 
-        updates = self.updates * (task + 1 if self.budget == "seen" else 1)
-        return [Phase("train", updates, {"all": Draw("all", self.batch)}, update)]
+        updates = self.updates_of(task)
+        if self.budget == "seen" and self.passes is None:
+            updates = self.updates * (task.number + 1)
+        elif self.budget == "seen":
+            updates = self.updates_of(replace(task, rows=task.rows_seen))
+        draw = Draw("all", self.batch, replace=self.passes is None)
+        return [Phase("train", updates, {"all": draw}, update)]
 
 
 plugin = Joint

@@ -8,7 +8,7 @@ from torch import Tensor
 from dpmcl.core.batch import Batch
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model
-from dpmcl.data.sampling import Draw
+from dpmcl.data.task_info import TaskInfo
 from dpmcl.methods._method import Method, Phase, State
 
 
@@ -20,13 +20,13 @@ class Naive(Method):
     training rows. No memory. Source: appendix B.5, algorithm "Naive".
     """
 
-    def phases(self, model: Model, task: int) -> Sequence[Phase]:
+    def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             b_N = batches["new"]
             grads, J_N = gradient(model.cost)(state.theta, b_N, key[0])
             return self.descend(state, grads, J_N)
 
-        return [Phase("train", self.updates, {"new": Draw("new", self.batch)}, update)]
+        return [Phase("train", self.updates_of(task), {"new": self.new_rows()}, update)]
 
 
 plugin = Naive

@@ -12,7 +12,11 @@ from dpmcl.exceptions import ModelError
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings(Settings, ABC):
-    """What every network of the package has. hidden: width of the hidden layers."""
+    """Settings that every network of the package has.
+
+    Attributes:
+        hidden: Width of the hidden layers.
+    """
 
     hidden: Positive = 100
 
@@ -21,17 +25,31 @@ class NetworkSettings(Settings, ABC):
         """Return (representation, prediction), newly initialised.
 
         Called anew for each seed, with the global generators seeded. A run uses both modules as
-        functions of their parameters and of one row at a time, for many seeds at once. So what is
-        drawn here must be a parameter, and a forward pass may draw nothing (dropout layers aside),
-        keep nothing, and mix no rows; `dpmcl.core.network_check` tries that before a run.
+        functions of their parameters and of one row at a time, for many seeds at once. So only
+        trainable parameters may differ from seed to seed, and a forward pass may draw nothing
+        (dropout layers aside), keep nothing and mix no rows (nn.BatchNorm aside);
+        `dpmcl.core.network_check` tries that before a run. Parameters with requires_grad=False
+        stay as they are built.
 
-        shape: of one input, without the row dimension. outputs: width of the prediction's output.
-        Raises ModelError where the shape does not suit the network.
+        Args:
+            shape: Of one input, without the row dimension.
+            outputs: Width of the prediction's output.
+
+        Raises:
+            ModelError: The shape does not suit the network.
         """
 
 
 def image_shape(name: str, shape: Sequence[int]) -> tuple[int, int, int]:
-    """(channels, height, width) of an image input, or a ModelError."""
+    """Return (channels, height, width) of an image input.
+
+    Args:
+        name: Of the network, for the message.
+        shape: Of one input.
+
+    Raises:
+        ModelError: The inputs are no images.
+    """
     if len(shape) != 3:
         raise ModelError(
             f"Network '{name}' takes images (channels, height, width), got inputs of shape "

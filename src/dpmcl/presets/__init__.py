@@ -1,4 +1,4 @@
-"""Specs that come with the package, each complete, by file name."""
+"""Specs that come with the package, by file name; each holds what differs from the defaults."""
 
 from importlib import resources
 
@@ -6,18 +6,32 @@ from dpmcl.exceptions import unknown
 
 
 def names() -> list[str]:
-    """All presets, sorted."""
+    """Return the names of all presets, sorted."""
     files = resources.files(__name__).iterdir()
     return sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml"))
 
 
 def text(name: str) -> str:
-    """The TOML of a preset. Raises SpecError when there is none of that name."""
+    """Return the TOML text of a preset.
+
+    Args:
+        name: Name of the preset, as in "digits".
+
+    Raises:
+        SpecError: No preset has that name.
+    """
     if name not in names():
         raise unknown("preset", name, names(), "`dpmcl list` shows all.")
     return resources.files(__name__).joinpath(f"{name}.toml").read_text("utf-8")
 
 
 def summary(name: str) -> str:
-    """The first comment line of a preset."""
+    """Return the first comment line of a preset.
+
+    Args:
+        name: Name of the preset.
+
+    Raises:
+        SpecError: No preset has that name.
+    """
     return text(name).split("\n", 1)[0].lstrip("# ")

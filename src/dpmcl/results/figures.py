@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from dpmcl.core.atomic import atomic
+from dpmcl.core.choices import FigureFormat
 from dpmcl.core.errors import Errors
 from dpmcl.exceptions import DpmclError, SpecError, printable, shown
 from dpmcl.metrics.cme import cme
@@ -31,11 +32,10 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 NAMED = 12  # tasks that still fit under the axis by name
 PLAIN: dict[str, Any] = {"parse_math": False}
-"""For a text that has names of users in it: a dollar is a dollar."""
+"""Options of a text with names of users: a dollar in them is a dollar."""
 
-_FORMATS = ("png", "svg", "pdf")
 _NEEDS = "Figures need matplotlib and scipy: pip install 'dpmcl[plot]'."
-# For what the usual font lacks, where one of these is installed: Chinese, Japanese, Korean, emoji.
+# Fonts for what the usual one lacks, used if installed: Chinese, Japanese, Korean, emoji.
 _FONTS = (
     "Noto Sans CJK SC",
     "Noto Sans CJK JP",
@@ -47,32 +47,41 @@ _FONTS = (
     "Noto Emoji",
     "Segoe UI Emoji",
 )
-_SMOOTHEST = 1000  # the filter's weights take room, and over fewer tasks no line looks otherwise
+_SMOOTHEST = 1000  # tasks; the weights of a wider filter take much memory and change no line
 
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """A context, or a decorator, in which texts are made: with fonts for more than Latin letters.
+    """Draw texts with fonts for more than Latin letters; a context manager, or a decorator.
 
-    Raises DpmclError where matplotlib is not installed.
+    Raises:
+        DpmclError: matplotlib is not installed.
     """
     try:
         import matplotlib.figure
         from matplotlib.font_manager import fontManager
     except ImportError:
         raise DpmclError(_NEEDS) from None
-    here = {font.name for font in fontManager.ttflist}
-    family = [*matplotlib.rcParams["font.family"], *(font for font in _FONTS if font in here)]
+    installed = {font.name for font in fontManager.ttflist}
+    fonts = [font for font in _FONTS if font in installed]
+    family = [*matplotlib.rcParams["font.family"], *fonts]
     with matplotlib.rc_context({"font.family": family}):
         yield
 
 
 @drawing()
 def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.0) -> "Figure":
-    """CME and NTE against tasks seen: the mean over seeds, a band of one standard error each side.
+    """Return a figure of CME and NTE against tasks: means over seeds, bands of a standard error.
 
-    smooth: standard deviation, in tasks, of a Gaussian filter on each line (the paper's Figure 2
-    uses 2); 0 for none. Raises DpmclError where matplotlib is not installed.
+    Args:
+        records: Results by method.
+        stream: Names of the stream.
+        smooth: Standard deviation, in tasks, of a Gaussian filter on each line (the paper's Figure
+            2 uses 2); 0 for none.
+
+    Raises:
+        DpmclError: There are no results, or matplotlib is not installed.
+        SpecError: smooth is not from 0 to 1000.
     """
     if not (isinstance(smooth, Real) and 0 <= smooth <= _SMOOTHEST):
         raise SpecError(
@@ -82,50 +91,20 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.
     if not records:
         raise DpmclError("There are no results to draw yet; `dpmcl run` makes some.")
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    try:
-        from scipy.ndimage import gaussian_filter1d
-    except ImportError:
-        raise DpmclError(_NEEDS) from None
-
-    def line(measure: Callable[..., np.ndarray], errors: Errors) -> tuple[np.ndarray, ...]:
-        """Tasks seen, mean and standard error, where it was evaluated."""
-        values = np.stack([measure(errors, after=k) for k in range(errors.tasks)], 1)
-        known = np.flatnonzero(~np.isnan(values).all(0))
-        values = values[:, known]
-        pair = mean_and_error(values)
-        return known + 1, *((gaussian_filter1d(v, smooth) for v in pair) if smooth else pair)
 
     figure = Figure(figsize=(9.0, 3.6), layout="constrained")
     axes: Any = figure.subplots(1, 2, sharey=True)
-    unit = "error" if stream.kind == "classification" else "mean squared error"
     panels = ((cme, "CME: error on all tasks seen"), (nte, "NTE: error on the newest task"))
     for ax, (measure, title) in zip(axes, panels, strict=True):
         styles = itertools.cycle(zip(COLOURS, MARKERS, itertools.cycle(DASHES), strict=False))
         for (name, record), (colour, marker, dashes) in zip(records.items(), styles, strict=False):
-            x, middle, error = line(measure, record.test)
-            every = max(1, len(x) // 10)
+            x, middle, error = _line(measure, record.test, smooth)
             ax.plot(x, middle, linestyle=dashes, color=colour, marker=marker, markersize=4,
-                    markevery=every, linewidth=1.5, label=name)  # fmt: skip
+                    markevery=max(1, len(x) // 10), linewidth=1.5, label=name)  # fmt: skip
             ax.fill_between(x, middle - error, middle + error, color=colour, alpha=0.2, linewidth=0)
         ax.set_title(title, fontsize=10)
-        if len(stream.tasks) <= NAMED and stream.classes:
-            names = [shortened(name, 18) for name in stream.tasks]
-            ax.set_xticks(
-                np.arange(1, len(names) + 1), names, rotation=30, ha="right", fontsize=8, **PLAIN
-            )
-            ax.set_xlabel("tasks seen, up to")
-        else:
-            ax.set_xlabel("tasks seen")
-            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        ax.grid(alpha=0.25, linewidth=0.5)
-        ax.spines[["top", "right"]].set_visible(False)
-        if stream.kind == "regression":
-            ax.set_yscale("log")
-        else:
-            ax.set_ylim(-0.03, 1.03)
-    axes[0].set_ylabel(unit)
+        _axes(ax, stream)
+    axes[0].set_ylabel("error" if stream.kind == "classification" else "mean squared error")
     legend(axes[1], axes[1].get_lines(), [*records], frameon=False, fontsize=9, loc="best")
     seeds = sorted({len(record.test.seeds) for record in records.values()})
     band = ", band: one standard error" if seeds[-1] > 1 else ""
@@ -137,20 +116,60 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.
     return figure
 
 
-def legend(ax: Any, lines: Sequence[Any], names: Sequence[str], **options: Any) -> None:
-    """Draws a legend in which lines have names of users.
+def _line(
+    measure: Callable[..., np.ndarray], errors: Errors, smooth: float
+) -> tuple[np.ndarray, ...]:
+    """Return numbers of tasks seen, mean and standard error, where there are errors."""
+    try:
+        from scipy.ndimage import gaussian_filter1d
+    except ImportError:
+        raise DpmclError(_NEEDS) from None
+    values = np.stack([measure(errors, after=k) for k in range(errors.tasks)], 1)
+    known = np.flatnonzero(~np.isnan(values).all(0))
+    pair = mean_and_error(values[:, known])
+    return known + 1, *((gaussian_filter1d(v, smooth) for v in pair) if smooth else pair)
 
-    Names are set afterwards: matplotlib leaves out those that begin with an underscore.
+
+def _axes(ax: Any, stream: StreamInfo) -> None:
+    """Label the tasks by name if there are few, and scale errors."""
+    from matplotlib.ticker import MaxNLocator
+
+    if len(stream.tasks) <= NAMED and stream.classes:
+        names = [shortened(name, 18) for name in stream.tasks]
+        places = np.arange(1, len(names) + 1)
+        ax.set_xticks(places, names, rotation=30, ha="right", fontsize=8, **PLAIN)
+        ax.set_xlabel("tasks seen, up to")
+    else:
+        ax.set_xlabel("tasks seen")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.grid(alpha=0.25, linewidth=0.5)
+    ax.spines[["top", "right"]].set_visible(False)
+    if stream.kind == "regression":
+        ax.set_yscale("log")
+    else:
+        ax.set_ylim(-0.03, 1.03)
+
+
+def legend(ax: Any, lines: Sequence[Any], names: Sequence[str], **options: Any) -> None:
+    """Draw a legend of lines with names of users, which may begin with an underscore.
+
+    Args:
+        ax: Axes of matplotlib.
+        lines: What the names stand for.
+        names: Name of each line.
+        options: Passed to `Axes.legend`.
     """
+    # Names are set afterwards: matplotlib leaves out those that begin with an underscore.
     drawn = ax.legend(lines, [str(k) for k in range(len(names))], **options)
     for text, name in zip(drawn.get_texts(), names, strict=True):
         text.set(text=shortened(name, 60), **PLAIN)
 
 
 def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard error over replicas, (n,) each, of (replicas, n); NaN counts for nothing.
+    """Return mean and standard error over replicas, (n,) each; NaN where all replicas are NaN.
 
-    NaN where all replicas are.
+    Args:
+        values: (replicas, n); NaN is left out.
     """
     n = (~np.isnan(values)).sum(0)
     with np.errstate(invalid="ignore", over="ignore"):  # infinite errors
@@ -161,26 +180,44 @@ def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def replicas(counts: Collection[int]) -> str:
-    """How many replicas, in words; a range where methods differ."""
+    """Return a number of replicas in words, a range if methods differ.
+
+    Args:
+        counts: Number of replicas of each method.
+    """
     least, most = min(counts), max(counts)
     count = str(least) if least == most else f"{least} to {most}"
     return f"{count} replica{'' if count == '1' else 's'}"
 
 
 def shortened(name: str, most: int) -> str:
-    """A name as a figure shows it: printable, and cut to so many characters, dots included."""
+    """Return a name as a figure shows it: printable, and cut.
+
+    Args:
+        name: Any text.
+        most: Characters at most, dots included.
+    """
     text = displayed(name)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def save(figure: "Figure", path: Path) -> None:
-    """Writes a figure whole or not at all; the suffix says the format (png, svg, pdf).
+    """Write a figure, whole or not at all.
 
-    Characters that no font has are logged, in one line, where matplotlib warns of each.
+    Characters that no installed font has are logged, in one line.
+
+    Args:
+        figure: A figure of matplotlib.
+        path: File to write; its suffix says the format (png, svg, pdf).
+
+    Raises:
+        SpecError: The suffix is another one.
+        FolderError: The file cannot be written.
     """
     style = path.suffix.lstrip(".")
-    if style not in _FORMATS:
-        raise SpecError(f"A figure is one of {', '.join(_FORMATS)}, got '{path.name}'.")
+    if style not in get_args(FigureFormat):
+        formats = ", ".join(get_args(FigureFormat))
+        raise SpecError(f"A figure is one of {formats}, got '{path.name}'.")
     with atomic(path) as temporary, warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         figure.savefig(temporary, format=style, dpi=150)

@@ -1,7 +1,7 @@
-"""What is known of one method: its errors, and what they cost."""
+"""The results of one method: its errors, and what they cost."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -12,9 +12,13 @@ from dpmcl.theory.readings import Readings
 
 
 class Divergence(NamedTuple):
-    """Where a replica was frozen: task and phase from 0, update of the phase from 1.
+    """Position at which a replica was frozen.
 
-    cause: "not finite", or "cost", above beta for too long (`monitor.MonitorSettings`).
+    Attributes:
+        task: Task, from 0.
+        phase: Phase of the task, from 0.
+        update: Update of the phase, from 1.
+        cause: "not finite", or "cost": above beta for too long (`monitor.MonitorSettings`).
     """
 
     task: int
@@ -25,16 +29,22 @@ class Divergence(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One method's results over its seeds.
+    """Results of one method over its seeds.
 
-    errors: by split; "test" is always there. work: by seed. diverged: by seed, where a replica was
-    frozen; its errors are NaN from there on. readings: what was watched; None if nothing was.
+    Attributes:
+        errors: Errors by split; "test" is always among them.
+        work: Cost of each seed's updates.
+        diverged: Position at which a replica was frozen, by seed; its errors are NaN from there on.
+        readings: Readings of the theory monitor; None if nothing was watched.
+        predictions: Predictions by split, or by another name that a method evaluates, as int or
+            float arrays whose first axis is that of `test.seeds`; None if they were not kept.
     """
 
     errors: Mapping[str, Errors]
     work: Mapping[int, Work] = field(default_factory=dict)
     diverged: Mapping[int, Divergence] = field(default_factory=dict)
     readings: Readings | None = None
+    predictions: Mapping[str, np.ndarray] | None = None
 
     @property
     def test(self) -> Errors:
@@ -42,19 +52,64 @@ class Record:
         return self.errors["test"]
 
 
-def merge(first: Record, second: Record) -> Record:
-    """Both records' seeds, in order; where both have a seed, the first one's stay."""
+def of_seeds(record: Record, seeds: Collection[int]) -> Record:
+    """Return the part of a record that some of its seeds make.
+
+    Args:
+        record: One method's results.
+        seeds: Those that stay.
+    """
+    places = [i for i, seed in enumerate(record.test.seeds) if seed in seeds]
+    kept = tuple(record.test.seeds[i] for i in places)
     errors = {
-        split: _merge_errors(first.errors[split], second.errors[split]) for split in first.errors
+        split: Errors(kept, errors.values[places], errors.examples[places])
+        for split, errors in record.errors.items()
     }
-    diverged = {**second.diverged, **first.diverged}
-    work = {**second.work, **first.work}
-    readings = _merge_readings(first.readings, second.readings)
-    return Record(errors, work, dict(sorted(diverged.items())), readings)
+    work = {seed: work for seed, work in record.work.items() if seed in seeds}
+    diverged = {seed: where for seed, where in record.diverged.items() if seed in seeds}
+    readings = record.readings
+    if readings is not None:
+        readings = replace(readings, seeds=kept, values=readings.values[places])
+    predictions = record.predictions
+    if predictions is not None:
+        predictions = {name: values[places] for name, values in predictions.items()}
+    return Record(errors, work, diverged, readings, predictions)
+
+
+def merge(first: Record, second: Record) -> Record:
+    """Return a record of the seeds of two records, in order.
+
+    Args:
+        first: Record whose results stay where both have a seed.
+        second: Record of the same method, splits and tasks.
+    """
+    new = [i for i, seed in enumerate(second.test.seeds) if seed not in first.test.seeds]
+    seeds = [*first.test.seeds, *(second.test.seeds[i] for i in new)]
+    order = np.argsort(seeds)
+
+    def joined(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        return np.concatenate([one, other[new]])[order]
+
+    errors = {}
+    for split, one in first.errors.items():
+        other = second.errors[split]
+        values, examples = joined(one.values, other.values), joined(one.examples, other.examples)
+        errors[split] = Errors(tuple(sorted(seeds)), values, examples)
+    predictions = None
+    if first.predictions is not None and second.predictions is not None:
+        others = second.predictions
+        predictions = {name: joined(one, others[name]) for name, one in first.predictions.items()}
+    return Record(
+        errors,
+        {**second.work, **first.work},
+        dict(sorted({**second.diverged, **first.diverged}.items())),
+        _merge_readings(first.readings, second.readings),
+        predictions,
+    )
 
 
 def _merge_readings(first: Readings | None, second: Readings | None) -> Readings | None:
-    """Both records' readings at all of their places; NaN where one of them has none."""
+    """Return the readings of both at all of their places; NaN where one of them has none."""
     if first is None or second is None:
         return first or second
     places = tuple(sorted({*first.places, *second.places}))
@@ -65,13 +120,4 @@ def _merge_readings(first: Readings | None, second: Readings | None) -> Readings
     values[: len(first.seeds), [at[p] for p in first.places]] = first.values
     values[len(first.seeds) :, [at[p] for p in second.places]] = second.values[new]
     order = np.argsort(seeds)
-    return Readings(tuple(seeds[i] for i in order), places, values[order])
-
-
-def _merge_errors(first: Errors, second: Errors) -> Errors:
-    new = [i for i, seed in enumerate(second.seeds) if seed not in first.seeds]
-    seeds = [*first.seeds, *(second.seeds[i] for i in new)]
-    order = np.argsort(seeds)
-    values = np.concatenate([first.values, second.values[new]])[order]
-    examples = np.concatenate([first.examples, second.examples[new]])[order]
-    return Errors(tuple(seeds[i] for i in order), values, examples)
+    return Readings(tuple(sorted(seeds)), places, values[order])

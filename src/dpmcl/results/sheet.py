@@ -1,4 +1,4 @@
-"""What a stream looks like: a table of its tasks, and a sheet of samples."""
+"""What a stream looks like to its first replica: a table of its tasks, and a sheet of samples."""
 
 import math
 from dataclasses import replace
@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dpmcl.data.splits import Splits
 from dpmcl.data.stream import LIMIT, Stream
+from dpmcl.exceptions import printable
 from dpmcl.results.figures import PLAIN, drawing, legend, shortened
+from dpmcl.results.names import displayed
+from dpmcl.results.table import aligned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,53 +22,41 @@ _SAMPLES = 12  # images a task, in a strip
 _STRIPS = 10  # strips in a column
 _TITLE = 180  # characters that fit above strips
 _LABELS = 40  # names that fit beside an axis
+_SPLITS = ("train", "validation", "test")
 
 
-def describe(stream: Stream, splits: Splits, replica: int = 0) -> dict[str, Any]:
-    """A stream in numbers, for one replica.
+def describe(stream: Stream, splits: Splits) -> str:
+    """Return a stream in words and numbers: its kind, source and labels, and its tasks as a table.
 
-    Keys: name, kind, scenario, tasks, rows, inputs (shape), dtype, outputs, classes (the original
-    label of each class number), notes (what became of the source), and table, a list of a dict for
-    each task: task, name, classes (names), train, validation, test (rows that arrive with it).
+    Args:
+        stream: The stream.
+        splits: Its rows by split.
     """
-    counts = {
-        name: splits.named(name).offset[replica].diff().tolist()
-        for name in ("train", "validation", "test")
-    }
-    table = []
+    inputs, dtype = tuple(stream.x.shape[1:]), str(stream.x.dtype).removeprefix("torch.")
+    lines = [
+        f"{displayed(stream.name)}: {stream.kind}, {len(stream.tasks)} tasks, "
+        f"{stream.row.shape[1]} rows, inputs {inputs} {dtype}, {stream.outputs} outputs",
+        *([printable(f"scenario: {stream.scenario}")] if stream.scenario else []),
+        *map(printable, (*stream.notes, *_cut_off(stream))),
+    ]
+    names = [displayed(name) for name in stream.classes]
+    if names:
+        lines.append(f"labels: {', '.join(f'{c} = {name}' for c, name in enumerate(names))}")
+    counts = [splits.named(split).offset[0].diff().tolist() for split in _SPLITS]
+    body = []
     for task, name in enumerate(stream.tasks):
-        numbers = _rows(stream, task, replica)
-        kinds = stream.y[numbers].unique().tolist() if stream.classes else []
-        table.append(
-            {
-                "task": task,
-                "name": name,
-                "classes": [stream.classes[c] for c in kinds],
-                **{split: counts[split][task] for split in counts},
-            }
-        )
-    return {
-        "name": stream.name,
-        "kind": stream.kind,
-        "scenario": stream.scenario,
-        "tasks": len(stream.tasks),
-        "rows": int(stream.row.shape[1]),
-        "inputs": list(stream.x.shape[1:]),
-        "dtype": str(stream.x.dtype).removeprefix("torch."),
-        "outputs": stream.outputs,
-        "classes": list(stream.classes),
-        "notes": [*stream.notes, *_cut_off(stream, replica)],
-        "table": table,
-    }
+        classes = stream.y[_rows(stream, task)].unique().tolist() if names else []
+        held = ", ".join(names[c] for c in classes)
+        body.append([str(task), displayed(name), held, *(str(count[task]) for count in counts)])
+    return "\n".join([*lines, aligned(["task", "name", "classes", *_SPLITS], body, left=3)])
 
 
-def _cut_off(stream: Stream, replica: int) -> list[str]:
-    """A line on the inputs that are cut off, so far are they from the first task's."""
+def _cut_off(stream: Stream) -> list[str]:
+    """Return a line on inputs that are cut off for being far from those of the first task."""
     if stream.scale is None or stream.scaled is None or not stream.columns:
         return []
     row = torch.arange(len(stream.x), device=stream.x.device)
-    plain = replace(stream, view=None)
-    x = plain.batch(row, torch.ones_like(row, dtype=torch.bool), row * 0, torch.float64, replica).x
+    x = _inputs(replace(stream, view=None), row, 0, torch.float64)
     shares = ((x.abs() >= LIMIT) & stream.scaled).double().mean(0).tolist()
     names = [f"{c} ({s:.2g})" for c, s in zip(stream.columns, shares, strict=True) if s]
     line = f"share of rows beyond {LIMIT:g} deviations of the first task, cut off there: "
@@ -72,40 +64,51 @@ def _cut_off(stream: Stream, replica: int) -> list[str]:
 
 
 @drawing()
-def draw(stream: Stream, replica: int = 0) -> "Figure":
-    """A sheet of samples: a strip of images for each task; for curves, one of each task.
+def draw(stream: Stream) -> "Figure":
+    """Return a sheet of samples as a figure.
 
-    For tables, the mean of every input in every task, as the network sees it.
+    A strip of images for each task; for curves, one of each task; for tables, the mean of every
+    input in every task, as the network sees it.
 
-    Raises DpmclError where matplotlib is not installed.
+    Args:
+        stream: The stream.
+
+    Raises:
+        DpmclError: matplotlib is not installed.
     """
+    if stream.x.dim() == 4:
+        return _images(stream)
+    return _columns(stream) if stream.columns else _lines(stream)
+
+
+def _figure(width: float, height: float) -> "Figure":
     from matplotlib.figure import Figure
 
-    if stream.x.dim() == 4:
-        return _images(stream, replica, Figure)
-    if stream.columns:
-        return _columns(stream, replica, Figure)
-    return _lines(stream, replica, Figure)
+    return Figure(figsize=(width, height), layout="constrained")
 
 
-def _rows(stream: Stream, task: int, replica: int) -> torch.Tensor:
-    own = min(replica, stream.row.shape[0] - 1)
-    return stream.row[own][stream.task[own] == task]
+def _rows(stream: Stream, task: int) -> Tensor:
+    """Return the numbers of a task's rows."""
+    return stream.row[0][stream.task[0] == task]
 
 
-def _images(stream: Stream, replica: int, figure_of: Any) -> "Figure":
+def _inputs(stream: Stream, row: Tensor, task: int, dtype: torch.dtype) -> Tensor:
+    """Return the inputs of some rows as a network sees them."""
+    present = torch.ones_like(row, dtype=torch.bool)
+    return stream.batch(row, present, torch.full_like(row, task), dtype, replica=0).x.cpu()
+
+
+def _images(stream: Stream) -> "Figure":
     tasks = len(stream.tasks)
     columns = math.ceil(tasks / _STRIPS)
     strips = math.ceil(tasks / columns)
     each = _SAMPLES if columns == 1 else max(3, _SAMPLES // columns)
-    figure: Figure = figure_of(figsize=(9.0, 0.62 * strips + 0.5), layout="constrained")
+    figure = _figure(9.0, 0.62 * strips + 0.5)
     grid: Any = figure.subplots(strips, columns, squeeze=False)
     for ax in grid.flat:
         ax.set_axis_off()
     for task in range(tasks):
-        row = _rows(stream, task, replica)[:each]
-        there = torch.ones_like(row, dtype=torch.bool)
-        x = stream.batch(row, there, row * 0 + task, torch.float32, replica).x.cpu().numpy()
+        x = _inputs(stream, _rows(stream, task)[:each], task, torch.float32).numpy()
         blank = np.ones((x.shape[1], x.shape[2], 1))
         cells = [part for image in x for part in (image, blank)]
         strip = np.concatenate(cells[:-1], 2).transpose(1, 2, 0)
@@ -118,16 +121,15 @@ def _images(stream: Stream, replica: int, figure_of: Any) -> "Figure":
     return figure
 
 
-def _columns(stream: Stream, replica: int, figure_of: Any) -> "Figure":
+def _columns(stream: Stream) -> "Figure":
     tasks, columns = len(stream.tasks), len(stream.columns)
-    means = np.empty((tasks, columns))
-    for task in range(tasks):
-        row = _rows(stream, task, replica)
-        there = torch.ones_like(row, dtype=torch.bool)
-        seen = stream.batch(row, there, row * 0 + task, torch.float64, replica).x
-        means[task] = seen.mean(0).cpu().numpy()
-    size = (9.0, 1.9 + 0.3 * min(tasks, 30))
-    figure: Figure = figure_of(figsize=size, layout="constrained")
+    means = np.stack(
+        [
+            _inputs(stream, _rows(stream, task), task, torch.float64).mean(0).numpy()
+            for task in range(tasks)
+        ]
+    )
+    figure = _figure(9.0, 1.9 + 0.3 * min(tasks, 30))
     ax: Any = figure.subplots()
     most = max(float(np.abs(means).max()), 1e-9)
     picture = ax.imshow(means, cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto")
@@ -148,15 +150,15 @@ def _columns(stream: Stream, replica: int, figure_of: Any) -> "Figure":
     return figure
 
 
-def _lines(stream: Stream, replica: int, figure_of: Any) -> "Figure":
+def _lines(stream: Stream) -> "Figure":
     from matplotlib import colormaps
 
-    figure: Figure = figure_of(figsize=(9.0, 3.6), layout="constrained")
+    figure = _figure(9.0, 3.6)
     ax: Any = figure.subplots()
     curves = stream.y if stream.kind == "regression" and stream.outputs > 1 else stream.x.flatten(1)
     tasks = len(stream.tasks)
     for task in range(tasks):
-        curve = curves[_rows(stream, task, replica)[0]].cpu().numpy()
+        curve = curves[_rows(stream, task)[0]].cpu().numpy()
         colour = colormaps["viridis"](task / max(1, tasks - 1))
         ax.plot(np.arange(len(curve)), curve, color=colour, linewidth=1)
     ax.set_xlabel("output" if curves is stream.y else "input")

@@ -3,28 +3,30 @@
     spec.toml            the complete spec; its methods and seeds are the last ones asked for
     errors.parquet       method, seed, after, task, split, error, examples: one row a value
     parameters/METHOD/seed-N.safetensors
-    work.json            gradients and rows spent, by method and seed
+    work.json            gradients, rows and operations spent, by method and seed
     monitor.parquet      what was watched (`--watch`): a row for each method, seed and reading
+    predictions.safetensors  predictions by method and split, where they are kept
     divergence.json      task, phase and update at which a replica was frozen, by method and seed
-    checkpoints/METHOD/  where an unfinished method stands; gone once it is finished
+    checkpoints/METHOD/  state of an unfinished method; gone once it is finished
     .lock                held while a process writes to the folder
     stream.json          kind, scenario, task names, the label map, a fingerprint of the data
     code.json            hashes of the source of plugins from outside the package, by method
     environment.json     versions, device, engine, commit of each run that added to it
     figures/
-    .fresh.json          where earlier results are kept, until a run with --fresh has finished
+    before-fresh/        an earlier run, until the run with --fresh that replaces it has finished
+    .fresh.json          what that run must have before the earlier one is removed
 
-Every file appears whole or not at all; `errors.parquet` is written last, and what it does not
-list has not been run.
+Every file appears whole or not at all. `errors.parquet` is written last: seeds that it does not
+list have not been run.
 """
 
 import json
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +42,7 @@ from dpmcl.core.model import Theta
 from dpmcl.core.settings import NonNegative
 from dpmcl.core.tree import at
 from dpmcl.exceptions import DataError, FolderError
-from dpmcl.results import monitored
+from dpmcl.results import monitored, predicted
 from dpmcl.results.record import Divergence, Record
 
 _COLUMNS = {
@@ -56,11 +58,17 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class StreamInfo:
-    """What tables and figures need to know of a stream.
+    """Description of a stream for tables, figures and comparisons.
 
-    classes: the label map, the original label of each class number. digest: a fingerprint of the
-    data. digest_seed: of whose data, where each replica draws its own; None where all share them.
-    Version 0.1 left the digest of such streams empty.
+    Attributes:
+        name: Name of the stream.
+        kind: "classification" or "regression".
+        tasks: Names of the tasks, in order.
+        classes: The label map: the original label of each class number.
+        scenario: The scenario in words.
+        digest: Fingerprint of the data. Version 0.1 left it empty where each replica draws its own.
+        digest_seed: Seed whose data the fingerprint is of, where each replica draws its own; None
+            where all share them.
     """
 
     name: str
@@ -73,12 +81,18 @@ class StreamInfo:
 
 
 Code = dict[str, dict[str, dict[str, str] | None]]
-"""By method and plugin ("network 'my:Net'"), hashes of sources by module; None without a source."""
+"""Hashes of sources by module, by method and plugin ("network 'my:Net'"); None without a source."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """A run folder's content. spec: the table of spec.toml. records: by method."""
+    """Content of a run folder.
+
+    Attributes:
+        spec: The table of spec.toml.
+        stream: Description of the data.
+        records: Results by method.
+    """
 
     spec: dict[str, Any]
     stream: StreamInfo
@@ -94,6 +108,7 @@ FILES = (
     "errors.parquet",
     "work.json",
     monitored.FILE,
+    predicted.FILE,
     "divergence.json",
     "environment.json",
     "parameters",
@@ -102,22 +117,39 @@ FILES = (
 )
 """Files and folders that a run writes beside spec.toml."""
 
+_SPENT: Any = Literal[tuple(f.name for f in fields(Work))]
+"""Names in an entry of work.json; one that an older folder lacks is 0."""
+
+
+def _by_seed(entry: Any) -> pydantic.TypeAdapter[Any]:
+    """Return the form of entries by method and seed."""
+    return pydantic.TypeAdapter(dict[str, dict[int, entry]])
+
+
 _SHAPES = {
     "stream.json": pydantic.TypeAdapter[Any](StreamInfo),
     "code.json": pydantic.TypeAdapter[Any](Code),
-    "work.json": pydantic.TypeAdapter[Any](dict[str, dict[int, Work]]),
-    "divergence.json": pydantic.TypeAdapter[Any](dict[str, dict[int, Divergence]]),
+    "work.json": _by_seed(dict[_SPENT, NonNegative]),
+    "divergence.json": _by_seed(Divergence),
 }
-"""What each JSON file holds."""
+"""Form of each JSON file."""
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder holds a run."""
+    """Return whether a folder holds a run.
+
+    Args:
+        folder: Any path, existing or not.
+    """
     return os.path.isfile(folder / "spec.toml")  # noqa: PTH113 (no error for an impossible name)
 
 
 def owner(path: Path) -> Path | None:
-    """The run folder that a path lies in as a part of it other than spec.toml, or None."""
+    """Return the run folder of which a path is a part other than spec.toml, or None.
+
+    Args:
+        path: Any path, existing or not.
+    """
     for folder in path.parents[:3]:
         if is_run(folder) and os.path.isfile(folder / "stream.json"):  # noqa: PTH113
             return folder if path.relative_to(folder).parts[0] in (*FILES, *LOCKS) else None
@@ -125,31 +157,23 @@ def owner(path: Path) -> Path | None:
 
 
 def load(folder: Path) -> Stored:
-    """Reads a run folder. Raises FolderError when it is none, or a file in it is damaged."""
-    if not is_run(folder) and (run := owner(folder)) is not None:
-        raise FolderError(f"{folder} is a file of a run folder; give the folder, {run}.")
+    """Read a run folder.
+
+    Args:
+        folder: The run folder.
+
+    Raises:
+        FolderError: It is no run folder, or a file in it is damaged.
+    """
     if not is_run(folder):
+        if (run := owner(folder)) is not None:
+            raise FolderError(f"{folder} is a file of a run folder; give the folder, {run}.")
         what = "does not exist"
         if folder.exists():
             what = "has no spec.toml" if folder.is_dir() else "is a file"
         raise FolderError(f"{folder} is not a run folder: it {what}; make one with `dpmcl run`.")
     try:
-        spec = tomllib.loads((folder / "spec.toml").read_text("utf-8"))
-        info = _json(folder / "stream.json")
-        work = _read_work(folder / "work.json")
-        diverged = _json(folder / "divergence.json", missing={})
-        records = {
-            name: replace(record, diverged=_of(record.test.seeds, diverged.get(name, {})))
-            for name, record in _read_errors(
-                folder / "errors.parquet", len(info.tasks), work
-            ).items()
-        }
-        seeds = {name: record.test.seeds for name, record in records.items()}
-        watched = monitored.read(folder / monitored.FILE, len(info.tasks), seeds)
-        records = {
-            name: replace(record, readings=watched.get(name)) for name, record in records.items()
-        }
-        order = {name: i for i, name in enumerate(dict(spec["methods"]))}
+        return _read(folder)
     except (
         ValueError, KeyError, TypeError, IndexError, AttributeError, OSError, RecursionError,
         pa.ArrowException,
@@ -158,12 +182,45 @@ def load(folder: Path) -> Stored:
         raise FolderError(
             f"{folder} is damaged: {reason}. Run the spec into a new folder."
         ) from None
-    names = sorted(records, key=lambda name: (order.get(name, len(order)), name))
-    return Stored(spec, info, {name: records[name] for name in names})
+
+
+def _read(folder: Path) -> Stored:
+    """Read a run folder; any error means that it is damaged."""
+    spec = tomllib.loads((folder / "spec.toml").read_text("utf-8"))
+    info = _json(folder / "stream.json")
+    work = _json(folder / "work.json", missing={})
+    diverged = _json(folder / "divergence.json", missing={})
+    errors = _read_errors(folder / "errors.parquet", len(info.tasks))
+    seeds = {name: splits["test"].seeds for name, splits in errors.items()}
+    readings = monitored.read(folder / monitored.FILE, len(info.tasks), seeds)
+    predictions = predicted.read(folder / predicted.FILE, seeds)
+    order = list(dict(spec["methods"]))
+    records = {}
+    for name in sorted(errors, key=lambda name: (name not in order, [*order, name].index(name))):
+        # A crash may have left the other files ahead of errors.parquet.
+        spent, frozen = (
+            {seed: table[name][seed] for seed in seeds[name] if seed in table.get(name, {})}
+            for table in (work, diverged)
+        )
+        records[name] = Record(
+            errors[name],
+            {seed: Work(**entry) for seed, entry in spent.items()},
+            frozen,
+            readings.get(name),
+            predictions.get(name),
+        )
+    return Stored(spec, info, records)
 
 
 def load_code(folder: Path) -> Code:
-    """Read what code a folder's results were made with; empty for a folder of version 0.1."""
+    """Read what code a folder's results were made with; empty for a folder of version 0.1.
+
+    Args:
+        folder: The run folder.
+
+    Raises:
+        FolderError: The file is damaged.
+    """
     try:
         code: Code = _json(folder / "code.json", missing={})
     except (ValueError, OSError, RecursionError) as error:
@@ -175,9 +232,16 @@ def load_code(folder: Path) -> Code:
 
 
 def save_start(folder: Path, spec: Mapping[str, Any], stream: StreamInfo, code: Code) -> None:
-    """Write what is known before training: the code, the stream's names and the spec.
+    """Write what is known before training: the code, the stream's description and the spec.
 
-    Raises DataError for a name that UTF-8 cannot write: a file's name in another encoding.
+    Args:
+        folder: The run folder.
+        spec: The table of the spec.
+        stream: Description of the data.
+        code: Hashes of the plugins' sources, by method.
+
+    Raises:
+        DataError: A name cannot be written as UTF-8, as a file's name in another encoding.
     """
     text = tomli_w.dumps(dict(spec))
     for name in (stream.name, *stream.tasks, *stream.classes, *text.split("\n")):
@@ -185,14 +249,21 @@ def save_start(folder: Path, spec: Mapping[str, Any], stream: StreamInfo, code: 
             name.encode()
         except UnicodeEncodeError:
             raise DataError(f"'{name:.200}' cannot be stored as UTF-8; rename it.") from None
-    write_text(folder / "code.json", json.dumps(code, indent=1) + "\n")
+    _write_json(folder / "code.json", code)
     known = {key: value for key, value in asdict(stream).items() if value is not None}
-    write_text(folder / "stream.json", json.dumps(known, indent=1) + "\n")
+    _write_json(folder / "stream.json", known)
     write_text(folder / "spec.toml", text)
 
 
 def save_parameters(folder: Path, method: str, seeds: tuple[int, ...], theta: Theta) -> None:
-    """One safetensors file a replica: "representation.0.weight" and so on."""
+    """Write one safetensors file a replica: "representation.0.weight" and so on.
+
+    Args:
+        folder: The run folder.
+        method: Name of the method.
+        seeds: Seed of each replica.
+        theta: Parameters by part, replicas first.
+    """
     for index, seed in enumerate(seeds):
         tensors = {
             f"{part}.{name}": tensor.detach().cpu().contiguous()
@@ -204,49 +275,82 @@ def save_parameters(folder: Path, method: str, seeds: tuple[int, ...], theta: Th
 
 
 def parameters_path(folder: Path, method: str, seed: int) -> Path:
-    """Where a replica's trained parameters are."""
+    """Return the file of a replica's trained parameters.
+
+    Args:
+        folder: The run folder.
+        method: Name of the method.
+        seed: Seed of the replica.
+    """
     return folder / "parameters" / method.replace(":", ".") / f"seed-{seed}.safetensors"
 
 
 def save_records(folder: Path, records: Mapping[str, Record]) -> None:
-    """Writes all records; errors.parquet last, since it says what has been run."""
-    work = {
-        name: {str(seed): asdict(w) for seed, w in sorted(record.work.items())}
-        for name, record in sorted(records.items())
-    }
-    write_text(folder / "work.json", json.dumps(work, indent=1) + "\n")
+    """Write all records; errors.parquet last, since it says what has been run.
+
+    Args:
+        folder: The run folder.
+        records: Results by method.
+    """
+    methods = sorted(records.items())
+    spent = {name: record.work for name, record in methods}
+    _write_json(
+        folder / "work.json",
+        {
+            name: {seed: asdict(w) for seed, w in sorted(work.items())}
+            for name, work in spent.items()
+        },
+    )
     diverged = {
-        name: {str(seed): _said(where) for seed, where in record.diverged.items()}
-        for name, record in sorted(records.items())
+        name: {seed: _entry(where) for seed, where in record.diverged.items()}
+        for name, record in methods
         if record.diverged
     }
     if diverged or (folder / "divergence.json").exists():
-        write_text(folder / "divergence.json", json.dumps(diverged, indent=1) + "\n")
+        _write_json(folder / "divergence.json", diverged)
     monitored.save(folder, records)
-    columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
-    for name in sorted(records):
-        for split, errors in sorted(records[name].errors.items()):
-            for column, values in _long(name, split, errors).items():
-                columns[column].append(values)
-    arrays = [pa.array(np.concatenate(columns[c]), type=t) for c, t in _COLUMNS.items()]
+    predicted.save(folder, records)
+    columns = [
+        _columns_of(name, split, errors)
+        for name, record in methods
+        for split, errors in sorted(record.errors.items())
+    ]
+    table = pa.concat_tables(pa.table(c, schema=pa.schema(_COLUMNS)) for c in columns)
     with atomic(folder / "errors.parquet") as temporary:
-        pq.write_table(pa.table(arrays, names=list(_COLUMNS)), temporary)
+        pq.write_table(table.combine_chunks(), temporary)
 
 
-def _said(where: Divergence) -> dict[str, Any]:
-    """A divergence as JSON; the usual cause goes without saying."""
-    entry = where._asdict()
-    return entry if where.cause == "cost" else {k: v for k, v in entry.items() if k != "cause"}
+def _entry(where: Divergence) -> dict[str, Any]:
+    """Return a divergence as JSON; the usual cause is left out."""
+    return {key: value for key, value in where._asdict().items() if value != "not finite"}
 
 
 def add_environment(folder: Path, entry: Mapping[str, Any]) -> None:
-    """Append to environment.json what computed the newest results."""
-    entries = [*environment(folder), dict(entry)]
-    write_text(folder / "environment.json", json.dumps(entries, indent=1) + "\n")
+    """Add an entry to environment.json: what computed the newest results.
+
+    Seeds that were computed alike share an entry.
+
+    Args:
+        folder: The run folder.
+        entry: The entry (`dpmcl.study.environment.describe`).
+    """
+    entries = environment(folder)
+    for known in entries:
+        if {**known, "seeds": [], "finished": ""} == {**entry, "seeds": [], "finished": ""}:
+            known["seeds"] = sorted({*known["seeds"], *entry["seeds"]})
+            known["finished"] = entry["finished"]
+            break
+    else:
+        entries.append(dict(entry))
+    _write_json(folder / "environment.json", entries)
 
 
 def environment(folder: Path) -> list[Any]:
-    """Return the entries of environment.json; none where it cannot be read."""
+    """Return the entries of environment.json; none if it cannot be read.
+
+    Args:
+        folder: The run folder.
+    """
     try:
         entries = json.loads((folder / "environment.json").read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -254,8 +358,8 @@ def environment(folder: Path) -> list[Any]:
     return entries if isinstance(entries, list) else []
 
 
-def _long(method: str, split: str, errors: Errors) -> dict[str, np.ndarray]:
-    """The error tensor as columns, a row for each value that was evaluated."""
+def _columns_of(method: str, split: str, errors: Errors) -> dict[str, np.ndarray]:
+    """Return the error tensor as columns, a row for each value that was evaluated."""
     evaluated = ~np.isnan(errors.values).all(0)
     replica, a, k = np.nonzero(np.broadcast_to(evaluated, errors.values.shape))
     return {
@@ -269,38 +373,32 @@ def _long(method: str, split: str, errors: Errors) -> dict[str, np.ndarray]:
     }
 
 
-def _read_errors(path: Path, tasks: int, work: dict[str, dict[int, Work]]) -> dict[str, Record]:
+def _read_errors(path: Path, tasks: int) -> dict[str, dict[str, Errors]]:
+    """Return the errors by method and split."""
     if not path.exists():
         return {}
-    column = _columns(path, tasks)
-    records: dict[str, Record] = {}
-    for method in sorted(set(column["method"])):
-        errors = {}
-        mine = column["method"] == method
-        for split in sorted(set(column["split"][mine])):
-            here = mine & (column["split"] == split)
-            if tasks > here.sum():  # before any room is made for them
-                raise ValueError(f"errors.parquet has too few rows for {tasks} tasks")
-            seeds, replica = np.unique(column["seed"][here], return_inverse=True)
-            values = np.full((len(seeds), 1 + tasks, tasks), np.nan)
-            examples = np.zeros((len(seeds), tasks), dtype=np.int64)
-            after, task = column["after"][here], column["task"][here]
-            values[replica, after + 1, task] = column["error"][here]
-            examples[replica, task] = column["examples"][here]
-            errors[split] = Errors(tuple(int(s) for s in seeds), values, examples)
-        if not method or "test" not in errors:
-            raise ValueError(f"errors.parquet has no test errors of method '{method}'")
-        records[method] = Record(errors, _of(errors["test"].seeds, work.get(method, {})))
-    return records
+    column = _read_columns(path, tasks)
+    out: dict[str, dict[str, Errors]] = {}
+    for method, split in sorted(set(zip(column["method"], column["split"], strict=True))):
+        rows = (column["method"] == method) & (column["split"] == split)
+        if tasks > rows.sum():  # before any room is made for them
+            raise ValueError(f"errors.parquet has too few rows for {tasks} tasks")
+        seeds, replica = np.unique(column["seed"][rows], return_inverse=True)
+        values = np.full((len(seeds), 1 + tasks, tasks), np.nan)
+        examples = np.zeros((len(seeds), tasks), dtype=np.int64)
+        after, task = column["after"][rows], column["task"][rows]
+        values[replica, after + 1, task] = column["error"][rows]
+        examples[replica, task] = column["examples"][rows]
+        errors = Errors(tuple(int(s) for s in seeds), values, examples)
+        out.setdefault(method, {})[split] = errors
+    for method, splits in out.items():
+        if not method or "test" not in splits or len({e.seeds for e in splits.values()}) > 1:
+            raise ValueError(f"errors.parquet lacks test errors of a seed of method '{method}'")
+    return out
 
 
-def _of(seeds: tuple[int, ...], table: Mapping[int, Any]) -> dict[int, Any]:
-    """What a file says of seeds that have results; a crash may have left it ahead of them."""
-    return {seed: table[seed] for seed in seeds if seed in table}
-
-
-def _columns(path: Path, tasks: int) -> dict[str, Any]:
-    """Every column of errors.parquet, of its type and within its range."""
+def _read_columns(path: Path, tasks: int) -> dict[str, Any]:
+    """Return the columns of errors.parquet, of the right type and within their ranges."""
     with pq.ParquetFile(_file(path)) as file:  # `read_table` takes folders named a=1 for columns
         table = file.read()
     for name, kind in _COLUMNS.items():
@@ -316,18 +414,13 @@ def _columns(path: Path, tasks: int) -> dict[str, Any]:
     return out
 
 
-def _read_work(path: Path) -> dict[str, dict[int, Work]]:
-    work: dict[str, dict[int, Work]] = _json(path, missing={})
-    for spent in (
-        number for seeds in work.values() for w in seeds.values() for number in vars(w).values()
-    ):
-        if not 0 <= spent < 2**63:
-            raise ValueError(f"{path.name} has a number out of range")
-    return work
+def _write_json(path: Path, content: Any) -> None:
+    """Write a JSON file whole or not at all."""
+    write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 def _json(path: Path, missing: Any = None) -> Any:
-    """What a JSON file holds, of the shape that it must have. missing: what stands for no file."""
+    """Return the content of a JSON file, checked; `missing` where there is no such file."""
     if missing is not None and not path.exists():
         return missing
     try:
@@ -339,7 +432,7 @@ def _json(path: Path, missing: Any = None) -> Any:
 
 
 def _file(path: Path) -> Path:
-    """The path, if it is of a file: a pipe would never end."""
+    """Return the path if it is of a file; reading a pipe would never end."""
     if not path.is_file():
         raise ValueError(f"{path.name} is {'no file' if path.exists() else 'missing'}")
     return path

@@ -1,18 +1,20 @@
 """The table of a study: one row a method, means and standard errors over seeds."""
 
 import csv
+import inspect
 import io
 import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from contextlib import suppress
+from typing import Any, get_args
 
 import numpy as np
 from rich.cells import cell_len
 
 from dpmcl import plugins
-from dpmcl.core.errors import Errors
+from dpmcl.core.choices import TableFormat
 from dpmcl.exceptions import SpecError, printable, reason, shown
 from dpmcl.metrics.accuracy import accuracy
 from dpmcl.metrics.cme import cme
@@ -24,7 +26,6 @@ from dpmcl.results.names import displayed
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
 
-Format = Literal["text", "json", "csv", "markdown", "latex"]
 Row = dict[str, Any]
 
 _NAMES = ("stream", "method", "name")
@@ -38,29 +39,43 @@ _LATEX = str.maketrans(
 
 
 def mean(values: np.ndarray) -> float | None:
-    """The mean over the replicas that have a value (others diverged); None where none has."""
+    """Return the mean over the replicas that have a value; None if none has, or it is infinite.
+
+    Args:
+        values: One value a replica, NaN for one that diverged.
+    """
     known = values[~np.isnan(values)]
-    return _number(known.mean()) if len(known) else None
+    return _finite(known.mean()) if len(known) else None
 
 
 def standard_error(values: np.ndarray) -> float | None:
-    """The standard error of the mean; None for one replica.
+    """Return the standard error of the mean; None for one replica.
 
     The standard deviation has ddof 1; section 4 of the paper gives sigma / sqrt(50) and no ddof.
+
+    Args:
+        values: One value a replica, NaN for one that diverged.
     """
     known = values[~np.isnan(values)]
-    return _number(known.std(ddof=1) / math.sqrt(len(known))) if len(known) > 1 else None
+    return _finite(known.std(ddof=1) / math.sqrt(len(known))) if len(known) > 1 else None
 
 
 def rows(
     records: Mapping[str, Record], stream: StreamInfo, metrics: Sequence[str] = ()
 ) -> list[Row]:
-    """One row a method; means and standard errors are over the replicas that did not diverge.
+    """Return one row a method; means and standard errors are over replicas that did not diverge.
 
-    metrics: names of further metrics to add, each as NAME_mean and NAME_se. Errors are 1 - accuracy
-    for classification (accuracy is None for regression), mean squared errors for regression. All
-    are macro means over tasks but cme_micro, the mean over test rows, in which large tasks weigh
-    more. Work is per replica, the mean where replicas differ.
+    Errors are 1 - accuracy for classification (accuracy is None for regression), mean squared
+    errors for regression. All are macro means over tasks but cme_micro, the mean over test rows, in
+    which large tasks weigh more. Work is per replica, the mean where replicas differ.
+
+    Args:
+        records: Results by method.
+        stream: Names of the stream.
+        metrics: Names of further metrics, each added as NAME_mean and NAME_se.
+
+    Raises:
+        SpecError: A metric does not exist, or does not return one number a replica.
     """
     out = []
     for name, record in records.items():
@@ -70,12 +85,9 @@ def rows(
             "stream": stream.name,
             "method": name,
             "replicas": len(errors.seeds),
-            "cme_mean": mean(cme(errors)),
-            "cme_se": standard_error(cme(errors)),
-            "cme_micro_mean": mean(cme_micro(errors)),
-            "cme_micro_se": standard_error(cme_micro(errors)),
-            "nte_mean": mean(nte(errors)),
-            "nte_se": standard_error(nte(errors)),
+            **_summary("cme", cme(errors)),
+            **_summary("cme_micro", cme_micro(errors)),
+            **_summary("nte", nte(errors)),
             "nte_path_mean": mean(nte_path(errors)),
             "accuracy_mean": mean(accuracy(errors)) if stream.kind == "classification" else None,
             "forgetting_mean": mean(forgetting(errors)),
@@ -85,18 +97,30 @@ def rows(
             "diverged_seeds": " ".join(map(str, sorted(record.diverged))),
         }
         for metric in metrics:
-            values = _measured(metric, errors)
-            row[f"{metric}_mean"], row[f"{metric}_se"] = mean(values), standard_error(values)
+            row |= _summary(metric, _measured(metric, record))
         out.append(row)
     return out
 
 
-def _measured(metric: str, errors: Errors) -> np.ndarray:
-    """A metric's values, one a replica. Raises SpecError for a metric that gives none."""
+def _summary(name: str, values: np.ndarray) -> Row:
+    return {f"{name}_mean": mean(values), f"{name}_se": standard_error(values)}
+
+
+def _measured(metric: str, record: Record) -> np.ndarray:
+    """Return the values of a metric, one a replica."""
     measure = plugins.find("metric", metric)
+    options = {}
+    with suppress(ValueError):  # something built in, without a signature
+        if "predictions" in inspect.signature(measure).parameters:
+            options["predictions"] = getattr(record, "predictions", None)
+    if options == {"predictions": None}:
+        raise SpecError(
+            f"metric '{metric}' reads predictions, and this run has kept none; leave it out, or "
+            "run into a new folder with predictions kept."
+        )
     try:
-        values = np.asarray(measure(errors), dtype=np.float64)
-        if values.shape != (len(errors.seeds),):
+        values = np.asarray(measure(record.test, **options), dtype=np.float64)
+        if values.shape != (len(record.test.seeds),):
             raise ValueError(f"it has the shape {values.shape}")
     except Exception as error:
         raise SpecError(
@@ -106,58 +130,69 @@ def _measured(metric: str, errors: Errors) -> np.ndarray:
 
 
 def rows_by_task(records: Mapping[str, Record], stream: StreamInfo) -> list[Row]:
-    """One row a method and task: its error just after it was learned, and after the last task."""
+    """Return one row a method and task: its error when just learned, and after the last task.
+
+    Args:
+        records: Results by method.
+        stream: Names of the stream.
+    """
     out = []
     for name, record in records.items():
         errors = record.test
         for task, title in enumerate(stream.tasks):
-            row: Row = {
+            row = {
                 "stream": stream.name,
                 "method": name,
                 "task": task,
                 "name": title,
                 "replicas": len(errors.seeds),
                 "diverged": len(record.diverged),
+                **_summary("new", errors.after[:, task, task]),
+                **_summary("last", errors.after[:, -1, task]),
             }
-            for when, after in (("new", task), ("last", errors.tasks - 1)):
-                values = errors.after[:, after, task]
-                row[f"{when}_mean"] = mean(values)
-                row[f"{when}_se"] = standard_error(values)
             out.append(row)
     return out
 
 
-def render(rows: Sequence[Row], style: Format) -> str:
-    """The rows in a format.
+def render(rows: Sequence[Row], style: TableFormat) -> str:
+    """Return rows as text.
 
-    json, csv: every digit, and names exactly as they are. The others: three decimals, and names
-    made printable and escaped for the format.
+    Args:
+        rows: What `rows` or `rows_by_task` return.
+        style: "json" and "csv" have every digit, and names exactly as they are; the others three
+            decimals, and names that are printable and escaped for the format.
+
+    Raises:
+        SpecError: There is no such format.
     """
-    if not (isinstance(style, str) and style in get_args(Format)):
-        raise SpecError(f"A table is one of {', '.join(get_args(Format))}, got {shown(style)}.")
+    if not (isinstance(style, str) and style in get_args(TableFormat)):
+        formats = ", ".join(get_args(TableFormat))
+        raise SpecError(f"A table is one of {formats}, got {shown(style)}.")
     if style == "json":
         return json.dumps(list(rows), indent=1, allow_nan=False)
     if style == "csv":
         keys = list(rows[0]) if rows else []
-        return "\n".join(map(_csv, [keys, *([row[key] for key in keys] for row in rows)]))
+        return "\n".join(map(_csv_line, [keys, *([row[key] for key in keys] for row in rows)]))
     rows = [{k: displayed(v) if k in _NAMES else v for k, v in row.items()} for row in rows]
     header, body = _task_cells(rows) if rows and "task" in rows[0] else _cells(rows)
     header = [printable(name) for name in header]
-    left = _left(header)
+    left = 3 if header[2] == "task" else 2  # columns of words
     if style == "markdown":
         rule = [*["---"] * left, *["--:"] * (len(header) - left)]
-        header, *body = ([_markdown(cell) for cell in line] for line in (header, *body))
+        header, *body = (
+            [_MARKDOWN.sub(r"\\\g<0>", cell) for cell in line] for line in (header, *body)
+        )
         return "\n".join("| " + " | ".join(line) + " |" for line in [header, rule, *body])
     if style == "latex":
         lines = [_latex_line(line) for line in [header, *body]]
         columns = "l" * left + "r" * (len(header) - left)
         top = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", lines[0], r"\hline"]
         return "\n".join([*top, *lines[1:], r"\hline", r"\end{tabular}"])
-    return "\n".join([_text(header, body), *_footer(rows)])
+    return "\n".join([aligned(header, body, left), *_footer(rows)])
 
 
 def _footer(rows: Sequence[Row]) -> list[str]:
-    """Return the lines under a table: what its numbers do not say by themselves."""
+    """Return the lines under a table, on diverged replicas and on validation rows."""
     lost = [
         f"{row['method']} on {row['stream']}: seed{'s' * (row['diverged'] > 1)} "
         f"{row['diverged_seeds'].replace(' ', ', ')} diverged; its means are over the survivors, "
@@ -172,11 +207,6 @@ def _footer(rows: Sequence[Row]) -> list[str]:
         if row.get("trains_on_validation")
     ]
     return lost + list(dict.fromkeys(more))
-
-
-def _left(header: Sequence[str]) -> int:
-    """How many columns are words; the rest are numbers."""
-    return 3 if header[2] == "task" else 2
 
 
 def _task_cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
@@ -229,29 +259,29 @@ def _replicas(row: Row) -> str:
     return f"{row['replicas']}" + f", {row['diverged']} diverged" * bool(row["diverged"])
 
 
-def _text(header: list[str], body: list[list[str]]) -> str:
-    words = _left(header)
+def aligned(header: Sequence[str], body: Sequence[Sequence[str]], left: int) -> str:
+    """Return a table as lines of text with aligned columns.
+
+    Args:
+        header: Titles of the columns.
+        body: Cells of each line.
+        left: Number of columns, from the first, that are aligned at their left.
+    """
     widths = [max(map(cell_len, column)) for column in zip(header, *body, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
         blanks = [" " * (w - cell_len(c)) for c, w in zip(cells, widths, strict=True)]
-        left = [c + blank for c, blank in zip(cells[:words], blanks[:words], strict=True)]
-        right = [blank + c for c, blank in zip(cells[words:], blanks[words:], strict=True)]
-        return "  ".join([*left, *right]).rstrip()
+        pairs = enumerate(zip(cells, blanks, strict=True))
+        return "  ".join(c + blank if i < left else blank + c for i, (c, blank) in pairs).rstrip()
 
-    rule = "  ".join("-" * w for w in widths)
-    return "\n".join([line(header), rule, *map(line, body)])
+    return "\n".join([line(header), "  ".join("-" * w for w in widths), *map(line, body)])
 
 
-def _csv(cells: Sequence[Any]) -> str:
-    """A line of CSV, without its end: only beside "\\r\\n" does the writer quote both of them."""
+def _csv_line(cells: Sequence[Any]) -> str:
+    """Return a line of CSV without its end; the writer quotes both of "\\r\\n" only beside it."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\r\n").writerow(cells)
     return out.getvalue().removesuffix("\r\n")
-
-
-def _markdown(cell: str) -> str:
-    return _MARKDOWN.sub(r"\\\g<0>", cell)
 
 
 def _latex_line(cells: Sequence[str]) -> str:
@@ -273,7 +303,7 @@ def _alike(first: float | None, second: float | None) -> bool:
 
 
 def _decimal(value: float | None) -> str:
-    """Three decimals, or two digits and an exponent where three decimals would say nothing."""
+    """Return three decimals, or two digits and an exponent if three decimals say nothing."""
     if value is None:
         return "-"
     return f"{value:.3f}" if value == 0 or 5e-4 <= abs(value) < 1e4 else f"{value:.1e}"
@@ -283,7 +313,7 @@ def _count(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
 
 
-def _number(value: Any) -> float | None:
+def _finite(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 

@@ -33,20 +33,27 @@ if TYPE_CHECKING:
 _ACROSS = 3  # methods beside each other
 _MARKED = 40  # readings that still fit on a line with a marker each
 _MARK = "#a50f15"
-_LARGEST = 1e200  # that is drawn: the length of an axis must be finite
+_LARGEST = 1e200  # largest number that is drawn: the length of an axis must be finite
 
 
 @drawing()
 def draw(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) -> "Figure":
-    """Means over replicas, and a band of one standard error each side, at each reading.
+    """Return a figure of readings: means over replicas, and bands of one standard error.
 
-    what: "terms", the costs and both estimates of the third and the fourth term; "stability", what
-    Theorem 1 speaks of, and below, the share of replicas in which each condition is broken.
-    Raises DpmclError where nothing was watched, or where matplotlib is not installed.
+    Args:
+        readings: Readings by method.
+        stream: Names of the stream.
+        what: "terms" shows the costs and both estimates of the third and the fourth term;
+            "stability" the quantities that Theorem 1 bounds, and below them the share of replicas
+            in which each condition is broken.
+
+    Raises:
+        DpmclError: Nothing was watched, or matplotlib is not installed.
+        SpecError: There is no such figure.
     """
     if what not in get_args(Watched):
         raise SpecError(f"A figure shows errors, {' or '.join(get_args(Watched))}, got '{what}'.")
-    readings = {name: found for name, found in readings.items() if found.taken.any()}
+    readings = {name: one for name, one in readings.items() if one.taken.any()}
     if not readings:
         raise DpmclError(
             f"Nothing was watched, so there is nothing to draw: run with --watch {what} into a new "
@@ -67,13 +74,13 @@ def draw(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) ->
     figure: Figure = Figure(figsize=size, layout="constrained")
     columns = _columns(figure, heights, across, len(readings))
     drawn: list[list[np.ndarray]] = [[] for _ in panels]
-    for column, (name, found) in zip(columns, readings.items(), strict=True):
+    for column, (name, one) in zip(columns, readings.items(), strict=True):
         column[0].set_title(shortened(name, 30), fontsize=10, fontweight="bold", **PLAIN)
-        x = tasks_done(found, len(stream.tasks))
+        x = tasks_done(one, len(stream.tasks))
         for ax, panel, values in zip(column, panels, drawn, strict=False):
-            values += _lines(ax, panel, found, x)
+            values += _lines(ax, panel, one, x)
         if what == "stability":
-            theory_strip.draw(column[-1], found, x, len(stream.tasks))
+            theory_strip.draw(column[-1], one, x, len(stream.tasks))
         _tasks(column, stream)
     for scale in dict.fromkeys(panel.scale or panel.name for panel in panels):
         alike = [k for k, panel in enumerate(panels) if scale in (panel.scale, panel.name)]
@@ -97,7 +104,7 @@ def draw(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) ->
 
 
 def _columns(figure: "Figure", heights: list[float], across: int, methods: int) -> Any:
-    """Axes (methods, panels), so many methods beside each other, then further ones below."""
+    """Return axes (methods, panels): `across` methods beside each other, further ones below."""
     blocks = math.ceil(methods / across)
     grid: Any = figure.subplots(
         blocks * len(heights), across, squeeze=False, sharex=True, height_ratios=heights * blocks
@@ -109,13 +116,13 @@ def _columns(figure: "Figure", heights: list[float], across: int, methods: int) 
     return columns[:methods]
 
 
-def _lines(ax: Any, panel: Panel, found: Readings, x: np.ndarray) -> list[np.ndarray]:
-    """Draws a panel of one method; returns the values drawn, bands included."""
+def _lines(ax: Any, panel: Panel, one: Readings, x: np.ndarray) -> list[np.ndarray]:
+    """Draw a panel of one method, and return the values drawn, bands included."""
     drawn = []
     few = len(x) <= _MARKED
     styles = zip(panel.lines.items(), COLOURS, MARKERS, DASHES, strict=False)
     for (label, values), colour, marker, dashes in styles:
-        middle, error = mean_and_error(values(found))
+        middle, error = mean_and_error(values(one))
         if np.isnan(middle).all():
             continue
         with np.errstate(invalid="ignore", over="ignore"):  # infinite costs
@@ -132,7 +139,7 @@ def _lines(ax: Any, panel: Panel, found: Readings, x: np.ndarray) -> list[np.nda
         drawn += [middle, low, high]
     marks = zip(panel.marks.items(), "x|", (0.05, 0.16), strict=False)
     for (label, where), marker, height in marks:
-        at = x[where(found).any(0)]
+        at = x[where(one).any(0)]
         if len(at):
             ax.plot(at, np.full(len(at), height), marker, color=_MARK, markersize=4, label=label,
                     transform=ax.get_xaxis_transform())  # fmt: skip
@@ -142,7 +149,7 @@ def _lines(ax: Any, panel: Panel, found: Readings, x: np.ndarray) -> list[np.nda
 
 
 def _tasks(column: Any, stream: StreamInfo) -> None:
-    """The axis that panels share: borders between tasks, names or numbers below the lowest."""
+    """Draw the axis that panels share: borders between tasks, names or numbers at the bottom."""
     from matplotlib.ticker import MaxNLocator, NullLocator
 
     tasks = len(stream.tasks)
@@ -170,7 +177,7 @@ def _tasks(column: Any, stream: StreamInfo) -> None:
 
 
 def _scale(axes: Any, panel: Panel, values: np.ndarray) -> None:
-    """One scale for all these axes. values: all that is drawn, bands included."""
+    """Give axes one scale, by all the values drawn on them, bands included."""
     from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
     for i, ax in enumerate(axes):
@@ -197,7 +204,7 @@ def _scale(axes: Any, panel: Panel, values: np.ndarray) -> None:
 
 
 def _lines_legend(ax: Any, panel: Panel, row: Any) -> None:
-    """What the lines and marks of a row are, beside its last panel."""
+    """Draw the legend of a row's lines and marks, beside its last panel."""
     named = {line.get_label(): line for each in row for line in each.get_lines()}
     _legend(
         ax, panel.look, [named[label] for label in (*panel.lines, *panel.marks) if label in named]
@@ -210,12 +217,12 @@ def _legend(ax: Any, title: str, handles: list[Any]) -> None:
 
 
 def _title(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) -> str:
-    counts = [len(found.seeds) for found in readings.values()]
+    counts = [len(one.seeds) for one in readings.values()]
     lost = sum(
-        len(found.seeds)
-        if found.places[-1][0] < len(stream.tasks) - 1
-        else int((~found.taken[:, -1]).sum())
-        for found in readings.values()
+        len(one.seeds)
+        if one.places[-1][0] < len(stream.tasks) - 1
+        else int((~one.taken[:, -1]).sum())
+        for one in readings.values()
     )
     frozen = f", {lost} of them frozen on the way" if lost else ""
     band = ", band: one standard error" if max(counts) > 1 else ""

@@ -12,12 +12,16 @@ _FEW = 100.0  # times J's largest: how far above it beta may lie and still be dr
 
 
 class Panel(NamedTuple):
-    """One quantity against tasks. lines: values, (replicas, readings), of each line by its label.
+    """One quantity against tasks.
 
-    name: of the axis. look: what to look for. level: what the lines are compared with. decades: of
-    the scale, below its largest value; what is nearer 0 is linear; None for a plain log scale.
-    marks: bool (replicas, readings) by label, marked where it is so in any replica. scale: of the
-    axis; panels with the same one share it.
+    Attributes:
+        name: Name of the axis.
+        look: What to look for.
+        lines: Values of each line, (replicas, readings), by its label.
+        level: Height that the lines are compared with.
+        decades: Decades of a scale that is linear nearer 0; None for a log scale.
+        marks: Masks (replicas, readings) by label, marked where any replica is True.
+        scale: Name of the scale; panels with the same one share it.
     """
 
     name: str
@@ -30,12 +34,16 @@ class Panel(NamedTuple):
 
 
 def _of(name: str, sign: int = 0) -> Callable[[Readings], np.ndarray]:
-    """A quantity; sign = 1 for its positive values alone."""
+    """Return the reader of a quantity; with sign = 1, of its positive values alone."""
     return lambda r: np.where(r[name] > 0, r[name], np.nan) if sign else r[name]
 
 
 def terms(unit: str) -> list[Panel]:
-    """The four terms of equation (3). unit: of a cost."""
+    """Return the panels of the four terms of equation (3).
+
+    Args:
+        unit: Unit of a cost, in words.
+    """
     return [
         Panel(
             "costs",
@@ -65,10 +73,15 @@ def terms(unit: str) -> list[Panel]:
 
 
 def stability(readings: Mapping[str, Readings], targets: bool) -> list[Panel]:
-    """targets: whether targets move as well as inputs."""
-    bounds = np.concatenate([found["beta"].ravel() for found in readings.values()])
+    """Return the panels of the quantities that Theorem 1 bounds.
+
+    Args:
+        readings: Readings by method.
+        targets: Whether targets move as well as inputs.
+    """
+    bounds = np.concatenate([one["beta"].ravel() for one in readings.values()])
     bounds = np.unique(bounds[np.isfinite(bounds)])
-    most = max(_most(mean_and_error(found["J"])[0]) for found in readings.values())
+    most = max(_most(mean_and_error(one["J"])[0]) for one in readings.values())
     near = _FEW * most
     said = " or ".join(f"{beta:g}{' (far above)' if beta > near else ''}" for beta in bounds)
     reach = r"$\|J_x\|\ \|\Delta x\|" + (r" + \|J_y\|\ \|\Delta y\|$" if targets else "$")
@@ -114,18 +127,22 @@ def stability(readings: Mapping[str, Readings], targets: bool) -> list[Panel]:
 
 
 def _most(values: np.ndarray) -> float:
-    """The largest absolute value that is finite; 0 if none is."""
+    """Return the largest absolute value that is finite; 0 if none is."""
     return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
 
 
-def tasks_done(found: Readings, tasks: int) -> np.ndarray:
-    """Where each reading was taken, in tasks: task + updates done in it / updates of it.
+def tasks_done(readings: Readings, tasks: int) -> np.ndarray:
+    """Return when each reading was taken, in tasks: task + updates done in it / updates of it.
 
     A phase's last reading comes before its last update. A task that a method did not get through is
     taken to be as long as the one before.
+
+    Args:
+        readings: Readings of one method.
+        tasks: Tasks of the stream.
     """
     updates: dict[tuple[int, int], int] = {}
-    for task, phase, update in found.places:
+    for task, phase, update in readings.places:
         updates[task, phase] = max(update + 1, updates.get((task, phase), 0))
     last = max(task for task, _ in updates)
     if last < tasks - 1:
@@ -137,4 +154,4 @@ def tasks_done(found: Readings, tasks: int) -> np.ndarray:
     for task, phase in sorted(updates):
         done[task, phase] = total.get(task, 0)
         total[task] = done[task, phase] + updates[task, phase]
-    return np.array([t + (done[t, p] + u) / total[t] for t, p, u in found.places])
+    return np.array([t + (done[t, p] + u) / total[t] for t, p, u in readings.places])

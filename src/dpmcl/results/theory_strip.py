@@ -1,4 +1,4 @@
-"""The strip below a figure of stability: which conditions broke, where, in how many replicas."""
+"""Strip below a figure of stability: which conditions broke, where, in how many replicas."""
 
 from typing import Any
 
@@ -8,16 +8,23 @@ from dpmcl.theory.readings import Readings
 from dpmcl.theory.stability import CONDITIONS
 
 _COLOURS, _NEVER = "Reds", "#ececec"
-_LIGHT = -0.3  # what would be white on the scale of shares: the least share is well off it
+_LIGHT = -0.3  # share that would be white; all real ones are darker
 
 
-def draw(ax: Any, found: Readings, x: np.ndarray, tasks: int) -> None:
-    """A row for each condition: the share of replicas in which it is broken, at each reading."""
-    left = found.taken.sum(0)
-    shares = np.stack([where.sum(0) for where in found.broken.values()]) / np.maximum(left, 1)
+def draw(ax: Any, readings: Readings, x: np.ndarray, tasks: int) -> None:
+    """Draw a row for each condition: the share of replicas in which it is broken, at each reading.
+
+    Args:
+        ax: Axes of matplotlib.
+        readings: Readings of one method.
+        x: Where each reading was taken, in tasks.
+        tasks: Tasks of the stream.
+    """
+    left = readings.taken.sum(0)
+    shares = np.stack([where.sum(0) for where in readings.broken.values()]) / np.maximum(left, 1)
     edges = _edges(x, tasks)
     end = edges[np.flatnonzero(left)[-1] + 1]
-    # Only what is broken has a cell, and cells have edges: else those of many tasks are too thin.
+    # Only what is broken has a cell, and cells have edges, or those of many tasks were too thin.
     cells = np.ma.masked_equal(shares, 0.0)
     ax.pcolormesh(edges, np.arange(len(CONDITIONS) + 1), cells, cmap=_COLOURS, vmin=_LIGHT, vmax=1,
                   edgecolors="face", linewidth=0.5)  # fmt: skip
@@ -38,7 +45,11 @@ def draw(ax: Any, found: Readings, x: np.ndarray, tasks: int) -> None:
 
 
 def handles(strips: Any) -> list[Any]:
-    """What the colours and signs of these strips say, for a legend."""
+    """Return the entries of a legend for the colours and signs of strips.
+
+    Args:
+        strips: Axes with strips.
+    """
     from matplotlib import colormaps
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -60,7 +71,7 @@ def handles(strips: Any) -> list[Any]:
 
 
 def _edges(x: np.ndarray, tasks: int) -> np.ndarray:
-    """The borders of the stretches that readings stand for: half way, but never across tasks."""
+    """Return the borders between readings: half way, but never across tasks."""
     task = np.floor(x)
     between = np.where(task[1:] > task[:-1], task[1:], (x[1:] + x[:-1]) / 2)
     edges = np.concatenate([task[:1], between])

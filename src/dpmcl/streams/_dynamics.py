@@ -21,37 +21,38 @@ from dpmcl.streams._settings import StreamSettings
 Array = NDArray[np.float64]
 
 RTOL, ATOL = 1e-9, 1e-11
-"""Error that a step of the integrator may make, of the state and beside it."""
+"""Relative and absolute tolerance of the integrator."""
 
 EVALUATIONS = 5000
-"""Calls of the right-hand side that a window may take; a mild equation takes some dozens."""
+"""Most calls of the right-hand side in a window; a mild equation takes some dozens."""
 
 LEAST_STEP = 1e-3
-"""Least step, in windows: smaller differences drown in the integrator's error."""
+"""Least step, in windows; the integrator's error would hide smaller differences."""
 
 LARGEST = 1e18
-"""Inputs and targets stay below it, so that their squares are finite in float32."""
+"""Bound on inputs and targets, below which their squares are finite in float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicsSettings(StreamSettings, ABC):
     """An ensemble of trajectories; task k is what it does in [k window, (k + 1) window].
 
-    A row's input is what is seen of a state at time t, its target the state's mean rate of change
-    over the time that follows, (state(t + step) - state(t)) / step. Both are divided by constants
-    of the equation, none of them fitted to the data. Source: section 2, "system identification".
+    A row's input is an observation of the state at time t (`seen`), its target the mean rate of
+    change of the state from then on, (state(t + step) - state(t)) / step. Both are divided by
+    constants of the equation, which are not fitted to the data. Source: section 2, "system
+    identification".
 
-    trajectories: how many; all rows of one are in the same split, in every task.
+    Every replica draws an ensemble and integrates it with SciPy's DOP853 (explicit, order 8). The
+    pool also holds the window after the last task, so that rows of the last task have a
+    `following` row too.
+
+    trajectories: number of them; all rows of a trajectory are in the same split, in every task.
     samples: rows of a trajectory in a window, evenly spaced from its start. window, step: in the
     equation's units of time; a step may reach beyond the window.
-    Every replica draws its own ensemble and integrates it by itself, with SciPy's DOP853
-    (explicit, order 8). The pool also has the window after the last task, so that the last task's
-    rows have a `following` too. Raises DataError where the integration fails, or needs a stiff
-    solver.
     """
 
     equation: ClassVar[str]
-    """What moves, for the stream's scenario."""
+    """Name of the equation, for the stream's scenario."""
 
     tasks: Positive | None = 20
     trajectories: Annotated[int, at.Ge(3)] = 60
@@ -75,25 +76,39 @@ class DynamicsSettings(StreamSettings, ABC):
 
     @abstractmethod
     def start(self, key: Tensor) -> Array:
-        """One replica's ensemble at t = 0, of its key: (trajectories, states)."""
+        """Return the ensemble of a replica at t = 0, (trajectories, states).
+
+        Args:
+            key: The replica's random key.
+        """
 
     @abstractmethod
     def rate(self, t: float, state: Array) -> Array:
-        """The right-hand side: d state / dt of states (n, states), same shape."""
+        """Return the right-hand side of the equation, d state / dt, (n, states).
+
+        Args:
+            t: Time.
+            state: States, (n, states).
+        """
 
     @abstractmethod
     def seen(self, t: Array, state: Array) -> Array:
-        """The inputs (times, n, inputs) of states (times, n, states) at t (times,)."""
+        """Return the inputs, (times, n, inputs).
+
+        Args:
+            t: Times, (times,).
+            state: States at those times, (times, n, states).
+        """
 
     @abstractmethod
     def unit(self) -> Array:
-        """The rate of change that is 1 in a target: (states,), or () for all alike."""
+        """Return the rate of change that is 1 in a target: (states,), or () for all alike."""
 
     def build(self, seeds: Sequence[int]) -> Stream:
         tasks, name = self.tasks or 20, type(self).__name__.lower()
         seed = torch.tensor(list(seeds), dtype=torch.int64)
-        own = [self._rows(key, tasks) for key in keys.derive(seed, keys.Purpose.STREAM)]
-        x, y = (torch.from_numpy(np.concatenate(part)) for part in zip(*own, strict=True))
+        rows = [self._rows(key, tasks) for key in keys.derive(seed, keys.Purpose.STREAM)]
+        x, y = (torch.from_numpy(np.concatenate(part)) for part in zip(*rows, strict=True))
 
         replicas, each = len(seed), self.trajectories * self.samples
         number = torch.arange(len(x)).view(replicas, tasks + 1, each)
@@ -118,13 +133,13 @@ class DynamicsSettings(StreamSettings, ABC):
         )
 
     def _rows(self, key: Tensor, tasks: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """One replica's inputs and targets, by window, trajectory and sample: (rows, ...)."""
+        """Return a replica's inputs and targets, (rows, ...), by window, trajectory, sample."""
         t = np.arange((tasks + 1) * self.samples) * self.window / self.samples
-        times, place = np.unique(np.concatenate([t, t + self.step]), return_inverse=True)
+        times, index = np.unique(np.concatenate([t, t + self.step]), return_inverse=True)
         state = integrated(self.rate, self.start(key), times, self.window)
-        now, then = state[place[: len(t)]], state[place[len(t) :]]
+        now, then = state[index[: len(t)]], state[index[len(t) :]]
 
-        def rows(values: Array) -> NDArray[np.float32]:  # (times, trajectories, width)
+        def by_window(values: Array) -> NDArray[np.float32]:  # (times, trajectories, width)
             values = values.reshape(tasks + 1, self.samples, *values.shape[1:]).swapaxes(1, 2)
             if not (np.abs(values) < LARGEST).all():
                 raise DataError(
@@ -133,11 +148,18 @@ class DynamicsSettings(StreamSettings, ABC):
                 )
             return values.reshape(-1, values.shape[-1]).astype(np.float32)
 
-        return rows(self.seen(t, now)), rows((then - now) / self.step / self.unit())
+        targets = (then - now) / self.step / self.unit()
+        return by_window(self.seen(t, now)), by_window(targets)
 
 
 def drawn(key: Tensor, shape: Sequence[int], lane: int = 0) -> Array:
-    """Numbers in [-1, 1) for a key."""
+    """Return random numbers in [-1, 1).
+
+    Args:
+        key: Random key.
+        shape: Of the numbers.
+        lane: Different lanes of a key give independent numbers.
+    """
     numbers: Array = 2 * keys.uniform(key, shape, lane).double().numpy() - 1
     return numbers
 
@@ -145,10 +167,16 @@ def drawn(key: Tensor, shape: Sequence[int], lane: int = 0) -> Array:
 def integrated(
     rate: Callable[[float, Array], Array], start: Array, times: Array, window: float
 ) -> Array:
-    """The states (times, n, states) that start (n, states) at t = 0 becomes at ascending times.
+    """Return the states at given times, (times, n, states).
 
-    window: the longest step, which also makes a state independent of the times after it.
-    Raises DataError where SciPy is missing, or where it does not get there.
+    Args:
+        rate: d state / dt at a time, of states (n, states).
+        start: States at t = 0, (n, states).
+        times: Ascending.
+        window: Longest step. It also makes a state independent of the times after it.
+
+    Raises:
+        DataError: SciPy is missing, the integration fails, or the equation needs a stiff solver.
     """
     try:
         from scipy.integrate import solve_ivp
@@ -156,7 +184,7 @@ def integrated(
         raise DataError(
             "Streams of differential equations need SciPy: pip install 'dpmcl[dynamics]'."
         ) from None
-    # The last step is cut to end at the end; a window more, and no time asked for lies in it.
+    # The last step is cut short at the end, so the end lies a window beyond the last time.
     end = float(times[-1]) + window
     calls, reached = 0, 0.0
 
@@ -167,19 +195,20 @@ def integrated(
             raise _failed(t, "it needs too many steps")
         return rate(t, state.reshape(start.shape)).ravel()
 
-    with np.errstate(all="ignore"):  # numbers that are not finite are found below
+    with np.errstate(all="ignore"):  # numbers that are not finite are refused below
         if not np.isfinite(flat(0.0, start)).all():
             raise _failed(0.0, "the rate of change is not finite")
-        found = solve_ivp(
+        solution = solve_ivp(
             flat, (0.0, end), start.ravel(), "DOP853", times, max_step=window, rtol=RTOL, atol=ATOL
         )
-    if not found.success:
-        raise _failed(reached, found.message)
-    state: Array = found.y.T.reshape(len(times), *start.shape)
+    if not solution.success:
+        raise _failed(reached, solution.message)
+    state: Array = solution.y.T.reshape(len(times), *start.shape)
     return state
 
 
 def _failed(t: float, why: str) -> DataError:
+    """Return the error of an integration that failed at time t."""
     return DataError(
         f"The equation must be integrable to its end; at t = {t:g} that failed: "
         f"{reason(ValueError(why))}. Use fewer tasks, a shorter window or milder settings."

@@ -16,10 +16,11 @@ from dpmcl.exceptions import SpecError
 
 @dataclass(frozen=True, kw_only=True)
 class StreamSettings(Settings, ABC):
-    """What every stream can be asked for; a stream's own settings come on top.
+    """Settings of every stream; each adds to them.
 
-    tasks: how many tasks from the start of the stream, None for all.
-    split: shares of a task's rows that train, validate and test.
+    Attributes:
+        tasks: How many tasks from the start of the stream, None for all.
+        split: Shares of a task's rows that train, validate and test.
     """
 
     network: ClassVar[str] = "mlp"
@@ -43,18 +44,29 @@ class StreamSettings(Settings, ABC):
 
     @abstractmethod
     def build(self, seeds: Sequence[int]) -> Stream:
-        """Reads or draws the data. Raises DataError where that cannot be done."""
+        """Read or draw the data.
+
+        Args:
+            seeds: One for each replica.
+
+        Raises:
+            DataError: The data cannot be read or used.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledSettings(ScenarioSettings, StreamSettings):
-    """A stream of labelled data: reads them, and any scenario makes tasks of them."""
+    """Settings of a stream that reads labelled data, of which any scenario makes tasks."""
 
     shared: ClassVar[bool] = True
 
     @abstractmethod
     def read(self) -> Labelled:
-        """The data. Raises DataError where they cannot be read or used."""
+        """Return the data.
+
+        Raises:
+            DataError: They cannot be read or used.
+        """
 
     def build(self, seeds: Sequence[int]) -> Stream:
         return Stream.of(self.read(), self)

@@ -1,12 +1,12 @@
 """torchvision's classification sets: where their files are, and how all of their parts make a pool.
 
-torchvision knows the files, their sums and where to fetch them; what it reads becomes `Labelled`.
+torchvision knows the files and where to fetch them; what it reads becomes `Labelled`.
 """
 
 import inspect
+import os
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,24 +15,40 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled
-from dpmcl.data.readers.images import data_folder
+from dpmcl.data.readers.entries import ARCHIVES
+from dpmcl.data.sources import at_home
 from dpmcl.exceptions import DataError, SpecError, reason
 from dpmcl.streams._settings import LabelledSettings
 
-BY_TRAIN: tuple[dict[str, Any], ...] = ({"train": True}, {"train": False})
-"""The parts of a set with one to train and one to test, as arguments of its class."""
+Parts = Sequence[Mapping[str, Any]]
+"""Arguments of a class of torchvision's for each part of a set; together they are the pool."""
+
+BY_TRAIN: Parts = ({"train": True}, {"train": False})
+"""The parts of a set with one to train and one to test."""
 
 OWN_NAMES = "class names: the data set's own, in its order"
 """The note on a set that names its classes."""
+
+
+def data_folder(name: str) -> Path:
+    """Return the folder of a stream's files: $DPMCL_DATA/name, or else ~/.cache/dpmcl/name.
+
+    Args:
+        name: Of the stream.
+    """
+    home = os.environ.get("DPMCL_DATA")
+    return (Path(home) if home else Path.home() / ".cache" / "dpmcl") / name
 
 
 @dataclass(frozen=True, kw_only=True)
 class TorchvisionSettings(LabelledSettings):
     """A set of torchvision's.
 
-    root: folder of its files, as torchvision lays them out; None for $DPMCL_DATA/NAME, or else
-    ~/.cache/dpmcl/NAME. download: fetch what is missing.
+    Attributes:
+        root: Folder of its files; None for $DPMCL_DATA/NAME, or else ~/.cache/dpmcl/NAME.
+        download: Fetch what is missing.
     """
 
     network: ClassVar[str] = "lenet"
@@ -42,23 +58,26 @@ class TorchvisionSettings(LabelledSettings):
     download: bool = True
 
     def folder(self, name: str) -> Path:
-        """Where the files of a set are. Raises DataError for a path that cannot be."""
-        try:
-            place = Path(self.root).expanduser() if self.root else data_folder(name)
-            place.exists()  # raises for a name too long, and for a folder that may not be entered
-        except (OSError, RuntimeError) as error:
-            raise DataError(
-                f"{(self.root or name)[:200]} cannot be read ({reason(error)}); correct "
-                "stream.root."
-            ) from None
-        return place
+        """Return the folder of a set's files.
+
+        Args:
+            name: Of the set, in small letters.
+
+        Raises:
+            DataError: There can be no such path.
+        """
+        with whole((self.root or name)[:200], "correct stream.root"):
+            folder = Path(self.root).expanduser() if self.root else data_folder(name)
+            folder.exists()  # raises for a name too long, and for a folder that may not be entered
+        return folder
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFilesSettings(TorchvisionSettings):
     """A set of torchvision's that may come as image files instead.
 
-    images: a folder, zip or tar of them.
+    Attributes:
+        images: A folder, zip or tar of them.
     """
 
     images: str | None = None
@@ -71,20 +90,27 @@ class ImageFilesSettings(TorchvisionSettings):
                 "leave one out."
             )
 
-    def place(self, name: str, file: str) -> tuple[Path, bool]:
-        """Where the images are: files of any origin (True), or torchvision's folder (False).
+    def image_files(self, folder: Path, stem: str) -> Path | None:
+        """Return the image files that are named, or an archive of them in the set's folder.
 
-        file: the one of any origin that is looked for in the usual folder.
+        Args:
+            folder: Of the set's files.
+            stem: Name of the archive without its suffix.
         """
         if self.images is not None:
-            return Path(self.images), True
-        folder = self.folder(name)
-        own = folder / file
-        return (own, True) if self.root is None and own.is_file() else (folder, False)
+            return Path(at_home(self.images))
+        archives = (folder / f"{stem}{suffix}" for suffix in ARCHIVES)
+        return next((path for path in archives if path.is_file()), None)
 
 
 def torchvision_class(name: str) -> Any:
-    """The class of a set. Raises DataError without torchvision, or where it has none.
+    """Return the class of a set.
+
+    Args:
+        name: Of the class.
+
+    Raises:
+        DataError: torchvision is not installed, or has no such class.
 
     >>> torchvision_class("FashionMNIST").__name__
     'FashionMNIST'
@@ -98,61 +124,57 @@ def torchvision_class(name: str) -> Any:
     return getattr(datasets, name)
 
 
-def open_parts(
-    name: str,
-    root: Path,
-    download: bool,
-    parts: Sequence[Mapping[str, Any]],
-    files: Sequence[str],
-) -> list[Any]:
-    """torchvision's objects for the parts of a set, fetched if they are missing.
+def open_parts(name: str, folder: Path, parts: Parts, where: str) -> list[Any]:
+    """Return torchvision's objects for the parts of a set, from files that are there.
 
-    files: what the set has in root. Raises DataError where files are missing, damaged, or cannot be
-    fetched, and where a package that the set needs is not there.
+    Args:
+        name: Of torchvision's class.
+        folder: The root that torchvision reads from.
+        parts: Arguments of the class for each part.
+        where: Names the files in errors.
+
+    Raises:
+        DataError: The files are damaged, or a package that reads them is not installed.
     """
     cls = torchvision_class(name)
-    looked = ", ".join(files)
-    # torchvision is not asked for what is not there: some of its classes make folders then.
-    if all((root / file).exists() for file in files):
-        try:
-            return [cls(root, **part) for part in parts]
-        except ImportError as error:
-            raise DataError(f"{name} needs {error.name}: pip install {error.name}.") from None
-        except Exception as error:  # torchvision raises whatever its readers stumble on
-            _check_sums(root, _sums(cls))
-            state = f"cannot be read from {root} ({reason(error)})"
-    else:
-        state = f"is not in {root} (looked for {looked})"
-    if not download:
+    try:
+        return [cls(folder, **part) for part in parts]
+    except ImportError as error:
+        raise DataError(f"{name} needs {error.name}: pip install {error.name}.") from None
+    except Exception as error:  # torchvision raises whatever its readers stumble on
         raise DataError(
-            f"{name} {state}; set stream.root to the folder that holds {looked}{_urls(cls)}, or "
-            "stream.download = true."
-        )
+            f"{name} cannot be read from {where} ({reason(error)}); replace that by the published "
+            "files, or remove it to fetch them."
+        ) from None
+
+
+def fetch_parts(
+    name: str, root: Path, parts: Parts, *, download: bool, state: str, way_out: str
+) -> list[Any]:
+    """Fetch a set, and return torchvision's objects for its parts. Nothing leaves its folder.
+
+    Args:
+        name: Of torchvision's class.
+        root: Where its files go.
+        parts: Arguments of the class for each part.
+        download: Whether the user allows it.
+        state: What is missing, for errors.
+        way_out: What the user can do instead.
+
+    Raises:
+        DataError: It is not allowed, torchvision cannot fetch the set, or fetching fails.
+    """
+    cls = torchvision_class(name)
     arguments = inspect.signature(cls).parameters.values()
     if not any(a.name == "download" or a.kind is a.VAR_KEYWORD for a in arguments):
-        raise DataError(
-            f"{name} {state}, and torchvision cannot fetch it; set stream.root to the folder that "
-            f"holds {looked}."
-        )
-    with fetching(f"{name} {state}", f"put {looked} there{_urls(cls)}"):
-        root.mkdir(parents=True, exist_ok=True)
-        return [cls(root, **{**part, "download": True}) for part in parts]
-
-
-@contextmanager
-def fetching(state: str, way_out: str) -> Iterator[None]:
-    """Errors while files are fetched and unpacked become DataErrors; nothing leaves their folder.
-
-    state: what is missing, and where. way_out: what the user can do.
-    """
+        raise DataError(f"{state}, and torchvision cannot fetch it; {way_out}.")
+    if not download:
+        raise DataError(f"{state}; {way_out}, or stream.download = true.")
     if hasattr(tarfile, "data_filter"):  # Python 3.11.4
         tarfile.TarFile.extraction_filter = staticmethod(tarfile.data_filter)
     try:
-        yield
-    except ImportError as error:
-        raise DataError(
-            f"{state}, and reading it needs {error.name}: pip install {error.name}."
-        ) from None
+        root.mkdir(parents=True, exist_ok=True)
+        return [cls(root, **{**part, "download": True}) for part in parts]
     except Exception as error:  # no network, no room, no right to write, a damaged archive, ...
         raise DataError(f"{state} and could not be fetched ({reason(error)}); {way_out}.") from None
     finally:
@@ -160,44 +182,17 @@ def fetching(state: str, way_out: str) -> Iterator[None]:
             del tarfile.TarFile.extraction_filter
 
 
-def check_sum(path: Path, md5: str) -> None:
-    """Raises DataError for a file that is not the published one."""
-    from torchvision.datasets.utils import check_integrity
-
-    if not check_integrity(path, md5):
-        raise DataError(
-            f"{path} must be the published file (MD5 {md5}), and is not; replace it by that, or "
-            "give images of your own as stream 'images'."
-        )
-
-
-def _check_sums(root: Path, sums: Mapping[str, str]) -> None:
-    for file, md5 in sums.items():
-        if (root / file).is_file():
-            check_sum(root / file, md5)
-
-
-def _sums(cls: Any) -> dict[str, str]:
-    """The MD5 of a set's files in root, as far as torchvision's class says."""
-    if hasattr(cls, "split_list"):
-        return {file: md5 for _, file, md5 in cls.split_list.values()}
-    if hasattr(cls, "md5_checksum"):
-        return {cls.filename: cls.md5_checksum}
-    listed = [*getattr(cls, "train_list", ()), *getattr(cls, "test_list", ())]
-    return {f"{cls.base_folder}/{file}": md5 for file, md5 in listed}
-
-
-def _urls(cls: Any) -> str:
-    """Where a set says that its files come from."""
-    url = getattr(cls, "url", getattr(cls, "_URL", None))
-    return f" (from {url})" if isinstance(url, str) and url else ""
-
-
 def read_arrays_of(name: str, parts: Sequence[Any]) -> Labelled:
-    """The pool of a set whose parts hold `data` and `targets` or `labels` in memory, in order.
+    """Return the pool of a set whose parts hold their images in memory.
 
     Classes are in the set's order, named as there, or by number; those without images are left out.
-    Raises DataError for parts whose images differ in size, and for labels that have no class.
+
+    Args:
+        name: Of the set, for titles.
+        parts: torchvision's objects, with `data`, and `targets` or `labels`.
+
+    Raises:
+        DataError: The parts' images differ in size, or a label has no class.
     """
     images = [_pixels(part.data) for part in parts]
     sizes = sorted({"x".join(str(side) for side in x.shape[2:]) for x in images})
@@ -222,7 +217,7 @@ def read_arrays_of(name: str, parts: Sequence[Any]) -> Labelled:
 
 
 def _pixels(data: Any) -> Tensor:
-    """uint8 (rows, channels, height, width)."""
+    """Return images as uint8 (rows, channels, height, width)."""
     x = data if isinstance(data, Tensor) else torch.from_numpy(np.ascontiguousarray(data))
     if x.dim() == 3:
         return x[:, None]
@@ -230,5 +225,6 @@ def _pixels(data: Any) -> Tensor:
 
 
 def _labels(part: Any) -> Tensor:
+    """Return labels as int64 (rows,)."""
     values = part.targets if hasattr(part, "targets") else part.labels
     return torch.as_tensor(np.asarray(values), dtype=torch.int64)

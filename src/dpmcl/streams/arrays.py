@@ -14,20 +14,21 @@ from dpmcl.streams._settings import LabelledSettings
 class Arrays(LabelledSettings):
     """Your own arrays, in NumPy's files: x, y and perhaps task.
 
-    path: an .npz file with arrays of these names (np.savez(path, x=x, y=y)), or a folder with
-    x.npy, y.npy and perhaps task.npy; ~ is your home folder.
-
-    x: inputs (rows, ...), uint8 for 0 to 255 (brought to [0, 1] in a batch), other numbers (as they
-    are; nothing is scaled, so what float32 cannot tell apart is refused), or true/false (1 and 0).
-    y: a label a row, whole numbers, text or true/false; for regression, numbers (rows,) or (rows,
-    outputs). task: a label a row, which says the tasks. kind: "classification" or "regression";
-    None for regression where y is floats, else classification. Arrays of Python objects are not
-    loaded, for that can run code.
+    The array x holds inputs (rows, ...), uint8 for 0 to 255 (brought to [0, 1] in a batch), other
+    numbers (as they are; nothing is scaled, so numbers that float32 cannot tell apart are refused),
+    or true/false (1 and 0). y holds a label a row, whole numbers, text or true/false; for
+    regression, numbers (rows,) or (rows, outputs). task holds a label a row, which says the tasks.
+    Arrays of Python objects are not loaded, for that can run code.
 
     Inputs may be larger than memory. uint8 and floats stay in the file, unless it is compressed
-    (np.savez_compressed: read, if it fits), stored by columns or in foreign byte order; floats
-    should then be in .npy files, for in an .npz they mostly start at odd addresses. What must be
-    converted and does not fit goes to a temporary file, in $TMPDIR or /var/tmp.
+    (np.savez_compressed), stored by columns or in foreign byte order; large floats should be in
+    .npy files, for in an .npz they mostly start at odd addresses. Arrays that must be unpacked or
+    converted and do not fit go to a temporary file, in $TMPDIR or /var/tmp.
+
+    Attributes:
+        path: An .npz file with arrays of these names (np.savez(path, x=x, y=y)), or a folder with
+            x.npy, y.npy and perhaps task.npy; ~ is your home folder.
+        kind: None for regression if y is floats, else classification.
     """
 
     places: ClassVar[tuple[str, ...]] = ("path",)

@@ -12,21 +12,21 @@ from dpmcl.core.settings import Rate
 from dpmcl.streams._dynamics import Array, DynamicsSettings, drawn
 
 MODES = 3
-"""Waves round the circle that an initial field is made of: 1, 2 and 3."""
+"""An initial field is made of waves that go 1, 2 and 3 times round the circle."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Burgers(DynamicsSettings):
     """Fields of viscous Burgers' equation on a circle: twenty tasks, each a window of time.
 
-    u_t + advection u u_x = viscosity u_xx, x in [0, 2 pi) at `points` places, with central
-    differences, (u^2 / 2)_x for u u_x. advection = 0 is the heat equation. A point is as far from
-    the next as 2 pi / points; where u times that is well above 2 viscosity, fields get ripples.
+    u_t + advection u u_x = viscosity u_xx at `points` values of x in [0, 2 pi), with central
+    differences, (u^2 / 2)_x for u u_x. advection = 0 is the heat equation. Points are
+    2 pi / points apart; if u times that is well above 2 viscosity, fields get ripples.
     The integrator is explicit, so time to build grows with viscosity points^2.
 
-    Input (points,): u. Target (points,): its mean rate of change. Both are of order one as they
-    stand. At t = 0 a field is 1 + a + b, so that it is carried round the circle: a is the
-    replica's own, b the trajectory's own and `spread` as large. Each is a sum of three waves with
+    Input (points,): u. Target (points,): its mean rate of change. Both are of order one without
+    scaling. At t = 0 a field is 1 + a + b, so that it is carried round the circle. Each replica
+    draws an a, and each trajectory a b, `spread` times as large. Each is a sum of three waves with
     phases drawn uniformly and amplitudes from 1 / 2k to 1 / k, for k waves round the circle.
     """
 
@@ -40,12 +40,12 @@ class Burgers(DynamicsSettings):
     spread: Annotated[float, at.Ge(0)] = 0.5
 
     def start(self, key: Tensor) -> Array:
-        own, each = self._waves(key, 1, 0), self._waves(key, self.trajectories, 1)
-        field: Array = 1 + own + self.spread * each
+        shared, each = self._waves(key, 1, 0), self._waves(key, self.trajectories, 1)
+        field: Array = 1 + shared + self.spread * each
         return field
 
     def _waves(self, key: Tensor, fields: int, lane: int) -> Array:
-        """Sums of waves: (fields, points)."""
+        """Return sums of waves, (fields, points)."""
         size, turn = drawn(key, (2, fields, MODES, 1), lane)
         k = np.arange(1, MODES + 1)[:, None]
         x = 2 * math.pi * np.arange(self.points) / self.points

@@ -1,14 +1,13 @@
 """CIFAR10, all 60,000 images."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 from dpmcl.data.labelled import Labelled
-from dpmcl.data.readers.images import Decoding, read_images
+from dpmcl.data.readers.images import Decoding, labelled_images
 from dpmcl.exceptions import DataError
-from dpmcl.streams._cifar_files import read_cifar
-from dpmcl.streams._torchvision_sets import ImageFilesSettings, read_arrays_of
+from dpmcl.streams._torchvision_sets import ImageFilesSettings
+from dpmcl.streams.cifar100 import cifar
 
 CLASSES = (
     "airplane",
@@ -33,42 +32,35 @@ class CIFAR10(ImageFilesSettings):
 
     size: 28 is the centre of the image, which gives the 256 features that the paper prints for its
     network (appendix B.2); 32 is the whole image, and gives 400.
-    root: folder that holds cifar-10-batches-py, its files, or an archive of them, whose MD5 sums
-    are checked before they are unpickled. images: instead, a folder, zip or tar with
-    .../airplane/*.png in it, and so on. With neither, in $DPMCL_DATA/cifar10 or else
-    ~/.cache/dpmcl/cifar10: cifar10-images.tar.xz, of any origin, if it is there, or else
-    torchvision's files.
+    root: folder or archive that holds the files of cifar-10-batches-py, whose MD5 sums are checked
+    before they are unpickled. images: instead, a folder, zip or tar with .../airplane/*.png in it,
+    and so on. With neither, in $DPMCL_DATA/cifar10 or else ~/.cache/dpmcl/cifar10:
+    cifar10-images.zip or .tar.*, of any origin, if it is there, or else torchvision's files.
     download: fetch those if they are missing. Needs torchvision and Pillow (the extra `vision`).
     """
 
     size: Literal[28, 32] = 28
 
     def read(self) -> Labelled:
-        place, own = self.place("cifar10", "cifar10-images.tar.xz")
-        return _own(place, self.size) if own else _official(place, self.download, self.size)
-
-
-def _own(source: Path, size: int) -> Labelled:
-    """Image files, in order of path."""
-    # Often in train/airplane and test/airplane: one pool here.
-    decoding = Decoding(size=(size, size), channels=3, crop=True, innermost=True)
-    images = read_images(source, decoding)
-    if images.classes != CLASSES:
-        shown = ", ".join(images.classes[:12]) + (", ..." if len(images.classes) > 12 else "")
-        raise DataError(
-            f"CIFAR10's images must be in folders named {', '.join(CLASSES)}; {source} has {shown}."
-            " Rename those, or correct stream.images."
-        )
-    return Labelled("cifar10", "classification", images.x, images.y, CLASSES, notes=images.notes)
-
-
-def _official(root: Path, download: bool, size: int) -> Labelled:
-    """torchvision's images, in its order, training first."""
-    instead = "stream.images to a folder, zip or tar of its images, "
-    data = read_arrays_of("cifar10", read_cifar("CIFAR10", root, download, instead))
-    edge = (32 - size) // 2
-    inner = slice(edge, edge + size)
-    return replace(data, x=data.x[..., inner, inner].contiguous())
+        folder = self.folder("cifar10")
+        files = None if self.root else self.image_files(folder, "cifar10-images")
+        if files is None:
+            instead = ", stream.images to a folder, zip or tar of its images"
+            data = cifar("CIFAR10", instead).read(self)
+            edge = (32 - self.size) // 2
+            inner = slice(edge, edge + self.size)
+            return replace(data, x=data.x[..., inner, inner].contiguous())
+        # Often in train/airplane and test/airplane: one pool here.
+        size = (self.size, self.size)
+        decoding = Decoding(size=size, channels=3, crop=True, innermost=True)
+        data = labelled_images(files, decoding, "cifar10")
+        if data.classes != CLASSES:
+            shown = ", ".join(data.classes[:12]) + (", ..." if len(data.classes) > 12 else "")
+            raise DataError(
+                f"CIFAR10's images must be in folders named {', '.join(CLASSES)}; {files} has "
+                f"{shown}. Rename those, or correct stream.images."
+            )
+        return data
 
 
 plugin = CIFAR10

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dpmcl.data.labelled import Labelled
-from dpmcl.streams._idx_files import read_idx
-from dpmcl.streams._torchvision_sets import TorchvisionSettings, read_arrays_of
+from dpmcl.streams._known_files import KnownSet
+from dpmcl.streams._torchvision_sets import TorchvisionSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,24 +17,24 @@ class EMNIST(TorchvisionSettings):
     images are one pool, training first; every seed splits each class anew. Inputs (1, 28, 28),
     uint8, in [0, 1] once in a batch. The files hold them lying on their side; here they stand.
 
-    root: folder of the part's four IDX files, or of EMNIST/raw with them, packed or not (no sums of
-    them are known); None for $DPMCL_DATA/emnist, or else ~/.cache/dpmcl/emnist. download: fetch
-    what is missing.
-    Needs torchvision (the extra `vision`).
+    root: folder or archive (the published gzip.zip, say) that holds the part's four IDX files,
+    packed or not; sums of their content are not published, so they are read unchecked. None for
+    $DPMCL_DATA/emnist, or else ~/.cache/dpmcl/emnist. download: fetch what is missing. Needs
+    torchvision (the extra `vision`).
     """
 
     part: Literal["balanced", "byclass", "bymerge", "letters", "digits", "mnist"] = "balanced"
 
     def read(self) -> Labelled:
-        parts = [{"split": self.part, "train": train} for train in (True, False)]
         files = [
             f"emnist-{self.part}-{which}-{what}-ubyte"
             for which in ("train", "test")
             for what in ("images-idx3", "labels-idx1")
         ]
-        folder = self.folder("emnist")
-        found = read_idx("EMNIST", folder, self.download, files=files, parts=parts)
-        data = read_arrays_of("emnist", found)
+        parts = [{"split": self.part, "train": train} for train in (True, False)]
+        unknown = dict.fromkeys(files, "")
+        known = KnownSet(name="EMNIST", sums=unknown, folder="EMNIST/raw", parts=parts)
+        data = known.read(self)
         return replace(data, x=data.x.transpose(-1, -2).contiguous())
 
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from dpmcl.data.labelled import Labelled
-from dpmcl.streams._idx_files import read_idx
-from dpmcl.streams._torchvision_sets import TorchvisionSettings, read_arrays_of
+from dpmcl.streams._known_files import FASHION_MNIST, KnownSet
+from dpmcl.streams._torchvision_sets import TorchvisionSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,15 +15,16 @@ class FashionMNIST(TorchvisionSettings):
     (1, 28, 28), uint8, in [0, 1] once in a batch. Classes are named "T-shirt/top" to "Ankle boot"
     and numbered as published.
 
-    root: folder of the four IDX files, or of FashionMNIST/raw with them, packed or not, known by
-    their content (Debian has them in /usr/share/datasets/fashion-mnist); None for
-    $DPMCL_DATA/fashionmnist, or else ~/.cache/dpmcl/fashionmnist. download: fetch what is missing.
-    Needs torchvision (the extra `vision`).
+    root: folder or archive that holds the four IDX files, packed or not, known by their content
+    (Debian has them in /usr/share/datasets/fashion-mnist); None for $DPMCL_DATA/fashionmnist, or
+    else ~/.cache/dpmcl/fashionmnist. download: fetch what is missing. Needs torchvision (the extra
+    `vision`).
     """
 
     def read(self) -> Labelled:
-        parts = read_idx("FashionMNIST", self.folder("fashionmnist"), self.download)
-        return read_arrays_of("fashionmnist", parts)
+        return KnownSet(name="FashionMNIST", sums=FASHION_MNIST, folder="FashionMNIST/raw").read(
+            self
+        )
 
 
 plugin = FashionMNIST

@@ -1,8 +1,6 @@
 """Your own Hugging Face data set, saved in a folder."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -13,8 +11,6 @@ from dpmcl.data.scenario import check_task_column
 from dpmcl.data.sources import at_home
 from dpmcl.exceptions import DataError, SpecError, reason
 from dpmcl.streams._settings import LabelledSettings
-
-_STATE, _SPLITS = "state.json", "dataset_dict.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,80 +48,64 @@ class HuggingFace(LabelledSettings):
 
     def read(self) -> Labelled:
         folder = Path(at_home(self.path)).absolute()
-        dataset = _loaded(folder)
         return read_dataset(
-            dataset, kind=self.kind, name=folder.resolve().name, x=self.x, y=self.y, task=self.task
+            _loaded(folder),
+            kind=self.kind,
+            name=folder.resolve().name,
+            x=self.x,
+            y=self.y,
+            task=self.task,
         )
 
 
 def _loaded(folder: Path) -> Any:
+    """Return the data set that was saved in a folder, without the progress bars of `datasets`."""
     try:
         import datasets
     except ImportError:
         raise DataError(
             "Stream 'huggingface' needs the package datasets: pip install 'dpmcl[huggingface]'."
         ) from None
-    _check(folder)
-    with _silent(datasets):
-        try:
-            return datasets.Dataset.load_from_disk(str(folder), keep_in_memory=False)
-        except Exception as error:  # files of any origin, read by another library
-            raise _unreadable(folder, error) from None
+    bars = not datasets.are_progress_bars_disabled()
+    try:
+        _check(folder)
+        # A user's own setting in the environment is not overridden by calls.
+        if bars and datasets.config.HF_DATASETS_DISABLE_PROGRESS_BARS is None:
+            datasets.disable_progress_bars()
+        return datasets.Dataset.load_from_disk(str(folder), keep_in_memory=False)
+    except DataError:
+        raise
+    except Exception as error:  # files of any origin, read by another library
+        raise DataError(
+            f"{folder} cannot be loaded ({reason(error)}); save it again with dataset.save_to_disk."
+        ) from None
+    finally:
+        if bars and datasets.are_progress_bars_disabled():
+            datasets.enable_progress_bars()
 
 
 def _check(folder: Path) -> None:
-    """One saved split, all of whose files are in the folder: `datasets` itself takes any path."""
-    try:
-        if "::" in str(folder):  # which it takes for a file in an archive, perhaps on a network
-            raise DataError(f"A path may not have '::' in it, and {folder} has; rename the folder.")
-        if not (folder / _STATE).is_file():
-            raise _not_saved(folder)
-        state = json.loads((folder / _STATE).read_text("utf-8"))
-        names = [file["filename"] for file in state["_data_files"]]
-        lost = [n for n in names if Path(n).name != n or not (folder / n).is_file()]
-    except DataError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _unreadable(folder, error) from None
+    """Refuse anything but one saved split, all of whose files are in the folder.
+
+    `datasets` itself takes any path. Raises DataError, or what reading the folder raises.
+    """
+    if "::" in str(folder):  # which it takes for a file in an archive, perhaps on a network
+        raise DataError(f"A path may not have '::' in it, and {folder} has; rename the folder.")
+    if not (folder / "state.json").is_file():
+        splits = sorted(path.parent.name for path in folder.glob("*/state.json"))
+        several = f": it holds several, {', '.join(splits)}; name one of them" if splits else ""
+        raise DataError(
+            "stream.path must be the folder of one split that dataset.save_to_disk wrote, and "
+            f"{folder} is none{several or '; correct the path, or load the data set in Python'}."
+        )
+    state = json.loads((folder / "state.json").read_text("utf-8"))
+    names = [file["filename"] for file in state["_data_files"]]
+    lost = [n for n in names if Path(n).name != n or not (folder / n).is_file()]
     if lost:
         raise DataError(
             f"All files of a saved data set must be in its folder, and {lost[0]!r:.80} is not in "
             f"{folder}; save or copy it again."
         )
-
-
-def _not_saved(folder: Path) -> DataError:
-    if (folder / _SPLITS).is_file():
-        splits = sorted(path.parent.name for path in folder.glob(f"*/{_STATE}"))
-        some = splits[0] if splits else "train"
-        return DataError(
-            f"stream.path must be the folder of one split, and {folder} holds several: "
-            f"{', '.join(splits)}; name one, as in '{folder / some}'."
-        )
-    return DataError(
-        f"stream.path must be a folder that dataset.save_to_disk wrote, and {folder} is none; "
-        "correct the path, or load the data set in Python and save it."
-    )
-
-
-def _unreadable(folder: Path, error: Exception) -> DataError:
-    return DataError(
-        f"{folder} cannot be loaded ({reason(error)}); save it again with dataset.save_to_disk."
-    )
-
-
-@contextmanager
-def _silent(datasets: Any) -> Iterator[None]:
-    """Without its progress bars."""
-    were_off = datasets.are_progress_bars_disabled()
-    if were_off or datasets.config.HF_DATASETS_DISABLE_PROGRESS_BARS is False:
-        yield  # which the user set, and calls do not override
-        return
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        datasets.enable_progress_bars()
 
 
 plugin = HuggingFace

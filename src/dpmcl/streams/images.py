@@ -17,8 +17,9 @@ class ImageFolder(LabelledSettings):
 
     Classes are the folders directly below the path, and have the files at any depth below them, as
     in torchvision's ImageFolder. Folders that everything is in (photos/cat, photos/dog) are passed
-    over. Files that are no images by their suffix are passed over too, and `dpmcl stream` lists
-    them; a class folder without an image is an error.
+    over, and so are those of the parts of a set (train/cat, test/cat), which are pooled. Files that
+    are no images by their suffix are passed over too, and `dpmcl stream` lists them; a class folder
+    without an image is an error.
 
     path: of the folder or archive; ~ is your home folder. size: (height, width) that every image is
     resized to; None where all have one size, which is kept. crop: cut that out of the centre at its

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from dpmcl.data.labelled import Labelled
-from dpmcl.streams._idx_files import read_idx
-from dpmcl.streams._torchvision_sets import TorchvisionSettings, read_arrays_of
+from dpmcl.streams._known_files import MNIST, KnownSet
+from dpmcl.streams._torchvision_sets import TorchvisionSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,15 +15,14 @@ class KMNIST(TorchvisionSettings):
     (1, 28, 28), uint8, in [0, 1] once in a batch. Classes are named "o" to "wo" and numbered as
     published.
 
-    root: folder of the four IDX files, or of KMNIST/raw with them, gzipped (and then checked by
-    torchvision's sums) or not (no sums are known); None for $DPMCL_DATA/kmnist, or else
-    ~/.cache/dpmcl/kmnist. download: fetch what is missing.
-    Needs torchvision (the extra `vision`).
+    root: folder or archive that holds the four IDX files, packed or not; sums of their content are
+    not published, so they are read unchecked. None for $DPMCL_DATA/kmnist, or else
+    ~/.cache/dpmcl/kmnist. download: fetch what is missing. Needs torchvision (the extra `vision`).
     """
 
     def read(self) -> Labelled:
-        parts = read_idx("KMNIST", self.folder("kmnist"), self.download)
-        return read_arrays_of("kmnist", parts)
+        unknown = dict.fromkeys(MNIST, "")  # files of the same names
+        return KnownSet(name="KMNIST", sums=unknown, folder="KMNIST/raw").read(self)
 
 
 plugin = KMNIST

@@ -11,19 +11,19 @@ from dpmcl.core.settings import Rate
 from dpmcl.streams._dynamics import Array, DynamicsSettings, drawn, integrated
 
 TRANSIENT = 5.0
-"""Time units before t = 0, in which a point that is drawn anywhere falls onto the attractor."""
+"""Time before t = 0 in which a point that is drawn anywhere falls onto the attractor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lorenz(DynamicsSettings):
-    """A cloud of points on the Lorenz attractor: twenty tasks, each a window of its way.
+    """A cloud of points on the Lorenz attractor: twenty tasks, each a window of time.
 
     x' = sigma (y - x), y' = x (rho - z) - y, z' = x y - beta z (Lorenz, 1963).
 
-    Input (3,): x, y and z - (rho - 1), in units of sqrt(beta (rho - 1)), which is how far the two
-    fixed points lie from x = 0. Target (3,): their mean rates in that unit times sigma.
-    At t = 0 the cloud lies around a point of the attractor, drawn by the replica, at most `radius`
-    from it in each direction; chaos makes it grow, about e-fold in a time unit.
+    Input (3,): x, y and z - (rho - 1), in units of sqrt(beta (rho - 1)), the distance of the two
+    fixed points from x = 0. Target (3,): their mean rates in that unit times sigma.
+    At t = 0 the cloud lies around a point of the attractor that the replica draws, at most
+    `radius` from it in each direction; chaos makes it grow about e-fold in a time unit.
     """
 
     equation: ClassVar[str] = "the Lorenz system"
@@ -37,7 +37,7 @@ class Lorenz(DynamicsSettings):
 
     @property
     def length(self) -> float:
-        """The unit of length."""
+        """Unit of length, sqrt(beta (rho - 1))."""
         return float(np.sqrt(self.beta * (self.rho - 1)))
 
     def start(self, key: Tensor) -> Array:

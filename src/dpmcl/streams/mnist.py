@@ -3,8 +3,9 @@
 from dataclasses import dataclass, replace
 
 from dpmcl.data.labelled import Labelled
-from dpmcl.streams._idx_files import read_idx
-from dpmcl.streams._torchvision_sets import TorchvisionSettings, read_arrays_of
+from dpmcl.streams._known_files import MNIST as SUMS
+from dpmcl.streams._known_files import KnownSet
+from dpmcl.streams._torchvision_sets import TorchvisionSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,15 +16,15 @@ class MNIST(TorchvisionSettings):
     splits each class anew, as the paper does (appendix B.1). Inputs (1, 28, 28), uint8, in [0, 1]
     once in a batch.
 
-    root: folder of the four IDX files, or of MNIST/raw with them, packed or not, known by their
-    content; None for $DPMCL_DATA/mnist, or else ~/.cache/dpmcl/mnist. download: fetch what is
-    missing. Needs torchvision (the extra `vision`).
+    root: folder or archive that holds the four IDX files, packed or not, known by their content;
+    None for $DPMCL_DATA/mnist, or else ~/.cache/dpmcl/mnist. download: fetch what is missing. Needs
+    torchvision (the extra `vision`).
     """
 
     def read(self) -> Labelled:
-        parts = read_idx("MNIST", self.folder("mnist"), self.download)
-        digits = tuple(str(d) for d in range(10))  # torchvision names them "0 - zero"
-        return replace(read_arrays_of("mnist", parts), classes=digits)
+        data = KnownSet(name="MNIST", sums=SUMS, folder="MNIST/raw").read(self)
+        digits = tuple(name[0] for name in data.classes)  # torchvision names them "0 - zero"
+        return replace(data, classes=digits)
 
 
 plugin = MNIST

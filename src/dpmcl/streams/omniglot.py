@@ -1,6 +1,7 @@
 """Omniglot's background set: a stream of many small tasks."""
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -8,9 +9,13 @@ import annotated_types as at
 
 from dpmcl.core.settings import Positive
 from dpmcl.data.labelled import Labelled
-from dpmcl.data.readers.images import Decoding, read_images
+from dpmcl.data.readers.images import Decoding, labelled_images
 from dpmcl.exceptions import DataError
-from dpmcl.streams._torchvision_sets import ImageFilesSettings, fetching, torchvision_class
+from dpmcl.streams._torchvision_sets import ImageFilesSettings, fetch_parts
+
+_STEM = "images_background"
+_PUBLISHED = "68d2efa1b9178cc56df9314c21c6e718"
+"""MD5 of the published zip."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +30,12 @@ class Omniglot(ImageFilesSettings):
     files, resized with Pillow's BILINEAR filter (which averages when it shrinks) and inverted. The
     paper does not say how it resized.
 
-    root: torchvision's folder, which holds omniglot-py/images_background.zip. images: instead, a
-    folder, zip or tar with Alphabet/characterNN/*.png in it. With neither, in $DPMCL_DATA/omniglot
-    or else ~/.cache/dpmcl/omniglot: images_background.zip, of any origin, if it is there, or else
-    torchvision's file. download: fetch that if it is missing. Needs torchvision and Pillow (the
-    extra `vision`).
+    images: a folder, zip or tar with Alphabet/characterNN/*.png in it. root: a folder that holds
+    such an archive or folder named images_background, or omniglot-py with it, as torchvision lays
+    it out; None for $DPMCL_DATA/omniglot, or else ~/.cache/dpmcl/omniglot. Only the sum of the
+    published zip is known, and not of its content; so what is packed otherwise is read as it is,
+    and `dpmcl stream` says so. download: fetch the zip if there is none. Needs torchvision and
+    Pillow (the extra `vision`).
     """
 
     network: ClassVar[str] = "omninet"
@@ -38,48 +44,53 @@ class Omniglot(ImageFilesSettings):
     classes: Positive = 50
 
     def read(self) -> Labelled:
-        decoding = Decoding(
-            size=(28, 28),
-            channels=1,
-            invert=True,
-            levels=2,
-            innermost=True,
-            first_classes=self.classes,
-        )
-        place, own = self.place("omniglot", "images_background.zip")
-        source = place if own else _official(place, self.download)
-        found = read_images(source, decoding)
-        return Labelled(
-            "omniglot", "classification", found.x, found.y, found.classes, notes=found.notes
-        )
-
-
-def _official(root: Path, download: bool) -> Path:
-    """torchvision's zip, checked against the published sum; fetched if it is missing.
-
-    The zip and not the folder beside it, which an interrupted unpacking leaves incomplete.
-    """
-    files = torchvision_class("Omniglot")
-    from torchvision.datasets.utils import check_integrity
-
-    path = root / "omniglot-py" / "images_background.zip"
-    md5 = files.zips_md5["images_background"]
-    if not path.is_file():
-        if not download:
+        decoding = Decoding(size=(28, 28), channels=1, invert=True, levels=2, innermost=True)
+        source = self._source()
+        data = labelled_images(source, decoding, "omniglot")
+        if len(data.classes) < self.classes:
             raise DataError(
-                f"Omniglot is not at {path}; set stream.root to the folder that holds "
-                "omniglot-py/images_background.zip, stream.images to a folder, zip or tar of its "
-                "images, or stream.download = true."
+                f"The first {self.classes} classes are wanted, and {source} holds "
+                f"{len(data.classes)}; ask for fewer, or use a source with more."
             )
-        way_out = "put it there, or set stream.images to a folder, zip or tar of its images"
-        with fetching(f"Omniglot is not at {path}", way_out):
-            files(root, background=True, download=True)
-    if not check_integrity(path, md5):
-        raise DataError(
-            f"{path} must be the published file (MD5 {md5}), and is not; name it with "
-            "stream.images to use it as it is, or replace it."
+        published = source.is_file() and _md5(source) == _PUBLISHED
+        state = "published zip" if published else "of any origin: only the published zip has a sum"
+        note = f"files: {state}"
+        first = data.y < self.classes
+        return replace(
+            data,
+            x=data.x[first],
+            y=data.y[first],
+            classes=data.classes[: self.classes],
+            notes=(*data.notes, note),
         )
-    return path
+
+    def _source(self) -> Path:
+        """Return the folder or archive of images, fetched if there is none."""
+        root = self.folder("omniglot")
+        folders = (root, root / "omniglot-py")
+        for folder in folders:
+            if source := self.image_files(folder, _STEM):
+                return source
+        # Last, for an interrupted unpacking leaves it incomplete beside the archive.
+        for folder in folders:
+            if (folder / _STEM).is_dir():
+                return folder / _STEM
+        path = root / "omniglot-py" / f"{_STEM}.zip"
+        fetch_parts(
+            "Omniglot",
+            root,
+            ({"background": True},),
+            download=self.download,
+            state=f"Omniglot is not at {path}",
+            way_out=f"set stream.root to the folder that holds omniglot-py/{path.name}, "
+            "stream.images to a folder, zip or tar of its images",
+        )
+        return path
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "md5").hexdigest()
 
 
 plugin = Omniglot

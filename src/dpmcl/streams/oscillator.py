@@ -1,4 +1,4 @@
-"""A damped driven oscillator that grows stiffer as time goes."""
+"""A damped driven oscillator that grows stiffer with time."""
 
 import math
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ class Oscillator(DynamicsSettings):
 
     Input (4,): q, q' / frequency, the force / frequency^2, and (w / frequency)^2, which
     observed = false leaves out. Target (2,): mean rates of q / frequency, of q' / frequency^2.
-    At t = 0 the ensemble lies around a point of the unit circle of (q, q' / frequency), drawn by
-    the replica, at most `spread` from it in either direction.
+    At t = 0 the ensemble lies around a point of the unit circle of (q, q' / frequency) that the
+    replica draws, at most `spread` from it in either direction.
     """
 
     equation: ClassVar[str] = "a driven oscillator"
@@ -50,10 +50,10 @@ class Oscillator(DynamicsSettings):
         return np.stack([v, pull - 2 * self.damping * w * v - w**2 * q], 1)
 
     def seen(self, t: Array, state: Array) -> Array:
-        at_once = [self.force * np.cos(self.drive * t) / self.frequency**2]
+        inputs = [self.force * np.cos(self.drive * t) / self.frequency**2]
         if self.observed:
-            at_once.append(np.exp(2 * self.drift * t))
-        shared = np.stack(at_once, 1)[:, None].repeat(state.shape[1], axis=1)
+            inputs.append(np.exp(2 * self.drift * t))
+        shared = np.stack(inputs, 1)[:, None].repeat(state.shape[1], axis=1)
         return np.concatenate([state / [1.0, self.frequency], shared], 2)
 
     def unit(self) -> Array:

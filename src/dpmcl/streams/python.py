@@ -13,8 +13,9 @@ from dpmcl.streams._settings import StreamSettings
 class Python(StreamSettings):
     """A stream that was made in Python and handed to `dpmcl.run`; a spec alone cannot make it.
 
-    digest: the stream's fingerprint (`Stream.digest`), so that a run folder is extended with the
-    same data only.
+    Attributes:
+        digest: The stream's fingerprint (`Stream.digest`), so that a run folder is extended with
+            the same data only.
     """
 
     shared: ClassVar[bool] = True
@@ -23,7 +24,11 @@ class Python(StreamSettings):
     stream: Stream | None = field(init=False, repr=False, compare=False, default=None)
 
     def holding(self, stream: Stream) -> Self:
-        """The same settings with the stream in them."""
+        """Return the settings with a stream in them.
+
+        Args:
+            stream: The stream that `build` returns.
+        """
         settings = replace(self)
         object.__setattr__(settings, "stream", stream)
         return settings

@@ -14,11 +14,8 @@ from dpmcl.core.settings import Positive
 from dpmcl.data.stream import Stream
 from dpmcl.streams._settings import StreamSettings
 
-WINDOW = 0.01
-"""Seconds that a wave is seen for: t in [0, 0.01] (appendix B.1)."""
-
 RANGES = torch.tensor([[0.1, 5.0], [0.0, math.pi], [0.5, 2.0]], dtype=torch.float64)
-"""Least and most of amplitude, phase (radians) and frequency (cycles in the window)."""
+"""Ranges of amplitude, phase (radians) and frequency (cycles in the window)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,17 +24,16 @@ class Sine(StreamSettings):
 
     A row's input is (amplitude, phase, frequency), shape (3,); its target the wave at `outputs`
     times, evenly spaced over 0 .. 0.01 s: amplitude * sin(2 pi frequency t / 0.01 + phase).
-    Amplitude is in [0.1, 5], phase in [0, pi], as printed. The paper gives no range of frequency:
-    here 0.5 to 2 cycles in the window (50 to 200 Hz), so that all three inputs are of one size. It
-    lists eleven times and a hundred outputs; the outputs hold.
+    Amplitude is in [0.1, 5], phase in [0, pi], as printed. The paper gives no range of frequency;
+    0.5 to 2 cycles in the window (50 to 200 Hz) make all three inputs of one size. It lists eleven
+    times and a hundred outputs; we take a hundred.
 
-    The first task is drawn uniformly from the ranges, each next one moves every parameter by a
-    uniform step of at most `increment` of its range, reflected at the ends. The rows of a task
-    differ from it by at most `jitter` of each range, reflected likewise; with jitter 0 (the literal
-    reading) they are all the same, and a test row equals a training row.
+    Every replica draws its own waves: the first task uniformly from the ranges; each next one moves
+    every parameter by a uniform step of at most `increment` of its range, reflected at the ends.
+    The rows of a task differ from its wave by at most `jitter` of each range, reflected likewise.
+    With jitter 0 (the literal reading) they are all the same, and a test row equals a training row.
 
-    rows: a task's rows; 534 leave 320 to train, the paper's forty minibatches of eight.
-    Every replica draws its own waves.
+    rows: rows of a task; 534 leave 320 to train, the paper's forty minibatches of eight.
     """
 
     network: ClassVar[str] = "sinenet"
@@ -78,13 +74,13 @@ class Sine(StreamSettings):
 
 
 def _reflect(path: Tensor) -> Tensor:
-    """A path folded back into [0, 1] at both ends."""
+    """Return a path folded back into [0, 1] at both ends."""
     folded = path.remainder(2)
     return torch.where(folded > 1, 2 - folded, folded)
 
 
 def _curves(x: Tensor, outputs: int) -> Tensor:
-    """The waves of parameters (n, 3) at `outputs` times: float32 (n, outputs)."""
+    """Return the waves of parameters (n, 3) at `outputs` times, float32 (n, outputs)."""
     t = torch.linspace(0, 1, outputs)
     amplitude, phase, frequency = x[:, :1], x[:, 1:2], x[:, 2:]
     return amplitude * torch.sin(2 * math.pi * frequency * t + phase)

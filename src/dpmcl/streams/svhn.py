@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from dpmcl.data.labelled import Labelled
-from dpmcl.streams._torchvision_sets import TorchvisionSettings, open_parts, read_arrays_of
+from dpmcl.streams._known_files import KnownSet
+from dpmcl.streams._torchvision_sets import TorchvisionSettings, torchvision_class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,16 +15,16 @@ class SVHN(TorchvisionSettings):
     part "extra"; every seed splits each class anew. Inputs (3, 32, 32), uint8, in [0, 1] once in a
     batch.
 
-    root: folder that holds train_32x32.mat and test_32x32.mat, whose MD5 sums torchvision checks;
-    None for $DPMCL_DATA/svhn, or else ~/.cache/dpmcl/svhn. download: fetch what is missing.
-    Needs torchvision and SciPy (the extra `vision`).
+    root: folder or archive that holds train_32x32.mat and test_32x32.mat, packed or not, known by
+    their content; None for $DPMCL_DATA/svhn, or else ~/.cache/dpmcl/svhn. download: fetch what is
+    missing. Needs torchvision and SciPy (the extra `vision`).
     """
 
     def read(self) -> Labelled:
-        files = ("train_32x32.mat", "test_32x32.mat")
+        published = torchvision_class("SVHN").split_list
         parts = [{"split": "train"}, {"split": "test"}]
-        found = open_parts("SVHN", self.folder("svhn"), self.download, parts, files)
-        return read_arrays_of("svhn", found)
+        sums = dict(published[part["split"]][1:] for part in parts)
+        return KnownSet(name="SVHN", sums=sums, folder=".", parts=parts).read(self)
 
 
 plugin = SVHN

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from dpmcl.data.labelled import Labelled
-from dpmcl.data.readers.tables import check_roles, read_table
+from dpmcl.data.readers.tables import Roles, read_table
 from dpmcl.data.scenario import check_task_column
 from dpmcl.exceptions import SpecError
 from dpmcl.streams._settings import LabelledSettings
@@ -15,14 +15,7 @@ from dpmcl.streams._settings import LabelledSettings
 class Table(LabelledSettings):
     """Your own table, in a CSV or Parquet file: predicts one column from the others.
 
-    path: a .csv, .tsv (either gzipped, as .csv.gz) or .parquet file; ~ is your home folder. Text
-    files are UTF-8 with a header; a .csv whose header has no comma is split at semicolons or tabs.
-    target: the column to predict. kind: "classification" or "regression"; None for classification
-    where the target is text, true/false or whole numbers (more than 100 different ones need `kind`,
-    for they may be amounts), and for regression where it is other numbers. Classes and tasks keep
-    their text: 007 and 7 are two.
-    task: a column that says which task each row belongs to, as text, whole numbers or true/false;
-    it is no input. ignore: columns to leave out, such as identifiers.
+    Classes and tasks keep their text: 007 and 7 are two.
 
     Inputs are in the table's order of columns: a column of numbers is one input, true/false is one
     of 0 and 1, text is one of 0 and 1 for each category (100 at most), in alphabetical order. Whole
@@ -34,11 +27,22 @@ class Table(LabelledSettings):
     1,5, 31/01/2024), which to convert or to ignore, or as categories to begin with a letter; and
     identifiers, dates, lists and binary columns. Rows are counted from 0, without the header.
 
-    scale: bring each column of numbers to mean 0 and deviation 1, which are fitted on the first
-    task's training rows of each seed alone, so that nothing is known of tasks to come. A column
-    that is constant there is only shifted. Scaled inputs are limited to 10 deviations either side.
-    In regression the targets are scaled likewise, but not limited: errors are then in units of the
-    first task's variance. False leaves all as they are.
+    Attributes:
+        path: A .csv, .tsv (either gzipped, as .csv.gz) or .parquet file; ~ is your home folder.
+            Text files are UTF-8 with a header; a .csv whose header has no comma is split at
+            semicolons or tabs.
+        target: The column to predict.
+        task: A column that says which task each row belongs to, as text, whole numbers or
+            true/false; it is no input.
+        kind: None for classification if the target is text, true/false or whole numbers (more than
+            100 different ones need `kind`, for they may be amounts), and for regression if it is
+            other numbers.
+        ignore: Columns to leave out, such as identifiers.
+        scale: Whether to bring each column of numbers to mean 0 and deviation 1, which are fitted
+            on the first task's training rows of each seed alone, so that nothing is known of tasks
+            to come. A column that is constant there is only shifted. Scaled inputs are limited to
+            10 deviations either side. In regression the targets are scaled likewise, but not
+            limited: errors are then in units of the first task's variance.
     """
 
     places: ClassVar[tuple[str, ...]] = ("path",)
@@ -58,7 +62,7 @@ class Table(LabelledSettings):
             raise SpecError(
                 "target must name the column to predict, as in stream.target = 'kind', got none."
             )
-        check_roles(self.target, self.task, self.ignore)
+        Roles(self.target, self.task, self.ignore)  # which checks them
         check_task_column(self.task, self.scenario)
 
     def read(self) -> Labelled:

@@ -1,35 +1,47 @@
 """Any other classification set of torchvision's."""
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor
 
 from dpmcl.core.settings import Positive
+from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.labels import number_labels
-from dpmcl.data.readers.image_cache import Images, Spool, cache_folder, cache_key, load_images
-from dpmcl.data.readers.images import Decoding, pixels
+from dpmcl.data.readers.entries import stamp
+from dpmcl.data.readers.image_cache import Images, cached
+from dpmcl.data.readers.images import SET_A_SIZE, Decoding, labelled, pixels
 from dpmcl.data.readers.pil_images import readable
-from dpmcl.exceptions import DataError, SpecError, reason, unknown
-from dpmcl.streams._torchvision_sets import BY_TRAIN, OWN_NAMES, TorchvisionSettings, open_parts
+from dpmcl.data.readers.rows import Rows
+from dpmcl.exceptions import DataError, SpecError, unknown
+from dpmcl.streams._torchvision_sets import (
+    BY_TRAIN,
+    OWN_NAMES,
+    Parts,
+    TorchvisionSettings,
+    fetch_parts,
+    open_parts,
+    torchvision_class,
+)
 
 
 class _Set(NamedTuple):
-    """Where a set is, and what it is made of.
+    """What a set is made of.
 
-    files: what it has in root. parts: arguments of its class; together they are the pool.
+    Attributes:
+        files: What it has in root.
+        parts: Arguments of its class for each part.
     """
 
     files: tuple[str, ...]
-    parts: tuple[dict[str, Any], ...] = ({},)
+    parts: Parts = ({},)
 
 
-def _splits(*names: str, **other: Any) -> tuple[dict[str, Any], ...]:
+def _splits(*names: str, **other: Any) -> Parts:
     return tuple({"split": name, **other} for name in names)
 
 
@@ -102,88 +114,79 @@ class Torchvision(TorchvisionSettings):
 
     def read(self) -> Labelled:
         root = self.folder(self.dataset.lower())
-        files, parts = SETS[self.dataset]
+        files = [root / file for file in SETS[self.dataset].files]
         decoding = Decoding(size=self.size, channels=self.channels)
-        found = None
+        if not all(file.exists() for file in files):
+            self._open(root)
+        with whole(str(root)):
+            about = [self.dataset, [stamp(file) for file in files], asdict(decoding)]
+        images = cached(about, lambda: _decode(self.dataset, self._open(root), decoding))
+        return labelled(self.dataset.lower(), images)
+
+    def _open(self, root: Path) -> list[Any]:
+        """Return torchvision's objects for the parts of the set, fetched if files are missing."""
+        files, parts = SETS[self.dataset]
+        looked = ", ".join(files)
+        # torchvision is not asked for what is not there: some of its classes make folders then.
         if all((root / file).exists() for file in files):
-            found = load_images(_kept(self.dataset, root, decoding))
-        if found is None:
-            opened = open_parts(self.dataset, root, self.download, parts, files)
-            found = _decode(self.dataset, opened, decoding, _kept(self.dataset, root, decoding))
-        return Labelled(
-            self.dataset.lower(),
-            "classification",
-            found.x,
-            found.y,
-            found.classes,
-            notes=found.notes,
+            return open_parts(self.dataset, root, parts, f"{looked} in {root}")
+        cls = torchvision_class(self.dataset)
+        url = getattr(cls, "url", getattr(cls, "_URL", None))
+        source = f" (from {url})" if isinstance(url, str) and url else ""
+        return fetch_parts(
+            self.dataset,
+            root,
+            parts,
+            download=self.download,
+            state=f"{self.dataset} is not in {root} (looked for {looked})",
+            way_out=f"set stream.root to the folder that holds {looked}{source}",
         )
 
 
-def _kept(name: str, root: Path, decoding: Decoding) -> Path:
-    """Where the set is in the cache, as long as its files (path, size, time) stay the same."""
-    times = []
-    for file in SETS[name].files:
-        for path in sorted(_inside(root / file)):
-            try:
-                info = os.stat(path)  # noqa: PTH116 (there may be a million)
-            except OSError as error:
-                raise DataError(
-                    f"{path} cannot be read ({reason(error)}); fetch it again."
-                ) from None
-            times.append((path, info.st_size, info.st_mtime_ns))
-    return cache_folder() / cache_key("torchvision", name, times, asdict(decoding))
-
-
-def _inside(path: Path) -> Iterator[str]:
-    if path.is_file():
-        yield str(path.resolve())
-    for folder, _, names in os.walk(path.resolve()):
-        yield from (os.path.join(folder, name) for name in names)  # noqa: PTH118
-
-
-def _decode(name: str, parts: Sequence[Any], decoding: Decoding, path: Path) -> Images:
-    """All images of all parts that have a label, in order."""
-    targets: list[tuple[int, int]] = []  # the part, and the class there
-    with Spool(path.parent) as spool:
-        for number, part in enumerate(parts):
-            for item in range(len(part)):
-                where = f"{name}'s image {item} (part {number})"
-                with readable(where):
-                    image, target = part[item]
-                if target is not None:
-                    spool.add(pixels(image, where, decoding), where)
-                    targets.append((number, int(target)))
-        if not targets:
-            raise DataError(f"{name} must have images with labels, and has none; fetch it again.")
-        y, classes = _numbered([_class_names(part) for part in parts], targets)
-        named = all(_class_names(part) for part in parts)
-        return spool.keep(path, y, classes, notes=(OWN_NAMES,) if named else ())
+def _decode(name: str, parts: Sequence[Any], decoding: Decoding) -> Images:
+    """Decode all images of all parts that have a label, in order."""
+    labels: list[tuple[int, int]] = []  # the part, and the class there
+    where: list[str] = []
+    rows = Rows(sum(map(len, parts)), lambda row: where[row], SET_A_SIZE)
+    for number, part in enumerate(parts):
+        for item in range(len(part)):
+            shown = f"{name}'s image {item} (part {number})"
+            with readable(shown):
+                image, label = part[item]
+            if label is not None:
+                where.append(shown)
+                rows.put_image(len(labels), pixels(image, shown, decoding))
+                labels.append((number, int(label)))
+    if not labels:
+        raise DataError(f"{name} must have images with labels, and has none; fetch it again.")
+    names = [_class_names(part) for part in parts]
+    y, classes = _numbered(names, labels)
+    x = torch.from_numpy(rows.full(len(labels)))
+    return Images(x, y, classes, (OWN_NAMES,) if all(names) else ())
 
 
 def _numbered(
-    names: Sequence[Sequence[str]], targets: Sequence[tuple[int, int]]
-) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Class numbers without gaps, in the set's order, and their names.
+    names: Sequence[Sequence[str]], labels: Sequence[tuple[int, int]]
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Return class numbers without gaps, in the set's order, and their names.
 
     By name, because some sets number the classes of each part for themselves.
     """
     if not all(names):
-        y, classes = number_labels([target for _, target in targets], "targets")
-        return y.numpy(), classes
-    labels = [names[part][target] for part, target in targets]
-    used, ordered = set(labels), dict.fromkeys(name for part in names for name in part)
+        return number_labels([label for _, label in labels], "targets")
+    named = [names[part][label] for part, label in labels]
+    used, ordered = set(named), dict.fromkeys(name for part in names for name in part)
     classes = tuple(name for name in ordered if name in used)
     number = {name: i for i, name in enumerate(classes)}
-    return np.array([number[label] for label in labels], dtype=np.int64), classes
+    return torch.tensor([number[name] for name in named]), classes
 
 
 def _class_names(part: Any) -> list[str]:
-    """The names of a part's classes, each once; none where it has none."""
-    given = getattr(part, "classes", None) or getattr(part, "categories", None)
-    if given is None and hasattr(part, "class_to_idx"):
-        given = sorted(part.class_to_idx, key=part.class_to_idx.__getitem__)
-    names = [name if isinstance(name, str) else name[0] for name in given or ()]  # and synonyms
+    """Return the names of a part's classes, each once; none where it has none."""
+    listed = getattr(part, "classes", None) or getattr(part, "categories", None)
+    if listed is None and hasattr(part, "class_to_idx"):
+        listed = sorted(part.class_to_idx, key=part.class_to_idx.__getitem__)
+    names = [name if isinstance(name, str) else name[0] for name in listed or ()]  # and synonyms
     return [name if names.count(name) == 1 else f"{name} ({i})" for i, name in enumerate(names)]
 
 

@@ -1,6 +1,5 @@
-"""What Python users call: `run` and `load`."""
+"""The interface for Python users: `run` and `load`."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from dpmcl.core.atomic import path_of
 from dpmcl.core.threads import threads
 from dpmcl.data import sources
 from dpmcl.data.stream import Stream
-from dpmcl.exceptions import SpecError, shown, unknown
+from dpmcl.exceptions import FolderError, SpecError, shown, unknown
 from dpmcl.methods._method import Method
 from dpmcl.results import store
 from dpmcl.streams.python import Python
@@ -24,16 +23,22 @@ Source = str | Path | Mapping[str, Any] | Stream
 Methods = str | type[Method] | Sequence[str | type[Method]] | Mapping[str, Mapping[str, Any]]
 
 METHODS = ("naive", "er", "dpmcl", "joint")
-"""What runs on a stream that comes without a spec."""
+"""Methods that run on a stream that comes without a spec."""
 
 
 class Request:
-    """A spec in the making: where it starts, then what is changed; checked at the end.
+    """A spec in the making: a source, then changes; checked at the end.
 
-    folder: the run folder that it starts from, if it is one.
+    Attributes:
+        folder: The run folder that it starts from, or None.
     """
 
     def __init__(self, source: Source) -> None:
+        """Start from a source.
+
+        Args:
+            source: A preset, a stream, a path, a table or a `Stream`, as `run` takes it.
+        """
         self._stream = source if isinstance(source, Stream) else None
         table, self.folder = _started(source)
         self._base = spec.normalised(table)
@@ -45,7 +50,11 @@ class Request:
         return spec.changed(self._base, self._changes)
 
     def choose(self, methods: Sequence[str]) -> Self:
-        """Runs these methods and no others, each with the settings that it has in the table."""
+        """Run these methods and no others, each with the settings that it has in the table.
+
+        Args:
+            methods: Names, in order.
+        """
         for name in methods:
             if "," in name:
                 raise SpecError(
@@ -58,13 +67,21 @@ class Request:
         return self
 
     def set(self, assignments: Sequence[str]) -> Self:
-        """Applies KEY=VALUE assignments in turn."""
+        """Apply assignments in turn.
+
+        Args:
+            assignments: Texts of the form KEY=VALUE.
+        """
         for text in assignments:
             self.change(spec.assignment(text))
         return self
 
     def change(self, changes: Mapping[str, Any]) -> Self:
-        """Changes entries; a list of methods chooses among them."""
+        """Change entries.
+
+        Args:
+            changes: Part of a spec; a list of methods chooses among them.
+        """
         methods = changes.get("methods", {})
         if not isinstance(methods, Mapping):
             self.choose(list(spec.normalised({"methods": methods})["methods"]))
@@ -73,20 +90,36 @@ class Request:
         return self
 
     def update(self, **entries: Any) -> Self:
-        """Sets the top-level entries that are not None."""
+        """Set top-level entries.
+
+        Args:
+            **entries: Values by name; those that are None are left as they are.
+        """
         return self.change({k: v for k, v in entries.items() if v is not None})
 
     def tasks(self, tasks: int | None) -> Self:
-        """Keeps the stream's first tasks."""
+        """Keep the first tasks of the stream.
+
+        Args:
+            tasks: How many; None for all.
+        """
         return self if tasks is None else self.change({"stream": {"tasks": tasks}})
 
     def watch(self, what: Any) -> Self:
-        """Has these watched ("terms", "stability")."""
+        """Record readings of the theory monitor.
+
+        Args:
+            what: "terms", "stability", or a list of them; None for what the spec says.
+        """
         watch = [what] if isinstance(what, str) else what
         return self if what is None else self.change({"monitor": {"watch": watch}})
 
     def spec(self) -> spec.Spec:
-        """The checked spec. Raises SpecError."""
+        """Return the checked spec.
+
+        Raises:
+            SpecError: An entry breaks a rule.
+        """
         parsed = spec.Spec.parse(self.table)
         if self._stream is not None and isinstance(parsed.stream, Python):
             return replace(parsed, stream=parsed.stream.holding(self._stream))
@@ -110,22 +143,33 @@ def run(
     checkpoint_seconds: float = 60.0,
     fresh: bool = False,
 ) -> Result:
-    """Runs a study and returns its results.
+    """Run a study and return its results.
 
-    source: a preset's name ("digits"), a TOML file, a table, a stream's name, the path of data
-    ("my.csv", with settings={"stream.target": "kind"}), a run folder, or a `Stream`. methods: one
-    or more names, or classes of your own, or a table of their settings, as in {"er": {"lr": 0.1}};
-    for data without a spec naive, er, dpmcl and joint. replicas: how many seeds, from `seed`.
-    tasks: the first so many only. settings: entries by dotted name, as in {"training.lr": 0.01,
-    "methods.dpmcl.zeta": 2}. out: run folder, extended by what is missing; None stores nothing,
-    unless the source is a run folder, which is extended then. device: "auto", "cpu", "cuda".
-    engine: "auto", "batched", "looped". monitor: what is recorded while it runs, "terms" and
-    "stability" (`Result.readings`). watch: called as watch(method, done, total).
-    checkpoint_seconds: between checkpoints into `out` within a task; there is one after every task
-    as well. An interrupted run goes on when it is called again with the same `out`. fresh: start
-    anew; what `out` holds is kept beside it until the new run has finished.
+    Args:
+        source: A preset's name ("digits"), a TOML file, a table, a stream's name, the path of data
+            ("my.csv", with settings={"stream.target": "kind"}), a run folder, or a `Stream`.
+        methods: One or more names, or classes of your own, or a table of their settings, as in
+            {"er": {"lr": 0.1}}. For data without a spec: naive, er, dpmcl and joint.
+        replicas: Number of seeds.
+        seed: The first seed.
+        tasks: Number of tasks, the stream's first ones.
+        settings: Entries by dotted name, as in {"training.lr": 0.01, "methods.dpmcl.zeta": 2}.
+        out: Run folder, extended by what is missing. None stores nothing, unless the source is a
+            run folder, which is extended then. An interrupted run goes on when it is called again
+            with the same folder.
+        device: "auto", "cpu" or "cuda".
+        engine: "auto", "batched" or "looped".
+        monitor: Readings that are recorded, "terms" and "stability" (`Result.readings`).
+        watch: Called with the progress, as watch(method, done, total).
+        checkpoint_seconds: Seconds between checkpoints within a task; there is one after every
+            task as well.
+        fresh: Start anew; what `out` holds is kept in it until the new run has finished.
 
-    Raises a `DpmclError` for anything that cannot be run as asked.
+    Returns:
+        The results of all methods and seeds in the folder, or of this run if there is none.
+
+    Raises:
+        DpmclError: Something cannot be run as asked.
 
     >>> result = run("digits", methods=["er"], replicas=1, tasks=2)
     >>> result.errors["er"].values.shape
@@ -145,7 +189,9 @@ def run(
         if methods is not None:
             tables = _tables(methods)
             request.choose(list(tables))
-            request.change({"methods": {name: own for name, own in tables.items() if own != {}}})
+            request.change(
+                {"methods": {name: table for name, table in tables.items() if table != {}}}
+            )
         for key, value in (settings or {}).items():
             request.change(spec.assigned(key, value))
         request.update(replicas=replicas, seed=seed, device=device, engine=engine).tasks(tasks)
@@ -158,14 +204,21 @@ def run(
 
 @threads(1)
 def load(folder: str | Path) -> Result:
-    """The results that a run folder holds. Raises FolderError when it is none."""
+    """Return the results that a run folder holds.
+
+    Args:
+        folder: The run folder.
+
+    Raises:
+        FolderError: It is no run folder, or a file in it is damaged.
+    """
     return study.load(path_of(folder))
 
 
 def _tables(methods: Any) -> dict[str, Mapping[str, Any]]:
-    """The methods by name, with the settings that come with them."""
+    """Return the settings that come with methods, by name."""
     if isinstance(methods, Mapping):
-        return {_name(method): own for method, own in methods.items()}
+        return {_name(method): settings for method, settings in methods.items()}
     if isinstance(methods, str | bytes | type | Method):
         methods = [methods]
     if not isinstance(methods, list | tuple):
@@ -174,7 +227,7 @@ def _tables(methods: Any) -> dict[str, Mapping[str, Any]]:
 
 
 def _name(method: Any) -> str:
-    """The name by which a spec finds a method."""
+    """Return the name by which a spec finds a method."""
     if isinstance(method, str):
         return method
     if isinstance(method, Method):
@@ -200,58 +253,59 @@ def _name(method: Any) -> str:
 
 
 def _started(source: Source) -> tuple[dict[str, Any], Path | None]:
-    """The table that a source stands for, and the run folder that it is, if it is one."""
+    """Return the table of a source, and the run folder that it is, if it is one."""
     if isinstance(source, Mapping):
         return dict(source), None
     if isinstance(source, Stream):
-        stream = {"name": "python", "digest": source.digest()}
-        return {"stream": stream, "methods": METHODS}, None
+        return {"stream": {"name": "python", "digest": source.digest()}, "methods": METHODS}, None
     if not isinstance(source, str | Path) or not str(source):
         raise SpecError(
             "A run starts from a name, a path, a table of settings or a dpmcl.Stream, got "
             f"{shown(source)}; Stream.from_table, from_arrays and from_dataset make one of data."
         )
-    path = Path(source)
-    if str(source) not in presets.names() and study.holds_run(path):
-        return _table(path / "spec.toml"), path
-    return _table(source), None
-
-
-def _table(source: str | Path) -> dict[str, Any]:
     name = str(source)
     if name in presets.names():
-        return spec.read(presets.text(name), f"preset '{name}'")
-    streams = plugins.names("stream")
-    if name in streams:
-        return {"stream": name, "methods": METHODS}
-    path = Path(source)
+        return spec.read(presets.text(name), f"preset '{name}'"), None
+    try:
+        path = path_of(source)
+    except FolderError as error:
+        raise SpecError(str(error)) from None
+    if store.is_run(path):
+        return _file(path / "spec.toml"), path
+    if name in plugins.names("stream"):
+        return {"stream": name, "methods": METHODS}, None
+    return _of_path(name, path), None
+
+
+def _of_path(name: str, path: Path) -> dict[str, Any]:
+    """Return the table of data, of a TOML file, or of a stream named as MODULE:CLASS."""
     owner = store.owner(path)
     if owner is not None:
         raise SpecError(f"{path} is a file of a run folder; give the folder, {owner}.")
-    inner = next(path.glob("*/spec.toml"), None) if os.path.isdir(path) else None  # noqa: PTH112
-    if inner is not None and study.holds_run(inner.parent):
-        raise SpecError(f"{path} holds run folders; give one of them, as in {inner.parent}.")
+    inner = next((file.parent for file in path.glob("*/spec.toml") if file.is_file()), None)
+    if inner is not None:
+        raise SpecError(f"{path} holds run folders; give one of them, as in {inner}.")
     if sources.is_data(name):
-        place = os.path.abspath(sources.at_home(name))  # noqa: PTH100
-        return {"stream": {"path": place}, "methods": METHODS}
-    if os.path.isfile(path):  # noqa: PTH113 (a name too long for a path is no error here)
-        try:
-            return spec.read(path.read_text("utf-8"), str(path))
-        except (OSError, UnicodeDecodeError, SpecError) as error:
-            told = (
-                str(error) if isinstance(error, SpecError) else f"{path} cannot be read: {error}."
-            )
-            if path.suffix != ".toml":  # as iris.data
-                ends = ", ".join(end for several in sources.SUFFIXES.values() for end in several)
-                told += f" Files of data are known by their suffix, one of {ends}."
-            raise SpecError(told) from None
-    there = os.path.exists(path)  # noqa: PTH110
-    if ":" in name and not there:
+        return {"stream": {"path": str(Path(sources.at_home(name)).absolute())}, "methods": METHODS}
+    if path.is_file():
+        return _file(path)
+    if ":" in name and not path.exists():
         return {"stream": name, "methods": METHODS}
-    if path.suffix == ".toml" or ("/" in name and not there):
+    if path.suffix == ".toml" or ("/" in name and not path.exists()):
         raise SpecError(
             f"{path} is not there; give a TOML file, a preset or a stream (`dpmcl list`), or data."
         )
-    raise unknown(
-        "preset, stream or spec file", name, [*presets.names(), *streams], "`dpmcl list` shows all."
-    )
+    known = [*presets.names(), *plugins.names("stream")]
+    raise unknown("preset, stream or spec file", name, known, "`dpmcl list` shows all.")
+
+
+def _file(path: Path) -> dict[str, Any]:
+    """Return the table in a TOML file."""
+    try:
+        return spec.read(path.read_text("utf-8"), str(path))
+    except (OSError, UnicodeDecodeError, SpecError) as error:
+        told = str(error) if isinstance(error, SpecError) else f"{path} cannot be read: {error}."
+    if path.suffix != ".toml":  # as iris.data
+        ends = ", ".join(end for several in sources.SUFFIXES.values() for end in several)
+        told += f" Files of data are known by their suffix, one of {ends}."
+    raise SpecError(told)

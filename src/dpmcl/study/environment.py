@@ -1,4 +1,4 @@
-"""What could change the numbers: versions, device, engine, commit."""
+"""Describe what could change the numbers: versions, device, engine, commit."""
 
 import importlib.metadata
 import os
@@ -20,23 +20,31 @@ _VARIABLES = (
     "OMP_NUM_THREADS",
     "ONEDNN_MAX_CPU_ISA",
 )
-"""Of the environment, what makes PyTorch's libraries compute otherwise."""
+"""Environment variables that change the results of PyTorch's libraries."""
 
 
 def describe(
     method: str,
     seeds: tuple[int, ...],
+    *,
     fixed: Mapping[str, int | None],
     device: torch.device,
     engine: str,
     resumed: bool,
 ) -> dict[str, Any]:
-    """An entry of environment.json for one method's newly trained seeds: all that moves numbers.
+    """Return an entry of environment.json: everything that could change the numbers.
 
-    fixed: seeds that replicas share (of the split, the initial weights, the order), None where each
-    has its own. resumed: whether it went on from
-    a checkpoint. "repeats" says what the same spec gives again on the same machine: the same bytes,
-    or on a GPU without PyTorch's deterministic algorithms the same to rounding.
+    "repeats" says what the same spec gives again on the same machine: the same bytes, or, on a GPU
+    without PyTorch's deterministic algorithms, the same to rounding.
+
+    Args:
+        method: Name of the method.
+        seeds: Seeds that were trained.
+        fixed: Seeds that replicas share (of the split, the initial weights, the order of tasks);
+            None where each replica has its own.
+        device: Device that trained them.
+        engine: Engine that trained them.
+        resumed: Whether the run went on from a checkpoint.
     """
     exact = device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
     return {
@@ -62,7 +70,7 @@ def describe(
 
 
 def _libraries() -> dict[str, Any]:
-    """What multiplies matrices, and with which shortcuts."""
+    """Return the libraries that multiply matrices, and the settings that make them inexact."""
     return {
         "mkl": torch.backends.mkl.is_available(),
         "mkldnn": torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,
@@ -74,23 +82,20 @@ def _libraries() -> dict[str, Any]:
 
 
 def _cpu() -> str:
+    """Return the processor's architecture, number of cores and instruction set."""
     return (
         f"{platform.machine()}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}"
     )
 
 
 def _commit() -> str | None:
-    """The commit of the package's own checkout, "+" appended if it was changed; None elsewhere."""
-    here = Path(__file__).resolve().parent
-    if not (here.parents[2] / ".git").exists():
+    """Return the commit of the package's checkout, with "+" if it was changed; None elsewhere."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / ".git").exists():
         return None
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(here), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
+    command = ["git", "-C", str(root), "describe", "--always", "--exclude=*", "--abbrev=40"]
     try:
-        changed = git("status", "--porcelain", "--untracked-files=no")
-        return git("rev-parse", "HEAD") + ("+" if changed else "")
+        done = subprocess.run([*command, "--dirty=+"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
+    return done.stdout.strip()

@@ -1,10 +1,12 @@
-"""Compare a run folder with the spec, the data and the code that are to run now.
+"""Compare a run folder with the spec, the data and the code of the run that is about to start.
 
-Only then may they be shown as its results, extended by further seeds, or resumed. So no row of a
-table is ever made of different settings, data or code.
+Only where they are the same may its results be shown, extended by further seeds, or resumed, so
+that no row of a table mixes settings, data or code.
 """
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -13,19 +15,23 @@ from typing import Any
 import torch
 
 from dpmcl import plugins
-from dpmcl.exceptions import DpmclError, FolderError
+from dpmcl.exceptions import DpmclError, FolderError, printable
 from dpmcl.results import store
 from dpmcl.results.record import Record
 from dpmcl.results.store import Code, StreamInfo
 from dpmcl.study.source_hash import Source, file_of, source
 from dpmcl.training.spec import Spec
 
-Say = Callable[[str], None]
 Sources = Mapping[str, Mapping[str, Source]]
-"""By method, the sources of the plugins from outside the package that decide its numbers."""
+"""Sources of the plugins from outside the package, by method and plugin ("network 'my:Net'")."""
+
+_log = logging.getLogger("dpmcl")
 
 _FREE = ("replicas", "seed", "device", "engine", "threads", "workers", "on_divergence", "methods")
 """Settings in which runs of one folder may differ."""
+
+_MONITOR_DECIDES = ("exceeding", "beta", "interval", "rows", "patience")
+"""Settings of [monitor] that decide whether a replica goes on, unless exceeding = "say"."""
 
 _ANEW = "start anew with --fresh (fresh=True), or choose another folder with --out."
 
@@ -34,8 +40,13 @@ _ANEW = "start anew with --fresh (fresh=True), or choose another folder with --o
 class Held:
     """Content of a run folder before a run.
 
-    spec: the table of its spec, empty where it holds no run. records: by method. made: methods with
-    results or a checkpoint. stream: the data of these, None where there are none. code: by method.
+    Attributes:
+        folder: The run folder, None where nothing is stored.
+        spec: The table of its spec; empty if the folder holds no run.
+        records: Results by method.
+        made: Methods that have results or a checkpoint.
+        stream: Description of the data of these methods; None if there are none.
+        code: Hashes of the plugins' sources, by method.
     """
 
     folder: Path | None = None
@@ -46,63 +57,102 @@ class Held:
     code: Code = field(default_factory=dict)
 
     def probe(self, spec: Spec) -> int:
-        """Return the seed whose data are compared, where each replica draws its own."""
+        """Return the seed whose data are compared, for streams of which each replica draws its own.
+
+        Args:
+            spec: The spec that is to run; its first seed is taken where the folder names none.
+        """
         seed = None if self.stream is None else self.stream.digest_seed
         return spec.seeds[0] if seed is None else seed
 
 
 def held(folder: Path) -> Held:
-    """Read what a folder holds. Raises FolderError where a file in it is damaged."""
+    """Read the content of a folder.
+
+    Args:
+        folder: A run folder, or one that does not hold a run yet.
+
+    Raises:
+        FolderError: A file of the run is damaged.
+    """
     if not store.is_run(folder):
         return Held(folder)
     stored = store.load(folder)
-    places = {path.parent.name for path in folder.glob("checkpoints/*/*.safetensors")}
-    begun = {name for name in stored.spec["methods"] if name.replace(":", ".") in places}
-    made = frozenset(stored.records) | begun
+    checkpoints = folder / "checkpoints"
+    begun = {p.relative_to(checkpoints).parts[0] for p in checkpoints.rglob("*.safetensors")}
+    made = {name for name in stored.spec["methods"] if name.replace(":", ".") in begun}
+    made |= set(stored.records)
     stream = stored.stream if made else None
-    return Held(folder, stored.spec, stored.records, made, stream, store.load_code(folder))
+    return Held(
+        folder, stored.spec, stored.records, frozenset(made), stream, store.load_code(folder)
+    )
 
 
 def sources(spec: Spec) -> Sources:
     """Return the source of each method's plugins from outside the package.
+
+    Args:
+        spec: The spec that is to run.
 
     Raises:
         FolderError: A file was changed after Python had imported it.
     """
     out = {}
     for name, method in spec.methods.items():
-        discount = method.discount if isinstance(method.discount, str) else method.discount["name"]
-        place = discount.partition(":")[0] if ":" in discount else "dpmcl"
-        used = [
-            ("method", name, type(method), plugins.home("method", name)),
-            ("discount", discount, type(method.discounting), place),
+        used: list[tuple[str, str, Any]] = [
+            ("method", name, method),
+            ("discount", _name(method.discount), method.discounting),
+            ("optimiser", _name(method.optimiser), method.rule),
+            ("network", spec.network_name, spec.network),
+            ("stream", spec.stream_name, spec.stream),
         ]
-        for kind in ("network", "stream"):
-            own = getattr(spec, f"{kind}_name")
-            used.append((kind, own, type(getattr(spec, kind)), plugins.home(kind, own)))
         out[name] = {
-            f"{kind} '{own}'": source(cls, home)
-            for kind, own, cls, home in used
-            if not f"{home}.".startswith("dpmcl.")
+            f"{kind} '{plugin}'": source(type(value), home)
+            for kind, plugin, value in used
+            if not f"{(home := _home(kind, plugin))}.".startswith("dpmcl.")
         }
     return out
 
 
+def _name(setting: Any) -> str:
+    """Return the name in a setting that is a name or a table with one."""
+    return str(setting if isinstance(setting, str) else setting["name"])
+
+
+def _home(kind: str, name: str) -> str:
+    """Return the module in which a plugin is looked up by its name."""
+    return plugins.home(kind, name) if ":" in name or kind in plugins.KINDS else "dpmcl"
+
+
 def recorded(code: Code, now: Sources, methods: set[str]) -> Code:
-    """Return the code of a folder's methods once some of them are trained with that of now."""
-    new: Code = {
-        name: {plugin: found.hashes for plugin, found in now[name].items()} for name in methods
+    """Return the code of a folder's methods after some of them are trained.
+
+    Args:
+        code: Code recorded in the folder so far.
+        now: Sources of the run that is to start.
+        methods: Methods that it trains.
+    """
+    trained: Code = {
+        name: {plugin: source.hashes for plugin, source in now[name].items()} for name in methods
     }
-    return {**code, **new}
+    return {**code, **trained}
 
 
 def refuse_difference(
     folder: Path, old: Mapping[str, Any], new: Mapping[str, Any], places: tuple[str, ...]
 ) -> None:
-    """Raise FolderError unless only methods, seeds and the machine's settings differ."""
-    old = _completed(old)
-    shared = set(old.get("methods", {})) & set(new["methods"])
-    first, second = (_flat(_comparable(t, shared, places)) for t in (old, new))
+    """Raise FolderError unless only methods, seeds and the machine's settings differ.
+
+    Args:
+        folder: The run folder, for the message.
+        old: Table of the spec that is stored in it.
+        new: Table of the spec that is to run.
+        places: Settings of the stream that say where its data lie, which may differ.
+    """
+    with suppress(DpmclError):  # raised where it names a plugin that is not installed now
+        old = Spec.parse(old).to_table()  # with the settings that are newer than the folder
+    methods = sorted(set(old.get("methods", {})) & set(new["methods"]))
+    first, second = (_entries(_comparable(table, methods, places)) for table in (old, new))
     for key in [*second, *first]:
         if first.get(key) != second.get(key):
             raise FolderError(
@@ -112,65 +162,49 @@ def refuse_difference(
             )
 
 
-def _completed(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A stored spec with the settings that came after it was stored, at their defaults."""
-    try:
-        return Spec.parse(table).to_table()
-    except DpmclError:  # it names a plugin that is not here now
-        return table
-
-
 def _comparable(
-    table: Mapping[str, Any], methods: set[str], places: tuple[str, ...]
+    table: Mapping[str, Any], methods: list[str], places: tuple[str, ...]
 ) -> dict[str, Any]:
+    """Return the part of a spec's table in which runs of one folder must agree."""
     kept = {key: value for key, value in table.items() if key not in _FREE}
-    monitor = kept.pop("monitor", {})
-    ends = monitor.get("exceeding", "say")
-    decide = () if ends == "say" else ("beta", "interval", "rows", "patience")
-    kept["monitor"] = {"exceeding": ends, **{k: monitor[k] for k in decide if k in monitor}}
+    monitor = {"exceeding": "say", **table.get("monitor", {})}
+    decides = ("exceeding",) if monitor["exceeding"] == "say" else _MONITOR_DECIDES
+    kept["monitor"] = {key: monitor[key] for key in decides if key in monitor}
     kept["stream"] = {k: v for k, v in table.get("stream", {}).items() if k not in places}
-    kept["methods"] = {name: table["methods"][name] for name in sorted(methods)}
+    kept["methods"] = {name: table["methods"][name] for name in methods}
     return kept
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _entries(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested tables by dotted name."""
     out: dict[str, Any] = {}
     for key, value in table.items():
-        if isinstance(value, Mapping):
-            out.update(_flat(value, f"{prefix}{key}."))
-        else:
-            out[f"{prefix}{key}"] = value
+        inner = isinstance(value, Mapping)
+        out |= _entries(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
     return out
 
 
-def refuse_other_code(old: Held, now: Sources, spec: Spec, trained: set[str], say: Say) -> None:
+def refuse_other_code(old: Held, now: Sources, spec: Spec, trained: set[str]) -> None:
     """Raise FolderError where results were made with other code than that of now.
 
-    trained: methods of which something is missing. say: told where nobody can tell, since version
-    0.1 made the folder; that is refused where rows would be added.
+    Logs a warning where nobody can tell, since version 0.1 made the folder; there, adding rows is
+    refused.
+
+    Args:
+        old: Content of the run folder.
+        now: Sources of the run that is to start.
+        spec: Its spec.
+        trained: Methods of which something is missing.
     """
-    plugins_now = {plugin: found for own in now.values() for plugin, found in own.items()}
-    for plugin, hashes in (item for name in old.made for item in old.code.get(name, {}).items()):
-        found = plugins_now.get(plugin)
-        if found is None:
-            continue
-        if found.hashes is None or hashes is None:
-            why = found.missing or "its source could not be read when they were made"
-            raise FolderError(
-                f"{old.folder} holds results of {plugin}, and nobody can tell whether its code is "
-                f"still the same: {why}; {_ANEW}"
-            )
-        if changed := {name for name, _ in hashes.items() ^ found.hashes.items()}:
-            files = ", ".join(sorted(map(file_of, changed)))
-            raise FolderError(
-                f"{old.folder} holds results of {plugin} with other code: {files} changed since "
-                f"then; {_ANEW}"
-            )
+    plugins_now = {name: source for used in now.values() for name, source in used.items()}
+    for method in old.made:
+        for plugin, hashes in old.code.get(method, {}).items():
+            if plugin in plugins_now:
+                _refuse_changed(old.folder, plugin, hashes, plugins_now[plugin])
     unknown = old.made - set(old.code)
     if not unknown:
         return
-    extended = sorted({plugin for name in trained for plugin in now[name]})
-    if extended:
+    if extended := sorted({plugin for name in trained for plugin in now[name]}):
         raise FolderError(
             f"{old.folder} was made by version 0.1, which did not record the code of "
             f"{extended[0]}, so no rows are added to it; {_ANEW}"
@@ -182,38 +216,72 @@ def refuse_other_code(old: Held, now: Sources, spec: Spec, trained: set[str], sa
                 f"'{spec.stream_name}' have moved since (CHANGELOG.md); {_ANEW}"
             )
     if plugins_now:
-        say(
+        _warn(
             f"{old.folder} was made by version 0.1, which did not record code: its results may be "
             f"of another version of {min(plugins_now)}."
         )
 
 
+def _refuse_changed(
+    folder: Path | None, plugin: str, then: dict[str, str] | None, now: Source
+) -> None:
+    """Raise FolderError unless a plugin's hashes are known and the same then and now."""
+    if now.hashes is None or then is None:
+        why = now.missing or "its source could not be read when they were made"
+        raise FolderError(
+            f"{folder} holds results of {plugin}, and nobody can tell whether its code is "
+            f"still the same: {why}; {_ANEW}"
+        )
+    if changed := {name for name, _ in then.items() ^ now.hashes.items()}:
+        files = ", ".join(sorted(map(file_of, changed)))
+        raise FolderError(
+            f"{folder} holds results of {plugin} with other code: {files} changed since "
+            f"then; {_ANEW}"
+        )
+
+
 def refuse_other_data(before: Held, now: StreamInfo, spec: Spec) -> None:
-    """Raise FolderError where what a folder holds is of other data."""
+    """Raise FolderError where a folder's results are of other data.
+
+    Args:
+        before: Content of the run folder.
+        now: Description of the data of the run that is to start.
+        spec: Its spec.
+    """
     then = before.stream
     if then is None or not then.digest or then.digest == now.digest:
         return
     where = ""
-    for place in spec.stream.places:
-        old, new = before.spec.get("stream", {}).get(place), getattr(spec.stream, place)
+    for setting in spec.stream.places:
+        old, new = before.spec.get("stream", {}).get(setting), getattr(spec.stream, setting)
         if isinstance(old, str) and isinstance(new, str):
             was = "what is there changed" if old == new else f"then '{old}'"
-            where += f" (stream.{place} = '{new}', {was})"
+            where += f" (stream.{setting} = '{new}', {was})"
     raise FolderError(
         f"{before.folder} holds results on other data{where}: their fingerprint is "
         f"{then.digest[:12]}, that of the data now {now.digest[:12]}; {_ANEW}"
     )
 
 
-def say_other_versions(folder: Path, extended: set[str], say: Say) -> None:
-    """Say where rows of another version of dpmcl or PyTorch are about to be extended."""
+def warn_of_other_versions(folder: Path, extended: set[str]) -> None:
+    """Log a warning where rows of another version of dpmcl or PyTorch are about to be extended.
+
+    Args:
+        folder: The run folder.
+        extended: Methods with results, of which further seeds are to be trained.
+    """
     now = {"dpmcl": version("dpmcl"), "torch": str(torch.__version__)}
     for entry in store.environment(folder):
         if isinstance(entry, dict) and str(entry.get("method")) in extended:
             other = [f"{key} {entry[key]}" for key in now if entry.get(key, now[key]) != now[key]]
             if other:
-                say(
+                _warn(
                     f"{entry['method']}: its first seeds were trained with {' and '.join(other)}, "
                     "whose numbers may differ from those of now."
                 )
                 return
+
+
+def _warn(line: str) -> None:
+    """Log a line for the user, without characters that a terminal would not print."""
+    _log.warning(printable(line))

@@ -1,4 +1,4 @@
-"""One process at a time writes to a run folder."""
+"""Let one process at a time write to a run folder."""
 
 import json
 import os
@@ -14,10 +14,17 @@ from dpmcl.exceptions import FolderError
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds a run folder for a block; the folder is made if it is not there.
+    """Hold a run folder for a block; make the folder if it does not exist.
 
-    The system itself frees the lock of a process that died. Raises FolderError, with the process
-    id, where another process holds it.
+    The system frees the lock of a process that died. A folder that was made for the block is
+    removed again if no run was stored in it.
+
+    Args:
+        folder: The run folder.
+
+    Raises:
+        FolderError: Another process holds the folder, which the message names, or it cannot be
+            written.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
@@ -50,6 +57,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _holder(folder: Path) -> str:
+    """Return the id of the process that holds a folder, or "unknown"."""
     try:
         return str(int(json.loads((folder / ".lock.json").read_text("utf-8"))["pid"]))
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,9 +1,9 @@
 """Hash the source of a class from outside the package, and of the user's code that it uses.
 
 A class in a file stands for its whole module and, in turn, for the modules that are imported
-there. A class of a script or a notebook (`__main__`) stands for its own source, and in
-turn for the functions, classes, values and modules that its code names: the rest of a script may
-change from run to run. Installed libraries and the package itself are left out.
+there. A class of a script or a notebook (`__main__`) stands for its own source and, in turn, for
+the functions, classes, values and modules that its code names; the rest of a script may change
+from run to run. Installed libraries and the package itself are left out.
 """
 
 import __future__
@@ -17,17 +17,16 @@ import linecache
 import pickle
 import sys
 import sysconfig
-import textwrap
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from importlib.util import resolve_name
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -36,7 +35,7 @@ from dpmcl.exceptions import FolderError
 _STANDARD = Path(sysconfig.get_path("stdlib")).resolve()
 
 _imported: dict[str, tuple[Any, bytes]] = {}
-"""By module: the spec it was imported by, which a reload replaces, and its source."""
+"""Import spec, which a reload replaces, and source of each module that was hashed, by name."""
 
 
 class _NoSourceError(Exception):
@@ -47,17 +46,18 @@ class _NoSourceError(Exception):
 class Source:
     """Hashes of all code of a plugin.
 
-    hashes: SHA-256 by the name of a module, or of a name in a script or notebook; None where
-    nobody can tell whether the code is the same. missing: why.
+    Attributes:
+        hashes: SHA-256 by the name of a module, or of a name in a script or notebook; None where
+            nobody can tell whether the code is the same.
+        missing: Why nobody can tell.
     """
 
     hashes: dict[str, str] | None
     missing: str = ""
 
 
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """A module in a file, which counts as a whole, or what a name in a script stands for."""
+class _Part(NamedTuple):
+    """A module in a file, which counts as a whole, or the value of a name in a script."""
 
     name: str
     file: Path | None = None
@@ -65,7 +65,11 @@ class _Part:
 
 
 def source(cls: type, home: str) -> Source:
-    """Return the hashes of the code of a class that was found in the module `home`.
+    """Return the hashes of the code of a class.
+
+    Args:
+        cls: The class of a plugin.
+        home: Name of the module in which it was looked up.
 
     Raises:
         FolderError: A file was changed after Python had imported it.
@@ -95,55 +99,63 @@ def source(cls: type, home: str) -> Source:
 
 
 def file_of(name: str) -> str:
-    """Return the file of a hashed module, or the name itself where it has none."""
+    """Return the file of a hashed module, or the name itself where it has none.
+
+    Args:
+        name: A key of `Source.hashes`.
+    """
     return str(_file(sys.modules.get(name)) or name)
 
 
 def _name(value: Any) -> str:
+    """Return the full name of a class."""
     return f"{value.__module__}.{value.__qualname__}"
 
 
 def _file(module: ModuleType | None) -> Path | None:
-    """Return the file that stands for a module; None for a script and for what has no file."""
+    """Return the file of a module; None for a script, and for a module without a file."""
     file = getattr(module, "__file__", None)
     return Path(file) if isinstance(file, str) and module is not sys.modules["__main__"] else None
 
 
 def _parts(name: str, value: Any) -> list[_Part]:
-    """Return what has to be hashed for a value that the user's code names."""
+    """Return the parts to hash for a value that the user's code names."""
     if isinstance(value, ModuleType):  # its name leads to all that is loaded in it
         start = f"{value.__name__}."
-        inside = [m for key, m in list(sys.modules.items()) if f"{key}.".startswith(start)]
-        return [
-            _Part(module.__name__, file)
-            for module in inside
-            if not _is_library(module) and (file := _file(module)) is not None
-        ]
+        return _in_files(m for key, m in list(sys.modules.items()) if f"{key}.".startswith(start))
     value = inspect.unwrap(value) if callable(value) else value
-    if not isinstance(value, type | FunctionType):
-        return [_Part(name, value=value)]
-    module = sys.modules.get(value.__module__)
-    if _is_library(module):
-        return []
-    file = _file(module)
-    return [_Part(name, value=value) if file is None else _Part(value.__module__, file)]
+    if isinstance(value, type | FunctionType):
+        module = sys.modules.get(value.__module__)
+        if module is not None and (_is_library(module) or _file(module) is not None):
+            return _in_files([module])
+    return [_Part(name, value=value)]
 
 
-def _is_library(module: ModuleType | None) -> bool:
-    """Return True for the package itself, the standard library and what is installed."""
-    if module is None or module is sys.modules["__main__"] or module.__spec__ is None:
+def _in_files(modules: Iterable[ModuleType]) -> list[_Part]:
+    """Return the parts for those of some modules that are the user's and lie in files."""
+    return [
+        _Part(module.__name__, file)
+        for module in modules
+        if not _is_library(module) and (file := _file(module)) is not None
+    ]
+
+
+def _is_library(module: ModuleType) -> bool:
+    """Return whether a module is the package's, the standard library's or an installed one."""
+    if module is sys.modules["__main__"] or module.__spec__ is None:
         return False
     file = _file(module)
     return file is None or module.__name__.partition(".")[0] == "dpmcl" or _is_installed(file)
 
 
 def _is_installed(file: Path) -> bool:
+    """Return whether a file is of an installed library or the standard library."""
     folders = {"site-packages", "dist-packages"}
     return not folders.isdisjoint(file.parts) or file.resolve().is_relative_to(_STANDARD)
 
 
 def _read(part: _Part) -> tuple[bytes, list[_Part]]:
-    """Return what a piece of code is told apart by, and what it uses in turn."""
+    """Return the content to hash for a part, and the parts that it uses in turn."""
     if part.file is not None:
         return _read_module(part.name, part.file)
     if isinstance(part.value, type):
@@ -157,36 +169,27 @@ def _read(part: _Part) -> tuple[bytes, list[_Part]]:
 
 
 def _read_module(name: str, file: Path) -> tuple[bytes, list[_Part]]:
+    """Return the source of a module, and the modules that it imports or holds."""
     try:
         content = file.read_bytes()
         tree = ast.parse(content)
-        uses = _beside(name, file, tree)
+        uses = _imports(name, file, tree)
     except (OSError, SyntaxError, ValueError, ImportError):
         raise _NoSourceError(f"{file} cannot be read as Python's source") from None
     module = sys.modules.get(name)
-    if module is not None:  # otherwise it is imported later
-        spec, first = _imported.get(name, (None, b""))
-        same = first == content if spec is module.__spec__ else _is_loaded(tree, module, file)
-        if not same:
-            raise FolderError(
-                f"{file} was changed after Python had imported it, or another module has set a "
-                "constant in it, so results would be stored as those of code that did not run; "
-                "restart Python."
-            )
-        _imported[name] = (module.__spec__, content)
-        uses += _loaded_by_path(module)
-    return content, uses
-
-
-def _loaded_by_path(module: ModuleType) -> list[_Part]:
-    """Return the modules that a module holds, and that no import would find."""
-    held = [value for value in vars(module).values() if isinstance(value, ModuleType)]
-    return [
-        _Part(value.__name__, file)
-        for value in held
-        if sys.modules.get(value.__name__) is not value and not _is_library(value)
-        if (file := _file(value)) is not None
-    ]
+    if module is None:  # it is imported later
+        return content, uses
+    spec, first = _imported.get(name, (None, b""))
+    if not (first == content if spec is module.__spec__ else _is_loaded(tree, module, file)):
+        raise FolderError(
+            f"{file} was changed after Python had imported it, or another module has set a "
+            "constant in it, so results would be stored as those of code that did not run; "
+            "restart Python."
+        )
+    _imported[name] = (module.__spec__, content)
+    modules = [value for value in vars(module).values() if isinstance(value, ModuleType)]
+    # Those that were loaded by path: no import leads to them.
+    return content, uses + _in_files(m for m in modules if sys.modules.get(m.__name__) is not m)
 
 
 def _is_loaded(tree: ast.Module, module: ModuleType, file: Path) -> bool:
@@ -233,47 +236,50 @@ def _functions(holder: Any, module: str) -> Iterator[FunctionType]:
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:
+    """Yield a piece of code, and the code of the functions and classes in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _nested(constant)
 
 
-def _beside(name: str, file: Path, tree: ast.Module) -> list[_Part]:
-    """Return the modules that a file imports, wherever they lie.
+def _imports(name: str, file: Path, tree: ast.Module) -> list[_Part]:
+    """Return the modules that a module imports, wherever they lie.
 
-    One that is not loaded yet is looked for in the folder that the top-level package lies in. From
-    among installed libraries, only modules of the file's own package count.
+    One that is not loaded yet is looked for in the folder that the top-level package lies in. Of
+    installed libraries, only modules of the file's own package count.
     """
     is_package = file.stem == "__init__"
     root = file.parents[name.count(".") + is_package]
-    found: list[_Part] = []
-    for imported in sorted(_imports(tree, name if is_package else name.rpartition(".")[0])):
+    parts = []
+    for imported in sorted(_imported_names(tree, name if is_package else name.rpartition(".")[0])):
         loaded = _file(sys.modules.get(imported))
-        place = root.joinpath(*imported.split("."))
-        files = [place / "__init__.py", place.with_suffix(".py")] if loaded is None else [loaded]
-        own = imported.partition(".")[0]
+        path = root.joinpath(*imported.split("."))
+        files = [path / "__init__.py", path.with_suffix(".py")] if loaded is None else [loaded]
+        top = imported.partition(".")[0]
         for other in files:
-            library = own == "dpmcl" or (_is_installed(other) and own != name.partition(".")[0])
+            library = top == "dpmcl" or (_is_installed(other) and top != name.partition(".")[0])
             if other.is_file() and not library:
-                found.append(_Part(imported, other))
-    return found
+                parts.append(_Part(imported, other))
+    return parts
 
 
-def _imports(tree: ast.Module, package: str) -> set[str]:
-    """Return the dotted names of all that may be a module in a file's imports."""
+def _imported_names(tree: ast.Module, package: str) -> set[str]:
+    """Return the dotted names in a module's imports that may be modules, with their packages."""
     names: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = resolve_name("." * node.level + (node.module or ""), package)
-            names |= {f"{base}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
-            called = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
-            if called in ("import_module", "__import__") and node.args:
-                with suppress(ValueError):  # no literal: then it counts if a name leads to it
-                    names |= {resolve_name(str(ast.literal_eval(node.args[0])), package)}
+        match node:
+            case ast.Import():
+                names |= {alias.name for alias in node.names}
+            case ast.ImportFrom():
+                base = resolve_name("." * node.level + (node.module or ""), package)
+                names |= {f"{base}.{alias.name}" for alias in node.names}
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__")
+                | ast.Attribute(attr="import_module" | "__import__"),
+                args=[ast.Constant(value=str(literal)), *_],
+            ):  # a name that is no literal counts if a global name leads to the module
+                names.add(resolve_name(literal, package))
     parts = [name.split(".") for name in names]
     return {".".join(part[: i + 1]) for part in parts for i in range(len(part))}
 
@@ -282,7 +288,7 @@ def _imports(tree: ast.Module, package: str) -> set[str]:
 
 
 def _read_class(cls: type) -> tuple[bytes, list[_Part]]:
-    """Return the class statement, found by the code of its methods."""
+    """Return the class statement, found by the code of its methods, and what it names."""
     space = sys.modules.get(cls.__module__)
     functions = list(_functions(cls, cls.__module__))
     codes = {function.__code__ for function in functions if not _is_generated(function)}
@@ -290,30 +296,31 @@ def _read_class(cls: type) -> tuple[bytes, list[_Part]]:
     text = _text(_name(cls), files.pop(), codes)
     for node in reversed(list(ast.walk(ast.parse(text)))):
         if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
-            within = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-            inside = all(code.co_firstlineno in within for code in codes)
+            first = min([node.lineno, *(part.lineno for part in node.decorator_list)])
+            inside = all(first <= code.co_firstlineno <= (node.end_lineno or 0) for code in codes)
             if inside and space and not files and _has_constants(node, vars(cls)):
-                lines = [node.lineno, *(decorator.lineno for decorator in node.decorator_list)]
-                block = _block(text, min(lines))
-                statement = compile(textwrap.dedent(block), "", "exec", dont_inherit=True)
-                return block.encode(), _used(statement, vars(space))
+                block = text.splitlines(keepends=True)[first - 1 : node.end_lineno]
+                statement = compile(ast.Module([node], []), "", "exec", dont_inherit=True)
+                return "".join(block).encode(), _used(statement, vars(space))
     raise _NoSourceError(f"{_name(cls)} has no source that can be read")
 
 
 def _is_generated(function: FunctionType) -> bool:
-    """Return True for what `dataclass` and libraries add to a class."""
+    """Return whether `dataclass` or a library has added a function to a class."""
     file = function.__code__.co_filename
     made = file == "<string>" and function.__name__.startswith("__")
     return made or _is_installed(Path(file))
 
 
 def _read_function(name: str, function: FunctionType) -> tuple[bytes, list[_Part]]:
+    """Return the source of a function; its defaults, closure and global names are its parts."""
     code = function.__code__
-    block = _block(_text(name, code.co_filename, {code}), code.co_firstlineno)
+    lines = _text(name, code.co_filename, {code}).splitlines(keepends=True)
+    block = inspect.getblock(lines[code.co_firstlineno - 1 :])
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
     held = (function.__defaults__, function.__kwdefaults__, cells)
     kept = _Part(f"{name} (defaults, closure)", value=held)
-    return block.encode(), [kept, *_used(code, function.__globals__)]
+    return "".join(block).encode(), [kept, *_used(code, function.__globals__)]
 
 
 def _text(name: str, file: str, codes: set[CodeType]) -> str:
@@ -331,13 +338,8 @@ def _text(name: str, file: str, codes: set[CodeType]) -> str:
     raise _NoSourceError(f"{name} has no source that can be read")
 
 
-def _block(text: str, line: int) -> str:
-    """Return the statement that begins at a line, its decorators included."""
-    return "".join(inspect.getblock(text.splitlines(keepends=True)[line - 1 :]))
-
-
 def _used(code: CodeType, space: Mapping[str, Any]) -> list[_Part]:
-    """Return what stands behind the global names in a piece of code."""
+    """Return the parts for the global names in a piece of code."""
     names = {
         instruction.argval
         for inner in _nested(code)
@@ -350,7 +352,7 @@ def _used(code: CodeType, space: Mapping[str, Any]) -> list[_Part]:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles a value, and collects the code in it, which pickle alone tells apart by name."""
+    """Pickler that collects the code in a value, which pickle alone tells apart by name."""
 
     def __init__(self, out: io.BytesIO, name: str) -> None:
         super().__init__(out, protocol=5)
@@ -359,6 +361,7 @@ class _Pickler(pickle.Pickler):
         self.uses: list[_Part] = []
 
     def persistent_id(self, value: Any) -> Any:
+        """Return the form in which a value is pickled; None for pickle's own."""
         if isinstance(value, type | FunctionType | ModuleType):
             self.uses += _parts(f"{self.name} {len(self.uses)}", value)
             return value.__name__
@@ -370,6 +373,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _read_value(name: str, value: Any) -> tuple[bytes, list[_Part]]:
+    """Return the pickle of a value, and the code in it."""
     out = io.BytesIO()
     pickler = _Pickler(out, name)
     try:

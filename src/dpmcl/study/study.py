@@ -1,61 +1,47 @@
 """A study: a spec and its folder. Runs what is missing, stores it, and hands back the results."""
 
 import logging
+import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dpmcl.core.allocation import allocating
 from dpmcl.core.atomic import path_of, sweep
+from dpmcl.core.choices import FigureContent, TableFormat
 from dpmcl.core.errors import Errors
-from dpmcl.core.generators import forked
-from dpmcl.core.gradients import Work
-from dpmcl.core.model import Model, Theta
-from dpmcl.core.precision import arithmetic
+from dpmcl.core.model import Theta
 from dpmcl.core.threads import threads
-from dpmcl.data.scaling import check_digits, fitted
-from dpmcl.data.splits import Splits, split
+from dpmcl.core.tree import tree_map
+from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
-from dpmcl.engine import Engine, choose, device_of
-from dpmcl.exceptions import (
-    DataError,
-    DivergenceError,
-    DpmclError,
-    SpecError,
-    printable,
-    reason,
-    shown,
-)
+from dpmcl.exceptions import DpmclError, SpecError, printable, shown
 from dpmcl.results import figures, store, table, theory_figures
-from dpmcl.results.record import Divergence, Record, merge
+from dpmcl.results.record import Record, merge, of_seeds
 from dpmcl.results.store import StreamInfo
 from dpmcl.study import aside, identity
 from dpmcl.study.environment import describe
+from dpmcl.study.executor import Listener, execute, processes_of
 from dpmcl.study.identity import Held
 from dpmcl.study.lock import locked
 from dpmcl.theory.readings import Readings
-from dpmcl.training.checkpoints import Checkpoints, Origin, Snapshot, refuse_removed
-from dpmcl.training.keeper import Keeper, Keeping
-from dpmcl.training.loop import train
+from dpmcl.training.checkpoints import folder_of, job_folder, refuse_removed
+from dpmcl.training.job import Job, Outcome, Trainer, prepared, read
+from dpmcl.training.keeper import Keeping
 from dpmcl.training.monitor import MonitorSettings
-from dpmcl.training.motion_check import check_motion
 from dpmcl.training.spec import Spec, normalised
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Drawn = Literal["errors", "terms", "stability"]
-"""What a figure shows."""
-
 Watch = Callable[[str, int, int], None]
 """watch(method, done, total): updates of all replicas done, and to be done."""
 
-Say = Callable[[str], None]
-"""say(line): what a user should know while it runs: resumed, diverged, damaged files."""
+_LOG = logging.getLogger("dpmcl")
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,12 +84,12 @@ class Result:
         on_validation = {name: _trains_on_validation(self.spec, name) for name in self.records}
         return [{**row, "trains_on_validation": on_validation[row["method"]]} for row in rows]
 
-    def table(self, style: table.Format = "text") -> str:
+    def table(self, style: TableFormat = "text") -> str:
         """The table as text: "text", "json", "csv", "markdown" or "latex"."""
         return table.render(self.rows(), style)
 
     def plot(
-        self, path: str | Path | None = None, smooth: float = 0.0, what: Drawn = "errors"
+        self, path: str | Path | None = None, smooth: float = 0.0, what: FigureContent = "errors"
     ) -> "Figure":
         """A matplotlib figure, also written to `path` if given.
 
@@ -144,20 +130,19 @@ def run(
     spec: Spec,
     folder: Path | None = None,
     watch: Watch | None = None,
-    say: Say | None = None,
+    *,
     keeping: Keeping | None = None,
     fresh: bool = False,
 ) -> Result:
-    """Run what the folder lacks of a spec, and return all that it then holds.
+    """Run the jobs that a folder lacks of a spec, and return all that it then holds.
 
-    An unfinished run in the folder goes on from its last checkpoint. Without a folder everything
-    runs, and nothing is stored.
+    Unfinished jobs go on from their last checkpoints. Without a folder everything runs, and nothing
+    is stored. What a user should know is logged by the logger "dpmcl".
 
     Args:
         spec: What to run.
         folder: The run folder, or None.
         watch: Told of progress.
-        say: Told what a user should know; None logs a warning.
         keeping: How often checkpoints are made, and when to stop.
         fresh: Run everything anew; what the folder holds is kept beside it until that has finished.
 
@@ -168,113 +153,139 @@ def run(
         DivergenceError: A replica diverged, and the spec wants to stop then.
         DpmclError: Something else cannot be run.
     """
-    say = say or (lambda line: logging.getLogger("dpmcl").warning(printable(line)))
-    keeping = keeping or Keeping()
-    lock = locked(folder) if folder is not None else nullcontext()
-    with threads(spec.threads), allocating(), lock:
-        return _run(spec, folder, watch, say, keeping, fresh)
+    with threads(spec.threads), allocating(), locked(folder) if folder else nullcontext():
+        return _Study(spec, folder, watch, fresh).run(keeping or Keeping())
 
 
-def _run(
-    spec: Spec, folder: Path | None, watch: Watch | None, say: Say, keeping: Keeping, fresh: bool
-) -> Result:
-    device = device_of(spec.device)
-    before = _before(spec, folder, fresh)
-    wanted = _united(before, spec.to_table())
-    plan = _planned(spec, folder, before, fresh, say)
-    _say_unwatched(spec, before.records, plan.trained, say)
-    sources = {} if folder is None else identity.sources(spec)
-    identity.refuse_other_code(before, sources, spec, plan.trained, say)
-    probe = before.probe(spec)
-    if not plan.groups:
-        identity.refuse_other_data(before, _built(spec, (probe,), probe)[1], spec)
-    records, info = dict(before.records), None
-    theta: dict[str, Theta] = {}
-    for unfinished, seeds in plan.groups:
-        stream, info = _built(spec, seeds, probe)
+class _Study:
+    """One call of `run`: what the folder held, and what has come since."""
+
+    def __init__(self, spec: Spec, folder: Path | None, watch: Watch | None, fresh: bool) -> None:
+        self.spec, self.folder, self.watch, self.fresh = spec, folder, watch, fresh
+        self.before = _before(spec, folder, fresh)
+        self.records = dict(self.before.records)
+        self.theta: dict[str, dict[tuple[int, ...], Theta]] = {}
+        self.done: dict[Job, tuple[int, int]] = {}
+        self.missing = {
+            name: frozenset(spec.seeds) - _seeds(self.before.records.get(name))
+            for name in spec.methods
+        }
+
+    def run(self, keeping: Keeping) -> Result:
+        spec, before, folder = self.spec, self.before, self.folder
+        trained = {name for name, seeds in self.missing.items() if seeds}
+        _say_unwatched(spec, before.records, trained)
+        sources = {} if folder is None else identity.sources(spec)
+        identity.refuse_other_code(before, sources, spec, trained)
+        stream, info = _built(spec, before.probe(spec))
         identity.refuse_other_data(before, info, spec)
-        before = replace(before, stream=info)
-        stage = _stage(spec, seeds, stream, device)
-        for method in spec.methods.values():
-            check_motion(method, method.prepare(stage.model), stage.stream, spec.monitor.drift)
-        if folder is not None:
-            identity.sources(spec)  # again: workers read the user's files when they start
-            if not theta:
-                _begin(spec, folder, before, plan, fresh, say)
-            code = identity.recorded(before.code, sources, plan.trained)
-            store.save_start(folder, wanted, info, code)
-        for name in spec.methods:
-            if (name, unfinished, seeds) not in plan.jobs:
-                continue
-            origin = Origin(name, seeds, info.digest, stage.engine.name, device.type)
-            keeper = _Keeper(keeping, plan.kept[name], origin, say)
-            with arithmetic(spec.precision):
-                record, theta[name] = _train(name, stage, spec, watch, say, keeper)
-            records[name] = merge(records[name], record) if name in records else record
+        table = _united(before, spec.to_table())
+        if trained:
+            self.trainer = Trainer(spec, stream, digest=info.digest, folder=folder)
+            jobs = self.trainer.jobs()
+            for name in spec.methods:
+                self.trainer.check(next(job for job in jobs if job.method == name))
+            self.jobs = [job for job in jobs if self._lacks(job)]
+            self.trainer.processes = processes_of(self.trainer, len(self.jobs))
             if folder is not None:
-                _store(spec, folder, origin, keeper, records, theta[name])
-    if folder is not None:
-        aside.remove_finished(folder, records)
-        return replace(load(folder), theta=theta)
-    assert info is not None
-    return Result(wanted, info, {name: records[name] for name in spec.methods}, theta)
+                identity.sources(spec)  # again: workers read the user's files when they start
+                self._begin(folder, trained)
+                code = identity.recorded(before.code, sources, trained)
+                store.save_start(folder, table, info, code)
+            execute(self.trainer, self.jobs, keeping, Listener(self._progress, self._finished))
+        theta = {name: _joined(parts) for name, parts in self.theta.items()}
+        if folder is not None:
+            self._remove_checkpoints(folder)
+            aside.remove_finished(folder, self.records)
+            return replace(load(folder), theta=theta)
+        return Result(table, info, {name: self.records[name] for name in spec.methods}, theta)
 
+    def _lacks(self, job: Job) -> bool:
+        """Return True if a seed of a job is missing in the folder."""
+        return not self.missing[job.method].isdisjoint(job.seeds)
 
-def _store(
-    spec: Spec,
-    folder: Path,
-    origin: Origin,
-    keeper: "_Keeper",
-    records: Mapping[str, Record],
-    theta: Theta,
-) -> None:
-    """Store what a method's seeds have come to; its checkpoints are then of no more use."""
-    method, seeds = origin.method, origin.seeds
-    refuse_removed(folder)
-    store.save_parameters(folder, method, seeds, theta)
-    device = device_of(spec.device)
-    entry = describe(method, seeds, _fixed(spec), device, origin.engine, keeper.resumed)
-    store.add_environment(folder, entry)
-    store.save_records(folder, records)
-    keeper.clear()
+    def _begin(self, folder: Path, trained: set[str]) -> None:
+        """Make ready a folder to which jobs are about to write, now that nothing is refused."""
+        spec = self.spec
+        if self.fresh:
+            kept = aside.put_aside(folder, list(spec.methods), spec.seeds)
+            if kept is not None:
+                _say(f"What {folder} held is kept in {kept} until this run has finished.")
+        identity.warn_of_other_versions(folder, trained & set(self.before.records))
+        names = {job_folder(job.method, job.seeds) for job in self.jobs}
+        for name in trained:
+            for path in sorted(folder_of(folder, name).glob("*")):
+                if path.suffix == ".safetensors":
+                    _say(f"{path} is a checkpoint of an earlier version; it is not used.")
+                elif (name, path.name) not in names:
+                    _say(
+                        f"{path} holds checkpoints of seeds that train in other groups now; they "
+                        "are not used."
+                    )
 
+    def _progress(self, job: Job, done: int, total: int) -> None:
+        """Report a method's progress: that of all of its jobs, of equal replicas."""
+        self.done[job] = done, total
+        if self.watch is None:
+            return
+        jobs = [other for other in self.jobs if other.method == job.method]
+        replicas = sum(len(other.seeds) for other in jobs)
+        all_done = sum(self.done[other][0] for other in jobs if other in self.done)
+        self.watch(job.method, all_done, total * replicas // len(job.seeds))
 
-@dataclass(frozen=True)
-class _Plan:
-    """Jobs of a run: what is to be trained.
+    def _finished(self, job: Job, outcome: Outcome) -> None:
+        """Take a job's results in, and store them; its checkpoints are then of no more use.
 
-    jobs: method, whether it goes on from a checkpoint, and seeds that train together. kept: where
-    each method of the spec has its checkpoints.
-    """
-
-    jobs: list[tuple[str, bool, tuple[int, ...]]]
-    kept: Mapping[str, Checkpoints | None]
-
-    @property
-    def trained(self) -> set[str]:
-        """Methods of which something is missing."""
-        return {name for name, *_ in self.jobs}
-
-    @property
-    def groups(self) -> list[tuple[bool, tuple[int, ...]]]:
-        """Seeds for which a stream is made, and whether they go on from a checkpoint.
-
-        What was interrupted comes first, since a method has one place for its checkpoints.
+        Seeds that the folder held already stay as they are.
         """
-        groups = {(unfinished, seeds) for _, unfinished, seeds in self.jobs}
-        return sorted(groups, key=lambda group: (not group[0], len(group[1]), group[1]))
+        name, seeds = job.method, job.seeds
+        places = [i for i, seed in enumerate(seeds) if seed in self.missing[name]]
+        new = tuple(seeds[i] for i in places)
+        record = of_seeds(outcome.record, new)
+        theta: Theta = tree_map(lambda leaf: leaf[places], outcome.theta)
+        buffers: Theta = tree_map(lambda leaf: leaf[places], outcome.buffers)
+        self.theta.setdefault(name, {})[new] = theta
+        before = self.records.get(name)
+        self.records[name] = record if before is None else merge(before, record)
+        if self.folder is None:
+            return
+        refuse_removed(self.folder)
+        whole = {part: {**values, **buffers.get(part, {})} for part, values in theta.items()}
+        store.save_parameters(self.folder, name, new, whole)
+        entry = describe(
+            name,
+            new,
+            fixed=_fixed(self.spec),
+            device=self.trainer.device,
+            engine=self.trainer.engine.name,
+            resumed=outcome.resumed,
+        )
+        store.add_environment(self.folder, entry)
+        store.save_records(self.folder, self.records)
+        if (checkpoints := self.trainer.checkpoints(job)) is not None:
+            checkpoints.clear()
+
+    def _remove_checkpoints(self, folder: Path) -> None:
+        """Remove what is left of checkpoints of methods that have finished."""
+        for name in self.spec.methods:
+            shutil.rmtree(folder_of(folder, name), ignore_errors=True)
+        with suppress(OSError):  # other methods' may be in it
+            (folder / "checkpoints").rmdir()
 
 
-def _planned(spec: Spec, folder: Path | None, before: Held, fresh: bool, say: Say) -> _Plan:
-    kept = {
-        name: None if folder is None else Checkpoints(folder, name, say) for name in spec.methods
-    }
-    jobs = [
-        (name, *job)
-        for name in spec.methods
-        for job in _jobs(spec.seeds, before.records.get(name), None if fresh else kept[name])
-    ]
-    return _Plan(jobs, kept)
+def _seeds(record: Record | None) -> frozenset[int]:
+    return frozenset(record.test.seeds if record is not None else ())
+
+
+def _joined(parts: Mapping[tuple[int, ...], Theta]) -> Theta:
+    """Return the parameters of all jobs of a method, in the order of their seeds."""
+    ordered = [parts[seeds] for seeds in sorted(parts)]
+    theta: Theta = tree_map(lambda *leaf: torch.cat(leaf), *ordered)
+    return theta
+
+
+def _say(line: str) -> None:
+    _LOG.warning(printable(line))
 
 
 def _before(spec: Spec, folder: Path | None, fresh: bool) -> Held:
@@ -292,88 +303,22 @@ def _before(spec: Spec, folder: Path | None, fresh: bool) -> Held:
     return before
 
 
-def _begin(spec: Spec, folder: Path, before: Held, plan: _Plan, fresh: bool, say: Say) -> None:
-    """Make ready a folder to which a run is about to write, now that nothing is refused."""
-    place = aside.put_aside(folder, list(spec.methods), spec.seeds) if fresh else None
-    if place is not None:
-        say(f"What {folder} held is kept in {place} until this run has finished.")
-    identity.say_other_versions(folder, plan.trained & set(before.records), say)
-
-
-def _say_unwatched(spec: Spec, before: Mapping[str, Record], trained: set[str], say: Say) -> None:
-    """Says where something is asked of the monitor that it will not do."""
+def _say_unwatched(spec: Spec, before: Mapping[str, Record], trained: set[str]) -> None:
+    """Say where something is asked of the monitor that it will not do."""
     monitor = spec.monitor
     if not monitor.active and monitor != MonitorSettings():
-        say("[monitor] is set and nothing is watched; add --watch terms,stability.")
+        _say("[monitor] is set and nothing is watched; add --watch terms,stability.")
     for name in spec.methods if monitor.watch else ():
         record = before.get(name)
         if name not in trained and record is not None and record.readings is None:
-            say(
+            _say(
                 f"{name}: has run already, and was not watched; to watch it, choose another folder "
                 "with --out."
             )
 
 
-def _jobs(
-    seeds: tuple[int, ...], record: Record | None, checkpoints: Checkpoints | None
-) -> list[tuple[bool, tuple[int, ...]]]:
-    """Which seeds to train together, and whether they go on from a checkpoint.
-
-    Those of an unfinished run, then the others that are missing. Checkpoints of a run that has
-    ended are removed.
-    """
-    done = set(record.test.seeds) if record is not None else set()
-    missing = tuple(seed for seed in seeds if seed not in done)
-    origin = checkpoints.origin() if checkpoints is not None else None
-    if checkpoints is not None and origin is not None and done.issuperset(origin.seeds):
-        checkpoints.clear()
-        origin = None
-    if origin is None or not set(origin.seeds) <= set(missing):
-        return [(False, missing)] if missing else []
-    rest = tuple(seed for seed in missing if seed not in origin.seeds)
-    return [(True, origin.seeds), *([(False, rest)] if rest else [])]
-
-
-class _Keeper(Keeper):
-    """Says where a run goes on from."""
-
-    def __init__(
-        self, keeping: Keeping, checkpoints: Checkpoints | None, origin: Origin, say: Say
-    ) -> None:
-        super().__init__(keeping, checkpoints, origin)
-        self._kept, self._now, self._tell = checkpoints, origin, say
-        self.resumed = False
-
-    def load(self, like: Snapshot) -> Snapshot | None:
-        before = self._kept.origin() if self._kept is not None else None
-        if before is None or before.seeds != self._now.seeds:
-            return None
-        if before.digest != self._now.digest:
-            self._tell(
-                f"{self._now.method}: its checkpoint is of other data, or of version 0.1, which "
-                "did not record them; it begins anew."
-            )
-            return None
-        found = super().load(like)
-        if found is not None:
-            self.resumed = True
-            task, phase, update = found.position
-            changed = before != self._now
-            same = "; another engine, device or PyTorch made it, so equal to rounding" * changed
-            self._tell(
-                f"{self._now.method}: goes on from its last checkpoint (task {task}, phase "
-                f"{phase}, update {update}){same}."
-            )
-        return found
-
-    def clear(self) -> None:
-        """Removes the checkpoints of a run that has ended."""
-        if self._kept is not None:
-            self._kept.clear()
-
-
 def _fixed(spec: Spec) -> dict[str, int | None]:
-    """The seeds that replicas share."""
+    """Return the seeds that replicas share."""
     return {
         "split_seed": spec.split_seed,
         "weights_seed": spec.weights_seed,
@@ -381,119 +326,19 @@ def _fixed(spec: Spec) -> dict[str, int | None]:
     }
 
 
-@dataclass(frozen=True)
-class _Stage:
-    """What the methods of a study share for a set of seeds."""
-
-    seeds: tuple[int, ...]
-    stream: Stream
-    splits: Splits
-    model: Model
-    engine: Engine
-
-
-def _stage(spec: Spec, seeds: tuple[int, ...], built: Stream, device: torch.device) -> _Stage:
-    dtype: torch.dtype = getattr(torch, spec.dtype)
-    stream, splits = _prepared(spec, built.to(device), seeds)
-    shape, outputs = stream.x.shape[1:], stream.outputs
-    example = stream.example(dtype)
-    model = Model.build(
-        lambda: spec.network.build(shape, outputs),
-        stream.kind,
-        example,
-        outputs,
-        dtype,
-        device,
-        precision=spec.precision,
-    )
-    batch = max(method.batch for method in spec.methods.values())
-    engine = choose(spec.engine, model, example, len(seeds), batch, spec.workers)
-    return _Stage(seeds, stream, splits, model, engine)
-
-
-def _train(
-    name: str, stage: _Stage, spec: Spec, watch: Watch | None, say: Say, keeper: Keeper
-) -> tuple[Record, Theta]:
-    def progress(done: int, total: int) -> None:
-        if watch:
-            watch(name, done, total)
-
-    def report(seed: int, where: Divergence) -> None:
-        title = stage.stream.tasks[where.task]
-        bound = spec.monitor.exceeding
-        what = "is not finite" if where.cause == "not finite" else "has J above beta for too long"
-        line = (
-            f"{name}: seed {seed} {what} after update {where.update} of phase "
-            f"{where.phase} of task {where.task} ('{title}')"
-        )
-        if where.cause == "cost" and bound == "stop":
-            raise DivergenceError(
-                f"{line}; take smaller steps (training.lr), raise monitor.beta, or go on without "
-                "that replica with monitor.exceeding = 'freeze'."
-            )
-        if where.cause == "not finite" and spec.on_divergence == "stop":
-            raise DivergenceError(
-                f"{line}; take smaller steps (training.lr), or go on without that replica with "
-                "on_divergence = 'freeze'."
-            )
-        say(f"{line}; it is frozen there, and its errors from then on are missing.")
-
-    progress(0, 1)
-    outcome = train(
-        spec.methods[name],
-        stage.model,
-        stage.stream,
-        stage.splits,
-        stage.seeds,
-        stage.engine,
-        spec.evaluation,
-        progress,
-        keeper,
-        report,
-        spec.weights_seeds(stage.seeds),
-        spec.monitor,
-        lambda line: say(f"{name}: {line}"),
-    )
-    work = {seed: Work(**vars(outcome.work)) for seed in stage.seeds}
-    record = Record(outcome.errors, work, outcome.diverged, outcome.readings)
-    return record, outcome.theta
-
-
-def _built(spec: Spec, seeds: tuple[int, ...], probe: int) -> tuple[Stream, StreamInfo]:
-    """Return the stream of some seeds, with its fingerprint.
+def _built(spec: Spec, probe: int) -> tuple[Stream, StreamInfo]:
+    """Return the stream of the first seed, with its fingerprint.
 
     Where each replica draws its own rows, the fingerprint is that of the replica of seed `probe`.
     """
-    stream = _read(spec, seeds)
+    stream = read(spec, spec.seeds[:1])
     seed = None if spec.stream.shared else probe
-    alone = stream if seed is None or seeds == (seed,) else _read(spec, (seed,))
+    alone = stream if seed in (None, spec.seeds[0]) else read(spec, (probe,))
     digest = replace(alone, scale=None).digest()
     info = StreamInfo(
         stream.name, stream.kind, stream.tasks, stream.classes, stream.scenario, digest, seed
     )
     return stream, info
-
-
-def _read(spec: Spec, seeds: tuple[int, ...]) -> Stream:
-    with forked(0):  # libraries that read data may draw from Python's or NumPy's generator
-        try:
-            stream = spec.stream.build(seeds)
-        except (DpmclError, MemoryError):
-            raise
-        except Exception as error:
-            if ":" not in spec.stream_name:
-                raise
-            raise DataError(
-                f"Stream '{spec.stream_name}' cannot be built: {type(error).__name__}: "
-                f"{reason(error)}; mend its `build`, or what it reads."
-            ) from error
-    check_digits(stream, getattr(torch, spec.dtype))
-    return stream
-
-
-def _prepared(spec: Spec, stream: Stream, seeds: tuple[int, ...]) -> tuple[Stream, Splits]:
-    splits = split(stream, spec.split_seeds(seeds), spec.stream.split)
-    return fitted(stream, splits), splits
 
 
 def _united(before: Held, new: Mapping[str, Any]) -> dict[str, Any]:
@@ -510,8 +355,8 @@ def _united(before: Held, new: Mapping[str, Any]) -> dict[str, Any]:
 
 @allocating()
 def preview(spec: Spec) -> tuple[Stream, Splits]:
-    """The stream of a spec and its splits, for the first seed, without training anything."""
-    return _prepared(spec, _read(spec, spec.seeds[:1]), spec.seeds[:1])
+    """Return the stream of a spec and its splits, for the first seed, without training."""
+    return prepared(spec, read(spec, spec.seeds[:1]), spec.seeds[:1])
 
 
 def figure_path(folder: Path, what: str, suffix: str) -> Path:
@@ -520,7 +365,12 @@ def figure_path(folder: Path, what: str, suffix: str) -> Path:
 
 
 def draw(
-    result: Result, folder: Path, suffix: str = "png", smooth: float = 0.0, what: Drawn = "errors"
+    result: Result,
+    folder: Path,
+    *,
+    suffix: str = "png",
+    smooth: float = 0.0,
+    what: FigureContent = "errors",
 ) -> Path:
     """Draws a study's curves into its folder and returns the file."""
     path = figure_path(folder, what, suffix)

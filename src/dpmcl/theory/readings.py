@@ -1,4 +1,4 @@
-"""The readings of a monitor: costs, terms of equation (3) and norms, along a run."""
+"""The readings of a monitor along a run: costs, terms of equation (3) and norms."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -17,8 +17,8 @@ class Readings:
     """The readings of one method.
 
     seeds: of each replica. places: (task, phase, update) of each reading, in order. values: float64
-    (replicas, readings, quantities), `Reading`'s in order; NaN from where a replica was frozen, and
-    for what was not watched.
+    (replicas, readings, quantities), in the order of `Reading`; NaN once a replica is frozen, and
+    for quantities that were not watched.
     """
 
     seeds: tuple[int, ...]
@@ -26,15 +26,15 @@ class Readings:
     values: np.ndarray
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """One quantity: (replicas, readings)."""
+        """Return one quantity, (replicas, readings)."""
         return np.asarray(self.values[:, :, Reading._fields.index(name)])
 
     @property
     def taken(self) -> np.ndarray:
-        """Where there is a reading: bool (replicas, readings)."""
+        """Mask of the readings that were taken, bool (replicas, readings)."""
         return taken(self.values)
 
     @property
     def broken(self) -> dict[str, np.ndarray]:
-        """Which conditions did not hold: bool (replicas, readings) each."""
+        """Masks of the readings at which each condition fails, bool (replicas, readings)."""
         return broken(self.values)

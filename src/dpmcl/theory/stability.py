@@ -1,12 +1,12 @@
-"""What Theorem 1 assumes and claims, as conditions on what is measured of one replica.
+"""What Theorem 1 assumes and claims, as conditions on the readings of a replica.
 
-With J = J_N + J_P, an update's predicted decrease D = -J_theta' dtheta and the drift J_x' dx,
-(A.2.7) reads
+With J = J_N + J_P, the decrease D = -J_theta' dtheta that an update promises and the increase
+J_x' dx that moving inputs bring, (A.2.7) reads
 
     dV/dt = -J (1 - D - J_x' dx)
 
 for the theorem's own update D is alpha J ||J_theta||^2. Substituting that update as it is defined
-gives + D instead (`docs/theory.md`); both are recorded. The printed one is the stricter.
+gives + D instead (`docs/theory_results.md`); both are recorded. The printed one is the stricter.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,27 +17,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpmcl.theory.terms import Sensitivity, along, drifts, norm
+from dpmcl.core.model import Theta
+from dpmcl.theory.terms import Sensitivity, along, input_norms, norm
 
 EPS = 1e-8
 """epsilon of equation (4)."""
 
 VANISHED = 1e-6
-"""A gradient below this share of the cost counts as none."""
+"""Share of the cost below which a gradient counts as none."""
 
 NOTHING = 1e-7
-"""A promised fall of the cost below this is rounding."""
+"""Promised decrease of the cost below which it is rounding."""
 
 
 class Reading(NamedTuple):
     """One reading, scalars of one replica (the monitor stacks them); norms are Euclidean.
 
     J = J_N + J_P. J_theta, J_x, dx, dtheta, theta: norms; dtheta of the update that comes next.
-    decrease: -J_theta' dtheta. drift: J_x' dx, the targets' share J_y' dy included where they move
-    too. reach: its bound ||J_x|| ||dx|| + ||J_y|| ||dy||. third_*, fourth_*: terms of eq. (3) by
-    estimate (`theory.terms`). alpha: the step taken, decrease / ||J_theta||^2. alpha_theorem:
-    the numerator of Theorem 1 over the denominator of eq. (4), before any bound. dV_dt: (A.2.7) as
-    printed; dV_dt_substituted: with dtheta = alpha V_theta put in.
+    decrease: -J_theta' dtheta. increase: J_x' dx, with J_y' dy if the targets move too. reach: its
+    bound ||J_x|| ||dx|| + ||J_y|| ||dy||. third_*, fourth_*: terms of equation (3) by estimate
+    (`theory.terms`). alpha: the step taken, decrease / ||J_theta||^2. alpha_theorem: the numerator
+    of Theorem 1 over the denominator of equation (4), before any bound. dV_dt: (A.2.7) as printed;
+    dV_dt_substituted: with dtheta = alpha V_theta put in. beta, radius: the bounds on J and theta.
     """
 
     J_N: Any
@@ -52,7 +53,7 @@ class Reading(NamedTuple):
     dtheta: Any
     theta: Any
     decrease: Any
-    drift: Any
+    increase: Any
     third_proof: Any
     fourth_proof: Any
     third_difference: Any
@@ -66,28 +67,36 @@ class Reading(NamedTuple):
 
 
 def reading(
-    found: Sensitivity,
-    theta: Any,
-    dtheta: Any,
+    measured: Sensitivity,
+    theta: Theta,
+    dtheta: Theta,
     move: tuple[Tensor, Tensor],
+    *,
     beta: Tensor,
     radius: Tensor,
     ahead: Tensor,
     J_N_next: Tensor,
 ) -> Reading:
-    """A reading from what was measured.
+    """Return a reading from what was measured of one replica.
 
-    theta, dtheta: the parameters and their next update. move: dx and dy of b_N's rows. beta,
-    radius: scalars. ahead: J_PN(theta_B). J_N_next: J_N on the moved rows; both may be NaN.
+    Args:
+        measured: Costs and gradients at theta.
+        theta: The parameters.
+        dtheta: Their next update.
+        move: dx and dy of the rows of b_N.
+        beta: The bound on J, a scalar.
+        radius: The bound on the norm of theta, a scalar.
+        ahead: J_PN(theta_B), or NaN.
+        J_N_next: J_N on the moved rows, or NaN.
     """
     dx, dy = move
-    J = found.costs.J_N + found.costs.J_P
-    J_theta = norm(found.J_theta)
-    norms = drifts(found.J_x, found.J_y, dx, dy)
-    decrease = -along(found.J_theta, dtheta)
-    drift = (found.J_x * dx).sum() + (found.J_y * dy).sum()
+    J = measured.costs.J_N + measured.costs.J_P
+    J_theta = norm(measured.J_theta)
+    norms = input_norms(measured.J_x, measured.J_y, dx, dy)
+    decrease = -along(measured.J_theta, dtheta)
+    increase = (measured.J_x * dx).sum() + (measured.J_y * dy).sum()
     return Reading(
-        *found.costs,
+        *measured.costs,
         J_PN_ahead=ahead,
         J=J,
         J_theta=J_theta,
@@ -97,15 +106,15 @@ def reading(
         dtheta=norm(dtheta),
         theta=norm(theta),
         decrease=decrease,
-        drift=drift,
+        increase=increase,
         third_proof=J * decrease,
-        fourth_proof=-J * drift,
-        third_difference=found.costs.J_PN - ahead,
-        fourth_difference=found.costs.J_N - J_N_next,
+        fourth_proof=-J * increase,
+        third_difference=measured.costs.J_PN - ahead,
+        fourth_difference=measured.costs.J_N - J_N_next,
         alpha=decrease / torch.where(J_theta > 0, J_theta.square(), 1),
         alpha_theorem=(1 - norms.reach) / (beta * J_theta.square() + EPS),
-        dV_dt=-J * (1 - decrease - drift),
-        dV_dt_substituted=-J * (1 + decrease - drift),
+        dV_dt=-J * (1 - decrease - increase),
+        dV_dt_substituted=-J * (1 + decrease - increase),
         beta=beta,
         radius=radius,
     )
@@ -115,8 +124,8 @@ def reading(
 class Condition:
     """One assumption or claim of Theorem 1, or (`step`) Polyak's bound, which is not the paper's.
 
-    rule: what must hold. shows: the quantity that says by how much. broken(reading) -> bool,
-    elementwise over arrays. advice: what to do about it.
+    rule: what must hold. shows: the quantity that a message reports, from quantities by name.
+    broken: whether the rule fails, bool, elementwise. advice: what to do about it.
     """
 
     rule: str
@@ -134,7 +143,7 @@ CONDITIONS: Mapping[str, Condition] = {
     ),
     "rate": Condition(
         "dV/dt <= 0, that is -J_theta' dtheta + J_x' dx <= 1 (A.2.8)",
-        lambda r: r["decrease"] + r["drift"],
+        lambda r: r["decrease"] + r["increase"],
         lambda r: r["dV_dt"] > 0,
         "take smaller steps",
     ),
@@ -170,22 +179,36 @@ CONDITIONS: Mapping[str, Condition] = {
         "take smaller steps, or raise monitor.radius",
     ),
 }
-"""What a monitor checks of each reading, in the order in which it is said."""
+"""The conditions that a monitor checks at each reading, in the order of its messages."""
 
 
 def broken(values: np.ndarray) -> dict[str, np.ndarray]:
-    """Which conditions do not hold. values: (..., quantities), in Reading's order; bool (...)."""
-    found, there = named(values), taken(values)
+    """Return where each condition fails, bool (...).
+
+    Args:
+        values: (..., quantities), in the order of `Reading`; NaN where nothing was measured.
+    """
+    quantities, measured = named(values), taken(values)
     with np.errstate(over="ignore"):
-        return {name: condition.broken(found) & there for name, condition in CONDITIONS.items()}
+        return {
+            name: condition.broken(quantities) & measured for name, condition in CONDITIONS.items()
+        }
 
 
 def taken(values: np.ndarray) -> np.ndarray:
-    """Where there is a reading. values: (..., quantities), in Reading's order; bool (...)."""
-    found = named(values)
-    return np.asarray(~np.isnan(found["J_theta"]) | ~np.isnan(found["J"]))
+    """Return where a reading was taken, bool (...).
+
+    Args:
+        values: (..., quantities), in the order of `Reading`.
+    """
+    quantities = named(values)
+    return np.asarray(~np.isnan(quantities["J_theta"]) | ~np.isnan(quantities["J"]))
 
 
 def named(values: np.ndarray) -> dict[str, np.ndarray]:
-    """The quantities by name. values: (..., quantities), in Reading's order."""
+    """Return the quantities by name, (...) each.
+
+    Args:
+        values: (..., quantities), in the order of `Reading`.
+    """
     return {name: values[..., i] for i, name in enumerate(Reading._fields)}

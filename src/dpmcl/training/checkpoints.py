@@ -1,18 +1,18 @@
-"""Checkpoints: where a run stands, whole and verified, so that it goes on as if never stopped.
+"""Checkpoints: the state of a job, whole and verified, so that it goes on as if never stopped.
 
-Draws come from keys, so parameters, optimiser states, memory, errors so far and the position are
-all there is. A checkpoint is one safetensors file, with a SHA-256 sum over all of it; the last two
-are kept, and a damaged one is passed over.
+Every draw comes from a key, so nothing but the `RunState` is needed. A checkpoint is a safetensors
+file, with a SHA-256 sum over all of it; the last two are kept, and a damaged one is passed over.
 """
 
 import hashlib
 import json
+import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pydantic
@@ -24,54 +24,31 @@ from torch import Tensor
 from dpmcl.core import fingerprint
 from dpmcl.core.atomic import atomic
 from dpmcl.core.gradients import Work
-from dpmcl.core.memory import Memories
 from dpmcl.core.tree import leaves, rebuilt
-from dpmcl.exceptions import FolderError, reason
+from dpmcl.exceptions import FolderError, printable, reason
 from dpmcl.methods._method import State
 from dpmcl.results.record import Divergence
+from dpmcl.training.state import Position, RunState
+
+_LOG = logging.getLogger("dpmcl")
 
 KEPT = 2
-"""Checkpoints of a method that stay on disk."""
+"""Checkpoints of a job that stay on disk."""
 
-_FORMAT = 1
+_FORMAT = 2
+_ERRORS = "errors."
 _Whole = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
-
-
-class Position(NamedTuple):
-    """What comes next: the update `update` of a phase of a task, all from 0.
-
-    (task, 0, 0) is a task that has not begun; later ones have their rows in memory.
-    """
-
-    task: int = 0
-    phase: int = 0
-    update: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class Snapshot:
-    """All that a run needs to go on from a position.
-
-    state, held: replicas first. values: the error tensors so far, by split. work: for each replica.
-    diverged: by index of the replica. readings: what a monitor has taken, (replicas, readings,
-    quantities), or None where nothing is watched; places: (task, phase, update) of each reading.
-    """
-
-    position: Position
-    state: State
-    held: Memories
-    values: Mapping[str, np.ndarray]
-    work: Work
-    diverged: Mapping[int, Divergence] = field(default_factory=dict)
-    readings: np.ndarray | None = None
-    places: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True)
 class Origin:
     """What a checkpoint belongs to: it is of use to the same method, seeds and data alone.
 
-    engine, device, torch: another one continues too, but equal to rounding only.
+    Attributes:
+        method: Its name in the spec.
+        seeds: The job's.
+        digest: Fingerprint of the data.
+        engine, device, torch: Another one continues too, but equal to rounding only.
     """
 
     method: str
@@ -87,41 +64,44 @@ class _About(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(extra="forbid")
 
-    format: Literal[1]
+    format: Literal[2]
     origin: Origin
     position: tuple[_Whole, _Whole, _Whole]
-    work: dict[Literal["gradient_evaluations", "rows_backpropagated"], _Whole]
+    work: Work
     diverged: dict[
         _Whole, tuple[_Whole, _Whole, _Whole] | tuple[_Whole, _Whole, _Whole, Literal["cost"]]
     ]
 
 
 class Checkpoints:
-    """The checkpoints of one method in a run folder.
+    """The checkpoints of one job in a run folder.
 
-    root: the run folder. say: told when a damaged file is passed over.
+    Args:
+        root: The run folder.
+        method: The job's method.
+        seeds: The job's seeds.
     """
 
-    def __init__(self, root: Path, method: str, say: Callable[[str], None]) -> None:
-        self._root, self._say = root, say
+    def __init__(self, root: Path, method: str, seeds: Sequence[int]) -> None:
+        self._root = root
         self._told: set[Path] = set()
-        self._folder = root / "checkpoints" / method.replace(":", ".")
+        self._folder = folder_of(root, method) / job_folder(method, seeds)[1]
 
-    def save(self, snapshot: Snapshot, origin: Origin) -> None:
-        """Writes a checkpoint, whole or not at all, and removes what is older than the last two.
+    def save(self, run: RunState, origin: Origin) -> None:
+        """Write a checkpoint, whole or not at all, and remove what is older than the last two.
 
-        Raises FolderError where it cannot be written, or the run folder is gone.
+        Raises:
+            FolderError: It cannot be written, or the run folder is gone.
         """
         refuse_removed(self._root)
-        tensors = _tensors(snapshot)
+        tensors = _tensors(run)
         about = {
             "format": _FORMAT,
             "origin": asdict(origin),
-            "position": list(snapshot.position),
-            "work": asdict(snapshot.work),
+            "position": list(run.position),
+            "work": asdict(run.work),
             "diverged": {
-                str(r): list(d if d.cause == "cost" else d[:3])
-                for r, d in snapshot.diverged.items()
+                str(r): list(d if d.cause == "cost" else d[:3]) for r, d in run.diverged.items()
             },
         }
         text = json.dumps(about, sort_keys=True)
@@ -135,41 +115,56 @@ class Checkpoints:
             path.unlink(missing_ok=True)
 
     def origin(self) -> Origin | None:
-        """What the newest whole checkpoint belongs to; None where there is none."""
+        """Return what the newest whole checkpoint belongs to; None where there is none."""
         for path in reversed(self._files()):
             found = _read(path)
             if not isinstance(found, str):
                 return found[0].origin
             if path not in self._told:
                 self._told.add(path)
-                self._say(f"{path} is damaged ({found}); the checkpoint before it is used, if any.")
+                _LOG.warning(
+                    printable(f"{path} is damaged ({found}); the one before it is used, if any.")
+                )
         return None
 
-    def load(self, like: Snapshot) -> Snapshot | None:
-        """The newest whole checkpoint. like: a snapshot of the same run, for the trees' form.
+    def load(self, like: RunState, tasks: int) -> RunState | None:
+        """Return the newest whole checkpoint; None where none fits.
 
-        None where there is none, or what it holds is not of that form.
+        Args:
+            like: A state of the same job, for the form of its trees.
+            tasks: Tasks in the stream.
         """
         for path in reversed(self._files()):
             found = _read(path)
             if isinstance(found, str):
                 continue
             try:
-                return _snapshot(*found, like)
+                return _state(*found, like, tasks)
             except (LookupError, TypeError, ValueError, StopIteration, RuntimeError):
-                self._say(f"{path} is of another run or version; it is not used.")
+                _LOG.warning(printable(f"{path} is of another run or version; it is not used."))
         return None
 
     def clear(self) -> None:
-        """Removes all checkpoints of the method."""
+        """Remove all checkpoints of the job."""
         shutil.rmtree(self._folder, ignore_errors=True)
         with suppress(OSError):  # others may be in it
             self._folder.parent.rmdir()
+            self._folder.parent.parent.rmdir()
 
     def _files(self) -> list[Path]:
         """Oldest first. A pipe or a folder of such a name is none."""
         found = [p for p in self._folder.glob("*.safetensors") if _number(p) > 0 and p.is_file()]
         return sorted(found, key=_number)
+
+
+def folder_of(root: Path, method: str) -> Path:
+    """Return the folder of a method's checkpoints in a run folder."""
+    return root / "checkpoints" / method.replace(":", ".")
+
+
+def job_folder(method: str, seeds: Sequence[int]) -> tuple[str, str]:
+    """Return a job's method, and the name of its folder: its first and last seed."""
+    return method, f"{seeds[0]}-{seeds[-1]}"
 
 
 def refuse_removed(root: Path) -> None:
@@ -182,26 +177,28 @@ def _number(path: Path) -> int:
     return int(path.stem) if path.stem.isascii() and path.stem.isdigit() else 0
 
 
-def _tensors(snapshot: Snapshot) -> dict[str, Tensor]:
-    trees = {"state": tuple(snapshot.state), "held": snapshot.held}
+def _tensors(run: RunState) -> dict[str, Tensor]:
+    """Return all tensors of a state by a name in the file; of values those that are not NaN."""
+    trees = {"replicas": tuple(run.replicas), "memories": run.memories}
     out = {
         f"{name}.{i}": leaf.detach().cpu()
         for name, tree in trees.items()
         for i, leaf in enumerate(leaves(tree))
     }
-    for split, values in snapshot.values.items():
-        place = np.flatnonzero(~np.isnan(values).all(0))
-        out[f"errors.{split}.place"] = torch.from_numpy(place)
-        out[f"errors.{split}.values"] = torch.from_numpy(values.reshape(len(values), -1)[:, place])
-    if snapshot.readings is not None:
-        out["readings"] = torch.from_numpy(snapshot.readings)
-        out["readings.place"] = torch.tensor(snapshot.places, dtype=torch.int64).reshape(-1, 3)
+    for name, values in run.values.items():
+        if name.startswith(_ERRORS):  # long streams' are mostly NaN
+            values = values.reshape(len(values), -1)
+            columns = np.flatnonzero(~np.isnan(values).all(0))
+            out[f"columns.{name}"], values = torch.from_numpy(columns), values[:, columns]
+        out[f"values.{name}"] = torch.from_numpy(values)
     # Leaves may be views, or share memory (a start state), neither of which the format takes.
     whole = torch.contiguous_format
     return {name: tensor.clone(memory_format=whole) for name, tensor in out.items()}
 
 
-def _snapshot(about: _About, tensors: Mapping[str, Tensor], like: Snapshot) -> Snapshot:
+def _state(about: _About, tensors: Mapping[str, Tensor], like: RunState, tasks: int) -> RunState:
+    """Return the state that a checkpoint holds. Raises ValueError where it is of another form."""
+
     def tree(name: str, form: Any) -> Any:
         old = leaves(form)
         if f"{name}.{len(old)}" in tensors:
@@ -212,44 +209,30 @@ def _snapshot(about: _About, tensors: Mapping[str, Tensor], like: Snapshot) -> S
                 raise ValueError(f"a leaf of {name} has the shape {tuple(b.shape)}")
         return rebuilt(form, [b.to(a.device) for a, b in zip(old, new, strict=True)])
 
-    values: dict[str, np.ndarray] = {}
-    for split, empty in like.values.items():
-        flat = np.full_like(empty, np.nan).reshape(len(empty), -1)
-        flat[:, tensors[f"errors.{split}.place"].numpy()] = tensors[
-            f"errors.{split}.values"
-        ].numpy()
-        values[split] = flat.reshape(empty.shape)
-    replicas, _, tasks = next(iter(values.values())).shape
+    replicas = len(leaves(like.replicas.theta)[0])
+    values = {
+        key.removeprefix("values."): tensor.numpy()
+        for key, tensor in tensors.items()
+        if key.startswith("values.")
+    }
+    for name in [name for name in values if name.startswith(_ERRORS)]:
+        errors = np.full((replicas, (1 + tasks) * tasks), np.nan)
+        errors[:, tensors[f"columns.{name}"].numpy()] = values[name]
+        values[name] = errors.reshape(replicas, 1 + tasks, tasks)
     if about.position[0] > tasks or any(r >= replicas for r in about.diverged):
-        raise ValueError("it is of a longer run, or one of more replicas")
-    return Snapshot(
+        raise ValueError("it is of a longer stream, or of more replicas")
+    return RunState(
         Position(*about.position),
-        State(*tree("state", tuple(like.state))),
-        tree("held", like.held),
-        values,
-        Work(**about.work),
+        State(*tree("replicas", tuple(like.replicas))),
+        tree("memories", like.memories),
+        about.work,
         {r: Divergence(*d) for r, d in about.diverged.items()},
-        _readings(tensors, like),
-        like.places,
+        values,
     )
 
 
-def _readings(tensors: Mapping[str, Tensor], like: Snapshot) -> np.ndarray | None:
-    """The readings kept, at the places that are still read: what is watched may have changed."""
-    kept, place, out = tensors.get("readings"), tensors.get("readings.place"), like.readings
-    if kept is None or place is None or out is None:
-        return out
-    if kept.shape != (len(out), len(place), out.shape[2]):
-        raise ValueError("its readings are of another form")
-    out, at = out.copy(), {where: i for i, where in enumerate(like.places)}
-    for i, (task, phase, update) in enumerate(place.tolist()):
-        if (task, phase, update) in at:
-            out[:, at[task, phase, update]] = kept[:, i].numpy()
-    return out
-
-
 def _read(path: Path) -> tuple[_About, dict[str, Tensor]] | str:
-    """A checkpoint's description and tensors, or why it cannot be used."""
+    """Return a checkpoint's description and tensors, or why it cannot be used."""
     try:
         with safe_open(path, "pt") as file:
             meta = file.metadata() or {}
@@ -258,7 +241,7 @@ def _read(path: Path) -> tuple[_About, dict[str, Tensor]] | str:
             return "its checksum does not fit"
         return _About.model_validate_json(meta["about"]), tensors
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        return " ".join(str(error).split())[:120] or type(error).__name__
+        return reason(error)
 
 
 def _sum(text: str, tensors: Mapping[str, Tensor]) -> str:

@@ -1,30 +1,103 @@
 """Divergence: replicas whose numbers stop being finite are frozen, and the others never know."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from dpmcl.core.tree import leaves, tree_map
+from dpmcl.exceptions import DivergenceError
 from dpmcl.methods._method import State
+from dpmcl.results.record import Divergence
+from dpmcl.training.observer import Chunk, Observer
+from dpmcl.training.setup import Setup
+from dpmcl.training.state import RunState
+
+
+@dataclass(frozen=True)
+class FreezeNonFinite(Observer):
+    """Freezes a replica that is not finite after a chunk in the last state in which it was.
+
+    Attributes:
+        then: Whether the run goes on without the replica ("freeze") or ends ("stop").
+    """
+
+    then: Literal["freeze", "stop"] = "freeze"
+
+    def begin(self, setup: Setup, run: RunState) -> RunState:
+        for replica, where in run.diverged.items():
+            if where.cause == "not finite":
+                self._tell(setup, replica, where)
+        return run
+
+    def after_chunk(self, setup: Setup, run: RunState, chunk: Chunk) -> RunState:
+        alive, fine = run.alive, finite(run.replicas)
+        if not (alive & ~fine).any():
+            return run
+
+        def advance(state: State, step: int) -> State:
+            return setup.engine.advance(setup.update(chunk.phase), state, chunk.feed.only(step))
+
+        before = chunk.before
+        frozen, fell = replayed(before.replicas, chunk.feed.steps, advance, alive)
+        task, phase, first = before.position
+        diverged = {
+            replica: Divergence(task, phase, first + step + 1)
+            for replica, step in fell.items()
+            if not fine[replica]  # else it has come back since, and alone nobody would have looked
+        }
+        for replica, where in diverged.items():
+            self._tell(setup, replica, where)
+        state = choose_state(alive & fine, run.replicas, frozen)
+        return replace(run, replicas=state, diverged={**run.diverged, **diverged})
+
+    def _tell(self, setup: Setup, replica: int, where: Divergence) -> None:
+        instead = "go on without that replica with on_divergence = 'freeze'"
+        stops = self.then == "stop"
+        tell(setup, replica, where, "is not finite", instead=instead if stops else None)
+
+
+def tell(setup: Setup, replica: int, where: Divergence, what: str, *, instead: str | None) -> None:
+    """Log that a replica is frozen, or end the run there.
+
+    Args:
+        setup: The run's.
+        replica: Index of the replica.
+        where: Its last update.
+        what: The replica's fault, as a predicate.
+        instead: What the user can do besides taking smaller steps, or None to freeze the replica.
+
+    Raises:
+        DivergenceError: `instead` was given.
+    """
+    line = (
+        f"seed {setup.seeds[replica]} {what} after update {where.update} of phase {where.phase} of "
+        f"task {where.task} ('{setup.stream.tasks[where.task]}')"
+    )
+    if instead is not None:
+        name = f"{setup.name}: " if setup.name else ""
+        raise DivergenceError(f"{name}{line}; take smaller steps (training.lr), or {instead}.")
+    setup.say(f"{line}; it is frozen there, and its errors from then on are missing.")
 
 
 def finite(state: State) -> Tensor:
-    """Which replicas have finite parameters, optimiser states and extras: bool (replicas,).
+    """Return which replicas have finite parameters, optimiser states and extras: bool (replicas,).
 
     A cost that is not finite shows there as soon as its gradient has been stepped on.
     """
     alive: Tensor | None = None
     for leaf in leaves(tuple(state)):
         if leaf.is_floating_point():
-            own: Tensor = leaf.isfinite().flatten(1).all(1) if leaf.dim() > 1 else leaf.isfinite()
-            alive = own if alive is None else alive & own
+            fine: Tensor = leaf.isfinite().flatten(1).all(1) if leaf.dim() > 1 else leaf.isfinite()
+            alive = fine if alive is None else alive & fine
     assert alive is not None
     return alive
 
 
 def choose_state(alive: Tensor, new: State, old: State) -> State:
-    """The new state of the replicas alive, the old one of the others."""
+    """Return the new state of the replicas alive, and the old one of the others."""
 
     def pick(a: Tensor, b: Tensor) -> Tensor:
         return torch.where(alive.view(-1, *[1] * (a.dim() - 1)), a, b)
@@ -36,10 +109,19 @@ def choose_state(alive: Tensor, new: State, old: State) -> State:
 def replayed(
     state: State, steps: int, advance: Callable[[State, int], State], alive: Tensor
 ) -> tuple[State, dict[int, int]]:
-    """The states in which replicas froze, and the step (from 0) at which each newly did.
+    """Run the steps of a chunk one by one, and freeze each replica before it is not finite.
 
-    state: before the steps. advance(state, step): the state after one. alive: those that had not
-    diverged before. Updates are repeatable, so the others take the same steps again.
+    Updates are repeatable, so the replicas that stay finite take the same steps again.
+
+    Args:
+        state: All replicas before the steps.
+        steps: How many.
+        advance: Gives the state after one step, from the state before it and its number.
+        alive: Replicas that had not diverged before, bool (replicas,).
+
+    Returns:
+        The last states in which the replicas were finite, and by replica the step (from 0) at which
+        it newly was not.
     """
     fell: dict[int, int] = {}
     for step in range(steps):

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from dpmcl.core.batch import Batch
-from dpmcl.core.model import Model, Theta
 from dpmcl.core.settings import Positive, Settings
 from dpmcl.data.splits import Rows
-from dpmcl.data.stream import Stream
-from dpmcl.engine import Engine
+from dpmcl.methods._method import State
+from dpmcl.training.setup import Setup
 
 _ROWS_AT_ONCE = 2048  # rows a replica and forward pass; small enough for fifty replicas' features
 
@@ -38,24 +37,31 @@ class Evaluation(Settings):
         return range(tasks if after < 0 or self.future else after + 1)
 
 
-def evaluate(
-    engine: Engine, model: Model, theta: Theta, stream: Stream, rows: Rows, tasks: Sequence[int]
-) -> Tensor:
-    """The mean error of every replica on some tasks: float64 (replicas, tasks of the stream).
+def evaluate(setup: Setup, state: State, rows: Rows, tasks: Sequence[int]) -> Tensor:
+    """Return the mean error of every replica on some tasks.
 
-    theta: parameters, replicas first. rows: a split. tasks: a run of consecutive task numbers;
-    the others are NaN. Pure: nothing of the model, the stream or a random state changes.
+    Nothing of the model, the stream or a random state changes.
+
+    Args:
+        setup: Engine, model and stream.
+        state: The replicas' states, replicas first.
+        rows: The split whose rows are evaluated.
+        tasks: A run of consecutive task numbers.
+
+    Returns:
+        Float64 (replicas, tasks of the stream), NaN for the tasks that were not asked for.
     """
-    replicas, total = rows.offset.shape[0], len(stream.tasks)
+    model, stream = setup.model, setup.stream
     device = rows.offset.device
     low, high = rows.offset[:, tasks[0]], rows.offset[:, tasks[-1] + 1]
     width = int((high - low).max())
-    sums = torch.zeros(replicas, total + 1, dtype=torch.float64, device=device)
+    sums = torch.zeros(len(low), 1 + setup.tasks, dtype=torch.float64, device=device)
     counts = torch.zeros_like(sums)
 
-    def error(theta: Theta, batch: Batch) -> Tensor:
+    def error(state: State, batch: Batch) -> Tensor:
         within = None if stream.within is None else stream.within[batch.task]
-        return model.errors(model.predict(theta, batch.x), batch.y, within)
+        outputs = model.holding(state.buffers).predict(state.theta, batch.x)
+        return model.errors(outputs, batch.y, within)
 
     with torch.no_grad():
         for start in range(0, width, _ROWS_AT_ONCE):
@@ -66,8 +72,8 @@ def evaluate(
             batch = stream.batch(
                 rows.row.gather(1, position), present, rows.task.gather(1, position), model.dtype
             )
-            errors = engine.map(error, theta, batch)
-            task = torch.where(present, batch.task, total)
+            errors = setup.engine.map(error, state, batch)
+            task = torch.where(present, batch.task, setup.tasks)
             sums.scatter_add_(1, task, errors)
             counts.scatter_add_(1, task, torch.ones_like(errors))
-    return (sums / counts)[:, :total]
+    return (sums / counts)[:, : setup.tasks]

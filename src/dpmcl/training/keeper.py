@@ -1,4 +1,4 @@
-"""When a run is saved, and when it stops: asked between chunks of updates and after each task."""
+"""Decides when a run is saved, and when it stops."""
 
 import time
 from collections.abc import Callable
@@ -6,17 +6,25 @@ from dataclasses import dataclass
 from numbers import Real
 
 from dpmcl.exceptions import SpecError, Stopped, shown
-from dpmcl.training.checkpoints import Checkpoints, Origin, Snapshot
+from dpmcl.training.checkpoints import Checkpoints, Origin
+from dpmcl.training.observer import Chunk, Observer
+from dpmcl.training.setup import Setup
+from dpmcl.training.state import RunState
 
 _SHARE = 0.1
-"""Of the time, what checkpoints after tasks may take; short tasks go without one then."""
+"""Largest share of the run time that checkpoints after tasks may use.
+
+Above it the checkpoint is skipped: tasks may be as short as a checkpoint takes.
+"""
 
 
 @dataclass(frozen=True)
 class Keeping:
-    """How runs are kept. seconds: between checkpoints within a task.
+    """When runs are saved and stopped.
 
-    stop: asked between chunks of updates; True ends the run after a checkpoint.
+    Attributes:
+        seconds: Between checkpoints within a task.
+        stop: Asked between chunks of updates; True ends the run after a checkpoint.
     """
 
     seconds: float = 60.0
@@ -29,8 +37,14 @@ class Keeping:
             )
 
 
-class Keeper:
-    """Saves one method's run. checkpoints: None keeps nothing, and only heeds `stop`."""
+class Keeper(Observer):
+    """Saves a job, goes on from what it saved, and ends the job when it is told to.
+
+    Args:
+        keeping: When to save and to stop.
+        checkpoints: Where they are; None saves nothing, and only heeds `keeping.stop`.
+        origin: What the checkpoints belong to.
+    """
 
     def __init__(
         self, keeping: Keeping, checkpoints: Checkpoints | None = None, origin: Origin | None = None
@@ -38,31 +52,53 @@ class Keeper:
         self._keeping, self._checkpoints, self._origin = keeping, checkpoints, origin
         self._began = self._last = time.monotonic()
         self._spent = 0.0
+        self.resumed = False
 
-    def load(self, like: Snapshot) -> Snapshot | None:
-        """Where to go on from; None for the beginning."""
-        return None if self._checkpoints is None else self._checkpoints.load(like)
+    def last(self, setup: Setup, run: RunState) -> RunState:
+        """Return the newest state that was saved of the same data, or the fresh one given."""
+        before = self._checkpoints.origin() if self._checkpoints is not None else None
+        if before is None or self._checkpoints is None or self._origin is None:
+            return run
+        if before.seeds != self._origin.seeds:
+            return run
+        if before.digest != self._origin.digest:
+            setup.say(
+                "its checkpoint is of other data, or of version 0.1, which did not record them; it "
+                "begins anew."
+            )
+            return run
+        saved = self._checkpoints.load(run, setup.tasks)
+        if saved is None:
+            return run
+        self.resumed = True
+        task, phase, update = saved.position
+        another = "; another engine, device or PyTorch made it, so equal to rounding"
+        setup.say(
+            f"goes on from its last checkpoint (task {task}, phase {phase}, update {update})"
+            f"{another * (before != self._origin)}."
+        )
+        return saved
 
-    def after_chunk(self, snapshot: Callable[[], Snapshot]) -> None:
-        """Saves if it is time to. Raises Stopped, after a checkpoint, if the run is to stop."""
+    def after_chunk(self, setup: Setup, run: RunState, chunk: Chunk) -> RunState:
+        due = time.monotonic() - self._last >= self._keeping.seconds
+        self._save_or_stop(run, due)
+        return run
+
+    def after_task(self, setup: Setup, run: RunState) -> RunState:
+        due = self._spent <= _SHARE * (time.monotonic() - self._began)
+        self._save_or_stop(run, due)
+        return run
+
+    def _save_or_stop(self, run: RunState, due: bool) -> None:
         stop = self._keeping.stop()
-        if stop or time.monotonic() - self._last >= self._keeping.seconds:
-            self._save(snapshot)
+        if due or stop:
+            self._save(run)
         if stop:
             raise Stopped("The run was stopped; what it had done is kept.")
 
-    def after_task(self, snapshot: Callable[[], Snapshot]) -> None:
-        """Saves, unless checkpoints have taken too much of the time. Raises Stopped likewise."""
-        stop = self._keeping.stop()
-        if stop or self._spent <= _SHARE * (time.monotonic() - self._began):
-            self._save(snapshot)
-        if stop:
-            raise Stopped("The run was stopped; what it had done is kept.")
-
-    def _save(self, snapshot: Callable[[], Snapshot]) -> None:
+    def _save(self, run: RunState) -> None:
         start = time.monotonic()
-        if self._checkpoints is not None:
-            assert self._origin is not None
-            self._checkpoints.save(snapshot(), self._origin)
+        if self._checkpoints is not None and self._origin is not None:
+            self._checkpoints.save(run, self._origin)
         self._last = time.monotonic()
         self._spent += self._last - start

@@ -4,8 +4,8 @@ A reading is taken before an update, on rows drawn for it alone, so that what is
 not end with the same bytes. The change of the parameters is the very next update's.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -15,22 +15,23 @@ import torch
 from torch import Tensor
 
 from dpmcl.core.batch import Batch
-from dpmcl.core.memory import Memories
-from dpmcl.core.model import Model, Theta, has_convolution
-from dpmcl.core.optim import Drift, Optimiser, Theorem
+from dpmcl.core.model import Theta, has_convolution
 from dpmcl.core.settings import NonNegative, Positive, Rate, Settings
 from dpmcl.core.tree import leaves, tree_map
-from dpmcl.data.motion import Motion
-from dpmcl.data.sampling import Draw, Weighing, probe
-from dpmcl.data.splits import Splits
-from dpmcl.data.stream import Stream
-from dpmcl.engine import Engine
-from dpmcl.methods._method import Method, Phase, State
+from dpmcl.data.sampling import Draw
+from dpmcl.methods._method import Phase, State
+from dpmcl.optimisers.theorem import Drift, Theorem
+from dpmcl.results.record import Divergence
 from dpmcl.theory import discount, terms
 from dpmcl.theory.readings import Place, Readings, Watched
 from dpmcl.theory.stability import CONDITIONS, Reading, broken, named, reading
+from dpmcl.training.divergence import tell
+from dpmcl.training.observer import Chunk, Observer
+from dpmcl.training.setup import Setup
+from dpmcl.training.state import Position, RunState
 
 _AT_ONCE = 64  # replicas
+_READINGS, _PLACES = "readings", "readings.places"
 MOST_ROWS = 32
 """Of the new task, and of earlier ones, unless `rows` says more."""
 
@@ -74,179 +75,168 @@ def readings_due(number: int, phase: Phase, interval: int) -> list[int]:
     return sorted({*range(interval if number else 0, phase.updates, interval), phase.updates - 1})
 
 
-class Monitor:
-    """Takes one method's readings.
+class Monitor(Observer):
+    """Takes one method's readings, and says once for each condition of Theorem 1 where it broke.
 
-    note: told, once for each condition, where it first broke in this call.
+    Args:
+        settings: What is watched.
+        setup: The run's.
     """
 
-    def __init__(
-        self,
-        settings: MonitorSettings,
-        method: Method,
-        model: Model,
-        stream: Stream,
-        splits: Splits,
-        seeds: Sequence[int],
-        engine: Engine,
-        note: Callable[[str], None] | None = None,
-    ) -> None:
-        self.settings, self.method, self.model = settings, method, model
-        self._stream, self._splits, self._engine, self._note = stream, splits, engine, note
-        self._seeds = tuple(seeds)
-        self._seed = torch.tensor(self._seeds, dtype=torch.int64, device=model.device)
-        self.places: tuple[Place, ...] = tuple(
+    def __init__(self, settings: MonitorSettings, setup: Setup) -> None:
+        self.settings = settings
+        self._places: tuple[Place, ...] = tuple(
             (task, number, update)
-            for task in range(len(stream.tasks))
-            for number, phase in enumerate(method.phases(model, task))
+            for task, phases in enumerate(setup.phases)
+            for number, phase in enumerate(phases)
             for update in readings_due(number, phase, settings.interval)
         )
-        self._index = {place: i for i, place in enumerate(self.places)}
-        shape = (len(self._seeds), len(self.places), len(Reading._fields))
-        self.values = np.full(shape, np.nan)
+        self._index = {place: i for i, place in enumerate(self._places)}
         self._said: set[str] = set()
-        self._radius: Tensor | None = None
-        dynamic = stream.following is not None
+        self._radius = torch.func.vmap(terms.norm)(setup.start.theta)
+        self._radius = 10 * self._radius
+        if settings.radius is not None:
+            self._radius = torch.full_like(self._radius, settings.radius)
+        rule, dynamic = setup.method.rule, setup.stream.following is not None
         auto: Drift = "exact" if dynamic else "inputs"
         self._space: Drift = auto if settings.drift == "auto" else settings.drift
+        # The bound on J: the setting, the optimiser's own, or the paper's smallest.
+        self._beta = settings.beta or (rule.beta if isinstance(rule, Theorem) else 1000.0)
 
-    def begin(self, theta: Theta) -> None:
-        """What a run starts with. theta: of all replicas, before the first task."""
-        start = torch.func.vmap(terms.norm)(theta)
-        radius = self.settings.radius
-        self._radius = 10 * start if radius is None else torch.full_like(start, radius)
+    def begin(self, setup: Setup, run: RunState) -> RunState:
         if "stability" in self.settings.watch:
-            found = discount.verdict(self.method.discounting)
-            if found.outcome in ("diverges", "unclear"):
-                self._say("discount", found.line)
+            verdict = discount.verdict(setup.method.discounting)
+            if verdict.outcome in ("diverges", "unclear"):
+                self._say(setup, "discount", verdict.line)
+        for replica, where in run.diverged.items():
+            if where.cause == "cost":
+                self._tell(setup, replica, where)
+        values = np.full((len(setup.seeds), len(self._places), len(Reading._fields)), np.nan)
+        if _READINGS in run.values:  # what is watched may have changed since
+            for i, place in enumerate(map(tuple, run.values[_PLACES].tolist())):
+                if place in self._index:
+                    values[:, self._index[place]] = run.values[_READINGS][:, i]
+        places = np.array(self._places, dtype=np.int64).reshape(-1, 3)
+        return replace(run, values={**run.values, _READINGS: values, _PLACES: places})
 
-    def restore(self, values: np.ndarray) -> None:
-        """Takes over the readings of a run that goes on."""
-        self.values = values.copy()
+    def stop(self, setup: Setup, position: Position, last: int) -> int:
+        """Return the end of a chunk: a watched update is a chunk of its own."""
+        task, phase, first = position
+        if position in self._index:
+            return first + 1
+        due = (u for u in range(first + 1, last) if (task, phase, u) in self._index)
+        return next(due, last)
 
-    def readings(self) -> Readings:
-        """All readings so far."""
-        return Readings(self._seeds, self.places, self.values)
+    def after_chunk(self, setup: Setup, run: RunState, chunk: Chunk) -> RunState:
+        """Take a reading; freeze, from the next update on, what was above beta for too long."""
+        number = self._index.get(chunk.before.position)
+        if number is None:
+            return run
+        values = run.values[_READINGS]
+        values[:, number] = self._measured(setup, run, chunk)
+        if "stability" in self.settings.watch:
+            self._say_broken(setup, values[:, number : number + 1], number)
+        diverged = dict(run.diverged)
+        for replica in self._exceeding(values, number):
+            if replica not in diverged:
+                task, phase, update = chunk.before.position
+                diverged[replica] = Divergence(task, phase, update + 1, "cost")
+                self._tell(setup, replica, diverged[replica])
+        return replace(run, diverged=diverged)
 
-    def due(self, place: Place) -> bool:
-        """Whether a reading is taken before this update."""
-        return place in self._index
+    def readings(self, setup: Setup, run: RunState) -> Readings:
+        """Return all readings of a run."""
+        return Readings(setup.seeds, self._places, run.values[_READINGS])
 
-    def take(
-        self,
-        place: Place,
-        before: State,
-        after: State,
-        held: Memories,
-        motion: Motion,
-        weighing: Weighing | None,
-        alive: Tensor,
-    ) -> list[int]:
-        """Takes a reading. before, after: the states around the update.
-
-        motion, weighing: the task's. Returns the replicas whose J has been above beta for too long.
-        """
-        task, number, update = place
-        n = self.settings.rows or min(self.method.batch, MOST_ROWS)
+    def _measured(self, setup: Setup, run: RunState, chunk: Chunk) -> np.ndarray:
+        """Return the readings of all replicas, float64 (replicas, quantities)."""
+        before, after = chunk.before.replicas, run.replicas
+        n = self.settings.rows or min(setup.method.batch, MOST_ROWS)
         moved: Literal["exact", "estimated"] = "exact" if self._space == "exact" else "estimated"
         draws = {
             "new": Draw("new", n),
             "past": Draw("earlier", n),
             "next": Draw("new", n, like="new", moved=moved),
         }
-        drawn = probe(
-            draws, self._splits, held, self._seed, (task, number), update, motion, weighing
-        )
-        rows = drawn.batches(self._stream, self.model.dtype, 0, slice(None))
+        weighing = setup.weighing(chunk.before.position.task)
+        rows = setup.probe(draws, chunk.before, weighing)
         with torch.no_grad():
             change = tree_map(lambda a, b: a - b, after.theta, before.theta)
-            assert self._radius is not None
-            measure = partial(
-                _one, self.model, self.settings, self._space, self.method.rule, self.beta
-            )
-            found = self._mapped(
-                measure,
-                before.theta,
-                change,
-                rows["new"],
-                rows["past"],
-                rows["next"],
-                self._radius,
-            )
-        place_at = self._index[place]
+            measure = partial(self._one, setup=setup)
+            found = self._mapped(setup, measure, (before, change, rows, self._radius))
         values = torch.stack([leaf.to(torch.float64) for leaf in leaves(tuple(found))], 1)
-        values[~alive] = torch.nan
-        self.values[:, place_at] = values.cpu().numpy()
-        if "stability" in self.settings.watch:
-            for name, where in self._breaks(slice(place_at, place_at + 1)).items():
-                self._say_broken(name, where[:, 0], place_at)
-        return self._exceeding(place_at)
+        values[~run.alive] = torch.nan
+        return values.cpu().numpy()
 
-    def _mapped(self, measure: Callable[..., Reading], *trees: Any) -> Reading:
-        """The readings of all replicas: small networks' at once, since a reading is short."""
-        found: Reading
-        if self._engine.name == "batched" and not has_convolution(self.model):
-            found = torch.func.vmap(measure, chunk_size=_AT_ONCE)(*trees)
+    def _one(
+        self, state: State, change: Theta, rows: dict[str, Batch], radius: Tensor, *, setup: Setup
+    ) -> Reading:
+        """Return the reading of one replica; rows["next"] are rows["new"] once they have moved."""
+        model, theta = setup.model.holding(state.buffers), state.theta
+        b_N, b_P, b_next = rows["new"], rows["past"], rows["next"]
+        features = self._space == "features"
+        sensitivity = terms.sensitivity(model, theta, b_N, b_P, features=features)
+        move = terms.moved(model, theta, b_N, b_next, features=features)
+        ahead = J_next = torch.full_like(radius, torch.nan)
+        if "terms" in self.settings.watch:
+            rule, zeta = setup.method.rule, self.settings.zeta
+            ahead = terms.look_ahead(model, theta, b_N, b_P, rule=rule, zeta=zeta)
+            J_next = model.cost(theta, b_next)
+        beta = torch.full_like(radius, self._beta)
+        return reading(
+            sensitivity,
+            theta,
+            change,
+            move,
+            beta=beta,
+            radius=radius,
+            ahead=ahead,
+            J_N_next=J_next,
+        )
+
+    @staticmethod
+    def _mapped(setup: Setup, measure: Callable[..., Reading], trees: tuple[Any, ...]) -> Reading:
+        """Return the readings of all replicas: small networks' at once, for a reading is short."""
+        readings: Reading
+        if setup.engine.name == "batched" and not has_convolution(setup.model):
+            readings = torch.func.vmap(measure, chunk_size=_AT_ONCE)(*trees)
         else:
-            found = self._engine.map(measure, *trees)
-        return found
+            readings = setup.engine.map(measure, *trees)
+        return readings
 
-    @property
-    def beta(self) -> float:
-        """The bound on J: the setting, the optimiser's own, or the paper's smallest."""
-        rule = self.method.rule
-        return self.settings.beta or (rule.beta if isinstance(rule, Theorem) else 1000.0)
-
-    def _breaks(self, at: slice) -> dict[str, np.ndarray]:
-        found = broken(self.values[:, at])
-        return {name: where for name, where in found.items() if where.any()}
-
-    def _exceeding(self, place_at: int) -> list[int]:
-        """The replicas above beta in the last readings, as many as the settings' patience."""
-        if self.settings.exceeding == "say" or place_at + 1 < self.settings.patience:
+    def _exceeding(self, values: np.ndarray, number: int) -> list[int]:
+        """Return the replicas above beta in the last readings, as many as the patience."""
+        patience = self.settings.patience
+        if self.settings.exceeding == "say" or number + 1 < patience:
             return []
-        last = self.values[:, place_at + 1 - self.settings.patience : place_at + 1]
+        last = values[:, number + 1 - patience : number + 1]
         J, beta = (last[:, :, Reading._fields.index(name)] for name in ("J", "beta"))
         above = ~(beta >= J) & ~np.isnan(beta)
         return [int(replica) for replica in np.flatnonzero(above.all(1))]
 
-    def _say_broken(self, name: str, where: np.ndarray, place_at: int) -> None:
-        condition = CONDITIONS[name]
-        task, _, update = self.places[place_at]
-        values = named(self.values[:, place_at])
-        shown = float(np.nanmax(np.where(where, condition.shows(values), -np.inf)))
-        self._say(
-            name,
-            f"{condition.rule} broke at update {update} of task {task} "
-            f"('{self._stream.tasks[task]}') in {int(where.sum())} of {len(where)} replicas "
-            f"(largest {shown:.3g}); {condition.advice}.",
-        )
+    def _say_broken(self, setup: Setup, values: np.ndarray, number: int) -> None:
+        """Say where conditions first broke. values: of one reading, (replicas, 1, quantities)."""
+        task, _, update = self._places[number]
+        for name, where in broken(values).items():
+            if not where.any():
+                continue
+            condition = CONDITIONS[name]
+            shown = condition.shows(named(values[:, 0]))
+            largest = float(np.nanmax(np.where(where[:, 0], shown, -np.inf)))
+            self._say(
+                setup,
+                name,
+                f"{condition.rule} broke at update {update} of task {task} "
+                f"('{setup.stream.tasks[task]}') in {int(where.sum())} of {len(where)} replicas "
+                f"(largest {largest:.3g}); {condition.advice}.",
+            )
 
-    def _say(self, name: str, line: str) -> None:
-        if name not in self._said and self._note is not None:
-            self._note(f"{name}: {line}")
+    def _say(self, setup: Setup, name: str, line: str) -> None:
+        if name not in self._said:
+            setup.say(f"{name}: {line}")
         self._said.add(name)
 
-
-def _one(
-    model: Model,
-    settings: MonitorSettings,
-    space: Drift,
-    rule: Optimiser,
-    beta: float,
-    theta: Theta,
-    change: Theta,
-    b_N: Batch,
-    b_P: Batch,
-    b_next: Batch,
-    radius: Tensor,
-) -> Reading:
-    """The reading of one replica. b_next: b_N's rows once they have moved."""
-    found = terms.sensitivity(model, theta, b_N, b_P, space)
-    move = terms.moved(model, theta, b_N, b_next, space)
-    ahead = J_next = torch.full_like(radius, torch.nan)
-    if "terms" in settings.watch:
-        ahead = terms.look_ahead(model, theta, b_N, b_P, rule, settings.zeta)
-        J_next = model.cost(theta, b_next)
-    bound = torch.full_like(radius, beta)
-    return reading(found, theta, change, move, bound, radius, ahead, J_next)
+    def _tell(self, setup: Setup, replica: int, where: Divergence) -> None:
+        ways = "raise monitor.beta, or go on without that replica with monitor.exceeding = 'freeze'"
+        stop = self.settings.exceeding == "stop"
+        tell(setup, replica, where, "has J above beta for too long", instead=ways if stop else None)

@@ -1,18 +1,26 @@
 """Whether the stream can tell what a method, its optimiser or a monitor wants to know of dx."""
 
-from dpmcl.core.model import Model
-from dpmcl.core.optim import Theorem
+from collections.abc import Sequence
+
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import SpecError
-from dpmcl.methods._method import Method
+from dpmcl.methods._method import Method, Phase
+from dpmcl.optimisers.theorem import Theorem
 
 
-def check_motion(method: Method, model: Model, stream: Stream, watched: str) -> None:
-    """Raises SpecError where it cannot. watched: how the monitor is to know dx."""
+def check_motion(method: Method, stream: Stream, phases: Sequence[Phase], watched: str) -> None:
+    """Raise SpecError where it cannot.
+
+    Args:
+        method: The method, whose optimiser may want to know dx.
+        stream: What it trains on.
+        phases: Its phases of the first task.
+        watched: How the monitor is to know dx.
+    """
     asks = {"monitor.drift": watched}
     if isinstance(method.rule, Theorem):
         asks["optimiser.drift"] = method.rule.drift
-    for phase in method.phases(model, 0):
+    for phase in phases:
         for name, draw in phase.draws.items():
             own = hasattr(method, "fourth_term")
             asks["fourth_term" if own else f"draw '{name}', moved"] = draw.moved or ""

@@ -2,8 +2,8 @@
 
 import torch
 
-from dpmcl.core.optim import Adagrad
 from dpmcl.methods._method import Method
+from dpmcl.optimisers.adagrad import Adagrad
 
 
 def noise(method: Method, dtype: torch.dtype) -> str | None:

@@ -10,12 +10,11 @@
     [methods.dpmcl]
     zeta = 5
 
-A spec's entries are changed by --set, or `settings` in Python. A changed name (of a stream, a
-network, an optimiser or a discount) starts from the new one's defaults: what the spec had set of
-the old one goes, and what the user sets himself stays, in whatever order.
+`methods = ["naive", "er"]` is short for empty tables.
 
-`methods = ["naive", "er"]` is short for empty tables. A list beside tables is not TOML, strictly;
-it is read all the same: the list says what runs, the tables say how.
+Entries are changed by --set, or by `settings` in Python. If a change names another stream, network,
+optimiser or discount, that one starts from its own defaults: the settings that the spec had for the
+old one are dropped, and those that the user sets are kept, in whatever order they come.
 """
 
 import re
@@ -24,15 +23,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeGuard
+from typing import Annotated, Any, Literal, Self
 
 import annotated_types as at
 
 from dpmcl import plugins
+from dpmcl.core.choices import DeviceName, EngineName, OnDivergence
 from dpmcl.core.precision import Precision
 from dpmcl.core.settings import NonNegative, Positive, Settings
 from dpmcl.data.sources import is_data, stream_for
-from dpmcl.engine import DeviceName, EngineName
 from dpmcl.exceptions import SpecError, shown, unknown
 from dpmcl.methods._method import Method
 from dpmcl.networks._network import NetworkSettings
@@ -55,27 +54,35 @@ _TOP = (
     "weights_seed",
 )
 _TABLES = ("stream", "network", "training", "evaluation", "monitor", "methods")
-_METHOD_TABLE = re.compile(r"^(\s*\[\s*)methods(\s*\.)", re.MULTILINE)
-_TABLES_BESIDE_LIST = "methods beside a list"
-_NO_TOML = (
-    ValueError,
-    RecursionError,
-)  # besides TOMLDecodeError: too long a number, too deep a list
+_METHODS_TWICE = re.compile(r"^methods\s*=.*^\[methods\.", re.MULTILINE | re.DOTALL)
+_NO_TOML = (ValueError, RecursionError)  # TOMLDecodeError, too long a number, too deep a list
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spec(Settings):
-    """A checked spec; complete when written out (`to_table`).
+    """A checked spec, with every setting.
 
-    replicas: seeded runs of each method; their seeds are seed, seed + 1, ... dtype: of parameters
-    and inputs. precision: of products, where less than float32's is wanted (`core.precision`).
-    engine, device, threads (PyTorch's, on a CPU: small networks run fastest on one), workers
-    (processes that share the replicas on a CPU, None for one a core, 1 for none): how it is
-    computed; not part of what a folder's runs must share.
-    on_divergence: whether a replica whose numbers stop being finite is frozen, or ends the run.
-    split_seed, weights_seed: seeds of the split and of the initial weights that all replicas share;
-    None for each replica's own. (The order of tasks has its own, stream.order_seed.) stream,
-    network: whose names are the plugins'. monitor: what is watched. methods: by name, in order.
+    Attributes:
+        replicas: Seeded runs of each method; their seeds are seed, seed + 1, ...
+        seed: First seed.
+        dtype: Type of parameters and inputs.
+        precision: Precision of products, if less than that of float32 (`core.precision`).
+        engine: Engine, or "auto". Like device, threads and workers it may change within a folder.
+        device: Device, or "auto".
+        threads: Threads of PyTorch on a CPU; small networks run fastest on one.
+        workers: Processes that share the replicas on a CPU; None for one a core, 1 for none.
+        on_divergence: Whether a replica that is no longer finite is frozen, or ends the run.
+        split_seed: Seed of the split that all replicas share; None if each draws its own.
+        weights_seed: The same for the initial weights. (stream.order_seed is that of the tasks.)
+        stream_name: Name of the stream's plugin; stream has its settings.
+        network_name: Name of the network's plugin; network has its settings.
+        evaluation: What is evaluated.
+        monitor: What is watched.
+        training: Settings in [training], for every method.
+        methods: Methods by name, in the order in which they run.
+
+    Raises:
+        SpecError: A setting breaks a rule.
     """
 
     replicas: Annotated[Positive, at.Le(100_000)] = 10
@@ -86,7 +93,7 @@ class Spec(Settings):
     device: DeviceName = "auto"
     threads: Annotated[Positive, at.Le(1024)] = 1
     workers: Annotated[Positive, at.Le(1024)] | None = None
-    on_divergence: Literal["freeze", "stop"] = "freeze"
+    on_divergence: OnDivergence = "freeze"
     split_seed: NonNegative | None = None
     weights_seed: NonNegative | None = None
     stream_name: str
@@ -110,20 +117,35 @@ class Spec(Settings):
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The seed of each replica."""
+        """Return the seed of each replica."""
         return tuple(range(self.seed, self.seed + self.replicas))
 
     def split_seeds(self, seeds: Sequence[int]) -> tuple[int, ...]:
-        """The seed of each replica's split."""
+        """Return the seeds with which the rows of replicas are split.
+
+        Args:
+            seeds: Seeds of replicas.
+        """
         return tuple(seeds if self.split_seed is None else [self.split_seed] * len(seeds))
 
     def weights_seeds(self, seeds: Sequence[int]) -> tuple[int, ...]:
-        """The seed of each replica's initial weights."""
+        """Return the seeds with which the weights of replicas are initialised.
+
+        Args:
+            seeds: Seeds of replicas.
+        """
         return tuple(seeds if self.weights_seed is None else [self.weights_seed] * len(seeds))
 
     @classmethod
     def parse(cls, table: Mapping[str, Any]) -> Self:
-        """Checks a table as it comes from TOML. Raises SpecError for whatever is wrong with it."""
+        """Return the checked spec of a table.
+
+        Args:
+            table: What a TOML file holds, short forms included.
+
+        Raises:
+            SpecError: The table is not a spec.
+        """
         table = normalised(table)
         known = [*_TOP, *_TABLES]
         for key in table:
@@ -142,13 +164,13 @@ class Spec(Settings):
         common = dict(table.get("training", {}))
         for key in common:
             if key not in Method.names():
-                raise unknown("setting", key, Method.names(), f"[training] has: "
-                              f"{', '.join(Method.names())}.")  # fmt: skip
+                hint = f"[training] has: {', '.join(Method.names())}."
+                raise unknown("setting", key, Method.names(), hint)
         methods = {
             name: plugins.find("method", name).from_table(
-                {**common, **own}, f"[training] or [methods.{name}]"
+                {**common, **settings}, f"[training] or [methods.{name}]"
             )
-            for name, own in table["methods"].items()
+            for name, settings in table["methods"].items()
         }
         return cls(
             **{key: table[key] for key in _TOP if key in table},
@@ -163,17 +185,18 @@ class Spec(Settings):
         )
 
     def to_table(self) -> Table:
-        """The spec with every setting, defaults included, as a table that `parse` reads."""
+        """Return every setting, defaults included, as a table that `parse` reads."""
         training = _Defaults(**self.training).to_table()
-        methods = {}
-        for name, method in self.methods.items():
-            own = method.own_names()
-            methods[name] = {
-                k: v for k, v in method.to_table().items() if k in own or v != training[k]
+        methods = {
+            name: {
+                key: value
+                for key, value in method.to_table().items()
+                if key not in training or value != training[key]
             }
-        top = {key: getattr(self, key) for key in _TOP}
+            for name, method in self.methods.items()
+        }
         return {
-            **{key: value for key, value in top.items() if value is not None},
+            **{key: getattr(self, key) for key in _TOP if getattr(self, key) is not None},
             "stream": {"name": self.stream_name, **self.stream.to_table()},
             "network": {"name": self.network_name, **self.network.to_table()},
             "training": training,
@@ -185,44 +208,42 @@ class Spec(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class _Defaults(Method):
-    """Only there for the defaults that all methods share."""
+    """A method without settings of its own, for the defaults that all methods share."""
 
-    def phases(self, model: Any, task: int) -> Sequence[Any]:
+    def phases(self, model: Any, task: Any) -> Sequence[Any]:
         return ()
 
 
 def read(text: str, where: str) -> Table:
-    """The table of a TOML text. Raises SpecError with the line where it is broken."""
+    """Return the table of a TOML text.
+
+    Args:
+        text: The text.
+        where: Name of its source, for errors, as in "my.toml".
+
+    Raises:
+        SpecError: The text is not TOML; the error says in which line.
+    """
     try:
         return tomllib.loads(text)
     except _NO_TOML as error:
-        beside = _METHOD_TABLE.sub(rf'\1"{_TABLES_BESIDE_LIST}"\2', text)
-        try:
-            table = tomllib.loads(beside)
-        except _NO_TOML:
-            raise SpecError(f"{where} must be TOML: {error}.") from None
-        tables = table.pop(_TABLES_BESIDE_LIST, {})
-        listed = table.get("methods")
-        if not _names(listed):
-            raise SpecError(f"{where} must be TOML: {error}.") from None
-        for name in tables:
-            if name not in listed:
-                raise SpecError(
-                    f"{where} has a table [methods.{name}], and does not list '{name}' in methods."
-                ) from None
-        table["methods"] = {name: tables.get(name, {}) for name in listed}
-        return table
-
-
-def _names(value: Any) -> TypeGuard[list[str]]:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+        hint = ""
+        if _METHODS_TWICE.search(text):
+            hint = " Name methods in a list, or by tables as [methods.er], and not in both."
+        raise SpecError(f"{where} must be TOML: {error}.{hint}") from None
 
 
 def normalised(table: Mapping[str, Any]) -> Table:
-    """The short forms written out.
+    """Return a table with its short forms written out.
 
-    A name for a table with only that; a path for the stream that reads it; a list of methods for
-    their tables.
+    A name stands for a table with that name, a path for the stream that reads it, and a list of
+    methods for their empty tables.
+
+    Args:
+        table: What a TOML file holds; it stays as it is.
+
+    Raises:
+        SpecError: An entry has the wrong type.
     """
     out = _written_out(table)
     stream = out.get("stream")
@@ -232,23 +253,23 @@ def normalised(table: Mapping[str, Any]) -> Table:
     if isinstance(methods, str):
         methods = [methods]
     if isinstance(methods, list | tuple):
-        if not _names(list(methods)):
+        if not all(isinstance(name, str) for name in methods):
             raise SpecError(f"methods must be a list of names, got {shown(methods)}.")
         methods = {name: {} for name in methods}
     out["methods"] = methods
     for key in _TABLES:
         if key in out and not isinstance(out[key], Mapping):
             raise SpecError(f"[{key}] must be a table, got {shown(out[key])}.")
-    for name, own in out["methods"].items():
+    for name, settings in out["methods"].items():
         if not isinstance(name, str):
             raise SpecError(f"A method's name must be text, got {shown(name)}.")
-        if not isinstance(own, Mapping):
-            raise SpecError(f"[methods.{name}] must be a table, got {shown(own)}.")
+        if not isinstance(settings, Mapping):
+            raise SpecError(f"[methods.{name}] must be a table, got {shown(settings)}.")
     return out
 
 
 def _written_out(table: Mapping[str, Any]) -> Table:
-    """The table with a stream and a network as tables, where they come as names or paths."""
+    """Return a table in which a stream and a network that come as names or paths are tables."""
     out = dict(table)
     for key in ("stream", "network"):
         value = out.get(key)
@@ -264,28 +285,43 @@ def _is_path(stream: Any) -> bool:
 
 
 def assignment(text: str) -> Table:
-    """The change that "training.lr=0.01" stands for, as a table.
+    """Return the change that an assignment stands for, as a table.
 
-    The left side is a TOML key, the right side a TOML value or else a plain string.
+    Args:
+        text: KEY=VALUE, as in "training.lr=0.01": a TOML key, and a TOML value or a plain string.
+
+    Raises:
+        SpecError: The text is no assignment.
     """
-    path, equals, value = text.partition("=")
+    path, _, value = (part.strip() for part in text.partition("="))
     try:
-        if not (path.strip() and equals):
-            raise ValueError
-        return _assigned(path.strip(), value.strip())
+        try:
+            table = tomllib.loads(f"{path} = {value}") if "=" in text else {}
+        except tomllib.TOMLDecodeError:
+            quoted = value.replace("\\", "\\\\").replace('"', '\\"')
+            table = tomllib.loads(f'{path} = "{quoted}"')
     except _NO_TOML:
-        raise SpecError(
-            f"--set takes KEY=VALUE, as in training.lr=0.01, got {shown(text)}."
-        ) from None
+        table = {}
+    if not table:
+        raise SpecError(f"--set takes KEY=VALUE, as in training.lr=0.01, got {shown(text)}.")
+    return table
 
 
-def assigned(path: Any, value: Any) -> Table:
-    """The change that sets the entry of a dotted path to a value, as a table."""
+def assigned(path: str, value: Any) -> Table:
+    """Return the change that sets one entry, as a table.
+
+    Args:
+        path: Dotted name of the entry, as in "training.lr".
+        value: What it is set to.
+
+    Raises:
+        SpecError: The path is not a dotted name.
+    """
     try:
         if not isinstance(path, str) or "\n" in path:
             raise ValueError
-        nested: Any = tomllib.loads(f"{path} = 0")
-        inner = nested
+        table: Any = tomllib.loads(f"{path} = 0")
+        inner = table
         while isinstance(next(iter(inner.values())), dict):
             inner = next(iter(inner.values()))
         if list(inner.values()) != [0]:
@@ -295,14 +331,21 @@ def assigned(path: Any, value: Any) -> Table:
             f"A setting's name is dotted, as in training.lr, got {shown(path)}."
         ) from None
     inner[next(iter(inner))] = value
-    return dict(nested)
+    return dict(table)
 
 
 def changed(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
-    """A table with changes merged into it.
+    """Return a table with changes merged into it.
 
-    Where they change the name of a stream, a network, an optimiser or a discount, what the table
-    had set of the old one goes: the new one starts from its own defaults.
+    If they name another stream, network, optimiser or discount, that one starts from its own
+    defaults: what the table had set for the old one is dropped.
+
+    Args:
+        table: What a TOML file holds, short forms included.
+        changes: Entries that replace those of the table.
+
+    Raises:
+        SpecError: The changes set an entry of a method that does not run.
     """
     base, changes = normalised(table), _written_out(changes)
     methods = changes.get("methods")
@@ -320,17 +363,23 @@ def changed(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
 
 
 def together(first: Mapping[str, Any], second: Mapping[str, Any]) -> Table:
-    """Two changes as one; where both set an entry, the second does."""
+    """Return two changes as one; where both set an entry, the second one does.
+
+    Args:
+        first: Entries by name.
+        second: Entries that come later.
+    """
     return _merged(_written_out(first), _written_out(second), resets=False)
 
 
 def _merged(
     base: Mapping[str, Any],
     changes: Mapping[str, Any],
+    *,
     resets: bool,
     named: Sequence[str] = ("stream", "network"),
 ) -> Table:
-    """resets: whether a change of name drops the rest. named: the keys of tables with a name."""
+    """Merge changes into a table; `resets`: a new name in a table of `named` drops the rest."""
     out = dict(base)
     for key, value in changes.items():
         old = out.get(key)
@@ -343,12 +392,12 @@ def _merged(
             before = old.get("name") if key in named else None
             renamed = before is not None and value.get("name", before) != before
             if not (resets and renamed):
-                out[key] = _merged(old, value, resets, ("optimiser", "discount"))
+                out[key] = _merged(old, value, resets=resets, named=("optimiser", "discount"))
     return out
 
 
 def _network(table: Mapping[str, Any]) -> Any:
-    """The name of a spec's network, its stream's where it has none; None where that is unknown."""
+    """Return the name of a spec's network, or of its stream's; None if the stream is unknown."""
     name = table.get("network", {}).get("name")
     stream = table.get("stream", {}).get("name")
     if name is None and isinstance(stream, str):
@@ -357,17 +406,8 @@ def _network(table: Mapping[str, Any]) -> Any:
     return name
 
 
-def _assigned(path: str, value: str) -> Table:
-    try:
-        if not (found := tomllib.loads(f"{path} = {value}")):
-            raise ValueError
-        return found
-    except tomllib.TOMLDecodeError:
-        quoted = value.replace("\\", "\\\\").replace('"', '\\"')
-        return tomllib.loads(f'{path} = "{quoted}"')
-
-
 def _plugin(kind: str, table: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return a plugin's name and its settings, from the table of both."""
     options = dict(table)
     name = options.pop("name", None)
     if not isinstance(name, str):

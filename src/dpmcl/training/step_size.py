@@ -1,99 +1,80 @@
-"""||J_x|| ||dx||, which the step size of Theorem 1 needs: measured before every fifty updates."""
+"""Estimates ||J_x|| ||dx||, which the step size of Theorem 1 needs, before chunks of updates."""
 
-from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from dpmcl.core.memory import Memories
-from dpmcl.core.model import Model, Theta
-from dpmcl.core.optim import Theorem
-from dpmcl.data.motion import Motion
-from dpmcl.data.sampling import Draw, Moved, probe
-from dpmcl.data.splits import Splits
-from dpmcl.data.stream import Stream
-from dpmcl.engine import Engine
-from dpmcl.methods._method import Method, State
+from dpmcl.core.batch import Batch
+from dpmcl.data.sampling import Draw, Moved
+from dpmcl.methods._method import State
+from dpmcl.optimisers.theorem import Theorem
 from dpmcl.theory.terms import reach
+from dpmcl.training.observer import Observer
+from dpmcl.training.setup import Setup
+from dpmcl.training.state import RunState
 
 ROWS = 32
-"""Rows of the new task on which ||J_x|| and ||dx|| are measured."""
+"""Rows of the new task on which ||J_x|| and ||dx|| are estimated."""
+
+EVERY = 50
+"""Updates of a phase between two estimates."""
 
 
-class StepSize:
-    """Tells the optimiser `theorem` how far inputs move; of no use to the others.
+class StepSize(Observer):
+    """Tells the optimiser `theorem` how far inputs move, and the user where the theorem fails.
 
-    note: told at which tasks the theorem does not apply, and what was done instead.
+    Args:
+        rule: The optimiser.
     """
 
-    def __init__(
-        self,
-        method: Method,
-        model: Model,
-        stream: Stream,
-        splits: Splits,
-        seed: Tensor,
-        engine: Engine,
-        note: Callable[[str], None] | None = None,
-    ) -> None:
-        rule = method.rule
-        self._rule = rule if isinstance(rule, Theorem) and rule.drift != "none" else None
-        self._model, self._stream, self._splits = model, stream, splits
-        self._seed, self._engine, self._note = seed, engine, note
+    def __init__(self, rule: Theorem) -> None:
+        self._rule = rule
         self._broken: dict[int, int] = {}
 
-    def due(self, update: int, every: int) -> bool:
-        """Whether the rule is told before this update of a phase."""
-        return self._rule is not None and update % every == 0
+    def before_chunk(self, setup: Setup, run: RunState) -> RunState:
+        """Return the run with ||J_x|| ||dx|| in its optimiser's state."""
+        if run.position.update % EVERY:
+            return run
+        reached = self._measured(setup, run)
+        self._note(setup, run, reached)
+        state = run.replicas
+        state = state._replace(optimiser=self._rule.informed(state.optimiser, reached))
+        return replace(run, replicas=state)
 
-    def informed(
-        self,
-        state: State,
-        held: Memories,
-        place: tuple[int, int],
-        update: int,
-        motion: Motion,
-        alive: Tensor,
-    ) -> State:
-        """The state with ||J_x|| ||dx|| in its optimiser. alive: replicas that are not frozen."""
-        assert self._rule is not None
-        reached = self._measured(self._rule, state.theta, held, place, update, motion)
-        beyond, task = (reached >= 1) & alive, place[0]
+    def end(self, setup: Setup, run: RunState) -> None:
+        """Say at which tasks the theorem did not apply, of those that this call trained."""
+        if len(self._broken) > 1:
+            listed = ", ".join(f"{task} ({many})" for task, many in sorted(self._broken.items()))
+            setup.say(f"theorem 1 did not apply at tasks (replicas): {listed}.")
+
+    def _note(self, setup: Setup, run: RunState, reached: Tensor) -> None:
+        """Take down in how many replicas the theorem does not apply, and say so the first time."""
+        beyond, task = (reached >= 1) & run.alive, run.position.task
         many = int(beyond.sum())
-        if many and not self._broken and self._note:
+        if many and not self._broken:
             ignores = self._rule.otherwise == "ignore"
             instead = "steps are taken as if dx were 0" if ignores else "no steps are taken"
-            self._note(
-                f"theorem 1 does not apply at task {task} ('{self._stream.tasks[task]}'): ||J_x|| "
+            setup.say(
+                f"theorem 1 does not apply at task {task} ('{setup.stream.tasks[task]}'): ||J_x|| "
                 f"||dx|| = {float(reached[beyond].max()):.3g} is not below 1 in {many} of "
                 f"{len(reached)} replicas; {instead} there."
             )
         if many:
             self._broken[task] = max(many, self._broken.get(task, 0))
-        return state._replace(optimiser=self._rule.informed(state.optimiser, reached))
 
-    def sum_up(self) -> None:
-        """Says at which tasks the theorem did not apply, of those that this call trained."""
-        if len(self._broken) > 1 and self._note:
-            listed = ", ".join(f"{task} ({many})" for task, many in sorted(self._broken.items()))
-            self._note(f"theorem 1 did not apply at tasks (replicas): {listed}.")
-
-    def _measured(
-        self,
-        rule: Theorem,
-        theta: Theta,
-        held: Memories,
-        place: tuple[int, int],
-        update: int,
-        motion: Motion,
-    ) -> Tensor:
-        """||J_x|| ||dx|| of each replica."""
-        moved: Moved = "exact" if rule.drift == "exact" else "estimated"
+    def _measured(self, setup: Setup, run: RunState) -> Tensor:
+        """Return ||J_x|| ||dx|| of each replica, (replicas,)."""
+        moved: Moved = "exact" if self._rule.drift == "exact" else "estimated"
         draws = {"new": Draw("new", ROWS), "next": Draw("new", ROWS, like="new", moved=moved)}
-        drawn = probe(draws, self._splits, held, self._seed, place, update, motion)
-        rows = drawn.batches(self._stream, self._model.dtype, 0, slice(None))
-        measure = partial(reach, self._model, space=rule.drift)
+        rows = setup.probe(draws, run)
+
+        features = self._rule.drift == "features"
+
+        def measure(state: State, b_N: Batch, b_next: Batch) -> Tensor:
+            model = setup.model.holding(state.buffers)
+            return reach(model, state.theta, b_N, b_next, features=features)
+
         with torch.no_grad():
-            found: Tensor = self._engine.map(measure, theta, rows["new"], rows["next"])
-        return found
+            reached: Tensor = setup.engine.map(measure, run.replicas, rows["new"], rows["next"])
+        return reached

@@ -2,7 +2,6 @@ import io
 import os
 import pickle
 import struct
-import tempfile
 import zipfile
 from pathlib import Path
 
@@ -10,13 +9,12 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import dpmcl
 from dpmcl import DataError, SpecError
-from dpmcl.data.readers import arrays
-from dpmcl.data.readers.arrays import compact, empty_pool, read_arrays
+from dpmcl.data import pools
+from dpmcl.data.pools import compact, empty_pool
+from dpmcl.data.readers.arrays import read_arrays
 from dpmcl.streams.arrays import Arrays
 
 X = np.arange(24, dtype=np.uint8).reshape(6, 2, 2)
@@ -70,24 +68,15 @@ ways = pytest.mark.parametrize(
 @ways
 def test_labels_and_tasks(tmp_path, name, save):
     data = read_arrays(saved(tmp_path / name, save, x=X, y=Y, task=TASK, other=X))
-    assert (data.name, data.kind) == ("my", "classification")
-    assert data.x.dtype == torch.uint8
+    assert (data.name, data.kind, data.x.dtype) == ("my", "classification", torch.uint8)
     assert data.x.tolist() == X.tolist()
     assert (data.classes, data.y.tolist()) == (("a", "b"), [1, 0, 1, 0, 1, 0])
-    assert data.task is not None
     assert (data.tasks, data.task.tolist()) == (("0", "1"), TASK.tolist())
-
-
-@ways
-def test_regression(tmp_path, name, save):
     y = np.linspace(0, 1, 12).reshape(6, 2)
-    data = read_arrays(saved(tmp_path / name, save, x=X, y=y), name="waves")
+    (tmp_path / "more").mkdir()
+    data = read_arrays(saved(tmp_path / "more" / name, save, x=X, y=y), name="waves")
     assert (data.name, data.kind, data.task, data.classes) == ("waves", "regression", None, ())
-    assert data.y.dtype == torch.float64
-    assert data.y.tolist() == y.tolist()
-    whole = saved(tmp_path / "whole.npz", x=X, y=np.arange(6))
-    assert read_arrays(whole, kind="regression").y.tolist() == [[v] for v in range(6)]
-    assert len(read_arrays(whole).classes) == 6
+    assert (data.y.dtype, data.y.tolist()) == (torch.float64, y.tolist())
 
 
 @ways
@@ -95,12 +84,9 @@ def test_regression(tmp_path, name, save):
     ("stored", "kept"),
     [
         ("u1", torch.uint8),
-        ("<f4", torch.float32),
         (">f4", torch.float32),
         ("f2", torch.float16),
-        (">f8", torch.float64),
         ("g", torch.float64),
-        ("i1", torch.float32),
         (">u2", torch.float32),
         ("i8", torch.float32),
     ],
@@ -117,6 +103,12 @@ def test_types_and_orders(tmp_path, name, save, stored, kept, order):
     assert data.classes == ("0", "1", "2", "3", "4")
 
 
+@pytest.mark.parametrize("stored", ["<U2", ">U2", "S2"])
+def test_text_of_any_kind(tmp_path, stored):
+    y = np.array(["u" if "S" in stored else "ü", "o"]).astype(stored)
+    assert read_arrays(saved(tmp_path / "my.npz", x=X[:2], y=y)).classes == ("o", y[0].astype(str))
+
+
 @pytest.mark.parametrize("name", ["my.npz", "my"])
 def test_truth_as_bytes_of_any_value(tmp_path, name):
     x = np.frombuffer(bytes([0, 1, 2, 255]), np.bool_).reshape(4, 1)
@@ -124,13 +116,6 @@ def test_truth_as_bytes_of_any_value(tmp_path, name):
     assert data.x.dtype == torch.uint8
     assert data.x.flatten().tolist() == [0, 255, 255, 255]
     assert (data.classes, data.y.tolist()) == (("False", "True"), [0, 1, 1, 1])
-
-
-@pytest.mark.parametrize("stored", ["<U2", ">U2", "S2"])
-def test_text(tmp_path, stored):
-    first = "u" if "S" in stored else "ü"
-    path = saved(tmp_path / "my.npz", x=X[:2], y=np.array([first, "o"]).astype(stored))
-    assert read_arrays(path).classes == ("o", first)
 
 
 def test_a_zip_behind_other_bytes_and_with_odd_names(tmp_path):
@@ -142,27 +127,6 @@ def test_a_zip_behind_other_bytes_and_with_odd_names(tmp_path):
     path = tmp_path / "my.npz"
     path.write_bytes(b"some other bytes" + inner.getvalue())
     assert read_arrays(path).x.tolist() == X.tolist()
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    shape=st.lists(st.integers(1, 4), min_size=2, max_size=4),
-    dtype=st.sampled_from(["u1", "?", "<f4", ">f8", "<i2", ">u4"]),
-    order=st.sampled_from("CF"),
-    kind=st.sampled_from(["stored", "packed", "folder"]),
-    seed=st.integers(0, 9),
-)
-def test_what_was_saved_is_what_is_read(shape, dtype, order, kind, seed):
-    draw = np.random.default_rng(seed)
-    x = draw.integers(0, 100, shape).astype(dtype, order=order)
-    y = draw.integers(0, 3, shape[0])
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / ("my" if kind == "folder" else "my.npz")
-        saved(path, np.savez if kind == "stored" else np.savez_compressed, x=x, y=y)
-        data = read_arrays(path)
-        expected = x.astype(np.float64) * (255 if dtype == "?" else 1)
-        assert np.array_equal(data.x.to(torch.float64).numpy(), expected)
-        assert [int(data.classes[k]) for k in data.y] == y.tolist()
 
 
 # ---- maps ----------------------------------------------------------------------------------------
@@ -209,31 +173,24 @@ def sparse(path: Path, shape: tuple[int, ...]) -> Path:
     return path
 
 
-def test_mapping_takes_no_memory(tmp_path):
-    path = sparse(tmp_path / "my", (4, 50, 1 << 20))  # 200 MiB
-    before = psutil.Process().memory_info().rss
-    data = read_arrays(path)
-    assert data.x[3, 49, -1] == 0
-    assert data.x.nbytes == 200 << 20
-    assert psutil.Process().memory_info().rss - before < 50 << 20
-
-
 def test_a_pool_larger_than_memory(tmp_path):
     size = psutil.virtual_memory().total + psutil.swap_memory().total + (1 << 30)
     try:
         path = sparse(tmp_path / "my", (4, size // 4))
     except OSError:
         pytest.skip("needs a disk with sparse files")
+    before = psutil.Process().memory_info().rss
     data = read_arrays(path)
-    data.x[3, -1] = 5
-    assert data.x[2:, -1].tolist() == [0, 5]
+    assert data.x[2:, -1].tolist() == [0, 0]
+    assert data.x.nbytes == size // 4 * 4
+    assert psutil.Process().memory_info().rss - before < 50 << 20
 
 
 # ---- pools ---------------------------------------------------------------------------------------
 
 
 def no_memory(monkeypatch: pytest.MonkeyPatch, free: int = 0) -> None:
-    monkeypatch.setattr(arrays, "_free_memory", lambda: free)
+    monkeypatch.setattr(pools, "_free_memory", lambda: free)
 
 
 @pytest.mark.filterwarnings("error")
@@ -244,7 +201,8 @@ def test_without_memory_a_pool_is_in_a_file_without_a_name(tmp_path, monkeypatch
     assert isinstance(pool, np.memmap)
     assert not pool.any()
     assert list(tmp_path.iterdir()) == []
-    x = np.arange(6, dtype=">i8").reshape(3, 2)
+    monkeypatch.setattr(pools, "_BYTES_AT_ONCE", 20)
+    x = np.asfortranarray(np.arange(14, dtype=">i8").reshape(7, 2))
     made = compact(x, "x")
     assert isinstance(made, np.memmap)
     assert made.tolist() == x.tolist()
@@ -253,34 +211,25 @@ def test_without_memory_a_pool_is_in_a_file_without_a_name(tmp_path, monkeypatch
 def test_without_room_on_disk_either(tmp_path, monkeypatch):
     no_memory(monkeypatch)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
-    with pytest.raises(DataError, match="set TMPDIR"):
-        empty_pool((3, 2), np.dtype(np.float32))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with pytest.raises(DataError, match=r"have|has room .* set TMPDIR"):
-        empty_pool((1 << 58,), np.dtype(np.uint8))
-
-
-def test_pieces_make_the_whole(monkeypatch):
-    monkeypatch.setattr(arrays, "_BYTES_AT_ONCE", 100)
-    x = np.asfortranarray(np.arange(7 * 13).reshape(7, 13))
-    assert compact(x, "x").tolist() == x.tolist()
+    for shape in ((3, 2), (1 << 58,)):
+        with pytest.raises(DataError, match=r"neither has room .* set TMPDIR"):
+            empty_pool(shape, np.dtype(np.float32))
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
 # ---- what is refused -----------------------------------------------------------------------------
 
 
-def test_names(tmp_path):
+def test_what_is_no_pair_of_arrays(tmp_path):
     refused(saved(tmp_path / "a.npz", data=X, y=Y), "no 'x'", "'data', 'y'", "a.npz")
-    refused(saved(tmp_path / "b.npz", x=X, labels=Y), "no 'y'", "'x', 'labels'")
-    refused(saved(tmp_path / "c", images=X, y=Y), "no 'x'", "'images', 'y'")
-    (tmp_path / "empty").mkdir()
-    refused(tmp_path / "empty", "no 'x'", "nothing")
+    refused(saved(tmp_path / "c", x=X, labels=Y), "no 'y'", "'labels', 'x'")
     with zipfile.ZipFile(tmp_path / "d.npz", "w") as archive:
         archive.writestr("../x.npy", b"")
         archive.writestr("line\nbreak.npy", b"")
     refused(tmp_path / "d.npz", "no 'x'", "'../x'")
-    (tmp_path / "c" / "x.npy").mkdir()
-    refused(tmp_path / "c", "no 'x'")
+    refused(tmp_path / "none.npz", "is not there", "none.npz")
+    refused(tmp_path / ("n" * 3000), "cannot be read")
+    refused(tmp_path / "c" / "x.npy", "neither", "a folder with x.npy and y.npy")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
@@ -288,16 +237,6 @@ def test_pipes_are_not_waited_for(tmp_path):
     folder = saved(tmp_path / "my", y=Y)
     os.mkfifo(folder / "x.npy")
     refused(folder, "no 'x'")
-    refused(folder / "x.npy", "there is none")
-
-
-def test_places(tmp_path):
-    refused(tmp_path / "none.npz", "there is none", "none.npz")
-    refused(tmp_path / ("n" * 3000), "cannot be read")
-    (tmp_path / "text.npz").write_text("x,y\n1,2\n")
-    refused(tmp_path / "text.npz", "neither", "text.npz")
-    folder = saved(tmp_path / "my", x=X, y=Y)
-    refused(folder / "x.npy", "neither", "a folder with x.npy and y.npy")
 
 
 def test_python_objects_are_not_loaded(tmp_path):
@@ -321,16 +260,11 @@ def test_python_objects_are_not_loaded(tmp_path):
     ("array", "part"),
     [
         (np.zeros(6, [("a", "f4"), ("b", "i4")]), "each field"),
-        (np.zeros((6, 2), complex), "real numbers"),
-        (np.zeros((6, 2), "M8[s]"), "real numbers"),
-        (np.full((6, 2), "a"), "real numbers"),
+        (np.zeros((6, 2), "M8[s]"), "numbers of one shape a row (got type datetime64[s])"),
         (np.zeros((6, 2), "V3"), "plain numbers"),
         (np.uint8(3), "single value"),
-        (np.arange(6), "(rows, 1)"),
         (np.zeros((0, 2)), "no rows"),
-        (np.zeros((6, 0)), "no inputs"),
         (np.full((6, 2), np.nan), "finite"),
-        (np.zeros((5, 2)), "5 rows and 6"),
     ],
 )
 def test_inputs_that_cannot_be_used(tmp_path, array, part):
@@ -341,13 +275,8 @@ def test_inputs_that_cannot_be_used(tmp_path, array, part):
 @pytest.mark.parametrize(
     ("array", "part"),
     [
-        (np.int64(3), "one label a row"),
-        (np.zeros((6, 2), int), "argmax"),
-        (np.zeros(6, complex), "complex"),
         (np.zeros(6, "M8[s]"), "datetime"),
-        (np.array([1.0, 2, 3, 4, 5, np.inf]), "finite"),
         (np.float32(3), "shape"),
-        (np.array(["\ud800"] * 6), "Unicode"),
         (np.full(6, 0x7FFFFFFF, np.uint32).view("<U1"), "Unicode"),
     ],
 )
@@ -395,12 +324,13 @@ def test_headers_that_lie(tmp_path, lie, packing):
     refused(path, "x", str(path))
 
 
-def test_what_does_not_fit_when_unpacked(tmp_path, monkeypatch):
+@pytest.mark.filterwarnings("error")
+def test_what_does_not_fit_when_unpacked_goes_to_a_file(tmp_path, monkeypatch):
     path = saved(tmp_path / "my.npz", np.savez_compressed, x=X, y=TASK)
-    no_memory(monkeypatch, X.nbytes - 1)
-    refused(path, "'x'", "compressed", "GiB", "np.savez")
-    no_memory(monkeypatch, 100 * X.nbytes)
+    no_memory(monkeypatch)
     assert read_arrays(path).x.tolist() == X.tolist()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
+    refused(path, "set TMPDIR")
 
 
 def test_a_zip_whose_sizes_lie(tmp_path):
@@ -438,67 +368,32 @@ def test_damage_anywhere_is_an_error_or_does_not_matter(tmp_path):
                 assert data.x.shape == X.shape
 
 
-def test_checksums_of_what_is_unpacked(tmp_path):
-    path = saved(tmp_path / "my.npz", np.savez_compressed, x=X, y=Y)
+@pytest.mark.parametrize(
+    ("save", "local", "central", "part"),
+    [(np.savez_compressed, None, 16, "CRC"), (np.savez, 6, 8, "encrypted")],
+)
+def test_flags_and_checksums_of_members(tmp_path, save, local, central, part):
+    path = saved(tmp_path / "my.npz", save, x=X, y=Y)
     raw = bytearray(path.read_bytes())
-    entry = raw.index(b"PK\x01\x02")
-    raw[entry + 16] ^= 1
+    raw[raw.index(b"PK\x01\x02") + central] ^= 1
+    if local is not None:
+        raw[local] ^= 1
     path.write_bytes(raw)
-    refused(path, "'x'", "CRC")
-
-
-def test_an_encrypted_member(tmp_path):
-    path = saved(tmp_path / "my.npz", x=X, y=Y)
-    raw = bytearray(path.read_bytes())
-    raw[6] |= 1
-    raw[raw.index(b"PK\x01\x02") + 8] |= 1
-    path.write_bytes(raw)
-    refused(path, "'x'", "encrypted")
+    refused(path, "'x'", part)
 
 
 # ---- the stream ----------------------------------------------------------------------------------
 
 
-def clouds(classes: int = 3, rows: int = 20) -> tuple[np.ndarray, np.ndarray]:
-    """Points around the corners of a simplex: uint8 (rows, classes), and text labels."""
-    draw = np.random.default_rng(0)
-    y = np.repeat(np.arange(classes), rows)
-    x = 200 * np.eye(classes)[y] + draw.uniform(0, 50, (len(y), classes))
-    return x.astype(np.uint8), np.array(["pear", "apple", "quince"])[y]
-
-
-@ways
-def test_from_a_file_to_results(tmp_path, name, save):
-    x, y = clouds()
-    path = saved(tmp_path / name, save, x=x, y=y)
-    result = dpmcl.run(
-        {
-            "stream": {"name": "arrays", "path": str(path)},
-            "methods": ["er"],
-            "replicas": 2,
-            "training": {"updates": 20},
-        }
-    )
+def test_from_a_file_to_results(tmp_path):
+    y = np.repeat(np.arange(3), 20)
+    x = (200 * np.eye(3)[y] + np.random.default_rng(0).uniform(0, 50, (60, 3))).astype(np.uint8)
+    path = saved(tmp_path / "my.npz", x=x, y=np.array(["pear", "apple", "quince"])[y])
+    result = dpmcl.run(path, methods=["er"], replicas=2, settings={"training.updates": 20})
     assert result.stream.tasks == ("apple", "pear", "quince")
-    (row,) = result.rows()
-    assert 0 <= row["cme_mean"] < 0.3
-
-
-def test_the_tasks_of_the_data(tmp_path):
-    x, y = clouds()
-    task = np.array(["late", "early"])[np.arange(len(x)) % 2]
-    stream = Arrays(path=str(saved(tmp_path / "my.npz", x=x, y=y, task=task))).build((0,))
-    assert stream.tasks == ("early", "late")
-    assert stream.x.dtype == torch.uint8
+    assert 0 <= result.rows()[0]["cme_mean"] < 0.3
 
 
 def test_a_path_is_needed():
     with pytest.raises(SpecError, match=r"stream 'arrays' needs a path, as in stream.path"):
         Arrays()
-
-
-def test_whole_numbers_that_float32_rounds_become_float64(tmp_path):
-    np.savez(tmp_path / "my.npz", x=np.array([[2**24 + 1], [3]]), y=np.array(["007", "7"]))
-    data = read_arrays(tmp_path / "my.npz")
-    assert (data.x.dtype, data.x.tolist()) == (torch.float64, [[2**24 + 1], [3]])
-    assert data.classes == ("007", "7")

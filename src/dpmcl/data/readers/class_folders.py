@@ -1,24 +1,20 @@
 """Find the folders of images that are classes: the first below the source, as in ImageFolder.
 
 Torchvision's `ImageFolder` takes the folders directly below its root, and files at any depth below
-them. Archives often have one more folder around everything, which is passed over here.
+them. Archives often have one more folder around everything, or folders of the parts of the set
+(train, test), which are passed over here: every seed splits all rows anew.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from dpmcl.data.labels import is_unicode
+from dpmcl.data.readers.entries import Entry
+from dpmcl.data.readers.pil_images import SUFFIXES
 from dpmcl.exceptions import DataError
-
-KINDS = (
-    "bmp", "gif", "jfif", "jpe", "jpeg", "jpg", "pbm", "pgm", "png", "pnm", "ppm", "tif", "tiff",
-    "webp",
-)  # fmt: skip
-"""Suffixes of image files."""
 
 _PARTS = {"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"}
 _SHOWN = 3
@@ -26,30 +22,13 @@ _SHOWN = 3
 Folders = tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A file or folder of a source. path: inside the source. where: its name in errors."""
-
-    path: PurePosixPath
-    where: str
-    is_folder: bool
-
-    @property
-    def folders(self) -> Folders:
-        return self.path.parts if self.is_folder else self.path.parts[:-1]
-
-    @property
-    def hidden(self) -> bool:
-        return any(part.startswith(".") or part == "__MACOSX" for part in self.path.parts)
-
-    @property
-    def is_image(self) -> bool:
-        suffix = self.path.suffix.lower()[1:]
-        return not (self.is_folder or self.hidden) and suffix in KINDS
-
-
 class Classes(NamedTuple):
-    """of: the class of each image, by its path. notes: what became of the source's files."""
+    """The classes of images.
+
+    Attributes:
+        of: The class of each image, by its path.
+        notes: Lines about where their names come from, and about files that are passed over.
+    """
 
     of: dict[PurePosixPath, str]
     notes: tuple[str, ...]
@@ -68,12 +47,12 @@ def class_folders(entries: Sequence[Entry], source: str, levels: int, innermost:
         DataError: There is no image, an image is outside of a class folder, a class folder has no
             image, or the folders cannot be classes.
     """
-    images = [entry for entry in entries if entry.is_image]
-    others = [entry for entry in entries if not entry.is_image and not entry.hidden]
+    images = [entry for entry in entries if _is_image(entry)]
+    others = [entry for entry in entries if not _is_image(entry) and not entry.hidden]
     if not images:
         shown = _suffixes(others)
         raise DataError(
-            f"There must be images in {source}, and there are none ({', '.join(KINDS)}"
+            f"There must be images in {source}, and there are none ({', '.join(SUFFIXES)}"
             f"{'; it has ' + shown if shown else ''}); correct the path, or convert them."
         )
     some = "folder" if levels == 1 else f"{levels} folders"
@@ -87,12 +66,25 @@ def class_folders(entries: Sequence[Entry], source: str, levels: int, innermost:
         names = {image.path: "/".join(image.folders[-levels:]) for image in images}
         return Classes(names, _notes(entries, f"the last {some} above each file"))
     top = _shared(images, others, levels)
-    folders = {image.path: image.folders[len(top) :][:levels] for image in images}
-    _check_full(others, set(folders.values()), top, levels, source)
-    _check_classes(images, set(folders.values()), top, levels)
+    parts = _parts(images, top, levels)
+    start = len(top) + bool(parts)
+    folders = {image.path: image.folders[start:][:levels] for image in images}
+    classes = set(folders.values())
+    _check_full([e for e in others if len(e.folders) > start], classes, start, source)
+    if not parts:
+        _check_depths(images, classes, start + levels)
+    for name in map("/".join, classes):
+        if not is_unicode(name):
+            raise DataError(f"Names of class folders must be UTF-8, got {name!r:.80}; rename it.")
     below = f"'{'/'.join(top)}'" if top else "the source"
+    below = f"{_listed(parts)} of {below}, which are pooled" if parts else below
     notes = _notes(entries, f"the first {some} below {below}")
     return Classes({path: "/".join(parts) for path, parts in folders.items()}, notes)
+
+
+def _is_image(entry: Entry) -> bool:
+    suffix = entry.path.suffix.lower()[1:]
+    return not (entry.is_folder or entry.hidden) and suffix in SUFFIXES
 
 
 def _shared(images: Sequence[Entry], others: Sequence[Entry], levels: int) -> Folders:
@@ -105,63 +97,64 @@ def _shared(images: Sequence[Entry], others: Sequence[Entry], levels: int) -> Fo
     return top
 
 
-def _check_classes(
-    images: Sequence[Entry], classes: set[Folders], top: Folders, levels: int
-) -> None:
-    """Refuse folders that torchvision would take for classes, and are likely to be something else.
+def _parts(images: Sequence[Entry], top: Folders, levels: int) -> Sequence[str]:
+    """Return the folders below `top` that are parts of a data set (train, test), or none.
 
-    Raises DataError.
+    Raises DataError where some are, and others, or images beside folders, are not.
     """
+    first = sorted({image.folders[len(top)] for image in images})
+    words = {name: _PARTS.intersection(re.findall("[a-z]+", name.lower())) for name in first}
+    parts = [name for name in first if words[name]]
+    depths = {len(image.folders) - len(top) for image in images}
+    several = len(set().union(*words.values())) > 1  # not "test cat" and "test dog"
+    if not several or 2 * len(parts) < len(first) or (levels > 1 and max(depths) <= levels):
+        return ()
+    if parts == first and min(depths) > levels:
+        return parts
+    raise DataError(
+        f"The folders {_listed(parts)} look like the parts of a data set and not like its classes, "
+        "and can only be pooled if they are alone and hold the class folders; if they are classes, "
+        "rename one."
+    )
+
+
+def _check_depths(images: Sequence[Entry], classes: set[Folders], depth: int) -> None:
+    """Refuse images beside folders of images. Raises DataError."""
     deepest = max(images, key=lambda image: len(image.folders))
     beside = min(images, key=lambda image: len(image.folders))
-    deeper = len(deepest.folders) > len(top) + levels
-    if len(classes) == 1 and deeper:  # or `top` would be longer
+    if len(classes) == 1 and len(deepest.folders) > depth:  # or `_shared` would be longer
         raise DataError(
             f"The class folders cannot be told: {beside.where} is beside them, and {deepest.where} "
             "in a folder below it. Move the first into a class folder, or remove it."
         )
-    first = {folders[0] for folders in classes}
-    words = {name: _PARTS.intersection(re.findall("[a-z]+", name.lower())) for name in first}
-    parts = sorted(name for name in first if words[name])
-    several = len(set().union(*words.values())) > 1  # not "test cat" and "test dog"
-    if several and 2 * len(parts) >= len(first) and (levels == 1 or deeper):
-        raise DataError(
-            f"The folders {_listed(parts)} look like the parts of a data set and not like its "
-            "classes. Every seed splits the rows anew, so give one of them as the path, or put the "
-            "class folders of all into one folder; if they are classes, rename one."
-        )
-    for folders in classes:
-        name = "/".join(folders)
-        if not is_unicode(name):
-            raise DataError(f"Names of class folders must be UTF-8, got {name!r:.80}; rename it.")
 
 
-def _check_full(
-    others: Sequence[Entry], classes: set[Folders], top: Folders, levels: int, source: str
-) -> None:
-    """Refuse a folder in the place of a class that has no image. Raises DataError."""
+def _check_full(others: Sequence[Entry], classes: set[Folders], start: int, source: str) -> None:
+    """Refuse a folder at the level of the classes that has no image. Raises DataError."""
+    levels = len(next(iter(classes)))
     known = {folders[:n] for folders in classes for n in range(levels + 1)}
-    empty = {e.folders[len(top) :][:levels] for e in others} - known
+    empty = {e.folders[start:][:levels] for e in others} - known
     if not empty:
         return
     folder = min(empty)
-    inside = [e for e in others if e.folders[len(top) :][: len(folder)] == folder]
+    inside = [e for e in others if e.folders[start:][: len(folder)] == folder]
     more = f", nor have {len(empty) - 1} other folders" if len(empty) > 1 else ""
     raise DataError(
-        f"Every class folder needs images ({', '.join(KINDS)}), and '{'/'.join((*top, *folder))}' "
-        f"in {source} has none ({_suffixes(inside) or 'it is empty'}){more}; convert its files, or "
-        "move the folder elsewhere."
+        f"Every class folder needs images ({', '.join(SUFFIXES)}), and "
+        f"'{'/'.join(inside[0].folders[: start + len(folder)])}' in {source} has none "
+        f"({_suffixes(inside) or 'it is empty'}){more}; convert its files, or move the folder "
+        "elsewhere."
     )
 
 
 def _notes(entries: Sequence[Entry], how: str) -> tuple[str, ...]:
     """Return lines about where class names come from, and what was passed over."""
     notes = [f"class names: {how}"]
-    passed = [e for e in entries if not (e.is_folder or e.is_image)]
+    passed = [e for e in entries if not (e.is_folder or _is_image(e))]
     if passed:
         notes.append(f"files passed over: {_suffixes(passed)}")
-    full = {e.folders[:n] for e in entries if e.is_image for n in range(len(e.folders) + 1)}
-    bare = {e.folders for e in entries if not (e.hidden or e.is_image)} - full
+    full = {e.folders[:n] for e in entries if _is_image(e) for n in range(len(e.folders) + 1)}
+    bare = {e.folders for e in entries if not (e.hidden or _is_image(e))} - full
     if bare:
         notes.append(f"folders without images: {_listed(sorted('/'.join(f) for f in bare))}")
     return tuple(notes)

@@ -29,7 +29,10 @@ _MOMENT = re.compile(
 
 
 def decoration(text: str) -> str | None:
-    """Return what makes a text more than a plain number, None where it is no number at all.
+    """Return what makes a text more than a plain number, None if it is no number at all.
+
+    Args:
+        text: A cell of a table.
 
     >>> decoration("7.5"), decoration("$5.50"), decoration("1,5"), decoration("5 kg")
     ('', '$', ',', ' ')
@@ -49,10 +52,13 @@ def decoration(text: str) -> str | None:
 
 
 def dressed(texts: Sequence[str]) -> str | None:
-    """Return the first text in another dress, where most of the different texts are numbers so.
+    """Return the first text in another dress, if most of the texts are numbers in some dress.
 
     A unit of letters without a space must be that of three texts, and several must not all be
     capitals: 1A, 1B and 2A are no numbers, and neither are 4K, 8K and HD.
+
+    Args:
+        texts: The different cells of a column.
 
     >>> dressed(["5%", "10%"]), dressed(["1A", "1B", "2A"])
     ('5%', None)

@@ -11,26 +11,50 @@ from dpmcl.exceptions import DataError, DpmclError, reason
 if TYPE_CHECKING:
     from PIL import Image
 
-FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
-"""Formats that are read; Pillow has others that start programs."""
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF", "AVIF", "HEIF")
+"""Formats that are read where Pillow can: AVIF since 11.3, HEIF with the package pillow-heif.
+
+It has others that start programs.
+"""
+
+SUFFIXES = (
+    "avif", "bmp", "gif", "heic", "heif", "jfif", "jpe", "jpeg", "jpg", "pbm", "pgm", "png", "pnm",
+    "ppm", "tif", "tiff", "webp",
+)  # fmt: skip
+"""Suffixes of image files."""
 
 _GREY = ("1", "L", "LA")
 _MODES = (*_GREY, "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV")
 
 
 def open_image(content: bytes, where: str) -> "Image.Image":
-    """Open an image file of which this is the content. Raises DataError for anything else."""
-    from PIL import Image, UnidentifiedImageError
+    """Open an image file.
 
+    Args:
+        content: Its bytes.
+        where: Its name in errors.
+
+    Raises:
+        DataError: They are no image of one of the `FORMATS`, or Pillow is not installed.
+    """
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError:
+        raise DataError("Reading images needs Pillow: pip install 'dpmcl[vision]'.") from None
     if not content:
         raise DataError(
             f"An image file must not be empty, and {where} has 0 bytes; replace it, or remove it."
         )
+    Image.init()
+    formats = [name for name in FORMATS if name in Image.OPEN]
     with readable(where):
         try:
-            return Image.open(BytesIO(content), formats=FORMATS)
+            return Image.open(BytesIO(content), formats=formats)
         except UnidentifiedImageError:  # whose text has the address of an object
-            raise ValueError(f"cannot identify it as {', '.join(FORMATS)}") from None
+            raise DataError(
+                f"An image must be a {', '.join(formats)}, and Pillow cannot identify {where} as "
+                "one; convert it, replace it, or remove it."
+            ) from None
 
 
 def plain(
@@ -97,7 +121,11 @@ def _is_deep(image: "Image.Image") -> bool:
 
 @contextmanager
 def readable(where: str) -> Iterator[None]:
-    """Errors of Pillow become DataErrors; so does its warning of images too large to unpack."""
+    """Raise DataError where Pillow fails, or warns that an image is too large to unpack.
+
+    Args:
+        where: The image's name in errors.
+    """
     from PIL import Image
 
     try:

@@ -1,0 +1,121 @@
+"""Pools: all rows of a stream in one array of a compact type, in memory or mapped from a file."""
+
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from dpmcl.data.rounding import float_type
+from dpmcl.exceptions import DataError, reason
+
+SHARE = 0.8
+"""Largest share of the free memory that a pool may take; the rest is for the run."""
+
+_BYTES_AT_ONCE = 1 << 26
+
+
+def pool_type(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    """Return the type in which a pool keeps values, None if they are no real numbers.
+
+    uint8 and floats of 2, 4 or 8 bytes stay; bool becomes uint8, other whole numbers float32 (or
+    float64 where that rounds them: see `float_type`).
+
+    Args:
+        dtype: Type of the values.
+    """
+    if dtype.kind in "bu" and dtype.itemsize == 1:
+        return np.dtype(np.uint8)
+    if dtype.kind in "iu":
+        return np.dtype(np.float32)
+    if dtype.kind == "f":
+        return dtype.newbyteorder("=") if dtype.itemsize <= 8 else np.dtype(np.float64)
+    return None
+
+
+def empty_pool(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an array to fill: in memory, or mapped from a temporary file if it would not fit.
+
+    The file has no name and disappears with the array. It is in $TMPDIR, or else in /var/tmp, since
+    /tmp is often in memory itself.
+
+    Args:
+        shape: Of the array.
+        dtype: Of its values.
+
+    Raises:
+        DataError: Neither memory nor disk has room.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if size <= SHARE * _free_memory():
+        return np.empty(shape, dtype)
+    folder = os.environ.get("TMPDIR") or ("/var/tmp" if Path("/var/tmp").is_dir() else None)
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            if hasattr(os, "posix_fallocate"):  # a disk that fills up later would end the process
+                os.posix_fallocate(file.fileno(), 0, size)
+            return np.memmap(file, dtype, "r+", shape=shape)
+    except (OSError, OverflowError, ValueError) as error:
+        raise DataError(
+            f"Data of {size / 2**30:.3g} GiB need memory or a temporary file, and neither has room "
+            f"({reason(error)}); set TMPDIR to a folder that has."
+        ) from None
+
+
+def fill(rows: NDArray[Any], values: NDArray[Any]) -> None:
+    """Write values into rows of a pool of their `pool_type`; true becomes 255, which means 1.
+
+    Args:
+        rows: Part of the pool, of the shape of `values`.
+        values: Numbers or true/false.
+    """
+    if values.dtype.kind == "b":
+        values = np.multiply(truth(values), 255, dtype=np.uint8)
+    rows[...] = values
+
+
+def compact(array: NDArray[Any], what: str) -> NDArray[Any]:
+    """Return an array in its `pool_type`, stored by rows: itself if it is so, else converted.
+
+    Args:
+        array: Values of any shape.
+        what: Names the array in errors.
+
+    Raises:
+        DataError: The values are no real numbers.
+    """
+    wanted = pool_type(array.dtype)
+    if wanted is None:
+        raise DataError(
+            f"{what} must be real numbers, got values of type {array.dtype}; convert them."
+        )
+    if array.dtype.kind in "iu" and array.dtype.itemsize > 2:
+        wanted = float_type(array, what)
+    if array.dtype == wanted and array.flags.c_contiguous and array.flags.aligned:
+        return array
+    if array.ndim == 0:
+        return array.astype(wanted)
+    pool = empty_pool(array.shape, wanted)
+    step = max(1, _BYTES_AT_ONCE // max(1, pool[:1].nbytes))
+    for start in range(0, len(array), step):
+        fill(pool[start : start + step], array[start : start + step])
+    return pool
+
+
+def truth(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return clean booleans: NumPy and PyTorch disagree on bytes of a file other than 0 and 1.
+
+    Args:
+        values: bool, perhaps with other bytes.
+    """
+    clean: NDArray[np.bool_] = values.view(np.uint8) != 0
+    return clean
+
+
+def _free_memory() -> int:
+    """Return the memory that is free, in bytes."""
+    return int(psutil.virtual_memory().available)

@@ -1,0 +1,170 @@
+"""List and read the files of a folder, a zip or a tar without unpacking anything to disk.
+
+Names of members never become paths on disk.
+"""
+
+import os
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from typing import IO, NoReturn, cast
+
+from dpmcl.data.damaged import whole
+from dpmcl.data.sources import SUFFIXES
+from dpmcl.exceptions import DataError
+
+ARCHIVES = SUFFIXES["images"]
+"""Suffixes of archives."""
+
+LARGEST = 64 * 2**20
+"""Bytes that one image file may have."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file or folder of a source.
+
+    Attributes:
+        path: Its path inside the source.
+        where: Its name in errors.
+        is_folder: Whether it is a folder.
+        size: Bytes of a file.
+        open: Opens a file. Members of a tar must be read before the next entry is taken.
+    """
+
+    path: PurePosixPath
+    where: str
+    is_folder: bool = False
+    size: int = 0
+    open: Callable[[], IO[bytes]] = BytesIO
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders that it is in, itself included if it is one."""
+        return self.path.parts if self.is_folder else self.path.parts[:-1]
+
+    @property
+    def hidden(self) -> bool:
+        """Whether an operating system hides it, or made it for itself."""
+        return any(part.startswith(".") or part == "__MACOSX" for part in self.path.parts)
+
+    def content(self) -> bytes:
+        """Return the bytes of a file. Raises DataError where it is too large or cannot be read."""
+        if self.size > LARGEST:
+            raise DataError(
+                f"An image file must have at most {LARGEST // 2**20} MiB, {self.where} has "
+                f"{self.size / 2**20:.0f}; remove it or make it smaller."
+            )
+        with whole(self.where), self.open() as file:
+            return file.read()
+
+
+def entries(source: Path) -> Iterator[Entry]:
+    """Return all files and folders of a source, in any order.
+
+    Args:
+        source: A folder, a zip, or a tar of any compression.
+
+    Raises:
+        DataError: The source is damaged or none of these, or has links, or names that lead outside.
+    """
+    with whole(str(source)):
+        if source.is_dir():
+            yield from _of_folder(source)
+        elif tarfile.is_tarfile(source):  # first: one that ends with a zip looks like a zip as well
+            yield from _of_tar(source)
+        elif zipfile.is_zipfile(source):
+            yield from _of_zip(source)
+        else:
+            raise DataError(
+                f"Images must be in a folder, a zip or a tar, and {source} is none, or is damaged; "
+                "correct the path, or pack it again."
+            )
+
+
+def on_disk(path: Path, inside: PurePosixPath) -> Entry:
+    """Return a file or folder on disk as an entry.
+
+    Args:
+        path: Where it is.
+        inside: Its path inside its source.
+    """
+    return Entry(inside, str(path), path.is_dir(), path.stat().st_size, lambda: path.open("rb"))
+
+
+def stamp(source: Path) -> list[tuple[str, int, int]]:
+    """Return path, size and time of a source's files: they stay as long as its content does."""
+    source = source.resolve()
+    paths = sorted(map(str, source.rglob("*"))) if source.is_dir() else [str(source)]
+    states = [os.stat(path) for path in paths]  # noqa: PTH116 (there may be a million)
+    return [(p, state.st_size, state.st_mtime_ns) for p, state in zip(paths, states, strict=True)]
+
+
+def _of_folder(source: Path) -> Iterator[Entry]:
+    for folder, inner, names in os.walk(source, onerror=_raise):
+        inner.sort()
+        for name in sorted((*inner, *names)):
+            path = Path(folder, name)
+            if path.is_symlink() and path.is_dir():
+                raise DataError(
+                    f"Links to folders are not followed, and {path} is one; put the folder itself "
+                    "there."
+                )
+            if path.exists() and not (path.is_file() or path.is_dir()):
+                raise DataError(f"Images must be files, and {path} is none; remove it.")
+            yield on_disk(path, PurePosixPath(path.relative_to(source).as_posix()))
+
+
+def _of_zip(source: Path) -> Iterator[Entry]:
+    with zipfile.ZipFile(source) as archive:
+        for info in archive.infolist():
+            name = _zip_name(info)
+            path = _inside(name, source, plain=not stat.S_ISLNK(info.external_attr >> 16))
+            read = partial(archive.open, info)
+            yield Entry(path, f"{name!r} in {source}", info.is_dir(), info.file_size, read)
+
+
+def _zip_name(info: zipfile.ZipInfo) -> str:
+    """Return the name of a member; many programs write UTF-8 without the flag that says so."""
+    if info.flag_bits & 0x800:
+        return info.filename
+    try:
+        return info.filename.encode("cp437").decode("utf-8")
+    except UnicodeError:
+        return info.filename
+
+
+def _of_tar(source: Path) -> Iterator[Entry]:
+    # Not in tarfile's stream mode, which takes the end of a truncated file for the archive's.
+    with tarfile.open(source, "r:*") as archive:
+        for info in archive:
+            path = _inside(info.name, source, plain=info.isfile() or info.isdir())
+            read = cast(Callable[[], IO[bytes]], partial(archive.extractfile, info))
+            yield Entry(path, f"{info.name!r} in {source}", info.isdir(), info.size, read)
+        assert archive.fileobj is not None
+        archive.fileobj.seek(archive.offset)
+        if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+            raise tarfile.ReadError("it ends before the end mark")
+
+
+def _inside(name: str, source: Path, plain: bool) -> PurePosixPath:
+    """Return a member's name as a path, if it is a plain file or folder inside the archive.
+
+    Some programs of Windows separate folders by backslashes.
+    """
+    parts = name.replace("\\", "/").split("/")
+    if not plain or parts[0] == "" or parts[0].endswith(":") or ".." in parts:
+        raise DataError(
+            "An archive must hold plain files and folders, without links, absolute names or '..'; "
+            f"{name!r} in {source} is not so. Pack it again without that."
+        )
+    return PurePosixPath(*parts)
+
+
+def _raise(error: OSError) -> NoReturn:
+    raise error

@@ -1,0 +1,246 @@
+"""Columns of tables, as what they are read as: numbers, true/false, or text."""
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dpmcl.data.labels import Labels, number_labels
+from dpmcl.data.readers.dressed import CODE, PLAIN, decoration, dressed
+from dpmcl.data.rounding import keeps
+from dpmcl.exceptions import DataError
+
+FEW_NUMBERS = 10
+"""Largest number of different numbers beside text that may be names, as in 0, 1, 2, 3+."""
+MOSTLY = 0.9
+
+_KINDS = (
+    (pa.types.is_integer, "whole"),
+    (pa.types.is_floating, "floats"),
+    (pa.types.is_boolean, "true/false"),
+    (pa.types.is_string, "text"),
+    (pa.types.is_large_string, "text"),
+    (pa.types.is_null, "empty"),
+)
+
+
+class Column:
+    """A column's values and what they are.
+
+    Text that is written as numbers or true/false is read as those. Values of pandas' Categorical
+    are taken out of it.
+
+    Attributes:
+        name: Of the column.
+        what: Names it in errors.
+        categorical: Whether it was a pandas Categorical.
+        written: The text as it came, None if it is no text.
+        values: A pyarrow ChunkedArray (rows,).
+        kind: "whole", "floats", "true/false", "text" or "empty".
+
+    Raises:
+        DataError: The values are of another type, such as dates.
+    """
+
+    def __init__(self, name: str, where: str, values: Any, textual: bool) -> None:
+        self.name, self.what, self._textual = name, f"Column {name!r} of {where}", textual
+        self.categorical = pa.types.is_dictionary(values.type)
+        if self.categorical:
+            with suppress(pa.ArrowNotImplementedError):  # pandas' intervals, refused below
+                values = values.cast(values.type.value_type)
+        if pa.types.is_decimal(values.type) or str(values.type) == "string_view":
+            values = values.cast(pa.large_string())
+        self.written = values if _kind(values) == "text" else None
+        if self.written is not None and not self.categorical:
+            values = _read(values)
+        self.values = values
+        self.kind = _kind(values)
+        if not self.kind:
+            out = "turn it into numbers" if pa.types.is_temporal(values.type) else "convert it"
+            raise DataError(
+                f"{self.what} must be numbers, text or true/false, got {values.type}; {out}, or "
+                "put it in ignore."
+            )
+
+    def check_present(self, out: str) -> None:
+        """Refuse missing cells.
+
+        Args:
+            out: What may be done beside filling them.
+
+        Raises:
+            DataError: Cells are missing.
+        """
+        missing = pc.is_null(self.values, nan_is_null=True)
+        count = pc.sum(missing).as_py()
+        if count == len(self.values):
+            raise DataError(f"{self.what} must have values, and all its cells are missing; {out}.")
+        if count:
+            name = (  # as the code of Namibia is
+                " A text file's NA is a missing cell even where it is meant as a name: write "
+                "another, or give the DataFrame of pandas.read_csv(path, keep_default_na=False)."
+            ) * (self._textual and self.kind == "text")
+            raise DataError(
+                f"{self.what} must have a value in every row, and {_cells(count)} missing (empty, "
+                f"NA or NaN), the first in row {pc.index(missing, True).as_py()}. Fill or drop "
+                f"these rows, or {out}.{name}"
+            )
+
+    def numbers(self, out: str) -> NDArray[np.floating[Any]]:
+        """Return the values (rows,), float32 if that keeps their digits, else float64.
+
+        Args:
+            out: What may be done with values that cannot be used.
+
+        Raises:
+            DataError: Values are not finite in float32, or float64 cannot tell them apart.
+        """
+        truth = self.kind == "true/false"
+        values = (self.values.cast(pa.uint8()) if truth else self.values).to_numpy()
+        with np.errstate(over="ignore"):
+            odd = np.flatnonzero(~np.isfinite(values.astype(np.float32)))
+        if len(odd):
+            raise DataError(
+                f"{self.what} must be finite numbers that float32 can hold, and {_cells(len(odd))} "
+                f"not, the first in row {odd[0]} ({values[odd[0]]}). Correct or drop these rows, "
+                f"or {out}."
+            )
+        for dtype in (np.float32, np.float64):
+            if keeps(values, dtype):
+                return cast("NDArray[np.floating[Any]]", values.astype(dtype))
+        row = int(np.abs(values).argmax())
+        raise DataError(
+            f"{self.what} must be numbers that float64 can tell apart, got {values[row]} in row "
+            f"{row}; subtract an offset from them, or {out}."
+        )
+
+    def categories(self) -> tuple[list[Any], NDArray[np.int64]]:
+        """Return the different values in order, and which of them each row has, (rows,).
+
+        Raises:
+            DataError: Text has several lines.
+        """
+        return self._coded(self.values)
+
+    def labels(self, role: str) -> Labels:
+        """Return the column as labels, whose text stays as it was written.
+
+        Args:
+            role: "target" or "task", for errors.
+
+        Raises:
+            DataError: Cells are missing, or no labels.
+        """
+        self.check_present(f"name another {role}")
+        if self.written is None:
+            return number_labels(self.values.to_numpy(), self.what)
+        texts, code = self._coded(self.written)
+        number, classes = number_labels(texts, self.what)
+        return Labels(number[code], classes)
+
+    def check_no_numbers(self, out: str, few: int = 0) -> None:
+        """Refuse text that is numbers in another dress, or all but a few cells of it ("?").
+
+        Args:
+            out: What may be done beside writing plain numbers.
+            few: So many different texts may be names, whatever dress they are in.
+
+        Raises:
+            DataError: The column is such text.
+        """
+        if self.kind != "text" or self.categorical:
+            return
+        texts, code = self.categories()
+        cell = dressed(texts) if len(texts) > few else None
+        marks = [decoration(text) for text in texts]
+        odd = np.array([mark != "" for mark in marks])
+        pairs = zip(texts, marks, strict=True)
+        numbers = np.array([mark in ("", ",") and not re.match(CODE, text) for text, mark in pairs])
+        mostly = numbers.sum() > FEW_NUMBERS and numbers[code].mean() >= MOSTLY
+        if cell is None and mostly and odd.any():
+            cell = texts[code[odd[code].argmax()]]
+        if cell is not None:
+            raise DataError(
+                f"{self.what} is mostly numbers, dates or times, but not written as plain numbers, "
+                f"such as {cell!r} in row {code.tolist().index(texts.index(cell))}; write them so "
+                f"(1234.5), or {out}."
+            )
+
+    def _coded(self, values: Any) -> tuple[list[Any], NDArray[np.int64]]:
+        """Return the different values in order, and which of them each row has."""
+        distinct: list[Any] = sorted(pc.unique(values).to_pylist())
+        known = pa.array(distinct, type=values.type)
+        code = pc.index_in(values, value_set=known).to_numpy().astype(np.int64)
+        for k, value in enumerate(distinct if _kind(values) == "text" else ()):
+            if "\n" in value or "\0" in value:
+                raise DataError(
+                    f"{self.what} must have its text in one line, without NUL, got {value!r:.60} "
+                    f"in row {code.tolist().index(k)}; close the quotes, or correct the cell."
+                )
+        return distinct, code
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names in one line, runs of numbered ones by their ends: "a, p0 to p783, b".
+
+    Args:
+        names: Of columns.
+    """
+    runs: list[list[str]] = []
+    last = None
+    for position, name in enumerate(names):
+        numbered = re.fullmatch(r"(.*?)(0|[1-9][0-9]{0,8})", name, re.DOTALL)
+        stem = (numbered[1], int(numbered[2]) - position) if numbered else None
+        if runs and stem is not None and stem == last:
+            runs[-1].append(visible(name))
+        else:
+            runs.append([visible(name)])
+        last = stem
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
+
+
+def visible(name: str) -> str:
+    """Return a column's name, in quotes if it is empty, has tabs, or white space at an end.
+
+    Args:
+        name: Of a column.
+    """
+    return name if name and name == name.strip() and name.isprintable() else repr(name)
+
+
+def _kind(values: Any) -> str:
+    """Return the kind of a column by its type, "" if it has none."""
+    return next((kind for is_a, kind in _KINDS if is_a(values.type)), "")
+
+
+def _cells(count: int) -> str:
+    """Return the subject of a sentence about cells, with its verb."""
+    return "1 cell is" if count == 1 else f"{count} cells are"
+
+
+def _read(values: Any) -> Any:
+    """Return text as whole numbers, numbers or true/false if all of it is written so."""
+    present = values.drop_null()
+    word = present[0].as_py() if len(present) else ""
+    for words in (("true", "false"), ("True", "False"), ("TRUE", "FALSE")):
+        if word in words and set(pc.unique(present).to_pylist()) <= set(words):
+            return pc.equal(values, words[0])
+    if not re.fullmatch(PLAIN, word.strip(), re.ASCII):
+        return values
+    # pyarrow's whole numbers have no +.
+    plain = pc.replace_substring_regex(pc.utf8_trim_whitespace(values), r"^\+(\d)", r"\1")
+    # What pyarrow takes for numbers too: codes, 0x1F, nan; and whole ones that float64 would round.
+    for kind, odd in (
+        (pa.int64(), rf"{CODE}\s*$|0x"),
+        (pa.float64(), rf"{CODE}\s*$|nan|\d{{19,}}\s*$"),
+    ):
+        with suppress(pa.ArrowInvalid):
+            numbers = plain.cast(kind)
+            some = pc.match_substring_regex(values, rf"^\s*[+-]?({odd})", ignore_case=True)
+            return values if pc.any(some).as_py() else numbers
+    return values

@@ -1,0 +1,229 @@
+"""Tables in CSV and Parquet files or in memory, of which chosen columns become a pyarrow Table."""
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from io import TextIOWrapper
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv as arrow
+from pyarrow import parquet
+from torch import Tensor
+
+from dpmcl.data.labels import is_unicode, plain_array, unmasked
+from dpmcl.data.sources import SUFFIXES, at_home
+from dpmcl.exceptions import DataError, reason, shown
+
+MISSING = ("", "NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NULL", "null")
+"""Cells of a CSV file that are missing values."""
+
+
+class Source(NamedTuple):
+    """A table whose columns are known but not yet read.
+
+    Attributes:
+        names: Of its columns.
+        read: Returns chosen columns as a pyarrow Table.
+        indexes: Those of its columns that were the index of a DataFrame.
+    """
+
+    names: list[str]
+    read: Callable[[list[str]], Any]
+    indexes: Sequence[str] = ()
+
+
+def of_file(path: Path, where: str) -> Source:
+    """Open a table in a file.
+
+    Args:
+        path: A .csv, .tsv (either gzipped) or .parquet file.
+        where: Names it in errors.
+
+    Raises:
+        DataError: It is no such file, or its header cannot be used.
+    """
+    *others, last = SUFFIXES["table"]
+    if not path.name.lower().endswith((*others, last)):
+        raise DataError(
+            f"A table must be a {', '.join(others)} or {last} file, got {where}; convert it."
+        )
+    path = Path(at_home(str(path)))
+    if not path.is_file():
+        raise DataError(f"A table must be a file that exists, got {where}; correct the path.")
+    if path.suffix.lower() != ".parquet":
+        return _of_text(path, where)
+    schema = parquet.read_schema(path)
+    # Not `read_table`, which takes folders named a=1 above the file for columns.
+    return Source(
+        schema.names,
+        lambda wanted: parquet.ParquetFile(path).read(columns=wanted).select(wanted),
+        _index(schema),
+    )
+
+
+def in_memory(source: Any, where: str) -> Source:
+    """Take a table in memory.
+
+    Args:
+        source: A pyarrow Table, a pandas DataFrame, or a mapping of column names to values.
+        where: Names it in errors.
+
+    Raises:
+        DataError: It is none of these.
+    """
+    if isinstance(source, pa.Table):
+        return Source(source.column_names, source.select, _index(source.schema))
+    pandas = type(source).__module__.partition(".")[0] == "pandas" and hasattr(source, "columns")
+    if not pandas and not isinstance(source, Mapping):
+        raise DataError(
+            "A table must be a path, a pyarrow Table, a pandas DataFrame or a mapping of column "
+            f"names to values, got a {type(source).__name__}; convert it."
+        )
+    if pandas and source.columns.nlevels > 1:
+        raise DataError(
+            f"Columns of {where} must have one name each, got {source.columns.nlevels} levels "
+            "of names; join them, as in frame.columns = ['_'.join(c) for c in frame.columns]."
+        )
+    columns = [(str(name), values) for name, values in source.items()]
+
+    def read(wanted: list[str]) -> Any:
+        out = {c: _array(v, f"Column {c!r} of {where}") for c, v in columns if c in wanted}
+        if len({len(values) for values in out.values()}) > 1:
+            lengths = ", ".join(f"{column!r} {len(values)}" for column, values in out.items())
+            raise DataError(
+                f"Columns of {where} must be of one length, got {lengths:.200}; mend them."
+            )
+        return pa.table(out)
+
+    return Source([name for name, _ in columns], read)
+
+
+def is_packed(path: Path) -> bool:
+    """Return True for a gzipped file, told by its suffix.
+
+    Args:
+        path: Of a file.
+    """
+    return path.suffix.lower() == ".gz"
+
+
+def _index(schema: Any) -> list[str]:
+    """Return the columns that were the index of a DataFrame."""
+    try:
+        about = schema.pandas_metadata or {}
+        return [column for column in about["index_columns"] if isinstance(column, str)]
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
+def _array(values: Any, what: str) -> Any:
+    """Return a column in memory as a pyarrow array."""
+    if isinstance(values, Tensor):
+        values = plain_array(values, what)
+    values = unmasked(values, what)
+    one = isinstance(values, str | bytes | Mapping | Set) or getattr(values, "shape", None) == ()
+    if one or not hasattr(values, "__len__"):
+        raise DataError(f"{what} must be a list of values, got {shown(values)}; give one a row.")
+    try:
+        if isinstance(values, list | tuple):
+            values = [v.item() if isinstance(v, Tensor | np.ndarray) else v for v in values]
+        return pa.array(values, from_pandas=True)
+    except Exception as error:  # pyarrow asks any object for its values
+        raise DataError(
+            f"{what} must be values of one type, one a row ({reason(error)}); convert them."
+        ) from None
+
+
+# ---- text files ----------------------------------------------------------------------------------
+
+
+def _of_text(path: Path, where: str) -> Source:
+    """Open a CSV file by its header."""
+    delimiter, header = _header(path, where)
+
+    def read(wanted: list[str]) -> Any:
+        try:
+            with _opened(path) as file:
+                table = arrow.read_csv(
+                    file,
+                    # In one thread, or pyarrow does not tell the row of an error; it is as fast.
+                    arrow.ReadOptions(use_threads=False, block_size=1 << 22),
+                    arrow.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+                    arrow.ConvertOptions(
+                        include_columns=wanted,
+                        column_types=dict.fromkeys(wanted, pa.binary()),
+                        null_values=MISSING,
+                        strings_can_be_null=True,
+                    ),
+                )
+        except (pa.ArrowInvalid, KeyError) as error:
+            raise _misread(where, delimiter, error) from None
+        return pa.table({column: _text(table, column, where) for column in wanted})
+
+    return Source(header, read)
+
+
+def _opened(path: Path) -> Any:
+    """Open a file to read its bytes, unpacked."""
+    return pa.input_stream(str(path), compression="gzip" if is_packed(path) else None)
+
+
+def _header(path: Path, where: str) -> tuple[str, list[str]]:
+    """Return the delimiter, and the names of the columns."""
+    with TextIOWrapper(_opened(path), "utf-8-sig", "surrogateescape", newline="") as text:
+        lines: Iterator[str] = iter(text)
+        first = next((line for line in lines if line.strip("\r\n")), None)
+        if first is None:
+            raise DataError(f"A table must have a header and rows, and {where} is empty.")
+        delimiter = "\t"
+        if not path.name.lower().removesuffix(".gz").endswith(".tsv"):
+            plain = re.sub(r'"[^"]*"', "", first)
+            delimiter = next((mark for mark in ",;\t" if mark in plain), ",")
+        try:
+            header = next(csv.reader(chain([first], lines), delimiter=delimiter))
+        except csv.Error as error:
+            raise _misread(where, delimiter, error) from None
+    if "\0" in "".join(header) or not is_unicode("".join(header)):
+        raise _not_utf8(where, "its header")
+    return delimiter, header
+
+
+def _text(table: Any, column: str, where: str) -> Any:
+    """Return a column of bytes as text."""
+    cells = table.column(column)
+    try:
+        return cells.cast(pa.string())
+    except pa.ArrowInvalid:
+        for row, cell in enumerate(cells.to_pylist()):
+            try:
+                str(cell or b"", "utf-8")
+            except UnicodeDecodeError:
+                raise _not_utf8(where, f"row {row} of column {column!r}") from None
+        raise
+
+
+def _misread(where: str, delimiter: str, error: Exception) -> DataError:
+    """Return the error for a file that the library cannot read."""
+    if "Empty CSV" in str(error):
+        return DataError(f"A table must have rows, and {where} has only a header; give it some.")
+    # pyarrow's handler of such rows would be the better source, but prints for rows that are not
+    # UTF-8. Its rows count from 1, the header among them.
+    odd = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", str(error))
+    if odd is None:
+        return DataError(
+            f"{where} cannot be read ({reason(error)}); correct it, or write it again."
+        )
+    row, header, cells = map(int, odd.groups())
+    return DataError(
+        f"Every row must have as many cells as the header, which has {header} in {where}; row "
+        f"{row - 2} has {cells}. Correct the file (a cell with {delimiter!r} in it needs quotes)."
+    )
+
+
+def _not_utf8(where: str, part: str) -> DataError:
+    """Return the error for a part of a file that is no text."""
+    return DataError(f"A text file must be UTF-8, and {part} in {where} is not; save it as UTF-8.")

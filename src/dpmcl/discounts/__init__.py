@@ -1,0 +1,1 @@
+"""Discounts gamma: one thing a file, found by its name."""

@@ -1,0 +1,130 @@
+"""The contract of a discount gamma: how much each task's loss counts in J (equation (1)).
+
+By age, a task's weight falls as newer tasks come: gamma(t - tau), which the paragraph after
+Corollary 1 wants. By time, a task keeps its weight: gamma(tau), as Lemma 1 is written, and a
+decreasing gamma weights the oldest tasks most. The paper names no gamma for its experiments; the
+default is 1 (`constant`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from dpmcl import plugins
+from dpmcl.core.settings import Settings
+from dpmcl.core.threads import threads
+from dpmcl.exceptions import SpecError, reason
+
+TASKS = 100_000
+"""Number of tasks on which the weights of a discount are checked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discount(Settings, ABC):
+    """Weights of tasks. by: "age", s = newest task - task; or "time", s = task, counted from 0.
+
+    Raises:
+        SpecError: Weights for s = 0 .. 99,999 are not usable, or depend on more than their own s.
+    """
+
+    by: Literal["age", "time"] = "age"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check()
+
+    @abstractmethod
+    def weights(self, s: Tensor) -> Tensor:
+        """Return gamma(s), each weight from its own s alone.
+
+        Args:
+            s: Float64 of any shape, at least 0.
+
+        Returns:
+            Weights of the shape of s, finite and at least 0.
+        """
+
+    @property
+    def total(self) -> float | None:
+        """Sum of gamma(s) over s = 0, 1, 2, ...; inf if there is none, None if it is not known."""
+        return None
+
+    @threads(1)
+    def first_weights(self) -> Tensor:
+        """Return gamma(s) for s = 0 .. 99,999, float64."""
+        weights = self.weights(torch.arange(TASKS, dtype=torch.float64))
+        return weights.to(torch.float64).detach()
+
+    @threads(1)
+    def _check(self) -> None:
+        """Raise SpecError unless the weights are usable, and each comes from its own s alone."""
+        s = torch.arange(TASKS, dtype=torch.float64)
+        try:
+            weights = self.weights(s)
+            alone = torch.func.vmap(self.weights)(s)
+            if weights.shape != s.shape or alone.shape != s.shape:
+                raise ValueError(f"of shape {tuple(weights.shape)} for s of shape ({TASKS},)")
+        except Exception as error:
+            raise SpecError(
+                "weights(s) must return a tensor of the shape of s, under torch.func.vmap too; "
+                f"it failed for s = 0 .. {TASKS - 1}: {reason(error)}."
+            ) from None
+        weights, alone = weights.to(torch.float64), alone.to(torch.float64)
+        bad = ~torch.isfinite(weights) | (weights < 0)
+        if bad.any():
+            first = int(bad.nonzero()[0])
+            raise SpecError(
+                f"weights(s) must be finite and at least 0, got {float(weights[first]):g} at "
+                f"s = {first}; they are checked up to s = {TASKS - 1}."
+            )
+        if not weights.any():
+            raise SpecError(f"weights(s) must not all be 0, got 0 for s = 0 .. {TASKS - 1}.")
+        if not torch.allclose(weights, alone, rtol=1e-6, atol=1e-30):
+            raise SpecError(
+                "weights(s) must make each weight from its own s alone, got others when all of s "
+                "is given at once; leave out sums over s, as in w / w.sum()."
+            )
+
+
+def build(setting: str | Mapping[str, Any]) -> Discount:
+    """Return the discount of a setting.
+
+    Args:
+        setting: A name, or a table of a name and its options. The name is that of a file in
+            `dpmcl.discounts`, of an entry point, or "my_package.module:Name".
+
+    Raises:
+        SpecError: The name is unknown, or an option breaks a rule.
+
+    >>> build({"name": "exponential", "rate": 0.5})
+    Exponential(by='age', rate=0.5)
+    """
+    table = {"name": setting} if isinstance(setting, str) else dict(setting)
+    name = table.pop("name", None)
+    if not isinstance(name, str):
+        raise SpecError("discount needs a name, as in discount = 'exponential'.")
+    discount: Discount = plugins.find("discount", name).from_table(table, f"discount '{name}'")
+    return discount
+
+
+def gamma(discount: Discount, now: Tensor | int, task: Tensor) -> Tensor:
+    """Return the weights of tasks while task `now` is the newest; 0 for tasks still to come.
+
+    Args:
+        discount: The weights as a function of age or time.
+        now: Number of the newest task, from 0; broadcasts with `task`.
+        task: Numbers of tasks, int64.
+
+    Returns:
+        Float64, of the shape that `now` and `task` broadcast to.
+
+    >>> gamma(build({"name": "window", "width": 2}), 3, torch.arange(5)).tolist()
+    [0.0, 0.0, 1.0, 1.0, 0.0]
+    """
+    s = now - task if discount.by == "age" else task
+    s = s.clamp(min=0).to(torch.float64)
+    return discount.weights(s).to(torch.float64) * (task <= now)

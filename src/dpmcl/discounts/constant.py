@@ -1,0 +1,24 @@
+"""The constant discount: every task counts alike."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dpmcl.discounts._discount import Discount
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant(Discount):
+    """gamma(s) = 1: every task counts alike."""
+
+    def weights(self, s: Tensor) -> Tensor:
+        return torch.ones_like(s)
+
+    @property
+    def total(self) -> float:
+        return math.inf
+
+
+plugin = Constant

@@ -1,0 +1,1 @@
+"""Optimisers, one a file, found by file name. A file sets `plugin` to its class."""

@@ -1,0 +1,109 @@
+"""The contract of an optimiser: a pure, differentiable rule.
+
+A rule takes trees and returns trees: `state = rule.init(theta)`, then
+`theta, state = rule.step(theta, gradient, state)`. The state has the shape of theta, with a dict of
+slots at each leaf, so a part of theta is stepped with the same part of the state.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import annotated_types as at
+from torch import Tensor
+
+from dpmcl import plugins
+from dpmcl.core.gradients import gradient
+from dpmcl.core.settings import Rate, Settings
+from dpmcl.core.tree import tree_map
+from dpmcl.exceptions import SpecError
+
+Slots = dict[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimiser(Settings, ABC):
+    """A rule that turns a gradient into a change of the parameters.
+
+    Args:
+        lr: Learning rate, above 0.
+        weight_decay: Times the parameter, added to its gradient (L2, as torch.optim's
+            `weight_decay` of SGD, Adagrad and Adam).
+    """
+
+    lr: Rate = 1e-2
+    weight_decay: Annotated[float, at.Ge(0)] = 0.0
+
+    @abstractmethod
+    def slots(self, parameter: Tensor) -> Slots:
+        """Return the state of one parameter before the first step."""
+
+    @abstractmethod
+    def rule(self, parameter: Tensor, grad: Tensor, slots: Slots) -> tuple[Tensor, Slots]:
+        """Step one parameter, and return it with its new state."""
+
+    def init(self, theta: Any) -> Any:
+        """Return the fresh state of a tree of parameters."""
+        return tree_map(self.slots, theta)
+
+    def step(
+        self, theta: Any, grads: Any, state: Any, cost: Tensor | None = None
+    ) -> tuple[Any, Any]:
+        """Step a tree of parameters.
+
+        Args:
+            theta: Tree of parameters.
+            grads: Their gradient, a tree of the same form.
+            state: As `init` or the last step returned it.
+            cost: The scalar that the gradient is of; only some rules need it.
+
+        Returns:
+            The new parameters and the new state.
+        """
+        if isinstance(theta, dict):
+            pairs = {k: self.step(v, grads[k], state[k], cost) for k, v in theta.items()}
+            return {k: p[0] for k, p in pairs.items()}, {k: p[1] for k, p in pairs.items()}
+        if self.weight_decay:
+            grads = grads + self.weight_decay * theta
+        return self.rule(theta, grads, state)
+
+    def descended(
+        self, cost: Callable[[Any, int], Tensor], theta: Any, steps: int, state: Any = None
+    ) -> Any:
+        """Return the parameters after some steps on a cost: a look-ahead, or an inner loop.
+
+        Args:
+            cost: cost(theta, step), a scalar; step counts from 0.
+            theta: Tree of parameters to start from.
+            steps: Number of steps.
+            state: State to start from; None for a fresh one.
+        """
+        state = self.init(theta) if state is None else state
+        for step in range(steps):
+            grads, J = gradient(cost)(theta, step)
+            theta, state = self.step(theta, grads, state, J)
+        return theta
+
+
+def build(setting: str | Mapping[str, Any], lr: float) -> Optimiser:
+    """Return the optimiser of a setting.
+
+    Args:
+        setting: A name, or a table of a name and its options.
+        lr: Learning rate.
+
+    Raises:
+        SpecError: Nobody has that name, or an option breaks a rule.
+
+    >>> build({"name": "sgd", "momentum": 0.9}, lr=0.1)
+    SGD(lr=0.1, weight_decay=0.0, momentum=0.9)
+    """
+    table = {"name": setting} if isinstance(setting, str) else dict(setting)
+    name = table.pop("name", None)
+    if not isinstance(name, str):
+        raise SpecError("optimiser needs a name, as in optimiser = 'adagrad'.")
+    cls: type[Optimiser] = plugins.find("optimiser", name)
+    if "lr" in table:
+        raise SpecError("The learning rate is lr, beside optimiser and not inside it.")
+    return cls.from_table({"lr": lr, **table}, f"optimiser '{name}'")

@@ -1,0 +1,83 @@
+"""Schedules: how the learning rate changes over the updates of a task, or of the run."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import annotated_types as at
+import torch
+from torch import Tensor
+
+from dpmcl.core.settings import Positive, Rate, Settings
+from dpmcl.exceptions import SpecError, unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(Settings, ABC):
+    """A factor of the learning rate for each update.
+
+    Args:
+        over: "task" starts anew with each task, "run" goes on to the end of the run.
+    """
+
+    over: Literal["task", "run"] = "task"
+
+    @abstractmethod
+    def factor(self, update: Tensor, updates: Tensor) -> Tensor:
+        """Return the factor of lr, a float64 scalar.
+
+        Args:
+            update: Updates already made, int64 ().
+            updates: All updates of the task or of the run, int64 ().
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosine(Schedule):
+    """From lr to `least` times lr along half a cosine (torch's CosineAnnealingLR)."""
+
+    least: Annotated[float, at.Ge(0), at.Le(1)] = 0.0
+
+    def factor(self, update: Tensor, updates: Tensor) -> Tensor:
+        angle = math.pi * update.to(torch.float64) / updates.clamp(min=1)
+        return self.least + (1 - self.least) * (1 + angle.cos()) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step(Schedule):
+    """lr times `by` after every `every` updates (torch's StepLR)."""
+
+    every: Positive
+    by: Rate = 0.1
+
+    def factor(self, update: Tensor, updates: Tensor) -> Tensor:
+        return torch.pow(self.by, (update // self.every).to(torch.float64))
+
+
+SCHEDULES: Mapping[str, type[Schedule]] = {"cosine": Cosine, "step": Step}
+
+
+def build_schedule(setting: str | Mapping[str, Any]) -> Schedule | None:
+    """Return the schedule of a setting, or None for "constant".
+
+    Args:
+        setting: A name, or a table of a name and its options.
+
+    Raises:
+        SpecError: There is no such schedule, or an option breaks a rule.
+
+    >>> build_schedule({"name": "step", "every": 100})
+    Step(over='task', every=100, by=0.1)
+    """
+    table = {"name": setting} if isinstance(setting, str) else dict(setting)
+    name = table.pop("name", None)
+    if name == "constant" and not table:
+        return None
+    if not isinstance(name, str):
+        raise SpecError("schedule needs a name, as in schedule = 'cosine'.")
+    if name not in SCHEDULES:
+        names = ["constant", *SCHEDULES]
+        raise unknown("schedule", name, names, f"There are: {', '.join(names)}.")
+    return SCHEDULES[name].from_table(table, f"schedule '{name}'")

@@ -1,0 +1,34 @@
+"""Adagrad (Duchi et al., 2011), the paper's optimiser."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import annotated_types as at
+import torch
+from torch import Tensor
+
+from dpmcl.optimisers._optimiser import Optimiser, Slots
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adagrad(Optimiser):
+    """The paper's optimiser (appendix B.3): theta - lr g / (sqrt(sum of g^2) + eps).
+
+    Without an initial accumulator the first step is lr times the gradient's sign.
+    """
+
+    eps: Annotated[float, at.Ge(0)] = 1e-10
+    initial_accumulator: Annotated[float, at.Ge(0)] = 0.0
+
+    def slots(self, parameter: Tensor) -> Slots:
+        # Not 0: the square root's derivative there, times a dead unit's zero gradient, is NaN.
+        least = torch.finfo(parameter.dtype).tiny
+        return {"sum": torch.full_like(parameter, max(self.initial_accumulator, least))}
+
+    def rule(self, parameter: Tensor, grad: Tensor, slots: Slots) -> tuple[Tensor, Slots]:
+        total = torch.addcmul(slots["sum"], grad, grad)
+        scale = torch.sqrt(total) + self.eps
+        return torch.addcdiv(parameter, grad, scale, value=-self.lr), {"sum": total}
+
+
+plugin = Adagrad

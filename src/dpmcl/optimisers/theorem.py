@@ -1,0 +1,99 @@
+"""The step size of Theorem 1."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from dpmcl.core.settings import Rate
+from dpmcl.core.tree import leaves, tree_map
+from dpmcl.exceptions import ModelError, SpecError
+from dpmcl.optimisers._optimiser import Optimiser, Slots
+
+Drift = Literal["none", "inputs", "features", "exact"]
+"""How ||dx|| is known: not at all, from means of inputs or features, or from the dynamics."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Theorem(Optimiser):
+    """The step size of Theorem 1 and equation 4, alpha(k) in place of a learning rate.
+
+    alpha = (1 - ||J_x|| ||dx||) / (beta ||J_theta||^2 + eps), the norm over all parameters that
+    step together. lr is the largest alpha, since equation 4 asks for one at most so large: without
+    it, a vanishing gradient makes alpha enormous. There is no weight decay: the theorem's alpha is
+    that of the gradient of J.
+
+    Args:
+        lr: The largest alpha.
+        weight_decay: Must be 0.
+        beta: The theorem's bound on J.
+        eps: Keeps alpha finite where the gradient vanishes.
+        form: "J_theta", equation 4, theta - alpha J_theta; "V_theta", the theorem's own update,
+            theta + alpha V_theta with V_theta = -J J_theta: Polyak's step times
+            (1 - ||J_x|| ||dx||) / beta.
+        drift: Which ||J_x|| ||dx|| it is, measured before each phase and every 50 updates
+            (`training.step_size`). A fresh state, as inner updates start with, has none.
+        otherwise: What to do where 1 - ||J_x|| ||dx|| <= 0 and the theorem does not apply:
+            "ignore" steps as if dx were 0, which section 3.1 does for all practical purposes;
+            "stay" does not step.
+    """
+
+    beta: Rate = 1000.0
+    eps: Rate = 1e-8
+    form: Literal["J_theta", "V_theta"] = "J_theta"
+    drift: Drift = "inputs"
+    otherwise: Literal["ignore", "stay"] = "ignore"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weight_decay:
+            raise SpecError(
+                f"weight_decay must be 0, got {self.weight_decay}: the step of Theorem 1 is for "
+                "the gradient of J alone; use another optimiser."
+            )
+
+    def slots(self, parameter: Tensor) -> Slots:
+        return {"drift": parameter.new_zeros(())}
+
+    def rule(self, parameter: Tensor, grad: Tensor, slots: Slots) -> tuple[Tensor, Slots]:
+        raise NotImplementedError  # it has no meaning for one parameter alone
+
+    def step(
+        self, theta: Any, grads: Any, state: Any, cost: Tensor | None = None
+    ) -> tuple[Any, Any]:
+        square = sum(grad.square().sum() for grad in leaves(grads))
+        alpha = self.alpha(square, leaves(state)[0])
+        if self.form == "V_theta":
+            if cost is None:
+                raise ModelError(
+                    "form = 'V_theta' needs the cost beside its gradient: "
+                    "self.descend(state, grads, cost)."
+                )
+            alpha = alpha * cost.clamp(min=0)
+        alpha = alpha.clamp(max=self.lr)
+        return tree_map(lambda p, g: p - alpha * g, theta, grads), state
+
+    def alpha(self, square: Tensor, drift: Tensor) -> Tensor:
+        """Return alpha before its bound lr.
+
+        Args:
+            square: ||J_theta||^2, a scalar.
+            drift: ||J_x|| ||dx||, a scalar.
+        """
+        room = 1 - drift
+        instead = 1.0 if self.otherwise == "ignore" else 0.0
+        return torch.where(room > 0, room, instead) / (self.beta * square + self.eps)
+
+    @staticmethod
+    def informed(state: Any, drift: Tensor) -> Any:
+        """Return the optimiser state of all replicas with ||J_x|| ||dx|| set.
+
+        Args:
+            state: Optimiser state, replicas first.
+            drift: ||J_x|| ||dx|| of each replica, (replicas,).
+        """
+        return tree_map(lambda leaf: drift.to(leaf.dtype).clone(), state)
+
+
+plugin = Theorem

@@ -1,0 +1,178 @@
+"""Find the files of a known set wherever they lie and however they are packed, by their content."""
+
+import bz2
+import gzip
+import hashlib
+import lzma
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, cast
+
+from dpmcl.data.damaged import whole
+from dpmcl.data.labelled import Labelled
+from dpmcl.data.readers.entries import ARCHIVES, Entry, entries, on_disk
+from dpmcl.exceptions import DataError
+from dpmcl.streams._torchvision_sets import (
+    BY_TRAIN,
+    Parts,
+    TorchvisionSettings,
+    fetch_parts,
+    open_parts,
+    read_arrays_of,
+)
+
+MNIST = {
+    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+}
+"""MD5 of MNIST's files, unpacked.
+
+torchvision publishes those of the packed files, which change whenever somebody packs them anew, as
+Debian does (its package dataset-fashion-mnist).
+"""
+
+FASHION_MNIST = {
+    "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+    "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
+    "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
+    "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
+}
+"""MD5 of Fashion-MNIST's files, unpacked."""
+
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_UNCHECKED = "files: read unchecked, for no sums of their content are published"
+_LARGEST = 2**30  # bytes; EMNIST's largest file has 547 million
+_BYTES_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownSet:
+    """A set of torchvision's that is known by the content of its files.
+
+    Attributes:
+        name: Of torchvision's class.
+        sums: MD5 of each file, unpacked, by its name; "" where nobody publishes it.
+        folder: Where torchvision looks for them, below its root.
+        parts: Arguments of torchvision's class for each part; together they are the pool.
+        instead: What else a user could set, for errors.
+    """
+
+    name: str
+    sums: Mapping[str, str]
+    folder: str
+    parts: Parts = BY_TRAIN
+    instead: str = ""
+
+    def read(self, settings: TorchvisionSettings) -> Labelled:
+        """Return all parts of the set as one pool, in order.
+
+        Args:
+            settings: Where its files are, and whether to fetch them.
+
+        Raises:
+            DataError: See `open`, and images and labels that do not fit together.
+        """
+        name = self.name.lower()
+        data = read_arrays_of(name, self.open(settings.folder(name), settings.download))
+        return data if all(self.sums.values()) else replace(data, notes=(*data.notes, _UNCHECKED))
+
+    def open(self, root: Path, download: bool) -> list[Any]:
+        """Return torchvision's objects for the parts of the set.
+
+        Its files may be in any folder, zip or tar in root, each packed or not. They are copied
+        aside, where torchvision finds them, for root may be read-only and is not ours to change.
+
+        Args:
+            root: A folder, or an archive.
+            download: Fetch them into root if some are missing.
+
+        Raises:
+            DataError: Files are missing or damaged, cannot be fetched, or are not the published
+                ones as far as sums of them are known.
+        """
+        with tempfile.TemporaryDirectory() as aside:
+            target = Path(aside) / self.folder
+            target.mkdir(parents=True, exist_ok=True)
+            wrong = self._gather(root, target)
+            missing = [file for file in self.sums if not (target / file).exists()]
+            if not missing:
+                return open_parts(self.name, Path(aside), self.parts, str(root))
+        for file in missing:
+            if file in wrong:
+                raise wrong[file]
+        return fetch_parts(
+            self.name,
+            root,
+            self.parts,
+            download=download,
+            state=f"{self.name} is not in {root} (looked for {', '.join(missing)}, packed or not)",
+            way_out="set stream.root to a folder or archive that holds them" + self.instead,
+        )
+
+    def _gather(self, root: Path, target: Path) -> dict[str, DataError]:
+        """Copy the files that are right to a folder; return what is wrong with the others."""
+        wrong: dict[str, DataError] = {}
+        for source in _sources(root):
+            try:
+                for entry in source:
+                    self._take(entry, target, wrong)
+            except DataError as error:  # an archive that is damaged or unsafe
+                wrong = dict.fromkeys(self.sums, error) | wrong
+            if all((target / file).exists() for file in self.sums):
+                break
+        return wrong
+
+    def _take(self, entry: Entry, target: Path, wrong: dict[str, DataError]) -> None:
+        """Copy a file that is still missing, or note what is wrong with it."""
+        file, opener = _unpacked(entry.path.name)
+        if entry.is_folder or file not in self.sums or (target / file).exists():
+            return
+        try:
+            with whole(entry.where), entry.open() as packed, opener(packed) as content:
+                self._copy(content, target / file, entry.where)
+        except DataError as error:
+            wrong.setdefault(file, error)
+            (target / file).unlink(missing_ok=True)
+
+    def _copy(self, content: IO[bytes], target: Path, where: str) -> None:
+        """Copy a file, if its sum is right. Raises DataError."""
+        digest, size, published = hashlib.md5(usedforsecurity=False), 0, self.sums[target.name]
+        with target.open("wb") as file:
+            while size < _LARGEST and (piece := content.read(_BYTES_AT_ONCE)):
+                digest.update(piece)
+                size += file.write(piece)
+        md5 = digest.hexdigest()
+        if published and md5 != published:
+            raise DataError(
+                f"{where} must hold {self.name}'s published file (MD5 {published}, unpacked), and "
+                "does not; replace it by that, or give images of your own as stream 'images'."
+            )
+        for name, sums in (("MNIST", MNIST), ("FashionMNIST", FASHION_MNIST)):
+            if not published and md5 in sums.values():
+                raise DataError(
+                    f"{where} must hold {self.name}'s file, and is {name}'s; replace it."
+                )
+
+
+def _sources(root: Path) -> Iterator[Iterable[Entry]]:
+    """Return the files at root, three folders deep, and then those of each archive there."""
+    with whole(str(root), "correct stream.root"):
+        below = [path for depth in ("*", "*/*", "*/*/*") for path in sorted(root.glob(depth))]
+        files = [path for path in (root, *below) if path.is_file()]
+    archives = [path for path in files if path.name.lower().endswith(ARCHIVES)]
+    yield [on_disk(p, PurePosixPath(p.name)) for p in files if p not in archives]
+    yield from map(entries, archives)
+
+
+def _unpacked(name: str) -> tuple[str, Any]:
+    """Return the name of a file without its packing, and what opens it.
+
+    Kaggle's copies have a dot in the name: train-images.idx3-ubyte.
+    """
+    path = Path(name.replace(".idx", "-idx"))
+    opener = _OPENERS.get(path.suffix)
+    return (path.stem, opener) if opener else (path.name, cast(Any, lambda file: file))

@@ -1,0 +1,285 @@
+"""A job: one method of a spec for a group of seeds. The only thing that trains."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from dpmcl.core.allocation import allocating, out_of_memory
+from dpmcl.core.generators import forked
+from dpmcl.core.gradients import Work
+from dpmcl.core.model import Buffers, Model, Theta
+from dpmcl.core.precision import arithmetic
+from dpmcl.core.threads import threads
+from dpmcl.core.tree import tree_map
+from dpmcl.data.scaling import check_digits, fitted
+from dpmcl.data.splits import Splits, split
+from dpmcl.data.stream import Stream
+from dpmcl.engine import Engine, choose, device_of, group_size
+from dpmcl.exceptions import DataError, DeviceError, DpmclError, reason
+from dpmcl.optimisers.theorem import Theorem
+from dpmcl.results.record import Record, merge
+from dpmcl.training.checkpoints import Checkpoints, Origin
+from dpmcl.training.divergence import FreezeNonFinite
+from dpmcl.training.evaluation import Evaluation
+from dpmcl.training.keeper import Keeper, Keeping
+from dpmcl.training.loop import first_state, train
+from dpmcl.training.monitor import Monitor, MonitorSettings
+from dpmcl.training.motion_check import check_motion
+from dpmcl.training.noise import noise
+from dpmcl.training.observer import Observer
+from dpmcl.training.progress import Progress, Tell
+from dpmcl.training.score import Score
+from dpmcl.training.setup import Setup, check_splits
+from dpmcl.training.spec import Spec
+from dpmcl.training.step_size import StepSize
+
+
+@dataclass(frozen=True)
+class Job:
+    """A method of a spec, and the seeds that are trained together."""
+
+    method: str
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a job leaves behind.
+
+    Attributes:
+        record: Errors, work, divergences and readings.
+        theta: Final parameters, replicas first.
+        buffers: Final running statistics, replicas first.
+        resumed: Whether it went on from a checkpoint.
+    """
+
+    record: Record
+    theta: Theta
+    buffers: Buffers
+    resumed: bool = False
+
+
+class Trainer:
+    """Cuts a spec into jobs, and runs them in this process.
+
+    Args:
+        spec: The study.
+        stream: Its data: those that all replicas share, or else the first seed's.
+        digest: Fingerprint of the data.
+        folder: The run folder, in which jobs are kept; None keeps nothing.
+        processes: How many run jobs side by side, and so share the memory.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        stream: Stream,
+        *,
+        digest: str = "",
+        folder: Path | None = None,
+        processes: int = 1,
+    ) -> None:
+        self.spec, self.digest, self.folder = spec, digest, folder
+        self.processes = processes
+        self._stream = stream
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Return the device of the spec."""
+        return device_of(self.spec.device)
+
+    @cached_property
+    def stream(self) -> Stream:
+        """Return the data on the device."""
+        return self._stream.to(self.device)
+
+    @cached_property
+    def model(self) -> Model:
+        """Return the network, checked."""
+        spec, stream = self.spec, self.stream
+        dtype: torch.dtype = getattr(torch, spec.dtype)
+        shape, outputs = stream.x.shape[1:], stream.outputs
+        return Model.build(
+            lambda: spec.network.build(shape, outputs),
+            stream.kind,
+            stream.example(dtype),
+            outputs,
+            dtype=dtype,
+            device=self.device,
+            precision=spec.precision,
+        )
+
+    @cached_property
+    def engine(self) -> Engine:
+        """Return what runs the updates."""
+        spec, example = self.spec, self.stream.example(self.model.dtype)
+        batch = max(method.batch for method in spec.methods.values())
+        return choose(spec.engine, self.model, example, replicas=spec.replicas, batch=batch)
+
+    def jobs(self) -> list[Job]:
+        """Return all jobs of the spec. They depend on the seeds asked for, not on those missing."""
+        seeds = self.spec.seeds
+        size = group_size(self.engine, self.model, len(seeds))
+        groups = [seeds[first : first + size] for first in range(0, len(seeds), size)]
+        return [Job(name, group) for name in self.spec.methods for group in groups]
+
+    def checkpoints(self, job: Job) -> Checkpoints | None:
+        """Return the checkpoints of a job, None where nothing is kept."""
+        if self.folder is None:
+            return None
+        return Checkpoints(self.folder, job.method, job.seeds)
+
+    def run(self, job: Job, keeping: Keeping, tell: Tell = lambda done, total: None) -> Outcome:
+        """Train a job, from its last checkpoint if there is one.
+
+        Where the memory does not hold its replicas together, they are trained in two halves.
+
+        Args:
+            job: One of `jobs`.
+            keeping: When it is saved, and when it stops.
+            tell: Told of progress, in updates of all of its replicas.
+
+        Raises:
+            Stopped: It was told to stop; what it had done is kept.
+            DivergenceError: A replica diverged, and the spec wants to stop then.
+            DeviceError: The memory does not hold one replica.
+        """
+        seeds = job.seeds
+        try:
+            with threads(self.spec.threads), allocating(), arithmetic(self.spec.precision):
+                return self._run(job, keeping, tell)
+        except DeviceError as error:
+            if len(seeds) == 1 or not out_of_memory(error.__cause__):
+                raise
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        half = -(-len(seeds) // 2)
+        parts = [Job(job.method, seeds[:half]), Job(job.method, seeds[half:])]
+        first, second = (
+            self.run(part, keeping, _shifted(tell, i, len(parts))) for i, part in enumerate(parts)
+        )
+        trees = (first.theta, first.buffers), (second.theta, second.buffers)
+        theta, buffers = tree_map(lambda *leaf: torch.cat(leaf), *trees)
+        resumed = first.resumed or second.resumed
+        return Outcome(merge(first.record, second.record), theta, buffers, resumed)
+
+    def check(self, job: Job) -> None:
+        """Check what can be known before training.
+
+        Args:
+            job: One of `jobs`.
+
+        Raises:
+            SpecError: The method draws rows that it may not see, or asks for a motion that the
+                stream does not know.
+        """
+        setup = self.setup(job)
+        check_splits(setup.method, [*setup.phases, *setup.evaluation_phases])
+        check_motion(setup.method, setup.stream, setup.phases[0], self.spec.monitor.drift)
+
+    def setup(self, job: Job) -> Setup:
+        """Return what stays the same while a job is trained."""
+        spec = self.spec
+        stream = self.stream
+        if not spec.stream.shared:
+            stream = read(spec, job.seeds).to(self.device)
+        stream, splits = prepared(spec, stream, job.seeds)
+        method = spec.methods[job.method]
+        return Setup(
+            method=method,
+            model=method.prepare(self.model),
+            stream=stream,
+            splits=splits,
+            seeds=job.seeds,
+            engine=self.engine,
+            weights=tuple(spec.weights_seeds(job.seeds) or ()),
+            name=job.method,
+            processes=self.processes,
+        )
+
+    def _run(self, job: Job, keeping: Keeping, tell: Tell) -> Outcome:
+        spec, setup, engine = self.spec, self.setup(job), self.engine
+        origin = Origin(job.method, job.seeds, self.digest, engine.name, self.device.type)
+        keeper = Keeper(keeping, self.checkpoints(job), origin)
+        return measured(
+            setup,
+            evaluation=spec.evaluation,
+            monitor=spec.monitor,
+            on_divergence=spec.on_divergence,
+            keeper=keeper,
+            tell=tell,
+        )
+
+
+def measured(
+    setup: Setup,
+    *,
+    evaluation: Evaluation,
+    monitor: MonitorSettings,
+    keeper: Keeper,
+    tell: Tell = lambda done, total: None,
+    on_divergence: Literal["freeze", "stop"] = "freeze",
+) -> Outcome:
+    """Train with all observers that settings ask for, and return what they saw.
+
+    Args:
+        setup: What stays the same.
+        evaluation: What is evaluated.
+        monitor: What is watched.
+        keeper: Where training goes on from, and when it is saved.
+        tell: Told of progress.
+        on_divergence: Whether a replica that is not finite is frozen, or ends the run.
+    """
+    if line := noise(setup.method, setup.model.dtype):
+        setup.say(line)
+    score = Score(evaluation)
+    watching = Monitor(monitor, setup) if monitor.active else None
+    rule = setup.method.rule
+    observers: list[Observer] = [FreezeNonFinite(on_divergence)]
+    if isinstance(rule, Theorem) and rule.drift != "none":
+        observers.append(StepSize(rule))
+    observers += [watching] if watching else []
+    observers += [score, Progress(tell), keeper]
+    run = train(setup, observers, keeper.last(setup, first_state(setup)))
+    work = {seed: Work(**vars(run.work)) for seed in setup.seeds}
+    diverged = {setup.seeds[replica]: where for replica, where in run.diverged.items()}
+    readings = watching.readings(setup, run) if watching else None
+    record = Record(score.errors(setup, run), work, diverged, readings)
+    return Outcome(record, run.replicas.theta, run.replicas.buffers, keeper.resumed)
+
+
+def _shifted(tell: Tell, part: int, parts: int) -> Callable[[int, int], None]:
+    """Return the progress of one of several equal parts as that of the whole."""
+    return lambda done, total: tell(part * total + done, parts * total)
+
+
+def read(spec: Spec, seeds: tuple[int, ...]) -> Stream:
+    """Return the stream of a spec for some seeds.
+
+    Raises:
+        DataError: It cannot be built, or float32 cannot hold its inputs.
+    """
+    with forked(0):  # libraries that read data may draw from Python's or NumPy's generator
+        try:
+            stream = spec.stream.build(seeds)
+        except (DpmclError, MemoryError):
+            raise
+        except Exception as error:
+            if ":" not in spec.stream_name:
+                raise
+            raise DataError(
+                f"Stream '{spec.stream_name}' cannot be built: {type(error).__name__}: "
+                f"{reason(error)}; mend its `build`, or what it reads."
+            ) from error
+    check_digits(stream, getattr(torch, spec.dtype))
+    return stream
+
+
+def prepared(spec: Spec, stream: Stream, seeds: tuple[int, ...]) -> tuple[Stream, Splits]:
+    """Return a stream scaled by the training rows of some seeds, and the splits of these seeds."""
+    splits = split(stream, spec.split_seeds(seeds), spec.stream.split)
+    return fitted(stream, splits), splits

@@ -1,0 +1,124 @@
+"""What enters the memories: rows of a task, or of an update, with the method's notes on them."""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from dpmcl.core import keys, memory
+from dpmcl.core.batch import Batch
+from dpmcl.core.memory import Memories, Memory, Notes, Offer
+from dpmcl.core.tree import at, tree_map
+from dpmcl.data.sampling import Chunk
+from dpmcl.methods._method import Method, Phase, State
+from dpmcl.training.setup import Setup
+from dpmcl.training.state import RunState
+
+_ROWS_AT_ONCE = 256  # whose notes are taken together
+
+
+def empty_memories(setup: Setup) -> Memories:
+    """Return the memories before the first task.
+
+    Args:
+        setup: The run's; a method that trains on validation rows has a reservoir of these too.
+    """
+    one_row = setup.seed[:, None] * 0
+    notes = _notes(setup, setup.start, Offer(one_row, one_row == 0))  # for their shapes
+    memories = {}
+    for name in _splits(setup):
+        # Beyond the stream's rows of the split a longer memory would hold nothing more.
+        capacity = min(setup.method.memory, setup.splits.named(name).row.shape[1])
+        kept = at(notes, 0) if name == "train" else {}
+        one = memory.empty(capacity, setup.model.device, kept)
+        memories[name] = tree_map(lambda leaf: leaf.expand(len(setup.seeds), *leaf.shape), one)
+    return memories
+
+
+def with_task(setup: Setup, run: RunState, task: int) -> Memories:
+    """Return the memories after a task's rows were offered to them.
+
+    Args:
+        setup: The run's.
+        run: Its state, which a method's notes are made of.
+        task: Number of the task.
+    """
+    memories = {}
+    for lane, (name, held) in enumerate(run.memories.items()):
+        offset = setup.splits.named(name).offset
+        item = torch.arange(int(offset.diff(dim=1).max()), device=offset.device)
+        position = offset[:, task, None] + item
+        present = position < offset[:, task + 1, None]
+        key = keys.derive(setup.seed, keys.Purpose.MEMORY, task, lane)
+        offer = Offer(position, present)
+        memories[name] = _offered(setup, name, held, run.replicas, offer=offer, key=key)
+    return memories
+
+
+def with_update(setup: Setup, run: RunState, phase: Phase, drawn: Chunk) -> Memories:
+    """Return the memories after the rows of an update were offered to D_P.
+
+    Args:
+        setup: The run's.
+        run: Its state before the update.
+        phase: The update's phase.
+        drawn: What the update drew.
+    """
+    if phase.remember is None:
+        return run.memories
+    task, number, update = run.position
+    key = keys.derive(setup.seed, keys.Purpose.MEMORY, task, number, step=update + 1)
+    position, present = drawn.position[phase.remember], drawn.present[phase.remember]
+    offer = Offer(position.flatten(1), present.flatten(1) > 0)
+    held = run.memories["train"]
+    return {
+        **run.memories,
+        "train": _offered(setup, "train", held, run.replicas, offer=offer, key=key),
+    }
+
+
+def has_own(method: Method, name: str) -> bool:
+    """Return True if a method overrides one of `Method`.
+
+    Args:
+        method: The method.
+        name: As in "notes".
+    """
+    return getattr(type(method), name) is not getattr(Method, name)
+
+
+def _splits(setup: Setup) -> tuple[str, ...]:
+    return ("train", "validation") if setup.method.trains_on_validation else ("train",)
+
+
+def _offered(
+    setup: Setup, name: str, held: Memory, state: State, *, offer: Offer, key: Tensor
+) -> Memory:
+    """Return a split's memory after rows were offered; notes and policy are D_P's alone."""
+    policy = setup.method.policy
+    if name == "train":
+        offer = offer._replace(notes=_notes(setup, state, offer))
+    else:
+        policy = partial(memory.add, policy=setup.method.memory_policy)
+    after: Memory = torch.func.vmap(policy)(held, offer, key)
+    return after
+
+
+def _notes(setup: Setup, state: State, offer: Offer) -> Notes:
+    """Return what the method keeps with training rows that are offered."""
+    method, model, pool = setup.method, setup.model, setup.splits.train
+    if not has_own(method, "notes"):
+        return {}
+
+    def notes(state: State, batch: Batch) -> Notes:
+        return method.notes(model.holding(state.buffers), state, batch)
+
+    position = offer.position.clamp(max=pool.row.shape[1] - 1)
+    row, task = pool.row.gather(1, position), pool.task.gather(1, position)
+    blocks = []
+    for first in range(0, row.shape[1], _ROWS_AT_ONCE):
+        some = slice(first, first + _ROWS_AT_ONCE)
+        batch = setup.stream.batch(row[:, some], offer.present[:, some], task[:, some], model.dtype)
+        blocks.append(setup.engine.map(notes, state, batch))
+    out: Notes = tree_map(lambda *parts: torch.cat(parts, 1), *blocks)
+    return out

@@ -1,0 +1,54 @@
+"""The contract of an observer: it looks on at a run, at a few places."""
+
+from dataclasses import dataclass
+
+from dpmcl.engine import Feed
+from dpmcl.methods._method import Phase
+from dpmcl.training.setup import Setup
+from dpmcl.training.state import Position, RunState
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """A chunk of updates that has just been run.
+
+    Attributes:
+        before: The state before its first update.
+        phase: The phase that the updates belong to.
+        feed: Their batches and keys.
+    """
+
+    before: RunState
+    phase: Phase
+    feed: Feed
+
+
+class Observer:
+    """Looks on at a run, and keeps values of its own in `RunState.values`.
+
+    Each call returns the state with which the run goes on: the one given, or one with other values.
+    A subclass overrides the calls that it needs.
+    """
+
+    def begin(self, setup: Setup, run: RunState) -> RunState:
+        """Look at the state before the first update of this call of `train`."""
+        return run
+
+    def stop(self, setup: Setup, position: Position, last: int) -> int:
+        """Return the update before which a chunk that begins at `position` ends, at most `last`."""
+        return last
+
+    def before_chunk(self, setup: Setup, run: RunState) -> RunState:
+        """Look at the state before a chunk of updates."""
+        return run
+
+    def after_chunk(self, setup: Setup, run: RunState, chunk: Chunk) -> RunState:
+        """Look at the state after a chunk of updates."""
+        return run
+
+    def after_task(self, setup: Setup, run: RunState) -> RunState:
+        """Look at the state after a task; its position is the task that comes next."""
+        return run
+
+    def end(self, setup: Setup, run: RunState) -> None:
+        """Look at the state after the last task."""

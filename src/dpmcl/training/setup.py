@@ -1,0 +1,188 @@
+"""What stays the same while one method is trained for a group of replicas."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from dpmcl.core.batch import Batch
+from dpmcl.core.memory import Memories
+from dpmcl.core.model import Buffers, Model, initial
+from dpmcl.core.tree import tree_map
+from dpmcl.data.motion import Motion, motion_of
+from dpmcl.data.sampling import Draw, Supply, Weighing, chunk, probe, weigh
+from dpmcl.data.splits import Splits
+from dpmcl.data.stream import Stream
+from dpmcl.data.task_info import TaskInfo, task_infos
+from dpmcl.engine import Engine, Feed
+from dpmcl.exceptions import SpecError, printable
+from dpmcl.methods._method import Method, Phase, State, Update
+from dpmcl.training.state import Position, RunState
+
+_LOG = logging.getLogger("dpmcl")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Setup:
+    """One method on one stream for a group of seeds.
+
+    Attributes:
+        method: Hyper-parameters, and the phases of a task.
+        model: The network and its cost, as `Method.prepare` returns it.
+        stream: Tasks over a pool of rows.
+        splits: Training, validation and test rows of each replica.
+        seeds: One for each replica.
+        engine: Runs functions of one replica for all of them.
+        weights: Seeds of the initial weights; `seeds` where they are not fixed by the spec.
+        name: Of the method in the spec; messages begin with it.
+        processes: How many share the memory.
+    """
+
+    method: Method
+    model: Model
+    stream: Stream
+    splits: Splits
+    seeds: tuple[int, ...]
+    engine: Engine
+    weights: tuple[int, ...] = ()
+    name: str = ""
+    processes: int = 1
+
+    @cached_property
+    def seed(self) -> Tensor:
+        """Return the seeds, int64 (replicas,)."""
+        return torch.tensor(self.seeds, dtype=torch.int64, device=self.model.device)
+
+    @property
+    def tasks(self) -> int:
+        """Return the number of tasks."""
+        return len(self.stream.tasks)
+
+    @cached_property
+    def task_infos(self) -> tuple[TaskInfo, ...]:
+        """Return what the method is told of each task."""
+        return task_infos(self.stream, self.splits)
+
+    @cached_property
+    def phases(self) -> tuple[tuple[Phase, ...], ...]:
+        """Return the phases of each task."""
+        return tuple(self.method.planned(self.model, task) for task in self.task_infos)
+
+    @cached_property
+    def evaluation_phases(self) -> tuple[tuple[Phase, ...], ...]:
+        """Return the phases that run on a copy of the state before each evaluation."""
+        method, model = self.method, self.model
+        return tuple(tuple(method.evaluation_phases(model, task)) for task in self.task_infos)
+
+    @cached_property
+    def start(self) -> State:
+        """Return the replicas' states before the first task."""
+        method, first = self.method, self.task_infos[0]
+        theta = initial(self.model, self.weights or self.seeds)
+        state: State = self.engine.map(lambda one: method.start(one, first), theta)
+        replicas = len(self.seeds)
+        buffers: Buffers = tree_map(
+            lambda leaf: leaf.expand(replicas, *leaf.shape).clone(), self.model.init_buffers()
+        )
+        return state._replace(buffers=buffers)
+
+    def updates_before(self, position: Position) -> int:
+        """Return how many updates each replica makes before a position."""
+        tasks, number, update = position
+        count = sum(phase.updates for phases in self.phases[:tasks] for phase in phases)
+        if number:
+            count += sum(phase.updates for phase in self.phases[tasks][:number])
+        return count + update
+
+    def update(self, phase: Phase) -> Update:
+        """Return a phase's update, which also moves the network's running statistics.
+
+        They move once, at the parameters before the update, by the rows of its real step: never
+        while a method looks ahead.
+        """
+        if not self.start.buffers:
+            return phase.update
+        return _moving(self.model, phase)
+
+    def motion(self, task: int) -> Motion:
+        """Return where rows go at a task."""
+        known: dict[int, Motion] = self.__dict__.setdefault("_motion", {})
+        if task not in known:
+            known.clear()  # only the newest task's is of use
+            known[task] = motion_of(self.stream, self.splits, task, self.model.dtype)
+        return known[task]
+
+    def weighing(self, task: int) -> Weighing | None:
+        """Return what gamma makes of the tasks seen; None where all weigh the same."""
+        weights = weigh(self.method.discounting, task, self.tasks)
+        if weights is None:
+            return None
+        return Weighing(weights.to(self.model.device), self.method.discount_on)
+
+    def feed(self, memories: Memories, phase: Phase, position: Position, stop: int) -> Feed:
+        """Return the batches and keys of the updates from `position` to the one before `stop`."""
+        task, number, first = position
+        moves = any(draw.moved is not None for draw in phase.draws.values())
+        motion = self.motion(task) if moves else None
+        draws = chunk(
+            phase.draws,
+            Supply(self.splits, memories, self.seed, motion, self.weighing(task)),
+            (task, number),
+            range(first, stop),
+            update_keys=phase.keys,
+            remember=phase.remember,
+        )
+        return Feed(draws, self.stream, self.model.dtype)
+
+    def probe(
+        self, draws: Mapping[str, Draw], run: RunState, weighing: Weighing | None = None
+    ) -> dict[str, Batch]:
+        """Return batches on which to look at a run, all replicas; looking moves no other draw."""
+        task, number, update = run.position
+        supply = Supply(self.splits, run.memories, self.seed, self.motion(task), weighing)
+        drawn = probe(draws, supply, (task, number), update)
+        return drawn.batches(self.stream, self.model.dtype, 0, slice(None))
+
+    def say(self, line: str) -> None:
+        """Log what a user should know while the method is trained."""
+        _LOG.warning(printable(f"{self.name}: {line}" if self.name else line))
+
+
+def _moving(model: Model, phase: Phase) -> Update:
+    """Return an update after which the running statistics have moved."""
+    names = phase.steps_on or [name for name, draw in phase.draws.items() if draw.like is None]
+
+    def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        after = phase.update(state, batches, key)
+        rows = [batches[name] for name in names]
+        w = torch.cat([batch.w.flatten() for batch in rows])
+        x = torch.cat([batch.x.flatten(0, batch.w.dim() - 1) for batch in rows])
+        moved = model.holding(state.buffers).moved(state.theta, x, w, key[0])
+        return after._replace(buffers=moved)
+
+    return update
+
+
+def check_splits(method: Method, tasks: Sequence[Sequence[Phase]]) -> None:
+    """Check that a method that trains on validation rows says so.
+
+    Args:
+        method: The method.
+        tasks: Phases of each task.
+
+    Raises:
+        SpecError: A phase draws validation rows, and `trains_on_validation` is False.
+    """
+    if method.trains_on_validation:
+        return
+    for phase in (phase for phases in tasks for phase in phases):
+        for name, draw in phase.draws.items():
+            if draw.split == "validation":
+                raise SpecError(
+                    f"Draw '{name}' of phase '{phase.name}' has validation rows, which other "
+                    "methods never train on; set trains_on_validation = True in "
+                    f"{type(method).__name__}, so that tables say so."
+                )

@@ -1,0 +1,34 @@
+"""What a method is told of a task."""
+
+import torch
+
+from conftest import own_rows_stream, tiny_stream
+from dpmcl.data.splits import split
+from dpmcl.data.stream import Stream
+from dpmcl.data.task_info import task_infos
+
+SHARES = (0.6, 0.2, 0.2)
+
+
+def test_classes_and_masks_are_those_of_the_rows_that_arrive():
+    infos = task_infos(tiny_stream(), split(tiny_stream(), (0, 1), SHARES))
+    for number, info in enumerate(infos):
+        assert (info.number, info.tasks, info.input_shape, info.outputs) == (number, 3, (2,), 6)
+        assert (info.rows, info.rows_seen) == (36, 36 * (number + 1))
+        assert info.classes == ((0, 1), (2, 3), (4, 5))
+        assert info.new.tolist() == [c // 2 == number for c in range(6)]
+        assert info.seen.tolist() == [c // 2 <= number for c in range(6)]
+    x = torch.arange(80.0)[:, None]
+    blurred = Stream.from_arrays(x, ["a", "b"] * 40, classes_per_task=1, blur=0.3)
+    first, second = task_infos(blurred, split(blurred, (0,), SHARES))
+    assert first.classes == ((0, 1), (0, 1))  # rows of the next task arrive early
+    assert first.new.all()
+    assert not second.new.any()
+
+
+def test_regression_has_no_classes_and_rows_are_the_most_of_any_replica():
+    stream = own_rows_stream([[10, 20], [20, 10]])
+    first, second = task_infos(stream, split(stream, (0, 1), SHARES))
+    assert (first.kind, first.classes, first.seen.tolist()) == ("regression", ((), ()), [True])
+    assert (first.rows, second.rows, second.rows_seen) == (12, 12, 18)
+    assert (first.new.tolist(), second.new.tolist()) == ([True], [False])

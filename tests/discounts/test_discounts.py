@@ -1,0 +1,130 @@
+"""Discounts: their weights against formulas, their sums, their settings, and a user's own."""
+
+import math
+
+import pytest
+import torch
+
+from dpmcl.discounts._discount import build, gamma
+from dpmcl.discounts.constant import Constant
+from dpmcl.discounts.exponential import Exponential
+from dpmcl.discounts.power import Power
+from dpmcl.discounts.window import Window
+from dpmcl.exceptions import SpecError
+
+FORMULAS = {
+    "constant": ({"name": "constant"}, lambda s: 1.0),
+    "exponential": ({"name": "exponential", "rate": 0.3}, lambda s: math.exp(-0.3 * s)),
+    "power": ({"name": "power", "p": 1.5}, lambda s: 1 / (1 + s) ** 1.5),
+    "growing": ({"name": "power", "p": -2}, lambda s: (1 + s) ** 2),
+    "window": ({"name": "window", "width": 4}, lambda s: float(s < 4)),
+}
+each_formula = pytest.mark.parametrize(("setting", "formula"), FORMULAS.values(), ids=FORMULAS)
+
+
+@each_formula
+@pytest.mark.parametrize("by", ["age", "time"])
+def test_gamma_counts_from_the_newest_task_or_from_the_first(setting, formula, by):
+    discount, newest = build({**setting, "by": by}), torch.arange(7)
+    mapped = torch.func.vmap(lambda now: gamma(discount, now, torch.arange(7)))(newest)
+    for now in range(7):
+        expected = [0.0 if k > now else formula(now - k if by == "age" else k) for k in range(7)]
+        weights = gamma(discount, now, torch.arange(7))
+        assert weights.tolist() == pytest.approx(expected, rel=1e-14)
+        torch.testing.assert_close(mapped[now], weights, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("discount", "total"),
+    [
+        (Constant(), math.inf),
+        (Power(p=1), math.inf),
+        (Power(p=-0.5), math.inf),
+        (Exponential(rate=0.05), 1 / (1 - math.exp(-0.05))),
+        (Exponential(rate=30.0), 1.0),
+        (Power(p=2), math.pi**2 / 6),
+        (Power(p=4), math.pi**4 / 90),
+        (Power(p=1.5), 2.6123753486854883),
+        (Window(width=7), 7.0),
+    ],
+    ids=str,
+)
+def test_the_total_is_the_closed_form_and_the_brute_sum(discount, total):
+    assert discount.total == pytest.approx(total, rel=1e-12)
+    if math.isfinite(total):
+        n = 1_000_000
+        brute = float(discount.weights(torch.arange(n, dtype=torch.float64)).sum())
+        # What is left of a power: the integral from n, within half of its first term.
+        rest = n ** (1 - discount.p) / (discount.p - 1) if isinstance(discount, Power) else 0.0
+        assert brute + rest == pytest.approx(total, rel=1e-9)
+
+
+def test_a_name_or_a_table_builds_a_discount_that_comes_back_from_its_table():
+    assert build("constant") == Constant()
+    discount = build({"name": "power", "p": 3, "by": "time"})
+    assert discount == Power(p=3.0, by="time")
+    assert build({"name": "power", **discount.to_table()}) == discount
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch, request):
+    """Return the name of a discount in a module of the user's own, whose weights are some code."""
+
+    def write(body: str) -> str:
+        module = f"own_{abs(hash((request.node.name, body)))}"
+        (tmp_path / f"{module}.py").write_text(
+            "from dataclasses import dataclass\nimport torch\nfrom dpmcl import Discount\n"
+            "@dataclass(frozen=True, kw_only=True)\nclass Own(Discount):\n"
+            f"    half: float = 2.0\n    def weights(self, s):\n        {body}\n",
+            "utf-8",
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        return f"{module}:Own"
+
+    return write
+
+
+def complaint(setting) -> str:
+    with pytest.raises(SpecError) as caught:
+        build(setting)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_users_own_discount_has_options_and_the_same_uses(own):
+    discount = build({"name": own("return 2 ** (-s / self.half)"), "half": 3.0, "by": "time"})
+    weights = gamma(discount, 9, torch.tensor([0, 3, 6, 12]))
+    assert weights.dtype == torch.float64
+    assert weights.tolist() == pytest.approx([1, 0.5, 0.25, 0])
+    assert discount.total is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "line"),
+    [
+        ("exponental", "No discount 'exponental'. Did you mean 'exponential'? `dpmcl list` shows"),
+        ({"rate": 1}, "discount needs a name"),
+        ({"name": "window", "width": 0}, "discount 'window' width must be greater than or equal"),
+        ({"name": "power", "p": -200}, "weights(s) must be finite and at least 0, got inf at s ="),
+        ("math:gamma", "must be a subclass of dpmcl.Discount with `weights`"),
+        ("dpmcl:Discount", "must be a subclass of dpmcl.Discount with `weights`"),
+    ],
+)
+def test_a_setting_that_is_no_discount_is_refused_in_one_line(setting, line):
+    assert line in complaint(setting)
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("return 1 / s", "must be finite and at least 0, got inf at s = 0"),
+        ("return 5.0 - s", "must be finite and at least 0, got -1 at s = 6"),
+        ("return 0.0 * s", "must not all be 0"),
+        ("return s.numpy() + 1", "must return a tensor of the shape of s"),
+        ("return torch.ones(3)", "of shape (3,) for s of shape (100000,)"),
+        ("return s.exp() if s.max() < 3 else torch.ones_like(s)", "under torch.func.vmap too"),
+        ("w = torch.exp(-s / 9); return w / w.sum()", "from its own s alone"),
+    ],
+)
+def test_weights_that_no_run_could_use_are_refused_when_they_are_built(own, body, line):
+    assert line in complaint(own(body))

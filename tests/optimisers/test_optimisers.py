@@ -1,0 +1,274 @@
+"""The optimisers are PyTorch's, step for step, as pure functions with finite derivatives."""
+
+import pytest
+import torch
+
+from conftest import tiny_task
+from dpmcl.core.tree import at, leaves, stack, tree_map
+from dpmcl.exceptions import SpecError
+from dpmcl.methods.naive import Naive
+from dpmcl.optimisers._optimiser import Optimiser, build
+from dpmcl.optimisers._schedule import build_schedule
+from dpmcl.optimisers.adagrad import Adagrad
+
+STEPS = 25
+LR = 0.05
+RULES = {
+    "adagrad": ({}, torch.optim.Adagrad, {}),
+    "adagrad, options": (
+        {"eps": 1e-6, "initial_accumulator": 0.1, "weight_decay": 0.2},
+        torch.optim.Adagrad,
+        {"eps": 1e-6, "initial_accumulator_value": 0.1, "weight_decay": 0.2},
+    ),
+    "sgd": ({}, torch.optim.SGD, {}),
+    "sgd, options": (
+        {"momentum": 0.9, "weight_decay": 0.2},
+        torch.optim.SGD,
+        {"momentum": 0.9, "weight_decay": 0.2},
+    ),
+    "adam": ({}, torch.optim.Adam, {}),
+    "adam, options": (
+        {"beta1": 0.5, "beta2": 0.9, "eps": 1e-4, "weight_decay": 0.2},
+        torch.optim.Adam,
+        {"betas": (0.5, 0.9), "eps": 1e-4, "weight_decay": 0.2},
+    ),
+}
+each_rule = pytest.mark.parametrize("name", RULES)
+
+
+def rule_of(name: str) -> Optimiser:
+    return build({"name": name.split(",")[0], **RULES[name][0]}, LR)
+
+
+def random_tree(generator, dtype=torch.float64):
+    def normal(*shape):
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    return {
+        "representation": {"weight": normal(4, 3), "bias": normal(4)},
+        "prediction": {"weight": normal(2, 4), "scale": normal()},
+    }
+
+
+def gradients(theta, step, generator, dtype):
+    """Of varying size; the scale's is always zero, one row's for the first ten steps."""
+    grads = tree_map(lambda g: g * 10.0 ** (step % 5 - 2), random_tree(generator, dtype))
+    grads["prediction"]["scale"] = torch.zeros_like(theta["prediction"]["scale"])
+    if step < 10:
+        grads["representation"]["weight"][1] = 0
+    if step == 12:
+        grads = tree_map(torch.zeros_like, grads)
+    return grads
+
+
+@each_rule
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-5)], ids=str
+)
+def test_every_step_is_pytorchs(name, dtype, tolerance):
+    _, theirs, options = RULES[name]
+    rule, generator = rule_of(name), torch.Generator().manual_seed(0)
+    theta = random_tree(generator, dtype)
+    own = [leaf.clone().requires_grad_() for leaf in leaves(theta)]
+    optimiser = theirs(own, lr=LR, **options)
+    state = rule.init(theta)
+    for step in range(STEPS):
+        grads = gradients(theta, step, generator, dtype)
+        theta, state = rule.step(theta, grads, state)
+        for parameter, grad in zip(own, leaves(grads), strict=True):
+            parameter.grad = grad.clone()
+        optimiser.step()
+        for mine, other in zip(leaves(theta), own, strict=True):
+            assert mine.dtype == dtype
+            torch.testing.assert_close(mine, other.detach(), rtol=tolerance, atol=tolerance)
+
+
+def test_adagrads_first_step_is_the_gradients_sign_and_none_without_one():
+    theta = {"w": torch.zeros(3, dtype=torch.float64)}
+    rule = Adagrad(lr=0.1)
+    grads = {"w": torch.tensor([100.0, -1e-3, 0.0], dtype=torch.float64)}
+    stepped, _ = rule.step(theta, grads, rule.init(theta))
+    expected = torch.tensor([-0.1, 0.1, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(stepped["w"], expected, rtol=1e-6, atol=0)
+
+
+@each_rule
+def test_a_step_is_pure_and_a_part_steps_with_the_same_part_of_the_state(name):
+    rule, generator = rule_of(name), torch.Generator().manual_seed(2)
+    theta = random_tree(generator)
+    state = rule.init(theta)
+    for _ in range(3):
+        theta, state = rule.step(theta, random_tree(generator), state)
+    grads = random_tree(generator)
+    before = tree_map(torch.clone, (theta, grads, state))
+    whole, whole_state = rule.step(theta, grads, state)
+    for old, new in zip(leaves(before), leaves((theta, grads, state)), strict=True):
+        assert torch.equal(old, new)
+    for part in theta:
+        some = rule.step(theta[part], grads[part], state[part])
+        for a, b in zip(leaves(some), leaves((whole[part], whole_state[part])), strict=True):
+            assert torch.equal(a, b)
+
+
+@each_rule
+def test_replicas_step_under_vmap_as_they_do_alone(name):
+    rule, generator = rule_of(name), torch.Generator().manual_seed(4)
+    thetas = together = stack([random_tree(generator) for _ in range(3)])
+    grads = [stack([random_tree(generator) for _ in range(3)]) for _ in range(4)]
+    state = torch.func.vmap(rule.init)(together)
+    for grad in grads:
+        together, state = torch.func.vmap(rule.step)(together, grad, state)
+    for replica in range(3):
+        alone = at(thetas, replica)
+        own = rule.init(alone)
+        for grad in grads:
+            alone, own = rule.step(alone, at(grad, replica), own)
+        for many, one in zip(leaves(at(together, replica)), leaves(alone), strict=True):
+            torch.testing.assert_close(many, one, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("name", ["adagrad", "adam"])
+def test_the_derivative_of_a_step_is_finite_at_zero_and_right_elsewhere(name, dtype):
+    rule = build(name, LR)
+
+    def after(w, g):
+        return rule.step({"w": w}, {"w": g}, rule.init({"w": w}))[0]["w"].sum()
+
+    slope = torch.func.grad(after, argnums=1)
+    g = torch.tensor([0.0, 0.5, -2.0], dtype=dtype)
+    w = torch.tensor([1.0, 2.0, 3.0], dtype=dtype)
+    assert slope(w, g).isfinite().all()
+    assert slope(w, g)[0] < 0
+    many = torch.func.vmap(slope)(torch.ones(3, 2), torch.tensor([[0.0, 1.0]] * 3))
+    assert many.isfinite().all()
+
+    theta = {"w": torch.tensor([1.0, 2.0], dtype=torch.float64)}
+    first = {"w": torch.tensor([0.3, -0.7], dtype=torch.float64)}
+    theta, state = rule.step(theta, first, rule.init(theta))
+    g = torch.tensor([0.4, 1.1], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda g: rule.step(theta, {"w": g}, state)[0]["w"], (g,))
+
+
+@pytest.mark.parametrize("name", ["adagrad", "adam"])
+def test_the_derivative_through_two_steps_of_dead_units_is_finite(name):
+    rule, generator = build(name, LR), torch.Generator().manual_seed(3)
+    x = torch.randn(6, 3, generator=generator, dtype=torch.float64)
+    start = {
+        "first": torch.randn(4, 3, generator=generator, dtype=torch.float64),
+        "bias": torch.tensor([-100.0, -100.0, 0.0, 0.0], dtype=torch.float64),
+        "second": torch.ones(1, 4, dtype=torch.float64),
+    }
+
+    def cost(theta, step=0):
+        hidden = torch.relu(x @ theta["first"].T + theta["bias"])
+        return (hidden @ theta["second"].T).square().mean()
+
+    assert torch.equal(torch.func.grad(cost)(start)["first"][:2], torch.zeros(2, 3).double())
+    slopes = torch.func.grad(lambda theta: cost(rule.descended(cost, theta, 2)))(start)
+    assert all(slope.isfinite().all() for slope in leaves(slopes))
+    assert slopes["first"][2:].abs().sum() > 0
+
+
+@pytest.mark.parametrize("over", ["task", "run"])
+@pytest.mark.parametrize("name", ["constant", "cosine", "step"])
+def test_a_schedule_is_pytorchs(name, over):
+    """Two tasks of twelve updates; over a task it starts anew with each."""
+    tables = {"constant": "constant", "cosine": {"least": 0.1}, "step": {"every": 5, "by": 0.3}}
+    schedule = tables[name]
+    if name != "constant":
+        schedule = {"name": name, "over": over, **schedule}
+    settings = {"name": "sgd", "momentum": 0.9}
+    method = Naive(optimiser=settings, lr=LR, updates=12, schedule=schedule)
+    generator, task = torch.Generator().manual_seed(0), tiny_task()
+    theta = random_tree(generator)
+    state = start = method.start(theta, task)
+    own = [leaf.clone().requires_grad_() for leaf in leaves(theta)]
+    optimiser = torch.optim.SGD(own, lr=LR, momentum=0.9)
+    length = 12 if over == "task" else 24
+    for number in range(2):
+        state = method.begin_task(state, start, length, torch.empty(0, 2))
+        if number == 0 or over == "task":
+            for group in optimiser.param_groups:
+                group["lr"] = LR
+            theirs = {
+                "constant": lambda: torch.optim.lr_scheduler.ConstantLR(optimiser, 1.0),
+                "cosine": lambda: torch.optim.lr_scheduler.CosineAnnealingLR(
+                    optimiser, length, eta_min=0.1 * LR
+                ),
+                "step": lambda: torch.optim.lr_scheduler.StepLR(optimiser, 5, 0.3),
+            }[name]()
+        for _ in range(12):
+            grads = random_tree(generator)
+            update = _counted_descent(method, grads)
+            state = update(state, {}, torch.zeros(1, 2, dtype=torch.int64))
+            for parameter, grad in zip(own, leaves(grads), strict=True):
+                parameter.grad = grad.clone()
+            optimiser.step()
+            theirs.step()
+            for mine, other in zip(leaves(state.theta), own, strict=True):
+                torch.testing.assert_close(mine, other.detach(), rtol=1e-12, atol=1e-12)
+
+
+def _counted_descent(method, grads):
+    """A step on given gradients, as a run makes it of a phase of the method."""
+
+    class Given(type(method)):
+        def phases(self, model, task):
+            (plain,) = super().phases(model, task)
+            return [type(plain)("train", 12, {}, lambda s, *_: self.descend(s, grads))]
+
+    given = Given(**{name: getattr(method, name) for name in method.names()})
+    (phase,) = given.planned(None, tiny_task())
+    return phase.update
+
+
+def test_a_name_and_a_table_mean_the_same_and_the_table_stays():
+    table = {"name": "sgd", "momentum": 0.9}
+    assert build(table, 0.1).lr == 0.1
+    assert table == {"name": "sgd", "momentum": 0.9}
+    assert build("adam", 0.3) == build({"name": "adam"}, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("setting", "lr", "line"),
+    [
+        ("adagard", 0.1, "No optimiser 'adagard'. Did you mean 'adagrad'?"),
+        (
+            {"name": "sgd", "momentun": 0.9},
+            0.1,
+            "No setting 'momentun'. Did you mean 'momentum'? In optimiser 'sgd'. "
+            "It has: lr, weight_decay, momentum.",
+        ),
+        ("adam", 0, "optimiser 'adam' lr must be greater than 0, got 0."),
+        ({"name": "adam", "lr": 1}, 0.1, "The learning rate is lr, beside optimiser and not in"),
+        ({}, 0.1, "optimiser needs a name, as in optimiser = 'adagrad'."),
+        ({"name": 3}, 0.1, "optimiser needs a name, as in optimiser = 'adagrad'."),
+        ({"name": "sgd", "momentum": 1}, 0.1, "optimiser 'sgd' momentum must be less than 1, got"),
+        ({"name": "theorem", "weight_decay": 0.1}, 0.1, "weight_decay must be 0, got 0.1: the"),
+        ("os:getcwd", 0.1, "optimiser 'os:getcwd' must be a subclass of dpmcl.Optimiser with"),
+    ],
+)
+def test_a_setting_that_breaks_a_rule_is_refused_in_one_line(setting, lr, line):
+    with pytest.raises(SpecError) as caught:
+        build(setting, lr)
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "line"),
+    [
+        ("cosin", "No schedule 'cosin'. Did you mean 'cosine'? There are: constant, cosine, step."),
+        ({"every": 3}, "schedule needs a name, as in schedule = 'cosine'."),
+        ("step", "schedule 'step' needs the setting 'every', got none."),
+        (
+            {"name": "cosine", "over": "epoch"},
+            "schedule 'cosine' over must be 'task' or 'run', got",
+        ),
+    ],
+)
+def test_a_schedule_that_breaks_a_rule_is_refused_in_one_line(setting, line):
+    with pytest.raises(SpecError) as caught:
+        build_schedule(setting)
+    assert line in str(caught.value)

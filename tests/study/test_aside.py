@@ -1,0 +1,153 @@
+"""`--fresh`: an earlier run is kept until the new one has finished."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dpmcl
+from dpmcl.exceptions import FolderError, ModelError
+from dpmcl.networks.mlp import MLP
+from dpmcl.study.lock import locked
+
+SPEC: dict[str, Any] = {
+    "replicas": 1,
+    "stream": {"name": "digits", "tasks": 2},
+    "network": {"name": "mlp", "hidden": 4},
+    "training": {"updates": 2, "batch": 4},
+    "methods": ["er"],
+    "engine": "looped",
+    "device": "cpu",
+}
+FASTER = {**SPEC, "training": {"updates": 1, "batch": 4}}
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A finished run."""
+    dpmcl.run(SPEC, out=tmp_path / "run")
+    return tmp_path / "run"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a run, by name."""
+    paths = [p for p in folder.rglob("*.*") if p.is_file() and not p.name.startswith(".")]
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in paths}
+
+
+def kept(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("before-fresh*"))
+
+
+def interrupt(spec: Any, folder: Path, at: str = "er") -> None:
+    def leave(method: str, done: int, total: int) -> None:
+        if method == at and done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        dpmcl.run(spec, out=folder, watch=leave, fresh=True, methods=["naive", "er"])
+
+
+def test_fresh_starts_anew(folder):
+    (folder / "notes.txt").write_text("mine")
+    was, seen = contents(folder), []
+    del was["notes.txt"]
+    result = dpmcl.run(
+        FASTER,
+        out=folder,
+        fresh=True,
+        watch=lambda *_: seen.append(contents(folder / "before-fresh") == was),
+    )
+    assert result.spec["training"]["updates"] == 1
+    assert seen
+    assert all(seen)
+    assert kept(folder) == []
+    assert not (folder / ".fresh.json").exists()
+    assert (folder / "notes.txt").read_text() == "mine"
+    expected = dpmcl.run(FASTER).errors["er"].values
+    np.testing.assert_array_equal(dpmcl.load(folder).errors["er"].values, expected)
+
+
+def test_an_interrupted_run_loses_nothing(folder, caplog):
+    was = contents(folder)
+    interrupt(FASTER, folder)
+    earlier = folder / "before-fresh"
+    assert f"is kept in {earlier} until" in caplog.text
+    assert contents(earlier) == was
+    assert dpmcl.load(earlier).errors["er"].seeds == (0,)
+    assert list(dpmcl.load(folder).errors) == ["naive"]
+    partly = (folder / "errors.parquet").read_bytes()
+    interrupt(SPEC, folder, at="naive")
+    assert kept(folder) == ["before-fresh", "before-fresh-2"]
+    assert contents(earlier) == was
+    assert (folder / "before-fresh-2" / "errors.parquet").read_bytes() == partly
+    dpmcl.run(SPEC, methods=["naive"], out=folder)  # which is not all that was asked for
+    assert kept(folder) == ["before-fresh", "before-fresh-2"]
+    dpmcl.run(SPEC, methods=["er"], out=folder)
+    assert kept(folder) == []
+    assert set(dpmcl.load(folder).errors) == {"naive", "er"}
+
+
+@pytest.mark.parametrize("note", ["{", '{"kept": ["../mine"]}', '{"kept": ["before-fresh/.."]}'])
+def test_what_is_not_of_a_run_stays(note, folder):
+    (folder.parent / "mine").mkdir()
+    (folder / "before-fresh").mkdir()
+    (folder / ".fresh.json").write_text(note)
+    dpmcl.run(FASTER, out=folder, fresh=True)
+    assert kept(folder) == ["before-fresh"]
+    assert (folder.parent / "mine").exists()
+    assert dpmcl.load(folder).errors
+
+
+@pytest.mark.parametrize("cut", [1, 2, 5])
+def test_a_move_that_is_cut_short_is_completed_by_the_next_run(cut, folder, monkeypatch):
+    was, seen = contents(folder), []
+    calls, rename = itertools.count(1), Path.rename
+
+    def end(path: Path, target: Any) -> Any:
+        if Path(target).parent.name == "before-fresh" and next(calls) == cut:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "rename", end)
+        dpmcl.run(FASTER, out=folder, fresh=True)
+    dpmcl.run(
+        FASTER, out=folder, watch=lambda *_: seen.append(contents(folder / "before-fresh") == was)
+    )
+    assert all(seen)
+    assert seen
+    assert kept(folder) == []
+
+
+def test_bad_input_is_refused_before_anything_moves(folder, monkeypatch):
+    was = contents(folder)
+    gone = {"name": "table", "path": "gone.csv", "target": "kind"}
+    for stream in (gone, {"name": "digits", "tasks": 99}):
+        with pytest.raises(dpmcl.DpmclError):
+            dpmcl.run({**SPEC, "stream": stream}, out=folder, fresh=True)
+
+    def build(*_: Any) -> Any:
+        raise ModelError("no such network")
+
+    monkeypatch.setattr(MLP, "build", build)
+    with pytest.raises(ModelError):
+        dpmcl.run(FASTER, out=folder, fresh=True)
+    with locked(folder), pytest.raises(FolderError, match="being written to"):
+        dpmcl.run(FASTER, out=folder, fresh=True)
+    assert contents(folder) == was
+
+
+def test_folders_without_a_whole_run(folder, tmp_path):
+    (folder / "errors.parquet").write_bytes(b"PAR1")
+    (tmp_path / "empty").mkdir()
+    for out in (folder, tmp_path / "empty", tmp_path / "new"):
+        dpmcl.run(SPEC, out=out, fresh=True)
+        assert dpmcl.load(out).errors["er"].seeds == (0,)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+    with pytest.raises(FolderError, match=r"thesis\.tex.*leave out --fresh"):
+        dpmcl.run(SPEC, out=tmp_path / "mine", fresh=True)
+    assert (tmp_path / "mine" / "thesis.tex").exists()

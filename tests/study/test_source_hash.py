@@ -1,0 +1,255 @@
+"""Which edits of the user's code change the hash of a class, and which do not."""
+
+import importlib
+import linecache
+import runpy
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import dpmcl
+from dpmcl.exceptions import FolderError
+from dpmcl.study.source_hash import Source, source
+
+SPEC: dict[str, Any] = {
+    "replicas": 1,
+    "stream": {"name": "digits", "tasks": 2},
+    "network": {"name": "mlp", "hidden": 4},
+    "training": {"updates": 2, "batch": 4},
+    "engine": "looped",
+    "device": "cpu",
+}
+BY_PATH = """
+import importlib.util
+spec = importlib.util.spec_from_file_location("by_path", "elsewhere/helper.py")
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+"""
+BY_NAME = "import importlib\ndef late():\n    importlib.import_module('helper')"
+LIB = {"lib/__init__.py": "from . import inner", "lib/inner.py": "from .deep import A"}
+
+
+def restart(folder: Path) -> None:
+    """Forget the modules of a folder, as a new Python would."""
+    importlib.invalidate_caches()
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(folder)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder of user code, from which Python imports."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield tmp_path
+    restart(tmp_path)
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text + "\n")
+
+
+def hashed(module: str = "plug") -> dict[str, str]:
+    found = source(importlib.import_module(module).Mine, module)
+    assert found.hashes is not None, found.missing
+    return found.hashes
+
+
+@pytest.mark.parametrize(
+    ("text", "files", "edited", "module"),
+    [
+        ("", {}, "plug.py", "plug"),
+        ("import helper", {"helper.py": "A = 1"}, "helper.py", "helper"),
+        ("from helper import A", {"helper.py": "A = 1"}, "helper.py", "helper"),
+        ("import a", {"a.py": "import b", "b.py": "A = 1"}, "b.py", "b"),
+        ("def late():\n    import helper", {"helper.py": "A = 1"}, "helper.py", "helper"),
+        ("import lib", LIB | {"lib/deep.py": "A = 1"}, "lib/deep.py", "lib.deep"),
+        ("import helper", {"elsewhere/helper.py": "A = 1"}, "elsewhere/helper.py", "helper"),
+        (BY_PATH, {"elsewhere/helper.py": "A = 1"}, "elsewhere/helper.py", "by_path"),
+        (BY_NAME, {"helper.py": "A = 1"}, "helper.py", "helper"),
+    ],
+)
+def test_an_edit_of_a_file_that_counts(text, files, edited, module, folder):
+    files = {"plug.py": f"{text}\nclass Mine:\n    pass", **files}
+    write(folder, files)
+    before = hashed()
+    restart(folder)
+    assert hashed() == before
+    write(folder, {edited: files[edited] + "\n# edited"})
+    restart(folder)
+    assert {name for name, _ in before.items() ^ hashed().items()} == {module}
+
+
+def test_a_base_class_in_another_file_counts(folder):
+    write(folder, {"base.py": "class Mine:\n    pass", "plug.py": "from base import *"})
+    assert set(hashed()) == {"base", "plug"}
+
+
+def test_unrelated_files_and_libraries_do_not_count(folder):
+    write(
+        folder, {"unrelated.py": "A = 1", "plug.py": "import json, numpy\nclass Mine:\n    x = 1"}
+    )
+    importlib.import_module("unrelated")
+    assert list(hashed()) == ["plug"]
+
+
+@pytest.mark.parametrize(
+    ("text", "second"),
+    [
+        ("def a():\n    return 1", "def a():\n    return 0"),
+        ("A = 1", "A = 0"),
+        ("class A:\n    a = 1", "class A:\n    a = 0"),
+    ],
+)
+@pytest.mark.parametrize("hashed_before", [True, False])
+def test_a_file_changed_after_its_import_is_refused(text, second, hashed_before, folder):
+    """What runs is the old code; its results must not be stored as the new file's."""
+    write(folder, {"plug.py": "import helper\nclass Mine:\n    pass", "helper.py": text})
+    importlib.import_module("plug")
+    before = hashed() if hashed_before else {}
+    write(folder, {"helper.py": second})
+    for _ in range(2):
+        with pytest.raises(FolderError, match=r"helper\.py was changed .* restart Python"):
+            hashed()
+    importlib.reload(sys.modules["helper"])
+    assert hashed() != before
+
+
+def test_a_constant_that_another_module_sets_is_refused(folder):
+    write(folder, {"plug.py": "A = 1\nclass Mine:\n    pass"})
+    importlib.import_module("plug").A = 2
+    with pytest.raises(FolderError, match=r"plug\.py .* another module has set a constant"):
+        hashed()
+
+
+# scripts and notebooks
+
+
+class Notebook:
+    """A `__main__` whose cells are texts that Python can show again, as IPython keeps them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.main, self.cells = ModuleType("__main__"), 0
+        monkeypatch.setitem(sys.modules, "__main__", self.main)
+
+    def cell(self, text: str, keep: bool = True) -> Any:
+        self.cells += 1
+        name = f"<cell {self.cells}>"
+        if keep:
+            linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+        exec(compile(text, name, "exec"), vars(self.main))
+        return self.main
+
+    def mine(self, value: str) -> Source:
+        """Run a cell with a class that uses a value, and hash the class."""
+        text = f"class Mine:\n    def value(self):\n        return {value}\n"
+        return source(self.cell(text).Mine, "__main__")
+
+
+@pytest.fixture
+def notebook(monkeypatch) -> Notebook:
+    return Notebook(monkeypatch)
+
+
+NESTED = "def made(x):\n  def f(n): return f(n - 1) if n else x\n  return f\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "value"),
+    [
+        ("FACTOR = 1.0", "FACTOR = 0.0", "FACTOR"),
+        ("FACTOR = [1.0]", "FACTOR.append(2.0)", "FACTOR[-1]"),
+        ("def factor(): return 1.0", "def factor(): return 0.0", "factor()"),
+        ("LENGTH = 1\ndef factor(): return LENGTH", "LENGTH = 0", "factor()"),
+        ("factor = lambda: 1.0", "factor = lambda: 0.0", "factor()"),
+        ("def factor(x=1.0): return x", "def factor(x=0.0): return x", "factor()"),
+        ("import torch\nFACTOR = torch.ones(2)", "FACTOR = torch.zeros(2)", "FACTOR[0]"),
+        ("class Base:\n  def f(s): return 1", "class Base:\n  def f(s): return 0", "Base().f()"),
+        ("class A:\n  x = 1.0\n  def f(s): return s.x", "A.x = 0.0", "A().f()"),
+        ("from types import SimpleNamespace as N\nA = N(x=1.0)", "A.x = 0.0", "A.x"),
+        ("RULES = {1: lambda: 1, 2: lambda: 1}", "RULES[2] = lambda: 0", "RULES[2]()"),
+        (f"{NESTED}f = made(1.0)", "f = made(0.0)", "f(2)"),
+    ],
+)
+def test_a_value_that_a_notebook_s_class_uses_counts(first, second, value, notebook):
+    notebook.cell(first)
+    before = notebook.mine(value)
+    assert before.hashes
+    notebook.cell("result = 5")
+    assert notebook.mine(value) == before
+    notebook.cell(second)
+    assert notebook.mine(value) != before
+
+
+def test_a_module_that_a_notebook_s_class_uses_counts(notebook, folder):
+    write(folder, {"helper.py": "A = 1"})
+    notebook.cell("import helper, numpy as np")
+    before = notebook.mine("np.ones(helper.A)").hashes
+    assert before is not None
+    assert set(before) == {"__main__.Mine", "helper"}
+    write(folder, {"helper.py": "A = 2"})
+    restart(folder)
+    notebook.cell("import helper")
+    assert notebook.mine("np.ones(helper.A)").hashes != before
+
+
+@pytest.mark.parametrize(
+    ("value", "why"), [("FILE.name", "is a TextIOWrapper, which cannot be compared"), ("1", "")]
+)
+def test_code_that_cannot_be_compared(value, why, notebook):
+    notebook.cell("import os\nFILE = open(os.devnull)")
+    assert notebook.mine(value).missing.endswith(why)
+    text = "class Unkept:\n    def value(self):\n        return 1\n"
+    unkept = source(notebook.cell(text, keep=False).Unkept, "__main__")
+    assert unkept == Source(None, "__main__.Unkept has no source that can be read")
+
+
+METHOD = """
+from dpmcl.methods.naive import Naive
+class Mine(Naive):
+    '''Naive.'''
+    def phases(self, model, task):
+        return super().phases(model, task)[:{phases}]
+"""
+
+
+def test_a_notebook_s_class_in_a_run_folder(notebook, tmp_path):
+    def mine(phases: int, keep: bool = True) -> Any:
+        return notebook.cell(METHOD.format(phases=phases), keep).Mine
+
+    dpmcl.run(SPEC, methods=[mine(1)], out=tmp_path / "run")
+    dpmcl.run(SPEC, methods=[mine(1)], replicas=2, out=tmp_path / "run")
+    for replicas in (2, 3):
+        with pytest.raises(FolderError, match=r"other code: __main__\.Mine changed.*--fresh"):
+            dpmcl.run(SPEC, methods=[mine(2)], replicas=replicas, out=tmp_path / "run")
+    unkept = mine(1, keep=False)
+    dpmcl.run(SPEC, methods=[unkept], out=tmp_path / "unkept")
+    for replicas in (1, 2):
+        with pytest.raises(FolderError, match=r"no source that can be read; start anew"):
+            dpmcl.run(SPEC, methods=[unkept], replicas=replicas, out=tmp_path / "unkept")
+    dpmcl.run(SPEC, methods=["er"], out=tmp_path / "unkept")  # of which nothing is in doubt
+
+
+def test_a_script_may_ask_for_more_and_not_for_other_code(tmp_path, monkeypatch):
+    """`replicas` may change in it, and what stands around the class."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(phases: int, replicas: int) -> Any:
+        call = f"dpmcl.run({SPEC!r}, methods=[Mine], replicas={replicas}, out='run')"
+        text = f"import dpmcl\n{METHOD.format(phases=phases)}\nresult = {call}"
+        Path("script.py").write_text("# a comment\n" * replicas + text)
+        return runpy.run_path("script.py", run_name="__main__")["result"]
+
+    assert run(1, 1).rows()[0]["replicas"] == 1
+    assert run(1, 2).rows()[0]["replicas"] == 2
+    with pytest.raises(FolderError, match=r"Mine.*--fresh"):
+        run(2, 2)
