@@ -3,10 +3,10 @@
     python -m benchmarks [NETWORK ...] [--methods er,dpmcl] [--out FILE] [--study table1] [--quick]
 
 Networks are sine, mnist, omniglot and cifar10; the first three by default. No data are needed.
-Each method's updates alone (looped; batched for several replicas, in this process) and whole runs
-(with their workers) are timed in interleaved rounds with plain PyTorch loops and, where
-avalanche-lib is installed, its Naive and Replay. ms are per update and replica, medians of the
-rounds. --study table1 estimates instead, from runs, what the paper's Table 1 takes here without
+Each method's updates alone (looped, and batched for several replicas) and whole runs of a group are
+timed in this process, in interleaved rounds with plain PyTorch loops and, where avalanche-lib is
+installed, its Naive and Replay. ms are per update and replica, medians of the rounds. --study
+table1 estimates instead, from runs, what the paper's Table 1 takes in one process without
 evaluation.
 """
 
@@ -76,7 +76,7 @@ def cell(one: Problem, method: str, options: argparse.Namespace) -> dict[str, An
     """Return what the updates of one method on one network of Table 1 take, and print it."""
     (timing,) = measure([run_of(one, method, options)], options.repeats, options.seconds)
     settings, tasks = one.method(method), one.spec.stream.tasks or 1
-    phases = settings.phases(settings.prepare(one.model), 0)
+    phases = settings.phases(settings.prepare(one.model), one.infos[0])
     updates = tasks * sum(phase.updates for phase in phases)
     seconds = one.spec.replicas * updates * timing.ms / 1000
     print(f"{one.name:<9} {method:<6} {report.duration(seconds):>9}", flush=True)
@@ -101,8 +101,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("networks", nargs="*", metavar="NETWORK", default=list(NETWORKS[:3]))
     parser.add_argument("--methods", type=names, help="er,dpmcl by default")
     parser.add_argument("--replicas", type=numbers, default=REPLICAS, help="of batched updates")
-    parser.add_argument("--run-replicas", type=int, help="50, or 10 with convolutions, by default")
-    parser.add_argument("--run-updates", type=int, help="600, or 150 with convolutions, by default")
+    parser.add_argument("--run-replicas", type=int, help="13, or 5 with convolutions, by default")
+    parser.add_argument("--run-updates", type=int, help="500, or 120 with convolutions, by default")
     parser.add_argument("--no-runs", action="store_true", help="time updates alone")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.3, help="about how long a timing takes")

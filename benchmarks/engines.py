@@ -12,10 +12,10 @@ from benchmarks.problems import Problem
 from dpmcl.core.model import has_convolution, initial
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.settings import Settings
+from dpmcl.core.tree import tree_map
 from dpmcl.data.sampling import Chunk
 from dpmcl.data.stream import Stream
-from dpmcl.engine.batched import Batched
-from dpmcl.engine.looped import Looped
+from dpmcl.engine import Batched, Feed, Looped
 from dpmcl.engine.stepper import Stepper
 from dpmcl.methods._method import Method, Phase
 
@@ -26,19 +26,19 @@ TRACED = 5
 A trace holds all values of an update at once, gigabytes for many replicas, and saves next to
 nothing where an update is long.
 """
-RUN_UPDATES = {False: 600, True: 150}  # of a timed run, without convolutions and with them
-RUN_REPLICAS = {False: 50, True: 10}
+RUN_UPDATES = {False: 500, True: 120}  # of a timed run, without convolutions and with them
+RUN_REPLICAS = {False: 13, True: 5}  # a job's, on a CPU
 
 
 def contestants(problem: Problem, method: str, replicas: Sequence[int]) -> list[Contestant]:
     """Return a method's updates: looped, and batched for each number of replicas, by phase."""
     settings, rows = problem.method(method), []
-    for phase in settings.phases(settings.prepare(problem.model), 0):
+    for phase in settings.phases(settings.prepare(problem.model), problem.infos[1]):
         forms: list[tuple[str, Any, int]] = [("looped", Looped(Stepper(trace_after=0)), 1)]
         forms += [(f"batched R={many}", batched(problem, many), many) for many in replicas]
         for name, engine, many in forms:
             facts = {"kind": "updates", "engine": engine.name}
-            run = Updates(problem, settings, phase.name, engine, many)
+            run = Updates(problem, settings, phase.name, engine, replicas=many)
             rows.append(Contestant(f"{method} {phase.name}, {name}", run, many, facts=facts))
     return rows
 
@@ -62,13 +62,14 @@ class Updates:
     """The updates of a phase, without drawing and checks: from the same weights at every call."""
 
     def __init__(
-        self, problem: Problem, method: Method, phase: str, engine: Any, replicas: int
+        self, problem: Problem, method: Method, phase: str, engine: Any, *, replicas: int
     ) -> None:
         self.engine, self.stream, self.precision = engine, problem.stream, problem.spec.precision
-        self.model = method.prepare(problem.model)
-        phases = {one.name: one for one in method.phases(self.model, 1)}
+        self.model, info = method.prepare(problem.model), problem.infos[1]
+        phases = {one.name: one for one in method.phases(self.model, info)}
         self.phase = phases[phase]
-        self.start = torch.func.vmap(method.start)(initial(self.model, range(replicas)))
+        theta = initial(self.model, range(replicas))
+        self.start = torch.func.vmap(lambda theta: method.start(theta, info))(theta)
         self.chunk = drawn(self.phase, self.stream, replicas, AT_ONCE)
 
     def __call__(self, updates: int) -> float:
@@ -78,13 +79,13 @@ class Updates:
     def _advance(self, updates: int) -> None:
         state = self.start
         for first in range(0, updates, AT_ONCE):
-            state = self.engine.advance(
-                update=self.phase.update,
-                state=state,
-                chunk=first_of(self.chunk, min(AT_ONCE, updates - first)),
-                stream=self.stream,
-                dtype=self.model.dtype,
-            )
+            feed = self._feed(min(AT_ONCE, updates - first))
+            state = self.engine.advance(self.phase.update, state, feed)
+
+    def _feed(self, steps: int) -> Feed:
+        """Return the first steps of the chunk."""
+        chunk = Chunk(*tree_map(lambda leaf: leaf[:, :steps], tuple(self.chunk)))
+        return Feed(chunk, self.stream, self.model.dtype)
 
 
 def drawn(phase: Phase, stream: Stream, replicas: int, steps: int) -> Chunk:
@@ -100,17 +101,11 @@ def drawn(phase: Phase, stream: Stream, replicas: int, steps: int) -> Chunk:
     return Chunk(row=rows, present=present, task={n: r * 0 for n, r in rows.items()}, key=key)
 
 
-def first_of(chunk: Chunk, steps: int) -> Chunk:
-    """Return the first steps of a chunk, as views."""
-    cut = ({name: leaf[:, :steps] for name, leaf in part.items()} for part in chunk[:3])
-    return Chunk(*cut, key=chunk.key[:, :steps])
-
-
 class Run:
-    """Runs of `dpmcl.run`, two tasks each, timed in their second half.
+    """Runs of `dpmcl.run` in this process, two tasks each, timed in their second half.
 
-    By then workers have started and small updates are traced. What is counted is all that a run
-    does for an update, drawing and checks included.
+    Small updates are traced by then. All that a run does for an update is counted, drawing and
+    checks included.
     """
 
     def __init__(self, problem: Problem, method: str, replicas: int) -> None:
@@ -136,6 +131,7 @@ class Run:
                 },
                 "precision": self.problem.spec.precision,
                 "evaluation.test_rows": 1,
+                "workers": 1,
             },
             watch=watch,
         )

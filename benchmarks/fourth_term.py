@@ -56,7 +56,7 @@ COLUMNS = ("CME", "NTE", "NTE path", "next task")
 
 
 def measure(stream: str, case: str, replicas: int, updates: int) -> dict[str, list[float]]:
-    """Mean and standard error over seeds of each column."""
+    """Return mean and standard error over seeds of each column."""
     own = dict(CASES[case])
     updates = round(updates * own.pop("more", 1))
     settings = {

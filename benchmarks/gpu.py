@@ -111,8 +111,8 @@ def timed(
 ) -> dict[str, Any]:
     """Return a row for the updates of the method that a label begins with."""
     method = one.method(label.split(",")[0])
-    phase = method.phases(one.model, 0)[-1].name
-    run = engines.Updates(one, method, phase, engine, replicas)
+    phase = method.phases(one.model, one.infos[0])[-1].name
+    run = engines.Updates(one, method, phase, engine, replicas=replicas)
     row = row_of(one.name, measure.Contestant(label, run, replicas), quick)
     del run, engine  # and what was captured, before the next one comes
     if one.device.type == "cuda":

@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def measure(arguments: argparse.Namespace, case: str) -> dict[str, Any]:
-    """Errors after the last task, and the largest J on the way."""
+    """Return the errors after the last task, and the largest J on the way."""
     own = {
         f"training.{key}" if key in ("optimiser", "lr") else f"methods.dpmcl.{key}": value
         for key, value in CASES[case].items()

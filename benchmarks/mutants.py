@@ -5,7 +5,7 @@ out) of the learning core, each function in proportion to its lines, runs the te
 changed function, and reports how many mutants die. Before, it runs all tests once to learn which
 test calls which function (`cover.jsonl`). Both steps go on where they were stopped.
 
-    python benchmarks/mutants.py --work FOLDER [--root TREE] [--count 200] [--minutes 60]
+    python -m benchmarks.mutants --work FOLDER [--root TREE] [--count 200] [--minutes 60]
 """
 
 import argparse
@@ -35,7 +35,7 @@ CORE = """
     methods/*.py method.py two_loop.py core/memory.py memory.py core/gradients.py gradients.py
     core/optim*.py optim.py optimisers/*.py core/optimisers/*.py engine/*.py training/*.py
     runner.py evaluation.py divergence.py checkpoint.py keeper.py monitor.py noise.py
-    step_size.py motion_check.py metrics/*.py results/store.py
+    step_size.py motion_check.py metrics/*.py results/store*.py
 """  # below src/dpmcl, as they are called now and were called before
 NOT_CORE = {"training/spec.py"}
 HEAVY = """

@@ -1,16 +1,15 @@
-"""Kills runs at random moments, and compares what they end with with runs that nobody stopped.
+"""Kill runs at random moments, and compare their results with those of runs that nobody stopped.
 
     python benchmarks/resume_check.py [--times 200] [--seed 0] [--out DIR]
 
 Six methods run in one folder, on digits or SINE, two tasks, two replicas, on either engine, with
 dropout and a reservoir that is smaller than a task. A process is killed with SIGKILL a random time
 after it began to train; another one goes on in the same folder, and is killed as well, until one
-reaches the end. Every file that holds results must then be equal byte for byte. Prints where the
-kills struck; leaves with status 1 if any file differs.
+reaches the end. Every file that holds results must then be equal byte for byte. Prints how many
+kills struck each case; ends with status 1 if any file differs.
 """
 
 import argparse
-import json
 import logging
 import multiprocessing
 import platform
@@ -29,18 +28,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import safe_open
 from torch import nn
 
 import dpmcl
 from dpmcl.networks._network import NetworkSettings
-from dpmcl.results import store
 
 Table = dict[str, Any]
 
 METHODS = ("naive", "er", "oml", "cml", "anml", "dpmcl")
 ENGINES = ("batched", "looped")
 RESULTS = ("errors.parquet", "work.json", "spec.toml", "stream.json", "parameters/*/*.safetensors")
+RESUMED = "goes on from its last checkpoint"  # what a run says
 PRELOADED = [
     "dpmcl.study.study",
     "dpmcl.study.api",
@@ -83,7 +81,7 @@ NETWORKS: dict[str, Table] = {
 
 
 def spec(stream: str, engine: str, methods: Sequence[str] = METHODS) -> Table:
-    """A run of a few seconds: phases longer than a chunk, a memory that has to drop rows."""
+    """Return a run of a few seconds: phases longer than a chunk, a memory that drops rows."""
     return {
         "replicas": 2,
         "device": "cpu",
@@ -95,45 +93,8 @@ def spec(stream: str, engine: str, methods: Sequence[str] = METHODS) -> Table:
     }
 
 
-class Place(NamedTuple):
-    """Where a killed run stood: its method, and the last checkpoint's position, None without."""
-
-    method: str
-    position: tuple[int, int, int] | None = None
-
-    @property
-    def inside(self) -> bool:
-        """Whether it goes on from the middle of a task."""
-        return self.position is not None and self.position[1:] != (0, 0)
-
-    @property
-    def line(self) -> str:
-        """What a run says that goes on from here."""
-        assert self.position is not None
-        task, phase, update = self.position
-        where = f"(task {task}, phase {phase}, update {update})"
-        return f"{self.method}: goes on from its last checkpoint {where}."
-
-
-def stands(folder: Path) -> Place | None:
-    """Where the run in a folder stands; None before it begins, or when all methods are done."""
-    if not store.is_run(folder):
-        return None
-    stored = store.load(folder)
-    left = [name for name in stored.spec["methods"] if name not in stored.records]
-    if not left:
-        return None
-    files = (folder / "checkpoints" / left[0]).glob("[0-9]*.safetensors")
-    newest = max(files, key=lambda path: int(path.stem), default=None)
-    if newest is None:
-        return Place(left[0])
-    with safe_open(newest, "pt") as file:
-        task, phase, update = json.loads(file.metadata()["about"])["position"]
-    return Place(left[0], (task, phase, update))
-
-
 def life(table: Table, folder: Path, seconds: float, begun: Connection) -> None:
-    """What a child does: the whole study, or what is left of it."""
+    """Run, in a child, the whole study or what is left of it."""
     torch.set_num_threads(1)
     log = logging.FileHandler(folder.with_suffix(".log"))
     logging.getLogger("dpmcl").addHandler(log)
@@ -149,9 +110,13 @@ def life(table: Table, folder: Path, seconds: float, begun: Connection) -> None:
 
 
 def lived(table: Table, folder: Path, seconds: float, delay: float | None) -> tuple[bool, float]:
-    """Runs a study in a process; kills it `delay` seconds after it began to train.
+    """Run a study in a process, and kill it `delay` seconds after it began to train.
 
-    Whether the kill hit it alive, and how long it trained. Raises RuntimeError if it failed.
+    Returns:
+        Whether the kill hit it alive, and how many seconds it trained.
+
+    Raises:
+        RuntimeError: The run failed.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
@@ -191,61 +156,61 @@ class Whole(NamedTuple):
 
 
 def whole(case: Case, folder: Path) -> Whole:
-    """Runs a case to its end in one go."""
+    """Run a case to its end in one go."""
     _, seconds = lived(spec(*case), folder, 60.0, None)
     return Whole(results(folder), seconds)
 
 
 def results(folder: Path) -> dict[str, bytes]:
-    """The files that hold results, by name."""
+    """Return the files that hold results, by name."""
     paths = [path for pattern in RESULTS for path in sorted(folder.glob(pattern))]
     own = [path for path in paths if not path.name.startswith(".")]
     return {str(path.relative_to(folder)): path.read_bytes() for path in own}
 
 
 def temporaries(folder: Path) -> list[Path]:
-    """Files that a process was writing when it was killed: no results, and never read."""
+    """Return what a process was writing when it was killed: no results, and never read."""
     locks = (".lock", ".lock.json")
     return [p for p in folder.rglob(".*") if p.is_file() and p.name not in locks]
 
 
 class Kill(NamedTuple):
-    """A kill that hit a process alive; place: where it stood. resumed: whether it said so."""
+    """A kill that hit a process alive, and whether the next one went on from a checkpoint."""
 
     case: Case
-    place: Place | None
     resumed: bool
 
 
 def struck(
-    case: Case, folder: Path, reference: Whole, rng: random.Random, most: int, share: float
+    case: Case, folder: Path, reference: Whole, rng: random.Random, *, most: int, share: float
 ) -> tuple[list[Kill], list[str], int]:
-    """One run that is killed up to `most` times, and then goes on to its end.
+    """Kill one run up to `most` times, and let it go on to its end.
 
-    share: the longest that a process trains before it is killed, as a part of the whole run. Also
-    what is not as it would be, and how many temporary files of killed processes stayed.
+    Args:
+        case: Stream and engine.
+        folder: The run folder.
+        reference: A run of the same case that nobody stopped.
+        rng: Source of the moments.
+        most: Kills, at most.
+        share: Longest time that a process trains before it is killed, as a part of the whole run.
+
+    Returns:
+        The kills, the files that differ, and the number of temporary files that stayed.
     """
     kills: list[Kill] = []
-    wrong: list[str] = []
     log = folder.with_suffix(".log")
-    place: Place | None = None
     hit = True
     while hit:
-        said = log.read_text() if log.exists() else ""
+        before = log.stat().st_size if log.exists() else 0
         delay = rng.uniform(0, share * reference.seconds) if len(kills) < most else None
         hit, _ = lived(spec(*case), folder, rng.choice([0.0, 0.0, 0.05]), delay)
-        now = stands(folder)
-        if place is not None and place.inside:
-            if place.line in log.read_text()[len(said) :]:
-                kills[-1] = kills[-1]._replace(resumed=True)
-            elif now != place:  # else it was killed before it came so far
-                wrong.append(f"what was done after {place.position} of {place.method} (lost)")
-        place = now
+        if kills and RESUMED in log.read_text("utf-8")[before:]:
+            kills[-1] = kills[-1]._replace(resumed=True)
         if hit:
-            kills.append(Kill(case, place, False))
-    found = results(folder)
-    names = sorted({*found, *reference.files})
-    wrong += [name for name in names if found.get(name) != reference.files.get(name)]
+            kills.append(Kill(case, False))
+    files = results(folder)
+    names = sorted({*files, *reference.files})
+    wrong = [name for name in names if files.get(name) != reference.files.get(name)]
     if (folder / "checkpoints").exists():
         wrong.append("checkpoints (not removed)")
     return kills, wrong, len(temporaries(folder))
@@ -254,9 +219,10 @@ def struck(
 def check(
     times: int, cases: Sequence[Case], seed: int, root: Path, share: float = 0.2
 ) -> tuple[list[Kill], dict[str, list[str]], int]:
-    """Exactly so many kills, shared out over the cases.
+    """Kill exactly so many times, shared out over the cases.
 
-    Also, by folder, what is wrong in it; and how many temporary files stayed in all folders.
+    Returns:
+        The kills, the files that differ by folder, and the number of temporary files that stayed.
     """
     rng = random.Random(seed)
     references = {case: whole(case, root / f"whole-{case.stream}-{case.engine}") for case in cases}
@@ -267,8 +233,9 @@ def check(
     while any(left.values()):
         case = rng.choice([case for case in cases if left[case]])
         folder = root / f"killed-{len(wrong)}-{case.stream}-{case.engine}"
-        found = struck(case, folder, references[case], rng, left[case], share)
-        new, wrong[folder.name], stayed = found
+        new, wrong[folder.name], stayed = struck(
+            case, folder, references[case], rng, most=left[case], share=share
+        )
         kills += new
         temporary += stayed
         left[case] -= len(new)
@@ -280,22 +247,14 @@ def check(
 def report(
     kills: Sequence[Kill], wrong: Mapping[str, list[str]], temporary: int, seconds: float
 ) -> str:
-    """The summary."""
+    """Return the summary."""
     cases = Counter(f"{kill.case.stream} {kill.case.engine}" for kill in kills)
-    methods = Counter(kill.place.method if kill.place else "" for kill in kills)
-    tasks = Counter(place(kill) for kill in kills)
-    inside = [kill for kill in kills if kill.place and kill.place.inside]
     bad = {name: files for name, files in wrong.items() if files}
     lines = [
         f"{len(kills)} processes killed while they ran, in {len(wrong)} runs, {seconds:.0f} s",
         *(f"  {name:<16} {count:>4}" for name, count in sorted(cases.items())),
-        "method that was running",
-        *(f"  {name or 'all done':<16} {methods[name]:>4}" for name in [*METHODS, ""]),
-        "last checkpoint",
-        *(f"  {name:<32} {count:>4}" for name, count in sorted(tasks.items())),
-        f"{len(inside)} left a checkpoint from the middle of a task; "
-        f"{sum(kill.resumed for kill in inside)} of these were gone on from by the next process "
-        "(the next process of any other was killed before it came so far)",
+        f"after {sum(kill.resumed for kill in kills)} of them the next process went on from a "
+        "checkpoint (the others had none yet, or were killed before they came so far)",
         f"{len(wrong) - len(bad)} of {len(wrong)} runs equal byte for byte: {', '.join(RESULTS)}",
         *(f"  {name} differs in {', '.join(files)}" for name, files in bad.items()),
         f"{temporary} temporary files of killed processes stayed in the run folders",
@@ -303,16 +262,6 @@ def report(
         f"{platform.python_version()}, {platform.system()} {platform.machine()}, CPU, one thread",
     ]
     return "\n".join(lines)
-
-
-def place(kill: Kill) -> str:
-    """A line of the table of last checkpoints."""
-    if kill.place is None or kill.place.position is None:
-        return "none"
-    task, phase, update = kill.place.position
-    if (phase, update) == (0, 0):
-        return f"after task {task - 1}"
-    return f"in task {task}, phase {phase}"
 
 
 def main() -> int:

@@ -34,7 +34,7 @@ FIXED = {DPMCL: {"third_term": "exact", "step": "joint"}, OML: {"reading": "nest
 
 
 def gradients(cls: type[Method], settings: dict[str, Any], dtype: torch.dtype) -> Iterator[Any]:
-    """The gradient of the first update of the second task, a seed."""
+    """Yield the gradient of the first update of the second task, a seed."""
 
     @dataclass(frozen=True, kw_only=True)
     class Seen(cls):  # type: ignore[misc, valid-type]

@@ -39,11 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("|---|--:|--:|--:|")
     for name in options.methods:
         method = one.method(name)
-        phase = method.phases(method.prepare(one.model), 1)[-1].name
+        phase = method.phases(method.prepare(one.model), one.infos[1])[-1].name
         contestants = []
         for label, after in (("as it is", None), ("traced", 0)):
             engine = Batched(stepper=Stepper(torch.func.vmap, trace_after=after))
-            run = Updates(one, method, phase, engine, options.replicas)
+            run = Updates(one, method, phase, engine, replicas=options.replicas)
             contestants.append(Contestant(label, run, options.replicas))
         plain, traced = measure(contestants, options.repeats, options.seconds)
         pairs = zip(plain.repeats, traced.repeats, strict=True)

@@ -43,7 +43,7 @@ def kind(name: str) -> str:
 
 
 def median_of(function, repeats: int = 9) -> float:
-    """Seconds, the median of some calls after two."""
+    """Return the seconds of a call: the median after two calls that warm up."""
     times = []
     for _ in range(repeats + 2):
         begin = time.perf_counter()

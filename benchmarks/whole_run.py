@@ -122,7 +122,8 @@ def group(method: str, size: int, number: int) -> Updates:
     """Return the updates of a group, traced."""
     one = problem("sine", torch.device("cpu"))
     settings = one.method(method)
-    run = Updates(one, settings, settings.phases(one.model, 1)[-1].name, batched(one, size), size)
+    phase = settings.phases(one.model, one.infos[1])[-1].name
+    run = Updates(one, settings, phase, batched(one, size), replicas=size)
     run(50)
     return run
 

@@ -64,8 +64,8 @@ def test_the_plain_loop_does_what_the_method_does(method):
         part: {name: value.detach().clone() for name, value in module.named_parameters()}
         for part, module in (("representation", h), ("prediction", g))
     }
-    state: State = settings.start(theta)
-    (phase,) = settings.phases(made.model, 1)
+    state: State = settings.start(theta, made.infos[0])
+    (phase,) = settings.phases(made.model, made.infos[1])
     for new, old in ((0, 100), (200, 300)):
         rows = [(made.stream.x[k : k + 64], made.stream.y[k : k + 64]) for k in (new, old)]
         batch = [Batch(x, y, torch.ones(64), torch.zeros(64).long()) for x, y in rows]
