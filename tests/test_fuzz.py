@@ -33,6 +33,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import safetensors.torch
+import tomli_w
 import torch
 from pyarrow import parquet
 
@@ -224,9 +225,13 @@ ODD_SOURCES = (
 )  # fmt: skip
 
 
+def complete(preset: str) -> str:
+    """A preset's text with every setting."""
+    return tomli_w.dumps(Spec.parse(read(presets.text(preset), preset)).to_table())
+
+
 def spec_cases(place: Path) -> Iterator[tuple[str, Files]]:
-    bases = {"digits": presets.text("digits"), "sine": presets.text("sine"), "small": SMALL}
-    bases["mnist"] = presets.text("mnist")
+    bases = {name: complete(name) for name in ("digits", "sine", "mnist")} | {"small": SMALL}
     for name, text in bases.items():
         for label, data in mutants(name, text.encode(), 5):
             yield label, {"spec.toml": data}
