@@ -299,6 +299,7 @@ LIES = {
     "nothing, each": header(f"({10**15},)", "'<U0'"),
     "sixty-six dimensions": header(f"({'1, ' * 65}24)"),
     "a type that is none": header("(6, 4)", "'what'"),
+    "truth": header("(True, 1)"),
     "objects": header("(6, 4)", "'|O'"),
     "code": header("(6, __import__('os').getpid())"),
     "depth": header("(6, " + "-" * 9000 + "4)"),
