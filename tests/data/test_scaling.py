@@ -30,13 +30,13 @@ def labelled(kind: str = "classification", outputs: int = 2, **changes) -> Label
     x = x * torch.tensor([2.0, 1.0, 1e-3, 1.0]) + torch.tensor([100.0, 0.0, -5.0, 0.0])
     x = x + task[:, None] * torch.tensor([1.0, 0.0, 1e-3, 0.0])
     x[:, 1], x[:, 3] = (x[:, 1] > 0).double(), 0.1
-    given = {"x": x.float(), "task": task, "tasks": ("s", "t", "u"), "scaled": SCALED}
+    fields = {"x": x.float(), "task": task, "tasks": ("s", "t", "u"), "scaled": SCALED}
     if kind == "classification":
-        given |= {"y": torch.arange(n) % 2, "classes": ("a", "b")}
+        fields |= {"y": torch.arange(n) % 2, "classes": ("a", "b")}
     else:
         y = torch.randn(n, outputs, generator=generator) * 7 + 30 + 5 * task[:, None]
-        given |= {"y": y}
-    return Labelled("table", kind, **{**given, **changes})
+        fields |= {"y": y}
+    return Labelled("table", kind, **{**fields, **changes})
 
 
 def made(

@@ -86,9 +86,9 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
 
     key = keys.derive(seed, keys.Purpose.SPLIT)
     if stream.repeats or stream.trajectory is not None:
-        # What is one thing has the same place in every task's order, and so the same split.
-        one = stream.row if stream.trajectory is None else stream.trajectory[stream.row]
-        score = keys.scores(key, int(one.max()) + 1).gather(1, one.expand(replicas, n))
+        # A row, or the rows of a trajectory, have one score, and so one split in every task.
+        point = stream.row if stream.trajectory is None else stream.trajectory[stream.row]
+        score = keys.scores(key, int(point.max()) + 1).gather(1, point.expand(replicas, n))
         order = torch.argsort(score, dim=1, stable=True)
     else:
         order = keys.permutation(key, n)
