@@ -399,6 +399,18 @@ def test_images_are_mapped_with_and_without_a_cache_and_changes_to_them_stay_pri
         assert is_mapped(found.x)
         assert torch.equal(found.x, expected)
         found.x.fill_(7)
+    real = np.load
+
+    def as_beyond_memory(path, mmap_mode, **options):
+        if mmap_mode == "c":
+            raise OSError(12, "Cannot allocate memory")
+        return real(path, mmap_mode, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "load", as_beyond_memory)
+        found = labelled_images(source, Decoding())
+        assert is_mapped(found.x)
+        assert torch.equal(found.x, expected)
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("Full", (), {"available": 0}))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     (tmp_path / "file").write_text("in the way")
