@@ -181,7 +181,7 @@ def stream_settings(name, folder):
         return cls(tasks=2).holding(Stream.from_arrays(rng.random((40, 3)), y))
     if issubclass(cls, TorchvisionSettings) and name not in ("mnist", "cifar10", "omniglot"):
         pytest.skip(
-            f"the files of '{name}' are not here; tests/test_torchvision_sets.py makes some"
+            f"the files of '{name}' are not here; tests/streams/test_known_files.py makes some"
         )
     return cls(tasks=2)
 

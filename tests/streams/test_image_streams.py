@@ -125,6 +125,7 @@ def test_own_images_in_one_call_of_python(nowhere):
         ({}, r"stream 'images' needs a path"),
         ({"path": "a", "size": (0, 4)}, "size.* must be .*greater than or equal to 1"),
         ({"path": "a", "channels": 2}, "channels must be 1 or 3"),
+        ({"path": "a", "size": 28}, "size must be a list, got 28"),
         ({"path": "a", "crop": True}, "crop needs a size"),
         ({"path": "a", "levels": 0}, "levels must be"),
         ({"path": "a", "split": (0.5, 0.5, 0.5)}, "add up to 1"),

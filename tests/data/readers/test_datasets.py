@@ -141,17 +141,6 @@ def test_items_that_are_dicts():
     refused([([0.5], 1)], "leave them out", x="pixels")
 
 
-def test_without_memory_the_pool_is_in_a_file(monkeypatch, tmp_path):
-    monkeypatch.setattr("psutil.virtual_memory", lambda: type("Full", (), {"available": 0}))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    items = [(np.full((3, 4), i, np.uint8), i % 2) for i in range(5)]
-    data = read_dataset(items)
-    assert data.x[:, 2, 3].tolist() == [0, 1, 2, 3, 4]
-    assert list(tmp_path.iterdir()) == []
-    (made,) = [m for m in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path) in m]
-    assert "deleted" in made
-
-
 class Endless(IterableDataset):
     def __iter__(self):
         return iter([([0.5], 1)])
@@ -160,16 +149,10 @@ class Endless(IterableDataset):
         return 1
 
 
-class Lengthless(Dataset):
-    def __getitem__(self, index):
-        return [0.5], 1
-
-
 @pytest.mark.parametrize(
     ("dataset", "parts"),
     [
         (Endless(), ["map-style", "Endless", "list"]),
-        (Lengthless(), ["map-style", "Lengthless"]),
         (DataLoader([([0.5], 1)]), ["map-style", "DataLoader"]),
         ([], ["must have items"]),
         ({"train": [], "test": []}, ["single", "'train', 'test'", "pick"]),
@@ -375,15 +358,6 @@ def test_images_that_cannot_be_used(tmp_path):
     picture().save(drawing)
     eps = {"bytes": drawing.read_bytes(), "path": None}
     refused(with_images([good, eps, good]), "row 1", "cannot identify")
-    picture("L").save(tmp_path / "grey.png")
-    grey = {"bytes": None, "path": str(tmp_path / "grey.png")}
-    for order in ([good, good, grey], [grey, good, grey]):
-        mixed = with_images(order)
-        in_colour = read_dataset(mixed.cast_column("image", datasets.Image(mode="RGB")))
-        assert in_colour.x.shape == (3, 3, 4, 5)
-        assert torch.equal(read_dataset(mixed).x, in_colour.x)
-        items = [(row["image"], row["label"]) for row in mixed]
-        assert torch.equal(read_dataset(items).x, in_colour.x)
 
 
 # ---- the stream of a saved folder ----------------------------------------------------------------
