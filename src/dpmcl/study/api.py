@@ -242,7 +242,7 @@ def _table(source: str | Path) -> dict[str, Any]:
                 str(error) if isinstance(error, SpecError) else f"{path} cannot be read: {error}."
             )
             if path.suffix != ".toml":  # as iris.data
-                ends = ", ".join(end for several in sources.SUFFIXES.values() for end in several)
+                ends = ", ".join(end for several in sources.suffixes().values() for end in several)
                 told += f" Files of data are known by their suffix, one of {ends}."
             raise SpecError(told) from None
     there = os.path.exists(path)  # noqa: PTH110

@@ -23,7 +23,7 @@ from dpmcl.data.labels import in_order
 from dpmcl.data.readers.class_folders import Classes, Entry, class_folders
 from dpmcl.data.readers.image_cache import Images, Spool, cache_folder, cache_key, load_images
 from dpmcl.data.readers.pil_images import open_image, plain
-from dpmcl.data.sources import SUFFIXES, at_home
+from dpmcl.data.sources import at_home
 from dpmcl.exceptions import DataError, SpecError
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 LARGEST = 64 * 2**20
 """Bytes that one image file may have."""
+
+ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+"""Suffixes of archives of images."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,9 +107,7 @@ def labelled_images(path: Path, decoding: Decoding, name: str | None = None) -> 
 
 def _title(path: Path) -> str:
     name = path.expanduser().absolute().name
-    return next(
-        (name[: -len(end)] for end in SUFFIXES["images"] if name.lower().endswith(end)), name
-    )
+    return next((name[: -len(end)] for end in ARCHIVES if name.lower().endswith(end)), name)
 
 
 # ---- what is in a source -------------------------------------------------------------------------
