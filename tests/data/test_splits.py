@@ -132,24 +132,25 @@ def test_rows_of_one_trajectory_are_in_one_split_in_all_tasks():
 
 def test_blurred_boundaries_move_the_asked_share_to_the_neighbours():
     y = torch.arange(400) // 100
-    stream = Stream.from_arrays(torch.zeros(400, 1), y, blur=0.2)
+    stream = Stream.from_arrays(torch.zeros(400, 1), y, blur=0.25)
     sharp = split(Stream.from_arrays(torch.zeros(400, 1), y), [0, 3], SHARES)
     splits = split(stream, [0, 3], SHARES)
     for part in ("train", "validation"):
         n = 60 if part == "train" else 20
-        moved = n // 5
+        moved = n // 4
+        back = moved // 2
+        on = moved - back
         for replica in range(2):
             rows, before = splits.named(part), sharp.named(part)
             counts = [
                 rows.task[replica, a:b].bincount(minlength=4).tolist()
                 for a, b in rows.offset[replica].unfold(0, 2, 1).tolist()
             ]
-            half = moved // 2
             assert counts == [
-                [n - moved, half, 0, 0],
-                [moved, n - moved, half, 0],
-                [0, half, n - moved, moved],
-                [0, 0, half, n - moved],
+                [n - moved, back, 0, 0],
+                [moved, n - moved, back, 0],
+                [0, on, n - moved, moved],
+                [0, 0, on, n - moved],
             ]
             assert sorted(rows.row[replica].tolist()) == sorted(before.row[replica].tolist())
             assert torch.equal(stream.y[rows.row[replica]], rows.task[replica])
