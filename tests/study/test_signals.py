@@ -134,7 +134,7 @@ def test_the_command_that_goes_on_is_of_the_folder(name, tmp_path, monkeypatch, 
     """Not of a preset or stream that has the folder's name."""
     import shlex
 
-    def stopped(*_: object) -> None:
+    def stopped(*_: object, **__: object) -> None:
         raise Stopped("stopped")
 
     def command(*arguments: str) -> int:
@@ -156,11 +156,11 @@ def test_the_command_that_goes_on_is_of_the_folder(name, tmp_path, monkeypatch, 
     seen: list[Path] = []
     real = study.run
 
-    def note(spec: study.Spec, folder: Path, *rest: object) -> study.Result:
+    def note(spec: study.Spec, folder: Path, *rest: object, **named: object) -> study.Result:
         seen.append(folder)
         assert list(spec.methods) == ["er"]
         assert spec.methods["er"].updates == 2
-        return real(spec, folder, *rest)
+        return real(spec, folder, *rest, **named)
 
     monkeypatch.setattr(study, "run", note)
     assert command(*arguments[1:]) == 0
