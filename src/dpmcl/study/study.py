@@ -192,7 +192,8 @@ class _Study:
                 self._begin(folder, trained)
                 code = identity.recorded(before.code, sources, trained)
                 store.save_start(folder, table, info, code)
-            execute(self.trainer, self.jobs, keeping, Listener(self._progress, self._finished))
+            listener = Listener(self._progress, self._finished)
+            execute(self.trainer, self.trainer.longest_first(self.jobs), keeping, listener)
         theta = {name: _joined(parts) for name, parts in self.theta.items()}
         if folder is not None:
             self._remove_checkpoints(folder)

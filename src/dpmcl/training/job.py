@@ -1,6 +1,6 @@
 """A job: one method of a spec for a group of seeds. The only thing that trains."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ from dpmcl.training.checkpoints import Checkpoints, Origin
 from dpmcl.training.divergence import FreezeNonFinite
 from dpmcl.training.evaluation import Evaluation
 from dpmcl.training.keeper import Keeper, Keeping
-from dpmcl.training.loop import first_state, train
+from dpmcl.training.loop import first_state, first_task, train
 from dpmcl.training.monitor import Monitor, MonitorSettings
 from dpmcl.training.motion_check import check_motion
 from dpmcl.training.noise import noise
@@ -126,6 +126,16 @@ class Trainer:
         size = group_size(self.engine, self.model, len(seeds))
         groups = [seeds[first : first + size] for first in range(0, len(seeds), size)]
         return [Job(name, group) for name in self.spec.methods for group in groups]
+
+    def longest_first(self, jobs: Sequence[Job]) -> list[Job]:
+        """Return jobs in the order in which processes should take them: the last ones are short.
+
+        Args:
+            jobs: Some of `jobs`.
+        """
+        names = {job.method for job in jobs}
+        flops = {name: first_task(self.setup(Job(name, self.spec.seeds[:1]))) for name in names}
+        return sorted(jobs, key=lambda job: -flops[job.method].flops * len(job.seeds))
 
     def checkpoints(self, job: Job) -> Checkpoints | None:
         """Return the checkpoints of a job, None where nothing is kept."""

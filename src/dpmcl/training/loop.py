@@ -167,6 +167,19 @@ def _of_alive(run: RunState, state: State) -> State:
     return choose_state(run.alive, state, run.replicas) if run.diverged else state
 
 
+def first_task(setup: Setup) -> Work:
+    """Return the work of the first task for one replica, without doing it.
+
+    Args:
+        setup: What stays the same.
+    """
+    run = first_state(setup)
+    work = Work()
+    for number, phase in enumerate(setup.phases[0]):
+        work += _work(setup, replace(run, position=Position(0, number)), phase)
+    return work
+
+
 def _work(setup: Setup, run: RunState, phase: Phase) -> Work:
     """Return the work of a phase, counted by running its first update once, on one replica."""
     feed = setup.feed(run.memories, phase, run.position, 1)
