@@ -92,7 +92,8 @@ def summary(kind: str, name: str) -> str:
     Raises:
         SpecError: Nothing has that name.
     """
-    return (find(kind, name).__doc__ or "").strip().split("\n")[0]
+    line = (find(kind, name).__doc__ or "").strip().split("\n")[0].removeprefix("Return ")
+    return line[:1].upper() + line[1:]
 
 
 def _imported(kind: str, name: str) -> Any:
