@@ -150,33 +150,10 @@ def test_lacking_and_surplus_cases_fail(script):
     )
 
 
-LOG = """# Changelog
-## Unreleased
-### Added
-- Another thing.
-### Moves numbers
-- ER: draws come from
-  another key (streams of tables).
-- Short
-
-## 0.1
-### Moves numbers
-
-- Older reason.
-"""
-
-
-@pytest.mark.parametrize(
-    ("reason", "listed"),
-    [
-        ("ER: draws come from another key", True),
-        ("draws  come\nfrom another key (streams of tables).", True),
-        ("Another thing.", False),  # under another heading
-        ("another key (streams of tables). Short", False),  # across items
-    ],
-)
-def test_a_reason_is_looked_for_word_for_word(reason, listed):
-    assert unlisted([reason], LOG) == ([] if listed else [reason])
+def test_a_reason_is_looked_for_word_for_word():
+    log = "### Moves numbers\n- ER: draws come from\n  another key (streams of tables).\n"
+    assert unlisted(["ER: draws come from another key"], log) == []
+    assert unlisted(["ER: Draws come from another key"], log) == ["ER: Draws come from another key"]
 
 
 def test_the_script_compares_real_runs_with_its_file(tmp_path, capsys):

@@ -37,16 +37,16 @@ def grey(seed: int) -> Image.Image:
 # ---- sources: class/name -------------------------------------------------------------------------
 
 
-def in_folder(place: Path, files: Files) -> dpmcl.Stream:
-    return dpmcl.Stream.from_images(folder(place, files))
+def in_folder(place: Path, files: Files, pack=folder) -> dpmcl.Stream:
+    return dpmcl.Stream.from_images(pack(place, files))
 
 
 def in_zip(place: Path, files: Files) -> dpmcl.Stream:
-    return dpmcl.Stream.from_images(zipped(place, files))
+    return in_folder(place, files, zipped)
 
 
 def in_tar(place: Path, files: Files) -> dpmcl.Stream:
-    return dpmcl.Stream.from_images(tarred(place, files))
+    return in_folder(place, files, tarred)
 
 
 def in_hugging_face(place: Path, files: Files, decode: bool = True) -> dpmcl.Stream:

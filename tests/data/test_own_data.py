@@ -31,8 +31,8 @@ def command(tmp_path, monkeypatch, capsys):
             status = 0
         except SystemExit as left:
             status = left.code or 0
-        found = capsys.readouterr()
-        return status, found.out, found.err
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
 
     return run
 

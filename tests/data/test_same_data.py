@@ -50,10 +50,10 @@ def tables(folder, columns):
     yield "mapping", columns
     yield "arrays", {name: np.array(values) for name, values in columns.items()}
     yield "pandas", frame
-    own = {"i": "Int64", "f": "Float64", "b": "boolean"}
+    nullable = {"i": "Int64", "f": "Float64", "b": "boolean"}
     yield (
         "its own types",
-        frame.astype({c: own.get(frame[c].dtype.kind, "string") for c in columns}),
+        frame.astype({c: nullable.get(frame[c].dtype.kind, "string") for c in columns}),
     )
     yield "objects", frame.astype(object)
     yield "pyarrow", pa.table(columns)
@@ -91,8 +91,8 @@ def test_a_table_is_one_stream_from_every_source(tmp_path_factory, inputs, label
     for source, table in tables(folder, columns):
         assert seen(Stream.from_table(table, **options)) == first, source
     saved = datasets.Dataset.from_dict(columns)
-    found = Stream.from_dataset(saved, y="y", task="part", kind="classification", name="my")
-    assert seen(found) == first
+    stream = Stream.from_dataset(saved, y="y", task="part", kind="classification", name="my")
+    assert seen(stream) == first
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=ROWS, max_size=ROWS))

@@ -6,11 +6,15 @@ from pathlib import Path
 import pytest
 
 import dpmcl
-from dpmcl.data.sources import SUFFIXES, is_data, stream_for
+from dpmcl import plugins
+from dpmcl.data.labelled import Labelled, from_arrays
+from dpmcl.data.sources import is_data, stream_for, suffixes
 from dpmcl.exceptions import DataError, DpmclError, SpecError
+from dpmcl.streams._settings import LabelledSettings
 from dpmcl.study.api import METHODS, Request
 from dpmcl.training.spec import Spec, assignment, changed, normalised, read
 
+SUFFIXES = suffixes()
 FILES = [(f"my{end}", name) for name, ends in SUFFIXES.items() for end in ends]
 STREAMS = ("table", "arrays", "images")
 """Streams that no preset is named after."""
@@ -56,6 +60,31 @@ def test_a_suffix_tells_the_stream(here, file, stream):
         table = Request(source).table
         assert table["stream"] == {"path": str(here / file), "name": stream}
         assert table["methods"] == {method: {} for method in METHODS}
+
+
+class Lines(LabelledSettings):
+    """A stream from outside: one letter a line, and the number that it has."""
+
+    suffixes = (".letters",)
+    inside = ("letters.txt",)
+    path: str = ""
+
+    def read(self) -> Labelled:
+        return from_arrays([[float(ord(c))] for c in Path(self.path).read_text()], ["a"] * 3)
+
+
+def test_a_reader_from_outside_is_one_class(here, monkeypatch):
+    names, find = plugins.names, plugins.find
+    broken = {"lines": lambda: Lines, "broken": lambda: 1 / 0}
+    monkeypatch.setattr(plugins, "names", lambda kind: [*broken, *names(kind)])
+    monkeypatch.setattr(
+        plugins, "find", lambda kind, name: broken[name]() if name in broken else find(kind, name)
+    )
+    assert is_data("my.letters")
+    assert stream_for("my.letters") == "lines"
+    assert stream_for("my.csv") == "table"
+    (here / "letters.txt").write_text("abc")
+    assert stream_for(str(here)) == "lines"
 
 
 @pytest.mark.parametrize(

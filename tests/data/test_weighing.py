@@ -188,12 +188,7 @@ def test_a_seed_draws_the_same_alone_and_chunks_together_are_the_whole_phase(on)
 # In runs
 
 SMALL = {"updates": 5, "batch": 8, "memory": 40, "lr": 0.05}
-METHODS = {
-    "er": {},
-    "dpmcl": {"zeta": 2},
-    "oml": {},
-    "joint": {},
-}
+METHODS = {"er": {}, "dpmcl": {"zeta": 2}, "oml": {}, "joint": {}}
 
 
 @pytest.mark.parametrize("on", ["weights", "sampling"])

@@ -119,6 +119,22 @@ def test_small_batches_work_and_the_optimiser_can_start_anew(name):
     assert equal(kept["prediction"], reset["prediction"]) == build(name).restarts
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_whole_passes_take_the_place_of_updates(name):
+    """Twice over 36 rows in batches of 8, or over the 72 seen so far; nested, three at a time."""
+    task, model = tiny_task(1), tiny_model(tiny_stream())
+    method = build(name, passes=2)
+    phases = method.phases(method.prepare(model), task)
+    assert [phase.updates for phase in phases] == [18 if name == "joint" else 10] * len(phases)
+    draws = [draw for phase in phases for draw in phase.draws.values()]
+    assert all(draw.replace == (draw.source == "memory") for draw in draws)
+    if "reading" in method.names():
+        method = build(name, passes=2, reading="nested", inner=3)
+        (phase,) = method.phases(method.prepare(model), task)
+        assert (phase.updates, phase.draws["new"].replace) == (4, False)
+    assert tiny_run(method).theta["prediction"]["2.weight"].isfinite().all()
+
+
 @pytest.mark.parametrize("name", METRICS)
 def test_a_metric_is_a_pure_function_of_the_errors(name):
     rng = np.random.default_rng(0)
@@ -165,7 +181,7 @@ def stream_settings(name, folder):
         return cls(tasks=2).holding(Stream.from_arrays(rng.random((40, 3)), y))
     if issubclass(cls, TorchvisionSettings) and name not in ("mnist", "cifar10", "omniglot"):
         pytest.skip(
-            f"the files of '{name}' are not here; tests/test_torchvision_sets.py makes some"
+            f"the files of '{name}' are not here; tests/streams/test_known_files.py makes some"
         )
     return cls(tasks=2)
 

@@ -14,7 +14,6 @@ import dpmcl
 from dpmcl import plugins
 from dpmcl.core.tree import leaves as leaves_of
 from dpmcl.data.splits import split
-from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DataError, SpecError
 from dpmcl.streams import omniglot as omniglot_stream
 from dpmcl.streams.cifar10 import CIFAR10, CLASSES
@@ -23,19 +22,6 @@ from dpmcl.streams.omniglot import Omniglot
 from packed import PACKERS, encoded, folder, noise, tarred, zipped
 
 torchvision = pytest.importorskip("torchvision.datasets")
-
-
-@pytest.fixture(scope="module")
-def omniglot(data) -> Stream:
-    return Omniglot(images=str(data / "omniglot" / "images_background.zip")).build([0])
-
-
-@pytest.fixture(scope="module")
-def cifar(data) -> Stream:
-    with pytest.MonkeyPatch.context() as patch:
-        # As the contract's test finds them, so that one decoding serves both.
-        patch.setenv("DPMCL_DATA", str(data))
-        return CIFAR10().build([0])
 
 
 @pytest.fixture
@@ -139,6 +125,7 @@ def test_own_images_in_one_call_of_python(nowhere):
         ({}, r"stream 'images' needs a path"),
         ({"path": "a", "size": (0, 4)}, "size.* must be .*greater than or equal to 1"),
         ({"path": "a", "channels": 2}, "channels must be 1 or 3"),
+        ({"path": "a", "size": 28}, "size must be a list, got 28"),
         ({"path": "a", "crop": True}, "crop needs a size"),
         ({"path": "a", "levels": 0}, "levels must be"),
         ({"path": "a", "split": (0.5, 0.5, 0.5)}, "add up to 1"),
@@ -212,34 +199,24 @@ def test_omniglot_is_fetched_where_it_is_missing(nowhere, monkeypatch):
 
 
 @pytest.mark.data
-def test_omniglot_has_fifty_tasks_in_alphabetical_order(omniglot, data):
-    with zipfile.ZipFile(data / "omniglot" / "images_background.zip") as archive:
-        folders = sorted({name.rsplit("/", 1)[0] for name in archive.namelist()})
-    expected = [folder.removeprefix("images_background/") for folder in folders[:50]]
-    assert list(omniglot.tasks) == list(omniglot.classes) == expected
-    assert omniglot.outputs == 50
-    assert torch.bincount(omniglot.y).tolist() == [20] * 50
-    assert omniglot.x.shape == (1000, 1, 28, 28)
-    assert omniglot.x.dtype == torch.uint8
-
-
-@pytest.mark.data
-def test_omniglot_splits_twenty_drawings_into_12_3_and_5(omniglot):
-    splits = split(omniglot, [0, 1], Omniglot().split)
-    for name, rows in (("train", 12), ("validation", 3), ("test", 5)):
-        assert (splits.named(name).offset.diff() == rows).all()
-
-
-@pytest.mark.data
-def test_omniglots_ink_is_positive_and_its_pixels_are_pillows(omniglot, data):
-    assert 5 < omniglot.x.float().mean() < 64
-    assert (omniglot.x.flatten(1).max(1).values > 128).all()
-    with zipfile.ZipFile(data / "omniglot" / "images_background.zip") as archive:
+def test_omniglots_real_files_are_fifty_tasks_of_pillows_pixels(data):
+    path = data / "omniglot" / "images_background.zip"
+    stream = Omniglot(images=str(path)).build([0])
+    with zipfile.ZipFile(path) as archive:
         names = sorted(name for name in archive.namelist() if name.endswith(".png"))
         for row in (0, 23, 999):
             drawing = Image.open(io.BytesIO(archive.read(names[row]))).convert("L")
             small = drawing.resize((28, 28), Image.Resampling.BILINEAR)
-            assert np.array_equal(omniglot.x[row, 0].numpy(), 255 - np.asarray(small))
+            assert np.array_equal(stream.x[row, 0].numpy(), 255 - np.asarray(small))
+    folders = sorted({name.rsplit("/", 1)[0] for name in names})
+    expected = tuple(name.removeprefix("images_background/") for name in folders[:50])
+    assert stream.tasks == stream.classes == expected
+    assert torch.bincount(stream.y).tolist() == [20] * 50
+    assert stream.x.shape == (1000, 1, 28, 28)
+    assert (stream.x.flatten(1).max(1).values > 128).all()  # ink is positive
+    splits = split(stream, [0, 1], Omniglot().split)
+    for name, rows in (("train", 12), ("validation", 3), ("test", 5)):
+        assert (splits.named(name).offset.diff() == rows).all()
 
 
 # ---- CIFAR10 -------------------------------------------------------------------------------------
@@ -268,15 +245,13 @@ def test_cifar_needs_its_ten_classes_and_one_of_two_sizes(nowhere):
 
 
 @pytest.mark.data
-def test_cifar_has_six_thousand_images_a_class(cifar):
-    assert cifar.x.shape == (60_000, 3, 28, 28)
-    assert cifar.x.dtype == torch.uint8
-    assert torch.bincount(cifar.y).tolist() == [6000] * 10
-    assert cifar.tasks == CLASSES
-
-
-@pytest.mark.data
-def test_cifars_pixels_are_the_centre_of_pillows(cifar, data):
+def test_cifars_real_files_are_six_thousand_images_a_class_of_pillows_pixels(data, monkeypatch):
+    # As the contract's test finds them, so that one decoding serves both.
+    monkeypatch.setenv("DPMCL_DATA", str(data))
+    stream = CIFAR10().build([0])
+    assert stream.x.shape == (60_000, 3, 28, 28)
+    assert torch.bincount(stream.y).tolist() == [6000] * 10
+    assert stream.tasks == CLASSES
     # Sorted by path, the test images come first, and a class has a thousand of them.
     rows = {"train/airplane/0000.jpg": 10_000, "train/airplane/0007.jpg": 10_007}
     with tarfile.open(data / "cifar10" / "cifar10-images.tar.xz", "r|*") as archive:
@@ -284,9 +259,8 @@ def test_cifars_pixels_are_the_centre_of_pillows(cifar, data):
             if info.name in rows:
                 row = rows.pop(info.name)
                 image = np.asarray(Image.open(io.BytesIO(archive.extractfile(info).read())))
-                expected = image[2:30, 2:30].transpose(2, 0, 1)
-                assert np.array_equal(cifar.x[row].numpy(), expected)
-                assert cifar.y[row] == 0
+                assert np.array_equal(stream.x[row].permute(1, 2, 0), image[2:30, 2:30])
+                assert stream.y[row] == 0
             if not rows:
                 break
     assert not rows

@@ -1,6 +1,7 @@
 """Writes that fail, at every step: the folder stays readable, and the run goes on from it."""
 
 import errno
+import itertools
 import os
 import shutil
 import stat
@@ -104,63 +105,48 @@ def watched(root: Path, fails: Callable[..., BaseException | None]) -> Iterator[
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keeper, "_SHARE", float("inf"))  # a checkpoint after every task, by no clock
 
-        def before(owner: Any, name: str, step: str, path_of: Callable[..., Any]) -> None:
+        latest = ["/"]
+
+        def fault(owner: Any, name: str, step: str, path_of: Callable[..., Any]) -> None:
+            """Fail before a call, or, where it writes, after half of it."""
             real = getattr(owner, name)
 
             def call(*arguments: Any, **options: Any) -> Any:
-                disk.step(step, path_of(*arguments, **options))
-                return real(*arguments, **options)
-
-            patch.setattr(owner, name, call)
-
-        def written(owner: Any, name: str, path_of: Callable[..., Any]) -> None:
-            real = getattr(owner, name)
-
-            def call(*arguments: Any, **options: Any) -> Any:
-                path = Path(path_of(*arguments))
+                path = path_of(*arguments, **options)
 
                 def half() -> None:
                     real(*arguments, **options)
-                    os.truncate(path, path.stat().st_size // 2)
+                    os.truncate(path, Path(path).stat().st_size // 2)
 
-                disk.step("write", path, half)
-                return real(*arguments, **options)
+                disk.step(step, path, half if step == "write" else None)
+                made = real(*arguments, **options)
+                if step == "mkstemp":
+                    latest[:] = [made[1]]
+                return made
 
             patch.setattr(owner, name, call)
 
-        latest: list[str] = []
-        real_mkstemp = tempfile.mkstemp
-
-        def mkstemp(*arguments: Any, **options: Any) -> Any:
-            folder = Path(options.get("dir") or ".")
-            disk.step("mkstemp", folder / str(options.get("prefix")))
-            made = real_mkstemp(*arguments, **options)
-            latest[:] = [made[1]]
-            return made
-
-        patch.setattr(tempfile, "mkstemp", mkstemp)
-        before(Path, "mkdir", "mkdir", lambda path, *_, **__: path)
-        real_fsync = os.fsync
+        real_fsync, real_unlink = os.fsync, Path.unlink
 
         def fsync(handle: int) -> None:
             whole = stat.S_ISREG(os.fstat(handle).st_mode)  # or the folder, after the renaming
-            disk.step("fsync" if whole else "flush", latest[0] if latest else "/")
+            disk.step("fsync" if whole else "flush", latest[0])
             real_fsync(handle)
-
-        patch.setattr(os, "fsync", fsync)
-        before(Path, "chmod", "chmod", lambda path, *_, **__: path)
-        before(Path, "replace", "replace", lambda _, target: target)
-        written(Path, "write_text", lambda path, *_: path)
-        written(Path, "write_bytes", lambda path, *_: path)
-        written(store.pq, "write_table", lambda _, path: path)
-        written(checkpoint, "save_file", lambda _, path, *__: path)
-        real_unlink = Path.unlink
 
         def unlink(path: Path, missing_ok: bool = False) -> None:
             if not disk.crashed:
                 real_unlink(path, missing_ok=missing_ok)
 
+        patch.setattr(os, "fsync", fsync)
         patch.setattr(Path, "unlink", unlink)
+        fault(tempfile, "mkstemp", "mkstemp", lambda prefix, suffix, dir: Path(dir, prefix))
+        fault(Path, "mkdir", "mkdir", lambda path, *_, **__: path)
+        fault(Path, "chmod", "chmod", lambda path, *_, **__: path)
+        fault(Path, "replace", "replace", lambda _, target: target)
+        fault(Path, "write_text", "write", lambda path, *_: path)
+        fault(Path, "write_bytes", "write", lambda path, *_: path)
+        fault(store.pq, "write_table", "write", lambda _, path: path)
+        fault(checkpoint, "save_file", "write", lambda _, path, *__: path)
         yield disk
 
 
@@ -207,29 +193,25 @@ def fail_at(fault: Callable[[], BaseException], *where: Any) -> Callable[..., An
     return lambda *at: fault() if at == where else None
 
 
+@pytest.mark.parametrize("crash", [False, True])
 @pytest.mark.parametrize("file", FILES)
-def test_an_error_at_each_step(file, clean, tmp_path):
-    """Each step in turn fails, in one folder; then the run goes on without a fault."""
+def test_an_error_or_a_crash_at_each_step(file, crash, clean, tmp_path):
+    """Each step in turn fails, in one folder; then the run goes on without a fault.
+
+    After an error nothing temporary stays; after a crash, which cleans nothing up, it does, and
+    nobody takes it for the file.
+    """
     which = 2 if file == "checkpoints/er" else 1  # the first one is kept: the run gets further
-    for step, fault in zip(STEPS[1:], [no_space, broken_disk] * 3, strict=False):
-        expected = pytest.raises(FolderError, match="cannot be written")
-        with watched(tmp_path, fail_at(fault, step, file, which)), expected as caught:
+    for step, error in zip(STEPS[1:], [no_space, broken_disk] * 3, strict=False):
+        fault = fail_at(Crash if crash else error, step, file, which)
+        with watched(tmp_path, fault), pytest.raises(Crash if crash else FolderError) as caught:
             run(tmp_path)
-        assert os.strerror(fault().errno) in str(caught.value)
-        assert "--out" in str(caught.value)
-        assert "\n" not in str(caught.value)
-        assert temporaries(tmp_path) == []
-        readable(tmp_path)
-    goes_on(tmp_path, clean)
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_a_crash_at_each_step(file, clean, tmp_path):
-    """Nothing is cleaned up, and temporary files stay behind: nobody takes them for the file."""
-    which = 2 if file == "checkpoints/er" else 1
-    for step in STEPS[1:]:
-        with watched(tmp_path, fail_at(Crash, step, file, which)), pytest.raises(Crash):
-            run(tmp_path)
+        if not crash:
+            line = str(caught.value)
+            for word in ("cannot be written", os.strerror(error().errno), "--out"):
+                assert word in line
+            assert "\n" not in line
+            assert temporaries(tmp_path) == []
         readable(tmp_path)
     goes_on(tmp_path, clean)
 
@@ -287,35 +269,23 @@ def test_a_crash_while_a_folder_grows_keeps_what_was_there(clean, tmp_path):
     assert (folder / "errors.parquet").read_bytes() == (whole / "errors.parquet").read_bytes()
 
 
-class Removed:
-    """A watch that removes the folder at the n-th call."""
-
-    def __init__(self, folder: Path, number: int) -> None:
-        self.folder, self.number, self.calls = folder, number, 0
-
-    def __call__(self, *_: Any) -> None:
-        self.calls += 1
-        if self.calls == self.number:
-            shutil.rmtree(self.folder)
-
-
-@pytest.mark.parametrize("share", [float("inf"), -1.0], ids=["checkpoints", "none after tasks"])
-@pytest.mark.parametrize("seconds", [0.0, 60.0])
-@pytest.mark.parametrize("number", [1, 2, 6, 10])
+@pytest.mark.parametrize(
+    ("number", "seconds", "share"),
+    [(1, 0.0, float("inf")), (2, 60.0, -1.0), (6, 0.0, -1.0), (10, 60.0, float("inf"))],
+)
 def test_a_folder_removed_in_the_middle(number, seconds, share, tmp_path, monkeypatch):
-    """One clear error, and nothing half-written stands there afterwards."""
-    monkeypatch.setattr(keeper, "_SHARE", share)
-    folder = tmp_path / "run"
+    """One clear error, and nothing half-written stands there afterwards; then it runs."""
+    monkeypatch.setattr(keeper, "_SHARE", share)  # checkpoints after tasks: all or none
+    folder, calls = tmp_path / "run", itertools.count(1)
+
+    def watch(*_: Any) -> None:
+        if next(calls) == number:
+            shutil.rmtree(folder)
+
     with pytest.raises(FolderError, match="was removed") as caught:
-        dpmcl.run(SPEC, out=folder, checkpoint_seconds=seconds, watch=Removed(folder, number))
+        dpmcl.run(SPEC, out=folder, checkpoint_seconds=seconds, watch=watch)
     assert "\n" not in str(caught.value)
     assert str(folder) in str(caught.value)
     assert not folder.exists()
-
-
-def test_a_run_after_the_folder_was_removed(clean, tmp_path):
-    folder = tmp_path / "run"
-    with pytest.raises(FolderError):
-        run(folder, watch=Removed(folder, 3))
     run(folder)
-    assert (folder / "errors.parquet").read_bytes() == clean[0]
+    assert dpmcl.load(folder).errors

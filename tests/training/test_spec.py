@@ -56,7 +56,8 @@ def test_to_table_is_complete_and_reads_back():
         }
     )
     table = spec.to_table()
-    assert list(table["training"]) == Method.names()
+    unset = {"passes"}  # None, which TOML cannot say
+    assert list(table["training"]) == [name for name in Method.names() if name not in unset]
     assert table["training"]["memory_policy"] == "reservoir"
     assert table["evaluation"] == {"train": False, "future": False, "evaluate_every": 1}
     assert table["network"] == {"name": "mlp", "hidden": 100}

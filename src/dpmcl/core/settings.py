@@ -92,8 +92,8 @@ class Settings:
     def __post_init__(self) -> None:
         cls: Any = type(self)
         for name, check in _checks(cls).items():
-            setting = _plain(getattr(self, name))
             try:
+                setting = _plain(getattr(self, name))
                 value = check.validate_python(setting)
                 if isinstance(setting, bool) and not isinstance(value, bool):
                     raise SpecError(f"{name} must be a number, got {setting}.")

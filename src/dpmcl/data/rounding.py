@@ -1,4 +1,4 @@
-"""Choose the type of floats that keeps the digits of given numbers."""
+"""Choose the type of floats that keeps the digits of numbers."""
 
 from typing import Any
 

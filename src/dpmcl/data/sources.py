@@ -1,19 +1,11 @@
 """Which stream reads a path: told by its suffix, or by what is in the folder."""
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
-SUFFIXES = {
-    "table": (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet"),
-    "arrays": (".npz",),
-    "images": (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz"),
-}
-"""Suffixes of the files that each stream reads; the one list of them."""
-
-_INSIDE = {
-    "x.npy": "arrays",
-    "dataset_info.json": "huggingface",
-    "dataset_dict.json": "huggingface",
-}
+from dpmcl import plugins
 
 
 def is_data(text: str) -> bool:
@@ -37,10 +29,16 @@ def stream_for(path: str) -> str:
     >>> stream_for("my.tar.gz"), stream_for("photos/")
     ('images', 'images')
     """
-    for name, stream in _INSIDE.items():
-        if os.path.isfile(os.path.join(at_home(path), name)):  # noqa: PTH113, PTH118
-            return stream
+    for name, stream in _streams():
+        inside = (os.path.join(at_home(path), file) for file in stream.inside)  # noqa: PTH118
+        if any(os.path.isfile(file) for file in inside):  # noqa: PTH113
+            return name
     return _by_suffix(path) or "images"
+
+
+def suffixes() -> dict[str, tuple[str, ...]]:
+    """Return the suffixes of the files that each stream reads; the one list of them."""
+    return {name: stream.suffixes for name, stream in _streams() if stream.suffixes}
 
 
 def at_home(text: str) -> str:
@@ -58,4 +56,11 @@ def at_home(text: str) -> str:
 def _by_suffix(text: str) -> str | None:
     """Return the name of the stream that reads files with this suffix, None if none does."""
     lower = text.lower()
-    return next((name for name, ends in SUFFIXES.items() if lower.endswith(ends)), None)
+    return next((name for name, ends in suffixes().items() if lower.endswith(ends)), None)
+
+
+def _streams() -> Iterator[tuple[str, Any]]:
+    """Yield every stream by name."""
+    for name in plugins.names("stream"):
+        with suppress(Exception):  # of a stream from outside, told to who asks for it by name
+            yield name, plugins.find("stream", name)

@@ -86,24 +86,20 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
 
     key = keys.derive(seed, keys.Purpose.SPLIT)
     if stream.repeats or stream.trajectory is not None:
-        # What is one thing has the same place in every task's order, and so the same split.
-        one = stream.row if stream.trajectory is None else stream.trajectory[stream.row]
-        score = keys.scores(key, int(one.max()) + 1).gather(1, one.expand(replicas, n))
+        # A row, or the rows of a trajectory, have one score, and so one split in every task.
+        point = stream.row if stream.trajectory is None else stream.trajectory[stream.row]
+        score = keys.scores(key, int(point.max()) + 1).gather(1, point.expand(replicas, n))
         order = torch.argsort(score, dim=1, stable=True)
     else:
         order = keys.permutation(key, n)
     shuffled = group.gather(1, order)
     by_group = torch.argsort(shuffled, dim=1, stable=True)
-    group_of = shuffled.gather(1, by_group)
-    rank = torch.arange(n, device=device) - _offsets(count).gather(1, group_of)
-    if len(task_of) > len(stream.tasks):  # back to an order that mixes a task's classes
-        rank = torch.empty_like(rank).scatter_(1, by_group, rank)
-        by_task = torch.argsort(task_of[shuffled], dim=1, stable=True)
-        rank, group_of = rank.gather(1, by_task), shuffled.gather(1, by_task)
-        order = order.gather(1, by_task)
-    else:
-        order = order.gather(1, by_group)
-    row = stream.row.expand(replicas, n).gather(1, order)
+    first = _offsets(count).gather(1, shuffled.gather(1, by_group))
+    rank = torch.arange(n, device=device) - first
+    by_task = torch.argsort(task_of[shuffled], dim=1, stable=True)  # mixes a task's classes again
+    rank = torch.empty_like(rank).scatter_(1, by_group, rank).gather(1, by_task)
+    group_of = shuffled.gather(1, by_task)
+    row = stream.row.expand(replicas, n).gather(1, order.gather(1, by_task))
     task = task_of[group_of]
 
     parts, low = [], torch.zeros_like(count)

@@ -1,4 +1,4 @@
-"""Views: each task sees the stored inputs through a change of its own (domain-incremental)."""
+"""Views: each task sees the stored inputs through another change (domain-incremental)."""
 
 import math
 from collections.abc import Sequence

@@ -1,5 +1,6 @@
 """Runs an update many times on a CPU: as it is at first, traced once that pays."""
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from dpmcl.core.batch import Batch
 from dpmcl.core.tree import shapes, tree_map
 from dpmcl.engine.same import same
 from dpmcl.engine.traced import traced
+from dpmcl.exceptions import reason
 from dpmcl.methods._method import State, Update
 
 Feed = Iterable[tuple[dict[str, Batch], torch.Tensor]]
@@ -17,6 +19,7 @@ Feed = Iterable[tuple[dict[str, Batch], torch.Tensor]]
 
 _TRACE_AFTER = 200  # updates; a trace takes as long as about a hundred of them save
 _KEPT = 8
+_LOG = logging.getLogger("dpmcl")
 
 
 @dataclass
@@ -80,7 +83,8 @@ def _try(
             plain, tree_map(torch.Tensor.clone, state), batches, key
         )
         once = found(tree_map(torch.Tensor.clone, state), batches, key)
-    except Exception:  # the tracer has many ways to say no, and a fault of the update shows again
+    except Exception as error:  # a fault of the update itself shows again
+        _LOG.info("An update is not traced, and runs slower: %s", reason(error))
         return None
     return found if shapes(once) == shapes(state) else None
 

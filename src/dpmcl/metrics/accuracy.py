@@ -7,9 +7,15 @@ from dpmcl.metrics.cme import cme
 
 
 def accuracy(errors: Errors) -> np.ndarray:
-    """Average accuracy after the last task, macro mean over tasks, 1 - CME: (replicas,).
+    """Return the average accuracy after the last task, macro mean over tasks: 1 - CME.
 
     Meant for classification.
+
+    Args:
+        errors: Errors on test rows.
+
+    Returns:
+        One value a replica, (replicas,).
     """
     return 1 - cme(errors)
 

@@ -6,10 +6,16 @@ from dpmcl.core.errors import Errors
 
 
 def cme_micro(errors: Errors, after: int = -1) -> np.ndarray:
-    """Cumulative error, micro mean: over all test rows of the tasks seen, after the last task.
+    """Return the cumulative error as a micro mean: over all test rows of the tasks seen.
 
-    Each task counts by the rows it was evaluated on; equal to `cme`, the macro mean of the paper,
-    where tasks have equally many. after: a task number, -1 for the last. Returns (replicas,).
+    Equal to `cme`, the macro mean of the paper, if tasks have equally many rows.
+
+    Args:
+        errors: Errors on test rows, with the number of rows behind each.
+        after: Number of a task, -1 for the last.
+
+    Returns:
+        One value a replica, (replicas,).
 
     >>> e = np.array([[[9, 9], [9, 9], [0.2, 0.4]]])
     >>> float(cme_micro(Errors((0,), e, np.array([[30, 10]])))[0].round(3))

@@ -6,12 +6,17 @@ from dpmcl.core.errors import Errors
 
 
 def forgetting(errors: Errors) -> np.ndarray:
-    """Forgetting: how far the old tasks' errors rose from their best, macro mean over tasks.
+    """Return forgetting: how far errors on earlier tasks rose from their best, macro mean.
 
-    For each task but the last: error after the last task, minus the least error that it ever had
-    from its own training until the last task but one, where it was evaluated. Returns (replicas,);
-    NaN for one task.
+    For each task but the last: the error after the last task, minus the least error that it had
+    from its own training until the last task but one, where it was evaluated.
     Source: Chaudhry et al., "Riemannian walk for incremental learning", 2018, in errors.
+
+    Args:
+        errors: Errors on test rows.
+
+    Returns:
+        One value a replica, (replicas,); NaN for one task.
     """
     last = errors.tasks - 1
     if last == 0:

@@ -6,11 +6,16 @@ from dpmcl.core.errors import Errors
 
 
 def forward_transfer(errors: Errors) -> np.ndarray:
-    """Forward transfer: how much earlier tasks lowered a task's error before it was learned.
+    """Return forward transfer: how much earlier tasks lowered an error before it was trained on.
 
-    The macro mean over all tasks but the first of (error before any training - error just before
-    its own training). Returns (replicas,); NaN for one task, and where future tasks were not
-    evaluated (evaluation.future = true). Source: Lopez-Paz and Ranzato, 2017, in errors.
+    Macro mean over all tasks but the first of (error before any training - error just before its
+    own training). Source: Lopez-Paz and Ranzato, 2017, in errors.
+
+    Args:
+        errors: Errors on test rows, future tasks included (evaluation.future = true).
+
+    Returns:
+        One value a replica, (replicas,); NaN for one task, and without errors on future tasks.
     """
     if errors.tasks == 1:
         return np.full(len(errors.seeds), np.nan)

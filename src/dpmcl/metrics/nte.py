@@ -6,9 +6,16 @@ from dpmcl.core.errors import Errors
 
 
 def nte(errors: Errors, after: int = -1) -> np.ndarray:
-    """New task error: the error on the newest task, just after it was learned.
+    """Return the new task error: the error on the newest task, just after it was learned.
 
-    after: a task number, -1 for the last. Returns (replicas,). Source: section 4, Table 1.
+    Source: section 4, Table 1.
+
+    Args:
+        errors: Errors on test rows.
+        after: Number of a task, -1 for the last.
+
+    Returns:
+        One value a replica, (replicas,).
     """
     after = after % errors.tasks
     return np.asarray(errors.after[:, after, after])

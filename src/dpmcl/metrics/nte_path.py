@@ -6,7 +6,14 @@ from dpmcl.core.errors import Errors
 
 
 def nte_path(errors: Errors) -> np.ndarray:
-    """New task error, macro mean over all tasks of the path: (replicas,)."""
+    """Return the new task error, macro mean over all tasks.
+
+    Args:
+        errors: Errors on test rows.
+
+    Returns:
+        One value a replica, (replicas,).
+    """
     return np.asarray(np.diagonal(errors.after, axis1=1, axis2=2).mean(1))
 
 

@@ -29,6 +29,12 @@ class StreamSettings(Settings, ABC):
     places: ClassVar[tuple[str, ...]] = ()
     """Settings that say where files are: they move no numbers, so runs in a folder may differ."""
 
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    """Suffixes of the files that it reads, by which the command line knows them."""
+
+    inside: ClassVar[tuple[str, ...]] = ()
+    """Names of files that a folder has which it reads."""
+
     shared: ClassVar[bool] = False
     """Whether all replicas see the same rows; a run folder is then kept to those data."""
 

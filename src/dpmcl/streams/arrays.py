@@ -32,6 +32,8 @@ class Arrays(LabelledSettings):
     """
 
     places: ClassVar[tuple[str, ...]] = ("path",)
+    suffixes: ClassVar[tuple[str, ...]] = (".npz",)
+    inside: ClassVar[tuple[str, ...]] = ("x.npy",)
 
     path: str = ""
     kind: Literal["classification", "regression"] | None = None

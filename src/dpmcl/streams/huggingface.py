@@ -30,6 +30,7 @@ class HuggingFace(LabelledSettings):
     """
 
     places: ClassVar[tuple[str, ...]] = ("path",)
+    inside: ClassVar[tuple[str, ...]] = ("dataset_info.json", "dataset_dict.json")
 
     path: str = ""
     x: str | None = None

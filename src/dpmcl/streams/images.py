@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from dpmcl.core.settings import Positive
 from dpmcl.data.labelled import Labelled
+from dpmcl.data.readers.entries import ARCHIVES
 from dpmcl.data.readers.images import Decoding, labelled_images
 from dpmcl.exceptions import SpecError
 from dpmcl.streams._settings import LabelledSettings
@@ -35,6 +36,7 @@ class ImageFolder(LabelledSettings):
 
     network: ClassVar[str] = "lenet"
     places: ClassVar[tuple[str, ...]] = ("path",)
+    suffixes: ClassVar[tuple[str, ...]] = ARCHIVES
 
     path: str = ""
     size: tuple[Positive, Positive] | None = None

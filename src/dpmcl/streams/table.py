@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from dpmcl.data.labelled import Labelled
+from dpmcl.data.readers.table_sources import SUFFIXES
 from dpmcl.data.readers.tables import Roles, read_table
 from dpmcl.data.scenario import check_task_column
 from dpmcl.exceptions import SpecError
@@ -46,6 +47,7 @@ class Table(LabelledSettings):
     """
 
     places: ClassVar[tuple[str, ...]] = ("path",)
+    suffixes: ClassVar[tuple[str, ...]] = SUFFIXES
 
     path: str = ""
     target: str = ""

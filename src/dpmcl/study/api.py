@@ -306,6 +306,6 @@ def _file(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, SpecError) as error:
         told = str(error) if isinstance(error, SpecError) else f"{path} cannot be read: {error}."
     if path.suffix != ".toml":  # as iris.data
-        ends = ", ".join(end for several in sources.SUFFIXES.values() for end in several)
+        ends = ", ".join(end for several in sources.suffixes().values() for end in several)
         told += f" Files of data are known by their suffix, one of {ends}."
     raise SpecError(told)

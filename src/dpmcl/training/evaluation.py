@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,19 +20,30 @@ _ROWS_AT_ONCE = 2048  # rows a replica and forward pass; small enough for fifty 
 class Evaluation(Settings):
     """What is evaluated besides the test rows of the tasks seen.
 
-    train: the training rows too. future: tasks not seen yet too (for forward transfer).
-    evaluate_every: after every so many tasks (and after the last) all tasks seen are evaluated;
-    after the others the newest alone. test_rows: how many rows of a task at most, of each split;
-    None for all. Both bound what evaluation costs on long streams.
+    Attributes:
+        train: Whether training rows are evaluated too.
+        future: Whether tasks not seen yet are evaluated too (for forward transfer).
+        evaluate_every: After every so many tasks (and after the last) all tasks seen are evaluated;
+            after the others the newest alone.
+        test_rows: Most rows of a task, of each split; None for all. This and `evaluate_every` bound
+            what evaluation costs on long streams.
+        predictions: Whether the final predictions on test rows are kept, for metrics that read
+            them: classes, or values of a regression; with their targets and tasks.
     """
 
     train: bool = False
     future: bool = False
     evaluate_every: Positive = 1
     test_rows: Positive | None = None
+    predictions: bool = False
 
     def tasks(self, after: int, tasks: int) -> range:
-        """The tasks that are evaluated after task `after` (-1: before the first) of so many."""
+        """Return the tasks that are evaluated after a task.
+
+        Args:
+            after: Number of the task; -1 is before the first.
+            tasks: Tasks in the stream.
+        """
         if after >= 0 and (after + 1) % self.evaluate_every and after + 1 < tasks:
             return range(after, after + 1)
         return range(tasks if after < 0 or self.future else after + 1)
@@ -77,3 +89,39 @@ def evaluate(setup: Setup, state: State, rows: Rows, tasks: Sequence[int]) -> Te
             sums.scatter_add_(1, task, errors)
             counts.scatter_add_(1, task, torch.ones_like(errors))
     return (sums / counts)[:, : setup.tasks]
+
+
+def predict(setup: Setup, state: State, rows: Rows) -> dict[str, np.ndarray]:
+    """Return what the replicas predict for the rows of a split, in the order of its tasks.
+
+    Args:
+        setup: Engine, model and stream.
+        state: The replicas' states, replicas first.
+        rows: The split.
+
+    Returns:
+        "test": classes, int64 (replicas, rows), or values (replicas, rows, outputs); "test.target",
+        what they should be, alike; "test.task", the task of each row, int64 (replicas, rows).
+    """
+    model, stream = setup.model, setup.stream
+    classes = stream.kind == "classification"
+
+    def answer(state: State, batch: Batch) -> Tensor:
+        outputs = model.holding(state.buffers).predict(state.theta, batch.x)
+        if not classes:
+            return outputs
+        if stream.within is not None:
+            outputs = torch.where(stream.within[batch.task], outputs, -torch.inf)
+        return outputs.argmax(-1)
+
+    predicted, target = [], []
+    with torch.no_grad():
+        for row, task in zip(
+            rows.row.split(_ROWS_AT_ONCE, 1), rows.task.split(_ROWS_AT_ONCE, 1), strict=True
+        ):
+            batch = stream.batch(row, torch.ones_like(row, dtype=torch.bool), task, model.dtype)
+            predicted.append(setup.engine.map(answer, state, batch))
+            target.append(batch.y)
+    tensors = {"test": torch.cat(predicted, 1), "test.target": torch.cat(target, 1)}
+    tensors["test.task"] = rows.task
+    return {name: tensor.cpu().numpy() for name, tensor in tensors.items()}

@@ -248,7 +248,8 @@ def measured(
     work = {seed: Work(**vars(run.work)) for seed in setup.seeds}
     diverged = {setup.seeds[replica]: where for replica, where in run.diverged.items()}
     readings = watching.readings(setup, run) if watching else None
-    record = Record(score.errors(setup, run), work, diverged, readings)
+    predictions = score.predictions(setup, run)
+    record = Record(score.errors(setup, run), work, diverged, readings, predictions)
     return Outcome(record, run.replicas.theta, run.replicas.buffers, keeper.resumed)
 
 

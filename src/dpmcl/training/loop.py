@@ -15,6 +15,7 @@ from dpmcl.training.memories import empty_memories, has_own, with_task, with_upd
 from dpmcl.training.observer import Chunk, Observer
 from dpmcl.training.setup import Setup, check_splits
 from dpmcl.training.state import Position, RunState
+from dpmcl.training.user_code import located
 
 UPDATES_AT_ONCE = 50
 """Updates of a chunk: between two looks of the observers, and of one transfer to a GPU."""
@@ -147,9 +148,12 @@ def _through(setup: Setup, run: RunState, phase: Phase, observers: Sequence[Obse
             run = observer.before_chunk(setup, run)
         feed = setup.feed(run.memories, phase, run.position, stop)
         chunk = Chunk(run, phase, feed)
+        batched = setup.engine.name == "batched"
+        with located(f"The update of '{setup.method_name}'", batched=batched):
+            state = setup.engine.advance(update, run.replicas, feed)
         run = replace(
             run,
-            replicas=_of_alive(run, setup.engine.advance(update, run.replicas, feed)),
+            replicas=_of_alive(run, state),
             memories=with_update(setup, run, phase, feed.chunk),
             position=run.position._replace(update=stop),
         )
@@ -166,6 +170,7 @@ def _of_alive(run: RunState, state: State) -> State:
 def _work(setup: Setup, run: RunState, phase: Phase) -> Work:
     """Return the work of a phase, counted by running its first update once, on one replica."""
     feed = setup.feed(run.memories, phase, run.position, 1)
-    with counting() as one:
+    what = f"The update of '{setup.method_name}'"
+    with counting() as one, located(what, batched=False):
         setup.update(phase)(at(run.replicas, 0), feed.batches(0, 0), feed.key[0, 0])
     return one.times(phase.updates)

@@ -8,7 +8,8 @@ import torch
 
 from dpmcl.core.errors import Errors
 from dpmcl.data.splits import Rows
-from dpmcl.training.evaluation import Evaluation, evaluate
+from dpmcl.methods._method import State
+from dpmcl.training.evaluation import Evaluation, evaluate, predict
 from dpmcl.training.loop import rehearsed
 from dpmcl.training.memories import has_own
 from dpmcl.training.observer import Observer
@@ -49,6 +50,13 @@ class Score(Observer):
             for split in self._splits
         }
 
+    def predictions(self, setup: Setup, run: RunState) -> dict[str, np.ndarray] | None:
+        """Return the final predictions on test rows (`evaluation.predict`), if they are kept."""
+        if not self.evaluation.predictions:
+            return None
+        state = _shown(setup, rehearsed(setup, run, setup.tasks - 1))
+        return predict(setup, state, self._rows(setup, "test"))
+
     @property
     def _splits(self) -> tuple[str, ...]:
         return ("test", "train") if self.evaluation.train else ("test",)
@@ -60,12 +68,18 @@ class Score(Observer):
     def _evaluated(self, setup: Setup, run: RunState, after: int) -> RunState:
         tasks = self.evaluation.tasks(after, setup.tasks)
         rehearsal = rehearsed(setup, run, after) if after >= 0 else run
-        state = rehearsal.replicas
-        if has_own(setup.method, "evaluated"):
-            state = setup.engine.map(setup.method.evaluated, state)
+        state = _shown(setup, rehearsal)
         values: Mapping[str, np.ndarray] = dict(run.values)
         for split in self._splits:
             errors = evaluate(setup, state, self._rows(setup, split), tasks)
             errors[~run.alive] = torch.nan
             values[_PREFIX + split][:, 1 + after] = errors.cpu().numpy()
         return replace(run, values=values, work=rehearsal.work)
+
+
+def _shown(setup: Setup, run: RunState) -> State:
+    """Return the states whose models are evaluated."""
+    if not has_own(setup.method, "evaluated"):
+        return run.replicas
+    state: State = setup.engine.map(setup.method.evaluated, run.replicas)
+    return state

@@ -57,6 +57,11 @@ class Setup:
         return torch.tensor(self.seeds, dtype=torch.int64, device=self.model.device)
 
     @property
+    def method_name(self) -> str:
+        """Return the name of the method, for messages."""
+        return self.name or type(self.method).__name__
+
+    @property
     def tasks(self) -> int:
         """Return the number of tasks."""
         return len(self.stream.tasks)

@@ -32,7 +32,7 @@ from dpmcl.core.choices import DeviceName, EngineName, OnDivergence
 from dpmcl.core.precision import Precision
 from dpmcl.core.settings import NonNegative, Positive, Settings
 from dpmcl.data.sources import is_data, stream_for
-from dpmcl.exceptions import SpecError, shown, unknown
+from dpmcl.exceptions import SpecError, reason, shown, unknown
 from dpmcl.methods._method import Method
 from dpmcl.networks._network import NetworkSettings
 from dpmcl.streams._settings import StreamSettings
@@ -230,7 +230,7 @@ def read(text: str, where: str) -> Table:
         hint = ""
         if _METHODS_TWICE.search(text):
             hint = " Name methods in a list, or by tables as [methods.er], and not in both."
-        raise SpecError(f"{where} must be TOML: {error}.{hint}") from None
+        raise SpecError(f"{where} must be TOML: {reason(error)}.{hint}") from None
 
 
 def normalised(table: Mapping[str, Any]) -> Table:

@@ -7,8 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pyarrow import parquet
 
 import dpmcl
@@ -134,19 +132,6 @@ def test_files_that_are_no_tables(tmp_path):
         refused(tmp_path / f"{name}.csv.gz", f"{name}.csv.gz")
 
 
-@given(st.binary(max_size=60) | st.text("a,y;\n\"'\r\t 1\0é", max_size=60).map(str.encode))
-@settings(max_examples=150, deadline=None)
-def test_any_bytes_are_read_or_refused(tmp_path_factory, content):
-    folder = tmp_path_factory.getbasetemp() / "any"
-    folder.mkdir(exist_ok=True)
-    for name in ("any.csv", "any.parquet"):
-        (folder / name).write_bytes(content if name.endswith("t") else b"a,y\n" + content)
-        try:
-            assert len(read_table(folder / name, target="y").x)
-        except DataError as error:
-            assert "\n" not in str(error)
-
-
 def test_many_blocks(tmp_path):
     n = 400_000  # more than one of the blocks that pyarrow reads at once
     lines = [f"{i},{'abc'[i % 3]},{i % 7}" for i in range(n)]
@@ -257,14 +242,6 @@ def test_numbers_with_some_text_among_them_are_no_categories(tmp_path, cell, row
     refused(path, "'a'", f"{cell!r} in row {row}", target="a", kind="regression")
 
 
-def test_every_type_of_number():
-    kinds = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"]
-    table = {kind: np.array([1, 3], kind) for kind in kinds} | {"y": ["p", "q"]}
-    data = read_table(table, target="y")
-    assert data.x.tolist() == [[1] * len(kinds), [3] * len(kinds)]
-    assert data.scaled.all()
-
-
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_scaled(kind):
     for inputs, mask in (({"n": [1, 2], "b": [True, False]}, [True, False]), ({"b": [0, 1]}, None)):
@@ -350,21 +327,19 @@ def test_notes_say_what_each_column_became():
 
 
 @pytest.mark.parametrize(
-    ("values", "classes", "y"),
+    ("values", "classes"),
     [
-        (["b", "a", "b"], ("a", "b"), [1, 0, 1]),
-        ([10, 9, 10], ("9", "10"), [1, 0, 1]),
-        (["10", "9", "10"], ("9", "10"), [1, 0, 1]),  # as from a file, which tells no text
-        (["10", "09", "10"], ("09", "10"), [1, 0, 1]),
-        (["-1", "+1", "-1"], ("+1", "-1"), [1, 0, 1]),
-        ([True, False, True], ("False", "True"), [1, 0, 1]),
-        (pa.array(["b", "a", "b"]).dictionary_encode(), ("a", "b"), [1, 0, 1]),
-        (pa.array([10, 9, 10]).dictionary_encode(), ("9", "10"), [1, 0, 1]),
+        ([10, 9, 10], ("9", "10")),
+        (["10", "9", "10"], ("9", "10")),  # as from a file, which tells no text
+        (["10", "09", "10"], ("09", "10")),
+        ([True, False, True], ("False", "True")),
+        (pa.array(["b", "a", "b"]).dictionary_encode(), ("a", "b")),
+        (pa.array([10, 9, 10]).dictionary_encode(), ("9", "10")),
     ],
 )
-def test_classes(values, classes, y):
+def test_classes(values, classes):
     data = read_table({"a": [1, 2, 3], "y": values}, target="y")
-    assert (data.kind, data.classes, data.y.tolist()) == ("classification", classes, y)
+    assert (data.kind, data.classes, data.y.tolist()) == ("classification", classes, [1, 0, 1])
     assert data.y.dtype == torch.int64
 
 

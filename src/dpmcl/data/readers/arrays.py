@@ -127,6 +127,7 @@ def _array(file: IO[bytes], size: int, where: str, mapped: tuple[Path, int] | No
             f"{where} must be plain numbers or text, got the type {str(dtype)[:60]}; save each "
             "field as an array."
         )
+    shape = tuple(map(int, shape))  # True counts as a number for NumPy
     start, count = file.tell(), math.prod(shape)
     if min(shape, default=0) < 0 or start + count * dtype.itemsize != size:
         raise DataError(

@@ -15,10 +15,9 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NoReturn, cast
 
 from dpmcl.data.damaged import whole
-from dpmcl.data.sources import SUFFIXES
 from dpmcl.exceptions import DataError
 
-ARCHIVES = SUFFIXES["images"]
+ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 """Suffixes of archives."""
 
 LARGEST = 64 * 2**20

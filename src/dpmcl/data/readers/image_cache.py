@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -58,12 +59,23 @@ def _load(path: Path) -> Images | None:
     """Return the images kept under a path, None where there are none or they are damaged."""
     try:
         about = json.loads(path.with_suffix(".json").read_text("utf-8"))
-        pixels = np.load(path.with_suffix(".npy"), mmap_mode="c", allow_pickle=False)
+        x = _mapped(path.with_suffix(".npy"))
         names = tuple(about["classes"]), tuple(about["notes"])
-        images = Images(torch.from_numpy(pixels), torch.tensor(about["y"]), *names)
+        images = Images(x, torch.tensor(about["y"]), *names)
         return images if _sum(images) == about["sum"] else None
     except Exception:  # there is none, or it is damaged in whatever way
         return None
+
+
+def _mapped(path: Path) -> Tensor:
+    """Return a file's array as a tensor mapped from it; changes stay private."""
+    try:
+        pixels = np.load(path, mmap_mode="c", allow_pickle=False)
+    except OSError:  # Linux refuses maps to write that are larger than memory
+        pixels = np.load(path, mmap_mode="r", allow_pickle=False)
+    with warnings.catch_warnings():  # nobody writes into the pool, so it may be read-only
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(pixels)
 
 
 def _keep(path: Path, images: Images) -> Images:

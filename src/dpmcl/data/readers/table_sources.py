@@ -15,8 +15,11 @@ from pyarrow import parquet
 from torch import Tensor
 
 from dpmcl.data.labels import is_unicode, plain_array, unmasked
-from dpmcl.data.sources import SUFFIXES, at_home
+from dpmcl.data.sources import at_home
 from dpmcl.exceptions import DataError, reason, shown
+
+SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
+"""Suffixes of files of tables."""
 
 MISSING = ("", "NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NULL", "null")
 """Cells of a CSV file that are missing values."""
@@ -46,7 +49,7 @@ def of_file(path: Path, where: str) -> Source:
     Raises:
         DataError: It is no such file, or its header cannot be used.
     """
-    *others, last = SUFFIXES["table"]
+    *others, last = SUFFIXES
     if not path.name.lower().endswith((*others, last)):
         raise DataError(
             f"A table must be a {', '.join(others)} or {last} file, got {where}; convert it."

@@ -45,12 +45,9 @@ class Roles:
 
     def __post_init__(self) -> None:
         ignore: Any = self.ignore
-        if isinstance(ignore, str):
-            raise SpecError(
-                f"ignore must be a list of columns, got {ignore!r}; write [{ignore!r}]."
-            )
         if not isinstance(ignore, list | tuple | Set):
-            raise SpecError(f"ignore must be a list of columns, got {shown(ignore)}.")
+            out = f"; write [{ignore!r}]" if isinstance(ignore, str) else ""
+            raise SpecError(f"ignore must be a list of columns, got {shown(ignore)}{out}.")
         for role, column in self._named():
             if not isinstance(column, str):
                 out = f"; write {str(column)!r}" if isinstance(column, int | np.integer) else ""

@@ -20,29 +20,13 @@ from hypothesis import strategies as some
 import dpmcl
 from dpmcl.exceptions import DpmclError
 from dpmcl.methods.er import ER
+from dpmcl.study.api import Request
 from dpmcl.study.study import Result
+from dpmcl.training.spec import assigned
 
 FEW = {"training.updates": 2, "training.batch": 2, "network.hidden": 4, "workers": 1}
 X = np.random.default_rng(0).normal(size=(30, 4))
 Y = np.arange(30) % 3
-
-NETS = '''
-from dataclasses import dataclass
-import math
-from torch import nn
-from dpmcl import NetworkSettings
-
-@dataclass(frozen=True, kw_only=True)
-class LN(NetworkSettings):
-    """Its own width by default."""
-
-    hidden: int = 7
-
-    def build(self, shape, outputs):
-        return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), self.hidden)), nn.Linear(
-            self.hidden, outputs
-        )
-'''
 
 
 @pytest.fixture(scope="module")
@@ -77,27 +61,27 @@ def run(source: Any, **options: Any) -> Result:
     return dpmcl.run(source, **{"replicas": 1, "methods": ["er"], **options}, settings=settings)
 
 
-# names that reset their tables
-
-
-def test_a_new_network_starts_from_its_own_defaults(stream, here, monkeypatch):
-    (here / "reset_nets.py").write_text(NETS)
-    monkeypatch.syspath_prepend(here)
-    short = {"replicas": 1, "tasks": 2, "methods": ["er"]}
-    few = {"training.updates": 1, "workers": 1}
-    found = dpmcl.run("digits", **short, settings={**few, "network.name": "reset_nets:LN"})
-    assert found.spec["network"] == {"name": "reset_nets:LN", "hidden": 7}
-    for order in (("network.hidden", "network"), ("network", "network.hidden")):
-        own = {"network.hidden": 5, "network": "reset_nets:LN"}
-        found = dpmcl.run("digits", **short, settings={**few, **{key: own[key] for key in order}})
-        assert found.spec["network"] == {"name": "reset_nets:LN", "hidden": 5}
-    assert found.theta["er"]["prediction"]["weight"].shape == (1, 10, 5)
-
-
 # sources
 
 
-def test_a_run_folder_goes_on_in_itself(stream, here, result):
+def test_a_new_network_starts_from_its_own_defaults(here, monkeypatch):
+    text = "@dataclass(frozen=True, kw_only=True)\nclass Net(MLP):\n    hidden: int = 7\n"
+    imports = "from dataclasses import dataclass\nfrom dpmcl.networks.mlp import MLP\n"
+    (here / "reset_nets.py").write_text(imports + text)
+    monkeypatch.syspath_prepend(here)
+    changes: list[tuple[dict[str, Any], int]] = [
+        ({"network.name": "reset_nets:Net"}, 7),
+        ({"network.hidden": 5, "network": "reset_nets:Net"}, 5),
+        ({"network": "reset_nets:Net", "network.hidden": 5}, 5),
+    ]
+    for settings, hidden in changes:
+        request = Request("digits").change({"methods": ["er"]})
+        for key, value in settings.items():
+            request.change(assigned(key, value))
+        assert request.spec().network.hidden == hidden
+
+
+def test_a_run_folder_goes_on_in_itself(stream, here):
     spec = {"stream": {"name": "digits", "tasks": 2}, "methods": ["er"], "replicas": 1}
     few = {key: value for key, value in FEW.items() if key != "workers"}
     dpmcl.run(spec, settings=few, out="run")
@@ -111,21 +95,7 @@ def test_a_run_folder_goes_on_in_itself(stream, here, result):
 
 
 @pytest.mark.parametrize(
-    "source",
-    [
-        pd.DataFrame(X),
-        X,
-        torch.tensor(X),
-        torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y)),
-        None,
-        3,
-        True,
-        b"digits",
-        ["digits"],
-        "",
-        object(),
-    ],
-    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+    "source", [pd.DataFrame(X), torch.tensor(X), None, 3, b"digits", ["a"], ""]
 )
 def test_a_source_of_another_type_is_told_what_makes_a_stream(source):
     line = refused(dpmcl.run, source)
@@ -133,43 +103,40 @@ def test_a_source_of_another_type_is_told_what_makes_a_stream(source):
         assert word in line
 
 
-@pytest.mark.parametrize("part", ["errors.parquet", "stream.json", "parameters", "figures"])
-def test_a_part_of_a_run_folder_is_not_data(part, here):
+def test_a_part_of_a_run_folder_is_not_data(here):
     (here / "run" / "figures").mkdir(parents=True)
-    (here / "run" / "parameters").mkdir()
     for name in ("spec.toml", "stream.json", "errors.parquet"):
         (here / "run" / name).write_text("")
-    for function in (dpmcl.run, dpmcl.load):
-        assert refused(function, f"run/{part}").endswith("give the folder, run.")
-    assert f"as in {here / 'run'}." in refused(
-        dpmcl.run, here
-    )  # its figures are no images of classes
+    for part in ("errors.parquet", "stream.json", "figures"):
+        for function in (dpmcl.run, dpmcl.load):
+            assert refused(function, f"run/{part}").endswith("give the folder, run.")
+    assert f"as in {here / 'run'}." in refused(dpmcl.run, here)
     (here / "run" / "my.csv").write_text("a,k\n1,x\n")  # data of one's own beside a spec
     assert "target" in refused(dpmcl.run, "run/my.csv")
+    (here / "iris.data").write_text("5.1,3.5")
+    assert "are known by their suffix" in refused(dpmcl.run, "iris.data")
 
 
 @pytest.mark.parametrize(
-    "folder", ["", None, 3, b"run", [], "a\0b", "x" * 5000, "\ud800", "digits", sys.executable]
+    "folder", ["", 3, b"run", [], "a\0b", "x" * 5000, "\ud800", sys.executable]
 )
 def test_folders_that_are_none(folder, stream):
     refused(dpmcl.load, folder)
-    if folder not in (None, "digits"):
-        refused(run, stream, out=folder)
+    refused(run, stream, out=folder)
 
 
-# methods
-
-
-def test_methods_may_be_one_name_or_a_table(stream):
-    assert list(run(stream, methods="er").records) == ["er"]
-    assert list(run(stream, methods=ER).records) == ["dpmcl.methods.er:ER"]
-    assert list(run(stream, methods=["er", "er"]).records) == ["er"]
-    found = run(stream, methods={"naive": {}, "er": {"lr": 0.5}})
-    assert found.spec["methods"] == {"naive": {}, "er": {"lr": 0.5}}
+# methods and settings
 
 
 class Local(ER):
     """Found by its name again."""
+
+
+def test_methods_may_be_one_name_or_a_table(stream):
+    assert list(run(stream, methods=ER).records) == ["dpmcl.methods.er:ER"]
+    assert list(run(stream, methods=["er", "er"]).records) == ["er"]
+    result = run(stream, methods={"naive": {}, "er": {"lr": 0.5}})
+    assert result.spec["methods"] == {"naive": {}, "er": {"lr": 0.5}}
 
 
 @pytest.mark.parametrize(
@@ -177,27 +144,19 @@ class Local(ER):
     [
         ("er,dpmcl", "methods=['er', 'dpmcl']"),
         (" er", "No method ' er'. Did you mean 'er'?"),
-        ("ER", "No method 'ER'. Did you mean 'er'?"),
         ({"er": {"lr": -1}}, "lr must be greater than 0, got -1"),
         ({"er": None}, "[methods.er] must be a table"),
         ([ER(updates=3)], "instance of ER"),
         ([], "at least one method"),
-        ([None], "got None"),
         (3, "got 3"),
         ([int], "subclasses of dpmcl.Method"),
-        ([lambda: 1], "subclasses of dpmcl.Method"),
-        (b"er", "got b'er'"),
         ([dpmcl.Method], "must be a subclass"),
         ([type("Inner", (ER,), {"__qualname__": "f.<locals>.Inner"})], "inside a function"),
         ([type("Local", (ER,), {"__module__": __name__})], "is another class now"),
     ],
-    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_methods_that_are_none(methods, words, stream):
     assert words in refused(run, stream, methods=methods)
-
-
-# settings
 
 
 @pytest.mark.parametrize(
@@ -206,16 +165,16 @@ def test_methods_that_are_none(methods, words, stream):
         ("training.lr", np.float32(0.5), 0.5),
         ("training.lr", torch.tensor(0.5), 0.5),
         ("training.memory", np.int64(3), 3),
-        ("training.optimiser", {"name": "sgd", "momentum": np.float32(0.5)}, None),
-        ("seed", np.uint8(3), 3),
+        ("training.optimiser", {"name": "sgd", "momentum": np.float32(0.5)},
+         {"name": "sgd", "momentum": 0.5}),
         ("stream.split", np.array([0.5, 0.25, 0.25]), [0.5, 0.25, 0.25]),
     ],
-)
+)  # fmt: skip
 def test_numbers_of_numpy_and_pytorch_are_numbers(key, value, stored, stream):
-    found: Any = run(stream, settings={key: value}, out="run").spec
+    table: Any = run(stream, settings={key: value}).spec
     for part in key.split("."):
-        found = found[part]
-    assert found == (stored if stored is not None else {"name": "sgd", "momentum": 0.5})
+        table = table[part]
+    assert table == stored
 
 
 def nested() -> dict[str, Any]:
@@ -236,62 +195,54 @@ def nested() -> dict[str, Any]:
         ({"training.lr": nested()}, "nested so deeply"),
         ({"training.optimiser": {"name": "sgd", 1: 2}}, "valid string, got 1"),
         ({"stream.name": "table"}, "path must name the table"),
-        ({"threads": 10**9}, "threads must be less"),
         ({"network.hidden": 2**62}, "network cannot be built"),
+        ({"network.name": "failing_module:N"}, "cannot be imported: division by zero"),
+        ({"training.discount": "failing_module:N"}, "cannot be imported: division by zero"),
     ],
-    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_settings_that_are_none(settings, words, stream):
+def test_settings_that_are_none(settings, words, stream, here, monkeypatch):
+    (here / "failing_module.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(here)
     assert words in refused(dpmcl.run, stream, methods="er", replicas=1, settings=settings)
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "values"),
     [
-        ("replicas", True),
-        ("replicas", 0),
-        ("replicas", 10**12),
-        ("seed", -1),
-        ("tasks", 0),
-        ("tasks", 10**9),
-        ("device", "gpu"),
-        ("engine", "x"),
-        ("monitor", "x"),
-        ("monitor", 3),
-        ("watch", "terms"),
-        ("checkpoint_seconds", -1),
-        ("checkpoint_seconds", float("nan")),
-        ("checkpoint_seconds", "x"),
+        ("replicas", [True, 0, 10**12]),
+        ("seed", [-1]),
+        ("tasks", [0, 10**9]),
+        ("device", ["gpu"]),
+        ("engine", ["x"]),
+        ("monitor", ["x", 3]),
+        ("watch", ["terms"]),
+        ("checkpoint_seconds", [-1, float("nan"), "x"]),
     ],
 )
-def test_other_arguments_that_are_none(name, value, stream):
-    refused(run, stream, **{name: value})
+def test_other_arguments_that_are_none(name, values, stream):
+    for value in values:
+        refused(run, stream, **{name: value})
 
 
 def test_one_monitor_may_be_a_string(stream):
     assert list(run(stream, monitor="terms").readings) == ["er"]
 
 
-def test_streams_read_their_arguments(here):
-    for path in (None, 3, "", b"x", [], X):
+def test_streams_read_their_arguments():
+    for path in (None, 3, "", b"x", []):
         refused(dpmcl.Stream.from_images, path)
-    for name in (3, None):
-        assert "name must be text" in refused(dpmcl.Stream.from_arrays, X, Y, name=name)
+    assert "name must be text" in refused(dpmcl.Stream.from_arrays, X, Y, name=3)
     line = refused(dpmcl.Stream.from_arrays, X, Y, classes_per_task=[2, -1, 2])
     assert line.endswith("classes_per_task[1] must be greater than or equal to 1, got -1.")
     line = refused(dpmcl.Stream.from_arrays, X, Y, classes_per_task="two")
-    assert "integer" in line
     assert "or a list, got 'two'" in line
     made = dpmcl.Stream.from_arrays(X, Y, classes_per_task=np.array([2, 1]))
     assert made.tasks == ("0, 1", "2")
 
 
-# results
-
-
 def test_results_read_their_arguments(result, here):
     assert "cme_se" in result.rows("cme")[0]
-    for metrics in (3, [None], "x", ["os:getcwd"], ["builtins:str"]):
+    for metrics in (3, [None], "x", ["builtins:str"]):
         refused(result.rows, metrics)
     for style in ("x", None, []):
         refused(result.table, style)
@@ -301,16 +252,6 @@ def test_results_read_their_arguments(result, here):
         refused(result.plot, path)
     refused(result.plot, what="x")
     assert list(here.iterdir()) == []
-
-
-def test_an_imported_module_that_fails_is_one_line(here, monkeypatch, stream):
-    (here / "failing_module.py").write_text("1 / 0\n")
-    monkeypatch.syspath_prepend(here)
-    for settings in (
-        {"network.name": "failing_module:N"},
-        {"training.discount": "failing_module:N"},
-    ):
-        assert "cannot be imported: division by zero" in refused(run, stream, settings=settings)
 
 
 # anything
@@ -346,10 +287,7 @@ VALUES = some.recursive(
     lambda inner: some.lists(inner, max_size=3) | some.dictionaries(KEYS, inner, max_size=2),
     max_leaves=4,
 )
-ARGUMENTS = (
-    "source", "methods", "replicas", "seed", "tasks", "device", "engine", "monitor",
-    "checkpoint_seconds",
-)  # fmt: skip
+ARGUMENTS = ("source", "methods", "replicas", "seed", "tasks", "device", "engine", "monitor")
 
 
 class Begun(Exception):

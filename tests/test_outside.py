@@ -1,0 +1,191 @@
+"""One of each, from outside the package: a method, stream, network, metric, optimiser, ...
+
+Each is one module that a spec names as `module:Name`; reader and observer are used in Python.
+"""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dpmcl
+from conftest import tiny_model, tiny_stream
+from dpmcl.data.splits import split
+from dpmcl.engine import Looped
+from dpmcl.methods.er import ER
+from dpmcl.training.loop import train
+from dpmcl.training.observer import Observer
+from dpmcl.training.setup import Setup
+
+MODULES = {
+    "method": """
+from dataclasses import dataclass
+from dpmcl import Draw, Method, Phase, gradient
+
+@dataclass(frozen=True, kw_only=True)
+class Newest(Method):
+    def phases(self, model, task):
+        def update(state, batches, key):
+            grads, J = gradient(model.cost)(state.theta, batches["new"], key[0])
+            return self.descend(state, grads, J)
+        return [Phase("train", self.updates_of(task), {"new": self.new_rows()}, update)]
+""",
+    "reader": """
+import json
+import numpy as np
+from dpmcl.data.labelled import from_arrays
+
+def read_lines(path):
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    x = np.array([row["x"] for row in rows])
+    return from_arrays(x, [row["y"] for row in rows], name="lines")
+""",
+    "stream": """
+from dataclasses import dataclass
+from pathlib import Path
+from dpmcl import LabelledSettings
+from OUTSIDE_reader import read_lines
+
+@dataclass(frozen=True, kw_only=True)
+class Lines(LabelledSettings):
+    path: str
+    places = ("path",)
+
+    def read(self):
+        return read_lines(Path(self.path))
+""",
+    "network": """
+from dataclasses import dataclass
+from torch import nn
+from dpmcl import NetworkSettings
+
+@dataclass(frozen=True, kw_only=True)
+class Normed(NetworkSettings):
+    hidden: int = 5
+
+    def build(self, shape, outputs):
+        h = nn.Sequential(nn.Linear(shape[0], self.hidden), nn.BatchNorm1d(self.hidden), nn.ReLU())
+        return h, nn.Linear(self.hidden, outputs)
+""",
+    "metric": """
+import numpy as np
+
+def share_right(errors, predictions):
+    return np.mean(predictions["test"] == predictions["test.target"], 1)
+""",
+    "optimiser": """
+from dataclasses import dataclass
+from dpmcl import Optimiser
+
+@dataclass(frozen=True, kw_only=True)
+class Signed(Optimiser):
+    def slots(self, parameter):
+        return {}
+
+    def rule(self, parameter, grad, slots):
+        return parameter - self.lr * grad.sign(), {}
+""",
+    "option": """
+from dataclasses import dataclass
+from dpmcl import Option, tree
+
+@dataclass(frozen=True, kw_only=True)
+class NearStart(Option):
+    strength: float = 0.1
+
+    def gradient(self, theta, grads, start):
+        return tree.tree_map(lambda g, a, b: g + self.strength * (a - b), grads, theta, start)
+""",
+    "discount": """
+from dataclasses import dataclass
+from dpmcl import Discount
+
+@dataclass(frozen=True, kw_only=True)
+class Halved(Discount):
+    def weights(self, s):
+        return 0.5**s
+""",
+}
+
+
+@pytest.fixture
+def outside(tmp_path, monkeypatch) -> str:
+    """Write the modules, under names that no other test imports; returns the names' beginning."""
+    prefix = f"outside_{tmp_path.name}"
+    for name, text in MODULES.items():
+        (tmp_path / f"{prefix}_{name}.py").write_text(text.replace("OUTSIDE", prefix))
+    monkeypatch.syspath_prepend(tmp_path)
+    return prefix
+
+
+def spec(prefix: str, folder: Path) -> dict:
+    rng = np.random.default_rng(0)
+    path = folder / "rows.jsonl"
+    rows = [{"x": (rng.normal(size=3) + 2 * (i % 4)).tolist(), "y": f"c{i % 4}"} for i in range(80)]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return {
+        "replicas": 2,
+        "stream": {"name": f"{prefix}_stream:Lines", "path": str(path), "classes_per_task": 2},
+        "network": {"name": f"{prefix}_network:Normed"},
+        "training": {
+            "updates": 30,
+            "batch": 8,
+            "lr": 0.01,
+            "optimiser": f"{prefix}_optimiser:Signed",
+            "discount": f"{prefix}_discount:Halved",
+            "options": [{"name": f"{prefix}_option:NearStart", "strength": 0.01}],
+        },
+        "evaluation": {"predictions": True},
+        "methods": {f"{prefix}_method:Newest": {}, "er": {}},
+    }
+
+
+def test_one_of_each_in_one_run(outside, tmp_path):
+    """Batched, stored and loaded; the network has BatchNorm, the metric reads predictions."""
+    table = spec(outside, tmp_path)
+    result = dpmcl.run(table, out=tmp_path / "run")
+    name = f"{outside}_method:Newest"
+    assert list(result.records) == [name, "er"]
+    metric = f"{outside}_metric:share_right"
+    rows = {row["method"]: row for row in dpmcl.load(tmp_path / "run").rows([metric])}
+    for row in rows.values():
+        assert row[f"{metric}_mean"] == pytest.approx(1 - row["cme_micro_mean"])
+    assert rows["er"]["cme_mean"] < rows[name]["cme_mean"]  # one of them forgets
+    looped = dpmcl.run({**table, "engine": "looped"})
+    for method, record in result.records.items():
+        np.testing.assert_allclose(
+            record.test.values, looped.records[method].test.values, atol=0.051
+        )
+
+
+def test_an_observer(monkeypatch):
+    """It keeps values of its own in the state, without touching another file."""
+
+    class Norms(Observer):
+        def after_task(self, setup, run):
+            bias = run.replicas.theta["prediction"]["2.bias"].norm(dim=1).numpy()
+            seen = run.values.get("norms", np.empty((len(setup.seeds), 0)))
+            return replace(run, values={**run.values, "norms": np.column_stack([seen, bias])})
+
+    stream = tiny_stream()
+    setup = Setup(
+        method=ER(updates=3, batch=4),
+        model=tiny_model(stream),
+        stream=stream,
+        splits=split(stream, (0, 1), (0.6, 0.2, 0.2)),
+        seeds=(0, 1),
+        engine=Looped(),
+    )
+    run = train(setup, [Norms()])
+    assert run.values["norms"].shape == (2, 3)
+    assert (run.values["norms"] > 0).all()
+
+
+def test_these_are_all_kinds(outside):
+    from dpmcl import plugins
+
+    assert set(plugins.KINDS) | {"reader"} == set(MODULES)
+    assert f"{outside}_method" not in sys.modules  # nothing is imported before it is asked for
