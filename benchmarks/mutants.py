@@ -36,7 +36,8 @@ CORE = """
     methods/*.py method.py two_loop.py core/memory.py memory.py core/gradients.py gradients.py
     core/optim*.py optim.py optimisers/*.py core/optimisers/*.py engine/*.py training/*.py
     runner.py evaluation.py divergence.py checkpoint.py keeper.py monitor.py noise.py
-    step_size.py motion_check.py metrics/*.py results/store*.py
+    step_size.py motion_check.py metrics/*.py results/store*.py options/*.py study/executor.py
+    study/worker.py
 """  # below src/dpmcl, as they are called now and were called before
 NOT_CORE = {"training/spec.py"}
 HEAVY = """
