@@ -280,6 +280,8 @@ def test_times_keep_their_differences():
 def test_numbers_of_few_digits_stay_float32():
     for values in (NEAR, np.round(293.15 + NEAR, 2), KIND * 1e9, 0.1 + 0 * NEAR, np.arange(60)):
         assert column(values).x.dtype == torch.float32
+    # Different in float32, but moved by a third of the gap between them.
+    assert column(1e6 + 0.1 * np.arange(60)).x.dtype == torch.float64
 
 
 @pytest.mark.parametrize(
