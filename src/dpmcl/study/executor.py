@@ -171,7 +171,8 @@ class _Execution:
         if kind == "progress":
             self._listener.progress(job, *content)
         elif kind == "log":
-            _LOG.warning(content)
+            line, once = content
+            _LOG.warning(line, extra={"once": once})
         elif kind == "finished":
             self._listener.finished(job, content)
         elif kind == "died":

@@ -2,8 +2,8 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,7 +153,7 @@ def run(
         DivergenceError: A replica diverged, and the spec wants to stop then.
         DpmclError: Something else cannot be run.
     """
-    with threads(spec.threads), allocating(), locked(folder) if folder else nullcontext():
+    with threads(spec.threads), allocating(), _once(), locked(folder) if folder else nullcontext():
         return _Study(spec, folder, watch, fresh).run(keeping or Keeping())
 
 
@@ -272,6 +272,24 @@ class _Study:
             shutil.rmtree(folder_of(folder, name), ignore_errors=True)
         with suppress(OSError):  # other methods' may be in it
             (folder / "checkpoints").rmdir()
+
+
+@contextmanager
+def _once() -> Iterator[None]:
+    """Drop lines of which one is enough for all jobs of a method (`Setup.say`)."""
+    said: set[str] = set()
+
+    def new(record: logging.LogRecord) -> bool:
+        once = getattr(record, "once", None)
+        repeated = once in said
+        said.update({once} if once else ())
+        return not repeated
+
+    _LOG.addFilter(new)
+    try:
+        yield
+    finally:
+        _LOG.removeFilter(new)
 
 
 def _seeds(record: Record | None) -> frozenset[int]:

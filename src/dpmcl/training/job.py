@@ -245,7 +245,7 @@ def measured(
         on_divergence: Whether a replica that is not finite is frozen, or ends the run.
     """
     if line := noise(setup.method, setup.model.dtype):
-        setup.say(line)
+        setup.say(line, once="noise")
     score = Score(evaluation)
     watching = Monitor(monitor, setup) if monitor.active else None
     rule = setup.method.rule

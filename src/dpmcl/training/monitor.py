@@ -233,7 +233,7 @@ class Monitor(Observer):
 
     def _say(self, setup: Setup, name: str, line: str) -> None:
         if name not in self._said:
-            setup.say(f"{name}: {line}")
+            setup.say(f"{name}: {line}", once=name)
         self._said.add(name)
 
     def _tell(self, setup: Setup, replica: int, where: Divergence) -> None:

@@ -151,9 +151,15 @@ class Setup:
         drawn = probe(draws, supply, (task, number), update)
         return drawn.batches(self.stream, self.model.dtype, 0, slice(None))
 
-    def say(self, line: str) -> None:
-        """Log what a user should know while the method is trained."""
-        _LOG.warning(printable(f"{self.name}: {line}" if self.name else line))
+    def say(self, line: str, *, once: str | None = None) -> None:
+        """Log what a user should know while the method is trained.
+
+        Args:
+            line: One line.
+            once: What it is about, if one line for all jobs of the method is enough.
+        """
+        text = printable(f"{self.name}: {line}" if self.name else line)
+        _LOG.warning(text, extra={"once": once and f"{self.name}: {once}"})
 
 
 def _moving(model: Model, phase: Phase) -> Update:

@@ -58,7 +58,8 @@ class StepSize(Observer):
             setup.say(
                 f"theorem 1 does not apply at task {task} ('{setup.stream.tasks[task]}'): ||J_x|| "
                 f"||dx|| = {float(reached[beyond].max()):.3g} is not below 1 in {many} of "
-                f"{len(reached)} replicas; {instead} there."
+                f"{len(reached)} replicas; {instead} there.",
+                once="theorem",
             )
         if many:
             self._broken[task] = max(many, self._broken.get(task, 0))
