@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from conftest import moving_stream, tiny_stream
-from dpmcl.core import optim
 from dpmcl.core.batch import Batch
 from dpmcl.core.model import Model
 from dpmcl.core.tree import leaves, tree_map
+from dpmcl.optimisers import _optimiser as optim
 from dpmcl.theory import stability, terms
 
 KINDS = {"classification": tiny_stream, "regression": moving_stream}
