@@ -75,7 +75,7 @@ def test_a_study_trains_within_them_and_leaves_none(monkeypatch, precision):
         seen.extend(switches())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(study, "train", stop)
+    monkeypatch.setattr("dpmcl.training.job.train", stop)
     with pytest.raises(KeyboardInterrupt):
         study.run(spec(SMALL, **({"precision": precision} if precision else {})))
     assert seen == ["tf32" if precision else "ieee"] * 3

@@ -26,14 +26,14 @@ from dpmcl.training.checkpoints import Checkpoints, Origin
 from dpmcl.training.divergence import FreezeNonFinite
 from dpmcl.training.evaluation import Evaluation
 from dpmcl.training.keeper import Keeper, Keeping
-from dpmcl.training.loop import first_state, first_task, train
+from dpmcl.training.loop import check, first_state, first_task, train
 from dpmcl.training.monitor import Monitor, MonitorSettings
 from dpmcl.training.motion_check import check_motion
 from dpmcl.training.noise import noise
 from dpmcl.training.observer import Observer
 from dpmcl.training.progress import Progress, Tell
 from dpmcl.training.score import Score
-from dpmcl.training.setup import Setup, check_splits
+from dpmcl.training.setup import Setup
 from dpmcl.training.spec import Spec
 from dpmcl.training.step_size import StepSize
 
@@ -186,9 +186,10 @@ class Trainer:
         Raises:
             SpecError: The method draws rows that it may not see, or asks for a motion that the
                 stream does not know.
+            ModelError: As `loop.check` raises it.
         """
         setup = self.setup(job)
-        check_splits(setup.method, [*setup.phases, *setup.evaluation_phases])
+        check(setup)
         check_motion(setup.method, setup.stream, setup.phases[0], self.spec.monitor.drift)
 
     def setup(self, job: Job) -> Setup:

@@ -43,9 +43,7 @@ def train(
         Stopped: An observer asked to stop; what had been done is kept where checkpoints are.
         DivergenceError: A replica diverged, and is to end the run.
     """
-    check_splits(setup.method, [*setup.phases, *setup.evaluation_phases])
-    at_once = setup.engine.at_once(len(setup.seeds)) * setup.processes
-    check_fit(setup.method, setup.model, setup.stream, at_once)
+    check(setup)
     run = run or first_state(setup)
     for observer in observers:
         run = observer.begin(setup, run)
@@ -54,6 +52,22 @@ def train(
     for observer in observers:
         observer.end(setup, run)
     return run
+
+
+def check(setup: Setup) -> None:
+    """Check what can be known before training.
+
+    Args:
+        setup: What stays the same.
+
+    Raises:
+        SpecError: The method draws rows that it may not see.
+        ModelError: The network has no second derivatives, or too little memory for those that the
+            method needs.
+    """
+    check_splits(setup.method, [*setup.phases, *setup.evaluation_phases])
+    at_once = setup.engine.at_once(len(setup.seeds)) * setup.processes
+    check_fit(setup.method, setup.model, setup.stream, at_once)
 
 
 def first_state(setup: Setup) -> RunState:
