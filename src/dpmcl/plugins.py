@@ -9,7 +9,6 @@ import importlib
 import importlib.metadata
 import inspect
 import pkgutil
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -113,8 +112,8 @@ def _imported(kind: str, name: str) -> Any:
 
 def _modules(kind: str) -> list[str]:
     """Return the names of a kind's files; one that begins with an underscore is no plugin."""
-    folder = Path(__file__).parent / KINDS[kind]
-    return [m.name for m in pkgutil.iter_modules([str(folder)]) if not m.name.startswith("_")]
+    folder = importlib.import_module(f"dpmcl.{KINDS[kind]}").__path__
+    return [m.name for m in pkgutil.iter_modules(folder) if not m.name.startswith("_")]
 
 
 def _entry_points(kind: str) -> dict[str, importlib.metadata.EntryPoint]:

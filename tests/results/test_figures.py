@@ -94,7 +94,7 @@ def test_regression_is_on_a_log_scale():
 
 @pytest.mark.parametrize("suffix", MAGIC)
 def test_files(suffix, tmp_path):
-    path = draw(Result({}, STREAM, RECORDS), tmp_path, suffix)
+    path = draw(Result({}, STREAM, RECORDS), tmp_path, suffix=suffix)
     assert path == tmp_path / "figures" / f"errors.{suffix}"
     assert path.read_bytes().startswith(MAGIC[suffix])
     assert path.stat().st_size > 2000

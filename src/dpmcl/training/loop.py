@@ -187,7 +187,7 @@ def first_task(setup: Setup) -> Work:
     Args:
         setup: What stays the same.
     """
-    run = first_state(setup)
+    run = _begun(setup, first_state(setup))
     work = Work()
     for number, phase in enumerate(setup.phases[0]):
         work += _work(setup, replace(run, position=Position(0, number)), phase)
