@@ -160,8 +160,7 @@ def test_a_spec_file_and_a_run_folder_are_sources(stored, tmp_path):
     (tmp_path / "my.toml").write_text(text)
     for source in (tmp_path / "my.toml", str(folder), tomllib.loads(text)):
         again = dpmcl.run(source, methods=["er"])
-        er = {"er": result.spec["methods"]["er"]}
-        assert again.spec == {**result.spec, "methods": er}
+        assert {**again.spec, "methods": {}} == {**result.spec, "methods": {}}
         np.testing.assert_array_equal(again.errors["er"].values, result.errors["er"].values)
 
 
