@@ -1,12 +1,12 @@
 """Jobs give the same bytes in any process, and survive what happens to a worker."""
 
 import json
-import logging
 import os
 import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -23,7 +23,7 @@ TABLE: dict[str, Any] = {
     "replicas": 3,
     "stream": {"name": "digits", "tasks": 2},
     "network": {"name": "mlp", "hidden": 8},
-    "training": {"updates": 60, "batch": 8, "memory": 40},
+    "training": {"updates": 20, "batch": 8, "memory": 40},
     "methods": {"er": {}, "naive": {}},
     "engine": "looped",
 }
@@ -48,21 +48,45 @@ def run(folder: Path, keeping: Keeping | None = None, **changes: Any) -> study.R
     return study.run(Spec.parse({**TABLE, **changes}), folder, keeping=keeping)
 
 
-def test_bytes_do_not_depend_on_the_number_of_workers(tmp_path):
-    for workers in (1, 2, 4):
-        run(tmp_path / str(workers), workers=workers)
-    one = results(tmp_path / "1")
-    assert len(one) == 2 + 6
-    assert results(tmp_path / "2") == one
-    assert results(tmp_path / "4") == one
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A study that one process ran at once."""
+    folder = tmp_path_factory.mktemp("whole")
+    run(folder, workers=1)
+    return folder
 
 
-def test_jobs_are_cut_from_the_seeds_asked_for(tmp_path):
-    """A folder completed in pieces holds the bytes of one run."""
-    run(tmp_path / "whole", workers=1)
-    run(tmp_path / "pieces", workers=1, methods={"naive": {}})
-    run(tmp_path / "pieces", workers=2)
-    assert results(tmp_path / "pieces") == results(tmp_path / "whole")
+def test_the_environment_has_an_entry_for_each_method(whole):
+    entries = json.loads((whole / "environment.json").read_text())
+    assert [(e["method"], e["seeds"]) for e in entries] == [("er", [0, 1, 2]), ("naive", [0, 1, 2])]
+
+
+def test_bytes_depend_neither_on_processes_nor_on_pieces_nor_on_a_death(
+    whole, tmp_path, monkeypatch
+):
+    """One method comes first; of the other, a worker dies over its first job.
+
+    A new process takes that worker's next job, and the next call takes the lost one.
+    """
+    real = executor._Worker._pass_on
+    passed: list[Job] = []
+
+    def kill_once(self: Any, job: Job) -> None:
+        passed.append(job)
+        if len(passed) == 1:
+            os.kill(self._process.pid, signal.SIGKILL)
+        real(self, job)
+
+    monkeypatch.setattr(executor._Worker, "_pass_on", kill_once)
+    run(tmp_path, workers=1, methods={"naive": {}})
+    with pytest.raises(DeviceError, match="while it trained er, most likely"):
+        run(tmp_path, workers=2)
+    assert len(passed) > 1
+    (lost,) = passed[0].seeds
+    assert set(store.load(tmp_path).records["er"].test.seeds) == {0, 1, 2} - {lost}
+    run(tmp_path, workers=1)
+    assert len(results(whole)) == 2 + 6
+    assert results(tmp_path) == results(whole)
 
 
 @pytest.mark.parametrize(
@@ -77,75 +101,43 @@ def test_the_size_of_groups(engine, replicas, sizes):
     assert [seed for job in jobs for seed in job.seeds] == list(spec.seeds)
 
 
-def test_a_worker_that_dies_loses_its_job_and_no_other(tmp_path, monkeypatch):
-    """The first job of a worker is; the next call trains it."""
-    real = executor._Worker._pass_on
-    killed: list[Job] = []
-
-    def kill(self: Any, job: Job) -> None:
-        if not killed:
-            killed.append(job)
-            os.kill(self._process.pid, signal.SIGKILL)
-        real(self, job)
-
-    monkeypatch.setattr(executor._Worker, "_pass_on", kill)
-    with pytest.raises(DeviceError, match=r"while it trained (er|naive), most likely"):
-        run(tmp_path / "run", workers=2)
-    records = store.load(tmp_path / "run").records
-    (lost,) = killed
-    done = {(name, seed) for name, record in records.items() for seed in record.test.seeds}
-    assert done == {(n, s) for n in TABLE["methods"] for s in range(3)} - {
-        (lost.method, *lost.seeds)
-    }
-    run(tmp_path / "run", workers=1)
-    run(tmp_path / "whole", workers=1)
-    assert results(tmp_path / "run") == results(tmp_path / "whole")
-
-
-def test_all_stop_when_told_and_go_on(tmp_path):
-    started: list[str] = []
-
-    def watch(method: str, done: int, total: int) -> None:
-        started.append(method)
-
-    spec = Spec.parse({**TABLE, "workers": 2, "training": {**TABLE["training"], "updates": 3000}})
-    keeping = Keeping(1e9, stop=lambda: len(set(started)) > 1)  # both processes are at work
+def test_all_stop_when_told_and_keep_checkpoints(tmp_path):
+    started: set[str] = set()
+    training = {**TABLE["training"], "updates": 100_000}
+    spec = Spec.parse({**TABLE, "replicas": 1, "workers": 2, "training": training})
+    keeping = Keeping(1e9, stop=lambda: len(started) > 1)  # both processes are at work
     with pytest.raises(Stopped):
-        study.run(spec, tmp_path / "run", watch, keeping=keeping)
-    kept = {path.parts[-3] for path in (tmp_path / "run").glob("checkpoints/*/*/*.safetensors")}
+        study.run(spec, tmp_path, lambda method, *_: started.add(method), keeping=keeping)
+    kept = {path.parts[-3] for path in tmp_path.glob("checkpoints/*/*/*.safetensors")}
     assert kept == {"er", "naive"}
 
 
+DIVERGES = {"optimiser": "sgd", "lr": 1e200}
+
+
 def test_an_error_in_a_worker_ends_the_run_with_its_line(tmp_path):
-    changes = {"training": {"updates": 60, "batch": 8, "optimiser": "sgd", "lr": 1e200}}
-    with pytest.raises(dpmcl.DpmclError, match="is not finite after update"):
-        run(tmp_path / "run", workers=2, on_divergence="stop", **changes)
+    methods = {"er": {}, "naive": DIVERGES}
+    with pytest.raises(dpmcl.DpmclError, match=r"naive.* is not finite after update"):
+        run(tmp_path, workers=2, replicas=1, on_divergence="stop", methods=methods)
+    assert list(store.load(tmp_path).records) == ["er"]  # this process's
 
 
-def test_lines_of_workers_are_logged(tmp_path, caplog):
-    changes = {"training": {"updates": 20, "batch": 8, "optimiser": "sgd", "lr": 1e200}}
-    with caplog.at_level(logging.WARNING, "dpmcl"):
-        run(tmp_path / "run", workers=2, **changes)
-    frozen = {line.split(":")[0] + line.split("seed ")[1][0] for line in caplog.messages}
-    assert frozen == {f"{name}{seed}" for name in TABLE["methods"] for seed in range(3)}
-
-
-def test_a_stream_made_in_python_goes_to_workers(tmp_path):
+def test_a_stream_made_in_python_goes_to_workers_and_their_lines_come_back(said):
     x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
     stream = dpmcl.Stream.from_arrays(x, (x[:, 0] > 0).long())
     settings = {"training.updates": 20, "training.batch": 4, "engine": "looped"}
-    found = [
-        dpmcl.run(stream, methods=["er", "naive"], replicas=2, settings={**settings, "workers": n})
-        for n in (1, 2)
+    methods = {"naive": DIVERGES, "er": {}}  # the first seed here, the second in a worker
+    two, one = (
+        dpmcl.run(stream, methods=methods, replicas=2, settings={**settings, "workers": workers})
+        for workers in (2, 1)
+    )
+    for name in methods:
+        np.testing.assert_array_equal(two.errors[name].values, one.errors[name].values)
+    assert sorted(said[:2]) == said[2:]
+    assert [("naive" in line, f"seed {seed}" in line) for seed, line in enumerate(said[2:])] == [
+        (True, True),
+        (True, True),
     ]
-    for name in ("er", "naive"):
-        assert (found[0].errors[name].values == found[1].errors[name].values)[:, 1:, 0].all()
-
-
-def test_a_replica_s_seeds_are_one_entry_of_the_environment(tmp_path):
-    run(tmp_path, workers=1)
-    entries = json.loads((tmp_path / "environment.json").read_text())
-    assert [(e["method"], e["seeds"]) for e in entries] == [("er", [0, 1, 2]), ("naive", [0, 1, 2])]
 
 
 def test_replicas_that_do_not_fit_are_trained_in_halves(monkeypatch):

@@ -16,9 +16,7 @@ import pytest
 import dpmcl
 from dpmcl.exceptions import FolderError
 from dpmcl.results import store
-from dpmcl.training import checkpoints as checkpoint
-from dpmcl.training import keeper
-from dpmcl.training import loop as runner
+from dpmcl.training import checkpoints, keeper, loop
 
 SPEC: dict[str, Any] = {
     "replicas": 1,
@@ -48,7 +46,7 @@ FILES = (
 def short_chunks():
     """Two chunks a task, so that there are checkpoints within tasks too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "_UPDATES_AT_ONCE", 2)
+        patch.setattr(loop, "UPDATES_AT_ONCE", 2)
         yield
 
 
@@ -146,7 +144,7 @@ def watched(root: Path, fails: Callable[..., BaseException | None]) -> Iterator[
         fault(Path, "write_text", "write", lambda path, *_: path)
         fault(Path, "write_bytes", "write", lambda path, *_: path)
         fault(store.pq, "write_table", "write", lambda _, path: path)
-        fault(checkpoint, "save_file", "write", lambda _, path, *__: path)
+        fault(checkpoints, "save_file", "write", lambda _, path, *__: path)
         yield disk
 
 
