@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from dpmcl.data.splits import split
-from dpmcl.streams._torchvision_sets import data_folder
 from dpmcl.streams.fashionmnist import FashionMNIST
 from dpmcl.streams.mnist import MNIST
 from packed import contents
@@ -62,11 +61,3 @@ def test_fashion_mnist_is_read_as_debian_packs_it(tmp_path):
     assert torch.equal(packed.y, loose.y)
     assert packed.y.bincount().tolist() == [7000] * 10
     assert packed.classes[0] == "T-shirt/top"
-
-
-def test_the_folder_of_data_is_the_environments_or_a_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPMCL_DATA", str(tmp_path))
-    assert data_folder("mnist") == tmp_path / "mnist"
-    monkeypatch.delenv("DPMCL_DATA")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert data_folder("mnist") == tmp_path / ".cache" / "dpmcl" / "mnist"
