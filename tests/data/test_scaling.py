@@ -161,27 +161,6 @@ def test_inputs_are_limited_at_ten_deviations_and_targets_are_not():
     torch.testing.assert_close(delivered.y[0, 0], expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", [(), (2, 3, 4)])
-@pytest.mark.parametrize("kind", ["classification", "regression"])
-def test_one_replica_is_its_row_of_all(kind, shape, dtype):
-    stream, _ = made(labelled(kind, outputs=3))
-    generator = torch.Generator().manual_seed(0)
-    row = torch.randint(ROWS * TASKS, (len(SEEDS), *shape), generator=generator)
-    present, task = torch.ones_like(row, dtype=torch.bool), stream.task[0][row]
-    everything = stream.batch(row, present, task, dtype)
-    assert everything.x.shape == (len(SEEDS), *shape, 4)
-    assert everything.x.dtype == dtype
-    assert everything.y.dtype == (torch.int64 if kind == "classification" else dtype)
-    for replica in range(len(SEEDS)):
-        one = stream.batch(row[replica], present[replica], task[replica], dtype, replica=replica)
-        for alone, among in zip(one[:5], everything[:5], strict=True):
-            assert torch.equal(alone, among[replica])
-    some = stream.batch(row[1:], present[1:], task[1:], dtype, replica=slice(1, 3))
-    assert torch.equal(some.x, everything.x[1:])
-    assert torch.equal(some.y, everything.y[1:])
-
-
 def test_a_byte_pool_is_scaled_as_its_batches_are():
     x = (labelled().x * 0 + torch.arange(120)[:, None] * 2).to(torch.uint8)
     stream, splits = made(labelled(x=x))

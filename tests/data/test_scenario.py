@@ -40,10 +40,7 @@ def by_task(taken) -> dict[str, list[int]]:
 @pytest.mark.parametrize(
     ("y", "scenario", "tasks"),
     [
-        (["cow", "ant", "bee", "ant"], {}, {"ant": [1, 3], "bee": [2], "cow": [0]}),
         ([10, 9, 100, 9], {}, {"9": [1, 3], "10": [0], "100": [2]}),
-        (["a", "b", "c"], {"order": ["b", "c", "a"]}, {"b": [1], "c": [2], "a": [0]}),
-        (list("abcdab"), {"classes_per_task": 2}, {"a, b": [0, 1, 4, 5], "c, d": [2, 3]}),
         (
             list("abcdefg"),
             {"classes_per_task": [1, 4, 2]},
@@ -73,7 +70,6 @@ def test_tasks_and_their_rows(y, scenario, tasks):
 @pytest.mark.parametrize(
     ("classes", "order"),
     [
-        (("ant", "bee", "cow"), "alphabetical"),
         (("T-shirt/top", "Trouser", "Pullover"), "of the data set"),
         (("-2", "9", "10"), "by number"),
         (("a/y", "a b/x", "b"), "alphabetical"),  # folder by folder
