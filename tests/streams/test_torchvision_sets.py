@@ -207,34 +207,31 @@ def test_files_that_cannot_be_fetched_say_why(name, nowhere, monkeypatch):
     assert "extraction_filter" not in vars(tarfile.TarFile)
 
 
-def test_what_is_fetched_is_read_and_only_what_is_missing(monkeypatch):
+@pytest.mark.parametrize("evil", [False, True])
+def test_what_is_fetched_is_read_once_and_cannot_leave_its_folder(evil, nowhere, monkeypatch):
     fetched = []
 
     def fetch(self):
-        fetched.append(self)
-        png(Path(self._data_folder) / "Forest" / "1.png", noise(5, 5, 5, 3))
-
-    monkeypatch.setattr(sets.EuroSAT, "download", fetch)
-    for _ in range(2):
-        data = Torchvision(dataset="EuroSAT").read()
-        assert (data.classes, data.x.shape) == (("Forest",), (1, 3, 5, 5))
-    assert len(fetched) == 1
-
-
-def test_an_archive_that_is_fetched_cannot_leave_its_folder(nowhere, monkeypatch):
-    def fetch(self):
-        root = Path(self.root)
-        with tarfile.open(root / "evil.tar", "w") as tar:
-            info = tarfile.TarInfo("../../../outside")
-            info.size = 4
-            tar.addfile(info, io.BytesIO(b"evil"))
         from torchvision.datasets.utils import extract_archive
 
-        extract_archive(root / "evil.tar", root / "inside")
+        fetched.append(self)
+        member = tarfile.TarInfo("../../../outside" if evil else "Forest/1.png")
+        content = encoded(noise(5, 5, 5, 3))
+        member.size = len(content)
+        with tarfile.open(Path(self.root) / "set.tar", "w") as tar:
+            tar.addfile(member, io.BytesIO(content))
+        extract_archive(Path(self.root) / "set.tar", self._data_folder)
 
     monkeypatch.setattr(sets.EuroSAT, "download", fetch)
-    assert "could not be fetched" in line(Torchvision(dataset="EuroSAT"))
-    assert not list(nowhere.parent.rglob("outside"))
+    settings = Torchvision(dataset="EuroSAT")
+    if evil:
+        assert "could not be fetched" in line(settings)
+        assert not list(nowhere.parent.rglob("outside"))
+    else:
+        for _ in range(2):
+            data = settings.read()
+            assert (data.classes, data.x.shape) == (("Forest",), (1, 3, 5, 5))
+        assert len(fetched) == 1
 
 
 # ---- all -----------------------------------------------------------------------------------------
