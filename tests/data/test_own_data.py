@@ -131,4 +131,3 @@ def test_task_incremental_errors_are_within_the_task():
     open_, within = (run.errors["naive"].values[:, -1, 0] for run in runs)
     assert (open_ == 1).all()  # forgotten: every answer is one of the second task's classes
     assert (within < 1).all()
-

@@ -66,12 +66,11 @@ def test_digits_are_the_real_ones_in_ten_tasks(digits):
     assert str(caught.value) == "tasks must be at most 10 for stream 'digits', got 11."
 
 
-def test_the_first_tasks_and_some_replicas_of_a_stream():
+def test_the_first_tasks_of_a_stream():
     stream = tiny_stream(tasks=3, rows=4).first(2)
     assert stream.tasks == ("task 0", "task 1")
     assert stream.task.tolist() == [[0] * 8 + [1] * 8]
     assert (stream.row.shape, stream.outputs) == ((1, 16), 6)
-    assert stream.of_replicas(0, 1) is stream
 
 
 def test_a_stream_moves_whole():

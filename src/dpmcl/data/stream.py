@@ -356,17 +356,6 @@ class Stream:
             self, row=self.row[:, :last], task=self.task[:, :last], tasks=self.tasks[:tasks]
         )
 
-    def of_replicas(self, first: int, last: int) -> "Stream":
-        """Return the stream as some of the replicas see it, with their scale.
-
-        Args:
-            first: Number of the first replica.
-            last: Number of the replica after the last.
-        """
-        if self.scale is None:
-            return self
-        return replace(self, scale=Scale(*(leaf[first:last] for leaf in self.scale)))
-
     def digest(self) -> str:
         """Return a fingerprint of all that the stream delivers: SHA-256, in hex."""
         out = hashlib.sha256()
