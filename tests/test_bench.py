@@ -99,16 +99,6 @@ def test_a_report_has_a_row_for_every_contestant(tmp_path, capsys):
             assert f"\n{row['name']} " in shown
 
 
-def test_table_1_multiplies_times_by_the_papers_counts(tmp_path, capsys):
-    out = tmp_path / "bench.json"
-    words = ["sine", "--methods", "naive,anml", "--study", "table1", "--quick", "--device", "cpu"]
-    bench.main([*words, "--out", str(out)])
-    cells = json.loads(out.read_text("utf-8"))["cells"]
-    counts = {cell["method"]: cell["updates"] for cell in cells}
-    assert counts == {"naive": 15_000, "anml": 15_000}  # 50 tasks of 300
-    assert "in all" in capsys.readouterr().out
-
-
 def test_mutants_change_the_core_alone(tmp_path):
     source = tmp_path / "dpmcl"
     (source / "engine").mkdir(parents=True)
