@@ -69,7 +69,7 @@ class Cell:
         """
         self._load(state, chunk)
         if self._go is None:
-            self._go = self._capture() if chunk.key.is_cuda else self.step
+            self._go = self._capture() if on_gpu(chunk) else self.step
             self._load(state, chunk)  # warming up moved the state
         for _ in range(chunk.steps):
             self._go()
@@ -139,13 +139,13 @@ class Cell:
         return replay
 
 
-def on_gpu(feed: Feed) -> bool:
-    """Return True if a feed, and so all that goes with it, is on a GPU that records graphs.
+def on_gpu(drawn: Feed | Chunk) -> bool:
+    """Return True if draws, and so all that goes with them, are on a GPU that records graphs.
 
     Args:
-        feed: Batches and keys.
+        drawn: Batches and keys, or row numbers and keys.
     """
-    return feed.key.is_cuda
+    return drawn.key.is_cuda
 
 
 def _first(chunk: Chunk, steps: int) -> Any:
