@@ -3,7 +3,7 @@
     python -m benchmarks.hjb [--out FOLDER]
 
 Prints how far each equation is from the closed form and where J settles under Theorem 1's rule and
-under eq. (4), and draws three figures. tests/theory/test_hjb.py asserts the same. Under a minute.
+under eq. (4), and draws three figures. tests/theory/test_hjb.py asserts most of it. Under a minute.
 """
 
 import argparse

@@ -7,7 +7,8 @@ independent weights, q and v are tensors with one entry each; values and gradien
 while the rules of Theorem 1 and equation (4) take each weight as a problem of its own.
 
 Pure functions of float64 tensors. (A.2.7) is the equation labelled eq_a_2_7 in the paper's source.
-`tests/theory/test_hjb.py` tests them and with them the theory; `benchmarks/hjb.py` draws them.
+`tests/theory/test_hjb.py` tests them and with them most of the theory, and `benchmarks/hjb.py`
+draws them.
 """
 
 from collections.abc import Callable

@@ -3,7 +3,8 @@
 Draws a fixed sample of mutants (a sign, a comparison, a bound, a number changed, a statement left
 out) of the learning core, each function in proportion to its lines, runs the tests that call the
 changed function, and reports how many mutants die. Before, it runs all tests once to learn which
-test calls which function (`cover.jsonl`). Both steps go on where they were stopped.
+test calls which function (`cover.jsonl`). Both steps go on where they were stopped. The sample can
+be shared by several processes: --part 0/2 and --part 1/2, the second started after the cover.
 
     python -m benchmarks.mutants --work FOLDER [--root TREE] [--count 200] [--minutes 60]
 """
@@ -35,7 +36,8 @@ CORE = """
     methods/*.py method.py two_loop.py core/memory.py memory.py core/gradients.py gradients.py
     core/optim*.py optim.py optimisers/*.py core/optimisers/*.py engine/*.py training/*.py
     runner.py evaluation.py divergence.py checkpoint.py keeper.py monitor.py noise.py
-    step_size.py motion_check.py metrics/*.py results/store*.py
+    step_size.py motion_check.py metrics/*.py results/store*.py options/*.py study/executor.py
+    study/worker.py
 """  # below src/dpmcl, as they are called now and were called before
 NOT_CORE = {"training/spec.py"}
 HEAVY = """
@@ -368,6 +370,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="folder of what is measured")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--part", default="0/1", help="of the sample, once the cover is known")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin no mutant after these")
     parser.add_argument("--skip", default=SKIP, help="tests that are not used")
     args = parser.parse_args()
@@ -386,7 +389,9 @@ def main() -> None:
                 importlib.import_module(module)
         drawn = sample(root / "src/dpmcl", args.count, args.seed)
         tests = cover(root, args.work / "cover.jsonl", args.skip)
-        results = args.work / "mutants.jsonl"
+        part, parts = map(int, args.part.split("/"))
+        drawn = drawn[part::parts]
+        results = args.work / (f"mutants-{part}.jsonl" if parts > 1 else "mutants.jsonl")
         lines = results.read_text().splitlines() if results.exists() else []
         died = sum(bool(json.loads(line)["died"]) for line in lines)
         for k, mutant in enumerate(drawn[len(lines) :], len(lines) + 1):

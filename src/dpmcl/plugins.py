@@ -9,7 +9,6 @@ import importlib
 import importlib.metadata
 import inspect
 import pkgutil
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -92,7 +91,8 @@ def summary(kind: str, name: str) -> str:
     Raises:
         SpecError: Nothing has that name.
     """
-    return (find(kind, name).__doc__ or "").strip().split("\n")[0]
+    line = (find(kind, name).__doc__ or "").strip().split("\n")[0].removeprefix("Return ")
+    return line[:1].upper() + line[1:]
 
 
 def _imported(kind: str, name: str) -> Any:
@@ -112,8 +112,8 @@ def _imported(kind: str, name: str) -> Any:
 
 def _modules(kind: str) -> list[str]:
     """Return the names of a kind's files; one that begins with an underscore is no plugin."""
-    folder = Path(__file__).parent / KINDS[kind]
-    return [m.name for m in pkgutil.iter_modules([str(folder)]) if not m.name.startswith("_")]
+    folder = importlib.import_module(f"dpmcl.{KINDS[kind]}").__path__
+    return [m.name for m in pkgutil.iter_modules(folder) if not m.name.startswith("_")]
 
 
 def _entry_points(kind: str) -> dict[str, importlib.metadata.EntryPoint]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from conftest import tiny_task
 from dpmcl.core.batch import Batch, join
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model, initial
@@ -171,12 +172,12 @@ def test_dpmcl_normalises_the_past_and_the_new_together(absent):
     """Step 2 by hand, in plain PyTorch: J_P over features that are normalised over b_PN."""
     model = small_model()
     method = DPMCL(optimiser="sgd", lr=0.1, batch=4, zeta=0, third_term="off")
-    state = method.start(model.init(0))
+    state = method.start(model.init(0), tiny_task())
     y = torch.tensor([0, 1, 1, 0])
     w = torch.ones(4).double()
     b_N = Batch(numbers(4, 2), y, w, y)
     b_P = Batch(numbers(4, 2, seed=1) - 2, y, torch.tensor([1.0, 1, 0, 0]).double() * absent, y)
-    (phase,) = method.phases(model, 0)
+    (phase,) = method.phases(model, tiny_task())
     after = phase.update(state, {"new": b_N, "past": b_P}, torch.stack([KEY, KEY]))
 
     modules = plain(model, state.theta)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import dpmcl
-from conftest import tiny_model, tiny_stream
+from conftest import tiny_model, tiny_stream, tiny_task
 from dpmcl.core.batch import Batch
 from dpmcl.core.gradients import counting, gradient
 from dpmcl.core.model import Model
@@ -96,7 +96,7 @@ def through_a_step(model, theta, batch):
 
 def mapped(model, theta, batch):
     def of_row(row):
-        return gradient(model.cost)(theta, Batch(*(leaf[None] for leaf in row)))[0]
+        return gradient(model.cost)(theta, tree_map(lambda leaf: leaf[None], row))[0]
 
     torch.func.vmap(of_row)(batch)
 
@@ -139,10 +139,10 @@ def test_rows_are_counted_by_what_they_go_through(problem, use, expected):
 def test_dpmcl_backpropagates_its_look_ahead_through_the_head_alone(problem, zeta):
     model, theta, batch = problem
     method = DPMCL(optimiser="sgd", batch=12, zeta=zeta)
-    (phase,) = method.phases(model, 0)
+    (phase,) = method.phases(model, tiny_task())
     key = torch.zeros(2, 2, dtype=torch.int64)
     with counting() as work:
-        phase.update(method.start(theta), {"new": batch, "past": batch}, key)
+        phase.update(method.start(theta, tiny_task()), {"new": batch, "past": batch}, key)
     # b_N once, b_PN once; zeta steps of theta_B, and J_PN(theta_B), on b_PN's features.
     assert counted(work) == (2 + zeta, 12 + 24, (zeta + 1) * 24, 0)
 

@@ -97,7 +97,7 @@ BAD = [  # a file, its content, settings, and what is said
     ("my.csv", "a,kind\n1,x\n2,x\n3,x\n4,y\n", TARGET, "class 'y' of task 1"),
     ("photos/", None, [], "there are none"),
     ("photos/cat/a.png", "x", [], "a.png"),
-    ("iris.data", "5.1,3.5,setosa\n", [], "known by their suffix, one of .csv"),
+    ("iris.data", "5.1,3.5,setosa\n", [], ".csv, .tsv, .csv.gz"),
     ("my.tbz2", "x" * 99, [], "my.tbz2"),
     ("my.csv", "a,kind\n1,x\n2,x\n3,x\n", [*TARGET, "stream.scenario=domain-incremental"],
      "set stream.tasks"),

@@ -176,6 +176,6 @@ def test_batches_hold_the_rows_drawn_and_their_notes(stream, replica):
 def test_an_update_that_is_watched_has_keys_of_its_own(stream):
     made, supply = drawn(stream)
     looked = probe(DRAWS, supply, (1, 0), 7)
-    rows = keys.derive(supply.seed[:, None], keys.Purpose.PROBE, 1, 0, torch.tensor([7]))
+    rows = keys.derive(supply.seed[:, None], keys.Purpose.PROBE, 1, 0, step=torch.tensor([7]))
     found = torch.cat([looked.key[:, :, 0], rows, made.key[:, 7]], 1)
     assert len(found.flatten(0, 1).unique(dim=0)) == len(SEEDS) * 4

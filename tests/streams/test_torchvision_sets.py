@@ -15,7 +15,7 @@ from dpmcl import plugins
 from dpmcl.exceptions import DataError, SpecError
 from dpmcl.streams import torchvision as generic
 from dpmcl.streams._torchvision_sets import torchvision_class
-from dpmcl.streams.torchvision import OWN, SETS, Torchvision
+from dpmcl.streams.torchvision import NAMED, SETS, Torchvision
 from packed import encoded, noise
 
 sets = pytest.importorskip("torchvision.datasets")
@@ -179,7 +179,7 @@ def test_a_set_in_one_file_is_checked_by_its_sum_and_never_replaced(nowhere, mon
         ({"dataset": "ImageFolder"}, "There are .*DTD"),  # torchvision's, but no set
         ({"dataset": "EuroSAT", "size": (0, 4)}, "must be"),
         ({"dataset": "EuroSAT", "channels": 2}, "must be"),
-        *(({"dataset": name}, f"set stream = '{name.lower()}'") for name in OWN),
+        *(({"dataset": name}, f"set stream = '{name.lower()}'") for name in NAMED),
     ],
 )
 def test_wrong_settings_of_the_stream(settings, rule):
@@ -213,7 +213,7 @@ LOOKED = {
 
 
 def stream(name: str, **settings):
-    if name in OWN:
+    if name in NAMED:
         return plugins.find("stream", name.lower())(**settings)
     return Torchvision(dataset=name, **settings)
 

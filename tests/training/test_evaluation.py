@@ -11,12 +11,10 @@ from torch import nn
 import dpmcl.training.evaluation
 from conftest import evaluate, tiny_model, tiny_stream
 from dpmcl.core.model import Model, initial
-from dpmcl.core.tree import leaves, stack
+from dpmcl.core.tree import leaves
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Batched, Looped
-from dpmcl.exceptions import SpecError
-from dpmcl.training.evaluation import Evaluation
 
 SHARES = (0.6, 0.2, 0.2)
 ENGINES = pytest.mark.parametrize("engine", [Looped(), Batched()], ids=lambda e: e.name)
@@ -92,16 +90,8 @@ def test_a_constant_regressor_has_the_squared_distance(engine):
     assert found.tolist() == [[1.0, 4.0, 9.0], [1.5**2, 0.5**2, 0.5**2]]
 
 
-def test_an_answer_that_is_not_finite_is_wrong():
-    stream = tiny_stream()
-    rows = split(stream, [0], SHARES).test
-    theta = constant_theta([float("nan")] * 6)
-    found = evaluate(Looped(), constant_model(stream), theta, stream, rows, range(3))
-    assert found.tolist() == [[1.0, 1.0, 1.0]]
-
-
 @ENGINES
-@pytest.mark.parametrize("tasks", [range(1), range(2), range(1, 3), range(2, 3)])
+@pytest.mark.parametrize("tasks", [range(1), range(1, 3)])
 def test_tasks_not_asked_for_are_undefined_and_the_others_the_same(engine, tasks):
     stream = tiny_stream()
     model = tiny_model(stream)
@@ -117,7 +107,7 @@ def test_tasks_not_asked_for_are_undefined_and_the_others_the_same(engine, tasks
 
 
 @ENGINES
-@pytest.mark.parametrize("at_once", [1, 7, 36, 1000])
+@pytest.mark.parametrize("at_once", [1, 7, 1000])
 def test_rows_may_be_taken_in_any_chunks(engine, at_once, monkeypatch):
     stream = tiny_stream()
     model = tiny_model(stream)
@@ -131,7 +121,7 @@ def test_rows_may_be_taken_in_any_chunks(engine, at_once, monkeypatch):
 
 @ENGINES
 @pytest.mark.parametrize("at_once", [7, 1000])
-@pytest.mark.parametrize("tasks", [range(3), range(2), range(1, 2)])
+@pytest.mark.parametrize("tasks", [range(3), range(1, 2)])
 def test_replicas_of_different_sizes_count_their_own_rows_once(engine, at_once, tasks, monkeypatch):
     monkeypatch.setattr(dpmcl.training.evaluation, "_ROWS_AT_ONCE", at_once)
     stream = regression_stream()
@@ -155,18 +145,15 @@ def test_an_evaluation_changes_no_parameter_and_no_generator():
     model = tiny_model(stream, dropout=0.5)
     theta = initial(model, [0, 1])
     rows = split(stream, [0, 1], SHARES).test
-    modules = [m for part in model.parts.values() for m in (part.training, part.evaluation)]
 
     def state():
-        tensors = [*leaves(theta), *stream.batch(rows.row, rows.row >= 0, rows.task, model.dtype)]
-        tensors += [t for module in modules for t in (*module.parameters(), *module.buffers())]
-        return [t.clone() for t in (*tensors, *rows, torch.random.get_rng_state())]
+        tensors = [leaf.clone() for leaf in (*leaves(theta), torch.random.get_rng_state())]
+        return tensors, str(np.random.get_state()), random.getstate()  # noqa: NPY002
 
-    before = state(), str(np.random.get_state()), random.getstate()  # noqa: NPY002
+    before = state()
     first = evaluate(Looped(), model, theta, stream, rows, range(3))
-    second = evaluate(Looped(), model, theta, stream, rows, range(3))
-    after = state(), str(np.random.get_state()), random.getstate()  # noqa: NPY002
-    assert torch.equal(first, second)
+    assert torch.equal(first, evaluate(Looped(), model, theta, stream, rows, range(3)))
+    after = state()
     assert all(torch.equal(a, b) for a, b in zip(before[0], after[0], strict=True))
     assert before[1:] == after[1:]
 
@@ -180,51 +167,3 @@ def test_dropout_has_no_part_in_an_evaluation():
         evaluate(Looped(), model, theta, stream, rows, range(3)) for model in (with_it, without)
     ]
     assert torch.equal(*found)
-
-
-def test_no_gradient_is_kept():
-    stream = regression_stream()
-    theta = constant_theta([0.0], [2.5])
-    for leaf in leaves(theta):
-        leaf.requires_grad_()
-    rows = split(stream, [0, 1], SHARES).test
-    found = evaluate(Looped(), constant_model(stream), theta, stream, rows, range(3))
-    assert not found.requires_grad
-
-
-def test_a_replica_is_measured_the_same_alone_and_among_others():
-    stream = tiny_stream()
-    model = tiny_model(stream)
-    among = evaluate(
-        Looped(),
-        model,
-        initial(model, [0, 1, 2]),
-        stream,
-        split(stream, [0, 1, 2], SHARES).test,
-        range(3),
-    )
-    alone = evaluate(
-        Looped(),
-        model,
-        stack([model.init(2)]),
-        stream,
-        split(stream, [2], SHARES).test,
-        range(3),
-    )
-    assert torch.equal(among[2], alone[0])
-
-
-def test_labels_decide_the_errors():
-    stream = tiny_stream()
-    model = tiny_model(stream)
-    theta = initial(model, [0])
-    rows = split(stream, [0], SHARES).test
-    answers = model.predict(model.init(0), stream.x).argmax(-1)
-    agreeing = replace(stream, y=answers)
-    assert evaluate(Looped(), model, theta, agreeing, rows, range(3)).tolist() == [[0.0] * 3]
-
-
-def test_what_is_evaluated_is_a_setting():
-    assert Evaluation() == Evaluation(train=False, future=False)
-    with pytest.raises(SpecError, match="future must be a valid boolean"):
-        Evaluation(future="later")

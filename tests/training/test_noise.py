@@ -32,11 +32,12 @@ def test_it_is_said_once_with_the_way_out(settings, caplog):
 @pytest.mark.parametrize(
     "settings",
     [
-        *({**first, **more} for first in (EXACT, SECOND) for more in (SGD, DOUBLE, STARTED)),
+        {**EXACT, **SGD},
+        {**EXACT, **DOUBLE},
+        {**SECOND, **STARTED},
         {**EXACT, "methods.dpmcl.buffer_state": "copied"},
         {**EXACT, "methods.dpmcl.zeta": 0},
         {"methods.dpmcl.third_term": "first"},
-        {"methods.oml.reading": "nested"},
         {"methods.oml.order": 2},
     ],
 )

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import dpmcl
-from dpmcl import presets
 from dpmcl.study.api import Request
 
 SIX = ["naive", "dpmcl", "oml", "cml", "anml", "er"]
@@ -68,10 +67,3 @@ def test_a_short_name_differs_from_the_paper_in_its_step_and_replicas_only(name)
     step = {"optimiser", "lr"}
     kept = [{k: v for k, v in t["training"].items() if k not in step} for t in (first, second)]
     assert kept[0] == kept[1]
-
-
-def test_the_papers_presets_quote_its_table():
-    for name in TABLE:
-        text = presets.text(f"paper-{name}")
-        for words in ('"total runs"', '"Learning rate"', '"length of D_P"', '"N_meta"', '"zeta"'):
-            assert words in text

@@ -121,16 +121,6 @@ def test_a_memory_and_an_optimiser_come_back(policy, reset, tmp_path, monkeypatc
     assert_stops_anywhere(method, tmp_path, "looped")
 
 
-def test_stopped_again_and_again(tmp_path):
-    """Every process does one chunk."""
-    method = method_of("er", updates=120)
-    whole = trained(method, tmp_path / "whole", Stop())
-    for _ in range(8):  # 50, 50 and 20 updates, and the end of the task, twice
-        with pytest.raises(Stopped):
-            trained(method, tmp_path / "run", Stop(1))
-    assert_same(trained(method, tmp_path / "run", Stop()), whole)
-
-
 def test_a_frozen_replica_stays_frozen(tmp_path, monkeypatch):
     """Both diverge in the first task; their errors and where it was are kept."""
     monkeypatch.setattr("dpmcl.training.loop.UPDATES_AT_ONCE", 2)
@@ -183,17 +173,6 @@ def test_more_replicas_after_an_interruption(tmp_path, said):
     dpmcl.run(more, out=tmp_path / "whole")
     assert resume_check.results(tmp_path / "run") == resume_check.results(tmp_path / "whole")
     assert not (tmp_path / "run" / "checkpoints").exists()
-
-
-def test_one_seed_of_an_interrupted_run_is_a_run_of_its_own(tmp_path):
-    """It begins anew: draws in groups of another size are equal to rounding only."""
-    table = resume_check.spec("sine", "batched", ["er"])
-    interrupted(tmp_path / "run", table, done=140)
-    dpmcl.run({**table, "replicas": 1}, out=tmp_path / "run")
-    found = dpmcl.load(tmp_path / "run").errors["er"]
-    expected = dpmcl.run({**table, "replicas": 1}).errors["er"]
-    assert found.seeds == (0,)
-    np.testing.assert_array_equal(found.values, expected.values)
 
 
 def test_an_end_between_the_results_and_the_removal_of_checkpoints(tmp_path, monkeypatch):

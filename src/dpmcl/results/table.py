@@ -112,11 +112,11 @@ def _measured(metric: str, record: Record) -> np.ndarray:
     options = {}
     with suppress(ValueError):  # something built in, without a signature
         if "predictions" in inspect.signature(measure).parameters:
-            options["predictions"] = getattr(record, "predictions", None)
+            options["predictions"] = record.predictions
     if options == {"predictions": None}:
         raise SpecError(
             f"metric '{metric}' reads predictions, and this run has kept none; leave it out, or "
-            "run into a new folder with predictions kept."
+            "run into a new folder with --set evaluation.predictions=true."
         )
     try:
         values = np.asarray(measure(record.test, **options), dtype=np.float64)

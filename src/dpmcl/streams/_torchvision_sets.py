@@ -28,7 +28,7 @@ Parts = Sequence[Mapping[str, Any]]
 BY_TRAIN: Parts = ({"train": True}, {"train": False})
 """The parts of a set with one to train and one to test."""
 
-OWN_NAMES = "class names: the data set's own, in its order"
+DECLARED = "class names: the data set's own, in its order"
 """The note on a set that names its classes."""
 
 
@@ -212,7 +212,7 @@ def read_arrays_of(name: str, parts: Sequence[Any]) -> Labelled:
             f"{int(odd)}; fetch its files again."
         )
     classes = tuple(names[c] if names else str(c) for c in used.tolist())
-    notes = (OWN_NAMES,) if names else ()
+    notes = (DECLARED,) if names else ()
     return Labelled(name, "classification", x, number, classes, notes=notes)
 
 

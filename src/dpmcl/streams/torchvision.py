@@ -20,7 +20,7 @@ from dpmcl.data.readers.rows import Rows
 from dpmcl.exceptions import DataError, SpecError, unknown
 from dpmcl.streams._torchvision_sets import (
     BY_TRAIN,
-    OWN_NAMES,
+    DECLARED,
     Parts,
     TorchvisionSettings,
     fetch_parts,
@@ -75,7 +75,7 @@ SETS: dict[str, _Set] = {
 }
 """The sets that this stream reads."""
 
-OWN = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "CIFAR10", "CIFAR100", "SVHN", "Omniglot")
+NAMED = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "CIFAR10", "CIFAR100", "SVHN", "Omniglot")
 """Sets with a stream of their own, of the same name in small letters."""
 
 
@@ -104,7 +104,7 @@ class Torchvision(TorchvisionSettings):
                 "stream 'torchvision' needs a dataset, as in stream.dataset = 'EuroSAT'; there are "
                 f"{', '.join(SETS)}."
             )
-        if self.dataset in OWN:
+        if self.dataset in NAMED:
             raise SpecError(
                 f"{self.dataset} has a stream of its own; set stream = '{self.dataset.lower()}'."
             )
@@ -162,7 +162,7 @@ def _decode(name: str, parts: Sequence[Any], decoding: Decoding) -> Images:
     names = [_class_names(part) for part in parts]
     y, classes = _numbered(names, labels)
     x = torch.from_numpy(rows.full(len(labels)))
-    return Images(x, y, classes, (OWN_NAMES,) if all(names) else ())
+    return Images(x, y, classes, (DECLARED,) if all(names) else ())
 
 
 def _numbered(

@@ -56,7 +56,7 @@ class _ToParent(logging.Handler):
         self._out = out
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._out.send("log", record.getMessage())
+        self._out.send("log", (record.getMessage(), getattr(record, "once", None)))
 
 
 class _Out:

@@ -1,6 +1,6 @@
 """A job: one method of a spec for a group of seeds. The only thing that trains."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,14 +26,14 @@ from dpmcl.training.checkpoints import Checkpoints, Origin
 from dpmcl.training.divergence import FreezeNonFinite
 from dpmcl.training.evaluation import Evaluation
 from dpmcl.training.keeper import Keeper, Keeping
-from dpmcl.training.loop import first_state, train
+from dpmcl.training.loop import check, first_state, first_task, train
 from dpmcl.training.monitor import Monitor, MonitorSettings
 from dpmcl.training.motion_check import check_motion
 from dpmcl.training.noise import noise
 from dpmcl.training.observer import Observer
 from dpmcl.training.progress import Progress, Tell
 from dpmcl.training.score import Score
-from dpmcl.training.setup import Setup, check_splits
+from dpmcl.training.setup import Setup
 from dpmcl.training.spec import Spec
 from dpmcl.training.step_size import StepSize
 
@@ -127,8 +127,22 @@ class Trainer:
         groups = [seeds[first : first + size] for first in range(0, len(seeds), size)]
         return [Job(name, group) for name in self.spec.methods for group in groups]
 
+    def longest_first(self, jobs: Sequence[Job]) -> list[Job]:
+        """Return jobs in the order in which processes should take them: the last ones are short.
+
+        Args:
+            jobs: Some of `jobs`.
+        """
+        names = {job.method for job in jobs}
+        flops = {name: first_task(self.setup(Job(name, self.spec.seeds[:1]))) for name in names}
+        return sorted(jobs, key=lambda job: -flops[job.method].flops * len(job.seeds))
+
     def checkpoints(self, job: Job) -> Checkpoints | None:
-        """Return the checkpoints of a job, None where nothing is kept."""
+        """Return the checkpoints of a job, None where nothing is kept.
+
+        Args:
+            job: One of `jobs`.
+        """
         if self.folder is None:
             return None
         return Checkpoints(self.folder, job.method, job.seeds)
@@ -176,13 +190,18 @@ class Trainer:
         Raises:
             SpecError: The method draws rows that it may not see, or asks for a motion that the
                 stream does not know.
+            ModelError: As `loop.check` raises it.
         """
         setup = self.setup(job)
-        check_splits(setup.method, [*setup.phases, *setup.evaluation_phases])
+        check(setup)
         check_motion(setup.method, setup.stream, setup.phases[0], self.spec.monitor.drift)
 
     def setup(self, job: Job) -> Setup:
-        """Return what stays the same while a job is trained."""
+        """Return what stays the same while a job is trained.
+
+        Args:
+            job: One of `jobs`.
+        """
         spec = self.spec
         stream = self.stream
         if not spec.stream.shared:
@@ -235,7 +254,7 @@ def measured(
         on_divergence: Whether a replica that is not finite is frozen, or ends the run.
     """
     if line := noise(setup.method, setup.model.dtype):
-        setup.say(line)
+        setup.say(line, once="noise")
     score = Score(evaluation)
     watching = Monitor(monitor, setup) if monitor.active else None
     rule = setup.method.rule
@@ -261,6 +280,10 @@ def _shifted(tell: Tell, part: int, parts: int) -> Callable[[int, int], None]:
 def read(spec: Spec, seeds: tuple[int, ...]) -> Stream:
     """Return the stream of a spec for some seeds.
 
+    Args:
+        spec: The study.
+        seeds: Of the replicas, where each has rows of its own.
+
     Raises:
         DataError: It cannot be built, or float32 cannot hold its inputs.
     """
@@ -281,6 +304,12 @@ def read(spec: Spec, seeds: tuple[int, ...]) -> Stream:
 
 
 def prepared(spec: Spec, stream: Stream, seeds: tuple[int, ...]) -> tuple[Stream, Splits]:
-    """Return a stream scaled by the training rows of some seeds, and the splits of these seeds."""
+    """Return a stream scaled by the training rows of some seeds, and the splits of these seeds.
+
+    Args:
+        spec: The study.
+        stream: Its data.
+        seeds: Of the replicas.
+    """
     splits = split(stream, spec.split_seeds(seeds), spec.stream.split)
     return fitted(stream, splits), splits

@@ -43,9 +43,7 @@ def train(
         Stopped: An observer asked to stop; what had been done is kept where checkpoints are.
         DivergenceError: A replica diverged, and is to end the run.
     """
-    check_splits(setup.method, [*setup.phases, *setup.evaluation_phases])
-    at_once = setup.engine.at_once(len(setup.seeds)) * setup.processes
-    check_fit(setup.method, setup.model, setup.stream, at_once)
+    check(setup)
     run = run or first_state(setup)
     for observer in observers:
         run = observer.begin(setup, run)
@@ -56,8 +54,28 @@ def train(
     return run
 
 
+def check(setup: Setup) -> None:
+    """Check what can be known before training.
+
+    Args:
+        setup: What stays the same.
+
+    Raises:
+        SpecError: The method draws rows that it may not see.
+        ModelError: The network has no second derivatives, or too little memory for those that the
+            method needs.
+    """
+    check_splits(setup.method, [*setup.phases, *setup.evaluation_phases])
+    at_once = setup.engine.at_once(len(setup.seeds)) * setup.processes
+    check_fit(setup.method, setup.model, setup.stream, at_once)
+
+
 def first_state(setup: Setup) -> RunState:
-    """Return the state before the first task."""
+    """Return the state before the first task.
+
+    Args:
+        setup: What stays the same.
+    """
     return RunState(Position(), setup.start, empty_memories(setup))
 
 
@@ -165,6 +183,19 @@ def _through(setup: Setup, run: RunState, phase: Phase, observers: Sequence[Obse
 def _of_alive(run: RunState, state: State) -> State:
     """Return a new state for the replicas alive, and the run's for those that are frozen."""
     return choose_state(run.alive, state, run.replicas) if run.diverged else state
+
+
+def first_task(setup: Setup) -> Work:
+    """Return the work of the first task for one replica, without doing it.
+
+    Args:
+        setup: What stays the same.
+    """
+    run = _begun(setup, first_state(setup))
+    work = Work()
+    for number, phase in enumerate(setup.phases[0]):
+        work += _work(setup, replace(run, position=Position(0, number)), phase)
+    return work
 
 
 def _work(setup: Setup, run: RunState, phase: Phase) -> Work:

@@ -205,6 +205,8 @@ def test_things_that_are_no_tables():
     refused([[1, 2]], "mapping of column names", "list")
     refused({"a": [], "y": []}, "must have rows")
     refused({"y": [1, 2]}, "none left")
+    nan = pa.table({"a": [1.0, float("nan")], "y": [0, 1]})
+    refused(nan, "'a'", "1 cell is missing", "row 1")
 
 
 # ---- columns -------------------------------------------------------------------------------------
