@@ -20,7 +20,6 @@ import time
 import traceback
 import warnings
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -28,6 +27,7 @@ from typing import Any
 
 import hypothesis
 import numpy as np
+import PIL.Image
 import pyarrow as pa
 import pytest
 import safetensors.torch
@@ -135,21 +135,13 @@ def checked(spec: Spec) -> None:
 # ---- archives ------------------------------------------------------------------------------------
 
 
-def png(width: int, height: int, raw: bytes) -> bytes:
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-        )
-
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(raw)) + chunk(b"IEND", b"")
-
-
 @cache
 def picture(seed: int) -> bytes:
     """A PNG of 4x4 pixels, RGB."""
-    pixels = np.random.default_rng(seed).integers(0, 256, (4, 12), dtype=np.uint8)
-    return png(4, 4, b"".join(b"\0" + row.tobytes() for row in pixels))
+    pixels = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
+    out = io.BytesIO()
+    PIL.Image.fromarray(pixels).save(out, "PNG")
+    return out.getvalue()
 
 
 PICTURES: list[tuple[Any, bytes]] = [
@@ -174,36 +166,10 @@ def tarred(
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode=mode, format=form) as archive:
         for name, content in members:
-            info = member(name, size=len(content)) if isinstance(name, str) else name
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
     return out.getvalue()
-
-
-def member(
-    name: str, kind: bytes = tarfile.REGTYPE, link: str = "", **about: Any
-) -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname = kind, link
-    for key, value in about.items():
-        setattr(info, key, value)
-    return info
-
-
-def zip_link(name: str) -> zipfile.ZipInfo:
-    info = zipfile.ZipInfo(name)
-    info.external_attr = 0o120777 << 16
-    return info
-
-
-def header_set(data: bytes, offset: int, form: str, value: int) -> bytes:
-    """A zip whose headers, local and central, have a field set. offset: in the local header."""
-    out = bytearray(data)
-    for signature, shift in ((b"PK\3\4", 0), (b"PK\1\2", 2)):
-        at = 0
-        while (at := data.find(signature, at)) >= 0:
-            struct.pack_into(form, out, at + offset + shift, value)
-            at += 4
-    return bytes(out)
 
 
 ZIP, TAR = zipped(PICTURES), tarred(PICTURES)
@@ -214,38 +180,18 @@ ARCHIVES: list[Files] = [
     {"x/a/0.png": picture(0), "x/b/1.png": picture(1)},
 ]  # fmt: skip
 MEMBERS = (
-    "../evil.png", "a/../../evil.png", "/evil/0.png", "..\\..\\evil.png", "C:\\evil\\0.png", "/",
-    "x" * 5_000 + "/0.png", "x/" * 3_000 + "0.png", "a\nb/c\nd.png", "\x1b[2J/0.png", ".a/0.png",
-    "a", "a/0.png", "a/0.png/1.png",
+    "/", "x" * 5_000 + "/0.png", "x/" * 3_000 + "0.png", "a\nb/c\nd.png", "\x1b[2J/0.png",
+    ".a/0.png", "a", "a/0.png", "a/0.png/1.png",
 )  # fmt: skip
-KINDS = (
-    member("a/1.png", tarfile.SYMTYPE, "/etc/passwd"), member("a", tarfile.SYMTYPE, "/"),
-    member("a/1.png", tarfile.LNKTYPE, "../../x"), member("a/1.png", tarfile.FIFOTYPE),
-    member("a/1.png", tarfile.CHRTYPE, devmajor=1, devminor=5), member("a/1.png", b"Z"),
-)  # fmt: skip
-FIELDS = (
-    (6, "<H", 0x41), (8, "<H", 77), (8, "<H", 8), (14, "<I", 1), (18, "<I", 2**31), (22, "<I", 0),
-    (22, "<I", 2**32 - 1), (26, "<H", 65_535), (28, "<H", 65_535),
-)  # fmt: skip
-"""Of a zip's headers: encryption, methods, checksum, sizes, lengths of name and extra."""
-SIZES = ((0, 4), (2**31 - 1, 1), (10**5, 10**5), (9_000, 9_000))
 
 
 def archive_cases(root: Path) -> Iterator[tuple[str, Files]]:
-    for name in (*MEMBERS, str(root / "evil" / "0.png")):
-        yield f"zip: {name:.50}", {"x.zip": zipped([*PICTURES, (name, picture(1))])}
-        yield f"tar: {name:.50}", {"x.tar": tarred([*PICTURES, (name, picture(1))])}
-    yield "zip: NUL", {"x.zip": ZIP.replace(b"a/0.png", b"a/0\0png")}
-    yield "tar: not UTF-8", {"x.tar": tarred([("\udcff\n/0.png", picture(1))])}
-    for i, info in enumerate(KINDS):
-        yield f"tar: kind {i}", {"x.tar": tarred([*PICTURES, (info, b"")])}
-        yield f"tar: kind {i} first", {"x.tar": tarred([(info, b""), *PICTURES])}
-    yield "zip: link", {"x.zip": zipped([*PICTURES, (zip_link("a/1.png"), b"/etc/passwd")])}
+    """Members outside, links and wrong headers have tests of their own (test_images.py)."""
     for kind, make in (("zip", zipped), ("tar", tarred)):
         members: dict[str, list[tuple[Any, bytes]]] = {
             "none": [], "no images": [("a/x.txt", b"x")], "empty": [("a/0.png", b"")],
             "archives": [("a/x.zip", ZIP), ("a/0.png", TAR)], "twice": [*PICTURES, *PICTURES],
-            **{f"{w}x{h}": [*PICTURES, ("a/9.png", png(w, h, bytes(40)))] for w, h in SIZES},
+            **{name[:50]: [*PICTURES, (name, picture(1))] for name in MEMBERS},
         }  # fmt: skip
         for name, content in members.items():
             yield f"{kind}: {name}", {f"x.{kind}": make(content)}
@@ -256,16 +202,6 @@ def archive_cases(root: Path) -> Iterator[tuple[str, Files]]:
     yield "folder: nothing", {"x": None}
     bomb = zipped([("a/0.png", bytes(60 * 2**20))], zipfile.ZIP_DEFLATED)
     yield "zip: zeros", {"x.zip": bomb}
-    yield "zip: more zeros than said", {"x.zip": header_set(bomb, 22, "<I", 10)}
-    for offset, form, value in FIELDS:
-        for (name, data), *_ in (files.items() for files in ARCHIVES[:2]):
-            yield f"{name}: {value} at {offset}", {"x.zip": header_set(data, offset, form, value)}
-    for size in (10**6, 2**60, -1):
-        header = member("a/0.png", size=size).tobuf(tarfile.GNU_FORMAT)
-        yield f"tar: says {size} bytes", {"x.tar": header + picture(0) + bytes(2_000)}
-    for records in ({"size": "-5"}, {"path": "../../evil.png"}, {"GNU.sparse.map": "0,x"}):
-        info = member("a/0.png", size=len(picture(0)), pax_headers=records)
-        yield f"tar: {records}", {"x.tar": tarred([(info, picture(0))], form=tarfile.PAX_FORMAT)}
 
 
 def archive_attempts(folder: Path) -> Iterator[Attempt]:
@@ -300,11 +236,6 @@ def npy(array: Any) -> bytes:
     return out.getvalue()
 
 
-def npy_header(text: str, version: bytes = b"\1\0") -> bytes:
-    head = text.encode("latin-1") + b"\n"
-    return b"\x93NUMPY" + version + struct.pack("<H", len(head)) + head + b"\xff" * 64
-
-
 def npz(**arrays: Any) -> bytes:
     return zipped([(f"{name}.npy", npy(array)) for name, array in arrays.items()])
 
@@ -335,24 +266,10 @@ PARQUETS: dict[str, Any] = {
     "large": [1e300] * 18, "unsigned": pa.array([2**64 - 1] * 18, pa.uint64()),
     "dictionary": pa.array(["a"] * 18).dictionary_encode(), "lines": ["a\nb\u2028"] * 18,
 }  # fmt: skip
-ARRAYS: dict[str, Any] = {
-    "0-d": np.float32(1), "no rows": np.ones((0, 2), np.float32), "no inputs": np.ones((6, 0)),
-    "rows": np.ones((5, 2)), "nan": np.full((6, 2), np.nan), "complex": np.ones((6, 2), complex),
-    "text": np.full((6, 2), "a\nb"), "not a time": np.full((6, 2), np.datetime64("NaT", "s")),
-    "records": np.ones(6, "f4,i4"), "void": np.zeros(6, "V8"), "foreign": np.ones((6, 2), ">f4"),
-    "objects": np.array([{}] * 6, object), "unsigned": np.full(6, 2**64 - 1, np.uint64),
-}  # fmt: skip
-SHAPES = ("(1099511627776, 4)", f"({2**62}, {2**62})", "(-1, 16)", "(True, 16)", "'ab'",
-          "(" + "9" * 5_000 + ",)")  # fmt: skip
-DTYPES = ("'|O'", "'x'", "'<U0'", "[('a\\n', '<f4')]", "'<U999999999'", "'<U4'")
-HEADS = (
-    "", "[]", "__import__('os')", "(" * 5_000, "-" * 9_000 + "1", "{'descr': '<f4'}",
-    *(f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}" for shape in SHAPES),
-    *(f"{{'descr': {dtype}, 'fortran_order': False, 'shape': (16,)}}" for dtype in DTYPES),
-)  # fmt: skip
 
 
 def table_cases(root: Path) -> Iterator[tuple[str, Files]]:
+    """Headers and types of arrays have tests of their own (test_arrays.py)."""
     for name, text in TEXTS.items():
         yield f"csv: {name}", {"x.csv": text.encode()}
     for code in ("utf-16", "latin-1"):
@@ -375,18 +292,6 @@ def table_cases(root: Path) -> Iterator[tuple[str, Files]]:
         (".csv", ".csv.gz", ".parquet", ".npz"), enumerate(others)
     ):
         yield f"{suffix}: other {i}", {f"x{suffix}": content}
-    for name, array in ARRAYS.items():
-        yield f"x of {name}", {"x.npz": npz(x=array, y=Y)}
-        yield f"y of {name}", {"a/x.npy": npy(X), "a/y.npy": npy(array)}
-        yield f"task of {name}", {"x.npz": npz(x=X, y=Y, task=array)}
-    for i, head in enumerate([*map(npy_header, HEADS), npy_header("{}", b"\xff\xff")]):
-        yield f"head {i}", {"a/x.npy": head, "a/y.npy": npy(Y)}
-        yield f"head {i} in npz", {"x.npz": zipped([("x.npy", npy(X)), ("y.npy", head)])}
-    for i, content in enumerate((FIFO, "nothing", None)):
-        yield f"x.npy: other {i}", {"a/x.npy": content, "a/y.npy": npy(Y)}
-    yield "no y", {"a/x.npy": npy(X)}
-    for offset, form, value in FIELDS:
-        yield f"npz: {value} at {offset}", {"x.npz": header_set(npz(x=X, y=Y), offset, form, value)}
 
 
 def table_attempts(folder: Path) -> Iterator[Attempt]:
@@ -570,7 +475,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def imported() -> None:
     """What is imported on first use would count as a case's time."""
     import matplotlib.figure  # noqa: F401
-    import PIL.Image
     import scipy.ndimage  # noqa: F401
     import sklearn.datasets  # noqa: F401
 
@@ -594,7 +498,7 @@ def problem(root: Path, files: Files, attempts: Callable[[Path], Iterator[Attemp
 def test_odd_inputs_end_in_success_or_one_line(kind, root):
     cases, attempts, _ = LOADERS[kind]
     problems = {name: problem(root, files, attempts) for name, files in cases(root)}
-    assert len(problems) > 100
+    assert len(problems) > 40
     wrong = [f"{name!r}: {said}" for name, said in problems.items() if said]
     assert not wrong, f"{len(wrong)} of {kind} failed:\n" + "\n".join(wrong)
 

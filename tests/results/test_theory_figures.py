@@ -138,19 +138,6 @@ def test_replicas_that_are_frozen_count_for_nothing(stored, end):
     assert "3 of them frozen" in figure.get_suptitle()
 
 
-@pytest.mark.parametrize(
-    ("tasks", "ends"),
-    # With a task to come, the last one was cut short: it is as long as the one before.
-    [(2, [1 + 9 / 11, 1 + 10 / 11]), (3, [1 + 9 / 40, 1 + 10 / 40])],
-)
-def test_phases_follow_one_another_within_a_task(tasks, ends):
-    places = ((0, 0, 0), (0, 0, 9), (0, 1, 0), (0, 1, 29), (1, 0, 0), (1, 0, 9), (1, 1, 0))
-    stream = StreamInfo("toy", "classification", NAMES[:tasks], NAMES)
-    figure = drawn("terms", Readings((0, 1, 2), places, readings().values[:, :7]), stream)
-    expected = [0, 9 / 40, 10 / 40, 39 / 40, 1, *ends]
-    np.testing.assert_allclose(line(figure.axes[0], "$J_N$").get_xdata(), expected)
-
-
 def test_a_step_that_is_not_positive_is_marked():
     theorem, taken = np.full((3, 16), 1e-3), np.full((3, 16), 1e-2)
     theorem[:, 4] = theorem[1, 7] = -1e-3
