@@ -1,8 +1,6 @@
 """The numbers of every method stay what they were, or move with a reason that users can read."""
 
 import json
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import get_args, get_type_hints
@@ -147,17 +145,3 @@ def test_a_reason_is_looked_for_word_for_word():
     log = "### Moves numbers\n- ER: draws come from\n  another key (streams of tables).\n"
     assert unlisted(["ER: draws come from another key"], log) == []
     assert unlisted(["ER: Draws come from another key"], log) == ["ER: Draws come from another key"]
-
-
-def test_the_command_starts_as_the_message_gives_it(tmp_path):
-    tests = tmp_path / "tests"
-    tests.mkdir()
-    for name in ("golden.py", "conftest.py"):
-        shutil.copy(Path(__file__).with_name(name), tests / name)
-    wrong = ["--write", "REASON", "--only", "er"]  # refused before it takes time
-    run = subprocess.run(
-        [sys.executable, "tests/golden.py", *wrong], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert (run.returncode, run.stdout) == (2, "")
-    assert "leave out --only" in run.stderr
-    assert [path.name for path in tests.glob("*.json")] == []

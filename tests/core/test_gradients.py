@@ -9,7 +9,7 @@ from torch import nn
 import dpmcl
 from conftest import tiny_model, tiny_stream, tiny_task
 from dpmcl.core.batch import Batch
-from dpmcl.core.gradients import counting, gradient
+from dpmcl.core.gradients import Work, counting, gradient
 from dpmcl.core.model import Model
 from dpmcl.core.tree import leaves, tree_map
 from dpmcl.data.sampling import Draw
@@ -156,6 +156,24 @@ def test_operations_are_those_of_the_products():
     with counting() as work:
         gradient(model.cost)(model.init(0), Batch(torch.rand(4, 5), y, torch.ones(4), y))
     assert work.flops == 2 * 4 * (2 * 5 * 7 + 3 * 7 * 3)
+
+
+def test_work_adds_up():
+    one = Work(1, 2, 3, 4, 5)
+    assert one + one.times(3) == Work(4, 8, 12, 16, 20) == one.times(4)
+
+
+def test_a_failed_gradient_leaves_no_trace(problem):
+    model, theta, batch = problem
+
+    def fail(a):
+        raise ValueError("no cost")
+
+    with counting() as work:
+        with pytest.raises(ValueError, match="no cost"):
+            gradient(fail)(torch.ones(1))
+        model.cost(theta, batch)
+    assert counted(work) == (1, 0, 0, 12)
 
 
 @dataclass(frozen=True, kw_only=True)

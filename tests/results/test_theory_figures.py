@@ -152,19 +152,6 @@ def test_a_step_that_is_not_positive_is_marked():
     assert 0 < step.get_ylim()[0] < 1e-4
 
 
-@pytest.mark.parametrize(("methods", "rows"), [(1, [1]), (5, [3, 2]), (6, [3, 3])])
-def test_methods_stand_beside_each_other_and_then_below(methods, rows):
-    many = {f"method {k}": readings(2, k) for k in range(methods)}
-    figure = theory_figures.draw(many, STREAM, "terms")
-    figure.draw_without_rendering()
-    titled = [ax for ax in figure.axes if ax.get_title()]
-    assert [ax.get_title() for ax in titled] == list(many)
-    tops = [round(ax.get_position().y1, 3) for ax in titled]
-    assert [tops.count(top) for top in dict.fromkeys(tops)] == rows
-    assert len([ax for ax in figure.axes if ax.get_legend()]) == 3 * len(rows)
-    assert len({ax.get_ylim() for ax in titled}) == 1
-
-
 def test_what_was_not_watched_is_left_out():
     found = readings(third_difference=np.nan, fourth_difference=np.nan)
     for ax in drawn("terms", found).axes[1:]:
