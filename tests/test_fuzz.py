@@ -86,15 +86,13 @@ SPECS = {
 }  # fmt: skip
 ASSIGNMENTS = (
     "", "=", "a=", "=a", "a..b=1", "training.lr==", "training.lr=0.1\nseed=3", 'training.lr="',
-    "training=1", "methods.er.lr=[", "methods.nobody.lr=1", "stream.path=~\0.csv", "stream=\udcff",
-    "\udcff=1", "seed=\ud800", "seed=\x1b[31m", "seed=" + "9" * 5_000, "seed=" + "[" * 20_000,
-    "stream." + ".".join("a" * 900) + "=1", "x" * 100_000 + "=1", "\u2028=\u2028", "[a]=1", "#=1",
-    "seed=3\r", "network.name=\x00", "dtype=float32\n", 'training."l\\nr"=1',
+    "methods.er.lr=[", "stream.path=~\0.csv", "stream=\udcff", "\udcff=1", "seed=\x1b[31m",
+    "seed=" + "9" * 5_000, "seed=" + "[" * 20_000, "stream." + ".".join("a" * 900) + "=1",
+    "x" * 100_000 + "=1", "\u2028=\u2028", "[a]=1", "#=1", "dtype=float32\n",
 )  # fmt: skip
 SOURCES = (
-    "", " ", ".", "/", "~", "~\0", "\0", "\udcff", "\ud800", "nope.toml", "nope/nope", "a\nb.toml",
-    "a:b", ":", "a\nb:c", "x" * 5_000, "x/" * 5_000, "\u2028", "~nobody/x", "-", "digits\n",
-    "Digits",
+    "", " ", ".", "~", "\0", "\udcff", "nope.toml", "nope/nope", "a\nb.toml", ":", "a\nb:c",
+    "x" * 5_000, "x/" * 5_000, "\u2028", "~nobody/x", "-", "digits\n", "Digits",
 )  # fmt: skip
 
 

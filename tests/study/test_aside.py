@@ -20,6 +20,7 @@ SPEC: dict[str, Any] = {
     "methods": ["er"],
     "engine": "looped",
     "device": "cpu",
+    "workers": 1,
 }
 FASTER = {**SPEC, "training": {"updates": 1, "batch": 4}}
 

@@ -26,6 +26,7 @@ SPEC: dict[str, Any] = {
     "methods": {"naive": {}, "er": {}},
     "engine": "looped",
     "device": "cpu",
+    "workers": 1,
 }
 STEPS = ("mkdir", "mkstemp", "write", "fsync", "chmod", "replace")
 FILES = (

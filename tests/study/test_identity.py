@@ -23,6 +23,7 @@ BASE: dict[str, Any] = {
     "methods": ["er"],
     "engine": "looped",
     "device": "cpu",
+    "workers": 1,
 }
 PLUGINS = """
 from dpmcl import Discount

@@ -21,6 +21,7 @@ SPEC: dict[str, Any] = {
     "training": {"updates": 2, "batch": 4},
     "engine": "looped",
     "device": "cpu",
+    "workers": 1,
 }
 BY_PATH = """
 import importlib.util

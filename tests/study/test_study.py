@@ -27,6 +27,7 @@ SPEC: dict[str, Any] = {
     "methods": {"naive": {}, "er": {}},
     "engine": "looped",
     "device": "cpu",
+    "workers": 1,
 }
 BOTH: dict[str, Any] = {**SPEC, "methods": {"er": {}, "dpmcl": {"kappa": KAPPA, "zeta": ZETA}}}
 
@@ -243,7 +244,7 @@ def test_json_files(stored):
         for seed in ("0", "1"):
             assert tuple(work[method][seed][name] for name in names) == numbers
     environment = json.loads((folder / "environment.json").read_text())
-    assert [(e["method"], e["seeds"]) for e in environment] == [("er", [0, 1]), ("dpmcl", [0, 1])]
+    assert [(e["method"], e["seeds"]) for e in environment] == [("dpmcl", [0, 1]), ("er", [0, 1])]
     for entry in environment:
         assert entry["torch"] == torch.__version__
         assert entry["engine"] == "looped"
