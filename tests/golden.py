@@ -243,25 +243,10 @@ def gaps(golden: Golden, names: Sequence[str] | Cases) -> str | None:
 
 
 def unlisted(reasons: Sequence[str], changelog: str) -> list[str]:
-    """The reasons that no item under a "### Moves numbers" heading holds, word for word."""
-    items, inside = [""], False
-    for line in changelog.splitlines():
-        if line.startswith("#"):
-            inside = _folded(line) == "### Moves numbers"
-        elif inside and re.match(r"\s*[-*] ", line):
-            items.append(line)
-        elif inside:
-            items[-1] += f" {line}"
-        if line.startswith("#") or not line.strip():
-            items.append("")
-    folded = [_folded(item) for item in items]
-    return [
-        reason
-        for reason in reasons
-        if not any(
-            re.search(rf"(?<!\w){re.escape(_folded(reason))}(?!\w)", item) for item in folded
-        )
-    ]
+    """The reasons that do not stand under a "### Moves numbers" heading, word for word."""
+    sections = re.split(r"^#+ ", changelog, flags=re.MULTILINE)
+    moves = [_folded(text) for text in sections if text.startswith("Moves numbers")]
+    return [reason for reason in reasons if not any(_folded(reason) in text for text in moves)]
 
 
 def _folded(text: str) -> str:

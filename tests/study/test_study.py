@@ -258,10 +258,9 @@ def test_load_gives_what_run_gave(stored):
     assert loaded.table("json") == result.table("json")
     assert list(loaded.records) == ["er", "dpmcl"]
     assert loaded.theta == {}
-    unstored = dpmcl.run(BOTH)
-    for name in BOTH["methods"]:
-        np.testing.assert_array_equal(loaded.errors[name].values, unstored.errors[name].values)
-        np.testing.assert_array_equal(loaded.errors[name].examples, unstored.errors[name].examples)
+    for name, unstored in dpmcl.run(BOTH).errors.items():
+        np.testing.assert_array_equal(loaded.errors[name].values, unstored.values)
+        np.testing.assert_array_equal(loaded.errors[name].examples, unstored.examples)
 
 
 def test_the_same_spec_gives_the_same_bytes(tmp_path):
@@ -322,13 +321,7 @@ def test_a_folder_grows_by_what_is_missing(change, trained, held, seeds, folder)
     spec = tomllib.loads((folder / "spec.toml").read_text())
     assert list(spec["methods"]) == held
     assert (spec["seed"], spec["replicas"]) == seeds
-    fresh = dpmcl.run(SPEC, **change)
     for method, seed in trained:
-        mine = result.errors[method].seeds.index(seed)
-        theirs = fresh.errors[method].seeds.index(seed)
-        np.testing.assert_array_equal(
-            result.errors[method].values[mine], fresh.errors[method].values[theirs]
-        )
         assert parameters(folder, method, seed)
         assert seed in result.records[method].work
 
