@@ -1,6 +1,6 @@
 """Golden values: what tiny float64 runs give, so that a change of any number is seen.
 
-    python tests/golden.py [--only CASE]       compares with golden.json
+    python tests/golden.py                     compares with golden.json
     python tests/golden.py --write             adds the values of new cases
     python tests/golden.py --write "REASON"    replaces values that moved, and keeps the reason
 
@@ -14,7 +14,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -297,17 +297,12 @@ def main(arguments: Sequence[str] | None = None, make: Callable[[], Cases] = cas
     """The script; returns the exit status, 1 where values moved or cases are lacking."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--write", nargs="?", const="", metavar="REASON")
-    parser.add_argument("--only", choices=list(make()), metavar="CASE", help="compare one case")
     parser.add_argument("--file", type=Path, default=FILE)
     options = parser.parse_args(arguments)
-    if options.only and options.write is not None:
-        parser.error("--write replaces all that moved; leave out --only")
     torch.set_num_threads(1)
     golden = Golden.read(options.file) if options.file.exists() else Golden()
-    found = {name: run() for name, run in make().items() if options.only in (None, name)}
+    found = {name: run() for name, run in make().items()}
     if options.write is None:
-        if options.only:
-            golden = replace(golden, cases={k: v for k, v in golden.cases.items() if k in found})
         moves = [
             move
             for name, values in found.items()
