@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-import dpmcl.training.loop
+import dpmcl.training.setup
 from conftest import memory_of, tiny_model, tiny_run, tiny_stream, tiny_task
 from dpmcl import plugins
 from dpmcl.core.errors import Errors
@@ -104,7 +104,7 @@ def test_training_touches_no_test_row_no_future_task_and_a_bounded_memory(
                     held.update(rows)
         return out
 
-    monkeypatch.setattr(dpmcl.training.loop, "chunk", spy)
+    monkeypatch.setattr(dpmcl.training.setup, "chunk", spy)
     tiny_run(method)
     assert bool(held) == (method.stores != "never" or method.trains_on_validation)
 
