@@ -7,11 +7,7 @@ import torch
 from torch import nn
 
 from conftest import moving_stream, tiny_stream
-<<<<<<< HEAD
-from dpmcl.core.batch import Batch, join
-=======
 from dpmcl.core.batch import Batch
->>>>>>> w-methods
 from dpmcl.core.model import Model
 from dpmcl.core.tree import leaves, tree_map
 from dpmcl.optimisers import _optimiser as optim
@@ -50,11 +46,7 @@ def problem(kind="regression", gate=None):
 
 
 def union(b_N: Batch, b_P: Batch) -> Batch:
-<<<<<<< HEAD
-    return join(b_P, b_N)
-=======
     return Batch(*(torch.cat(pair) for pair in zip(b_P[:4], b_N[:4], strict=True)))
->>>>>>> w-methods
 
 
 def absent(batch: Batch) -> Batch:
@@ -113,24 +105,6 @@ def test_costs_are_the_models_and_gradients_are_slopes_along_any_direction(kind,
     assert (measured.J_x.shape, measured.J_y.shape) == (like.shape, b_N.y.shape)
 
 
-<<<<<<< HEAD
-def test_features_move_by_what_g_sees_of_the_moved_rows_and_classes_stay():
-    model, theta, b_N, _ = problem("regression", "features")
-    later = b_N._replace(x=b_N.x + 0.1, y=b_N.y - 0.2)
-    dx, dy = terms.moved(model, theta, b_N, later, features=True)
-    h = model.features(theta["representation"], later.x)
-    gate = torch.sigmoid(model._apply("gate", theta["gate"], later.x, None, w=None))
-    torch.testing.assert_close(dx, h * gate - model.seen(theta, b_N.x))
-    torch.testing.assert_close(dy, torch.full_like(b_N.y, -0.2))
-    assert torch.equal(terms.moved(model, theta, b_N, later)[0], later.x - b_N.x)
-    model, theta, b_N, _ = problem("classification")
-    dy = terms.moved(model, theta, b_N, b_N._replace(x=b_N.x + 1))[1]
-    assert dy.dtype == torch.float64
-    assert not dy.any()
-
-
-=======
->>>>>>> w-methods
 def test_a_reading_is_the_formulas_written_out():
     model, theta, b_N, b_P = problem()
     measured = terms.sensitivity(model, theta, b_N, b_P)
