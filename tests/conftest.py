@@ -303,4 +303,3 @@ def run_study(spec, folder=None, say=None, **options):
     """Run a study, and hand each line for the user to `say`."""
     with noted(say):
         return study.run(spec, folder, **options)
-

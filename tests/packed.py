@@ -81,4 +81,3 @@ def mapped_file(tensor: torch.Tensor) -> Path | None:
         if start <= address < end and inode != "0":
             return Path(*name)
     return None
-

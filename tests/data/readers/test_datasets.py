@@ -388,4 +388,3 @@ def test_settings_and_packages_that_lack(tmp_path, monkeypatch):
     path = saved(tmp_path)
     monkeypatch.setitem(sys.modules, "datasets", None)
     unread(path, "pip install 'dpmcl[huggingface]'")
-
