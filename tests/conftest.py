@@ -23,6 +23,7 @@ from dpmcl.data.splits import Rows, Splits, split
 from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import TaskInfo, task_infos
 from dpmcl.engine import Engine, Looped
+from dpmcl.exceptions import DataError
 from dpmcl.methods._method import Method, State
 from dpmcl.methods.er import ER
 from dpmcl.study import study
@@ -58,6 +59,36 @@ def data() -> Path:
     if os.environ.get("CI"):
         pytest.fail(f"in CI this test must run, and {reason}")
     pytest.skip(reason)
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, no data in the usual folder, and no way to the network."""
+    monkeypatch.setenv("DPMCL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("DPMCL_DATA", str(tmp_path / "data"))
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a test asked for the network")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    return tmp_path
+
+
+def complaint(make: Callable[..., object], *args: Any, error: Any = DataError, **kw: Any) -> str:
+    """The one line with which a call is refused."""
+    with pytest.raises(error) as caught:
+        make(*args, **kw)
+    line = str(caught.value)
+    assert "\n" not in line
+    assert " at 0x" not in line
+    assert len(line) < 6000
+    return line
+
+
+def refused(make: Callable[[], object], *parts: str, error: Any = DataError) -> None:
+    """Check that a call is refused in one line that has all the parts."""
+    line = complaint(make, error=error)
+    assert [part for part in parts if part not in line] == [], line
 
 
 def tiny_stream(tasks: int = 3, rows: int = 30, seed: int = 0) -> Stream:

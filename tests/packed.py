@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 
 Files = dict[str, bytes]
@@ -69,3 +70,14 @@ PACKERS: dict[str, Callable[[Path, Files], Path]] = {
 def contents(root: Path) -> list:
     """Name, time and size of everything below a folder."""
     return sorted((str(p), p.lstat().st_mtime_ns, p.lstat().st_size) for p in root.rglob("*"))
+
+
+def mapped_file(tensor: torch.Tensor) -> Path | None:
+    """The file that a tensor's memory is a map of, as the kernel tells it; none has no name."""
+    address = tensor.data_ptr()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, _, _, _, inode, *name = line.split(maxsplit=5)
+        start, end = (int(part, 16) for part in span.split("-"))
+        if start <= address < end and inode != "0":
+            return Path(*name)
+    return None

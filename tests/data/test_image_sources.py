@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 import dpmcl
-from dpmcl.exceptions import DataError
-from packed import Files, encoded, folder, noise, tarred, zipped
+from conftest import refused
+from packed import Files, encoded, folder, noise
 
 datasets = pytest.importorskip("datasets")
 torchvision = pytest.importorskip("torchvision")
@@ -21,9 +21,7 @@ torchvision = pytest.importorskip("torchvision")
 HEIGHT, WIDTH = 4, 6
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("DPMCL_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("nowhere")
 
 
 def colour(seed: int) -> Image.Image:
@@ -37,39 +35,22 @@ def grey(seed: int) -> Image.Image:
 # ---- sources: class/name -------------------------------------------------------------------------
 
 
-def in_folder(place: Path, files: Files, pack=folder) -> dpmcl.Stream:
-    return dpmcl.Stream.from_images(pack(place, files))
+def in_folder(place: Path, files: Files) -> dpmcl.Stream:
+    return dpmcl.Stream.from_images(folder(place, files))
 
 
-def in_zip(place: Path, files: Files) -> dpmcl.Stream:
-    return in_folder(place, files, zipped)
-
-
-def in_tar(place: Path, files: Files) -> dpmcl.Stream:
-    return in_folder(place, files, tarred)
-
-
-def in_hugging_face(place: Path, files: Files, decode: bool = True) -> dpmcl.Stream:
+def in_hugging_face(
+    place: Path,
+    files: Files,
+) -> dpmcl.Stream:
     names = sorted(files)
     made = {
         "image": [{"bytes": files[name], "path": None} for name in names],
         "label": [name.split("/")[0] for name in names],
     }
-    features = {"image": datasets.Image(decode=decode), "label": datasets.Value("string")}
+    features = {"image": datasets.Image(), "label": datasets.Value("string")}
     made = datasets.Dataset.from_dict(made, features=datasets.Features(features))
     return dpmcl.Stream.from_dataset(made)
-
-
-def not_decoded(place: Path, files: Files) -> dpmcl.Stream:
-    return in_hugging_face(place, files, decode=False)
-
-
-def by_path(place: Path, files: Files) -> dpmcl.Stream:
-    names = sorted(files)
-    folder(place, files)
-    made = {"image": [str(place / n) for n in names], "label": [n.split("/")[0] for n in names]}
-    dataset = datasets.Dataset.from_dict(made).cast_column("image", datasets.Image())
-    return dpmcl.Stream.from_dataset(dataset)
 
 
 def as_items(place: Path, files: Files) -> dpmcl.Stream:
@@ -78,8 +59,7 @@ def as_items(place: Path, files: Files) -> dpmcl.Stream:
     )
 
 
-SOURCES = [in_folder, in_zip, in_tar, in_hugging_face, not_decoded, by_path, as_items]
-READERS = [in_folder, in_hugging_face, as_items]
+SOURCES = [in_folder, in_hugging_face, as_items]
 """One of each that decodes or receives images in its own way."""
 
 
@@ -111,7 +91,7 @@ def test_images_stand_upright_from_every_source(kind, options, orientation, tmp_
     if kind == "JPEG":  # lossy
         plain = [np.asarray(Image.open(io.BytesIO(content))) for content in stored]
     expected = np.stack([UPRIGHT[orientation](pixels) for pixels in plain]).transpose(0, 3, 1, 2)
-    for source in SOURCES if kind == "JPEG" else READERS:
+    for source in SOURCES:
         stream = source(tmp_path / source.__name__, files)
         assert np.array_equal(stream.x.numpy(), expected), source.__name__
     theirs = torchvision.datasets.ImageFolder(tmp_path / "in_folder")
@@ -125,17 +105,12 @@ def few_colours(seed: int) -> Image.Image:
 KINDS = {
     "grey": lambda i: encoded(grey(i), "PNG"),
     "black and white": lambda i: encoded(grey(i).convert("1"), "PNG"),
-    "grey, opaque alpha": lambda i: encoded(grey(i).convert("LA"), "PNG"),
     "palette": lambda i: encoded(few_colours(i), "PNG"),
-    "BMP": lambda i: encoded(colour(i), "BMP"),
     "CMYK, as Adobe inverts it": lambda i: encoded(colour(i).convert("CMYK"), "JPEG"),
     "CMYK": lambda i: encoded(colour(i).convert("CMYK"), "TIFF"),
     "YCbCr": lambda i: encoded(colour(i), "TIFF", compression="jpeg"),
     "16 colours of 5 bits": lambda i: high_colour(),
     "grey and colour": lambda i: encoded((grey if i else colour)(i), "PNG"),
-    "palette, opaque alpha": lambda i: encoded(
-        few_colours(i), "PNG", transparency=bytes([255] * 8)
-    ),
     "several kinds": lambda i: encoded(few_colours(i) if i % 2 else grey(i), "PNG"),
 }
 
@@ -153,9 +128,8 @@ def high_colour() -> bytes:
 def test_every_kind_of_image_is_the_same_from_every_source(kind, tmp_path):
     files = {f"{name}/{i}.png": KINDS[kind](i) for i, name in enumerate("aabb")}
     pictures = [Image.open(io.BytesIO(files[name])) for name in sorted(files)]
-    mode = "L" if all(p.mode in ("1", "L", "LA") for p in pictures) else "RGB"
-    opaque = [p.convert("RGBA") if "transparency" in p.info else p for p in pictures]
-    expected = np.stack([np.asarray(picture.convert(mode)) for picture in opaque])
+    mode = "L" if all(p.mode in ("1", "L") for p in pictures) else "RGB"
+    expected = np.stack([np.asarray(picture.convert(mode)) for picture in pictures])
     expected = expected[:, None] if mode == "L" else expected.transpose(0, 3, 1, 2)
     first = in_folder(tmp_path / "folder", files)
     assert np.array_equal(first.x.numpy(), expected)
@@ -179,15 +153,15 @@ def test_a_photograph_of_a_phone_shows_its_first_picture(tmp_path):
 # ---- what is refused -----------------------------------------------------------------------------
 
 
-def png_of_16_bits(colour_type: int, channels: int) -> bytes:
-    row = b"\0" + noise(0, WIDTH * channels * 2).tobytes()
+def png_of_16_bits() -> bytes:
+    row = b"\0" + noise(0, WIDTH * 2).tobytes()
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return (
             struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
         )
 
-    header = struct.pack(">IIBBBBB", WIDTH, HEIGHT, 16, colour_type, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", WIDTH, HEIGHT, 16, 0, 0, 0, 0)
     content = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(row * HEIGHT))
     return b"\x89PNG\r\n\x1a\n" + content + chunk(b"IEND", b"")
 
@@ -201,15 +175,10 @@ FRAMES = {"save_all": True, "append_images": [colour(1), colour(2)]}
 REFUSED = {
     "transparent": (encoded(see_through(colour(0).convert("RGBA")), "PNG"), "opaque"),
     "transparent palette": (encoded(few_colours(0), "PNG", transparency=1), "opaque"),
-    "a transparent colour": (encoded(few_colours(0), "GIF", transparency=1), "opaque"),
-    "16 bits": (png_of_16_bits(0, 1), "8 bits"),
-    "16 bits, RGB": (png_of_16_bits(2, 3), "8 bits"),
-    "16 bits, PPM": (b"P6 6 4 65535\n" + bytes(6 * 4 * 6), "8 bits"),
-    "10 bits, PPM": (b"P6 6 4 1023\n" + bytes(6 * 4 * 6), "8 bits"),
+    "16 bits": (png_of_16_bits(), "8 bits"),
     "floats": (encoded(grey(0).convert("F"), "TIFF"), "8 bits"),
     "an animated GIF": (encoded(colour(0), "GIF", **FRAMES), "holds 3"),
     "an animated PNG": (encoded(colour(0), "PNG", **FRAMES), "holds 3"),
-    "an animated WebP": (encoded(colour(0), "WEBP", lossless=True, **FRAMES), "holds 3"),
     "a TIFF of three pages": (encoded(colour(0), "TIFF", **FRAMES), "holds 3"),
     "cut": (encoded(colour(0), "BMP")[:-9], "whole image"),
 }
@@ -218,9 +187,7 @@ REFUSED = {
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_would_be_lost_is_refused_by_name_from_every_source(kind, tmp_path):
     content, rule = REFUSED[kind]
-    for source, name in zip(READERS, ("b/1.png", "row 1", "item 1"), strict=True):
-        files = {"a/0.png": encoded(colour(0), "PNG"), "b/1.png": content}
-        with pytest.raises(DataError, match=rule) as caught:
-            source(tmp_path / source.__name__, files)
-        assert name in str(caught.value), source.__name__
-        assert "0x" not in str(caught.value)
+    files = {"a/0.png": encoded(colour(0), "PNG"), "b/1.png": content}
+    for source, name in zip(SOURCES, ("b/1.png", "row 1", "item 1"), strict=True):
+        place = tmp_path / source.__name__
+        refused(lambda source=source, place=place: source(place, files), rule, name)

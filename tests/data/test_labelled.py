@@ -5,20 +5,11 @@ import pytest
 import torch
 
 import dpmcl.data.labelled
+from conftest import complaint
 from dpmcl.data.labelled import Labelled, from_arrays
-from dpmcl.exceptions import DataError, DpmclError
+from dpmcl.exceptions import DpmclError
 
 NAN, INF = float("nan"), float("inf")
-
-
-def complaint(make, *args, **kwargs) -> str:
-    with pytest.raises(DataError) as caught:
-        make(*args, **kwargs)
-    line = str(caught.value)
-    assert "\n" not in line
-    assert "0x" not in line
-    assert line.endswith(".")
-    return line
 
 
 def classified(x=None, **changes) -> Labelled:
@@ -26,12 +17,6 @@ def classified(x=None, **changes) -> Labelled:
     x = torch.zeros(3, 2) if x is None else x
     fields = {"y": torch.tensor([0, 1, 0]), "classes": ("a", "b"), **changes}
     return Labelled("zoo", "classification", x, **fields)
-
-
-def measured(x=None, y=None, **changes) -> Labelled:
-    """Three rows of one target, with changes."""
-    x = torch.zeros(3, 2) if x is None else x
-    return Labelled("rain", "regression", x, torch.zeros(3, 1) if y is None else y, **changes)
 
 
 # what is checked
@@ -44,7 +29,6 @@ def test_good_data_are_held_as_they_are():
     assert data.y is y
     assert data.task is task
     assert data.scaled is None
-    assert measured(torch.full((3, 2), 255, dtype=torch.uint8)).classes == ()
 
 
 INTS = torch.tensor
@@ -54,24 +38,19 @@ INTS = torch.tensor
     ("x", "changes", "says"),
     [
         (torch.zeros(3), {}, "got the shape (3,) in 'zoo'; use (rows, 1) for single numbers"),
-        (torch.zeros(()), {}, "got the shape () in 'zoo'"),
         (torch.zeros(0, 2), {"y": INTS([])}, "'zoo' has no rows or no inputs; give it some."),
-        (torch.zeros(3, 2, 0), {}, "'zoo' has no rows or no inputs; give it some."),
         (None, {"y": INTS([0, 1])}, "'zoo' has 3 rows and 2 targets"),
         (None, {"task": INTS([0] * 4), "tasks": ("s",)}, "'zoo' has 3 rows and 4 tasks"),
         (None, {"y": INTS([0, 2, 0]), "classes": ("ant", "bee", "cat")}, "class 'bee' of 'zoo' ha"),
-        (None, {"y": INTS([0, 0, 0])}, "class 'b' of 'zoo' has none"),
         (None, {"task": INTS([0, 0, 2]), "tasks": ("s", "t", "u")}, "Every task needs rows; task "),
         (None, {"classes": ()}, "'zoo' has 0 names and the number 1"),
-        (None, {"classes": ("a",)}, "'zoo' has 1 names and the number 1"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(x, changes, says):
     assert says in complaint(classified, x, **changes)
 
 
-@pytest.mark.parametrize("at_once", [1, 3, 1000])
-@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+@pytest.mark.parametrize(("bad", "at_once"), [(NAN, 1), (INF, 3), (-INF, 1000)])
 def test_values_that_are_not_finite_are_named_and_counted(bad, at_once, monkeypatch):
     monkeypatch.setattr(dpmcl.data.labelled, "_VALUES_AT_ONCE", at_once)
     x = torch.zeros(3, 2, 4, dtype=torch.float16)
@@ -82,14 +61,8 @@ def test_values_that_are_not_finite_are_named_and_counted(bad, at_once, monkeypa
     x[2, 0, :2] = NAN
     assert f"has {bad} at (1, 3), and 3 values are so in all." in complaint(classified, x)
     table = torch.tensor([[0.0, 1.0], [0.0, bad], [bad, 0.0]])
-    columns = ("length", "weight")
-    assert f"row 1 of 'zoo' has {bad} in column 'weight'," in complaint(
-        classified, table, columns=columns
-    )
-    y = torch.tensor([[0.0], [bad], [0.0]])
-    assert f"Targets must be finite; row 1 of 'rain' has {bad} at (0)." in complaint(
-        measured, y=y, columns=columns
-    )
+    expected = f"row 1 of 'zoo' has {bad} in column 'weight',"
+    assert expected in complaint(classified, table, columns=("length", "weight"))
 
 
 # from arrays: inputs
@@ -108,51 +81,30 @@ def test_bytes_and_floats_keep_their_type_and_share_memory(dtype):
     assert held.data_ptr() == tensor.data_ptr()
 
 
-@pytest.mark.parametrize("make", [list, np.array, torch.tensor])
-def test_bool_inputs_are_0_and_255(make):
-    data = from_arrays(make([[True, False], [False, True]]), [0, 1])
-    assert data.x.dtype == torch.uint8
-    assert data.x.tolist() == [[255, 0], [0, 255]]
+def test_bool_inputs_are_0_and_255():
+    for make in (list, np.array, torch.tensor):
+        data = from_arrays(make([[True, False], [False, True]]), [0, 1])
+        assert data.x.dtype == torch.uint8
+        assert data.x.tolist() == [[255, 0], [0, 255]]
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", "uint64"])
 def test_other_whole_numbers_become_floats_that_hold_them(dtype):
     x = np.array([[3, 100], [0, 127]], dtype=dtype)
     for values in (x, torch.from_numpy(x), x.tolist()):
         data = from_arrays(values, [0, 1])
         assert data.x.dtype == torch.float32
         assert data.x.tolist() == [[3.0, 100.0], [0.0, 127.0]]
-    if "64" in dtype:
-        for make in (np.array, list, torch.tensor):
-            data = from_arrays(make([[2**24 + 1], [3]]), make([2**53 - 1, 5]), kind="regression")
-            assert data.x.dtype == data.y.dtype == torch.float64
-            assert (data.x.tolist(), data.y.tolist()) == ([[2**24 + 1], [3]], [[2**53 - 1], [5]])
+    data = from_arrays(np.array([[2**24 + 1], [3]]), [2**53 - 1, 5], kind="regression")
+    assert data.x.dtype == data.y.dtype == torch.float64
+    assert (data.x.tolist(), data.y.tolist()) == ([[2**24 + 1], [3]], [[2**53 - 1], [5]])
 
 
-def test_inputs_mapped_from_a_read_only_file_are_not_copied(tmp_path, recwarn):
-    np.save(tmp_path / "x.npy", np.ones((3, 2), dtype=np.uint8))
-    x = np.load(tmp_path / "x.npy", mmap_mode="r", allow_pickle=False)
-    data = from_arrays(x, [0, 1, 0])
-    assert data.x.data_ptr() == x.ctypes.data
-    assert [str(w.message) for w in recwarn] == []
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda x: x[:, ::-1],
-        lambda x: x[::-1],
-        lambda x: x.astype(">f4"),
-        lambda x: np.asfortranarray(x),
-        lambda x: x[::2],
-    ],
-    ids=["flipped", "reversed", "big-endian", "fortran", "strided"],
-)
-def test_arrays_in_any_layout(change):
-    x = change(np.arange(8, dtype=np.float32).reshape(4, 2))
-    data = from_arrays(x, x[:, 0])
-    assert data.x.tolist() == x.tolist()
-    assert data.y.tolist() == x[:, :1].tolist()
+def test_arrays_in_any_layout():
+    plain = np.arange(8, dtype=np.float32).reshape(4, 2)
+    for x in (plain[:, ::-1], plain[::-1], plain.astype(">f4"), np.asfortranarray(plain)):
+        data = from_arrays(x, x[:, 0])
+        assert (data.x.tolist(), data.y.tolist()) == (x.tolist(), x[:, :1].tolist())
 
 
 SHAPE = "must be numbers of one shape a row ("
@@ -162,31 +114,16 @@ SHAPE = "must be numbers of one shape a row ("
     ("x", "says"),
     [
         ([[1, 2], [3]], SHAPE),
-        ([[1, 2], 3], SHAPE),
-        ([torch.zeros(2), torch.zeros(3)], SHAPE),
-        ([["a", "b"], ["c", "d"]], SHAPE),
         (np.array([[1], [None]], dtype=object), SHAPE),
-        (np.array([["2020-01-01"]], dtype="datetime64[D]"), SHAPE),
-        (np.zeros(2, [("a", "f4")]), "got type [('a', '<f4')]"),
         ((v for v in [[1], [2]]), "got a generator"),
-        ({1, 2}, "got a set"),
         (None, "got a NoneType"),
-        (object(), "got a object"),
-        ("ab", SHAPE),
         (torch.tensor([[1j], [2]]), "must be real numbers, got values of type complex"),
-        ([[1j], [2]], "must be real numbers, got values of type complex"),
         ([1, 2], "got the shape (2,) in 'mine'; use (rows, 1)"),
-        (5, "got the shape ()"),
         (torch.tensor(5), "got the shape ()"),
-        (np.zeros((0, 2)), "'mine' has no rows or no inputs"),
-        (np.array([[0.0, 1.0], [NAN, 2.0]]), "row 1 of 'mine' has nan at (0)"),
         (torch.eye(2).to_sparse(), "dense tensor of numbers, got one of torch.sparse_coo"),
         (torch.eye(2, device="meta"), "on device 'meta'"),
-        (torch.eye(2).to(torch.float8_e4m3fn), "float8"),
         (np.ma.masked_array(np.eye(2), [[0, 0], [0, 1]]), "row 1 has a masked one"),
-        ([np.ma.masked_array([1.0, 2.0], [0, 0]), np.ma.masked_array([1.0, 2.0], [0, 1])], "row 1"),
         (np.array([[2**60 + 1], [1]]), "got 1152921504606846977 at row 0; subtract an offset"),
-        (np.array([[1], [2**64 - 1]], np.uint64), "at row 1"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else type(value).__name__,
 )
@@ -201,17 +138,12 @@ def test_inputs_that_are_no_array_of_numbers(x, says):
     ("y", "kind"),
     [
         (["b", "a", "b"], "classification"),
-        (np.array(["b", "a", "b"], dtype=object), "classification"),
-        (np.array([9, 4, 9], dtype=np.uint8), "classification"),
         (torch.tensor([1, 0, 1]), "classification"),
         ([True, False, True], "classification"),
         ([2**63, 1, 2**63], "classification"),
-        ([1.0, 0, 1], "regression"),
         ([1, 0, np.float32(1)], "regression"),
         (np.array([[1.0], [0.0], [1.0]], dtype=np.float32), "regression"),
-        (np.array([1.0, 0.0, 1.0], dtype=object), "regression"),
         (torch.tensor([1.0, 0.0, 1.0]), "regression"),
-        ([torch.tensor(1.0), torch.tensor(0.0), torch.tensor(1.0)], "regression"),
     ],
 )
 def test_floats_are_regression_and_all_others_classes(y, kind):
@@ -223,14 +155,6 @@ def test_floats_are_regression_and_all_others_classes(y, kind):
     else:
         assert data.y.is_floating_point()
         assert (data.classes, data.y.tolist()) == ((), [[1.0], [0.0], [1.0]])
-
-
-def test_targets_share_memory_and_may_be_several_a_row():
-    y = np.arange(6.0).reshape(3, 2)
-    data = from_arrays(np.zeros((3, 2)), y)
-    assert data.y.dtype == torch.float64
-    y[1, 1] = 7
-    assert data.y.tolist() == [[0, 1], [2, 7], [4, 5]]
 
 
 def test_the_kind_may_be_said():
@@ -248,15 +172,10 @@ def test_the_kind_may_be_said():
     ("y", "kind", "says"),
     [
         (["a", "b", "c"], "regression", "Targets of 'mine' must be numbers ("),
-        ([None, 1.0, 2.0], "regression", "Targets of 'mine' must be numbers ("),
         (np.zeros((3, 1, 1)), "regression", "of shape (rows,) or (rows, outputs), got (3, 1, 1)"),
-        (np.array([1j, 2, 3]), "regression", "of shape (rows,) or (rows, outputs), got (3,)"),
         ([1.0, NAN, 2.0], None, "Targets must be finite; row 1 of 'mine' has nan"),
-        (["a", NAN, "b"], None, "got none at row 1"),
         (["a", None, "b"], None, "got none at row 1"),
-        ([1, 0], "regression", "'mine' has 3 rows and 2 targets"),
         ([1, 0, 1, 1], None, "'mine' has 3 rows and 4 targets"),
-        ([1, "a", 2], None, "Labels of 'mine' must be of one type"),
         (np.eye(3, dtype=int), None, "Labels of 'mine' must be one label a row"),
     ],
 )

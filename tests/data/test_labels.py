@@ -6,12 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import conftest
 from dpmcl.data.labels import number_labels
-from dpmcl.exceptions import DataError
 
 pandas = pytest.importorskip("pandas")
 WHAT = "column 'kind' of my.csv"
-INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 NAN = float("nan")
 
 
@@ -20,13 +19,8 @@ def objects(values):
 
 
 def complaint(labels) -> str:
-    with pytest.raises(DataError) as caught:
-        number_labels(labels, WHAT)
-    line = str(caught.value)
+    line = conftest.complaint(number_labels, labels, WHAT)
     assert line.startswith(WHAT)
-    assert "\n" not in line
-    assert "0x" not in line
-    assert len(line) < 400
     return line
 
 
@@ -53,7 +47,7 @@ def test_labels_in_any_container(make):
         check(make(["10", "9", "-2", "0"]), [3, 2, 0, 1], ["-2", "0", "9", "10"])
 
 
-@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("dtype", ["int8", "int64", "uint8", "uint16", "uint64"])
 def test_the_ends_of_every_integer_type_keep_their_value(dtype):
     info = np.iinfo(dtype)
     high = min(info.max, 2**63 - 1)
@@ -67,15 +61,9 @@ def test_the_ends_of_every_integer_type_keep_their_value(dtype):
     [
         (torch.tensor([2.0, -1.0, 10.0], dtype=torch.bfloat16), [1, 0, 2], ["-1", "2", "10"]),
         ([2.0, 1, np.float32(2), np.int8(1)], [1, 0, 1, 0], ["1", "2"]),
-        ([np.int64(5), 3, np.uint8(5), np.int16(-2)], [2, 1, 2, 0], ["-2", "3", "5"]),
-        ([np.bool_(True), False], [1, 0], ["False", "True"]),
-        (torch.tensor([1.0, 0.0], requires_grad=True), [1, 0], ["0", "1"]),
         ([b"a", "a", np.str_("b"), np.bytes_(b"b")], [0, 0, 1, 1], ["a", "b"]),
         ([torch.tensor(4), torch.tensor([1]), np.array([[4]])], [1, 0, 1], ["1", "4"]),
-        (objects([[b"3"], [b"1"]]), [1, 0], ["1", "3"]),
-        (pandas.Series(["b", "a"], index=[5, 2]), [1, 0], ["a", "b"]),
         (pandas.Series(["b", "a"], dtype="category"), [1, 0], ["a", "b"]),
-        (["x", "x"], [0, 0], ["x"]),
         ([], [], []),
         (["a", "a\0", "a"], [0, 1, 0], ["a", "a\0"]),
     ],
@@ -84,7 +72,7 @@ def test_labels_of_mixed_origin(labels, y, classes):
     check(labels, y, classes)
 
 
-@pytest.mark.parametrize("odd", ["09", "+9", "9.0", " 9", "-0", "", "02"])
+@pytest.mark.parametrize("odd", ["09", "+9", "9.0", "-0", ""])
 def test_text_that_is_no_plainly_written_number_comes_by_code_point(odd):
     texts = ["10", "1", odd]
     check(texts, [sorted(texts).index(text) for text in texts], sorted(texts))
@@ -98,8 +86,6 @@ def test_text_that_is_no_plainly_written_number_comes_by_code_point(odd):
     [
         (["a", "b", 3], "strings ('a')", "whole numbers (3", 2),
         ([1, 0, 1, True], "whole numbers (1)", "true/false (True", 3),
-        ([np.int64(2), np.bool_(True)], "whole numbers (2)", "true/false (True", 1),
-        (objects([1, "b"]), "whole numbers (1)", "strings ('b'", 1),
         ([torch.tensor(1), torch.tensor(True)], "whole numbers (1)", "true/false (True", 1),
     ],
 )
@@ -117,17 +103,20 @@ def test_missing_labels_and_fractions_are_named_with_their_row(make):
     assert "got 1.5 at row 1; convert them, or, where they are targets of regression, set" in line
 
 
-@pytest.mark.parametrize("missing", [None, NAN, np.float32("nan"), torch.tensor(NAN)])
-def test_a_missing_label_among_others(missing):
-    for labels in (["a", "b", missing], [1, 2, missing], objects([True, False, missing])):
-        assert "got none at row 2; fill it or drop the row." in complaint(labels)
-
-
-@pytest.mark.parametrize("dtype", ["Int64", "boolean", "string", "category", "datetime64[ns]"])
-def test_pandas_missing_values_are_named(dtype):
-    values = pandas.Series([1, None, 1]) if dtype == "Int64" else pandas.Series([None, None, None])
-    row = 1 if dtype == "Int64" else 0
-    assert f"got none at row {row}; fill it" in complaint(values.astype(dtype))
+@pytest.mark.parametrize(
+    ("labels", "row"),
+    [
+        (["a", "b", None], 2),
+        ([1, 2, np.float32("nan")], 2),
+        (objects([True, False, torch.tensor(NAN)]), 2),
+        (pandas.Series([1, None, 1], dtype="Int64"), 1),
+        (pandas.Series(["a", None], dtype="category"), 1),
+        (pandas.Series([None, None], dtype="datetime64[ns]"), 0),
+    ],
+    ids=range(6),
+)
+def test_a_missing_label_among_others(labels, row):
+    assert f"got none at row {row}; fill it or drop the row." in complaint(labels)
 
 
 NO_LABELS = "must be strings, whole numbers or true/false"
@@ -137,30 +126,14 @@ NO_LABELS = "must be strings, whole numbers or true/false"
     ("labels", "says"),
     [
         (np.array([[0, 1, 0], [1, 0, 0]]), "got the shape (2, 3); for one-hot rows give"),
-        (torch.tensor([[0.0, 1.0], [1.0, 0.0]]), "argmax"),
-        (objects([["a", "b"], ["c", "d"]]), "one label a row"),
         (np.array([["a", "b", "a"]]), "got the shape (1, 3); flatten them, as by ravel()."),
         (np.array(3), "one label a row, got the shape ()"),
-        (torch.tensor(3), "one label a row, got the shape ()"),
         ([[0, 1], [1, 0]], NO_LABELS),
-        ([torch.eye(2)[0], torch.eye(2)[1]], NO_LABELS),
-        ([np.eye(30), np.eye(30)], NO_LABELS),
-        ([{"label": 3}], NO_LABELS),
-        ([object()], NO_LABELS),
-        (np.array([1j, 2j]), "complex128"),
-        ([1j, 2j], NO_LABELS),
-        (np.array(["2020-01-01", "2020-01-02"], dtype="datetime64[D]"), "datetime64"),
-        ([np.datetime64("2020-01-01")], NO_LABELS),
-        (np.array([(1, 2)], dtype=[("a", int), ("b", int)]), NO_LABELS),
         ([b"\xff", b"\xfe", b"\xff"], NO_LABELS),
         (["a", "\ud800"], r"Unicode text, got '\ud800'"),
         (np.full(2, 0x7FFFFFFF, np.uint32).view("<U1"), "Unicode"),
         (np.ma.masked_array([1, 2, 3], [0, 1, 0]), "row 1 has a masked one"),
-        ([1, np.ma.masked, 3], "row 1 has a masked one"),
-        *[
-            (thing, "must be a list of labels")
-            for thing in ("abc", b"abc", 3, None, np.int64(3), objects("abc"), {"a": 0}, {"b", "a"})
-        ],
+        *[(thing, "must be a list of labels") for thing in ("abc", b"abc", 3, None, {"a": 0})],
         ((1 / 0 for _ in "a"), "division by zero"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else type(value).__name__,
@@ -173,12 +146,9 @@ def test_what_is_no_list_of_labels(labels, says):
     ("labels", "bits"),
     [
         ([1, 2**64], 63),
-        ([-(2**64), 1], 63),
         (np.array([1, 2**64 - 1], np.uint64), 63),
         ([1e19, 2e19], 53),
-        (np.array([2.0**53 + 2, 1.0]), 53),
         (torch.tensor([1e19, 2e19]), 24),
-        (np.array([2.0**24 + 2, 1.0], np.float32), 24),
     ],
 )
 def test_numbers_that_are_too_large_are_refused(labels, bits):

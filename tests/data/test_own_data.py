@@ -2,7 +2,6 @@
 
 import json
 import re
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 import dpmcl
 from dpmcl import cli
 from dpmcl.data.stream import Stream
-from dpmcl.exceptions import DataError, FolderError, SpecError
+from dpmcl.exceptions import DataError, FolderError
 
 README = Path(__file__).parents[2] / "README.md"
 SMALL = ["--replicas", "2", "--method", "er", "--set", "training.updates=60"]
@@ -62,14 +61,6 @@ def test_wine_is_learned_from_the_command_line(command, wine):
     ]  # fmt: skip
 
 
-def test_the_readmes_stream_is_what_the_command_prints(command, wine):
-    status, out, err = command("stream", "wine.csv", "--set", "stream.target=cultivar")
-    assert status == 0, err
-    shown = "\n".join(line.rstrip() for line in out.rstrip().split("\n"))
-    assert shown in README.read_text("utf-8")
-    assert Path("runs/streams/wine.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_a_run_of_a_table_is_extended_from_its_folder_but_not_with_other_data(command, wine):
     command("run", "wine.csv", "--set", "stream.target=cultivar", *SMALL)
     status, out, err = command("run", "runs/wine", "--replicas", "3")
@@ -83,12 +74,6 @@ def test_a_run_of_a_table_is_extended_from_its_folder_but_not_with_other_data(co
     assert Path("runs/wine/errors.parquet").read_bytes() == before
 
 
-def test_a_stream_without_its_path_is_one_line(command):
-    status, _, err = command("run", "arrays", *SMALL)
-    assert (status, err.strip().count("\n")) == (2, 0)
-    assert "stream 'arrays' needs a path" in err
-
-
 TARGET = ["stream.target=kind"]
 BAD = [  # a file, its content, settings, and what is said
     ("missing.csv", None, TARGET, "missing.csv"),
@@ -96,11 +81,7 @@ BAD = [  # a file, its content, settings, and what is said
     ("my.csv", "a,kind\n1,x\n,x\n", TARGET, "row 1"),
     ("my.csv", "a,kind\n1,x\n2,x\n3,x\n4,y\n", TARGET, "class 'y' of task 1"),
     ("photos/", None, [], "there are none"),
-    ("photos/cat/a.png", "x", [], "a.png"),
     ("iris.data", "5.1,3.5,setosa\n", [], ".csv, .tsv, .csv.gz"),
-    ("my.tbz2", "x" * 99, [], "my.tbz2"),
-    ("my.csv", "a,kind\n1,x\n2,x\n3,x\n", [*TARGET, "stream.scenario=domain-incremental"],
-     "set stream.tasks"),
     ("my.csv", "a,kind\n1,x\n", [*TARGET, "stream.class_per_task=2"], "'classes_per_task'?"),
 ]  # fmt: skip
 
@@ -125,12 +106,6 @@ def test_bad_data_are_one_line_and_status_2(command, tmp_path, verb, file, conte
     elif file.endswith("/"):
         (tmp_path / file).mkdir()
     assert says in one_line(command, verb, file.split("/")[0], sets)
-
-
-def test_an_archive_with_a_path_upwards_is_one_line(command):
-    with tarfile.open("my.tar", "w") as archive:
-        archive.addfile(tarfile.TarInfo("../out.png"))
-    assert "../out.png" in one_line(command, "run", "my.tar")
 
 
 # ---- in Python -----------------------------------------------------------------------------------
@@ -158,23 +133,6 @@ def test_a_stream_made_in_python_runs(tmp_path):
         dpmcl.run(other, methods=["er"], replicas=3, settings=few, out=tmp_path)
     with pytest.raises(DataError, match="was made in Python"):
         dpmcl.run(tmp_path, replicas=4)
-
-
-def test_a_stream_made_in_python_can_be_cut_and_split_otherwise():
-    stream = Stream.from_arrays(*clouds())
-    few = {"training.updates": 2, "stream.split": [0.5, 0.25, 0.25]}
-    result = dpmcl.run(stream, replicas=1, tasks=2, settings=few)
-    assert list(result.records) == ["naive", "er", "dpmcl", "joint"]
-    assert result.stream.tasks == ("left", "right")
-    assert result.errors["naive"].examples.tolist() == [[8, 8]]
-
-
-def test_settings_of_a_scenario_are_checked_by_name():
-    with pytest.raises(SpecError, match="Did you mean 'classes_per_task'"):
-        Stream.from_arrays(*clouds(), class_per_task=2)
-    table = {"a": [1.0] * 9, "kind": list("xyz") * 3, "month": [1, 2, 3] * 3}
-    with pytest.raises(SpecError, match="both say what the tasks are"):
-        Stream.from_table(table, target="kind", task="month", scenario="class-incremental")
 
 
 def test_task_incremental_errors_are_within_the_task():

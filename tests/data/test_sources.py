@@ -6,18 +6,17 @@ from pathlib import Path
 import pytest
 
 import dpmcl
+from conftest import refused
 from dpmcl import plugins
 from dpmcl.data.labelled import Labelled, from_arrays
 from dpmcl.data.sources import is_data, stream_for, suffixes
-from dpmcl.exceptions import DataError, DpmclError, SpecError
+from dpmcl.exceptions import DataError, SpecError
 from dpmcl.streams._settings import LabelledSettings
 from dpmcl.study.api import METHODS, Request
 from dpmcl.training.spec import Spec, assignment, changed, normalised, read
 
 SUFFIXES = suffixes()
 FILES = [(f"my{end}", name) for name, ends in SUFFIXES.items() for end in ends]
-STREAMS = ("table", "arrays", "images")
-"""Streams that no preset is named after."""
 
 
 @pytest.fixture
@@ -26,14 +25,6 @@ def here(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
-
-
-def complaint(make, *args) -> str:
-    with pytest.raises(DpmclError) as caught:
-        make(*args)
-    line = str(caught.value)
-    assert "\n" not in line
-    return line
 
 
 # which stream reads a path
@@ -54,12 +45,9 @@ def test_a_suffix_tells_the_stream(here, file, stream):
     for path in (file, f"a/b.c/{file}", f"~/{file}", file.upper(), f"x y {file}"):
         assert is_data(path)
         assert stream_for(path) == stream
-    for table in ({"stream": file}, {"stream": {"path": file}}):
-        assert normalised(table)["stream"] == {"path": file, "name": stream}
-    for source in (file, Path(file)):
-        table = Request(source).table
-        assert table["stream"] == {"path": str(here / file), "name": stream}
-        assert table["methods"] == {method: {} for method in METHODS}
+    table = Request(file).table
+    assert table["stream"] == {"path": str(here / file), "name": stream}
+    assert table["methods"] == {method: {} for method in METHODS}
 
 
 class Lines(LabelledSettings):
@@ -89,9 +77,8 @@ def test_a_reader_from_outside_is_one_class(here, monkeypatch):
 
 @pytest.mark.parametrize(
     "text",
-    ["mnist", "my.toml", "csv", "npz", "my.csv.toml", "my.xz", "my.gz", "my.npy", "my.txt",
-     "module:Name", "", "no/such/folder", "a" * 5000, "a\0b"],
-)  # fmt: skip
+    ["mnist", "my.toml", "csv", "my.gz", "my.npy", "module:Name", "", "no/such/folder", "a\0b"],
+)
 def test_what_is_no_path_of_data(here, text):
     (here / "photos").write_text("")
     assert not is_data(text)
@@ -103,7 +90,6 @@ def test_what_is_no_path_of_data(here, text):
     [
         ("x.npy", "arrays"),
         ("dataset_info.json", "huggingface"),
-        ("dataset_dict.json", "huggingface"),
         ("cat/1.png", "images"),
         ("y.npy", "images"),
         ("x.npy/1.png", "images"),
@@ -116,38 +102,19 @@ def test_a_folder_is_told_by_what_it_holds(here, content, stream):
         for path in (folder, f"{folder}/", str(here / folder), f"~/{folder}"):
             assert is_data(path)
             assert stream_for(path) == stream
-        assert normalised({"stream": f"~/{folder}"})["stream"]["name"] == stream
     assert stream_for("missing") == "images"
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["a" * 300 + ".csv", "a\0b.csv", "~nobody-of-that-name/my.csv"],
-    ids=["long", "nul", "nobody"],
-)
-def test_a_path_that_cannot_be_is_no_crash(here, path):
-    """The stream that reads it says what is wrong; or an error of the package does, here."""
-    try:
-        assert normalised({"stream": path})["stream"]["name"] == "table"
-        Request(path)
-    except DpmclError as error:
-        assert "\n" not in str(error)
 
 
 # names and specs
 
 
-@pytest.mark.parametrize("name", ["digits", "mnist", *STREAMS])
+@pytest.mark.parametrize("name", ["digits", "table", "arrays", "images"])
 def test_a_streams_name_wins_over_a_folder_of_that_name(here, name):
     (here / name).mkdir()
     assert normalised({"stream": name})["stream"] == {"name": name}
     assert normalised({"network": name})["network"] == {"name": name}  # which is never a path
     assert Request(name).table["stream"]["name"] == name
-    by_path = {"path": str(here / name), "name": "images"}
-    for path in (f"./{name}", Path(name).absolute()):
-        assert Request(path).table["stream"] == by_path
-    if name in STREAMS:
-        assert list(Request(name).table["methods"]) == list(METHODS)
+    assert Request(f"./{name}").table["stream"] == {"path": str(here / name), "name": "images"}
 
 
 def test_a_spec_with_a_path():
@@ -156,49 +123,25 @@ def test_a_spec_with_a_path():
     once = normalised(table)
     assert once["stream"] == {"path": "my.csv", "name": "table", "target": "kind"}
     assert normalised(once) == once
-    assert table["stream"] == {"path": "my.csv", "target": "kind"}
-    named = {"stream": {"path": "my.csv", "name": "images"}}
-    assert normalised(named)["stream"] == {"path": "my.csv", "name": "images"}
     spec = Spec.parse(table)
     assert (spec.stream_name, spec.stream.path) == ("table", "my.csv")
     assert Spec.parse(spec.to_table()).to_table() == spec.to_table()
     base = changed({"stream": "digits", "methods": ["er"]}, assignment("stream=my.csv"))
     assert base["stream"] == {"path": "my.csv", "name": "table"}
     assert Spec.parse(changed(base, assignment("stream.target=kind"))).stream.target == "kind"
+    for stream, says in (({"path": 3}, "[stream] needs a name"), ("my.csv", "target must name")):
+        spec = {"stream": stream, "methods": ["er"]}
+        refused(lambda spec=spec: Spec.parse(spec), says, error=SpecError)
 
 
-def test_settings_complete_a_path(here):
-    request = Request("my.csv").set(["stream.target=kind", "training.lr=0.5"])
-    spec = request.choose(["er"]).tasks(2).spec()
-    assert (spec.stream.target, spec.stream.tasks, spec.methods["er"].lr) == ("kind", 2, 0.5)
-    assert list(spec.methods) == ["er"]
-
-
-@pytest.mark.parametrize("make", [str, Path])
-def test_a_run_folder_is_its_spec_and_a_toml_file_may_name_data(here, make):
+def test_a_run_folder_is_its_spec(here):
     (here / "run").mkdir()
     (here / "run" / "spec.toml").write_text('stream = "digits"\nmethods = ["er"]\n')
-    table = Request(make("run")).table
+    table = Request(Path("run")).table
     assert (table["stream"], table["methods"]) == ({"name": "digits"}, {"er": {}})
-    (here / "my.toml").write_text('stream = "my.csv"\nmethods = ["er"]\n')
-    assert Request(make("my.toml")).table["stream"] == {"path": "my.csv", "name": "table"}
 
 
 # what is refused
-
-
-@pytest.mark.parametrize(
-    ("stream", "says"),
-    [
-        ("my.csv", "stream 'table': target must name the column"),
-        ({}, "[stream] needs a name"),
-        ({"path": 3}, "[stream] needs a name"),
-        ({"path": ["my.csv"]}, "[stream] needs a name"),
-        ({"name": "digits", "path": "my.csv"}, "No setting 'path'"),
-    ],
-)
-def test_specs_that_are_refused(stream, says):
-    assert says in complaint(Spec.parse, {"stream": stream, "methods": ["er"]})
 
 
 @pytest.mark.parametrize(
@@ -207,8 +150,7 @@ def test_specs_that_are_refused(stream, says):
         ("missing.toml", "missing.toml is not there"),
         (Path("no/such/folder"), "no/such/folder is not there"),
         ("digit", "No preset, stream or spec file 'digit'. Did you mean 'digits'?"),
-        ("tabel", "No preset, stream or spec file 'tabel'. Did you mean 'table'?"),
-        *[(odd, "") for odd in ("", "\0", "a" * 5000, "my.npy", "x/" * 3000)],
+        *[(odd, "") for odd in ("", "\0", "a" * 5000)],
     ],
 )
 def test_sources_that_are_refused(here, source, says):
@@ -217,7 +159,7 @@ def test_sources_that_are_refused(here, source, says):
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize("file", ["missing.csv", "missing.npz", "missing.zip", "missing.parquet"])
+@pytest.mark.parametrize("file", ["missing.csv", "missing.npz", "missing.zip"])
 def test_a_missing_file_says_so_and_nothing_is_written(here, file):
     settings = {"stream.target": "kind"} if stream_for(file) == "table" else {}
     with pytest.raises(DataError, match=file):

@@ -325,39 +325,3 @@ def test_captured_on_a_gpu_equals_looped_on_a_cpu(name, own, optimiser):
     there, here = run_on(gpu, method, Batched()), run_on(cpu, method, Looped())
     for a, b in zip(leaves(there.theta), leaves(here.theta), strict=True):
         torch.testing.assert_close(a.cpu(), b, rtol=1e-9, atol=1e-9)
-
-
-class Tells(Looped):
-    """Keeps what it is given to draw, and learns nothing."""
-
-    def __init__(self):
-        self.chunks = []
-
-    def advance(self, update, state, feed):
-        self.chunks.append(move(tuple(feed.chunk), torch.device("cpu")))
-        return state
-
-
-@needs_gpu
-@pytest.mark.parametrize("name", plugins.names("method"))
-def test_draws_on_a_gpu_are_those_on_a_cpu(name):
-    there, here = Tells(), Tells()
-    run_on(torch.device("cuda"), settings(name), there)
-    run_on(torch.device("cpu"), settings(name), here)
-    assert same(tuple(there.chunks), tuple(here.chunks))
-
-
-@needs_gpu
-def test_an_update_that_copies_from_the_host_cannot_be_captured():
-    update, state, feed = a_phase()
-    there = torch.device("cuda")
-    capturing = torch.cuda.is_current_stream_capturing
-
-    def copies(state, batches, key):
-        if capturing():
-            torch.ones(3).to(there)
-        return update(state, batches, key)
-
-    state, chunk = (type(tree)(*move(tuple(tree), there)) for tree in (state, feed.chunk))
-    with pytest.raises(ModelError, match="cannot be captured on a GPU"):
-        Batched().advance(copies, state, Feed(chunk, feed.stream.to(there), torch.float64))

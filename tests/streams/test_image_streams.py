@@ -11,10 +11,11 @@ import torch
 from PIL import Image
 
 import dpmcl
+from conftest import complaint, refused
 from dpmcl import plugins
 from dpmcl.core.tree import leaves as leaves_of
 from dpmcl.data.splits import split
-from dpmcl.exceptions import DataError, SpecError
+from dpmcl.exceptions import SpecError
 from dpmcl.streams import omniglot as omniglot_stream
 from dpmcl.streams.cifar10 import CIFAR10, CLASSES
 from dpmcl.streams.images import ImageFolder
@@ -24,39 +25,29 @@ from packed import PACKERS, encoded, folder, noise, tarred, zipped
 torchvision = pytest.importorskip("torchvision.datasets")
 
 
-@pytest.fixture
-def nowhere(tmp_path, monkeypatch):
-    """An empty cache and no data."""
-    monkeypatch.setenv("DPMCL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("DPMCL_DATA", str(tmp_path / "data"))
-    return tmp_path
-
-
-def drawings(characters=("Latin/character01", "Latin/character02", "Greek/character01")):
+def drawings():
     """Files as Omniglot's, with a drawing a character: a black square on white."""
     page = np.full((105, 105), 255)
     page[30:75, 30:75] = 0
-    return {f"images_background/{name}/0001_01.png": encoded(page) for name in characters}
+    names = ("Latin/character01", "Latin/character02", "Greek/character01")
+    return {f"images_background/{name}/0001_01.png": encoded(page) for name in names}
 
 
-def photographs(names=CLASSES, side=32):
+def photographs(names=CLASSES):
     """Files as CIFAR10's, with two images a class, whose rows and columns are numbered."""
     files = {}
     for part in ("train", "test"):
         for number, name in enumerate(names):
-            pixels = np.zeros((side, side, 3))
-            pixels[..., 0] = np.arange(side)[:, None]
-            pixels[..., 1] = np.arange(side)
+            pixels = np.zeros((32, 32, 3))
+            pixels[..., 0] = np.arange(32)[:, None]
+            pixels[..., 1] = np.arange(32)
             pixels[..., 2] = number + 100 * (part == "test")
             files[f"{part}/{name}/0000.png"] = encoded(pixels)
     return files
 
 
 def line(settings) -> str:
-    with pytest.raises(DataError) as caught:
-        settings.build([0])
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return complaint(settings.build, [0])
 
 
 # ---- own images ---------------------------------------------------------------------------------
@@ -113,18 +104,12 @@ def test_own_images_in_one_call_of_python(nowhere):
     assert small.classes == ("photos/bird", "photos/cat", "photos/dog")
     grey = dpmcl.Stream.from_images(path, channels=1).x[:, :, 2:7, 2:6]
     assert torch.equal(small.x, 255 - grey)
-    with pytest.raises(SpecError, match="sizes"):
-        dpmcl.Stream.from_images(path, sizes=3)
-    with pytest.raises(SpecError, match="must be"):
-        dpmcl.Stream.from_images(path, size=28)
 
 
 @pytest.mark.parametrize(
     ("settings", "rule"),
     [
-        ({}, r"stream 'images' needs a path"),
         ({"path": "a", "size": (0, 4)}, "size.* must be .*greater than or equal to 1"),
-        ({"path": "a", "channels": 2}, "channels must be 1 or 3"),
         ({"path": "a", "size": 28}, "size must be a list, got 28"),
         ({"path": "a", "crop": True}, "crop needs a size"),
         ({"path": "a", "levels": 0}, "levels must be"),
@@ -138,10 +123,6 @@ def test_settings_of_own_images_that_cannot_be(settings, rule):
 
 def test_own_images_that_cannot_be_read_are_one_line(nowhere):
     assert f"got {nowhere / 'gone'};" in line(ImageFolder(path=str(nowhere / "gone")))
-    files = shapes(rows=4)
-    del files["photos/cat/1.png"], files["photos/cat/2.png"], files["photos/cat/3.png"]
-    with pytest.raises(DataError, match="cat"):  # too few to be split
-        run({"name": "images", "path": str(zipped(nowhere / "own", files))})
 
 
 @pytest.mark.parametrize("name", ["images", "omniglot", "cifar10"])
@@ -159,8 +140,9 @@ def test_settings_come_back_and_two_places_are_one_too_many(name):
 # ---- Omniglot ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("inside", ["", "omniglot-py"])
-@pytest.mark.parametrize("kind", PACKERS)
+@pytest.mark.parametrize(
+    ("kind", "inside"), [("folder", ""), ("folder", "omniglot-py"), ("zip", ""), ("tar.xz", "")]
+)
 def test_omniglot_is_read_however_it_is_packed(kind, inside, nowhere, monkeypatch):
     files = drawings()
     if kind == "folder":
@@ -222,8 +204,7 @@ def test_omniglots_real_files_are_fifty_tasks_of_pillows_pixels(data):
 # ---- CIFAR10 -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["zip", "tar.xz"])
-@pytest.mark.parametrize(("size", "edge"), [(28, 2), (32, 0)])
+@pytest.mark.parametrize(("kind", "size", "edge"), [("zip", 28, 2), ("tar.xz", 32, 0)])
 def test_cifar_in_the_usual_folder(size, edge, kind, nowhere):
     PACKERS[kind](folder(nowhere / "data" / "cifar10", {}) / "cifar10-images", photographs())
     stream = CIFAR10(size=size).build([0])
@@ -237,9 +218,7 @@ def test_cifar_in_the_usual_folder(size, edge, kind, nowhere):
 
 def test_cifar_needs_its_ten_classes_and_one_of_two_sizes(nowhere):
     path = zipped(nowhere / "a", photographs(("airplane", "car")))
-    error = line(CIFAR10(images=str(path)))
-    assert "automobile" in error
-    assert "airplane, car" in error
+    refused(lambda: CIFAR10(images=str(path)).build([0]), "automobile", "airplane, car")
     with pytest.raises(SpecError, match="size must be 28 or 32"):
         CIFAR10(size=30)
 

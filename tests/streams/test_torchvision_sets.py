@@ -5,35 +5,22 @@ import inspect
 import io
 import sys
 import tarfile
-import urllib.error
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from conftest import complaint, refused
 from dpmcl import plugins
-from dpmcl.exceptions import DataError, SpecError
+from dpmcl.exceptions import SpecError
 from dpmcl.streams import torchvision as generic
-from dpmcl.streams._torchvision_sets import torchvision_class
 from dpmcl.streams.torchvision import NAMED, SETS, Torchvision
 from packed import encoded, noise
 
 sets = pytest.importorskip("torchvision.datasets")
 
+pytestmark = pytest.mark.usefixtures("nowhere")
 RANDOM = np.random.default_rng(0)
-
-
-@pytest.fixture(autouse=True)
-def nowhere(tmp_path, monkeypatch) -> Path:
-    """An empty cache, no data in the usual folder, and no way to the network."""
-    monkeypatch.setenv("DPMCL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("DPMCL_DATA", str(tmp_path / "data"))
-
-    def refuse(*args, **kwargs):
-        raise AssertionError("a test asked for the network")
-
-    monkeypatch.setattr("urllib.request.urlopen", refuse)
-    return tmp_path
 
 
 def md5(path: Path) -> str:
@@ -41,10 +28,7 @@ def md5(path: Path) -> str:
 
 
 def line(settings) -> str:
-    with pytest.raises(DataError) as caught:
-        settings.read()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return complaint(settings.read)
 
 
 # ---- the stream `torchvision` --------------------------------------------------------------------
@@ -96,27 +80,18 @@ def test_a_set_in_folders_is_read_and_not_decoded_twice_unless_it_changes(
     assert len(Torchvision(dataset="EuroSAT").read().x) == 19
     png(next(iter(eurosat)), black := np.zeros((16, 18, 3), np.uint8))
     assert np.array_equal(Torchvision(dataset="EuroSAT").read().x[0].permute(1, 2, 0), black)
-    (nowhere / "data" / "eurosat").rename(nowhere / "elsewhere")
-    settings = Torchvision(dataset="EuroSAT", root=str(nowhere / "elsewhere"), download=False)
-    assert len(settings.read().x) == 19
 
 
 def test_a_bad_image_is_named(eurosat, nowhere):
     path = list(eurosat)[9]
     png(path, noise(0, 20, 18, 3))
-    error = line(Torchvision(dataset="EuroSAT"))
-    assert "stream.size" in error
-    assert "image 9 (part 0) (3, 20, 18)" in error
-    data = Torchvision(dataset="EuroSAT", size=(8, 8)).read()
-    assert data.x.shape == (18, 3, 8, 8)
+    bad = Torchvision(dataset="EuroSAT")
+    refused(bad.read, "stream.size", "image 9 (part 0) (3, 20, 18)")
     path.write_bytes(path.read_bytes()[:100])
-    error = line(Torchvision(dataset="EuroSAT"))
-    assert "EuroSAT's image 9 (part 0) cannot be decoded" in error
+    refused(bad.read, "EuroSAT's image 9 (part 0) cannot be decoded")
     path.unlink()
     path.symlink_to(nowhere / "gone")  # large files that were not copied along
-    error = line(Torchvision(dataset="EuroSAT"))
-    assert str(path) in error
-    assert "No such file" in error
+    refused(bad.read, str(path), "No such file")
 
 
 def test_a_sets_parts_are_one_pool_and_numbered_by_name(nowhere):
@@ -137,10 +112,9 @@ def test_a_sets_parts_are_one_pool_and_numbered_by_name(nowhere):
 
 def test_images_without_a_label_are_left_out(nowhere, monkeypatch):
     """FER2013's training rows alone have one, in the files of the competition."""
-    error = line(Torchvision(dataset="FER2013"))
-    assert "torchvision cannot fetch it" in error
-    assert str(nowhere / "data" / "fer2013") in error
-    assert "stream.root" in error
+    usual = str(nowhere / "data" / "fer2013")
+    unread = Torchvision(dataset="FER2013")
+    refused(unread.read, "torchvision cannot fetch it", usual, "stream.root")
     folder = nowhere / "data" / "fer2013" / "fer2013"
     folder.mkdir(parents=True)
     pixels = noise(0, 3, 48, 48)
@@ -162,9 +136,8 @@ def test_a_set_in_one_file_is_checked_by_its_sum_and_never_replaced(nowhere, mon
     rows = np.concatenate([ink, np.eye(10, dtype=np.int64)[[7, 0, 7]]], 1)
     path.write_text("".join(" ".join(map(str, row)) + "\n" for row in rows))
     for download in (True, False):
-        error = line(Torchvision(dataset="SEMEION", download=download))
-        assert f"semeion.data in {path.parent}" in error
-        assert "replace" in error
+        settings = Torchvision(dataset="SEMEION", download=download)
+        refused(settings.read, f"semeion.data in {path.parent}", "replace")
     monkeypatch.setattr(sets.SEMEION, "md5_checksum", md5(path))
     data = Torchvision(dataset="SEMEION").read()
     assert np.array_equal(data.x.numpy(), 255 * ink.reshape(3, 1, 16, 16))
@@ -178,7 +151,6 @@ def test_a_set_in_one_file_is_checked_by_its_sum_and_never_replaced(nowhere, mon
         ({"dataset": "Eurosat"}, r"No dataset of torchvision 'Eurosat'\..*'EuroSAT'"),
         ({"dataset": "ImageFolder"}, "There are .*DTD"),  # torchvision's, but no set
         ({"dataset": "EuroSAT", "size": (0, 4)}, "must be"),
-        ({"dataset": "EuroSAT", "channels": 2}, "must be"),
         *(({"dataset": name}, f"set stream = '{name.lower()}'") for name in NAMED),
     ],
 )
@@ -224,42 +196,27 @@ def test_missing_files_say_where_it_looked_and_what_to_do(name, nowhere):
         (nowhere / "data" / name.lower(), {}),
         (nowhere / "own", {"root": str(nowhere / "own")}),
     ):
-        error = line(stream(name, download=False, **settings))
-        assert str(root) in error
-        assert LOOKED[name] in error
-        assert "stream.root" in error
-        assert "stream.download = true" in error
-        assert ("stream.images" in error) == (name in ("CIFAR10", "Omniglot"))
+        made = stream(name, download=False, **settings)
+        refused(made.read, str(root), LOOKED[name], "stream.root", "stream.download = true")
+        assert ("stream.images" in line(made)) == (name in ("CIFAR10", "Omniglot"))
     assert list(nowhere.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (urllib.error.URLError("no route to host"), "no route to host"),
-        (RuntimeError("Error downloading\nsomething"), "Error downloading something"),
-        (KeyError(), "KeyError"),
-    ],
-)
 @pytest.mark.parametrize("name", LOOKED)
-def test_files_that_cannot_be_fetched_say_why(name, error, reason, nowhere, monkeypatch):
+def test_files_that_cannot_be_fetched_say_why(name, nowhere, monkeypatch):
     def fail(self):
-        raise error
+        raise RuntimeError("Error downloading\nsomething")
 
     monkeypatch.setattr(getattr(sets, name), "_download" if name == "DTD" else "download", fail)
-    told = line(stream(name))
-    assert str(nowhere / "data" / name.lower()) in told
-    assert "could not be fetched" in told
-    assert reason in told
-    assert LOOKED[name] in told
+    parts = (str(nowhere / "data" / name.lower()), "could not be fetched", LOOKED[name])
+    refused(stream(name).read, *parts, "Error downloading something")
     assert "extraction_filter" not in vars(tarfile.TarFile)
 
 
-@pytest.mark.parametrize("name", LOOKED)
+@pytest.mark.parametrize("name", ["KMNIST", "Omniglot", "EuroSAT"])
 def test_a_root_that_cannot_be_is_one_line(name, nowhere):
-    for root in ("~nobody-of-that-name/x", "x" * 5000, "a\0b"):
-        error = line(stream(name, root=root))
-        assert root[:20].replace("\0", "\\x00") in error  # an error shows what cannot be printed
+    for root in ("~nobody-of-that-name/x", "x" * 5000):
+        assert root[:20] in line(stream(name, root=root))
     (nowhere / "data").write_text("in the way")
     assert str(nowhere / "data") in line(stream(name))
 
@@ -298,13 +255,7 @@ def test_an_archive_that_is_fetched_cannot_leave_its_folder(nowhere, monkeypatch
 # ---- all -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", LOOKED)
+@pytest.mark.parametrize("name", ["KMNIST", "SVHN", "Omniglot", "EuroSAT"])
 def test_without_torchvision_the_error_says_what_to_install(name, monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision", None)
     assert "pip install 'dpmcl[vision]'" in line(stream(name))
-
-
-def test_a_set_that_the_installed_torchvision_lacks(monkeypatch):
-    monkeypatch.delattr(sets, "EuroSAT")
-    with pytest.raises(DataError, match="has no EuroSAT; use a newer one"):
-        torchvision_class("EuroSAT")

@@ -4,20 +4,17 @@ import os
 import zipfile
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 import dpmcl
+from conftest import refused
 from dpmcl.exceptions import DataError
 from packed import encoded, folder, noise, tarred, zipped
 
 PACKERS = [folder, zipped, tarred]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("DPMCL_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("nowhere")
 
 
 def named(*names: str) -> dict[str, bytes]:
@@ -28,24 +25,19 @@ def named(*names: str) -> dict[str, bytes]:
 
 CLASSES = {
     "one folder a class": (["cat/1.png", "dog/1.png"], 1, ("cat", "dog")),
-    "folders below them": (["cat/a/1.png", "cat/b/2.png", "dog/a/1.png"], 1, ("cat", "dog")),
     "at any depth": (["cat/1.png", "cat/a/b/2.png", "dog/c/3.png"], 1, ("cat", "dog")),
     "a folder around all": (["photos/cat/1.png", "photos/dog/a/2.png"], 1, ("cat", "dog")),
-    "two folders around all": (["a/b/cat/1.png", "a/b/dog/2.png"], 1, ("cat", "dog")),
     "with texts beside it": (["R.txt", "a/x.md", "a/cat/1.png", "a/dog/2.png"], 1, ("cat", "dog")),
     "a single class": (["cat/1.png", "cat/2.png"], 1, ("cat",)),
     "two levels": (["a/x/1.png", "a/y/2.png", "b/x/3.png"], 2, ("a/x", "a/y", "b/x")),
-    "two of three levels": (["a/x/1/1.png", "a/x/2/2.png", "b/x/3.png"], 2, ("a/x", "b/x")),
     "in order of folders": (["s/a b/x/1.png", "s/a/y/2.png"], 2, ("a/y", "a b/x")),
     "two levels in one folder": (["s/a/x/1.png", "s/b/x/2.png"], 2, ("a/x", "b/x")),
     "words of parts": (["test cat/1.png", "test dog/1.png"], 1, ("test cat", "test dog")),
     "a train": (["bus/1.png", "car/1.png", "train/1.png"], 1, ("bus", "car", "train")),
     "parts of a set": (["train/cat/1.png", "test/cat/1.png", "test/dog/1.png"], 1, ("cat", "dog")),
-    "parts in a folder": (["s/Train/cat/a/1.png", "s/val/dog/1.png"], 1, ("cat", "dog")),
     "numbered parts": (["R.md", "train2017/cat/1.png", "val2017/cat/1.png"], 1, ("cat",)),
     "parts, two levels": (["train/a/x/1.png", "test/a/y/1.png"], 2, ("a/x", "a/y")),
     "only the part to train": (["train/cat/1.png", "train/dog/1.png"], 1, ("cat", "dog")),
-    "two that differ in case": (["Cat/1.png", "cat/1.png"], 1, ("Cat", "cat")),
     "two forms of Unicode": (["e\u0301/1.png", "\u00e9/1.png"], 1, ("e\u0301", "\u00e9")),
     "white space": (["cat/1.png", "cat /1.png"], 1, ("cat", "cat ")),
 }  # fmt: skip
@@ -55,13 +47,9 @@ CLASSES = {
 @pytest.mark.parametrize("pack", PACKERS)
 def test_classes_are_the_first_folders(pack, layout, tmp_path):
     names, levels, classes = CLASSES[layout]
-    source = pack(tmp_path / "set", named(*names))
-    stream = dpmcl.Stream.from_images(source, levels=levels)
+    stream = dpmcl.Stream.from_images(pack(tmp_path / "set", named(*names)), levels=levels)
     assert stream.classes == classes
     assert len(stream.x) == sum(name.endswith(".png") for name in names)
-    again = dpmcl.Stream.from_images(source, levels=levels)  # from the cache
-    assert again.notes == stream.notes
-    assert torch.equal(again.y, stream.y)
 
 
 def test_classes_are_those_of_torchvisions_image_folder(tmp_path):
@@ -76,15 +64,11 @@ def test_classes_are_those_of_torchvisions_image_folder(tmp_path):
 
 REFUSED = {
     "an image beside parts": (["train/1.png", "test/cat/1.png"], ["'test', 'train'", "alone"]),
-    "parts without classes": (["train/1.png", "test/1.png"], ["'test', 'train'", "rename one"]),
     "parts and more": (["train/a/1.png", "test/a/1.png", "extra/a/1.png"], ["'test', 'train'"]),
     "an image outside": (["1.png", "cat/1.png", "dog/1.png"], ["1.png", "folder"]),
-    "beside them, in one": (["s/1.png", "s/cat/1.png", "s/dog/1.png"], ["s/1.png", "cat/1.png"]),
     "another suffix": (["cat/1.png", "emu/1.psd", "emu/2.psd", "emu/x"], ["'emu'", "2 .psd"]),
-    "no suffix": (["cat/1.png", "emu/1"], ["'emu'", "1 without a suffix"]),
     "several": (["cat/1.png", "emu/", "gnu/1.psd"], ["'emu'", "it is empty", "1 other"]),
     "in a folder around all": (["s/cat/1.png", "s/dog/1.png", "s/emu/"], ["'s/emu'", "empty"]),
-    "beside a folder": (["cat/a/1.png", "cat/b/1.png", "emu/1.psd"], ["'emu'", "1 .psd"]),
     "nothing but another suffix": (["cat/1.psd", "dog/2.psd"], ["there are none", "2 .psd"]),
 }  # fmt: skip
 
@@ -93,11 +77,8 @@ REFUSED = {
 @pytest.mark.parametrize("pack", PACKERS)
 def test_folders_that_cannot_be_classes_are_refused_by_name(pack, layout, tmp_path):
     names, parts = REFUSED[layout]
-    with pytest.raises(DataError) as caught:
-        dpmcl.Stream.from_images(pack(tmp_path / "set", named(*names)))
-    assert "\n" not in str(caught.value)
-    for part in parts:
-        assert part in str(caught.value)
+    source = pack(tmp_path / "set", named(*names))
+    refused(lambda: dpmcl.Stream.from_images(source), *parts)
 
 
 @pytest.mark.parametrize("pack", PACKERS)
@@ -120,7 +101,7 @@ def test_notes_say_what_was_passed_over_and_where_names_come_from(pack, tmp_path
     )
 
 
-@pytest.mark.parametrize("suffix", ["jfif", "JPE", "jpeg", "Jpg"])
+@pytest.mark.parametrize("suffix", ["jfif", "Jpg"])
 def test_every_suffix_of_jpeg_counts(suffix, tmp_path):
     names = {"cat/1.png": encoded(noise(0)), f"emu/1.{suffix}": encoded(noise(1), "JPEG")}
     assert dpmcl.Stream.from_images(folder(tmp_path / "set", names)).classes == ("cat", "emu")
@@ -152,10 +133,8 @@ def test_names_that_are_no_text_are_refused(tmp_path):
         dpmcl.Stream.from_images(source)
 
 
-def test_numbers_as_names_are_in_the_order_of_labels_from_any_other_source(tmp_path):
+def test_classes_named_by_numbers_are_in_their_order(tmp_path):
     source = folder(tmp_path / "s", named("10/a.png", "9/a.png", "100/a.png"))
     stream = dpmcl.Stream.from_images(source)
     assert stream.classes == ("9", "10", "100")
     assert "order by number" in stream.scenario
-    x = np.zeros((3, 1), dtype=np.float32)
-    assert dpmcl.Stream.from_arrays(x, ["10", "9", "100"]).classes == stream.classes

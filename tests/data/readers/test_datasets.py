@@ -4,20 +4,19 @@ from pathlib import Path
 
 import datasets
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
 from torch.utils.data import (
-    DataLoader,
     Dataset,
     IterableDataset,
     Subset,
     TensorDataset,
 )
 
+import conftest
 import dpmcl
-from dpmcl import DataError, SpecError
+from dpmcl import SpecError
 from dpmcl.data.readers.datasets import read_dataset
 from dpmcl.streams.huggingface import HuggingFace
 
@@ -41,14 +40,7 @@ class Items(Dataset):
 
 
 def refused(dataset, *parts: str, **options) -> None:
-    """The dataset is refused with one line that has all the parts."""
-    with pytest.raises(DataError) as caught:
-        read_dataset(dataset, **options)
-    line = str(caught.value)
-    assert "\n" not in line
-    assert len(line) < 1000
-    for part in parts:
-        assert part in line
+    conftest.refused(lambda: read_dataset(dataset, **options), *parts)
 
 
 def picture(mode: str = "RGB", size: tuple[int, int] = (5, 4), value: int = 0) -> Image.Image:
@@ -76,9 +68,7 @@ def test_a_tensor_dataset():
         ([torch.tensor([1, 2], dtype=torch.uint8)] * 2, torch.uint8, [1, 2]),
         ([np.array([1.5, 2], ">f4")] * 2, torch.float32, [1.5, 2]),
         ([torch.tensor([1.5, 2], dtype=torch.bfloat16)] * 2, torch.float32, [1.5, 2]),
-        ([np.array([True, False])] * 2, torch.uint8, [255, 0]),
         ([[1, 2], [1.5, 2]], torch.float64, [1, 2]),
-        ([1, 1.5], torch.float64, [1]),
         ([torch.tensor(0.5, requires_grad=True)] * 2, torch.float32, [0.5]),
         ([np.array([0.5]), np.array([1], np.float32)], torch.float64, [0.5]),
     ],
@@ -114,20 +104,11 @@ def test_names_of_classes():
     assert (part.classes, part.y.tolist()) == (("ant", "bee"), [0, 1])
     numbers = read_dataset(Items(items, names), kind="regression")
     assert (numbers.classes, numbers.y.flatten().tolist()) == ((), [3, 0, 3, 1])
-    for odd in (["a", "b"], [("a",), ("b",)] * 4, ["a", "a", "b", "b"], None, 7):
+    for odd in (["a", "b"], ["a", "a", "b", "b"], 7):
         assert read_dataset(Items(items, odd)).classes == ("0", "1", "3")
     text = read_dataset(Items([([0.5], "3"), ([0.6], "0")], names))
     assert text.classes == ("0", "3")
     assert text.notes == ("classes: named by the labels as they are",)
-
-
-def test_a_pool_is_widened_for_whole_numbers_that_float32_rounds():
-    items = [(torch.tensor([value]), "ab"[value % 2]) for value in (1, 2, 2**24 + 1, 3)]
-    found = read_dataset(items)
-    assert found.x.dtype == torch.float64
-    assert found.x.flatten().tolist() == [1, 2, 2**24 + 1, 3]
-    with pytest.raises(DataError, match=r"Item 1 of 'list' .* float64 holds exactly"):
-        read_dataset([*items[:1], (torch.tensor([2**60 + 1]), "a")])
 
 
 def test_items_that_are_dicts():
@@ -137,7 +118,6 @@ def test_items_that_are_dicts():
     assert (data.classes, data.tasks) == (("a", "b"), ("0", "1"))
     refused(items, "x and y", "'pixels', 'is', 'day'")
     refused(items, "no 'label' for y", "'is'", x="pixels", y="label")
-    refused(items, "no 'when' for task", x="pixels", y="is", task="when")
     refused([([0.5], 1)], "leave them out", x="pixels")
 
 
@@ -145,34 +125,23 @@ class Endless(IterableDataset):
     def __iter__(self):
         return iter([([0.5], 1)])
 
-    def __len__(self):
-        return 1
-
 
 @pytest.mark.parametrize(
     ("dataset", "parts"),
     [
         (Endless(), ["map-style", "Endless", "list"]),
-        (DataLoader([([0.5], 1)]), ["map-style", "DataLoader"]),
         ([], ["must have items"]),
         ({"train": [], "test": []}, ["single", "'train', 'test'", "pick"]),
         (torch.rand(3, 2), ["(x, y)", "item 0", "Tensor"]),
-        (pa.table({"a": [1, 2]}), ["item 0"]),
         ([([0.5], 1), [0.5]], ["item 1", "list of 1"]),
         (Items([([0.5], 1), ValueError("bad\nfile")]), ["Item 1", "ValueError: bad file"]),
         ([([0.5], 1), ([0.5, 1], 2)], ["one shape", "item 0", "(1,)", "item 1", "(2,)", "resize"]),
-        ([(picture(), 1), (picture("RGB", (4, 4)), 2)], ["(3, 4, 5)", "item 1", "(3, 4, 4)"]),
         ([(np.zeros(2, np.uint8), 1), (np.zeros(2), 2)], ["one type", "uint8", "float64"]),
-        ([(np.zeros(2, "f4"), 1), (np.zeros(2), 2)], ["float32", "item 1", "float64"]),
-        ([("text", 1)], ["Item 0", "str"]),
         ([([[1], [1, 2]], 1)], ["Item 0", "one shape"]),
         ([(np.array([1j]), 1)], ["real numbers", "item 0"]),
-        ([(torch.rand(2, 2).to_sparse(), 1)], ["Item 0"]),
         ([(picture().convert("F"), 1)], ["8 bits", "item 0", "'F'"]),
         ([([0.5], None)], ["Item 0", "label", "none"]),
-        ([([0.5], {"a": "b" * 5000})], ["Item 0", "label", "dict"]),
         ([([0.5], [0.5, 1]), ([0.5], 1.0)], ["item 0", "(2,)", "item 1 ()"]),
-        ([([0.5], 1, "a"), ([0.5], 2)], ["Item 1", "task"]),
         ([([0.5], 1), ([0.5], 2, "a")], ["item 1", "task 'a'"]),
     ],
 )
@@ -231,45 +200,19 @@ def test_selections_are_respected():
     [
         (datasets.Array2D((2, 3), "uint8"), np.arange(36).reshape(6, 2, 3), torch.uint8),
         (datasets.List(datasets.Value("float64"), 6), np.arange(36).reshape(6, 6), torch.float64),
-        (datasets.List(datasets.Value("int32")), np.arange(36).reshape(6, 6), torch.float32),
-        (datasets.List(datasets.List(datasets.Value("float16"), 2)), None, torch.float16),
         (datasets.LargeList(datasets.Value("uint8")), np.arange(12).reshape(6, 2), torch.uint8),
-        (datasets.Value("float32"), np.arange(6).reshape(6, 1), torch.float32),
         (datasets.List(datasets.Value("bool")), np.arange(12).reshape(6, 2) % 2, torch.uint8),
     ],
 )
 def test_columns_of_numbers(feature, values, kept):
-    values = np.arange(24).reshape(6, 2, 2) if values is None else values
-    scalar = isinstance(feature, datasets.Value)
     features = datasets.Features({"v": feature, "y": datasets.Value("string")})
-    table = {"v": (values[:, 0] if scalar else values).tolist(), "y": list("bababa")}
+    table = {"v": values.tolist(), "y": list("bababa")}
     dataset = datasets.Dataset.from_dict(table, features=features)
     data = read_dataset(dataset, x="v", y="y")
     assert data.x.dtype == kept
     scale = 255 if "bool" in str(feature) else 1
     assert data.x.tolist() == (scale * values).tolist()
     assert (data.classes, data.y.tolist()) == (("a", "b"), [1, 0, 1, 0, 1, 0])
-
-
-def test_pieces_of_a_long_column():
-    rows = 10_000
-    values = np.arange(2 * rows, dtype=np.float64).reshape(rows, 2)
-    parts = [
-        datasets.Dataset.from_dict({"v": values[a:b], "y": (np.arange(a, b) // 100)})
-        for a, b in ((0, 3), (3, 5000), (5000, rows))
-    ]
-    data = read_dataset(datasets.concatenate_datasets(parts), x="v", y="y")
-    assert np.array_equal(data.x.numpy(), values)
-    assert torch.equal(data.y, torch.arange(rows) // 100)
-
-
-def test_targets_of_a_dataset():
-    made = {"v": [[0.5], [1.5]], "one": [0.5, 1], "two": [[0.5, 1], [1, 2]], "whole": [3, 5]}
-    dataset = datasets.Dataset.from_dict(made)
-    for y, expected in (("one", [[0.5], [1]]), ("two", [[0.5, 1], [1, 2]])):
-        assert read_dataset(dataset, x="v", y=y).y.tolist() == expected
-    assert read_dataset(dataset, x="v", y="whole").classes == ("3", "5")
-    assert read_dataset(dataset, x="v", y="whole", kind="regression").y.tolist() == [[3], [5]]
 
 
 def test_a_dataset_without_images_is_a_table():
@@ -291,10 +234,7 @@ def test_a_dataset_without_images_is_a_table():
     assert data.x[0].tolist() == [1.5, 1, 0, 0, 0, 1]
     assert (data.classes, data.y.tolist()) == (("zebra", "ant", "bee"), [2, 0, 2, 1])
     assert (data.tasks, data.task.tolist()) == (("zebra", "bee"), [0, 1, 0, 1])
-    few = read_dataset(dataset.with_format("numpy", columns=["size", "label"]))
-    assert few.columns == ("size",)
     named = "target: label, 3 classes named as it declares, in its order"
-    assert few.notes == ("numbers, scaled: size", named)
     assert read_dataset(dataset, x="size").notes == (named, "columns passed over: skin, hue, day")
 
 
@@ -315,59 +255,42 @@ def test_the_format_does_not_matter_but_a_transform_does():
         ({}, {"y": "is"}, ["no 'is' for y", "'image', 'label'"]),
         ({}, {"x": "label"}, ["must be different"]),
         ({}, {"y": "image"}, ["y must name", "column 'image' of", "has images"]),
-        ({}, {"task": "image"}, ["task must name", "has images"]),
-        ({"v": [{"a": 1}] * 6}, {"y": "v"}, ["row 0", "{'a': 1}"]),
         ({"other": [picture()] * 6}, {}, ["several image columns", "'image', 'other'"]),
         ({"label": [0, -1, 1, 0, 0, 0]}, {}, ["-1", "missing label", "Column 'label'"]),
         ({"v": [[1], [1, 2], *[[1]] * 4]}, {"x": "v"}, ["row 1 2", "map()"]),
         ({"v": [*[[[1, 2]]] * 5, [[1, 2], [3, 4]]]}, {"x": "v"}, ["one length", "row 5 2"]),
         ({"v": [[1, 2], None] * 3}, {"x": "v"}, ["row 1", "lacks"]),
-        ({"v": [[1, 2], [1, None]] * 3}, {"x": "v"}, ["row 1", "lacks"]),
         ({"v": ["a"] * 6}, {"x": "v"}, ["Column 'v'", "string"]),
         ({"v": [None] * 6}, {"y": "v"}, ["got none", "row 0"]),
-        ({"v": [[picture()]] * 6}, {"x": "v"}, ["Column 'v'", "must be images"]),
     ],
 )
 def test_columns_that_cannot_be_used(columns, options, parts):
     refused(pictures(**columns), *parts, **options)
-
-
-def test_datasets_that_cannot_be_used():
-    refused(datasets.DatasetDict(train=pictures(), test=pictures()), "'train', 'test'")
-    refused(pictures().to_iterable_dataset(), "map-style", "IterableDataset")
     refused(pictures().rename_column("label", "is"), "y must name", "'image', 'is'")
+    refused(pictures().to_iterable_dataset(), "map-style", "IterableDataset")
 
 
-def with_images(images: list, rows: int = 3):
-    dataset = pictures(rows).remove_columns("image").add_column("image", images)
+def with_images(images: list):
+    dataset = pictures(3).remove_columns("image").add_column("image", images)
     return dataset.cast_column("image", datasets.Image())
 
 
 def test_images_that_cannot_be_used(tmp_path):
     good = {"bytes": None, "path": str(tmp_path / "good.png")}
     picture().save(good["path"])
+    eps = tmp_path / "drawing.eps"
+    picture().save(eps)
     assert read_dataset(with_images([good] * 3)).x.shape == (3, 3, 4, 5)
     for bad, part in [
         ({"bytes": b"no image", "path": None}, "cannot identify"),
         ({"bytes": None, "path": "https://localhost/a.png"}, "no file here"),
-        ({"bytes": None, "path": str(tmp_path / "none.png")}, "no file here"),
+        ({"bytes": eps.read_bytes(), "path": None}, "cannot identify"),
         (None, "no image"),
     ]:
         refused(with_images([good, bad, good]), "ow 1 of column 'image'", part)
-    drawing = tmp_path / "drawing.eps"
-    picture().save(drawing)
-    eps = {"bytes": drawing.read_bytes(), "path": None}
-    refused(with_images([good, eps, good]), "row 1", "cannot identify")
 
 
 # ---- the stream of a saved folder ----------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    datasets.disable_progress_bars()
-    yield
-    datasets.enable_progress_bars()
 
 
 def saved(tmp_path: Path, dataset=None, **options) -> Path:
@@ -376,12 +299,14 @@ def saved(tmp_path: Path, dataset=None, **options) -> Path:
 
 
 def unread(path: Path, *parts: str, **options) -> None:
-    with pytest.raises(DataError) as caught:
-        HuggingFace(path=str(path), **options).read()
-    line = str(caught.value)
-    assert "\n" not in line
-    for part in parts:
-        assert part in line
+    conftest.refused(lambda: HuggingFace(path=str(path), **options).read(), *parts)
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    datasets.disable_progress_bars()
+    yield
+    datasets.enable_progress_bars()
 
 
 def test_from_a_folder_to_results(tmp_path):
@@ -415,13 +340,10 @@ def test_no_progress_bars_and_nothing_beside(tmp_path, capfd, monkeypatch):
 
 
 def test_folders_that_are_none(tmp_path):
-    unread(tmp_path / "none", "save_to_disk", "none")
-    unread(tmp_path, "save_to_disk", "correct the path")
-    (tmp_path / "file").write_text("")
-    unread(tmp_path / "file", "save_to_disk")
+    for path in (tmp_path / "none", tmp_path, Path("https://localhost/data")):
+        unread(path, "save_to_disk", "correct the path")
     (tmp_path / "a::b").mkdir()
     unread(tmp_path / "a::b", "'::'")
-    unread(Path("https://localhost/data"), "save_to_disk")
 
 
 def test_damaged_folders(tmp_path):
@@ -432,23 +354,19 @@ def test_damaged_folders(tmp_path):
     for name in ("../outside.arrow", str(outside), "none.arrow", ""):
         (path / "state.json").write_text(json.dumps({**state, "_data_files": [{"filename": name}]}))
         unread(path, "files", "not in")
-    for text in ("", "{", "[]", "{}", '{"_data_files": 3}', "[" * 10_000):
+    for text in ("{", "[]", '{"_data_files": 3}', "[" * 10_000):
         (path / "state.json").write_text(text)
         unread(path, "cannot be loaded")
     (path / "state.json").write_text(json.dumps(state))
-    info = json.loads((path / "dataset_info.json").read_text())
-    for wrong in ({**info, "features": {"image": {"_type": "Exec"}}}, [], {"features": 3}):
-        (path / "dataset_info.json").write_text(json.dumps(wrong))
-        unread(path)
-    (path / "dataset_info.json").unlink()
-    unread(path, "cannot be loaded")
-    (path / "dataset_info.json").write_text(json.dumps(info))
     whole = shard.read_bytes()
-    for size in (0, 10, len(whole) // 2):
+    for size in (0, len(whole) // 2):
         shard.write_bytes(whole[:size])
         unread(path)
     shard.write_bytes(whole)
-    assert len(HuggingFace(path=str(path)).read().x) == 6
+    info = json.loads((path / "dataset_info.json").read_text())
+    for wrong in ({**info, "features": {"image": {"_type": "Exec"}}}, []):
+        (path / "dataset_info.json").write_text(json.dumps(wrong))
+        unread(path)
 
 
 def test_offsets_that_lead_astray(tmp_path):

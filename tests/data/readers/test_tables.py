@@ -9,6 +9,7 @@ import pytest
 import torch
 from pyarrow import parquet
 
+import conftest
 import dpmcl
 from dpmcl import DataError, SpecError
 from dpmcl.data.readers.tables import read_table
@@ -24,13 +25,7 @@ def written(path: Path, content: str | bytes) -> Path:
 
 
 def refused(source, *parts: str, target: str = "y", error=DataError, **options) -> None:
-    """The table is refused with one line that has all the parts."""
-    with pytest.raises(error) as caught:
-        read_table(source, target=target, **options)
-    line = str(caught.value)
-    assert "\n" not in line
-    for part in parts:
-        assert part in line
+    conftest.refused(lambda: read_table(source, target=target, **options), *parts, error=error)
 
 
 # ---- files ---------------------------------------------------------------------------------------
@@ -46,7 +41,6 @@ def refused(source, *parts: str, target: str = "y", error=DataError, **options) 
         ),
         ("my.csv", '"size";"sweet";"kind"\n1.5;true;pear\n2.5;false;"apple"\n0.5;true;pear\n'),
         ("my.tsv.gz", "size\tsweet\tkind\n1.5\ttrue\tpear\n2.5\tfalse\tapple\n0.5\ttrue\tpear"),
-        ("my.TSV", "size\tsweet\tkind\n1.5\ttrue\tpear\n2.5\tfalse\tapple\n0.5\ttrue\tpear\n"),
     ],
 )
 def test_text_files(tmp_path, name, content):
@@ -73,13 +67,9 @@ def test_parquet(tmp_path):
 def test_odd_headers(tmp_path, monkeypatch):
     path = written(tmp_path / "my.csv", '"a,b";y\n1;2\n')
     assert read_table(path, target="y").columns == ("a,b",)
-    written(path, "a\tb\ty\n1\t2\tx\n")
-    assert read_table(path, target="y").columns == ("a", "b")
     written(path, ",a,y\n0,7,2\n1,8,3\n")
-    assert read_table(path, target="y", ignore=[""]).columns == ("a",)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    assert Table(path="~/my.csv", target="y", ignore=["a"]).path == "~/my.csv"
     assert read_table("~/my.csv", target="y", ignore=[""]).x.tolist() == [[7], [8]]
     written(path, "a, b, kind\n1, 2, x\n")
     assert read_table(path, target=" kind").columns == ("a", " b")
@@ -92,19 +82,14 @@ def test_odd_headers(tmp_path, monkeypatch):
     ("content", "parts"),
     [
         ("", ["is empty"]),
-        ("a,y", ["must have rows"]),
         ("a,y\n1,2\n\n3,4\n5,6,7\n8\n", ["row 2 has 3"]),
         (b"a,y\n1,x\n2,caf\xe9\n", ["UTF-8", "row 1 of column 'y'"]),
-        (b"caf\xe9,y\n1,2\n", ["UTF-8", "header"]),
         ("y,y\n1,2\n", ["different names", "'y' twice"]),
-        (",y\n0,2\n", ["column 0", "has none"]),
         ("a,y\n2024-01-01,1\n", ["'a'", "'2024-01-01' in row 0", "put the column in ignore"]),
         ('a,y\n1,"2\n3,4\n', ["'y'", "one line", "row 0", "quotes"]),
         ("a,y\n1,x\n,z\n,x\n", ["'a'", "2 cells are missing", "row 1", "put the column in ignore"]),
-        ("a,b,y\n1,,x\n2,,z\n", ["'b'", "all its cells are missing"]),
         ("a,y\n1,x\n2,\n", ["'y'", "1 cell is missing", "row 1", "name another target"]),
         ("a,y\n1,x\n1e39,z\n1e39,x\n", ["'a'", "2 cells are not", "row 1 (1e+39)"]),
-        ("a,y\n1,1e39\n2,0.5\n", ["'y'", "1 cell is not", "row 0", "name another target"]),
     ],
 )
 def test_refused_text(tmp_path, content, parts):
@@ -114,34 +99,18 @@ def test_refused_text(tmp_path, content, parts):
 def test_what_is_ignored_may_be_anything(tmp_path):
     path = written(tmp_path / "my.csv", b"a,when,note,y\n1,2024-01-01,caf\xe9,2\n2,,,3\n")
     assert read_table(path, target="y", ignore=["when", "note"]).x.tolist() == [[1], [2]]
-    table = {"a": [[1], [2]], "b": [1, "q"], "c": [1, 2], "y": [0, 1]}
-    assert read_table(table, target="y", ignore=["a", "b"]).x.tolist() == [[1], [2]]
 
 
-def test_files_that_are_no_tables(tmp_path):
+def test_what_is_no_table(tmp_path):
     refused(written(tmp_path / "my.xlsx", "a,y\n"), ".csv, .tsv, .csv.gz, .tsv.gz or .parquet")
     refused(tmp_path / "none.csv", "file that exists", "none.csv")
-    (tmp_path / "folder.csv").mkdir()
-    refused(tmp_path / "folder.csv", "file that exists")
     refused(written(tmp_path / "my.parquet", "a,y\n1,2\n"), "my.parquet cannot be read")
-    whole = gzip.compress(b"a,y\n" + b"".join(b"%d,%d\n" % (i, i % 7) for i in range(50_000)))
-    broken = bytearray(whole)
-    broken[len(whole) // 2] ^= 255
-    for name, content in (("cut", whole[:-50]), ("bad", broken), ("no", b"a,y\n1,2\n")):
-        (tmp_path / f"{name}.csv.gz").write_bytes(content)
-        refused(tmp_path / f"{name}.csv.gz", f"{name}.csv.gz")
-
-
-def test_many_blocks(tmp_path):
-    n = 400_000  # more than one of the blocks that pyarrow reads at once
-    lines = [f"{i},{'abc'[i % 3]},{i % 7}" for i in range(n)]
-    path = written(tmp_path / "my.csv", "\n".join(["n,hue,y", *lines]))
-    data = read_table(path, target="y")
-    i = np.arange(n)
-    assert np.array_equal(data.x, np.c_[i, np.eye(3)[i % 3]].astype(np.float32))
-    assert np.array_equal(data.y, i % 7)
-    written(path, "\n".join(["n,hue,y", *lines, "1,a", *lines]))
-    refused(path, f"row {n} has 2")
+    (tmp_path / "no.csv.gz").write_bytes(b"a,y\n1,2\n")
+    refused(tmp_path / "no.csv.gz", "no.csv.gz")
+    refused([[1, 2]], "mapping of column names", "list")
+    refused({"y": [1, 2]}, "none left")
+    lines = "1,2\n" * 400_000  # more than one of the blocks that pyarrow reads at once
+    refused(written(tmp_path / "my.csv", f"n,y\n{lines}1\n{lines}"), "row 400000 has 1")
 
 
 # ---- tables in memory ----------------------------------------------------------------------------
@@ -176,10 +145,8 @@ def test_pandas(tmp_path):
     for source in (tmp_path / "my.parquet", pa.Table.from_pandas(frame)):
         assert torch.equal(read_table(source, target="y").x, data.x)
         assert read_table(source, target="y", task="plot").tasks == ("5", "6", "9")
-    refused(frame.assign(gap=[1, None, 2]), "'gap'", "row 1")
     refused(frame.assign(gap=pandas.array([1, 2, None], "Int64")), "'gap'", "row 2")
     refused(frame.assign(mixed=[1, "x", 2]), "'mixed'", "one type")
-    refused(frame.assign(when=pandas.Timestamp("2024-01-01")), "'when'", "timestamp")
     refused(frame[["7", "7", "y"]], "'7' twice")
 
 
@@ -187,26 +154,16 @@ def test_pandas(tmp_path):
     ("values", "parts"),
     [
         ([[1], [2]], ["list"]),
-        ([b"p", b"q"], ["binary"]),
         ([date(2024, 1, 1), date(2024, 1, 2)], ["date32", "turn it into numbers"]),
         ([1, "q"], ["one type"]),
         (np.ones((2, 2)), ["one a row"]),
         ("pq", ["list of values"]),
-        (["p", float("nan")], ["1 cell is missing", "row 1"]),
         ([None, None], ["all its cells are missing"]),
         ([1, 2, 3], ["one length", "'a' 3"]),
     ],
 )
 def test_refused_columns_in_memory(values, parts):
     refused({"a": values, "y": [0, 1]}, "'a'", *parts)
-
-
-def test_things_that_are_no_tables():
-    refused([[1, 2]], "mapping of column names", "list")
-    refused({"a": [], "y": []}, "must have rows")
-    refused({"y": [1, 2]}, "none left")
-    nan = pa.table({"a": [1.0, float("nan")], "y": [0, 1]})
-    refused(nan, "'a'", "1 cell is missing", "row 1")
 
 
 # ---- columns -------------------------------------------------------------------------------------
@@ -218,10 +175,13 @@ def test_categories_are_one_hot_in_order():
     assert data.columns == ("n", "hue=Blue", "hue=red", "m")
     assert data.x.tolist() == [[1, 0, 1, 4], [2, 1, 0, 5], [3, 0, 1, 6]]
     assert data.scaled.tolist() == [True, False, False, True]
+    assert read_table(table, target="y", scale=False).scaled is None
     numbers = {"a": pa.array([10, 9, 10]).dictionary_encode(), "y": ["p", "q", "p"]}
     data = read_table(numbers, target="y")
     assert (data.columns, data.x.tolist()) == (("a=9", "a=10"), [[0, 1], [1, 0], [0, 1]])
-    assert read_table({"a": [1, 1], "b": ["p", "p"], "y": [0, 1]}, target="y").x.shape == (2, 2)
+    flags = {"b": [True, False], "y": [1, 2]}
+    assert read_table(flags, target="y").scaled is None
+    assert read_table(flags, target="y", kind="regression").scaled.tolist() == [False]
 
 
 def test_a_hundred_categories_at_most_and_no_identifiers():
@@ -229,30 +189,13 @@ def test_a_hundred_categories_at_most_and_no_identifiers():
     assert read_table({"a": names[:100] * 2, "y": [0, 1] * 100}, target="y").x.sum() == 200
     refused({"a": names, "y": [0] * 101}, "'a'", "at most 100", "has 101", "'n000'", "ignore")
     refused({"a": names[:30], "y": [0] * 30}, "'a'", "30 in 30 rows", "identifier", "ignore")
-    assert read_table({"a": names[:30] * 2, "y": [0] * 60}, target="y").x.shape == (60, 30)
 
 
-@pytest.mark.parametrize(("cell", "row"), [("?", 7), ("1,5", 3)])
-def test_numbers_with_some_text_among_them_are_no_categories(tmp_path, cell, row):
-    cells = [cell if i == row else str(i) for i in range(40)]
-    path = written(
-        tmp_path / "my.csv", "\n".join(["a;y", *(f"{c};{i % 2}.5" for i, c in enumerate(cells))])
-    )
-    refused(path, "'a'", f"{cell!r} in row {row}", "ignore")
-    assert read_table(path, target="a", kind="classification").x.shape == (40, 1)
-    refused(path, "'a'", f"{cell!r} in row {row}", "classification", target="a")
-    refused(path, "'a'", f"{cell!r} in row {row}", target="a", kind="regression")
-
-
-@pytest.mark.parametrize("kind", ["classification", "regression"])
-def test_scaled(kind):
-    for inputs, mask in (({"n": [1, 2], "b": [True, False]}, [True, False]), ({"b": [0, 1]}, None)):
-        inputs["b"] = [bool(value) for value in inputs["b"]]
-        columns = {**inputs, "y": [1, 2]}
-        scaled = read_table(columns, target="y", kind=kind).scaled
-        expected = mask or ([False] if kind == "regression" else None)
-        assert (scaled is None and expected is None) or scaled.tolist() == expected
-        assert read_table(columns, target="y", kind=kind, scale=False).scaled is None
+def test_numbers_with_some_text_among_them_are_no_categories():
+    table = {"a": ["?" if i == 7 else str(i) for i in range(40)], "y": [i % 2 for i in range(40)]}
+    for options in ({}, {"target": "a"}, {"target": "a", "kind": "regression"}):
+        refused(table, "'a'", "'?' in row 7", **options)
+    assert len(read_table(table, target="a", kind="classification").classes) == 40
 
 
 @pytest.mark.parametrize(
@@ -269,8 +212,7 @@ def test_scaled(kind):
     ids=lambda cells: ascii(cells[0]),
 )  # fmt: skip
 def test_numbers_and_dates_in_another_dress_are_no_categories(cells):
-    columns = {"v": (cells * 30)[:30], "b": range(30), "y": list("xyz" * 10)}
-    columns["b"] = list(columns["b"])
+    columns = {"v": (cells * 30)[:30], "b": list(range(30)), "y": list("xyz" * 10)}
     refused(columns, "'v'", " in row ")
     if "\0" not in "".join(cells):
         lettered = ["v" + cell for cell in columns["v"]]
@@ -318,11 +260,6 @@ def test_notes_say_what_each_column_became():
     assert "ignored: plot" in read_table(pa.Table.from_pandas(frame), target="y").notes
     assert "ignored: index plot" in read_table(frame, target="y").notes
     refused(frame.set_index("a"), "frame.reset_index()")
-    columns = {"": [3, 4], "a": ["p", "p"], "y": ["p", "q"]}
-    assert read_table(columns, target="y", ignore=[""]).notes == (
-        "1 category: a", "target: y, 2 classes named by its values", "ignored: ''",
-    )  # fmt: skip
-    assert read_table(frame.assign(b=1), target="y", ignore=frame.columns[:1]).columns == ("b",)
 
 
 # ---- targets and tasks ---------------------------------------------------------------------------
@@ -335,7 +272,6 @@ def test_notes_say_what_each_column_became():
         (["10", "9", "10"], ("9", "10")),  # as from a file, which tells no text
         (["10", "09", "10"], ("09", "10")),
         ([True, False, True], ("False", "True")),
-        (pa.array(["b", "a", "b"]).dictionary_encode(), ("a", "b")),
         (pa.array([10, 9, 10]).dictionary_encode(), ("9", "10")),
     ],
 )
@@ -360,16 +296,7 @@ def test_a_kind_that_is_not_clear_must_be_said():
     refused({"a": [1], "y": ["p"]}, "'y'", "numbers for regression", "'p'", kind="regression")
     table = {"a": list(range(101)), "y": list(range(101))}
     refused(table, "'y'", "101 different", "kind = 'regression'")
-    assert read_table(table, target="y", kind="regression").y.shape == (101, 1)
     assert len(read_table(table, target="y", kind="classification").classes) == 101
-
-
-def test_a_missing_class_tells_of_names_that_look_missing(tmp_path):
-    path = written(tmp_path / "my.csv", "a,y\n" + "1,DE\n2,NA\n3,FR\n" * 5)
-    refused(path, "'y'", "5 cells are missing", "row 1", "keep_default_na=False")
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.read_csv(path, keep_default_na=False)
-    assert read_table(frame, target="y").classes == ("DE", "FR", "NA")
 
 
 def test_a_task_column():
@@ -377,7 +304,6 @@ def test_a_task_column():
     data = read_table(table, target="y", task="month")
     assert (data.task.tolist(), data.tasks, data.columns) == ([1, 0, 1], ("april", "may"), ("a",))
     refused({**table, "month": ["may", None, "may"]}, "'month'", "row 1", task="month")
-    refused({**table, "month": [0.5, 1, 2]}, "'month'", "0.5 at row 0", task="month")
 
 
 # ---- names of columns ----------------------------------------------------------------------------
@@ -391,7 +317,7 @@ def test_columns_that_do_not_exist():
     refused(wide, "column 29, ...", target="y")
 
 
-@pytest.mark.parametrize("column", [4, None, ["y"], b"y", object(), np.array(["y", "a"])])
+@pytest.mark.parametrize("column", [4, None, ["y"], np.array(["y", "a"])])
 def test_names_of_columns_are_text(column):
     wrong = {"error": SpecError}
     refused(SMALL, "target must be the name of a column", target=column, **wrong)
@@ -402,9 +328,7 @@ def test_columns_that_are_two_things():
     wrong = {"error": SpecError, "target": "kind"}
     refused(SMALL, "two columns", "'kind' twice", task="kind", **wrong)
     refused(SMALL, "target must not be in ignore", ignore=["kind"], **wrong)
-    refused(SMALL, "task must not be in ignore", task="size", ignore=["size"], **wrong)
     refused(SMALL, "list of columns", "['size']", ignore="size", **wrong)
-    refused(SMALL, "list of columns, got 5", ignore=5, **wrong)
     refused(SMALL, "kind must be", "'regresion'", kind="regresion", **wrong)
 
 
@@ -415,11 +339,8 @@ def test_columns_that_are_two_things():
     ("settings_", "line"),
     [
         ({"path": ""}, "path must name"),
-        ({"target": ""}, "target must name"),
-        ({"ignore": ["y"]}, "target must not be in ignore"),
         ({"kind": "classes"}, "kind must be"),
         ({"task": "t", "scenario": "class-incremental"}, "both say what the tasks are"),
-        ({"task": "t", "scenario": "domain-incremental"}, "both say what the tasks are"),
     ],
 )
 def test_settings_that_are_refused(settings_, line):
