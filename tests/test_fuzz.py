@@ -164,7 +164,7 @@ def tarred(
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode=mode, format=form) as archive:
         for name, content in members:
-            info = tarfile.TarInfo(name)
+            info = tarfile.TarInfo(name) if isinstance(name, str) else name
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
     return out.getvalue()
@@ -184,7 +184,7 @@ MEMBERS = (
 
 
 def archive_cases(root: Path) -> Iterator[tuple[str, Files]]:
-    """Members outside, links and wrong headers have tests of their own (test_images.py)."""
+    """Members outside have tests of their own (test_images.py)."""
     for kind, make in (("zip", zipped), ("tar", tarred)):
         members: dict[str, list[tuple[Any, bytes]]] = {
             "none": [], "no images": [("a/x.txt", b"x")], "empty": [("a/0.png", b"")],
@@ -195,6 +195,10 @@ def archive_cases(root: Path) -> Iterator[tuple[str, Files]]:
             yield f"{kind}: {name}", {f"x.{kind}": make(content)}
         for content in (b"", b"hello", TAR, ZIP, TAR + ZIP, gzip.compress(gzip.compress(TAR))):
             yield f"{kind}: {content[:9]!r} {len(content)}", {f"x.{kind}": content}
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, b"Z"):
+        info = tarfile.TarInfo("a/1.png")
+        info.type, info.linkname = kind, "/etc/passwd"
+        yield f"tar: kind {kind!r}", {"x.tar": tarred([*PICTURES, (info, b"")])}
     for name, other in (("pipe", FIFO), ("link", "nothing"), ("folder", None)):
         yield f"folder: {name}", {"x/a/0.png": picture(0), "x/b/0.png": other}
     yield "folder: nothing", {"x": None}
@@ -266,8 +270,17 @@ PARQUETS: dict[str, Any] = {
 }  # fmt: skip
 
 
+ARRAYS: dict[str, Any] = {
+    "0-d": np.float32(1), "no rows": np.ones((0, 2), np.float32), "no inputs": np.ones((6, 0)),
+    "rows": np.ones((5, 2)), "nan": np.full((6, 2), np.nan), "complex": np.ones((6, 2), complex),
+    "not a time": np.full((6, 2), np.datetime64("NaT", "s")), "records": np.ones(6, "f4,i4"),
+    "void": np.zeros(6, "V8"), "foreign": np.ones((6, 2), ">f4"),
+    "objects": np.array([{}] * 6, object), "unsigned": np.full(6, 2**64 - 1, np.uint64),
+}  # fmt: skip
+
+
 def table_cases(root: Path) -> Iterator[tuple[str, Files]]:
-    """Headers and types of arrays have tests of their own (test_arrays.py)."""
+    """Headers of arrays have tests of their own (test_arrays.py)."""
     for name, text in TEXTS.items():
         yield f"csv: {name}", {"x.csv": text.encode()}
     for code in ("utf-16", "latin-1"):
@@ -290,6 +303,10 @@ def table_cases(root: Path) -> Iterator[tuple[str, Files]]:
         (".csv", ".csv.gz", ".parquet", ".npz"), enumerate(others)
     ):
         yield f"{suffix}: other {i}", {f"x{suffix}": content}
+    for name, array in ARRAYS.items():
+        yield f"x of {name}", {"x.npz": npz(x=array, y=Y)}
+        yield f"y of {name}", {"a/x.npy": npy(X), "a/y.npy": npy(array)}
+        yield f"task of {name}", {"x.npz": npz(x=X, y=Y, task=array)}
 
 
 def table_attempts(folder: Path) -> Iterator[Attempt]:
