@@ -335,20 +335,6 @@ def test_a_folder_that_grows_keeps_who_fell(tmp_path):
     np.testing.assert_allclose(values(result), values(whole), atol=1e-6)
 
 
-def test_who_fell_is_only_told_of_seeds_that_have_results(tmp_path):
-    """A crash between divergence.json and errors.parquet leaves the first ahead."""
-    dpmcl.run(spec([(0, 0, 0, 5)], replicas=1), out=tmp_path)
-    path = tmp_path / "divergence.json"
-    table = json.loads(path.read_text())
-    table[NAME]["1"] = {"task": 0, "phase": 0, "update": 1}
-    path.write_text(json.dumps(table))
-    result = dpmcl.load(tmp_path)
-    assert result.errors[NAME].seeds == (0,)
-    assert result.records[NAME].diverged == {0: Divergence(0, 0, 6)}
-    grown = dpmcl.run(spec([(0, 0, 0, 5)], replicas=2), out=tmp_path)
-    assert grown.records[NAME].diverged == {0: Divergence(0, 0, 6)}
-
-
 def test_stopping_there_names_it_and_freezing_goes_on(tmp_path, caplog):
     with pytest.raises(DivergenceError) as caught:
         dpmcl.run(spec(on_divergence="stop"), out=tmp_path / "run", checkpoint_seconds=0)

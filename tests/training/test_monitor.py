@@ -4,7 +4,6 @@ import itertools
 import json
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -160,17 +159,6 @@ def test_a_run_stopped_anywhere_resumes_with_the_same_readings(tmp_path):
         assert np.array_equal(whole.values, resumed.values, equal_nan=True), at
 
 
-def test_a_checkpoint_of_an_unwatched_run_serves_a_watched_one(tmp_path):
-    plain = study(tmp_path / "plain", monitor={})
-    asked = itertools.count(1)
-    with pytest.raises(Stopped):
-        study(tmp_path / "run", Keeping(1e9, stop=lambda: next(asked) == 2), monitor={})
-    resumed = study(tmp_path / "run")
-    assert same_bytes(plain.theta["dpmcl"], resumed.theta["dpmcl"])
-    assert {task for task, _, _ in resumed.readings["er"].places} == {1}
-    assert {task for task, _, _ in resumed.readings["dpmcl"].places} == {0, 1}
-
-
 def test_a_run_that_goes_on_with_another_interval_keeps_what_it_read_where_it_was(tmp_path):
     one = {"methods": {"er": {}}, "training": {**SPEC["training"], "updates": 15}}
     every = {"watch": list(BOTH), "rows": 8}
@@ -210,15 +198,6 @@ def test_a_folder_is_kept_to_what_may_end_its_replicas_and_not_to_what_looks_on(
         study(tmp_path / "run", replicas=4, monitor={**frozen, "beta": 2.0})
     with pytest.raises(FolderError, match=r"monitor\.exceeding = 'freeze', got 'say'"):
         study(tmp_path / "run", replicas=4)
-
-
-def test_a_damaged_file_is_said_in_one_line(tmp_path):
-    study(tmp_path / "run")
-    path = tmp_path / "run" / "monitor.parquet"
-    table = pq.read_table(path)
-    pq.write_table(table.drop_columns(["J_x"]), path)
-    with pytest.raises(FolderError, match="is damaged"):
-        dpmcl.load(tmp_path / "run")
 
 
 # the stop when J exceeds beta for long

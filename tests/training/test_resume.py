@@ -131,24 +131,6 @@ def test_a_frozen_replica_stays_frozen(tmp_path, monkeypatch):
     assert_stops_anywhere(method, tmp_path, "batched")
 
 
-def test_the_bar_goes_on_where_it_was(tmp_path, monkeypatch):
-    monkeypatch.setattr("dpmcl.training.loop.UPDATES_AT_ONCE", 2)
-    method = method_of("oml")
-    seen: dict[str, list[tuple[int, int]]] = {"whole": [], "first": [], "then": []}
-
-    def note(name: str) -> Callable[[int, int], None]:
-        return lambda done, total: seen[name].append((done, total))
-
-    trained(method, tmp_path / "whole", Stop(), progress=note("whole"))
-    with pytest.raises(Stopped):
-        trained(method, tmp_path / "run", Stop(4), progress=note("first"))
-    trained(method, tmp_path / "run", Stop(), progress=note("then"))
-    assert seen["first"] + seen["then"][1:] == seen["whole"]
-    assert seen["then"][0] == seen["first"][-1]
-    assert seen["whole"][-1] == (32, 32)
-    assert seen["first"][-1] == (14, 32)  # of the first task's 3 + 5
-
-
 def interrupted(folder: Path, table: dict[str, Any], done: int) -> None:
     """A study that ends when its method has done so many updates, with a checkpoint before."""
 
