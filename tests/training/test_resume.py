@@ -60,29 +60,16 @@ def trained(
     root: Path,
     stop: Callable[[], bool],
     engine: str = "batched",
-    progress: Callable[[int, int], None] | None = None,
-    seconds: float = 1e9,
 ) -> Any:
     """Two tasks, two replicas, kept in `root`."""
     root.mkdir(exist_ok=True)
     (root / "spec.toml").touch()
     stream = tiny_stream(tasks=2)
     splits = split(stream, SEEDS, (0.6, 0.2, 0.2))
-    keeper = Keeper(
-        Keeping(seconds, stop),
-        Checkpoints(root, "m", SEEDS),
-        Origin("m", SEEDS, "", engine, "cpu"),
-    )
-    return train(
-        method,
-        tiny_model(stream, dropout=0.3),
-        stream,
-        splits,
-        SEEDS,
-        ENGINES[engine](),
-        progress=progress,
-        keeper=keeper,
-    )
+    origin = Origin("m", SEEDS, "", engine, "cpu")
+    keeper = Keeper(Keeping(1e9, stop), Checkpoints(root, "m", SEEDS), origin)
+    model = tiny_model(stream, dropout=0.3)
+    return train(method, model, stream, splits, SEEDS, ENGINES[engine](), keeper=keeper)
 
 
 def assert_same(found: Any, expected: Any) -> None:
