@@ -125,15 +125,6 @@ def study(folder, keeping=None, **changes):
     return run_study(Spec.parse(table), folder, say=said.append, keeping=keeping)
 
 
-def test_an_unwatched_run_has_no_file_and_may_be_watched_later(tmp_path):
-    study(tmp_path / "run", monitor={})
-    assert not (tmp_path / "run" / "monitor.parquet").exists()
-    assert study(tmp_path / "run", replicas=3).readings["er"].seeds == (0, 1, 2)
-    readings = dpmcl.load(tmp_path / "run").readings["er"]
-    assert np.isnan(readings["J"][:2]).all()
-    assert np.isfinite(readings["J"][2]).all()
-
-
 def test_a_grown_run_keeps_its_readings_whatever_the_interval(tmp_path):
     live = study(tmp_path / "run").readings["er"]
     first = dpmcl.load(tmp_path / "run").readings["er"]
@@ -226,14 +217,10 @@ def test_a_short_excess_freezes_nothing():
     assert not out.diverged
 
 
-def test_stop_ends_the_run_and_says_how_to_go_on(tmp_path):
-    monitor = {"beta": 1e-6, "interval": 5, "exceeding": "stop"}
-    with pytest.raises(DivergenceError, match=r"J above beta for too long .* raise monitor\.beta"):
-        study(tmp_path / "run", monitor=monitor)
-
-
 def test_frozen_for_its_cost_is_stored_and_resumed(tmp_path):
     monitor = {"beta": 1e-6, "interval": 5, "exceeding": "freeze"}
+    with pytest.raises(DivergenceError, match=r"J above beta for too long .* raise monitor\.beta"):
+        study(tmp_path / "stop", monitor={**monitor, "exceeding": "stop"})
     study(tmp_path / "run", monitor=monitor)
     found = dpmcl.load(tmp_path / "run").records["er"].diverged
     assert {where.cause for where in found.values()} == {"cost"}
