@@ -12,7 +12,6 @@ first-order one of MAML and OML. On numbers:
 
 """
 
-import pytest
 import torch
 from torch import nn
 
@@ -132,23 +131,6 @@ def test_nested_oml_of_order_1_takes_the_gradient_of_j_p_ahead_and_applies_it_he
     lacking = difference(dpmcl(A, "alternating"), oml_nested(A, 1))
     assert size(difference(lacking, plus((-A, gradient(B_N))))) < 1e-12
     assert size(lacking) > 1e-2
-
-
-@pytest.mark.parametrize("order", [1, 2])
-def test_to_first_order_nested_oml_is_a_step_on_j_p_alone(order):
-    """Against theta - a g_P it is right to order a; against DPMCL's joint step wrong already there.
-
-    So halving a divides the one gap by four and the other by two.
-    """
-
-    def gaps(a):
-        nested = oml_nested(a, order)
-        from_j_p = difference(nested, plus((1, THETA), (-a, gradient(B_P))))
-        return size(from_j_p), size(difference(nested, dpmcl(a, "joint")))
-
-    (first, second), (half_first, half_second) = gaps(A / 64), gaps(A / 128)
-    assert first / half_first == pytest.approx(4, rel=0.01)
-    assert second / half_second == pytest.approx(2, rel=0.01)
 
 
 def test_order_2_differs_from_order_1_by_a_hessian_term():

@@ -196,17 +196,6 @@ def test_the_table_says_who_trains_on_validation_rows(tmp_path):
         assert render(rows, "text").splitlines()[len(rows) + 2 :] == [line]
 
 
-def test_a_gate_leaves_the_other_weights_as_they_are():
-    plain = tiny_model(tiny_stream())
-    for gate in ("features", "outputs"):
-        gated = plain.gated(gate)
-        first, second = plain.init(3), gated.init(3)
-        assert set(second) == {*first, "gate"}
-        for part in first:
-            pairs = zip(leaves(first[part]), leaves(second[part]), strict=True)
-            assert all(torch.equal(a, b) for a, b in pairs)
-
-
 def test_a_gate_multiplies_features_or_outputs():
     plain = tiny_model(tiny_stream())
     x = torch.randn(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

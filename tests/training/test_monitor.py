@@ -4,7 +4,6 @@ import itertools
 import json
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -126,15 +125,6 @@ def study(folder, keeping=None, **changes):
     return run_study(Spec.parse(table), folder, say=said.append, keeping=keeping)
 
 
-def test_an_unwatched_run_has_no_file_and_may_be_watched_later(tmp_path):
-    study(tmp_path / "run", monitor={})
-    assert not (tmp_path / "run" / "monitor.parquet").exists()
-    assert study(tmp_path / "run", replicas=3).readings["er"].seeds == (0, 1, 2)
-    readings = dpmcl.load(tmp_path / "run").readings["er"]
-    assert np.isnan(readings["J"][:2]).all()
-    assert np.isfinite(readings["J"][2]).all()
-
-
 def test_a_grown_run_keeps_its_readings_whatever_the_interval(tmp_path):
     live = study(tmp_path / "run").readings["er"]
     first = dpmcl.load(tmp_path / "run").readings["er"]
@@ -158,17 +148,6 @@ def test_a_run_stopped_anywhere_resumes_with_the_same_readings(tmp_path):
             study(folder, Keeping(1e9, stop=lambda asked=asked, at=at: next(asked) == at), **one)
         resumed = study(folder, **one).readings["dpmcl"]
         assert np.array_equal(whole.values, resumed.values, equal_nan=True), at
-
-
-def test_a_checkpoint_of_an_unwatched_run_serves_a_watched_one(tmp_path):
-    plain = study(tmp_path / "plain", monitor={})
-    asked = itertools.count(1)
-    with pytest.raises(Stopped):
-        study(tmp_path / "run", Keeping(1e9, stop=lambda: next(asked) == 2), monitor={})
-    resumed = study(tmp_path / "run")
-    assert same_bytes(plain.theta["dpmcl"], resumed.theta["dpmcl"])
-    assert {task for task, _, _ in resumed.readings["er"].places} == {1}
-    assert {task for task, _, _ in resumed.readings["dpmcl"].places} == {0, 1}
 
 
 def test_a_run_that_goes_on_with_another_interval_keeps_what_it_read_where_it_was(tmp_path):
@@ -212,15 +191,6 @@ def test_a_folder_is_kept_to_what_may_end_its_replicas_and_not_to_what_looks_on(
         study(tmp_path / "run", replicas=4)
 
 
-def test_a_damaged_file_is_said_in_one_line(tmp_path):
-    study(tmp_path / "run")
-    path = tmp_path / "run" / "monitor.parquet"
-    table = pq.read_table(path)
-    pq.write_table(table.drop_columns(["J_x"]), path)
-    with pytest.raises(FolderError, match="is damaged"):
-        dpmcl.load(tmp_path / "run")
-
-
 # the stop when J exceeds beta for long
 
 
@@ -247,14 +217,10 @@ def test_a_short_excess_freezes_nothing():
     assert not out.diverged
 
 
-def test_stop_ends_the_run_and_says_how_to_go_on(tmp_path):
-    monitor = {"beta": 1e-6, "interval": 5, "exceeding": "stop"}
-    with pytest.raises(DivergenceError, match=r"J above beta for too long .* raise monitor\.beta"):
-        study(tmp_path / "run", monitor=monitor)
-
-
 def test_frozen_for_its_cost_is_stored_and_resumed(tmp_path):
     monitor = {"beta": 1e-6, "interval": 5, "exceeding": "freeze"}
+    with pytest.raises(DivergenceError, match=r"J above beta for too long .* raise monitor\.beta"):
+        study(tmp_path / "stop", monitor={**monitor, "exceeding": "stop"})
     study(tmp_path / "run", monitor=monitor)
     found = dpmcl.load(tmp_path / "run").records["er"].diverged
     assert {where.cause for where in found.values()} == {"cost"}

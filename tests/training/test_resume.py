@@ -60,29 +60,16 @@ def trained(
     root: Path,
     stop: Callable[[], bool],
     engine: str = "batched",
-    progress: Callable[[int, int], None] | None = None,
-    seconds: float = 1e9,
 ) -> Any:
     """Two tasks, two replicas, kept in `root`."""
     root.mkdir(exist_ok=True)
     (root / "spec.toml").touch()
     stream = tiny_stream(tasks=2)
     splits = split(stream, SEEDS, (0.6, 0.2, 0.2))
-    keeper = Keeper(
-        Keeping(seconds, stop),
-        Checkpoints(root, "m", SEEDS),
-        Origin("m", SEEDS, "", engine, "cpu"),
-    )
-    return train(
-        method,
-        tiny_model(stream, dropout=0.3),
-        stream,
-        splits,
-        SEEDS,
-        ENGINES[engine](),
-        progress=progress,
-        keeper=keeper,
-    )
+    origin = Origin("m", SEEDS, "", engine, "cpu")
+    keeper = Keeper(Keeping(1e9, stop), Checkpoints(root, "m", SEEDS), origin)
+    model = tiny_model(stream, dropout=0.3)
+    return train(method, model, stream, splits, SEEDS, ENGINES[engine](), keeper=keeper)
 
 
 def assert_same(found: Any, expected: Any) -> None:
@@ -129,24 +116,6 @@ def test_a_frozen_replica_stays_frozen(tmp_path, monkeypatch):
     assert set(whole.diverged) == set(SEEDS)
     assert all(isinstance(where, Divergence) for where in whole.diverged.values())
     assert_stops_anywhere(method, tmp_path, "batched")
-
-
-def test_the_bar_goes_on_where_it_was(tmp_path, monkeypatch):
-    monkeypatch.setattr("dpmcl.training.loop.UPDATES_AT_ONCE", 2)
-    method = method_of("oml")
-    seen: dict[str, list[tuple[int, int]]] = {"whole": [], "first": [], "then": []}
-
-    def note(name: str) -> Callable[[int, int], None]:
-        return lambda done, total: seen[name].append((done, total))
-
-    trained(method, tmp_path / "whole", Stop(), progress=note("whole"))
-    with pytest.raises(Stopped):
-        trained(method, tmp_path / "run", Stop(4), progress=note("first"))
-    trained(method, tmp_path / "run", Stop(), progress=note("then"))
-    assert seen["first"] + seen["then"][1:] == seen["whole"]
-    assert seen["then"][0] == seen["first"][-1]
-    assert seen["whole"][-1] == (32, 32)
-    assert seen["first"][-1] == (14, 32)  # of the first task's 3 + 5
 
 
 def interrupted(folder: Path, table: dict[str, Any], done: int) -> None:

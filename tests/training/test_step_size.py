@@ -11,7 +11,6 @@ from conftest import tiny_model, tiny_stream, train
 from dpmcl.core.batch import Batch
 from dpmcl.core.model import Model, initial
 from dpmcl.core.tree import at, leaves
-from dpmcl.data.motion import motion_of
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import ModelError, SpecError
@@ -142,14 +141,6 @@ def test_exact_drift_is_that_of_the_equation():
     nearly = Batch(here.x + (there.x - here.x) / 10, here.y + (there.y - here.y) / 10, *here[2:])
     assert float(still) == 0
     assert float(reach(model, theta, here, nearly)) == pytest.approx(float(far) / 10, rel=1e-9)
-
-
-def test_an_estimate_is_what_the_means_moved():
-    stream = tiny_stream()
-    splits = split(stream, SEEDS, (0.6, 0.2, 0.2))
-    motion = motion_of(stream, splits, 1, torch.float64)
-    means = [stream.x[splits.train.row[0][splits.train.task[0] == k]].mean(0) for k in (0, 1)]
-    assert torch.allclose(motion.x[0], means[1] - means[0])
 
 
 def test_what_the_stream_cannot_tell_is_refused():
