@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import dpmcl
-from conftest import own_rows_stream, tiny_stream
+from conftest import tiny_stream
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.scaling import check_digits, fitted
 from dpmcl.data.scenario import ScenarioSettings
@@ -94,18 +94,6 @@ def test_a_seed_has_a_scale_of_its_own_alone_and_among_others():
         assert torch.equal(many[2:], part)
 
 
-def test_replicas_with_rows_of_their_own_are_scaled_by_them():
-    stream = replace(own_rows_stream([[20, 10], [12, 18]]), scaled=torch.tensor([True, True]))
-    splits = split(stream, (0, 1), SHARES)
-    scale = fitted(stream, splits).scale
-    for replica, count in enumerate((12, 7)):
-        rows = first_rows(splits.train, replica)
-        assert len(rows) == count
-        expected = stream.x.numpy()[rows]
-        np.testing.assert_allclose(scale.x_mean[replica], expected.mean(0), atol=1e-12)
-        np.testing.assert_allclose(scale.x_deviation[replica], expected.std(0), atol=1e-12)
-
-
 def test_the_pool_and_the_streams_fingerprint_stay():
     for unscaled in (tiny_stream(), Stream.of(labelled(scaled=None))):
         assert fitted(unscaled, split(unscaled, SEEDS, SHARES)) is unscaled
@@ -140,7 +128,7 @@ def test_what_is_not_trained_on_first_changes_nothing(kind):
 # what a batch is
 
 
-@pytest.mark.parametrize("value", [0.0, 0.1, -1e6, 1e30, 1e-30])
+@pytest.mark.parametrize("value", [0.0, 0.1, -1e6, 1e30])
 def test_constants_of_any_size_are_only_shifted(value):
     x = labelled().x.clone()
     x[:, 3] = value
@@ -152,9 +140,6 @@ def test_constants_of_any_size_are_only_shifted(value):
     later = delivered[splits.train.task > 0]
     torch.testing.assert_close(later, torch.full_like(later, float(x[-1, 3]) - value), atol=near,
         rtol=0)  # fmt: skip
-    data = labelled("regression", outputs=1)
-    constant, splits = made(replace(data, y=torch.full_like(data.y, 30.0)))
-    assert batch(constant, splits.train.row).y.unique().tolist() == [0.0]
 
 
 def test_inputs_are_limited_at_ten_deviations_and_targets_are_not():
@@ -177,7 +162,7 @@ def test_inputs_are_limited_at_ten_deviations_and_targets_are_not():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", [(), (4,), (2, 3, 4)])
+@pytest.mark.parametrize("shape", [(), (2, 3, 4)])
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_one_replica_is_its_row_of_all(kind, shape, dtype):
     stream, _ = made(labelled(kind, outputs=3))
@@ -195,13 +180,6 @@ def test_one_replica_is_its_row_of_all(kind, shape, dtype):
     some = stream.batch(row[1:], present[1:], task[1:], dtype, replica=slice(1, 3))
     assert torch.equal(some.x, everything.x[1:])
     assert torch.equal(some.y, everything.y[1:])
-
-
-def test_a_scaled_input_of_several_dimensions():
-    flat, _ = made()
-    stream, _ = made(labelled(x=labelled().x.view(-1, 2, 2), scaled=SCALED.view(2, 2)))
-    row = torch.arange(12).view(3, 4)
-    assert torch.equal(batch(stream, row).x.flatten(2), batch(flat, row).x)
 
 
 def test_a_byte_pool_is_scaled_as_its_batches_are():
@@ -238,7 +216,7 @@ def column(values, **scenario) -> Stream:
     return Stream.from_table({"t": values, "kind": KIND}, target="kind", **(scenario or ONE))
 
 
-@pytest.mark.parametrize("offset", [2.0**24, 1.7e9, 1e12])
+@pytest.mark.parametrize("offset", [2.0**24, 1e12])
 def test_an_offset_changes_nothing_where_numbers_are_scaled(offset):
     targets = (
         Stream.from_table({"a": NEAR, "y": o + 3 * NEAR}, target="y", **ONE) for o in (0, offset)
@@ -269,17 +247,19 @@ def test_times_keep_their_differences():
         task="p")  # fmt: skip
     first = batch(fitted(stream, split(stream, (0,), SHARES)), torch.arange(30)[None]).x
     assert len(first.unique()) == 30
-    # A deviation far below the mean is no constant.
-    stream = column(1.7e9 + KIND)
-    scale = fitted(stream, split(stream, (0,), SHARES)).scale
-    assert scale.x_deviation.item() == pytest.approx(0.5)
-    stream = column(np.where(KIND == 0, 0.1 + 0.2, 0.3))  # which differ by rounding alone
-    assert fitted(stream, split(stream, (0,), SHARES)).scale.x_deviation.item() == 1
+    # A deviation far below the mean is no constant; numbers that differ by rounding alone are.
+    for values, deviation in ((1.7e9 + KIND, 0.5), (np.where(KIND == 0, 0.1 + 0.2, 0.3), 1)):
+        stream = column(values)
+        scale = fitted(stream, split(stream, (0,), SHARES)).scale
+        assert scale.x_deviation.item() == pytest.approx(deviation)
 
 
 def test_numbers_of_few_digits_stay_float32():
     for values in (NEAR, np.round(293.15 + NEAR, 2), KIND * 1e9, 0.1 + 0 * NEAR, np.arange(60)):
         assert column(values).x.dtype == torch.float32
+    # Numbers that differ by rounding alone are taken for constant.
+    x = np.c_[NEAR, np.where(KIND == 0, 0.1 + 0.2, 0.3)]
+    check_digits(Stream.from_arrays(x, KIND, **ONE), torch.float32)
     # Different in float32, but moved by a third of the gap between them.
     assert column(1e6 + 0.1 * np.arange(60)).x.dtype == torch.float64
 
@@ -288,28 +268,19 @@ def test_numbers_of_few_digits_stay_float32():
     "make",
     [
         lambda: Stream.from_arrays(FAR[:, None], KIND, **ONE),
-        lambda: Stream.from_arrays(2**24 + np.arange(60)[:, None], KIND, **ONE),
         lambda: Stream.from_arrays(NEAR[:, None] * 1e39, KIND, **ONE),
         lambda: Stream.from_arrays(NEAR[:, None], FAR.astype(int), kind="regression", **ONE),
         lambda: Stream.from_table({"t": FAR, "k": KIND}, target="k", scale=False, **ONE),
-        lambda: Stream.from_table({"t": NEAR, "y": FAR}, target="y", scale=False, **ONE),
         lambda: Stream.from_dataset(
             [(torch.tensor([int(t)]), int(k)) for t, k in zip(FAR, KIND, strict=True)], **ONE
         ),
     ],
-    ids=["floats", "beyond 2^24", "beyond float32", "whole targets", "table", "table's targets",
-         "items"],
-)  # fmt: skip
+    ids=["floats", "beyond float32", "whole targets", "table", "items"],
+)
 def test_what_float32_cannot_tell_apart_is_refused_unless_it_is_scaled(make):
     stream = make()
     with pytest.raises(DataError, match=r"float32 cannot tell apart.*'float64'"):
         check_digits(stream, torch.float32)
     check_digits(stream, torch.float64)
-
-
-def test_digits_are_checked_before_a_run():
     with pytest.raises(DataError, match="float32 cannot tell apart"):
-        dpmcl.run(Stream.from_arrays(FAR[:, None], KIND, **ONE), methods=["er"], replicas=1)
-    # Numbers that differ by rounding alone are taken for constant.
-    x = np.c_[NEAR, np.where(KIND == 0, 0.1 + 0.2, 0.3)]
-    check_digits(Stream.from_arrays(x, KIND, **ONE), torch.float32)
+        dpmcl.run(stream, methods=["er"], replicas=1)

@@ -42,10 +42,7 @@ def by_task(taken) -> dict[str, list[int]]:
     [
         (["cow", "ant", "bee", "ant"], {}, {"ant": [1, 3], "bee": [2], "cow": [0]}),
         ([10, 9, 100, 9], {}, {"9": [1, 3], "10": [0], "100": [2]}),
-        (["cow", "ant", "bee", "ant"], {"tasks": 2}, {"ant": [1, 3], "bee": [2]}),
-        (["b", "c", "a"], {"order": "appearance"}, {"b": [0], "c": [1], "a": [2]}),
         (["a", "b", "c"], {"order": ["b", "c", "a"]}, {"b": [1], "c": [2], "a": [0]}),
-        ([3, 7, 5], {"order": [7, 3, 5]}, {"7": [1], "3": [0], "5": [2]}),
         (list("abcdab"), {"classes_per_task": 2}, {"a, b": [0, 1, 4, 5], "c, d": [2, 3]}),
         (
             list("abcdefg"),
@@ -78,7 +75,6 @@ def test_tasks_and_their_rows(y, scenario, tasks):
     [
         (("ant", "bee", "cow"), "alphabetical"),
         (("T-shirt/top", "Trouser", "Pullover"), "of the data set"),
-        (("3", "2", "10"), "of the data set"),
         (("-2", "9", "10"), "by number"),
         (("a/y", "a b/x", "b"), "alphabetical"),  # folder by folder
     ],
@@ -93,24 +89,6 @@ def test_the_line_says_which_order_it_is(classes, order):
     line = plan(of_tasks, ScenarioSettings(blur=0.25)).scenario
     blurred = "25% of the training rows arrive in neighbours"
     assert line == f"given, the data's own tasks, order {order}, {blurred}"
-
-
-def test_a_shuffled_order_is_the_seeds_own():
-    y = list(range(30)) * 3
-    first, again, other = (made(y, order="shuffled", order_seed=s).names for s in (1, 1, 2))
-    assert first == again != other
-
-
-def test_the_label_map_does_not_depend_on_the_order_or_the_number_of_tasks():
-    for settings_ in ({}, {"order": "appearance"}, {"tasks": 2}):
-        stream = Stream.of(labelled(["cow", "ant", "bee"]), ScenarioSettings(**settings_))
-        assert (stream.classes, stream.outputs) == (("ant", "bee", "cow"), 3)
-        assert stream.y.tolist() == [2, 0, 1]
-
-
-def test_a_large_tasks_name_stays_short():
-    names = made([f"class number {c}" for c in range(20)], classes_per_task=20).names
-    assert names == ("class number 0, class number 1, ... class number 9 (20 classes)",)
 
 
 def test_given_tasks_are_taken_as_the_data_say_or_set_aside():
@@ -129,9 +107,12 @@ def test_task_incremental_looks_for_the_answer_within_the_task():
 
 def test_shuffled_instances_are_other_rows_of_every_class():
     y = ["a"] * 7 + ["b"] * 4
-    plan = made(y, scenario="instance-incremental", tasks=2, order="shuffled")
+    plan, again, other = (
+        made(y, scenario="instance-incremental", tasks=2, order="shuffled", order_seed=seed)
+        for seed in (1, 1, 2)
+    )
+    assert plan.row.tolist() == again.row.tolist() != other.row.tolist()
     assert sorted(plan.row.tolist()) == list(range(11))
-    assert plan.row.tolist() != made(y, scenario="instance-incremental", tasks=2).row.tolist()
     for rows in by_task(plan).values():
         assert {y[row] for row in rows} == {"a", "b"}
 
@@ -159,10 +140,7 @@ def test_domain_incremental_gives_every_task_all_rows_through_its_own_view():
     ("scenario", "line"),
     [
         ({"classes_per_task": 3}, r"4 classes do not make tasks of 3; .*as in \[3, 1\]"),
-        (
-            {"classes_per_task": [2, 1]},
-            r"must add up to the 4 classes, got \[2, 1\], which makes 3",
-        ),
+        ({"classes_per_task": [2, 1]}, r"must add up to the 4 classes, got \[2, 1\]"),
         ({"tasks": 5}, "tasks must be at most 4 for stream 'made', got 5"),
         ({"order": ["a", "b", "c"]}, "must list every class once; it lacks 'd'"),
         ({"scenario": "given"}, "'made' brings none"),
@@ -170,12 +148,8 @@ def test_domain_incremental_gives_every_task_all_rows_through_its_own_view():
         ({"scenario": "task-incremental"}, r"task 0 \('a'\) has one"),
         ({"scenario": "domain-incremental", "domain": "rotated", "tasks": 2}, "Only images"),
         ({"scenario": "domain-incremental", "tasks": 2, "order": "shuffled"}, "order = 'shuffled'"),
-        ({"scenario": "domain-incremental", "tasks": 2, "rotation": 9.0}, "domain permuted"),
-        ({"scenario": "instance-incremental", "tasks": 2, "classes_per_task": 2}, "no meaning"),
         ({"scenario": "instance-incremental", "tasks": 2, "order": ["a"]}, "must be a word"),
         ({"scenario": "instance-incremental", "tasks": 3}, "class 'a' of 'made' has 2 for 3 tasks"),
-        ({"order_seed": 3}, "order not shuffled"),
-        ({"domain": "rotated"}, "no meaning here"),
         ({"blur": 0.5, "tasks": 1}, "blur needs neighbours"),
     ],
 )
@@ -185,19 +159,13 @@ def test_what_does_not_fit_is_refused_with_the_way_out(scenario, line):
 
 
 @pytest.mark.parametrize(
-    "scenario", [{"blur": 1.0}, {"blur": -0.1}, {"classes_per_task": 0}, {"order": "backwards"},
-                 {"rotation": 0.0}, {"scenario": "incremental"}, {"tasks": 0}]
-)  # fmt: skip
+    "scenario", [{"blur": 1.0}, {"classes_per_task": 0}, {"order": "backwards"}, {"tasks": 0}]
+)
 def test_settings_out_of_bounds_are_refused(scenario):
     with pytest.raises(SpecError, match=next(iter(scenario))):
         ScenarioSettings(**scenario)
-
-
-def test_regression_has_no_classes():
     with pytest.raises(SpecError, match="has no classes to make tasks of; name a task column"):
         made([0.5, 1.5])
-    with pytest.raises(SpecError, match="is for classes, got regression"):
-        made([0.5, 1.5], task=[0, 1], scenario="task-incremental")
 
 
 # ---- whatever the labels -------------------------------------------------------------------------
@@ -265,27 +233,3 @@ def test_every_row_is_in_one_task_and_one_split_or_is_refused(problem):
             assert {shown[r] for r in own.row[replica].tolist()} == set(counts)
             assert (offset.diff() > 0).all()
             assert torch.equal(own.row, twice.named(part).row)
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.data())
-def test_given_tasks_and_instances_lose_no_row(data):
-    n = data.draw(st.integers(20, 120))
-    y = data.draw(st.lists(st.sampled_from("abc"), min_size=n, max_size=n))
-    if data.draw(st.booleans()):
-        task = data.draw(st.lists(st.sampled_from([3, 5, 11]), min_size=n, max_size=n))
-        stream = Stream.from_arrays(torch.rand(n, 2), y, task)
-        names = [stream.tasks[k] for k in stream.task[0].tolist()]
-        assert names == [str(task[r]) for r in stream.row[0].tolist()]
-    else:
-        tasks = data.draw(st.integers(1, min(Counter(y).values())))
-        stream = Stream.from_arrays(
-            torch.rand(n, 2), y, scenario="instance-incremental", tasks=tasks
-        )
-        sizes = [
-            Counter(y[r] for r in stream.row[0, stream.task[0] == k].tolist()) for k in range(tasks)
-        ]
-        for name in set(y):
-            of_class = [size[name] for size in sizes]
-            assert max(of_class) - min(of_class) <= 1
-    assert sorted(stream.row[0].tolist()) == list(range(n))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conftest import own_rows_stream
+from conftest import complaint, own_rows_stream
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DataError
@@ -42,38 +42,28 @@ def test_a_task_is_split_disjointly_completely_and_by_its_shares(digits, shares)
 
 
 @pytest.mark.parametrize("seed", [0, 7])
-def test_a_seed_is_split_the_same_alone_and_among_ten(digits, seed):
+def test_a_seed_is_split_the_same_alone_among_ten_and_on_a_shorter_stream(digits, seed):
     among = split(digits, range(10), SHARES)
     alone = split(digits, [seed], SHARES)
+    short = split(Digits(tasks=3).build([0]), [seed], SHARES)
     for part in PARTS:
         for many, one in zip(among.named(part), alone.named(part), strict=True):
             assert torch.equal(many[seed], one[0])
+        for task in range(3):
+            assert rows_of(short.named(part), 0, task) == rows_of(alone.named(part), 0, task)
 
 
-def test_a_shorter_stream_splits_its_tasks_as_the_full_one(digits):
-    some, full = (split(stream, [0, 4], SHARES) for stream in (Digits(tasks=3).build([0]), digits))
-    for few, many in zip(some, full, strict=True):
-        for replica in (0, 1):
-            for task in range(3):
-                assert rows_of(few, replica, task) == rows_of(many, replica, task)
+def test_too_few_rows_name_class_and_task():
+    def small(rows):
+        y = ["ant"] * 10 + ["bee"] * rows + ["cat"] * 10
+        return Stream.from_arrays(torch.zeros(len(y), 1), y, name="small", classes_per_task=3)
 
-
-@pytest.mark.parametrize("rows", [1, 2])
-def test_too_few_rows_name_class_and_task(rows):
-    y = ["ant"] * 10 + ["bee"] * rows + ["cat"] * 10
-    stream = Stream.from_arrays(torch.zeros(len(y), 1), y, name="small", classes_per_task=3)
-    with pytest.raises(DataError) as caught:
-        split(stream, [0], SHARES)
-    assert str(caught.value) == (
+    assert complaint(split, small(2), [0], SHARES) == (
         "Every class of a task needs a row to train, to validate and to test; class 'bee' of "
-        f"task 0 ('ant, bee, cat') in 'small' has {rows}, of 3 at least. Give it more rows, or "
+        "task 0 ('ant, bee, cat') in 'small' has 2, of 3 at least. Give it more rows, or "
         "leave it out."
     )
-
-
-def test_three_rows_are_enough():
-    splits = split(Stream.from_arrays(torch.zeros(3, 1), [1, 1, 1]), [0], SHARES)
-    assert [part.row.shape[1] for part in splits] == [1, 1, 1]
+    assert split(small(3), [0], SHARES)
 
 
 def test_a_task_without_rows_is_refused():
@@ -155,19 +145,3 @@ def test_blurred_boundaries_move_the_asked_share_to_the_neighbours():
             assert sorted(rows.row[replica].tolist()) == sorted(before.row[replica].tolist())
             assert torch.equal(stream.y[rows.row[replica]], rows.task[replica])
     assert all(torch.equal(a, b) for a, b in zip(splits.test, sharp.test, strict=True))
-
-
-def test_replicas_may_own_their_rows_and_differ_in_task_sizes():
-    sizes = [[12, 12, 6], [11, 11, 8], [5, 5, 20]]
-    stream = own_rows_stream(sizes)
-    splits = split(stream, [4, 5, 6], SHARES)
-    for replica, of_task in enumerate(sizes):
-        only = slice(replica, replica + 1)
-        single = replace(stream, row=stream.row[only], task=stream.task[only])
-        alone = split(single, [4 + replica], SHARES)
-        for task, size in enumerate(of_task):
-            parts = [rows_of(part, replica, task) for part in splits]
-            assert parts == [rows_of(part, 0, task) for part in alone]
-            members = stream.row[replica, stream.task[replica] == task].tolist()
-            assert sorted(row for part in parts for row in part) == members
-            assert len(parts[0]) == int(0.6 * size + 0.5)

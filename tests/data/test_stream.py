@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import moving_stream, own_rows_stream, tiny_stream
+from conftest import moving_stream, tiny_stream
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import SpecError
 from dpmcl.streams.digits import Digits
@@ -27,15 +27,9 @@ def test_a_byte_pool_is_scaled_in_a_batch_and_absent_rows_weigh_nothing():
     assert batch.y.tolist() == [[1, 0], [0, 1]]
     assert batch.w.tolist() == [[1.0, 0.0], [1.0, 1.0]]
     assert stream.x.dtype == torch.uint8
-
-
-def test_floats_come_as_they_are_in_the_runs_type():
-    stream = Stream.from_arrays(torch.tensor([[200.0], [-3.0]]), ["a", "b"])
+    stream = Stream.from_arrays(torch.tensor([[200.0], [-3.0]]), ["a", "b"])  # floats stay
     row = torch.tensor([0, 1])
     assert stream.batch(row, row >= 0, row, torch.float64).x.tolist() == [[200.0], [-3.0]]
-    batch = own_rows_stream([[10, 20]]).batch(row, row >= 0, row * 0, torch.float32)
-    assert batch.y.dtype == torch.float32
-    assert batch.y.shape == (2, 1)
 
 
 def test_an_example_is_distinct_rows_from_all_over_the_stream(digits):

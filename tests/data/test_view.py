@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy import ndimage
 
+from conftest import refused
 from dpmcl.data.view import permuted, rotated
-from dpmcl.exceptions import DataError
 
 ANGLES = (0, 10, 30, 45, 77.5, 90, 123, 180, 222.2, 270, 301, 359)
 VIEWS = {
@@ -29,8 +29,7 @@ def seen(view, x: torch.Tensor, task: int) -> torch.Tensor:
 # permutations
 
 
-@pytest.mark.parametrize("shape", [(5,), (3, 4), (3, 2, 5)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("shape", "dtype"), [((5,), torch.float32), ((3, 2, 5), torch.float64)])
 def test_every_task_has_a_permutation_and_the_first_none(shape, dtype):
     before = torch.random.get_rng_state()
     x = images(4, *shape, dtype=dtype)
@@ -53,16 +52,10 @@ def test_permutations_are_the_seeds_own_and_those_of_the_first_tasks_stay():
     assert all((view.source[task] != other[task]).any() for task in range(1, 6))
 
 
-def test_values_move_across_channels():
-    x = torch.arange(3.0)[:, None, None].expand(3, 6, 6)[None]
-    assert all(len(channel.unique()) > 1 for channel in seen(permuted((3, 6, 6), 2, 0), x, 1)[0])
-
-
 # rotations
 
 
-@pytest.mark.parametrize("shape", [(5, 5), (1, 6, 6), (3, 7, 7), (3, 32, 32)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("shape", "dtype"), [((6, 6), torch.float64), ((3, 7, 7), torch.float32)])
 def test_quarter_turns_are_exact_and_counter_clockwise(shape, dtype):
     x = images(2, *shape, dtype=dtype)
     view = rotated(shape, [0, 90, 180, 270, 360])
@@ -90,14 +83,9 @@ def test_weights_are_shares_of_pixels_within_the_image(shape):
     torch.testing.assert_close(view.weight.sum(-1)[0], torch.ones(math.prod(shape)))
 
 
-@pytest.mark.parametrize("shape", [(64,), (2, 3, 4, 4)])
-def test_what_is_no_image_is_refused(shape):
-    with pytest.raises(DataError, match="Only images can be rotated") as caught:
-        rotated(shape, [0, 90])
-    line = str(caught.value)
-    assert str(shape) in line
-    assert "domain = 'permuted'" in line
-    assert "\n" not in line
+def test_what_is_no_image_is_refused():
+    parts = ("Only images can be rotated", "(2, 3, 4, 4)", "domain = 'permuted'")
+    refused(lambda: rotated((2, 3, 4, 4), [0, 90]), *parts)
 
 
 # apply
@@ -116,14 +104,7 @@ def test_rows_of_any_arrangement_are_seen_one_by_one(name, dims):
     expected = [(row.flatten()[view.source[k]] * view.weight[k]).sum(-1) for row, k in rows]
     torch.testing.assert_close(y.reshape(len(expected), -1), torch.stack(expected))
     assert torch.equal(x, before)
-
-
-@pytest.mark.parametrize("name", VIEWS)
-@pytest.mark.parametrize("dims", [(3,), (2, 3)])
-def test_a_view_under_vmap_is_the_same(name, dims):
-    view = VIEWS[name]
-    x = images(4, *dims, 2, 4, 5)
-    task = (torch.arange(4 * math.prod(dims)) % 3).view(4, *dims)
-    assert torch.equal(torch.func.vmap(view.apply)(x, task), view.apply(x, task))
-    one = torch.func.vmap(view.apply, in_dims=(0, None))(x, task[0])
-    assert torch.equal(one[2], view.apply(x[2], task[0]))
+    if dims == (2, 3):
+        assert torch.equal(torch.func.vmap(view.apply)(x, task), y)
+        one = torch.func.vmap(view.apply, in_dims=(0, None))(x, task[0])
+        assert torch.equal(one[1], view.apply(x[1], task[0]))

@@ -1,13 +1,14 @@
 """Streams of differential equations: closed forms, another integrator, and their rows."""
 
-import builtins
 import math
+import sys
 
 import numpy as np
 import pytest
 import torch
 from scipy.integrate import solve_ivp
 
+from conftest import complaint
 from dpmcl import plugins
 from dpmcl.core import keys
 from dpmcl.exceptions import DataError, SpecError
@@ -78,26 +79,20 @@ def test_an_oscillator_of_constant_stiffness_is_the_closed_form(force):
     free, forced = c[:, None] * np.exp(root * t), steady * np.exp(1j * W * t)
     assert x[..., 0] == pytest.approx((free + forced).real, abs=1e-5)
     assert w * x[..., 1] == pytest.approx((root * free + 1j * W * forced).real, abs=1e-5)
+    hidden = of_windows(settings("oscillator", drift=0.1, observed=False).build([0]))
+    seen = of_windows(settings("oscillator", drift=0.1).build([0]))
+    assert np.array_equal(hidden, seen[..., :3])
+    assert seen[3, 5, 0, 3] == pytest.approx(math.exp(2 * 0.1 * 3.0), rel=1e-6)
     assert x[..., 2] == pytest.approx(np.broadcast_to(force * np.cos(W * t) / w**2, (5, 10, 3)))
     assert np.ptp(x[..., 0]) > 0.5
 
 
-def test_the_stiffness_is_seen_unless_it_is_hidden():
-    x = of_windows(settings("oscillator", drift=0.1).build([0]))
-    assert x[3, 5, 0, 3] == pytest.approx(math.exp(2 * 0.1 * 3.0), rel=1e-6)
-    hidden = of_windows(settings("oscillator", drift=0.1, observed=False).build([0]))
-    assert np.array_equal(hidden, x[..., :3])
-
-
-@pytest.mark.parametrize("k", [1, 3])
-def test_heat_decays_as_the_eigenvalue_of_the_second_difference_says(k):
-    dx, t = 2 * math.pi / 32, np.array([0.0, 0.5, 2.0])
+def test_heat_decays_as_the_eigenvalue_of_the_second_difference_says():
+    k, dx, t = 3, 2 * math.pi / 32, np.array([0.0, 0.5, 2.0])
     mode = np.cos(k * dx * np.arange(32))[None]
-    eigenvalue = (2 * math.sin(k * dx / 2) / dx) ** 2
-    decay = np.exp(-0.3 * eigenvalue * t)[:, None, None]
+    decay = np.exp(-0.3 * (2 * math.sin(k * dx / 2) / dx) ** 2 * t)[:, None, None]
     heat = Burgers(advection=0.0, viscosity=0.3, points=32)
     assert integrated(heat.rate, mode, t, 0.2) == pytest.approx(decay * mode, abs=1e-8)
-    assert eigenvalue == pytest.approx(k**2, rel=0.03)
 
 
 def test_burgers_differences_approach_the_derivatives_and_conserve_the_mean():
@@ -131,12 +126,6 @@ def test_the_target_becomes_the_equations_right_hand_side(name):
         wrong.append(np.sqrt(((y - rate) ** 2).mean() / (rate**2).mean()))
     assert wrong[1] < 0.05
     assert wrong[0] / wrong[1] == pytest.approx(2, rel=0.02)
-
-
-def test_a_step_may_reach_beyond_the_window():
-    y = settings("oscillator", step=2.0).build([0]).y.view(5, 10, 3, 2)
-    q = of_windows(settings("oscillator").build([0]))[..., 0]
-    assert y[:3, ..., 0].numpy() == pytest.approx((q[2:] - q[:-2]) / 2, abs=1e-6)
 
 
 # Rows, tasks and replicas
@@ -199,21 +188,16 @@ def test_the_defaults_shift_from_task_to_task_and_are_of_order_one(name):
 # What is refused
 
 
-SPLIT = "split must cut between trajectories, each share a whole number of them; "
-
-
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
         ({"step": 0.0005, "window": 1.0}, "step must be at least a thousandth of window, 0.001, "),
-        ({"trajectories": 12}, f"{SPLIT}[0.6, 0.2, 0.2] of 12 is not. Change either."),
+        ({"trajectories": 12}, "split must cut between trajectories, each share a whole number of"),
         ({"rho": 1.0}, "rho must be greater than 1, got 1.0."),
     ],
 )
 def test_bad_settings_are_refused_in_one_line(changes, line):
-    with pytest.raises(SpecError) as caught:
-        settings("lorenz", **changes)
-    assert str(caught.value).startswith(line)
+    assert complaint(settings, "lorenz", error=SpecError, **changes).startswith(line)
 
 
 @pytest.mark.parametrize(
@@ -225,22 +209,15 @@ def test_bad_settings_are_refused_in_one_line(changes, line):
     ],
 )
 def test_an_integration_that_fails_says_when_and_why(rate, why):
-    with pytest.raises(DataError) as caught:
-        integrated(rate, np.ones((2, 1)), np.array([3.0]), 0.5)
-    assert why in str(caught.value)
-    assert str(caught.value).endswith("Use fewer tasks, a shorter window or milder settings.")
+    line = complaint(integrated, rate, np.ones((2, 1)), np.array([3.0]), 0.5)
+    assert why in line
+    assert line.endswith("Use fewer tasks, a shorter window or milder settings.")
 
 
 def test_states_that_float32_cannot_hold_and_a_missing_scipy_are_refused(monkeypatch):
     with pytest.raises(DataError, match="those of a driven oscillator do not"):
         settings("oscillator", force=1e30).build([0])
-    real = builtins.__import__
-
-    def without(name, *rest):
-        if name.startswith("scipy"):
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "scipy.integrate", None)
     with pytest.raises(DataError, match=r"need SciPy: pip install 'dpmcl\[dynamics\]'"):
         settings("burgers").build([0])
+

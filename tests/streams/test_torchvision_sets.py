@@ -56,9 +56,7 @@ def expected_of(images) -> np.ndarray:
     return np.stack(list(images)).transpose(0, 3, 1, 2)
 
 
-def test_a_set_in_folders_is_read_and_not_decoded_twice_unless_it_changes(
-    eurosat, nowhere, monkeypatch
-):
+def test_a_set_in_folders_is_read_and_not_decoded_twice_unless_it_changes(eurosat, monkeypatch):
     decoded = []
     real = generic.pixels
 
@@ -75,11 +73,9 @@ def test_a_set_in_folders_is_read_and_not_decoded_twice_unless_it_changes(
         assert len(decoded) == 18
     small = Torchvision(dataset="EuroSAT", size=(4, 5), channels=1, download=False).read()
     assert small.x.shape == (18, 1, 4, 5)
-    assert len(decoded) == 36
-    png(next(iter(eurosat)).with_name("AnnualCrop_9.png"), noise(0, 16, 18, 3))
-    assert len(Torchvision(dataset="EuroSAT").read().x) == 19
     png(next(iter(eurosat)), black := np.zeros((16, 18, 3), np.uint8))
     assert np.array_equal(Torchvision(dataset="EuroSAT").read().x[0].permute(1, 2, 0), black)
+    assert len(decoded) == 3 * 18
 
 
 def test_a_bad_image_is_named(eurosat, nowhere):
@@ -112,10 +108,9 @@ def test_a_sets_parts_are_one_pool_and_numbered_by_name(nowhere):
 
 def test_images_without_a_label_are_left_out(nowhere, monkeypatch):
     """FER2013's training rows alone have one, in the files of the competition."""
-    usual = str(nowhere / "data" / "fer2013")
-    unread = Torchvision(dataset="FER2013")
-    refused(unread.read, "torchvision cannot fetch it", usual, "stream.root")
+    settings = Torchvision(dataset="FER2013")
     folder = nowhere / "data" / "fer2013" / "fer2013"
+    refused(settings.read, "torchvision cannot fetch it", str(folder.parent), "stream.root")
     folder.mkdir(parents=True)
     pixels = noise(0, 3, 48, 48)
     text = [" ".join(map(str, image.ravel())) for image in pixels]
@@ -123,7 +118,7 @@ def test_images_without_a_label_are_left_out(nowhere, monkeypatch):
     (folder / "test.csv").write_text(f"pixels\n{text[2]}\n")
     files = {part: (f"{part}.csv", md5(folder / f"{part}.csv")) for part in ("train", "test")}
     monkeypatch.setattr(sets.FER2013, "_RESOURCES", {**sets.FER2013._RESOURCES, **files})
-    data = Torchvision(dataset="FER2013").read()
+    data = settings.read()
     assert np.array_equal(data.x.numpy(), pixels[:2, None])
     assert (data.classes, data.y.tolist()) == (("2", "4"), [1, 0])
 
@@ -192,14 +187,13 @@ def stream(name: str, **settings):
 
 @pytest.mark.parametrize("name", LOOKED)
 def test_missing_files_say_where_it_looked_and_what_to_do(name, nowhere):
-    for root, settings in (
-        (nowhere / "data" / name.lower(), {}),
-        (nowhere / "own", {"root": str(nowhere / "own")}),
-    ):
+    usual, other = nowhere / "data" / name.lower(), nowhere / "other"
+    for root, settings in ((usual, {}), (other, {"root": str(other)})):
         made = stream(name, download=False, **settings)
         refused(made.read, str(root), LOOKED[name], "stream.root", "stream.download = true")
         assert ("stream.images" in line(made)) == (name in ("CIFAR10", "Omniglot"))
     assert list(nowhere.iterdir()) == []
+    assert "~nobody" in line(stream(name, root="~nobody-of-that-name/x"))
 
 
 @pytest.mark.parametrize("name", LOOKED)
@@ -213,26 +207,17 @@ def test_files_that_cannot_be_fetched_say_why(name, nowhere, monkeypatch):
     assert "extraction_filter" not in vars(tarfile.TarFile)
 
 
-@pytest.mark.parametrize("name", ["KMNIST", "Omniglot", "EuroSAT"])
-def test_a_root_that_cannot_be_is_one_line(name, nowhere):
-    for root in ("~nobody-of-that-name/x", "x" * 5000):
-        assert root[:20] in line(stream(name, root=root))
-    (nowhere / "data").write_text("in the way")
-    assert str(nowhere / "data") in line(stream(name))
-
-
-def test_what_is_fetched_is_read_and_only_what_is_missing(nowhere, monkeypatch):
+def test_what_is_fetched_is_read_and_only_what_is_missing(monkeypatch):
     fetched = []
 
     def fetch(self):
         fetched.append(self)
-        for name in ("Forest", "River"):
-            png(Path(self._data_folder) / name / "1.png", noise(5, 5, 5, 3))
+        png(Path(self._data_folder) / "Forest" / "1.png", noise(5, 5, 5, 3))
 
     monkeypatch.setattr(sets.EuroSAT, "download", fetch)
     for _ in range(2):
         data = Torchvision(dataset="EuroSAT").read()
-        assert (data.classes, data.x.shape) == (("Forest", "River"), (2, 3, 5, 5))
+        assert (data.classes, data.x.shape) == (("Forest",), (1, 3, 5, 5))
     assert len(fetched) == 1
 
 

@@ -8,12 +8,9 @@ import pytest
 import torch
 
 import conftest
-import dpmcl
-from dpmcl import SpecError
 from dpmcl.data import pools
 from dpmcl.data.pools import compact
 from dpmcl.data.readers.arrays import read_arrays
-from dpmcl.streams.arrays import Arrays
 from packed import mapped_file
 
 X = np.arange(24, dtype=np.uint8).reshape(6, 2, 2)
@@ -220,20 +217,3 @@ def test_flags_and_checksums_of_members(tmp_path, save, local, central, part):
         raw[local] ^= 1
     path.write_bytes(raw)
     refused(path, "'x'", part)
-
-
-# ---- the stream ----------------------------------------------------------------------------------
-
-
-def test_from_a_file_to_results(tmp_path):
-    y = np.repeat(np.arange(3), 20)
-    x = (200 * np.eye(3)[y] + np.random.default_rng(0).uniform(0, 50, (60, 3))).astype(np.uint8)
-    path = saved(tmp_path / "my.npz", x=x, y=np.array(["pear", "apple", "quince"])[y])
-    result = dpmcl.run(path, methods=["er"], replicas=2, settings={"training.updates": 20})
-    assert result.stream.tasks == ("apple", "pear", "quince")
-    assert 0 <= result.rows()[0]["cme_mean"] < 0.3
-
-
-def test_a_path_is_needed():
-    with pytest.raises(SpecError, match=r"stream 'arrays' needs a path, as in stream.path"):
-        Arrays()

@@ -98,14 +98,6 @@ def test_resizing_averages_when_it_shrinks(tmp_path):
     assert one(tmp_path, encoded(halves), Decoding(size=(1, 1), channels=1)).item() == 90
 
 
-def test_cropping_takes_the_centre_and_needs_images_that_are_large_enough(tmp_path):
-    pixels = noise(0, 8, 10, 3)
-    found = one(tmp_path, encoded(pixels), Decoding(size=(4, 6), crop=True))
-    assert np.array_equal(found, pixels[2:6, 2:8])
-    source = folder(tmp_path / "small", {"c/1.png": encoded(noise(0, 4, 9, 3))})
-    refused(lambda: labelled_images(source, Decoding(size=(5, 5), crop=True)), "5x5", "4x9")
-
-
 @pytest.mark.parametrize("mode", [None, "RGB", "P", "LA", "RGBA"])
 def test_grey_comes_from_every_mode_and_may_be_inverted(mode, tmp_path):
     pixels = noise(0, 4, 4)
@@ -125,6 +117,14 @@ def test_without_a_size_images_keep_theirs_and_an_odd_one_is_named(kind, tmp_pat
     refused(lambda: labelled_images(source, Decoding()), *parts)
 
 
+def test_cropping_takes_the_centre_and_needs_images_that_are_large_enough(tmp_path):
+    pixels = noise(0, 8, 10, 3)
+    found = one(tmp_path, encoded(pixels), Decoding(size=(4, 6), crop=True))
+    assert np.array_equal(found, pixels[2:6, 2:8])
+    larger = Decoding(size=(9, 9), crop=True)
+    refused(lambda: one(tmp_path, encoded(pixels), larger), "9x9", "8x10")
+
+
 # ---- what is refused -----------------------------------------------------------------------------
 
 
@@ -139,9 +139,7 @@ def test_sources_that_are_none(tmp_path, monkeypatch):
     assert "pip install 'dpmcl[vision]'" in line(source)
 
 
-@pytest.mark.parametrize(
-    "name", ["/etc/cat/1.png", "../cat/1.png", "a/../../1.png", "..\\c\\1.png", "C:\\c\\1.png"]
-)
+@pytest.mark.parametrize("name", ["/etc/c/1.png", "a/../../1.png", "..\\c\\1.png", "C:\\1.png"])
 @pytest.mark.parametrize("packer", [zipped, tarred])
 def test_members_that_would_leave_the_archive_are_refused(name, packer, tmp_path):
     source = packer(tmp_path / "set", {"ok/1.png": encoded(noise(0)), name: encoded(noise(1))})
@@ -169,12 +167,7 @@ def test_links_to_files_are_followed_and_those_to_folders_refused(tmp_path):
     source = folder(tmp_path / "set", animals())
     (tmp_path / "elsewhere.png").write_bytes(encoded(noise(7)))
     (source / "set" / "dog" / "3.png").symlink_to(tmp_path / "elsewhere.png")
-    (tmp_path / "link").symlink_to(source)
-    for path in (source, tmp_path / "link"):
-        assert len(labelled_images(path, COLOUR).x) == 5
-    (source / "set" / "dog" / "4.png").symlink_to(tmp_path / "gone.png")
-    assert "4.png" in line(source)
-    (source / "set" / "dog" / "4.png").unlink()
+    assert len(labelled_images(source, COLOUR).x) == 5
     (source / "more").symlink_to(source / "set")
     assert str(source / "more") in line(source)
 
@@ -306,20 +299,17 @@ def test_images_are_mapped_with_and_without_a_cache_and_changes_to_them_stay_pri
     tmp_path, monkeypatch
 ):
     files = {f"s/{name}/{i}.png": encoded(noise(i, 5, 6, 3)) for i in range(4) for name in "ba"}
-    files["s/a/2.png"] = encoded(noise(9, 5, 6))  # so that grey becomes RGB on the way
     source = tarred(tmp_path / "set", files)
     expected = labelled_images(source, Decoding()).x.clone()
-    for _ in range(2):  # as it is written, then as it is read
+    monkeypatch.setattr("psutil.virtual_memory", lambda: type("Full", (), {"available": 0}))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    for cached in (True, True, False):  # as it is read, and then with nowhere to write
+        if not cached:
+            (tmp_path / "file").write_text("in the way")
+            monkeypatch.setenv("DPMCL_CACHE", str(tmp_path / "file" / "cache"))
         found = labelled_images(source, Decoding())
         assert mapped_file(found.x)
         assert torch.equal(found.x, expected)
         found.x.fill_(7)
-    monkeypatch.setattr("psutil.virtual_memory", lambda: type("Full", (), {"available": 0}))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("DPMCL_CACHE", str(tmp_path / "file" / "cache"))
-    found = labelled_images(source, Decoding())
-    assert mapped_file(found.x)
-    assert torch.equal(found.x, expected)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
     assert "set TMPDIR" in line(source, Decoding())

@@ -59,9 +59,8 @@ def test_parquet(tmp_path):
     folder.mkdir()
     columns = {"a.b": [1, 2], "a": [3, 4], "text": [[1], [2]], "y": ["p", "q"]}
     parquet.write_table(pa.table(columns), folder / "my.parquet")
-    data = read_table(str(folder / "my.parquet"), target="y", ignore=["text"], name="mine")
-    assert (data.name, data.columns) == ("mine", ("a.b", "a"))
-    assert data.x.tolist() == [[1, 3], [2, 4]]
+    data = read_table(str(folder / "my.parquet"), target="y", ignore=["text"])
+    assert (data.columns, data.x.tolist()) == (("a.b", "a"), [[1, 3], [2, 4]])
 
 
 def test_odd_headers(tmp_path, monkeypatch):
@@ -281,17 +280,13 @@ def test_classes(values, classes):
     assert data.y.dtype == torch.int64
 
 
-def test_regression():
-    decimals = [Decimal("0.5"), Decimal("2")]
-    for values, kind in (([1.0, 2.0], None), (decimals, None), ([1, 2], "regression")):
-        data = read_table({"a": [1, 2], "y": values}, target="y", kind=kind)
-        assert (data.kind, data.classes, data.y.dtype) == ("regression", (), torch.float32)
-        assert data.y.tolist() == [[float(v)] for v in values]
-
-
 def test_a_kind_that_is_not_clear_must_be_said():
     data = read_table({"a": [1, 2], "y": [3.0, 1.0]}, target="y", kind="classification")
     assert data.classes == ("1", "3")
+    for values, kind in (([Decimal("3"), Decimal("0.5")], None), ([1, 2], "regression")):
+        data = read_table({"a": [1, 2], "y": values}, target="y", kind=kind)
+        assert (data.kind, data.classes, data.y.dtype) == ("regression", (), torch.float32)
+        assert data.y.tolist() == [[float(v)] for v in values]
     refused({"a": [1, 2], "y": [3.0, 1.5]}, "'y'", "1.5 at row 1", kind="classification")
     refused({"a": [1], "y": ["p"]}, "'y'", "numbers for regression", "'p'", kind="regression")
     table = {"a": list(range(101)), "y": list(range(101))}
@@ -309,42 +304,27 @@ def test_a_task_column():
 # ---- names of columns ----------------------------------------------------------------------------
 
 
-def test_columns_that_do_not_exist():
+def test_columns_that_do_not_exist_or_are_two_things():
     refused(SMALL, "No target column 'knd'", "'kind'?", "size, sweet, kind", target="knd")
-    refused(SMALL, "No task column 'swet'", "'sweet'?", target="kind", task="swet")
     refused(SMALL, "No ignored column 'sizes'", "'size'?", target="kind", ignore=["sizes"])
-    wide = {f"column {i}": [1] for i in range(200)}
-    refused(wide, "column 29, ...", target="y")
-
-
-@pytest.mark.parametrize("column", [4, None, ["y"], np.array(["y", "a"])])
-def test_names_of_columns_are_text(column):
-    wrong = {"error": SpecError}
-    refused(SMALL, "target must be the name of a column", target=column, **wrong)
-    refused(SMALL, "ignore must be the name of a column", target="kind", ignore=[column], **wrong)
-
-
-def test_columns_that_are_two_things():
-    wrong = {"error": SpecError, "target": "kind"}
-    refused(SMALL, "two columns", "'kind' twice", task="kind", **wrong)
-    refused(SMALL, "target must not be in ignore", ignore=["kind"], **wrong)
-    refused(SMALL, "list of columns", "['size']", ignore="size", **wrong)
-    refused(SMALL, "kind must be", "'regresion'", kind="regresion", **wrong)
+    refused({f"column {i}": [1] for i in range(200)}, "column 29, ...")
+    for options, parts in (
+        ({"target": 4}, ["target must be the name of a column"]),
+        ({"ignore": [None]}, ["ignore must be the name of a column"]),
+        ({"task": "kind"}, ["two columns", "'kind' twice"]),
+        ({"ignore": ["kind"]}, ["target must not be in ignore"]),
+        ({"ignore": "size"}, ["list of columns", "['size']"]),
+        ({"kind": "regresion"}, ["kind must be", "'regresion'"]),
+    ):
+        refused(SMALL, *parts, error=SpecError, **{"target": "kind", **options})
 
 
 # ---- the stream ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("settings_", "line"),
-    [
-        ({"path": ""}, "path must name"),
-        ({"kind": "classes"}, "kind must be"),
-        ({"task": "t", "scenario": "class-incremental"}, "both say what the tasks are"),
-    ],
-)
-def test_settings_that_are_refused(settings_, line):
-    with pytest.raises(SpecError, match=rf"^\[stream\] .*{line}"):
-        Table.from_table({"path": "my.csv", "target": "y", **settings_}, "[stream]")
+def test_tasks_of_a_column_and_of_a_scenario_exclude_each_other():
+    table = {"path": "my.csv", "target": "y", "task": "t"}
     for scenario in (None, "given", "task-incremental"):
-        Table(path="my.csv", target="y", task="t", scenario=scenario)
+        Table(scenario=scenario, **table)
+    with pytest.raises(SpecError, match=r"^\[stream\] .*both say what the tasks are"):
+        Table.from_table({**table, "scenario": "class-incremental"}, "[stream]")
