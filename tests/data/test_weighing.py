@@ -262,4 +262,3 @@ def test_a_draw_like_another_must_be_of_its_kind():
     for like in (Draw("new", 8, like="past"), Draw("new", 4, like="new"), Draw("new", 8, like="x")):
         with pytest.raises(SpecError, match="Draw 'next' must be like another"):
             drawn(None, draws={**DRAWS, "next": like})
-

@@ -220,4 +220,3 @@ def test_states_that_float32_cannot_hold_and_a_missing_scipy_are_refused(monkeyp
     monkeypatch.setitem(sys.modules, "scipy.integrate", None)
     with pytest.raises(DataError, match=r"need SciPy: pip install 'dpmcl\[dynamics\]'"):
         settings("burgers").build([0])
-
