@@ -52,6 +52,9 @@ class Observer:
     def before_chunk(self, setup: Setup, run: RunState) -> RunState:
         """Look at the state before a chunk of updates.
 
+        Before a phase's first update its work has been counted already, so training may not go on
+        from that state.
+
         Args:
             setup: The run's.
             run: Its state.
