@@ -22,15 +22,6 @@ def classified(x=None, **changes) -> Labelled:
 # what is checked
 
 
-def test_good_data_are_held_as_they_are():
-    x, y, task = torch.rand(3, 1, 4, 4), torch.tensor([1, 0, 1]), torch.tensor([0, 0, 1])
-    data = classified(x, y=y, task=task, tasks=("s", "t"))
-    assert data.x is x
-    assert data.y is y
-    assert data.task is task
-    assert data.scaled is None
-
-
 INTS = torch.tensor
 
 

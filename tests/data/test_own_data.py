@@ -1,6 +1,5 @@
 """The user's own data, from a raw file to the table: by command line, by spec and in Python."""
 
-import json
 import re
 from pathlib import Path
 
@@ -45,22 +44,6 @@ def wine(tmp_path):
     return path
 
 
-def test_wine_is_learned_from_the_command_line(command, wine):
-    status, out, err = command("run", "wine.csv", "--set", "stream.target=cultivar", *SMALL)
-    assert status == 0, err
-    assert out.split("\n")[2].split()[:3] == ["wine", "er", "2"]
-    assert "folder: runs/wine" in out
-    stored = json.loads(Path("runs/wine/stream.json").read_text())
-    assert stored["classes"] == ["class_0", "class_1", "class_2"]
-    result = dpmcl.load("runs/wine")
-    assert result.rows()[0]["cme_mean"] < 0.3
-    status, out, _ = command("table", "runs/wine", "--by-task")
-    assert status == 0
-    assert [line.split()[2:4] for line in out.strip().split("\n")[2:]] == [
-        ["0:", "class_0"], ["1:", "class_1"], ["2:", "class_2"]
-    ]  # fmt: skip
-
-
 def test_a_run_of_a_table_is_extended_from_its_folder_but_not_with_other_data(command, wine):
     command("run", "wine.csv", "--set", "stream.target=cultivar", *SMALL)
     status, out, err = command("run", "runs/wine", "--replicas", "3")
@@ -81,7 +64,6 @@ BAD = [  # a file, its content, settings, and what is said
     ("my.csv", "a,kind\n1,x\n,x\n", TARGET, "row 1"),
     ("my.csv", "a,kind\n1,x\n2,x\n3,x\n4,y\n", TARGET, "class 'y' of task 1"),
     ("photos/", None, [], "there are none"),
-    ("iris.data", "5.1,3.5,setosa\n", [], ".csv, .tsv, .csv.gz"),
     ("my.csv", "a,kind\n1,x\n", [*TARGET, "stream.class_per_task=2"], "'classes_per_task'?"),
 ]  # fmt: skip
 
@@ -149,3 +131,4 @@ def test_task_incremental_errors_are_within_the_task():
     open_, within = (run.errors["naive"].values[:, -1, 0] for run in runs)
     assert (open_ == 1).all()  # forgotten: every answer is one of the second task's classes
     assert (within < 1).all()
+

@@ -74,15 +74,6 @@ def test_any_turn_is_scipys(shape, angle):
     np.testing.assert_allclose(seen(rotated(shape, [angle]), x, 0).numpy(), expected, atol=2e-5)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (1, 6), (6, 1), (1, 1, 1), (2, 9, 12)])
-def test_weights_are_shares_of_pixels_within_the_image(shape):
-    view = rotated(shape, ANGLES)
-    assert 0 <= int(view.source.min()) <= int(view.source.max()) < math.prod(shape)
-    assert view.weight.min() >= 0
-    assert view.weight.sum(-1).max() <= 1 + 1e-5
-    torch.testing.assert_close(view.weight.sum(-1)[0], torch.ones(math.prod(shape)))
-
-
 def test_what_is_no_image_is_refused():
     parts = ("Only images can be rotated", "(2, 3, 4, 4)", "domain = 'permuted'")
     refused(lambda: rotated((2, 3, 4, 4), [0, 90]), *parts)

@@ -18,7 +18,6 @@ from dpmcl.discounts._discount import gamma
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import SpecError
 from dpmcl.methods.er import ER
-from dpmcl.methods.naive import Naive
 
 SEEDS = (0, 1, 2)
 TASKS = 4
@@ -193,27 +192,6 @@ def test_weights_of_one_are_no_discount_to_the_byte_and_engines_agree(name, on):
             torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
     pairs = zip(leaves(plain.theta), leaves(runs[0]), strict=True)
     assert any(not torch.equal(a, b) for a, b in pairs)
-
-
-LONG = {"optimiser": "sgd", "updates": 100, "batch": 16, "lr": 0.1}
-
-
-@pytest.mark.parametrize("on", ["weights", "sampling"])
-def test_a_window_of_one_trains_on_one_task_alone(on):
-    """By age on the newest, and forgets like naive; by time on the first."""
-
-    def after(method):
-        return tiny_run(method).errors["test"].after[:, -1].mean(0)
-
-    window = {"name": "window", "width": 1}
-    naive, er = after(Naive(**LONG)), after(ER(**LONG))
-    assert naive[:2].min() > 0.4
-    assert er[:2].max() < 0.1
-    by_age = after(ER(**LONG, discount=window, discount_on=on))
-    assert by_age.tolist() == pytest.approx(naive.tolist(), abs=0.05)
-    by_time = after(ER(**LONG, discount={**window, "by": "time"}, discount_on=on))
-    assert by_time[0] < 0.1
-    assert by_time[1:].min() > 0.9
 
 
 def test_an_update_under_weights_is_one_on_the_weighted_mean_of_the_batch():

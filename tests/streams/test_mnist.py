@@ -1,4 +1,4 @@
-"""The real files: every row of MNIST once, and Fashion-MNIST as Debian packs it."""
+"""The real files of MNIST: every row once."""
 
 import gzip
 from pathlib import Path
@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from dpmcl.data.splits import split
-from dpmcl.streams.fashionmnist import FashionMNIST
 from dpmcl.streams.mnist import MNIST
 from packed import contents
 
-DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 FILES = (
     "train-images-idx3-ubyte.gz",
     "train-labels-idx1-ubyte.gz",
@@ -47,17 +45,3 @@ def test_mnist_holds_the_files_rows_in_ten_tasks_split_sixty_twenty_twenty(data,
     assert sizes[0].tolist() == [round(0.6 * n) for n in counts.tolist()]
     assert sizes[2].tolist() == [round(0.2 * n) for n in counts.tolist()]
     assert torch.equal(sum(sizes), counts)
-
-
-@pytest.mark.skipif(not DEBIAN.is_dir(), reason="needs Debian's package dataset-fashion-mnist")
-def test_fashion_mnist_is_read_as_debian_packs_it(tmp_path):
-    """The published bytes in other gzip files, without the folder FashionMNIST/raw, and loose."""
-    for path in DEBIAN.glob("*.gz"):
-        (tmp_path / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
-    packed, loose = (
-        FashionMNIST(root=str(root), download=False).read() for root in (DEBIAN, tmp_path)
-    )
-    assert torch.equal(packed.x, loose.x)
-    assert torch.equal(packed.y, loose.y)
-    assert packed.y.bincount().tolist() == [7000] * 10
-    assert packed.classes[0] == "T-shirt/top"

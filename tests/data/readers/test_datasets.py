@@ -16,7 +16,6 @@ from torch.utils.data import (
 
 import conftest
 import dpmcl
-from dpmcl import SpecError
 from dpmcl.data.readers.datasets import read_dataset
 from dpmcl.streams.huggingface import HuggingFace
 
@@ -86,7 +85,6 @@ def test_inputs(inputs, kept, values):
         ([torch.tensor(7), torch.tensor([3]), np.int64(7)], ("3", "7"), [1, 0, 1]),
         ([torch.tensor(0.5), np.float32(1), 2], (), [[0.5], [1], [2]]),
         ([torch.tensor([0.5, 1.0])] * 3, (), [[0.5, 1]] * 3),
-        ([(0.5, 1.0)] * 3, (), [[0.5, 1]] * 3),
     ],
 )
 def test_labels_and_targets(labels, classes, y):
@@ -316,11 +314,14 @@ def test_no_progress_bars_and_nothing_beside(tmp_path, capfd, monkeypatch):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_folders_that_are_none(tmp_path):
+def test_folders_that_are_none_and_a_package_that_lacks(tmp_path, monkeypatch):
     for path in (tmp_path / "none", tmp_path, Path("https://localhost/data")):
         unread(path, "save_to_disk", "correct the path")
     (tmp_path / "a::b").mkdir()
     unread(tmp_path / "a::b", "'::'")
+    path = saved(tmp_path)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    unread(path, "pip install 'dpmcl[huggingface]'")
 
 
 def test_damaged_folders(tmp_path):
@@ -355,11 +356,3 @@ def test_offsets_that_lead_astray(tmp_path):
     wrong = np.array([0, 2, 4, 6, 8, 10, 1 << 30], np.int32).tobytes()
     shard.write_bytes(raw.replace(offsets, wrong))
     unread(path, "cannot be read", x="v")
-
-
-def test_settings_that_contradict_and_a_package_that_lacks(tmp_path, monkeypatch):
-    with pytest.raises(SpecError, match="both say what the tasks are"):
-        HuggingFace(path="my", task="day", scenario="class-incremental")
-    path = saved(tmp_path)
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    unread(path, "pip install 'dpmcl[huggingface]'")

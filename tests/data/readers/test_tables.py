@@ -115,23 +115,6 @@ def test_what_is_no_table(tmp_path):
 # ---- tables in memory ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("column", "values"),
-    [
-        ("size", torch.tensor([1.5, 2.5, 0.5])),
-        ("size", [Decimal("1.5"), Decimal("2.5"), Decimal("0.5")]),
-        ("sweet", np.array([1, 0, 1], bool)),
-        ("kind", pa.chunked_array([["pear"], ["apple", "pear"]])),
-        ("kind", pa.array(["pear", "apple", "pear"], pa.string_view())),
-    ],
-)
-def test_columns_in_memory(column, values):
-    data = read_table({**SMALL, column: values}, target="kind")
-    assert data.name == "table"
-    assert data.x.tolist() == [[1.5, 1.0], [2.5, 0.0], [0.5, 1.0]]
-    assert (data.y.tolist(), data.classes) == ([1, 0, 1], ("apple", "pear"))
-
-
 def test_pandas(tmp_path):
     pandas = pytest.importorskip("pandas")
     hue = pandas.Categorical(["b", "a", "b"], categories=["b", "unused", "a"])
@@ -262,22 +245,6 @@ def test_notes_say_what_each_column_became():
 
 
 # ---- targets and tasks ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("values", "classes"),
-    [
-        ([10, 9, 10], ("9", "10")),
-        (["10", "9", "10"], ("9", "10")),  # as from a file, which tells no text
-        (["10", "09", "10"], ("09", "10")),
-        ([True, False, True], ("False", "True")),
-        (pa.array([10, 9, 10]).dictionary_encode(), ("9", "10")),
-    ],
-)
-def test_classes(values, classes):
-    data = read_table({"a": [1, 2, 3], "y": values}, target="y")
-    assert (data.kind, data.classes, data.y.tolist()) == ("classification", classes, [1, 0, 1])
-    assert data.y.dtype == torch.int64
 
 
 def test_a_kind_that_is_not_clear_must_be_said():
