@@ -1,6 +1,6 @@
 """Kill runs at random moments, and compare their results with those of runs that nobody stopped.
 
-    python benchmarks/resume_check.py [--times 200] [--seed 0] [--out DIR]
+    python -m benchmarks.resume_check [--times 200] [--seed 0] [--out DIR]
 
 Six methods run in one folder, on digits or SINE, two tasks, two replicas, on either engine, with
 dropout and a reservoir that is smaller than a task. A process is killed with SIGKILL a random time
@@ -75,8 +75,8 @@ STREAMS: dict[str, Table] = {
     "sine": {"name": "sine", "tasks": 2, "rows": 40, "outputs": 4},
 }
 NETWORKS: dict[str, Table] = {
-    "digits": {"name": "resume_check:Dropped", "hidden": 16},
-    "sine": {"name": "resume_check:Dropped", "hidden": 8},
+    "digits": {"name": "benchmarks.resume_check:Dropped", "hidden": 16},
+    "sine": {"name": "benchmarks.resume_check:Dropped", "hidden": 8},
 }
 
 

@@ -212,26 +212,19 @@ def test_tables_and_figures_in_each_format(command, stored):
     ("arguments", "words"),
     [
         ("run tiny.toml --method err", ["No method 'err'", "Did you mean 'er'"]),
-        ("run tiny.toml --set training.lr", ["KEY=VALUE", "'training.lr'"]),
         ("run tiny.toml --tasks 11", ["tasks", "at most 10", "got 11"]),
         ("run tiny.toml --watch terms,cost", ["must be 'terms' or 'stability', got 'cost'"]),
         ("run tiny.toml --device cuda", ["needs a CUDA GPU"]),
         ("run tiny.toml --out tiny.toml/run", ["tiny.toml/run", "cannot be written", "--out"]),
         ("run tiny.toml --out broken", ["broken is damaged"]),
-        ("run tiny.toml --out EMPTY", ["needs a path"]),
         ("run broken.toml", ["broken.toml must be TOML", "line 2"]),
-        ("run binary.toml", ["binary.toml", "cannot be read"]),
         ("run EMPTY", ["A run starts from", "''"]),
-        ("run LINES", [r"'two\nlines'"]),
         ("run STORED/errors.parquet", ["give the folder"]),
         ("show digitz", ["No preset 'digitz'", "Did you mean 'digits'"]),
         ("table unfinished", ["no results yet"]),
         ("table STORED --metric os:getcwd", ["metric 'os:getcwd'", "fails"]),
-        ("plot nowhere --format svg", ["nowhere", "does not exist"]),
         ("plot STORED --smooth nan", ["smooth", "at least 0", "nan"]),
-        ("plot STORED --what terms", ["run with --watch terms"]),
         ("stream digits --tasks 2 --out sheet.bmp", ["sheet.bmp"]),
-        ("stream digits --tasks 2 --out tiny.toml/sheet.png", ["tiny.toml/sheet.png"]),
     ],
 )  # fmt: skip
 def test_bad_inputs_are_one_line_and_status_2(
@@ -239,14 +232,13 @@ def test_bad_inputs_are_one_line_and_status_2(
 ):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     (tmp_path / "broken.toml").write_text('replicas = 2\nstream = "digits\n')
-    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     for folder in ("broken", "unfinished"):
         (tmp_path / folder).mkdir()
     (tmp_path / "broken" / "spec.toml").write_text("stream = \n")
     for name in ("spec.toml", "stream.json"):
         (tmp_path / "unfinished" / name).write_bytes((stored / name).read_bytes())
     files = {*tmp_path.rglob("*")}
-    meant = {"STORED": str(stored), "EMPTY": "", "LINES": "two\nlines"}
+    meant = {"EMPTY": ""}
     ran = command(*(meant.get(a, a.replace("STORED", str(stored))) for a in arguments.split()))
     assert ran.status == 2
     assert ran.out == "" or "stream digits" in arguments
@@ -256,21 +248,9 @@ def test_bad_inputs_are_one_line_and_status_2(
     assert {path for path in tmp_path.rglob("*") if path.name != ".lock"} == files
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "run",
-        "run tiny.toml --replicas many",
-        "run tiny.toml --device tpu",
-        "run tiny.toml --colour red",
-        "table",
-        "table STORED --format word",
-        "plot STORED --smooth much",
-        "paint",
-    ],
-)
-def test_wrong_usage_is_status_2(arguments, command, stored):
-    ran = command(*arguments.replace("STORED", str(stored)).split())
+@pytest.mark.parametrize("arguments", ["run", "run tiny.toml --device tpu", "table -x", "paint"])
+def test_wrong_usage_is_status_2(arguments, command):
+    ran = command(*arguments.split())
     assert ran.status == 2
     assert "Usage:" in ran.err
     assert "Traceback" not in ran.err
@@ -312,11 +292,6 @@ def test_a_reader_that_has_gone_is_quiet(stored, monkeypatch, capsys):
     with suppress(OSError), os.fdopen(writing, "w") as pipe:
         assert printed(monkeypatch, pipe, "table", str(stored)) == 1
     assert capsys.readouterr().err == ""
-
-
-def test_closed_outputs_are_no_error(stored, monkeypatch):
-    monkeypatch.setattr(sys, "stderr", None)
-    assert printed(monkeypatch, None, "table", str(stored)) == 0
 
 
 # as a process of its own

@@ -20,7 +20,6 @@ import time
 import traceback
 import warnings
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -28,6 +27,7 @@ from typing import Any
 
 import hypothesis
 import numpy as np
+import PIL.Image
 import pyarrow as pa
 import pytest
 import safetensors.torch
@@ -77,8 +77,7 @@ SETTINGS = (
 )  # fmt: skip
 SPECS = {
     "empty": b"", "NUL": b"\0", "BOM": b"\xef\xbb\xbfseed = 1",
-    "UTF-16": "seed = 1".encode("utf-16"),
-    "latin-1": b'stream = "\xe9"', "surrogate": b'stream = "\xed\xa0\x80"',
+    "UTF-16": "seed = 1".encode("utf-16"), "surrogate": b'stream = "\xed\xa0\x80"',
     "all": bytes(range(256)),
     "dotted": b"seed" + b".a" * 5_000 + b" = 1", "a header": b"[methods.er" + b".a" * 5_000 + b"]",
     "tables beside no list": b'stream = "digits"\nmethods = 5\n[methods.er]\nlr = 1.0',
@@ -87,15 +86,13 @@ SPECS = {
 }  # fmt: skip
 ASSIGNMENTS = (
     "", "=", "a=", "=a", "a..b=1", "training.lr==", "training.lr=0.1\nseed=3", 'training.lr="',
-    "training=1", "methods.er.lr=[", "methods.nobody.lr=1", "stream.path=~\0.csv", "stream=\udcff",
-    "\udcff=1", "seed=\ud800", "seed=\x1b[31m", "seed=" + "9" * 5_000, "seed=" + "[" * 20_000,
-    "stream." + ".".join("a" * 900) + "=1", "x" * 100_000 + "=1", "\u2028=\u2028", "[a]=1", "#=1",
-    "seed=3\r", "network.name=\x00", "dtype=float32\n", 'training."l\\nr"=1',
+    "methods.er.lr=[", "stream.path=~\0.csv", "stream=\udcff", "\udcff=1", "seed=\x1b[31m",
+    "seed=" + "9" * 5_000, "seed=" + "[" * 20_000, "stream." + ".".join("a" * 900) + "=1",
+    "x" * 100_000 + "=1", "\u2028=\u2028", "[a]=1", "#=1", "dtype=float32\n",
 )  # fmt: skip
 SOURCES = (
-    "", " ", ".", "/", "~", "~\0", "\0", "\udcff", "\ud800", "nope.toml", "nope/nope", "a\nb.toml",
-    "a:b", ":", "a\nb:c", "x" * 5_000, "x/" * 5_000, "\u2028", "~nobody/x", "-", "digits\n",
-    "Digits",
+    "", " ", ".", "~", "\0", "\udcff", "nope.toml", "nope/nope", "a\nb.toml", ":", "a\nb:c",
+    "x" * 5_000, "x/" * 5_000, "\u2028", "~nobody/x", "-", "digits\n", "Digits",
 )  # fmt: skip
 
 
@@ -136,21 +133,13 @@ def checked(spec: Spec) -> None:
 # ---- archives ------------------------------------------------------------------------------------
 
 
-def png(width: int, height: int, raw: bytes) -> bytes:
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-        )
-
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(raw)) + chunk(b"IEND", b"")
-
-
 @cache
 def picture(seed: int) -> bytes:
     """A PNG of 4x4 pixels, RGB."""
-    pixels = np.random.default_rng(seed).integers(0, 256, (4, 12), dtype=np.uint8)
-    return png(4, 4, b"".join(b"\0" + row.tobytes() for row in pixels))
+    pixels = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
+    out = io.BytesIO()
+    PIL.Image.fromarray(pixels).save(out, "PNG")
+    return out.getvalue()
 
 
 PICTURES: list[tuple[Any, bytes]] = [
@@ -175,47 +164,10 @@ def tarred(
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode=mode, format=form) as archive:
         for name, content in members:
-            info = member(name, size=len(content)) if isinstance(name, str) else name
+            info = tarfile.TarInfo(name) if isinstance(name, str) else name
+            info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
     return out.getvalue()
-
-
-def member(
-    name: str, kind: bytes = tarfile.REGTYPE, link: str = "", **about: Any
-) -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname = kind, link
-    for key, value in about.items():
-        setattr(info, key, value)
-    return info
-
-
-def zip_link(name: str) -> zipfile.ZipInfo:
-    info = zipfile.ZipInfo(name)
-    info.external_attr = 0o120777 << 16
-    return info
-
-
-def header_set(data: bytes, offset: int, form: str, value: int) -> bytes:
-    """A zip whose headers, local and central, have a field set. offset: in the local header."""
-    out = bytearray(data)
-    for signature, shift in ((b"PK\3\4", 0), (b"PK\1\2", 2)):
-        at = 0
-        while (at := data.find(signature, at)) >= 0:
-            struct.pack_into(form, out, at + offset + shift, value)
-            at += 4
-    return bytes(out)
-
-
-def sparse_tar(size: int) -> bytes:
-    """A member of old GNU's sparse kind that has a hole of so many bytes, and no data."""
-    block = bytearray(member("a/0.png", tarfile.GNUTYPE_SPARSE).tobuf(tarfile.GNU_FORMAT))
-    block[386:398] = b"%011o\0" % min(size, 8**11 - 1)  # where the piece starts
-    block[398:410] = b"%011o\0" % 0
-    block[483:495] = b"%011o\0" % min(size, 8**11 - 1)  # the size with holes
-    block[148:156] = b" " * 8
-    block[148:156] = b"%06o\0 " % sum(block)
-    return bytes(block) + bytes(10 * tarfile.BLOCKSIZE)
 
 
 ZIP, TAR = zipped(PICTURES), tarred(PICTURES)
@@ -226,77 +178,32 @@ ARCHIVES: list[Files] = [
     {"x/a/0.png": picture(0), "x/b/1.png": picture(1)},
 ]  # fmt: skip
 MEMBERS = (
-    "../evil.png", "a/../../evil.png", "../" * 40 + "evil.png", "/evil/0.png", "..\\..\\evil.png",
-    "C:\\evil\\0.png", "a/./0.png", "/", " / .png", "x" * 5_000 + "/0.png", "x/" * 3_000 + "0.png",
-    "a\nb/c\nd.png", "\x1b[2J/0.png", "\u202e/0.png", "\u2028/\x85.png", ".a/0.png", "a", "a/0.png",
-    "a/0.png/1.png",
+    "/", "x" * 5_000 + "/0.png", "x/" * 3_000 + "0.png", "a\nb/c\nd.png", "\x1b[2J/0.png",
+    ".a/0.png", "a", "a/0.png", "a/0.png/1.png",
 )  # fmt: skip
-KINDS = (
-    member("a/1.png", tarfile.SYMTYPE, "/etc/passwd"), member("a", tarfile.SYMTYPE, "/"),
-    member("a/1.png", tarfile.LNKTYPE, "../../x"), member("a/1.png", tarfile.SYMTYPE, "1.png"),
-    member("a/1.png", tarfile.CHRTYPE, devmajor=1, devminor=5), member("a/1.png", b"Z"),
-    member("a/1.png", tarfile.FIFOTYPE), member("a/1.png", tarfile.DIRTYPE),
-)  # fmt: skip
-FIELDS = (
-    (6, "<H", 1), (6, "<H", 0x41), (8, "<H", 77), (8, "<H", 14), (8, "<H", 12), (8, "<H", 8),
-    (14, "<I", 1), (18, "<I", 2**31), (22, "<I", 0), (22, "<I", 2**31), (22, "<I", 2**32 - 1),
-    (4, "<H", 255), (26, "<H", 65_535), (28, "<H", 65_535),
-)  # fmt: skip
-"""Of a zip's headers: encryption, methods, checksum, sizes, version, lengths of name and extra."""
-RECORDS = (
-    {"size": "-5"}, {"size": "x"}, {"path": "../../evil.png"}, {"mtime": "nan"},
-    {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"},
-    {"GNU.sparse.map": "0,x", "GNU.sparse.size": "9"},
-    {"GNU.sparse.map": "0,99999999999999", "GNU.sparse.size": "99999999999999"},
-)  # fmt: skip
-SIZES = ((0, 4), (2**31 - 1, 1), (2**31, 2**31), (10**5, 10**5), (9_000, 9_000), (3, 3))
 
 
 def archive_cases(root: Path) -> Iterator[tuple[str, Files]]:
-    outside = str(root / "evil" / "0.png")
-    for name in (*MEMBERS, outside, "/" + outside):
-        yield f"zip: {name:.50}", {"x.zip": zipped([*PICTURES, (name, picture(1))])}
-        yield f"tar: {name:.50}", {"x.tar": tarred([*PICTURES, (name, picture(1))])}
-    for new in (b"a/0\0png", b"\xff/0.png"):
-        yield f"zip: {new!r}", {"x.zip": ZIP.replace(b"a/0.png", new)}
-    yield "tar: not UTF-8", {"x.tar": tarred([("\udcff\n/0.png", picture(1))])}
-    for i, info in enumerate(KINDS):
-        yield f"tar: kind {i}", {"x.tar": tarred([*PICTURES, (info, b"")])}
-        yield f"tar: kind {i} first", {"x.tar": tarred([(info, b""), *PICTURES])}
-    yield "zip: link", {"x.zip": zipped([*PICTURES, (zip_link("a/1.png"), b"/etc/passwd")])}
-    yield "zip: link of a folder", {"x.zip": zipped([(zip_link("c"), b"/"), ("c/0.png", b"")])}
+    """Members outside have tests of their own (test_images.py)."""
     for kind, make in (("zip", zipped), ("tar", tarred)):
         members: dict[str, list[tuple[Any, bytes]]] = {
             "none": [], "no images": [("a/x.txt", b"x")], "empty": [("a/0.png", b"")],
             "archives": [("a/x.zip", ZIP), ("a/0.png", TAR)], "twice": [*PICTURES, *PICTURES],
-            "many": [(f"c{i}/0.png", picture(0)) for i in range(200)],
-            **{f"{w}x{h}": [*PICTURES, ("a/9.png", png(w, h, bytes(40)))] for w, h in SIZES},
+            **{name[:50]: [*PICTURES, (name, picture(1))] for name in MEMBERS},
         }  # fmt: skip
         for name, content in members.items():
             yield f"{kind}: {name}", {f"x.{kind}": make(content)}
         for content in (b"", b"hello", TAR, ZIP, TAR + ZIP, gzip.compress(gzip.compress(TAR))):
             yield f"{kind}: {content[:9]!r} {len(content)}", {f"x.{kind}": content}
-        yield f"{kind}: folder", {f"x.{kind}/a/0.png": picture(0), f"x.{kind}/b/1.png": b""}
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, b"Z"):
+        info = tarfile.TarInfo("a/1.png")
+        info.type, info.linkname = kind, "/etc/passwd"
+        yield f"tar: kind {kind!r}", {"x.tar": tarred([*PICTURES, (info, b"")])}
     for name, other in (("pipe", FIFO), ("link", "nothing"), ("folder", None)):
         yield f"folder: {name}", {"x/a/0.png": picture(0), "x/b/0.png": other}
-    yield "folder: link to a folder", {"x/a/0.png": picture(0), "x/b": "a"}
     yield "folder: nothing", {"x": None}
     bomb = zipped([("a/0.png", bytes(60 * 2**20))], zipfile.ZIP_DEFLATED)
     yield "zip: zeros", {"x.zip": bomb}
-    yield "zip: more zeros than said", {"x.zip": header_set(bomb, 22, "<I", 10)}
-    for offset, form, value in FIELDS:
-        for (name, data), *_ in (files.items() for files in ARCHIVES[:2]):
-            yield f"{name}: {value} at {offset}", {"x.zip": header_set(data, offset, form, value)}
-    for size in (2**40, 65 * 2**20):
-        yield f"tar: {size} bytes of holes", {"x.tar": sparse_tar(size)}
-    for size in (10**6, 2**60, -1):
-        header = member("a/0.png", size=size).tobuf(tarfile.GNU_FORMAT)
-        yield f"tar: says {size} bytes", {"x.tar": header + picture(0) + bytes(2_000)}
-        long = member("x", tarfile.XHDTYPE, size=size).tobuf(tarfile.GNU_FORMAT) + bytes(2_000)
-        yield f"tar: a later header of {size}", {"x.tar": TAR[: 10 * tarfile.BLOCKSIZE] + long}
-    for records in RECORDS:
-        info = member("a/0.png", size=len(picture(0)), pax_headers=records)
-        yield f"tar: {records}", {"x.tar": tarred([(info, picture(0))], form=tarfile.PAX_FORMAT)}
 
 
 def archive_attempts(folder: Path) -> Iterator[Attempt]:
@@ -331,11 +238,6 @@ def npy(array: Any) -> bytes:
     return out.getvalue()
 
 
-def npy_header(text: str, version: bytes = b"\1\0") -> bytes:
-    head = text.encode("latin-1") + b"\n"
-    return b"\x93NUMPY" + version + struct.pack("<H", len(head)) + head + b"\xff" * 64
-
-
 def npz(**arrays: Any) -> bytes:
     return zipped([(f"{name}.npy", npy(array)) for name, array in arrays.items()])
 
@@ -349,101 +251,62 @@ TABLES: list[Files] = [
 ]  # fmt: skip
 TEXTS: dict[str, str] = {
     "empty": "", "lines": "\n" * 2_000, "header": "size,hue,when,kind\n", "commas": ",,,\n,,,\n",
-    "NUL": ROWS.replace("red", "r\0d"), "NUL in the header": ROWS.replace("hue", "h\0e"),
-    "Macintosh": ROWS.replace("\n", "\r"), "semicolons": ROWS.replace(",", ";"),
+    "NUL": ROWS.replace("red", "r\0d"), "semicolons": ROWS.replace(",", ";"),
     "a column twice": ROWS.replace("hue", "size"), "no name": ROWS.replace("hue", ""),
     "names of lines": ROWS.replace("hue", '"h\nu\re\u2028"'), "quotes": '"' * 5_000,
-    "an open quote": ROWS.replace("red", '"red', 1), "a long row": ROWS + "1,2,3,4,5\n",
-    "a short row": ROWS + "1\n", "a missing cell": ROWS + "NA,red,1,a\n",
+    "a long row": ROWS + "1,2,3,4,5\n", "a missing cell": ROWS + "NA,red,1,a\n",
     "a missing label": ROWS + "1,red,1,\n", "infinity": ROWS + "inf,red,1,a\n",
-    "large": ROWS + "1e400,red,1,a\n", "digits": ROWS.replace("0.25", "9" * 5_000),
-    "mixed": ROWS + 'x,"red\nblue",1,"a\nb"\n', "dates": ROWS.replace("red", "2024-01-01"),
-    "a long cell": f"{ROWS}1,{'x' * 200_000},1,a\n", "one column": "kind\na\nb\n",
-    "many columns": ",".join(f"c{i}" for i in range(3_000)) + ",kind\n" + "1," * 3_000 + "a\n",
+    "digits": ROWS.replace("0.25", "9" * 5_000), "dates": ROWS.replace("red", "2024-01-01"),
+    "a long cell": f"{ROWS}1,{'x' * 200_000},1,a\n", "one row": "size,when,kind\n1,1,a\n",
     "many kinds": "size,kind\n" + "".join(f"{i},k{i}\n" for i in range(3_000)),
-    "one row": "size,when,kind\n1,1,a\n", "escapes": ROWS.replace("red", "\x1b[2J"),
-    "no target": "size,hue\n1,2\n",
+    "escapes": ROWS.replace("red", "\x1b[2J"), "no target": "size,hue\n1,2\n",
 }  # fmt: skip
 PARQUETS: dict[str, Any] = {
     "nulls": pa.nulls(18), "lists": [[1, 2]] * 18, "structs": [{"a": 1}] * 18,
     "bytes": [b"\xff\n"] * 18, "decimals": pa.array([10**30] * 18, pa.decimal128(38, 0)),
-    "dates": pa.array([2**30] * 18, pa.date32()),
-    "times": pa.array([2**52] * 18, pa.timestamp("s")),
-    "durations": pa.array([1] * 18, pa.duration("s")), "halves": pa.array([np.float16(1.5)] * 18),
-    "nan": [float("nan")] * 18, "inf": [float("inf")] * 18, "large": [1e300] * 18,
-    "unsigned": pa.array([2**64 - 1] * 18, pa.uint64()),
+    "times": pa.array([2**52] * 18, pa.timestamp("s")), "nan": [float("nan")] * 18,
+    "large": [1e300] * 18, "unsigned": pa.array([2**64 - 1] * 18, pa.uint64()),
     "dictionary": pa.array(["a"] * 18).dictionary_encode(), "lines": ["a\nb\u2028"] * 18,
 }  # fmt: skip
+
+
 ARRAYS: dict[str, Any] = {
     "0-d": np.float32(1), "no rows": np.ones((0, 2), np.float32), "no inputs": np.ones((6, 0)),
     "rows": np.ones((5, 2)), "nan": np.full((6, 2), np.nan), "complex": np.ones((6, 2), complex),
-    "text": np.full((6, 2), "a\nb"), "bytes": np.full((6, 2), b"\xff"),
     "not a time": np.full((6, 2), np.datetime64("NaT", "s")), "records": np.ones(6, "f4,i4"),
-    "void": np.zeros(6, "V8"), "no text": np.zeros(6, "U0"), "foreign": np.ones((6, 2), ">f4"),
-    "long double": np.zeros((6, 2), np.longdouble), "objects": np.array([{}] * 6, object),
-    "unsigned": np.full(6, 2**64 - 1, np.uint64), "many": np.ones((6,) + (1,) * 30),
+    "void": np.zeros(6, "V8"), "foreign": np.ones((6, 2), ">f4"),
+    "objects": np.array([{}] * 6, object), "unsigned": np.full(6, 2**64 - 1, np.uint64),
 }  # fmt: skip
-SHAPES = ("(1099511627776, 4)", f"({2**62}, {2**62})", "(-1, 16)", "(True, 16)", "'ab'",
-          "(" + "9" * 5_000 + ",)")  # fmt: skip
-DTYPES = ("'|O'", "'x'", "'<U0'", "[('a\\n', '<f4')]", "'<U999999999'", "'<U4'")
-HEADS = (
-    "", "[]", "__import__('os')", "(" * 5_000, "-" * 9_000 + "1", "{'descr': '<f4'}",
-    *(f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}" for shape in SHAPES),
-    *(f"{{'descr': {dtype}, 'fortran_order': False, 'shape': (16,)}}" for dtype in DTYPES),
-)  # fmt: skip
 
 
 def table_cases(root: Path) -> Iterator[tuple[str, Files]]:
+    """Headers of arrays have tests of their own (test_arrays.py)."""
     for name, text in TEXTS.items():
         yield f"csv: {name}", {"x.csv": text.encode()}
     for code in ("utf-16", "latin-1"):
         yield f"csv: {code}", {"x.csv": ROWS.replace("red", "r\xe9d").encode(code)}
-    yield "csv: surrogates", {"x.csv": ROWS.encode().replace(b"red", b"\xed\xa0\x80")}
-    for name, values in PARQUETS.items():
-        for column in ("hue", "kind", "when"):
-            yield (
-                f"parquet: {name} as {column}",
-                {"x.parquet": parquet_of({**COLUMNS, column: values})},
-            )
+    for (name, values), column in itertools.product(PARQUETS.items(), ("hue", "kind", "when")):
+        changed = parquet_of({**COLUMNS, column: values})
+        yield f"parquet: {name} as {column}", {"x.parquet": changed}
     table = pa.table(COLUMNS)
     odd: dict[str, Any] = {
         "no rows": table.slice(0, 0), "no columns": pa.table({}),
-        "a name of lines": table.append_column("a\nb", table["hue"]),
         "a column twice": pa.table([table["kind"], table["kind"]], names=["kind", "kind"]),
         **{f"metadata {i}": table.replace_schema_metadata({b"pandas": about}) for i, about in
-           enumerate((b"{", b"[]", b'{"index_columns": 5}', b"\xff", b"[" * 50_000))},
+           enumerate((b"{", b'{"index_columns": 5}', b"[" * 50_000))},
     }  # fmt: skip
     for name, values in odd.items():
         yield f"parquet: {name}", {"x.parquet": parquet_of(values)}
-    for suffix in (".csv", ".csv.gz", ".parquet", ".npz"):
-        contents = (
-            b"",
-            b"PAR1\xff\xff\xff\x7fPAR1",
-            ROWS.encode(),
-            PACKED_ROWS,
-            npy(X),
-            FIFO,
-            "none",
-        )
-        for i, content in enumerate((*contents, gzip.compress(bytes(2**24)))):
-            yield f"{suffix}: other {i}", {f"x{suffix}": content}
-        yield f"{suffix}: folder", {f"x{suffix}/y.csv": ROWS.encode()}
+    others = (b"", b"PAR1\xff\xff\xff\x7fPAR1", ROWS.encode(), PACKED_ROWS, npy(X), FIFO, "none",
+              gzip.compress(bytes(2**24)))  # fmt: skip
+    for suffix, (i, content) in itertools.product(
+        (".csv", ".csv.gz", ".parquet", ".npz"), enumerate(others)
+    ):
+        yield f"{suffix}: other {i}", {f"x{suffix}": content}
     for name, array in ARRAYS.items():
         yield f"x of {name}", {"x.npz": npz(x=array, y=Y)}
         yield f"y of {name}", {"a/x.npy": npy(X), "a/y.npy": npy(array)}
         yield f"task of {name}", {"x.npz": npz(x=X, y=Y, task=array)}
-    heads = [npy_header(head) for head in HEADS]
-    for i, head in enumerate([*heads, npy_header("{}", b"\2\0"), npy_header("{}", b"\xff\xff")]):
-        yield f"head {i}", {"a/x.npy": head, "a/y.npy": npy(Y)}
-        yield f"head {i} in npz", {"x.npz": zipped([("x.npy", npy(X)), ("y.npy", head)])}
-    for i, content in enumerate((FIFO, "nothing", None)):
-        yield f"x.npy: other {i}", {"a/x.npy": content, "a/y.npy": npy(Y)}
-    yield "no y", {"a/x.npy": npy(X)}
-    for offset, form, value in FIELDS:
-        yield f"npz: {value} at {offset}", {"x.npz": header_set(npz(x=X, y=Y), offset, form, value)}
-    for name in ("../x", "a\nb", "x"):
-        members = [("y.npy", npy(Y)), ("x.npy", npy(X)), (f"{name}.npy", npy(X))]
-        yield f"npz: a member {name}", {"x.npz": zipped(members)}
 
 
 def table_attempts(folder: Path) -> Iterator[Attempt]:
@@ -627,7 +490,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def imported() -> None:
     """What is imported on first use would count as a case's time."""
     import matplotlib.figure  # noqa: F401
-    import PIL.Image
     import scipy.ndimage  # noqa: F401
     import sklearn.datasets  # noqa: F401
 
@@ -651,7 +513,7 @@ def problem(root: Path, files: Files, attempts: Callable[[Path], Iterator[Attemp
 def test_odd_inputs_end_in_success_or_one_line(kind, root):
     cases, attempts, _ = LOADERS[kind]
     problems = {name: problem(root, files, attempts) for name, files in cases(root)}
-    assert len(problems) > 100
+    assert len(problems) > 40
     wrong = [f"{name!r}: {said}" for name, said in problems.items() if said]
     assert not wrong, f"{len(wrong)} of {kind} failed:\n" + "\n".join(wrong)
 
@@ -688,18 +550,14 @@ def test_damaged_inputs_end_in_success_or_one_line(kind, root, data):
 @pytest.mark.parametrize(
     ("attempt", "said"),
     [
-        (lambda root: None, ""),
+        (lambda root: dpmcl.load(3) and None, ""),
         (lambda root: warnings.warn("odd", stacklevel=1), "UserWarning"),
         (lambda root: time.sleep(5), "Late"),
-        (lambda root: sum(1 for _ in itertools.count()), "Late"),
-        (lambda root: dpmcl.load(3) and None, ""),
         (lambda root: (root / "home" / "x").touch(), "changed"),
-        (lambda root: (root / "cases" / "case" / "x").touch(), "changed"),
         (lambda root: 1 / 0, "ZeroDivisionError"),
     ],
 )
 def test_what_a_failure_is(attempt, said, root, monkeypatch):
-    monkeypatch.setitem(globals(), "PROCESSOR", 0.2)
     monkeypatch.setitem(globals(), "CLOCK", 0.5)
     found = problem(root, {"x.csv": b""}, lambda _: iter([lambda: attempt(root)]))
     assert said in found
@@ -738,36 +596,15 @@ def forged(change: Callable[[dict[str, Any]], object]) -> bytes:
     return safetensors.torch.save(tensors, meta)
 
 
-def goes_on(root: Path, files: Files) -> str:
-    folder = root / "cases" / "case"
-    write(folder, files)
-    said = complaint(lambda: dpmcl.run(folder))
-    shutil.rmtree(root / "cases")
-    return said
-
-
-@hypothesis.settings(
-    max_examples=15,
-    deadline=None,
-    suppress_health_check=list(hypothesis.HealthCheck),
-)
-@given(data=some.data())
-def test_a_run_goes_on_from_damaged_checkpoints(root, data):
-    files, names = stopped()
-    part = {name: files[name] for name in names}
-    assert goes_on(root, {**files, **data.draw(damaged(part))}) == ""
-
-
 @pytest.mark.parametrize("key", ["format", "origin", "position", "work", "diverged", "more"])
 def test_a_run_goes_on_from_forged_checkpoints(key, root):
     files, names = stopped()
-    odd: list[Any] = [None, "x", [], {}, -1, 1e300, 2**70, [9, 0, 0], [0, 0, -1], ["a", "b", "c"]]
-    for value in odd:
+    folder = root / "cases" / "case"
+    for value in (None, "x", [], {}, -1, 1e300, 2**70, [9, 0, 0], [0, 0, -1], ["a", "b", "c"]):
         content = forged(lambda about, v=value: about.update({key: v}))
-        assert goes_on(root, {**files, names[-1]: content}) == "", value
-    for field in ("method", "seeds", "digest", "engine", "device") if key == "origin" else ():
-        content = forged(lambda about, f=field: about["origin"].update({f: ["a\nb"]}))
-        assert goes_on(root, {**files, names[-1]: content}) == "", field
+        write(folder, {**files, names[-1]: content})
+        assert complaint(lambda: dpmcl.run(folder)) == "", value
+        shutil.rmtree(root / "cases")
 
 
 # ---- pickles -------------------------------------------------------------------------------------
@@ -810,14 +647,9 @@ def test_nothing_is_unpickled(root):
     ran.rmdir()
     for name, data in hostile(ran).items():
         tables: list[Files] = [{f"x{suffix}": data} for suffix in (".parquet", ".csv", ".npz")]
-        tables += [{"x.csv.gz": gzip.compress(data)}, {"x.npz": npz(y=Y) + data}]
         tables += [{"a/x.npy": data, "a/y.npy": npy(Y)}, {"a/x.npy": npy(X), "a/y.npy": data}]
         tables += [{"x.npz": zipped([("x.npy", data), ("y.npy", npy(Y))])}]
-        images: list[Files] = [
-            {"x.zip": data},
-            {"x.tar": data},
-            {"x.zip": zipped([("a/0.png", data)])},
-        ]
+        images: list[Files] = [{"x.zip": data}, {"x.zip": zipped([("a/0.png", data)])}]
         runs: list[Files] = [{**run_files(), part: data} for part in run_files()]
         cases = {"tables": tables, "archives": images, "runs": runs, "specs": [{"x.toml": data}]}
         for kind, files in ((kind, files) for kind, several in cases.items() for files in several):

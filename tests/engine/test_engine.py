@@ -36,32 +36,19 @@ def test_batched_equals_looped_in_float64(method, optimiser):
     ]
     assert_close(runs[0].theta, runs[1].theta, 1e-9)
     assert (runs[0].errors["test"].values[:, 1:, 0] <= 1).all()
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_batched_equals_looped_in_float32_with_sgd(method):
-    runs = [
-        tiny_run(settings(method, "sgd"), engine=e, tasks=2, dtype=torch.float32, dropout=0.2)
-        for e in (Batched(), Looped())
-    ]
-    assert_close(runs[0].theta, runs[1].theta, 1e-4)
+    assert not torch.equal(*runs[0].theta["prediction"]["2.weight"][:2])
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_replica_learns_the_same_alone_and_among_ten(method):
-    rule = settings(method)
-    among = tiny_run(rule, seeds=tuple(range(10)), tasks=2, dropout=0.2)
+    rule, ten = settings(method), tuple(range(10))
+    among = tiny_run(rule, seeds=ten, tasks=2, dropout=0.2)
     alone = tiny_run(rule, seeds=(7,), tasks=2, dropout=0.2)
     for a, b in zip(leaves(at(among.theta, 7)), leaves(at(alone.theta, 0)), strict=True):
         assert torch.equal(a, b)
     assert (among.errors["test"].values[7] == alone.errors["test"].values[0])[1].any()
-    batched = tiny_run(rule, seeds=tuple(range(10)), engine=Batched(), tasks=2, dropout=0.2)
+    batched = tiny_run(rule, seeds=ten, engine=Batched(), tasks=2, dropout=0.2)
     assert_close(at(batched.theta, 7), at(alone.theta, 0), 1e-9)
-
-
-def test_replicas_differ():
-    theta = tiny_run(settings("er"), tasks=2).theta
-    assert not torch.equal(*theta["prediction"]["2.weight"])
 
 
 def convolutional() -> tuple[nn.Module, nn.Module]:

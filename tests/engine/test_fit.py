@@ -75,8 +75,7 @@ def wide_model(stream):
     )
 
 
-@pytest.mark.parametrize("batch", [4, 128])
-@pytest.mark.parametrize("optimiser", ["sgd", "adagrad", "adam"])
+@pytest.mark.parametrize(("optimiser", "batch"), [("sgd", 4), ("adagrad", 128), ("adam", 4)])
 @pytest.mark.parametrize("name", [*TWO_LOOPS, "dpmcl"])
 def test_the_estimate_is_near_the_measured_peak(name, optimiser, batch):
     stream = tiny_stream()
@@ -115,40 +114,27 @@ def free(monkeypatch, size):
     monkeypatch.setattr(fit, "free_bytes", lambda model: size)
 
 
-def test_what_does_not_fit_is_refused_before_training(monkeypatch):
-    free(monkeypatch, 1000)
+def test_what_does_not_fit_is_refused_before_training_and_says_what_would(monkeypatch):
+    stream = tiny_stream(2)
+    method, model = nested(inner=3), tiny_model(stream)
+    free(monkeypatch, fit.needed_bytes(method, model, stream, 1))
+    tiny_run(method, seeds=(0, 1), engine=Looped(), tasks=2)  # one replica at a time
     with pytest.raises(ModelError) as caught:
-        tiny_run(nested(inner=3), seeds=tuple(range(50)), engine=Batched(), tasks=2)
+        tiny_run(method, seeds=tuple(range(50)), engine=Batched(), tasks=2)
     text = str(caught.value)
     assert text.startswith("order = 2 through 3 inner updates needs about ")
+    assert "for 50 replicas, and" in text
     assert text.endswith(
         "use fewer inner updates (inner), a smaller batch, fewer replicas, engine = 'looped', "
         "or order = 1."
     )
-    assert "for 50 replicas, and" in text
-
-
-def test_one_replica_at_a_time_needs_the_memory_of_one(monkeypatch):
-    stream = tiny_stream(2)
-    method, model = nested(), tiny_model(stream)
-    free(monkeypatch, fit.needed_bytes(method, model, stream, 1))
-    tiny_run(method, seeds=(0, 1), engine=Looped(), tasks=2)
-    with pytest.raises(ModelError):
-        tiny_run(method, seeds=(0, 1), engine=Batched(), tasks=2)
     free(monkeypatch, 10)
-    with pytest.raises(ModelError) as caught:
+    with pytest.raises(ModelError, match="for one replica, and") as caught:
         tiny_run(method, seeds=(0, 1), engine=Looped(), tasks=2)
-    assert "for one replica, and" in str(caught.value)
-    assert "looped" not in str(caught.value)
-    assert "fewer replicas" not in str(caught.value)
-
-
-def test_dpmcl_names_its_own_settings(monkeypatch):
+    assert not any(words in str(caught.value) for words in ("looped", "fewer replicas"))
     free(monkeypatch, 12 * GIB)
-    stream = tiny_stream()
-    model, method = tiny_model(stream), DPMCL(third_term="exact", zeta=10_000_000)
     with pytest.raises(ModelError) as caught:
-        check_fit(method, model, stream, 50)
+        check_fit(DPMCL(third_term="exact", zeta=10_000_000), model, stream, 50)
     text = str(caught.value)
     assert text.startswith("third_term = 'exact' through 10000000 inner updates needs about ")
     assert "12 GiB are free; use fewer inner updates (zeta)," in text
@@ -166,10 +152,6 @@ def test_what_keeps_no_graph_is_never_refused(monkeypatch):
         DPMCL(third_term="exact", zeta=0),
     ):
         check_fit(method, tiny_model(stream), stream, 10**6)
-
-
-def test_free_memory_is_a_plausible_number():
-    assert GIB / 100 < fit.free_bytes(tiny_model(tiny_stream())) < 2**50
 
 
 # Is it right.
@@ -192,7 +174,7 @@ def like(tree, values):
     return tree_map(lambda _: next(rest), tree)
 
 
-@pytest.mark.parametrize("inner", [1, 3, 5])
+@pytest.mark.parametrize("inner", [1, 3])
 @pytest.mark.parametrize("optimiser", ["sgd", "adagrad"])
 @pytest.mark.parametrize("name", TWO_LOOPS)
 def test_order_2_agrees_with_finite_differences(monkeypatch, name, optimiser, inner):
@@ -230,19 +212,3 @@ def test_order_2_agrees_with_finite_differences(monkeypatch, name, optimiser, in
             numeric = (values[0] - values[1]) / 2e-6
             found = grads[part][leaf].flatten()[i].item()
             assert found == pytest.approx(numeric, abs=2e-6, rel=1e-5)
-
-
-@pytest.mark.parametrize("name", TWO_LOOPS)
-def test_order_1_is_another_gradient(monkeypatch, name):
-    stream = tiny_stream()
-    found = []
-    for order in (1, 2):
-        method = nested(name, order=order, inner=3, optimiser="sgd")
-        model = method.prepare(tiny_model(stream))
-        batches, key = some_batches(method.phases(model, tiny_task())[0], stream)
-        start = model.init(3)
-        found.append(outer_gradient(monkeypatch, method, model, start, batches, key))
-    for part in method.outer_parts:
-        pairs = list(zip(leaves(found[0][part]), leaves(found[1][part]), strict=True))
-        assert any(not torch.allclose(a, b) for a, b in pairs)
-        assert any(a.abs().max() > 0 for a, _ in pairs)

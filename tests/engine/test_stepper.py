@@ -56,16 +56,6 @@ def a_state(*values: float, extra=()) -> State:
     return State({"p": {"w": torch.tensor(values)}}, {"p": {"w": {}}}, tuple(extra))
 
 
-def test_the_given_state_stays_as_it_is():
-    def update(state, batches, key):
-        return state._replace(theta={"p": {"w": (state.theta["p"]["w"] * 2).relu() + 1}})
-
-    state = a_state(1.0, 2.0)
-    after = run(Stepper(trace_after=1), update, state, 5)
-    assert state.theta["p"]["w"].tolist() == [1.0, 2.0]
-    assert after.theta["p"]["w"].tolist() == [63.0, 95.0]
-
-
 def test_results_that_share_memory_are_told_apart():
     def update(state, batches, key):
         w = state.theta["p"]["w"]
@@ -74,19 +64,9 @@ def test_results_that_share_memory_are_told_apart():
 
     state = a_state(1.0, 2.0, extra=[torch.zeros(2) for _ in range(3)])
     after = run(Stepper(trace_after=1), update, state, 6)
+    assert state.theta["p"]["w"].tolist() == [1.0, 2.0]  # the given state stays as it is
     assert [leaf.tolist() for leaf in leaves(after)[:1]] == [[7.0, 8.0]]
     assert [leaf.tolist() for leaf in after.extra] == [[6.0, 7.0], [7.0, 8.0], [7.0, 8.0]]
-
-
-def test_a_constant_is_not_written_to():
-    start = torch.ones(2)
-
-    def update(state, batches, key):
-        return state._replace(theta={"p": {"w": start}})
-
-    after = run(Stepper(trace_after=1), update, a_state(0.0, 0.0), 4)
-    after.theta["p"]["w"].add_(5)
-    assert start.tolist() == [1.0, 1.0]
 
 
 def test_an_update_that_branches_on_a_value_is_left_as_it_is():
@@ -130,31 +110,30 @@ def test_a_trace_leaves_out_what_changes_nothing_and_writes_in_place():
         return ((seen + b) * 2).sqrt().reshape(6)
 
     a, b = torch.rand(6), torch.rand(2, 3)
-    expected = function(a, b)
+    expected, kept = function(a, b), b.clone()
     quick = traced(function, a.clone(), b)
     given = a.clone()
     out = quick(given, b)
     assert torch.equal(out, expected)
     assert out.data_ptr() == given.data_ptr()
-
-
-def test_only_the_first_tree_is_used_up():
-    a, b = torch.rand(3), torch.rand(3)
-    quick = traced(lambda a, b: (b * 2 + a).relu(), a.clone(), b)
-    kept = b.clone()
-    quick(a, b)
-    assert torch.equal(b, kept)
+    assert torch.equal(b, kept)  # only the first tree is used up
 
 
 def test_an_input_that_is_read_later_is_not_overwritten():
-    a = torch.rand(4)
-
     def function(a):
         doubled = a * 2
         return doubled + a.flip(0), doubled - 1
 
-    expected = function(a)
-    assert all(map(torch.equal, traced(function, a.clone())(a.clone()), expected))
+    a = torch.rand(4)
+    assert all(map(torch.equal, traced(function, a.clone())(a.clone()), function(a)))
+
+
+def test_what_cannot_be_traced_is_said():
+    def branches(a):
+        return a + 1 if a.sum() > 0 else a
+
+    with pytest.raises(RuntimeError):
+        traced(branches, torch.ones(2))
 
 
 def closure(value, scale=1.0):
@@ -177,9 +156,7 @@ def recursive(depth):
         (closure(1), closure(1), True),
         (closure(1), closure(2), False),
         (closure(1), closure(1.0), False),
-        (closure(1, 2.0), closure(1, 3.0), False),
         (closure(closure(1)), closure(closure(1)), True),
-        (closure((1, "a")), closure((1, "a")), True),
         (closure([1]), closure([1]), False),
         (closure(torch.ones(1)), closure(torch.ones(1)), False),
         (closure(torch.nn.Linear(1, 1)), closure(torch.nn.Linear(1, 1)), False),
@@ -188,16 +165,9 @@ def recursive(depth):
         (partial(closure, 1), partial(closure, 1), True),
         (partial(closure, 1), partial(closure, 2), False),
         ("a".upper, "a".upper, False),
-        (len, len, True),
         (plugins.find("method", "er")(lr=0.1), plugins.find("method", "er")(lr=0.1), True),
         (plugins.find("method", "er")(lr=0.1), plugins.find("method", "er")(lr=0.2), False),
     ],
 )
 def test_sameness(a, b, expected):
     assert same(a, b) is expected
-
-
-def test_lambdas_with_other_defaults_differ():
-    first, second, third = (lambda x, k=k: x * k for k in (1, 2, 1))
-    assert not same(first, second)
-    assert same(first, third)

@@ -1,4 +1,4 @@
-"""DPMCL's third term: what moves, what stays, and whether its gradient is the one it says."""
+"""DPMCL's third term on a network: its gradient by finite differences, and what stays."""
 
 import pytest
 import torch
@@ -45,7 +45,7 @@ def gradient_of_step_2(monkeypatch, start=None, **settings):
     return caught[0]
 
 
-@pytest.mark.parametrize("zeta", [1, 2, 3])
+@pytest.mark.parametrize("zeta", [1, 3])
 @pytest.mark.parametrize("optimiser", ["sgd", "adagrad", "adam"])
 def test_exact_agrees_with_finite_differences(monkeypatch, optimiser, zeta):
     net, rule = model(), build(optimiser, 0.05)
@@ -81,31 +81,13 @@ def test_exact_agrees_with_finite_differences(monkeypatch, optimiser, zeta):
             )
 
 
-def test_the_third_term_reaches_what_it_should(monkeypatch):
-    grads = {
-        t: gradient_of_step_2(monkeypatch, third_term=t)
-        for t in ("constant", "first", "exact", "off")
-    }
-
-    def differ(first, second, part):
-        pairs = zip(leaves(grads[first][part]), leaves(grads[second][part]), strict=True)
-        return any(not torch.allclose(a, b) for a, b in pairs)
-
-    assert not differ("constant", "first", "representation")
-    assert differ("constant", "first", "prediction")
-    for other in ("constant", "first", "exact"):
-        assert differ(other, "off", "representation")
-        assert differ(other, "off", "prediction")
-    assert differ("exact", "first", "representation")
-
-
 def test_the_features_are_computed_once_and_theta_1_stays_during_the_zeta_steps(monkeypatch):
     net, start, calls = model(), theta(), []
     real = type(net).features
 
-    def spy(self, theta_1, x, key=None):
+    def spy(self, theta_1, *rows, **more):
         calls.append(theta_1)
-        return real(self, theta_1, x, key)
+        return real(self, theta_1, *rows, **more)
 
     monkeypatch.setattr(type(net), "features", spy)
     method = DPMCL(zeta=4, kappa=1)
@@ -119,34 +101,3 @@ def test_the_features_are_computed_once_and_theta_1_stays_during_the_zeta_steps(
         leaves(after.theta["representation"]), leaves(state.theta["representation"]), strict=True
     )
     assert any(not torch.equal(a, b) for a, b in pairs)
-
-
-def test_exact_is_finite_at_dead_units(monkeypatch):
-    start = theta()
-    dead = {**start["prediction"], "0.bias": torch.full((8,), -100.0, dtype=torch.float64)}
-    grads = gradient_of_step_2(
-        monkeypatch, {**start, "prediction": dead}, zeta=3, third_term="exact"
-    )
-    assert all(leaf.isfinite().all() for leaf in leaves(grads))
-
-
-def test_a_copied_buffer_state_takes_other_steps(monkeypatch):
-    method = DPMCL(kappa=1, buffer_state="copied")
-    warm = method._generalise(model(), method.start(theta(), TASK), B_N, KEYS[0])
-    found = [
-        DPMCL(kappa=1, buffer_state=how)._mind_the_past(model(), warm, ROWS, KEYS[1])
-        for how in ("fresh", "copied")
-    ]
-    pairs = zip(leaves(found[0].theta), leaves(found[1].theta), strict=True)
-    assert any(not torch.equal(a, b) for a, b in pairs)
-
-
-def test_one_optimiser_state_serves_both_steps():
-    method = DPMCL(kappa=1, zeta=1)
-    start = method.start(theta(), TASK)
-    warm = method._generalise(model(), start, B_N, KEYS[0])
-    after = method._mind_the_past(model(), warm, ROWS, KEYS[1])
-    for a, b, c in zip(*(leaves(s.optimiser) for s in (start, warm, after)), strict=True):
-        assert (b >= a).all()
-        assert (c >= b).all()
-    assert any((b > 0).any() for b in leaves(warm.optimiser))

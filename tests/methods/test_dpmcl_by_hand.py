@@ -31,11 +31,10 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import moving_stream, tiny_model, tiny_run, tiny_task
+from conftest import moving_stream, tiny_model, tiny_task
 from dpmcl.core.batch import Batch
 from dpmcl.core.model import Model
 from dpmcl.core.tree import leaves
-from dpmcl.exceptions import SpecError
 from dpmcl.methods.dpmcl import DPMCL
 from dpmcl.theory import terms
 
@@ -192,17 +191,6 @@ def test_the_cost_that_a_rule_hears_of_is_the_sum_of_what_is_descended_on(monkey
         assert abs(slope) > 1e-3
 
 
-def test_a_fourth_term_that_the_stream_cannot_tell_is_refused_in_one_line():
-    for fourth_term, line in (
-        ("exact", "fourth_term = 'exact' needs a stream that knows its dynamics"),
-        ("estimated", "fourth_term = 'estimated' moves inputs and targets of a regression"),
-    ):
-        with pytest.raises(SpecError) as caught:
-            tiny_run(DPMCL(updates=1, fourth_term=fourth_term))
-        assert line in str(caught.value)
-        assert "\n" not in str(caught.value)
-
-
 # Why a guard
 
 
@@ -229,7 +217,7 @@ def gains(guard: str, steps: int) -> list[float]:
     found = []
     for _ in range(steps):
         cost = terms.costs(model, state.theta, b_N, b_P).J_PN
-        ahead = terms.look_ahead(model, state.theta, b_N, b_P, method.rule, method.zeta)
+        ahead = terms.look_ahead(model, state.theta, b_N, b_P, rule=method.rule, zeta=method.zeta)
         found.append(float(cost - ahead))
         key = torch.zeros(2, dtype=torch.int64)
         state = method._mind_the_past(model, state, {"new": b_N, "past": b_P}, key)
@@ -237,18 +225,14 @@ def gains(guard: str, steps: int) -> list[float]:
     return found
 
 
-def test_the_printed_term_is_unbounded_below_and_the_clipped_one_is_not():
-    printed = gains("none", 400)
+def test_the_printed_term_is_unbounded_below_and_the_guarded_ones_are_not():
+    printed = gains("none", 200)
     assert printed[0] == pytest.approx(2.5 * (0.64 - 0.04))  # at first the look-ahead does gain
     assert all(later < now for now, later in pairwise(printed))
-    for bound, by in ((0.0, 100), (-1.0, 120), (-1e2, 200), (-1e4, 300), (-1e6, 400)):
-        assert min(printed[:by]) < bound, bound
+    assert min(printed) < -1e2
     clipped = gains("clip", 200)
     assert max(0.0, clipped[-1]) == 0 < clipped[0]
     assert min(clipped) > -0.1  # the last step that gains may go a little too far
     assert clipped[-1] == clipped[-100]
-
-
-def test_the_square_comes_to_rest_where_nothing_is_gained():
     squared = gains("square", 200)
     assert abs(squared[-1]) < 1e-3 * squared[0]

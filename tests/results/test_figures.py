@@ -57,6 +57,11 @@ def test_tasks_and_methods_are_named():
     lines = figures.curves({f"m{k}": record(1, k) for k in range(8)}, STREAM).axes[0].get_lines()
     styles = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}
     assert len(styles) == 8
+    title = figures.curves({"a": record(2, 0), "b": record(4, 0)}, STREAM).get_suptitle()
+    assert title == "toy, 2 to 4 replicas, band: one standard error"
+    assert figures.curves({"a": record(1, 0)}, STREAM).get_suptitle() == "toy, 1 replica"
+    sine = figures.curves(RECORDS, StreamInfo("sine", "regression", NAMES, ())).axes[0]
+    assert (sine.get_yscale(), sine.get_ylabel()) == ("log", "mean squared error")
     many = StreamInfo("toy", "classification", NAMES * 3, NAMES)
     assert figures.curves(RECORDS, many).axes[0].get_xlabel() == "tasks seen"
 
@@ -71,25 +76,6 @@ def test_smoothing_changes_lines_and_is_said():
     for wrong in (-1.0, float("nan"), float("inf"), 1e9):
         with pytest.raises(SpecError, match=f"at least 0 and at most 1000, got {wrong}"):
             figures.curves(RECORDS, STREAM, wrong)
-
-
-@pytest.mark.parametrize(
-    ("replicas", "title"),
-    [
-        ((3, 3), "toy, 3 replicas, band: one standard error"),
-        ((2, 4), "toy, 2 to 4 replicas, band: one standard error"),
-        ((1,), "toy, 1 replica"),
-    ],
-)
-def test_the_title_says_stream_replicas_and_band(replicas, title):
-    figure = figures.curves({f"m{k}": record(n, k) for k, n in enumerate(replicas)}, STREAM)
-    assert figure.get_suptitle() == title
-
-
-def test_regression_is_on_a_log_scale():
-    ax = figures.curves(RECORDS, StreamInfo("sine", "regression", NAMES, ())).axes[0]
-    assert (ax.get_yscale(), ax.get_ylabel()) == ("log", "mean squared error")
-    assert figures.curves(RECORDS, STREAM).axes[0].get_yscale() == "linear"
 
 
 @pytest.mark.parametrize("suffix", MAGIC)

@@ -27,12 +27,6 @@ def test_a_stream_in_numbers():
     assert row.split()[-3:] == ["36", "12", "12"]
 
 
-def test_regression_has_no_classes():
-    lines = described(Sine(tasks=2, rows=10).build([0]))
-    assert not any(line.startswith("labels") for line in lines)
-    assert [line.split()[-3:] for line in lines[-2:]] == [["6", "2", "2"]] * 2
-
-
 def test_inputs_that_are_cut_off_are_named():
     far = [*range(30), *[1000] * 30]
     table = {"t": far, "n": [0, 1] * 30, "y": ["a"] * 30 + ["b"] * 30}

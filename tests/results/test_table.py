@@ -12,7 +12,7 @@ import pytest
 from dpmcl.core.errors import Errors
 from dpmcl.core.gradients import Work
 from dpmcl.exceptions import SpecError
-from dpmcl.results.record import Divergence, Record, merge
+from dpmcl.results.record import Divergence, Record
 from dpmcl.results.store import StreamInfo
 from dpmcl.results.table import render, rows, rows_by_task
 
@@ -148,27 +148,11 @@ def test_json_and_csv_have_every_digit():
         assert {k: float(text[k]) for k in KEYS[2:-1]} == {k: row[k] for k in KEYS[2:-1]}
 
 
-@pytest.mark.parametrize(
-    ("error", "words"), [(1.234e-5, "1.2e-05"), (123456.0, "1.2e+05"), (0.0, "0.000")]
-)
-def test_text_of_very_small_and_large_numbers_keeps_digits(error, words):
-    assert words in render(rows(one_task(error), REGRESSION), "text")
-
-
 def test_an_unknown_metric_or_format_is_refused():
     with pytest.raises(SpecError, match=r"No metric 'forgeting'\. Did you mean 'forgetting'"):
         rows(RECORDS, STREAM, ("forgeting",))
     with pytest.raises(SpecError, match="one of text, json, csv, markdown, latex, got 'word'"):
         render([], "word")
-
-
-def test_merge_orders_seeds_and_keeps_what_was_there():
-    first, second = record((0, 3), 1), record((1, 3), 2)
-    both = merge(first, second)
-    assert both.test.seeds == (0, 1, 3)
-    np.testing.assert_array_equal(both.test.values[[0, 2]], first.test.values)
-    np.testing.assert_array_equal(both.test.values[1], second.test.values[0])
-    assert sorted(both.work) == [0, 1, 3]
 
 
 def shares(errors, predictions):

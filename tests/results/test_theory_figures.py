@@ -138,19 +138,6 @@ def test_replicas_that_are_frozen_count_for_nothing(stored, end):
     assert "3 of them frozen" in figure.get_suptitle()
 
 
-@pytest.mark.parametrize(
-    ("tasks", "ends"),
-    # With a task to come, the last one was cut short: it is as long as the one before.
-    [(2, [1 + 9 / 11, 1 + 10 / 11]), (3, [1 + 9 / 40, 1 + 10 / 40])],
-)
-def test_phases_follow_one_another_within_a_task(tasks, ends):
-    places = ((0, 0, 0), (0, 0, 9), (0, 1, 0), (0, 1, 29), (1, 0, 0), (1, 0, 9), (1, 1, 0))
-    stream = StreamInfo("toy", "classification", NAMES[:tasks], NAMES)
-    figure = drawn("terms", Readings((0, 1, 2), places, readings().values[:, :7]), stream)
-    expected = [0, 9 / 40, 10 / 40, 39 / 40, 1, *ends]
-    np.testing.assert_allclose(line(figure.axes[0], "$J_N$").get_xdata(), expected)
-
-
 def test_a_step_that_is_not_positive_is_marked():
     theorem, taken = np.full((3, 16), 1e-3), np.full((3, 16), 1e-2)
     theorem[:, 4] = theorem[1, 7] = -1e-3
@@ -163,32 +150,6 @@ def test_a_step_that_is_not_positive_is_marked():
     np.testing.assert_allclose(heights[[0, 7]], 1e-3)
     np.testing.assert_allclose(line(step, "taken:").get_ydata(), 1e-2)
     assert 0 < step.get_ylim()[0] < 1e-4
-
-
-def test_borders_and_names_of_tasks():
-    figure = drawn("stability")
-    for ax in figure.axes:
-        (borders,) = [c for c in ax.collections if c.get_label() == "_borders"]
-        assert [segment[0, 0] for segment in borders.get_segments()] == [1, 2, 3]
-    lowest = figure.axes[-1]
-    assert [text.get_text() for text in lowest.get_xticklabels()] == list(NAMES)
-    np.testing.assert_allclose(lowest.get_xticks(), np.arange(TASKS) + 0.5)
-    many = StreamInfo("toy", "classification", NAMES * 5, NAMES)
-    lowest = drawn("terms", readings(tasks=20), many).axes[-1]
-    assert lowest.get_xlabel() == "task, from 0: each begins at its number"
-
-
-@pytest.mark.parametrize(("methods", "rows"), [(1, [1]), (5, [3, 2]), (6, [3, 3])])
-def test_methods_stand_beside_each_other_and_then_below(methods, rows):
-    many = {f"method {k}": readings(2, k) for k in range(methods)}
-    figure = theory_figures.draw(many, STREAM, "terms")
-    figure.draw_without_rendering()
-    titled = [ax for ax in figure.axes if ax.get_title()]
-    assert [ax.get_title() for ax in titled] == list(many)
-    tops = [round(ax.get_position().y1, 3) for ax in titled]
-    assert [tops.count(top) for top in dict.fromkeys(tops)] == rows
-    assert len([ax for ax in figure.axes if ax.get_legend()]) == 3 * len(rows)
-    assert len({ax.get_ylim() for ax in titled}) == 1
 
 
 def test_what_was_not_watched_is_left_out():
@@ -216,16 +177,6 @@ def test_huge_and_infinite_numbers_are_drawn_as_far_as_they_go(tmp_path):
     np.testing.assert_array_equal(heights[4:8], [1.0, 1e200, np.nan, -1e200])
     cells = figure.axes[-1].collections[0].get_array()
     np.testing.assert_allclose(cells[0].filled(0)[5:8], [1, 1 / 3, 0])
-
-
-def test_one_reading_of_one_task_is_a_figure():
-    one = Readings((7,), ((0, 0, 0),), readings(1).values[:, :1])
-    alone = StreamInfo("toy", "regression", ("wave 0",), ())
-    terms, stability = (drawn(what, one, alone) for what in ("terms", "stability"))
-    assert "(1 replica)" in terms.get_suptitle()
-    assert legend(terms.axes[0])[0].endswith("(mean squared error)")
-    np.testing.assert_allclose(stability.axes[-1].collections[0].get_coordinates()[0, :, 0], [0, 1])
-    assert r"\|J_y\|" in legend(stability.axes[1])[1]
 
 
 def test_another_figure_is_refused_and_so_is_none_of_matplotlib(monkeypatch):

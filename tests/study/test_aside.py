@@ -20,6 +20,7 @@ SPEC: dict[str, Any] = {
     "methods": ["er"],
     "engine": "looped",
     "device": "cpu",
+    "workers": 1,
 }
 FASTER = {**SPEC, "training": {"updates": 1, "batch": 4}}
 
@@ -101,7 +102,7 @@ def test_what_is_not_of_a_run_stays(note, folder):
     assert dpmcl.load(folder).errors
 
 
-@pytest.mark.parametrize("cut", [1, 2, 5])
+@pytest.mark.parametrize("cut", [1, 5])
 def test_a_move_that_is_cut_short_is_completed_by_the_next_run(cut, folder, monkeypatch):
     was, seen = contents(folder), []
     calls, rename = itertools.count(1), Path.rename

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +104,17 @@ def test_the_size_of_groups(engine, replicas, sizes):
 
 def test_all_stop_when_told_and_keep_checkpoints(tmp_path):
     started: set[str] = set()
+
+    def watch(method: str, done: int, total: int) -> None:
+        started.add(method)
+        if len(started) == 1:  # leave the processor to the worker that is coming up
+            time.sleep(0.1)
+
     training = {**TABLE["training"], "updates": 100_000}
     spec = Spec.parse({**TABLE, "replicas": 1, "workers": 2, "training": training})
     keeping = Keeping(1e9, stop=lambda: len(started) > 1)  # both processes are at work
     with pytest.raises(Stopped):
-        study.run(spec, tmp_path, lambda method, *_: started.add(method), keeping=keeping)
+        study.run(spec, tmp_path, watch, keeping=keeping)
     kept = {path.parts[-3] for path in tmp_path.glob("checkpoints/*/*/*.safetensors")}
     assert kept == {"er", "naive"}
 

@@ -23,6 +23,7 @@ BASE: dict[str, Any] = {
     "methods": ["er"],
     "engine": "looped",
     "device": "cpu",
+    "workers": 1,
 }
 PLUGINS = """
 from dpmcl import Discount
@@ -141,14 +142,6 @@ def test_data_may_move_and_not_change(monday, tmp_path):
     assert dpmcl.run(of_table(moved), replicas=2, out=folder).errors["er"].seeds == (0, 1)
 
 
-def test_labels_shuffled_in_place_are_refused(monday):
-    path, folder = monday
-    path.write_text(path.read_text().replace(",a\n", ",c\n").replace(",b\n", ",a\n"))
-    for replicas in (1, 2):
-        words = ("other data", "what is there changed")
-        refused(folder, *words, spec=of_table(path), replicas=replicas)
-
-
 def test_data_that_are_gone_are_refused_and_results_still_read(monday):
     path, folder = monday
     path.unlink()
@@ -158,21 +151,11 @@ def test_data_that_are_gone_are_refused_and_results_still_read(monday):
     assert dpmcl.load(folder).errors["er"].seeds == (0,)
 
 
-def test_data_are_compared_before_a_resume_and_before_each_group_of_seeds(tmp_path):
-    path = table_file(tmp_path / "monday.csv")
-    stop(of_table(path), tmp_path / "run")
-    table_file(path, shift=1)
-    refused(tmp_path / "run", "other data", spec=of_table(path))
-    dpmcl.run(of_table(path), out=tmp_path / "new")
-    with pytest.raises(FolderError, match="other data"):  # seed 1 of er, then seeds 0, 1 of naive
-        dpmcl.run(
-            of_table(path),
-            methods=["er", "naive"],
-            replicas=2,
-            out=tmp_path / "new",
-            watch=lambda *_: table_file(path, shift=2),
-        )
-    assert list(dpmcl.load(tmp_path / "new").errors) == ["er"]
+def test_data_are_compared_before_a_resume(tmp_path):
+    path, folder = table_file(tmp_path / "monday.csv"), tmp_path / "run"
+    stop(of_table(path), folder)
+    path.write_text(path.read_text().replace(",a\n", ",c\n").replace(",b\n", ",a\n"))
+    refused(folder, "other data", "what is there changed", spec=of_table(path))
 
 
 def test_a_stream_that_each_replica_draws_from_a_file(module, tmp_path):
@@ -233,7 +216,6 @@ def test_methods_are_compared_one_by_one(module, tmp_path):
     dpmcl.run({**BASE, "methods": ["plug:Mine", "naive"]}, out=tmp_path)
     module(PLUGINS + "\n# edited")
     dpmcl.run({**BASE, "methods": ["naive"]}, replicas=2, out=tmp_path)
-    refused(tmp_path, "plug:Mine", spec={**BASE, "methods": ["plug:Mine"]})
 
 
 def test_code_that_failed_at_once_may_be_mended(module, tmp_path):
@@ -282,9 +264,8 @@ def test_a_folder_of_version_0_1_is_shown_and_not_extended(module, tmp_path, cap
     refused(tmp_path / "run", "0.1", spec=spec, replicas=2)
 
 
-@pytest.mark.parametrize("stream", ["digits", "oscillator"])
-def test_a_folder_of_version_0_1_is_extended_by_the_package_s_own(stream, tmp_path):
-    spec = {**BASE, "stream": {"name": stream, "tasks": 2}}
+def test_a_folder_of_version_0_1_is_extended_by_the_package_s_own(tmp_path):
+    spec = {**BASE, "stream": {"name": "oscillator", "tasks": 2}}
     dpmcl.run(spec, out=tmp_path)
     make_old(tmp_path)
     assert dpmcl.run(spec, replicas=2, methods=["er", "naive"], out=tmp_path).rows()

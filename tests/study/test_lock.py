@@ -1,10 +1,8 @@
 """One process at a time writes to a run folder, and a dead one is in nobody's way."""
 
 import os
-import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -29,57 +27,37 @@ TINY = {
 }
 
 
-class Holder:
-    """Another process that holds a folder until it is told to go."""
-
-    def __init__(self, folder: Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", HOLD, str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "held\n"
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
-
-    def go(self) -> int:
-        self.process.communicate("\n", timeout=10)
-        return self.process.returncode
-
-
 @pytest.fixture
 def holder(tmp_path):
     """A process that holds tmp_path / "run"."""
-    other = Holder(tmp_path / "run")
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "run")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == "held\n"
     yield other
-    if other.process.poll() is None:
-        other.kill()
+    other.kill()
+    other.wait(10)
 
 
 def test_a_second_process_is_refused_and_a_dead_one_taken_over(holder, tmp_path):
     folder = tmp_path / "run"
     for use in (lambda: locked(folder).__enter__(), lambda: dpmcl.run(TINY, out=folder)):
-        with pytest.raises(FolderError, match=f"process {holder.process.pid};") as caught:
+        with pytest.raises(FolderError, match=f"process {holder.pid};") as caught:
             use()
         assert "\n" not in str(caught.value)
         assert str(folder) in str(caught.value)
     assert sorted(path.name for path in folder.iterdir()) == [".lock", ".lock.json"]
     dpmcl.run(TINY, out=tmp_path / "other")  # another folder is free
     holder.kill()
+    holder.wait(10)
     assert (folder / ".lock.json").exists()  # the dead one's
     dpmcl.run(TINY, out=folder)
     assert not (folder / ".lock.json").exists()
     assert dpmcl.load(folder).errors["naive"].seeds == (0,)
-
-
-def test_a_process_that_ends_well_leaves_the_folder_free(holder, tmp_path):
-    assert holder.go() == 0
-    with locked(tmp_path / "run"):
-        pass
 
 
 def test_this_process_too_holds_it_once(tmp_path):
@@ -94,17 +72,7 @@ def test_this_process_too_holds_it_once(tmp_path):
     assert not (tmp_path / ".lock.json").exists()
 
 
-def test_a_run_that_is_interrupted_lets_go(tmp_path):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        dpmcl.run(TINY, out=tmp_path, watch=interrupt)
-    with locked(tmp_path):
-        pass
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"pid": "x"}', '{"pid": null}', "\xff"])
+@pytest.mark.parametrize("text", ["", "[]", '{"pid": null}', "\xff"])
 def test_a_broken_note_of_the_holder(text, tmp_path):
     with locked(tmp_path):
         (tmp_path / ".lock.json").write_text(text, "latin-1")
@@ -134,15 +102,3 @@ def test_a_folder_where_the_lock_cannot_be_made(name, tmp_path):
     (tmp_path / name).rmdir()
     with locked(tmp_path):
         pass
-
-
-@pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() == 0, reason="nothing is closed to root"
-)
-def test_an_unwritable_folder(tmp_path):
-    tmp_path.chmod(0o500)
-    try:
-        with pytest.raises(FolderError, match="Permission denied"):
-            locked(tmp_path / "run").__enter__()
-    finally:
-        tmp_path.chmod(0o700)

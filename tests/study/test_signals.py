@@ -125,7 +125,7 @@ def test_a_second_interrupt_leaves_at_once(tmp_path, clean):
     assert (folder / "errors.parquet").read_bytes() == clean
 
 
-@pytest.mark.parametrize("name", ["digits", "my run", "sub/digits"])
+@pytest.mark.parametrize("name", ["digits", "my run"])
 def test_the_command_that_goes_on_is_of_the_folder(name, tmp_path, monkeypatch, capsys):
     """Not of a preset or stream that has the folder's name."""
 

@@ -21,6 +21,7 @@ SPEC: dict[str, Any] = {
     "training": {"updates": 2, "batch": 4},
     "engine": "looped",
     "device": "cpu",
+    "workers": 1,
 }
 BY_PATH = """
 import importlib.util
@@ -68,12 +69,10 @@ def hashed(module: str = "plug") -> dict[str, str]:
     ("text", "files", "edited", "module"),
     [
         ("", {}, "plug.py", "plug"),
-        ("import helper", {"helper.py": "A = 1"}, "helper.py", "helper"),
         ("from helper import A", {"helper.py": "A = 1"}, "helper.py", "helper"),
         ("import a", {"a.py": "import b", "b.py": "A = 1"}, "b.py", "b"),
         ("def late():\n    import helper", {"helper.py": "A = 1"}, "helper.py", "helper"),
         ("import lib", LIB | {"lib/deep.py": "A = 1"}, "lib/deep.py", "lib.deep"),
-        ("import helper", {"elsewhere/helper.py": "A = 1"}, "elsewhere/helper.py", "helper"),
         (BY_PATH, {"elsewhere/helper.py": "A = 1"}, "elsewhere/helper.py", "by_path"),
         (BY_NAME, {"helper.py": "A = 1"}, "helper.py", "helper"),
     ],
@@ -89,11 +88,6 @@ def test_an_edit_of_a_file_that_counts(text, files, edited, module, folder):
     assert {name for name, _ in before.items() ^ hashed().items()} == {module}
 
 
-def test_a_base_class_in_another_file_counts(folder):
-    write(folder, {"base.py": "class Mine:\n    pass", "plug.py": "from base import *"})
-    assert set(hashed()) == {"base", "plug"}
-
-
 def test_unrelated_files_and_libraries_do_not_count(folder):
     write(
         folder, {"unrelated.py": "A = 1", "plug.py": "import json, numpy\nclass Mine:\n    x = 1"}
@@ -104,11 +98,7 @@ def test_unrelated_files_and_libraries_do_not_count(folder):
 
 @pytest.mark.parametrize(
     ("text", "second"),
-    [
-        ("def a():\n    return 1", "def a():\n    return 0"),
-        ("A = 1", "A = 0"),
-        ("class A:\n    a = 1", "class A:\n    a = 0"),
-    ],
+    [("def a():\n    return 1", "def a():\n    return 0"), ("A = 1", "A = 0")],
 )
 @pytest.mark.parametrize("hashed_before", [True, False])
 def test_a_file_changed_after_its_import_is_refused(text, second, hashed_before, folder):
@@ -166,9 +156,7 @@ NESTED = "def made(x):\n  def f(n): return f(n - 1) if n else x\n  return f\n"
 @pytest.mark.parametrize(
     ("first", "second", "value"),
     [
-        ("FACTOR = 1.0", "FACTOR = 0.0", "FACTOR"),
         ("FACTOR = [1.0]", "FACTOR.append(2.0)", "FACTOR[-1]"),
-        ("def factor(): return 1.0", "def factor(): return 0.0", "factor()"),
         ("LENGTH = 1\ndef factor(): return LENGTH", "LENGTH = 0", "factor()"),
         ("factor = lambda: 1.0", "factor = lambda: 0.0", "factor()"),
         ("def factor(x=1.0): return x", "def factor(x=0.0): return x", "factor()"),

@@ -112,30 +112,3 @@ def test_the_ratio_test_of_the_proof_calls_a_divergent_sum_convergent():
     assert (weights[1:] / weights[:-1]).max() < 1
     assert verdict(Power(p=1, by="time")).outcome == "diverges"
     assert growth(np.cumsum(weights)) > 0.69
-
-
-def test_with_theta_moving_j_is_bounded_and_need_not_converge():
-    """Note 2: theta takes two values in turn, so J(t) is no partial sum of one series."""
-    tasks, discount, low, high = 1000, Exponential(rate=0.1, by="time"), 0.2, 1.0
-    after = np.where(np.arange(tasks) % 2, high, low)
-    J = partial_sums(np.repeat(after[None, :, None], tasks, 2), discount)[0]
-    assert J.max() <= high * discount.total
-    assert J[-1] - J[-2] == pytest.approx((high - low) * discount.total)
-
-
-def test_below_a_convergent_sum_is_not_convergent_where_losses_change_sign():
-    """Note 3: J(t) <= L M alone says nothing."""
-    tasks, discount = 1000, Power(p=2, by="time")
-    swinging = -(np.arange(1.0, tasks + 1) ** 2) * (np.arange(tasks) % 2)
-    J = partial_sums(swinging[None], discount)[0]
-    assert J.max() <= discount.total
-    assert growth(J) == -tasks / 4
-
-
-def test_by_age_j_is_bounded_and_need_not_converge_with_theta_fixed():
-    """Note 4: tasks of loss 1 and 0 in turn; the newest one decides."""
-    discount, ratio = Exponential(rate=1.0), math.exp(-1)
-    J = partial_sums((np.arange(200) % 2)[None].astype(float), discount)[0]
-    assert J.max() <= discount.total
-    assert J[-1] == pytest.approx(1 / (1 - ratio**2))
-    assert J[-2] == pytest.approx(ratio / (1 - ratio**2))

@@ -68,16 +68,10 @@ def blank(like: RunState) -> RunState:
 
 def assert_same(found: RunState | None, expected: RunState) -> None:
     assert found is not None
-    assert (found.position, found.work, found.diverged) == (
-        expected.position,
-        expected.work,
-        expected.diverged,
-    )
-    for a, b in zip(
-        leaves((tuple(found.replicas), found.memories)),
-        leaves((tuple(expected.replicas), expected.memories)),
-        strict=True,
-    ):
+    for name in ("position", "work", "diverged"):
+        assert getattr(found, name) == getattr(expected, name)
+    trees = (leaves((tuple(run.replicas), run.memories)) for run in (found, expected))
+    for a, b in zip(*trees, strict=True):
         assert a.dtype == b.dtype
         assert torch.equal(a, b)
     assert found.values.keys() == expected.values.keys()
@@ -214,15 +208,10 @@ def doubled(leaf: torch.Tensor) -> torch.Tensor:
 
 
 FORMS = {
-    "another shape": lambda s: with_state(
-        s, theta=tree_map(lambda leaf: torch.cat([leaf, leaf], -1), s.replicas.theta)
-    ),
+    "another shape": lambda s: with_state(s, theta=tree_map(doubled, s.replicas.theta)),
     "another type": lambda s: with_state(s, theta=tree_map(torch.Tensor.double, s.replicas.theta)),
     "more leaves": lambda s: with_state(s, extra={**s.replicas.extra, "z": torch.zeros(REPLICAS)}),
     "fewer leaves": lambda s: with_state(s, extra={}),
-    "more replicas": lambda s: with_state(
-        s, theta=tree_map(lambda leaf: torch.cat([leaf, leaf]), s.replicas.theta)
-    ),
     "another memory": lambda s: replace(s, memories=tree_map(doubled, s.memories)),
     "no validation rows": lambda s: replace(s, memories={"train": s.memories["train"]}),
 }

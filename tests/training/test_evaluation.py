@@ -91,22 +91,6 @@ def test_a_constant_regressor_has_the_squared_distance(engine):
 
 
 @ENGINES
-@pytest.mark.parametrize("tasks", [range(1), range(1, 3)])
-def test_tasks_not_asked_for_are_undefined_and_the_others_the_same(engine, tasks):
-    stream = tiny_stream()
-    model = tiny_model(stream)
-    theta = initial(model, [0, 1])
-    rows = split(stream, [0, 1], SHARES).test
-    everything = evaluate(engine, model, theta, stream, rows, range(3))
-    some = evaluate(engine, model, theta, stream, rows, tasks)
-    for task in range(3):
-        if task in tasks:
-            assert torch.equal(some[:, task], everything[:, task])
-        else:
-            assert some[:, task].isnan().all()
-
-
-@ENGINES
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
 def test_rows_may_be_taken_in_any_chunks(engine, at_once, monkeypatch):
     stream = tiny_stream()

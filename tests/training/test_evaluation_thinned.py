@@ -6,33 +6,25 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from torch import nn
+from test_evaluation import ENGINES, SHARES, constant_model, constant_theta
 
 import dpmcl
 from conftest import evaluate, own_rows_stream, tiny_model, tiny_run, tiny_stream
-from dpmcl.core.model import Model, initial
+from dpmcl import plugins
+from dpmcl.core.model import initial
 from dpmcl.core.tree import leaves
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
-from dpmcl.engine import Batched, Looped
+from dpmcl.engine import Looped
 from dpmcl.methods.dpmcl import DPMCL
 from dpmcl.methods.er import ER
 from dpmcl.methods.joint import Joint
-from dpmcl.methods.naive import Naive
-from dpmcl.metrics.accuracy import accuracy
-from dpmcl.metrics.backward_transfer import backward_transfer
 from dpmcl.metrics.cme import cme
-from dpmcl.metrics.forgetting import forgetting
 from dpmcl.metrics.nte import nte
-from dpmcl.metrics.nte_path import nte_path
 from dpmcl.training.evaluation import Evaluation
 
-SHARES = (0.6, 0.2, 0.2)
-TASKS, TEST_ROWS, TRAIN_ROWS = 5, 12, 36  # rows a task of the tiny stream's splits
-NETWORK = {"name": "mlp", "hidden": 8}
-ENGINES = pytest.mark.parametrize("engine", [Looped(), Batched()], ids=lambda e: e.name)
+TASKS, ROWS = 5, {"test": 12, "train": 36}  # rows a task of the tiny stream's splits
 METHODS = {
-    "naive": Naive(updates=2, batch=4, lr=0.1),
     "er": ER(updates=2, batch=4, lr=0.1),
     "dpmcl": DPMCL(updates=2, batch=4, lr=0.1, kappa=2, zeta=1),
     "joint": Joint(updates=2, batch=4, lr=0.1),
@@ -60,43 +52,35 @@ def wanted(every: int, tasks: int = TASKS, future: bool = False) -> np.ndarray:
 
 
 def test_the_pattern_for_two_of_five_by_hand():
-    found = run_er(evaluate_every=2).errors["test"].values[0]
-    expected = """
-        x x x x x
-        x . . . .
-        x x . . .
-        . . x . .
-        x x x x .
-        x x x x x
-    """
-    letters = [["." if np.isnan(v) else "x" for v in row] for row in found]
-    assert letters == [line.split() for line in expected.strip().splitlines()]
+    rows = ["xxxxx", "x....", "xx...", "..x..", "xxxx.", "xxxxx"]
+    np.testing.assert_array_equal(wanted(2), [[letter == "x" for letter in row] for row in rows])
 
 
 @pytest.mark.parametrize("future", [False, True])
-@pytest.mark.parametrize("every", [1, 3, 5, 7])
+@pytest.mark.parametrize("every", [1, 2, 3, 7])
 def test_after_every_so_many_tasks_all_seen_and_else_the_newest(every, future, full):
     found = run_er(evaluate_every=every, future=future, train=True).errors
     for name in ("test", "train"):
-        measured = ~np.isnan(found[name].values)
-        expected = np.broadcast_to(wanted(every, future=future), measured.shape)
-        np.testing.assert_array_equal(measured, expected)
-        np.testing.assert_array_equal(
-            found[name].values[expected], full.errors[name].values[expected]
-        )
+        expected = np.where(wanted(every, future=future), full.errors[name].values, np.nan)
+        np.testing.assert_array_equal(found[name].values, expected)
         np.testing.assert_array_equal(found[name].examples, full.errors[name].examples)
+    for name in ("accuracy", "cme", "nte", "nte_path", "forgetting", "backward_transfer"):
+        metric = plugins.find("metric", name)
+        assert np.isfinite(metric(found["test"])).all()
+        if name != "forgetting":
+            np.testing.assert_array_equal(metric(found["test"]), metric(full.errors["test"]))
 
 
 @pytest.mark.parametrize("method", METHODS)
 @ENGINES
-def test_measured_values_are_those_of_the_full_evaluation_bit_for_bit(method, engine):
+def test_measured_values_and_parameters_are_those_of_the_full_evaluation(method, engine):
     full, thin = (
         tiny_run(METHODS[method], engine=engine, evaluation=Evaluation(evaluate_every=every))
         for every in (1, 3)
     )
-    expected = np.where(wanted(3, 3), full.errors["test"].values, np.nan)
     assert all(map(torch.equal, leaves(full.theta), leaves(thin.theta)))
     assert full.work == thin.work
+    expected = np.where(wanted(3, 3), full.errors["test"].values, np.nan)
     np.testing.assert_array_equal(thin.errors["test"].values, expected)
     assert np.isnan(expected).sum() > np.isnan(full.errors["test"].values).sum()
 
@@ -104,102 +88,46 @@ def test_measured_values_are_those_of_the_full_evaluation_bit_for_bit(method, en
 @pytest.mark.parametrize("rows", [1, 5, 20, 1000])
 def test_so_many_rows_of_each_task_and_split(rows, full):
     found = run_er(test_rows=rows, train=True).errors
-    for name, there in (("test", TEST_ROWS), ("train", TRAIN_ROWS)):
-        n = min(rows, there)
+    for name, all_rows in ROWS.items():
+        n = min(rows, all_rows)
         assert found[name].examples.tolist() == [[n] * TASKS] * 2
         values = found[name].values[~np.isnan(found[name].values)]
         np.testing.assert_allclose(values * n, np.round(values * n), atol=1e-9)
-        if rows >= there:
-            seen = np.broadcast_to(wanted(1), found[name].values.shape)
-            np.testing.assert_array_equal(found[name].values[seen], full.errors[name].values[seen])
+        if rows >= all_rows:
+            expected = np.where(wanted(1), full.errors[name].values, np.nan)
+            np.testing.assert_array_equal(found[name].values, expected)
 
 
-METRICS = [accuracy, cme, nte, nte_path, forgetting, backward_transfer]
-
-
-@pytest.mark.parametrize("every", [2, 50])
-@pytest.mark.parametrize("metric", METRICS, ids=lambda m: m.__name__)
-def test_metrics_are_numbers(metric, every, full):
-    found = metric(run_er(evaluate_every=every).errors["test"])
-    assert found.shape == (2,)
-    assert np.isfinite(found).all()
-    if metric is not forgetting:
-        np.testing.assert_array_equal(found, metric(full.errors["test"]))
-
-
-# stored runs
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory):
-    """A stored run of two methods on five tasks, thinned, and its folder."""
+def test_a_stored_run_loads_as_it_was_returned_and_its_table_and_figure_have_numbers(tmp_path):
     points = tiny_stream(TASKS)
     stream = Stream.from_arrays(points.x.float(), points.y, classes_per_task=2, name="tiny")
-    folder = tmp_path_factory.mktemp("runs") / "thin"
-    result = dpmcl.run(
-        stream,
-        methods=["naive", "er"],
-        replicas=2,
-        settings={
-            "training.updates": 3,
-            "training.batch": 4,
-            "network": NETWORK,
-            "evaluation.evaluate_every": 3,
-            "evaluation.test_rows": 7,
-            "evaluation.train": True,
-        },
-        out=folder,
-        engine="looped",
-        device="cpu",
-    )
-    return result, folder
-
-
-def test_a_stored_run_loads_as_it_was_returned_and_its_table_has_numbers(stored):
-    result, folder = stored
-    loaded = dpmcl.load(folder)
-    assert loaded.spec["evaluation"] == {
-        "train": True, "future": False, "evaluate_every": 3, "test_rows": 7, "predictions": False
+    settings = {
+        "training.updates": 3, "training.batch": 4, "network": {"name": "mlp", "hidden": 8},
+        "evaluation": {"evaluate_every": 3, "test_rows": 7, "train": True},
     }  # fmt: skip
+    own = {"methods": ["naive", "er"], "replicas": 2, "out": tmp_path / "run", "device": "cpu"}
+    result = dpmcl.run(stream, settings=settings, **own)
+    loaded = dpmcl.load(tmp_path / "run")
     for method in ("naive", "er"):
         for name in ("test", "train"):
             one, two = (r.records[method].errors[name] for r in (result, loaded))
             np.testing.assert_array_equal(one.values, two.values)
             np.testing.assert_array_equal(~np.isnan(two.values[0]), wanted(3))
             assert one.examples.tolist() == two.examples.tolist() == [[7] * TASKS] * 2
-    assert pq.read_table(folder / "errors.parquet").num_rows == int(wanted(3).sum()) * 2 * 2 * 2
+    stored = pq.read_table(tmp_path / "run" / "errors.parquet")
+    assert stored.num_rows == int(wanted(3).sum()) * 2 * 2 * 2
     for row in loaded.rows(("backward_transfer",)):
         numbers = ("cme_mean", "nte_mean", "nte_path_mean", "forgetting_mean", "accuracy_mean")
         assert all(isinstance(row[name], float) for name in (*numbers, "backward_transfer_mean"))
-    for row in loaded.rows_by_task():
-        assert isinstance(row["new_mean"], float) and isinstance(row["last_mean"], float)
-
-
-def test_the_figure_draws_what_was_measured(stored):
-    figure = stored[0].plot()
+    figure = loaded.plot()
     for panel, seen in enumerate(([1, 3, 5], [1, 2, 3, 4, 5])):
         for line in figure.axes[panel].get_lines():
             assert line.get_xdata().tolist() == seen
-            errors = stored[0].errors[line.get_label()]
+            errors = loaded.errors[line.get_label()]
             means = [(cme, nte)[panel](errors, after=k - 1).mean() for k in seen]
             np.testing.assert_allclose(line.get_ydata(), means)
-
-
-def test_a_folder_refuses_another_evaluation(stored):
-    _, folder = stored
-    points = tiny_stream(TASKS)
-    stream = Stream.from_arrays(points.x.float(), points.y, classes_per_task=2, name="tiny")
     with pytest.raises(dpmcl.DpmclError, match=r"evaluation\.(train|evaluate_every|test_rows)"):
-        dpmcl.run(
-            stream,
-            methods=["naive"],
-            replicas=2,
-            settings={"training.updates": 3, "training.batch": 4, "network": NETWORK},
-            out=folder,
-        )
-
-
-# at most so many rows
+        dpmcl.run(stream, settings={**settings, "evaluation": {}}, **own)
 
 
 @ENGINES
@@ -253,24 +181,10 @@ def test_errors_within_a_task_are_those_of_masked_logits(part, engine):
     assert (found < blind).any()
 
 
-def answering(stream: Stream, *logits: float):
-    """A model that always answers so, and its parameters for one replica."""
-    model = Model.build(
-        lambda: (nn.Flatten(), nn.Linear(2, stream.outputs)),
-        stream.kind,
-        stream.example(torch.float64),
-        stream.outputs,
-        dtype=torch.float64,
-    )
-    weight = torch.zeros(1, stream.outputs, 2, dtype=torch.float64)
-    bias = torch.tensor([logits], dtype=torch.float64)
-    return model, {"representation": {}, "prediction": {"weight": weight, "bias": bias}}
-
-
 def test_a_larger_answer_outside_the_task_is_not_looked_at():
     stream = known_tasks()
     rows = split(stream, (0,), SHARES).test
-    model, theta = answering(stream, -5, -9, 100, 50, -1e30, -1e31)
+    model, theta = constant_model(stream), constant_theta([-5.0, -9, 100, 50, -1e30, -1e31])
     found = evaluate(Looped(), model, theta, stream, rows, range(3))
     assert found.tolist() == [
         [0.5, 0.5, 0.5]
@@ -287,5 +201,5 @@ def test_logits_that_are_not_finite_are_wrong_wherever_they_are(bad, place, engi
     rows = split(stream, (0,), SHARES).test
     logits = [1.0, 0.0, 1.0, 0.0, 1.0, 0.0]
     logits[place] = bad
-    model, theta = answering(stream, *logits)
+    model, theta = constant_model(stream), constant_theta(logits)
     assert evaluate(engine, model, theta, stream, rows, range(3)).tolist() == [[1.0, 1.0, 1.0]]

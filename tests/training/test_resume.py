@@ -60,29 +60,16 @@ def trained(
     root: Path,
     stop: Callable[[], bool],
     engine: str = "batched",
-    progress: Callable[[int, int], None] | None = None,
-    seconds: float = 1e9,
 ) -> Any:
     """Two tasks, two replicas, kept in `root`."""
     root.mkdir(exist_ok=True)
     (root / "spec.toml").touch()
     stream = tiny_stream(tasks=2)
     splits = split(stream, SEEDS, (0.6, 0.2, 0.2))
-    keeper = Keeper(
-        Keeping(seconds, stop),
-        Checkpoints(root, "m", SEEDS),
-        Origin("m", SEEDS, "", engine, "cpu"),
-    )
-    return train(
-        method,
-        tiny_model(stream, dropout=0.3),
-        stream,
-        splits,
-        SEEDS,
-        ENGINES[engine](),
-        progress=progress,
-        keeper=keeper,
-    )
+    origin = Origin("m", SEEDS, "", engine, "cpu")
+    keeper = Keeper(Keeping(1e9, stop), Checkpoints(root, "m", SEEDS), origin)
+    model = tiny_model(stream, dropout=0.3)
+    return train(method, model, stream, splits, SEEDS, ENGINES[engine](), keeper=keeper)
 
 
 def assert_same(found: Any, expected: Any) -> None:
@@ -121,16 +108,6 @@ def test_a_memory_and_an_optimiser_come_back(policy, reset, tmp_path, monkeypatc
     assert_stops_anywhere(method, tmp_path, "looped")
 
 
-def test_stopped_again_and_again(tmp_path):
-    """Every process does one chunk."""
-    method = method_of("er", updates=120)
-    whole = trained(method, tmp_path / "whole", Stop())
-    for _ in range(8):  # 50, 50 and 20 updates, and the end of the task, twice
-        with pytest.raises(Stopped):
-            trained(method, tmp_path / "run", Stop(1))
-    assert_same(trained(method, tmp_path / "run", Stop()), whole)
-
-
 def test_a_frozen_replica_stays_frozen(tmp_path, monkeypatch):
     """Both diverge in the first task; their errors and where it was are kept."""
     monkeypatch.setattr("dpmcl.training.loop.UPDATES_AT_ONCE", 2)
@@ -139,24 +116,6 @@ def test_a_frozen_replica_stays_frozen(tmp_path, monkeypatch):
     assert set(whole.diverged) == set(SEEDS)
     assert all(isinstance(where, Divergence) for where in whole.diverged.values())
     assert_stops_anywhere(method, tmp_path, "batched")
-
-
-def test_the_bar_goes_on_where_it_was(tmp_path, monkeypatch):
-    monkeypatch.setattr("dpmcl.training.loop.UPDATES_AT_ONCE", 2)
-    method = method_of("oml")
-    seen: dict[str, list[tuple[int, int]]] = {"whole": [], "first": [], "then": []}
-
-    def note(name: str) -> Callable[[int, int], None]:
-        return lambda done, total: seen[name].append((done, total))
-
-    trained(method, tmp_path / "whole", Stop(), progress=note("whole"))
-    with pytest.raises(Stopped):
-        trained(method, tmp_path / "run", Stop(4), progress=note("first"))
-    trained(method, tmp_path / "run", Stop(), progress=note("then"))
-    assert seen["first"] + seen["then"][1:] == seen["whole"]
-    assert seen["then"][0] == seen["first"][-1]
-    assert seen["whole"][-1] == (32, 32)
-    assert seen["first"][-1] == (14, 32)  # of the first task's 3 + 5
 
 
 def interrupted(folder: Path, table: dict[str, Any], done: int) -> None:
@@ -183,17 +142,6 @@ def test_more_replicas_after_an_interruption(tmp_path, said):
     dpmcl.run(more, out=tmp_path / "whole")
     assert resume_check.results(tmp_path / "run") == resume_check.results(tmp_path / "whole")
     assert not (tmp_path / "run" / "checkpoints").exists()
-
-
-def test_one_seed_of_an_interrupted_run_is_a_run_of_its_own(tmp_path):
-    """It begins anew: draws in groups of another size are equal to rounding only."""
-    table = resume_check.spec("sine", "batched", ["er"])
-    interrupted(tmp_path / "run", table, done=140)
-    dpmcl.run({**table, "replicas": 1}, out=tmp_path / "run")
-    found = dpmcl.load(tmp_path / "run").errors["er"]
-    expected = dpmcl.run({**table, "replicas": 1}).errors["er"]
-    assert found.seeds == (0,)
-    np.testing.assert_array_equal(found.values, expected.values)
 
 
 def test_an_end_between_the_results_and_the_removal_of_checkpoints(tmp_path, monkeypatch):

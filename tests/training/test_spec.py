@@ -7,7 +7,7 @@ import pytest
 import tomli_w
 
 from dpmcl import presets
-from dpmcl.exceptions import SpecError, unknown
+from dpmcl.exceptions import SpecError
 from dpmcl.methods._method import Method
 from dpmcl.study.api import Request
 from dpmcl.training.spec import Spec, assigned, assignment, changed, normalised, read
@@ -191,13 +191,6 @@ def test_a_setting_of_ones_own_that_the_new_class_lacks_is_refused():
 
 
 # errors
-
-
-def test_a_guess_is_close_and_never_the_name_itself():
-    line = "No setting 'kind'. It has none."
-    assert str(unknown("setting", "kind", ["kind"], "It has none.")) == line
-    assert r"Did you mean 'kind\t'?" in str(unknown("setting", "KIND", ["kind\t"], ""))
-    assert len(str(unknown("setting", "x" * 10**6, ["y"], ""))) < 300
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,11 @@ _TOO_LARGE = "Storage size calculation overflowed"
 
 
 def out_of_memory(error: BaseException | None) -> bool:
-    """Return True for an error of a device, or a CPU, that has no more memory to give."""
+    """Return True for an error of a device, or a CPU, that has no more memory to give.
+
+    Args:
+        error: Any exception, or None.
+    """
     # On a CPU, PyTorch raises a plain RuntimeError.
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)

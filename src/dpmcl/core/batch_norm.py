@@ -28,7 +28,11 @@ class MaskedBatchNorm(_Base):
     w: Tensor | None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x (n, channels, ...), normalised over its rows in training."""
+        """Return x (n, channels, ...), normalised over its rows in training.
+
+        Args:
+            x: Inputs (n, channels, ...).
+        """
         if not self.training:
             return super().forward(x)
         w = x.new_ones(len(x)) if self.w is None else self.w

@@ -54,7 +54,11 @@ class PatchedConv2d(nn.Conv2d):
     """nn.Conv2d, with a weight gradient that is a product of matrices; made by `with_patches`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the convolution of x (n, channels, height, width)."""
+        """Return the convolution of x (n, channels, height, width).
+
+        Args:
+            x: Images (n, channels, height, width).
+        """
         if x.dim() != 4:
             return super().forward(x)
         x, weight, bias = _as_autocast_would(x, self.weight, self.bias)

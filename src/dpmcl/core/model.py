@@ -114,6 +114,9 @@ class Model:
         """Return the initial weights of one replica: the network's own draw, under its own seed.
 
         Frozen parameters (requires_grad=False) are constants of the parts and not in theta.
+
+        Args:
+            seed: The replica's.
         """
         key = keys.derive(seed, keys.Purpose.WEIGHTS)
         with forked(int((key[0] << 31) | (key[1] >> 1))):

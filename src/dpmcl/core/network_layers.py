@@ -19,7 +19,11 @@ _INTERNAL = {*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"} - {"train
 
 
 def named_layers(modules: Modules) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the layers of both parts, by what a message calls them."""
+    """Yield the layers of both parts, by what a message calls them.
+
+    Args:
+        modules: The two modules of a network.
+    """
     for part, module in zip(PARTS, modules, strict=True):
         for name, layer in module.named_modules(prefix=part):
             kind = type(layer).__name__.removeprefix("Keyed").removeprefix("Masked")
@@ -27,13 +31,21 @@ def named_layers(modules: Modules) -> Iterator[tuple[str, nn.Module]]:
 
 
 def forms(parts: Parts) -> tuple[Modules, Modules]:
-    """Return the modules of training and those of evaluation."""
+    """Return the modules of training and those of evaluation.
+
+    Args:
+        parts: The parts of a model.
+    """
     h, g = (parts[name] for name in PARTS)
     return (h.training, g.training), (h.evaluation, g.evaluation)
 
 
 def held(modules: Modules) -> dict[str, Any]:
-    """Return copies of all that two modules hold, by what a message calls it."""
+    """Return copies of all that two modules hold, by what a message calls it.
+
+    Args:
+        modules: The two modules of a network.
+    """
     copies: dict[str, Any] = {}
     for label, layer in named_layers(modules):
         copies[f"the layer {label}"] = True
@@ -61,13 +73,22 @@ def _copied(value: Any) -> Any:
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Return the names of values that differ, or are missing in one."""
+    """Return the names of values that differ, or are missing in one.
+
+    Args:
+        before: What was held before a pass.
+        after: What is held after it.
+    """
     names = {**before, **after}
     return [name for name in names if not equal(before.get(name), after.get(name))]
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Return a == b; for tensors, True for the same type, shape and values, NaN included."""
+    """Return a == b; for tensors, True for the same type, shape and values, NaN included.
+
+    Args:
+        a, b: Values of any kind.
+    """
     if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
         return type(a) is type(b) and bool(a == b)
     if a.dtype != b.dtype or a.shape != b.shape:

@@ -40,7 +40,6 @@ class KeyedDropout(nn.Module):
         self.register_buffer("key", torch.zeros(2, dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x with a share p of its values set to 0 and the others scaled by 1 / (1 - p)."""
         if not self.training or self.p == 0:
             return x
         kept = x.dim() if self.kept_dimensions is None else self.kept_dimensions
@@ -106,7 +105,15 @@ class Part:
     def moved(
         self, parameters: Parameters, x: Tensor, key: Tensor, *, w: Tensor, statistics: Parameters
     ) -> tuple[Tensor, Parameters]:
-        """Return the output in training and the running statistics after this pass."""
+        """Return the output in training and the running statistics after this pass.
+
+        Args:
+            parameters: Of the module, by name.
+            x: Inputs (n, ...).
+            key: Key of the dropout masks.
+            w: Weights of the rows (n,); None if all are present.
+            statistics: Running statistics before the pass.
+        """
         values = {**parameters, **self._inputs(key, w), **statistics}
         out = self._call(self.training, values, x)
         return out, {name: values[name] for name in statistics}
@@ -126,17 +133,28 @@ class Part:
 
 
 def own(parts: dict[str, Part]) -> Theta:
-    """Return the trainable parameters with which the parts were built."""
+    """Return the trainable parameters with which the parts were built.
+
+    Args:
+        parts: The parts of a model.
+    """
     return {name: part.parameters for name, part in parts.items()}
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters of a module that are not frozen (requires_grad), by name."""
+    """Return the parameters of a module that are not frozen (requires_grad), by name.
+
+    Args:
+        module: Any module.
+    """
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
 def modules_of(network: Network) -> Modules:
     """Build the two modules of a network: (representation, prediction).
+
+    Args:
+        network: Builds the two modules.
 
     Raises:
         ModelError: The network raises, or returns something else.

@@ -138,7 +138,11 @@ class Chunk(NamedTuple):
         return self.key.shape[1]
 
     def only(self, step: int) -> "Chunk":
-        """Return the draws of one of the steps."""
+        """Return the draws of one of the steps.
+
+        Args:
+            step: Which of the steps.
+        """
         return Chunk(*tree_map(lambda leaf: leaf[:, step : step + 1], tuple(self)))
 
     def batches(
@@ -158,7 +162,13 @@ class Chunk(NamedTuple):
     def delivered(
         self, stream: Stream, dtype: torch.dtype, replica: int | slice = slice(None)
     ) -> dict[str, Batch]:
-        """Return the batches of a chunk that is one step, and so has lost that dimension."""
+        """Return the batches of a chunk that is one step, and so has lost that dimension.
+
+        Args:
+            stream: Where the rows are.
+            dtype: Type of inputs and weights.
+            replica: One replica, or a slice for all, replicas first.
+        """
         out = {
             name: stream.batch(
                 self.row[name], self.present[name], self.task[name], dtype, replica=replica
@@ -227,7 +237,14 @@ def chunk(
 
 
 def probe(draws: Mapping[str, Draw], supply: Supply, place: tuple[int, int], update: int) -> Chunk:
-    """Draw rows to look at before an update: draws of their own, so that looking moves nothing."""
+    """Draw rows to look at before an update: draws of their own, so that looking moves nothing.
+
+    Args:
+        draws: What is looked at, by name.
+        supply: What is drawn from.
+        place: Numbers of the task and of the phase.
+        update: The update before which it is drawn.
+    """
     steps = range(update, update + 1)
     return chunk(draws, supply, place, steps, purpose=keys.Purpose.PROBE)
 

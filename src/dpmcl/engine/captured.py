@@ -42,7 +42,13 @@ class Cell:
         self._go: Callable[[], None] | None = None
 
     def fits(self, update: Update, state: State, feed: Feed) -> bool:
-        """Return True if `run` will do for these: same update, stream, shapes, no more steps."""
+        """Return True if `run` will do for these: same update, stream, shapes, no more steps.
+
+        Args:
+            update: Of one replica.
+            state: All replicas.
+            feed: Batches and keys.
+        """
         return (
             self.stream is feed.stream
             and self.dtype == feed.dtype
@@ -56,10 +62,14 @@ class Cell:
         """The state after the chunk's updates.
 
         Raises ModelError when the update cannot be captured.
+
+        Args:
+            state: All replicas, before.
+            chunk: The updates' draws.
         """
         self._load(state, chunk)
         if self._go is None:
-            self._go = self._capture() if chunk.key.is_cuda else self.step
+            self._go = self._capture() if on_gpu(chunk) else self.step
             self._load(state, chunk)  # warming up moved the state
         for _ in range(chunk.steps):
             self._go()
@@ -67,7 +77,11 @@ class Cell:
         return after
 
     def step(self) -> None:
-        """One update, on the buffers alone; the counter says which of the chunk's steps it is."""
+        """Run one update on the buffers alone; the counter says which of the chunk's steps it is.
+
+        Raises:
+            ModelError: The update changes the shapes or types of its state.
+        """
 
         def now(leaf: Tensor) -> Tensor:
             return leaf.index_select(1, self._counter).squeeze(1)
@@ -125,9 +139,13 @@ class Cell:
         return replay
 
 
-def on_gpu(feed: Feed) -> bool:
-    """Return True if a feed, and so all that goes with it, is on a GPU that records graphs."""
-    return feed.key.is_cuda
+def on_gpu(drawn: Feed | Chunk) -> bool:
+    """Return True if draws, and so all that goes with them, are on a GPU that records graphs.
+
+    Args:
+        drawn: Batches and keys, or row numbers and keys.
+    """
+    return drawn.key.is_cuda
 
 
 def _first(chunk: Chunk, steps: int) -> Any:

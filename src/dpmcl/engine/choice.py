@@ -77,6 +77,9 @@ def group_size(engine: Engine, model: Model, replicas: int) -> int:
 def device_of(name: DeviceName) -> torch.device:
     """Return the device of a setting; `auto` is a GPU where there is one.
 
+    Args:
+        name: The setting.
+
     Raises:
         SpecError: "cuda" is asked for and there is none.
     """

@@ -38,11 +38,20 @@ class Feed:
         return self.chunk.key
 
     def batches(self, step: int, replica: int | slice) -> dict[str, Batch]:
-        """Return the batches of one step, for one replica or (slice) for all, replicas first."""
+        """Return the batches of one step, for one replica or (slice) for all, replicas first.
+
+        Args:
+            step: Which of the steps.
+            replica: One replica, or a slice for all.
+        """
         return self.chunk.batches(self.stream, self.dtype, step, replica)
 
     def only(self, step: int) -> "Feed":
-        """Return the feed of one of the steps."""
+        """Return the feed of one of the steps.
+
+        Args:
+            step: Which of the steps.
+        """
         return replace(self, chunk=self.chunk.only(step))
 
 
@@ -55,13 +64,28 @@ class Engine(Protocol):
         ...
 
     def advance(self, update: Update, state: State, feed: Feed) -> State:
-        """Return the state of all replicas after the updates of a feed."""
+        """Return the state of all replicas after the updates of a feed.
+
+        Args:
+            update: Of one replica.
+            state: All replicas, before.
+            feed: Batches and keys.
+        """
         ...
 
     def map(self, function: Callable[..., Any], *trees: Any) -> Any:
-        """Return function(*one replica's trees) of each replica, results stacked."""
+        """Return function(*one replica's trees) of each replica, results stacked.
+
+        Args:
+            function: Of one replica.
+            trees: Its arguments, replicas first.
+        """
         ...
 
     def at_once(self, replicas: int) -> int:
-        """Return the number of replicas that are in memory at the same time."""
+        """Return the number of replicas that are in memory at the same time.
+
+        Args:
+            replicas: Of how many.
+        """
         ...

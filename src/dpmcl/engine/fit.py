@@ -106,7 +106,11 @@ def needed_bytes(method: Method, model: Model, stream: Stream, replicas_at_once:
 
 
 def free_bytes(model: Model) -> int:
-    """Memory that the model's device has left, what PyTorch holds in reserve included."""
+    """Memory that the model's device has left, what PyTorch holds in reserve included.
+
+    Args:
+        model: Whose device is asked.
+    """
     if model.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(model.device)
         reserve = torch.cuda.memory_reserved(model.device)

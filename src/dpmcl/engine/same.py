@@ -15,6 +15,9 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 def same(a: Any, b: Any) -> bool:
     """Whether a may stand for b: one object, or equal code over closed-over values of which that
     holds. Values that can be changed in place (lists, modules, tensors) must be one object.
+
+    Args:
+        a, b: Functions, or values that they close over.
     """
     return _same(a, b, set())
 

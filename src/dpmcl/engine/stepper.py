@@ -48,7 +48,13 @@ class Stepper:
         self._known: list[_Known] = []
 
     def run(self, update: Update, state: State, feed: Feed) -> State:
-        """The state after the updates of a feed, all of whose batches have the same shapes."""
+        """The state after the updates of a feed, all of whose batches have the same shapes.
+
+        Args:
+            update: Of one replica.
+            state: Before the updates.
+            feed: Batches and keys of one update after another.
+        """
         plain, known = self._mapped(update), None
         state = _own(state)  # a traced update writes into it, and where it lies decides nothing
         for batches, key in feed:

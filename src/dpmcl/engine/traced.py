@@ -51,6 +51,10 @@ def traced(function: Callable[..., Any], *trees: Any) -> Callable[..., Any]:
     The result of a call may share memory with the first tree, which is used up: its tensors are
     scratch paper afterwards. Those of the other trees stay as they are.
     Raises whatever the tracer raises for a function whose operations depend on tensors' values.
+
+    Args:
+        function: Of trees of tensors.
+        trees: Arguments whose shapes and types the traced function is for.
     """
     flat, shape = pytree.tree_flatten(trees)
     donated = len(pytree.tree_leaves(trees[0]))

@@ -190,7 +190,11 @@ class Method(Settings, ABC):
         """
 
     def prepare(self, model: Model) -> Model:
-        """Return the model that this method trains: the one given, or one with more parts."""
+        """Return the model that this method trains: the one given, or one with more parts.
+
+        Args:
+            model: The network and its cost.
+        """
         return model
 
     def start(self, theta: Theta, task: TaskInfo) -> State:
@@ -209,7 +213,13 @@ class Method(Settings, ABC):
         return State(theta, self.rule.init(theta), {}, common)
 
     def end_of_task(self, state: State, model: Model, task: TaskInfo) -> State:
-        """Return one replica's state once a task's phases are over; the same by default."""
+        """Return one replica's state once a task's phases are over; the same by default.
+
+        Args:
+            state: One replica's state.
+            model: As `prepare` returned it.
+            task: The task that has ended.
+        """
         return state
 
     def notes(self, model: Model, state: State, batch: Batch) -> Notes:
@@ -244,11 +254,19 @@ class Method(Settings, ABC):
         """Return phases that run on a copy of the state before evaluation; none by default.
 
         The copy is thrown away after it: a network trained anew on the memory, say.
+
+        Args:
+            model: As `prepare` returned it.
+            task: The newest task.
         """
         return ()
 
     def evaluated(self, state: State) -> State:
-        """Return the state whose model is evaluated; by default the state itself."""
+        """Return the state whose model is evaluated; by default the state itself.
+
+        Args:
+            state: One replica's state.
+        """
         return state
 
     @property
@@ -278,7 +296,11 @@ class Method(Settings, ABC):
         return self.passes * -(-task.rows // (self.batch * block))
 
     def new_rows(self, block: int | None = None) -> Draw:
-        """Return the draw of a batch, or a block of batches, of the new task's training rows."""
+        """Return the draw of a batch, or a block of batches, of the new task's training rows.
+
+        Args:
+            block: Batches of a block; None for one batch.
+        """
         return Draw("new", self.batch, block=block, replace=self.passes is None)
 
     def descend(self, state: State, grads: Theta, cost: Tensor | None = None) -> State:
@@ -306,7 +328,12 @@ class Method(Settings, ABC):
     # What a run calls
 
     def planned(self, model: Model, task: TaskInfo) -> tuple[Phase, ...]:
-        """Return the phases of a task as a run makes them: under a schedule they count updates."""
+        """Return the phases of a task as a run makes them: under a schedule they count updates.
+
+        Args:
+            model: As `prepare` returned it.
+            task: The task.
+        """
         phases = tuple(self.phases(model, task))
         if self.scheduling is None:
             return phases

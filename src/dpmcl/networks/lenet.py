@@ -25,7 +25,6 @@ class LeNet(NetworkSettings):
     hidden: Positive = 512
 
     def build(self, shape: Sequence[int], outputs: int) -> tuple[nn.Module, nn.Module]:
-        """Return (representation, prediction); see `NetworkSettings.build`."""
         channels, height, width = image_shape("lenet", shape)
         rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
         if min(rows, columns) < 1:

@@ -17,7 +17,6 @@ class MLP(NetworkSettings):
     """
 
     def build(self, shape: Sequence[int], outputs: int) -> tuple[nn.Module, nn.Module]:
-        """Return (representation, prediction); see `NetworkSettings.build`."""
         width = self.hidden
         representation = nn.Sequential(
             nn.Flatten(),

@@ -19,7 +19,6 @@ class OmniNet(NetworkSettings):
     """
 
     def build(self, shape: Sequence[int], outputs: int) -> tuple[nn.Module, nn.Module]:
-        """Return (representation, prediction); see `NetworkSettings.build`."""
         channels, height, width = image_shape("omninet", shape)
         if min(height, width) < 4:
             raise ModelError(

@@ -18,7 +18,6 @@ class SineNet(NetworkSettings):
     """
 
     def build(self, shape: Sequence[int], outputs: int) -> tuple[nn.Module, nn.Module]:
-        """Return (representation, prediction); see `NetworkSettings.build`."""
         if len(shape) != 1:
             raise ModelError(
                 f"Network 'sinenet' takes vectors, got inputs of shape {tuple(shape)}; "

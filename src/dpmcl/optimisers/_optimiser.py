@@ -37,14 +37,28 @@ class Optimiser(Settings, ABC):
 
     @abstractmethod
     def slots(self, parameter: Tensor) -> Slots:
-        """Return the state of one parameter before the first step."""
+        """Return the state of one parameter before the first step.
+
+        Args:
+            parameter: One tensor of parameters.
+        """
 
     @abstractmethod
     def rule(self, parameter: Tensor, grad: Tensor, slots: Slots) -> tuple[Tensor, Slots]:
-        """Step one parameter, and return it with its new state."""
+        """Step one parameter, and return it with its new state.
+
+        Args:
+            parameter: One tensor of parameters.
+            grad: Its gradient.
+            slots: Its state.
+        """
 
     def init(self, theta: Any) -> Any:
-        """Return the fresh state of a tree of parameters."""
+        """Return the fresh state of a tree of parameters.
+
+        Args:
+            theta: A tree of parameters.
+        """
         return tree_map(self.slots, theta)
 
     def step(

@@ -54,6 +54,9 @@ class Request:
 
         Args:
             methods: Names, in order.
+
+        Raises:
+            SpecError: Nobody has a name.
         """
         for name in methods:
             if "," in name:
@@ -169,7 +172,8 @@ def run(
         The results of all methods and seeds in the folder, or of this run if there is none.
 
     Raises:
-        DpmclError: Something cannot be run as asked.
+        SpecError: Settings or arguments break a rule.
+        DpmclError: Something else cannot be run as asked.
 
     >>> result = run("digits", methods=["er"], replicas=1, tasks=2)
     >>> result.errors["er"].values.shape

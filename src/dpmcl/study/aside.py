@@ -81,6 +81,9 @@ def complete(folder: Path) -> None:
 
     Args:
         folder: The run folder.
+
+    Raises:
+        FolderError: A file cannot be moved.
     """
     note = _read(folder)
     if note.moved or not note.kept:

@@ -55,6 +55,10 @@ def processes_of(trainer: Trainer, jobs: int) -> int:
 
     One on a GPU. On a CPU the spec's `workers`, or as many as there are cores: after affinity and
     a container's limit, and PyTorch's threads within an operation.
+
+    Args:
+        trainer: The study's.
+        jobs: How many jobs there are.
     """
     if trainer.device.type != "cpu":
         return 1

@@ -69,7 +69,14 @@ class Result:
         return {name: readings for name, readings in found.items() if readings is not None}
 
     def rows(self, metrics: str | Sequence[str] = ()) -> list[dict[str, Any]]:
-        """The table's rows, each a dict of numbers; `metrics` names further ones."""
+        """The table's rows, each a dict of numbers; `metrics` names further ones.
+
+        Args:
+            metrics: Names of further metrics.
+
+        Raises:
+            SpecError: They are no names, or no metric has one of them.
+        """
         names = [metrics] if isinstance(metrics, str) else metrics
         if not isinstance(names, list | tuple):
             raise SpecError(f"metrics must be a list of names, got {shown(metrics)}.")
@@ -85,15 +92,25 @@ class Result:
         return [{**row, "trains_on_validation": on_validation[row["method"]]} for row in rows]
 
     def table(self, style: TableFormat = "text") -> str:
-        """The table as text: "text", "json", "csv", "markdown" or "latex"."""
+        """The table as text: "text", "json", "csv", "markdown" or "latex".
+
+        Args:
+            style: "text", "json", "csv", "markdown" or "latex".
+        """
         return table.render(self.rows(), style)
 
     def plot(
         self, path: str | Path | None = None, smooth: float = 0.0, what: FigureContent = "errors"
     ) -> "Figure":
-        """A matplotlib figure, also written to `path` if given.
+        """Return a matplotlib figure, also written to `path` if given.
 
-        what: "errors", CME and NTE against tasks; "terms" or "stability", what was watched.
+        Args:
+            path: File to write, or None.
+            smooth: Deviation of the smoothing over tasks; 0 for none.
+            what: "errors", CME and NTE against tasks; "terms" or "stability", what was watched.
+
+        Raises:
+            SpecError: There is no such figure.
         """
         if not isinstance(what, str):
             raise SpecError(f"A figure shows errors, terms or stability, got {shown(what)}.")
@@ -116,12 +133,20 @@ def _trains_on_validation(spec: Mapping[str, Any], name: str) -> bool:
 
 
 def holds_run(folder: Path) -> bool:
-    """Whether a folder holds a run."""
+    """Whether a folder holds a run.
+
+    Args:
+        folder: Any path.
+    """
     return store.is_run(folder)
 
 
 def load(folder: Path) -> Result:
-    """The results that a run folder holds. Raises FolderError when it is none."""
+    """The results that a run folder holds. Raises FolderError when it is none.
+
+    Args:
+        folder: A run folder.
+    """
     stored = store.load(folder)
     return Result(stored.spec, stored.stream, stored.records)
 
@@ -374,12 +399,22 @@ def _united(before: Held, new: Mapping[str, Any]) -> dict[str, Any]:
 
 @allocating()
 def preview(spec: Spec) -> tuple[Stream, Splits]:
-    """Return the stream of a spec and its splits, for the first seed, without training."""
+    """Return the stream of a spec and its splits, for the first seed, without training.
+
+    Args:
+        spec: A checked spec.
+    """
     return prepared(spec, read(spec, spec.seeds[:1]), spec.seeds[:1])
 
 
 def figure_path(folder: Path, what: str, suffix: str) -> Path:
-    """Where a run folder keeps a figure."""
+    """Where a run folder keeps a figure.
+
+    Args:
+        folder: A run folder.
+        what: What the figure shows.
+        suffix: Its format.
+    """
     return folder / "figures" / f"{what}.{suffix}"
 
 
@@ -391,7 +426,18 @@ def draw(
     smooth: float = 0.0,
     what: FigureContent = "errors",
 ) -> Path:
-    """Draws a study's curves into its folder and returns the file."""
+    """Draw a study's curves into its folder, and return the file.
+
+    Args:
+        result: What to draw.
+        folder: The run folder.
+        suffix: Format of the picture.
+        smooth: As for `Result.plot`.
+        what: As for `Result.plot`.
+
+    Raises:
+        DpmclError: There are no results yet.
+    """
     path = figure_path(folder, what, suffix)
     if not result.records:
         raise DpmclError(f"{folder} has no results yet; `dpmcl run` makes some.")

@@ -201,7 +201,11 @@ def along(grads: Theta, change: Theta) -> Tensor:
 
 
 def norm(tree: Theta) -> Tensor:
-    """Return the Euclidean norm of a tree of parameters."""
+    """Return the Euclidean norm of a tree of parameters.
+
+    Args:
+        tree: Tensors.
+    """
     return torch.stack([leaf.square().sum() for leaf in leaves(tree)]).sum().sqrt()
 
 

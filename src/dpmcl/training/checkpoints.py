@@ -90,6 +90,10 @@ class Checkpoints:
     def save(self, run: RunState, origin: Origin) -> None:
         """Write a checkpoint, whole or not at all, and remove what is older than the last two.
 
+        Args:
+            run: The state to save.
+            origin: What it belongs to.
+
         Raises:
             FolderError: It cannot be written, or the run folder is gone.
         """
@@ -158,17 +162,31 @@ class Checkpoints:
 
 
 def folder_of(root: Path, method: str) -> Path:
-    """Return the folder of a method's checkpoints in a run folder."""
+    """Return the folder of a method's checkpoints in a run folder.
+
+    Args:
+        root: The run folder.
+        method: Name of the method in the spec.
+    """
     return root / "checkpoints" / method.replace(":", ".")
 
 
 def job_folder(method: str, seeds: Sequence[int]) -> tuple[str, str]:
-    """Return a job's method, and the name of its folder: its first and last seed."""
+    """Return a job's method, and the name of its folder: its first and last seed.
+
+    Args:
+        method: Name of the method in the spec.
+        seeds: The job's.
+    """
     return method, f"{seeds[0]}-{seeds[-1]}"
 
 
 def refuse_removed(root: Path) -> None:
-    """Raises FolderError where a run folder is gone: writing on would make half of one."""
+    """Raises FolderError where a run folder is gone: writing on would make half of one.
+
+    Args:
+        root: The run folder.
+    """
     if not (root / "spec.toml").is_file():
         raise FolderError(f"{root} was removed while a run was writing to it; run the spec again.")
 

@@ -86,6 +86,9 @@ def finite(state: State) -> Tensor:
     """Return which replicas have finite parameters, optimiser states and extras: bool (replicas,).
 
     A cost that is not finite shows there as soon as its gradient has been stepped on.
+
+    Args:
+        state: Replicas first.
     """
     alive: Tensor | None = None
     for leaf in leaves(tuple(state)):
@@ -97,7 +100,12 @@ def finite(state: State) -> Tensor:
 
 
 def choose_state(alive: Tensor, new: State, old: State) -> State:
-    """Return the new state of the replicas alive, and the old one of the others."""
+    """Return the new state of the replicas alive, and the old one of the others.
+
+    Args:
+        alive: Which replicas take the new state, bool (replicas,).
+        new, old: States, replicas first.
+    """
 
     def pick(a: Tensor, b: Tensor) -> Tensor:
         return torch.where(alive.view(-1, *[1] * (a.dim() - 1)), a, b)

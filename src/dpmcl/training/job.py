@@ -138,7 +138,11 @@ class Trainer:
         return sorted(jobs, key=lambda job: -flops[job.method].flops * len(job.seeds))
 
     def checkpoints(self, job: Job) -> Checkpoints | None:
-        """Return the checkpoints of a job, None where nothing is kept."""
+        """Return the checkpoints of a job, None where nothing is kept.
+
+        Args:
+            job: One of `jobs`.
+        """
         if self.folder is None:
             return None
         return Checkpoints(self.folder, job.method, job.seeds)
@@ -193,7 +197,11 @@ class Trainer:
         check_motion(setup.method, setup.stream, setup.phases[0], self.spec.monitor.drift)
 
     def setup(self, job: Job) -> Setup:
-        """Return what stays the same while a job is trained."""
+        """Return what stays the same while a job is trained.
+
+        Args:
+            job: One of `jobs`.
+        """
         spec = self.spec
         stream = self.stream
         if not spec.stream.shared:
@@ -272,6 +280,10 @@ def _shifted(tell: Tell, part: int, parts: int) -> Callable[[int, int], None]:
 def read(spec: Spec, seeds: tuple[int, ...]) -> Stream:
     """Return the stream of a spec for some seeds.
 
+    Args:
+        spec: The study.
+        seeds: Of the replicas, where each has rows of its own.
+
     Raises:
         DataError: It cannot be built, or float32 cannot hold its inputs.
     """
@@ -292,6 +304,12 @@ def read(spec: Spec, seeds: tuple[int, ...]) -> Stream:
 
 
 def prepared(spec: Spec, stream: Stream, seeds: tuple[int, ...]) -> tuple[Stream, Splits]:
-    """Return a stream scaled by the training rows of some seeds, and the splits of these seeds."""
+    """Return a stream scaled by the training rows of some seeds, and the splits of these seeds.
+
+    Args:
+        spec: The study.
+        stream: Its data.
+        seeds: Of the replicas.
+    """
     splits = split(stream, spec.split_seeds(seeds), spec.stream.split)
     return fitted(stream, splits), splits

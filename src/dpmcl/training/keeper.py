@@ -55,7 +55,12 @@ class Keeper(Observer):
         self.resumed = False
 
     def last(self, setup: Setup, run: RunState) -> RunState:
-        """Return the newest state that was saved of the same data, or the fresh one given."""
+        """Return the newest state that was saved of the same data, or the fresh one given.
+
+        Args:
+            setup: The job's.
+            run: Its first state.
+        """
         before = self._checkpoints.origin() if self._checkpoints is not None else None
         if before is None or self._checkpoints is None or self._origin is None:
             return run

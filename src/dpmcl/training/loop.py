@@ -71,7 +71,11 @@ def check(setup: Setup) -> None:
 
 
 def first_state(setup: Setup) -> RunState:
-    """Return the state before the first task."""
+    """Return the state before the first task.
+
+    Args:
+        setup: What stays the same.
+    """
     return RunState(Position(), setup.start, empty_memories(setup))
 
 

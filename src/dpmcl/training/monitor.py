@@ -71,6 +71,11 @@ def readings_due(number: int, phase: Phase, interval: int) -> list[int]:
     """The updates of a task's phase before which a reading is taken; number: of the phase.
 
     Not the first of a later phase: the last of the phase before is next to it.
+
+    Args:
+        number: Number of the phase in its task.
+        phase: The phase.
+        interval: Updates between readings.
     """
     return sorted({*range(interval if number else 0, phase.updates, interval), phase.updates - 1})
 
@@ -120,7 +125,7 @@ class Monitor(Observer):
         return replace(run, values={**run.values, _READINGS: values, _PLACES: places})
 
     def stop(self, setup: Setup, position: Position, last: int) -> int:
-        """Return the end of a chunk: a watched update is a chunk of its own."""
+        # a watched update is a chunk of its own
         task, phase, first = position
         if position in self._index:
             return first + 1
@@ -128,7 +133,6 @@ class Monitor(Observer):
         return next(due, last)
 
     def after_chunk(self, setup: Setup, run: RunState, chunk: Chunk) -> RunState:
-        """Take a reading; freeze, from the next update on, what was above beta for too long."""
         number = self._index.get(chunk.before.position)
         if number is None:
             return run
@@ -145,7 +149,12 @@ class Monitor(Observer):
         return replace(run, diverged=diverged)
 
     def readings(self, setup: Setup, run: RunState) -> Readings:
-        """Return all readings of a run."""
+        """Return all readings of a run.
+
+        Args:
+            setup: The run's.
+            run: Its last state.
+        """
         return Readings(setup.seeds, self._places, run.values[_READINGS])
 
     def _measured(self, setup: Setup, run: RunState, chunk: Chunk) -> np.ndarray:

@@ -12,6 +12,10 @@ def noise(method: Method, dtype: torch.dtype) -> str | None:
     A fresh Adagrad's first step is lr times the gradient's sign, so its derivative is a difference
     of two large numbers that nearly cancel. Most of what is left is rounding, and in float32 it
     shows (`benchmarks/second_order_noise.py`).
+
+    Args:
+        method: The method.
+        dtype: Type of the parameters.
     """
     graph, rule = method.graph, method.rule
     if graph is None or not graph.fresh or dtype == torch.float64:

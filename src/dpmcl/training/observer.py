@@ -31,24 +31,59 @@ class Observer:
     """
 
     def begin(self, setup: Setup, run: RunState) -> RunState:
-        """Look at the state before the first update of this call of `train`."""
+        """Look at the state before the first update of this call of `train`.
+
+        Args:
+            setup: The run's.
+            run: Its state.
+        """
         return run
 
     def stop(self, setup: Setup, position: Position, last: int) -> int:
-        """Return the update before which a chunk that begins at `position` ends, at most `last`."""
+        """Return the update before which a chunk that begins at `position` ends, at most `last`.
+
+        Args:
+            setup: The run's.
+            position: Where the chunk begins.
+            last: Where it ends unless an observer wants it shorter.
+        """
         return last
 
     def before_chunk(self, setup: Setup, run: RunState) -> RunState:
-        """Look at the state before a chunk of updates."""
+        """Look at the state before a chunk of updates.
+
+        Before a phase's first update its work has been counted already, so training may not go on
+        from that state.
+
+        Args:
+            setup: The run's.
+            run: Its state.
+        """
         return run
 
     def after_chunk(self, setup: Setup, run: RunState, chunk: Chunk) -> RunState:
-        """Look at the state after a chunk of updates."""
+        """Look at the state after a chunk of updates.
+
+        Args:
+            setup: The run's.
+            run: Its state.
+            chunk: The updates that have just been run.
+        """
         return run
 
     def after_task(self, setup: Setup, run: RunState) -> RunState:
-        """Look at the state after a task; its position is the task that comes next."""
+        """Look at the state after a task; its position is the task that comes next.
+
+        Args:
+            setup: The run's.
+            run: Its state.
+        """
         return run
 
     def end(self, setup: Setup, run: RunState) -> None:
-        """Look at the state after the last task."""
+        """Look at the state after the last task.
+
+        Args:
+            setup: The run's.
+            run: Its state.
+        """

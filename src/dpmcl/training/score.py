@@ -40,7 +40,12 @@ class Score(Observer):
         return self._evaluated(setup, run, after=run.position.task - 1)
 
     def errors(self, setup: Setup, run: RunState) -> dict[str, Errors]:
-        """Return the error tensors of a run by split."""
+        """Return the error tensors of a run by split.
+
+        Args:
+            setup: The run's.
+            run: Its last state.
+        """
         return {
             split: Errors(
                 setup.seeds,
@@ -51,7 +56,12 @@ class Score(Observer):
         }
 
     def predictions(self, setup: Setup, run: RunState) -> dict[str, np.ndarray] | None:
-        """Return the final predictions on test rows (`evaluation.predict`), if they are kept."""
+        """Return the final predictions on test rows (`evaluation.predict`), if they are kept.
+
+        Args:
+            setup: The run's.
+            run: Its last state.
+        """
         if not self.evaluation.predictions:
             return None
         state = _shown(setup, rehearsed(setup, run, setup.tasks - 1))

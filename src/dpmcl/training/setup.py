@@ -95,7 +95,11 @@ class Setup:
         return state._replace(buffers=buffers)
 
     def updates_before(self, position: Position) -> int:
-        """Return how many updates each replica makes before a position."""
+        """Return how many updates each replica makes before a position.
+
+        Args:
+            position: Any position of the run.
+        """
         tasks, number, update = position
         count = sum(phase.updates for phases in self.phases[:tasks] for phase in phases)
         if number:
@@ -107,13 +111,20 @@ class Setup:
 
         They move once, at the parameters before the update, by the rows of its real step: never
         while a method looks ahead.
+
+        Args:
+            phase: One of the run's.
         """
         if not self.start.buffers:
             return phase.update
         return _moving(self.model, phase)
 
     def motion(self, task: int) -> Motion:
-        """Return where rows go at a task."""
+        """Return where rows go at a task.
+
+        Args:
+            task: Number of the task.
+        """
         known: dict[int, Motion] = self.__dict__.setdefault("_motion", {})
         if task not in known:
             known.clear()  # only the newest task's is of use
@@ -121,14 +132,25 @@ class Setup:
         return known[task]
 
     def weighing(self, task: int) -> Weighing | None:
-        """Return what gamma makes of the tasks seen; None where all weigh the same."""
+        """Return what gamma makes of the tasks seen; None where all weigh the same.
+
+        Args:
+            task: Number of the task.
+        """
         weights = weigh(self.method.discounting, task, self.tasks)
         if weights is None:
             return None
         return Weighing(weights.to(self.model.device), self.method.discount_on)
 
     def feed(self, memories: Memories, phase: Phase, position: Position, stop: int) -> Feed:
-        """Return the batches and keys of the updates from `position` to the one before `stop`."""
+        """Return the batches and keys of the updates from `position` to the one before `stop`.
+
+        Args:
+            memories: What is drawn from, besides the splits.
+            phase: The phase of the updates.
+            position: The first update.
+            stop: The update of the phase after the last one.
+        """
         task, number, first = position
         moves = any(draw.moved is not None for draw in phase.draws.values())
         motion = self.motion(task) if moves else None
@@ -145,7 +167,13 @@ class Setup:
     def probe(
         self, draws: Mapping[str, Draw], run: RunState, weighing: Weighing | None = None
     ) -> dict[str, Batch]:
-        """Return batches on which to look at a run, all replicas; looking moves no other draw."""
+        """Return batches on which to look at a run, all replicas; looking moves no other draw.
+
+        Args:
+            draws: What is looked at, by name.
+            run: The state, before an update.
+            weighing: What gamma does to the rows; None for nothing.
+        """
         task, number, update = run.position
         supply = Supply(self.splits, run.memories, self.seed, self.motion(task), weighing)
         drawn = probe(draws, supply, (task, number), update)

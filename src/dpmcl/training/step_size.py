@@ -33,7 +33,6 @@ class StepSize(Observer):
         self._broken: dict[int, int] = {}
 
     def before_chunk(self, setup: Setup, run: RunState) -> RunState:
-        """Return the run with ||J_x|| ||dx|| in its optimiser's state."""
         if run.position.update % EVERY:
             return run
         reached = self._measured(setup, run)
@@ -43,7 +42,6 @@ class StepSize(Observer):
         return replace(run, replicas=state)
 
     def end(self, setup: Setup, run: RunState) -> None:
-        """Say at which tasks the theorem did not apply, of those that this call trained."""
         if len(self._broken) > 1:
             listed = ", ".join(f"{task} ({many})" for task, many in sorted(self._broken.items()))
             setup.say(f"theorem 1 did not apply at tasks (replicas): {listed}.")

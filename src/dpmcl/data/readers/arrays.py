@@ -50,7 +50,7 @@ def read_arrays(path: Path, kind: Kind | None = None, name: str | None = None) -
             name = name or path.resolve().name
             files = {p.name: p for p in sorted(path.glob("*.npy")) if p.is_file()}
             arrays = {part: _of_file(file) for part, file in _parts(files, path).items()}
-        elif zipfile.is_zipfile(path):
+        elif path.is_file() and zipfile.is_zipfile(path):  # a pipe would be waited for
             name = name or path.stem
             arrays = _of_zip(path)
         else:

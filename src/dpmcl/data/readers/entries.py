@@ -97,7 +97,11 @@ def on_disk(path: Path, inside: PurePosixPath) -> Entry:
 
 
 def stamp(source: Path) -> list[tuple[str, int, int]]:
-    """Return path, size and time of a source's files: they stay as long as its content does."""
+    """Return path, size and time of a source's files: they stay as long as its content does.
+
+    Args:
+        source: A file or folder.
+    """
     source = source.resolve()
     paths = sorted(map(str, source.rglob("*"))) if source.is_dir() else [str(source)]
     states = [os.stat(path) for path in paths]  # noqa: PTH116 (there may be a million)

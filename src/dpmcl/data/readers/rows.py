@@ -86,7 +86,11 @@ class Rows:
         self.put(at, pixels[None])
 
     def full(self, rows: int | None = None) -> NDArray[Any]:
-        """Return the array, or so many rows from its start. Raises DataError where one lacks."""
+        """Return the array, or so many rows from its start. Raises DataError where one lacks.
+
+        Args:
+            rows: How many, from the start; None for all.
+        """
         missing = np.flatnonzero(~self._filled[:rows])
         if len(missing):
             raise DataError(

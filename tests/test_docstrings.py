@@ -1,0 +1,47 @@
+"""Docstrings of public functions: a sentence, and Args, Returns and Raises in Google form."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dpmcl
+from dpmcl import exceptions
+
+ROOT = Path(dpmcl.__file__).parent
+SOURCES = [path for path in sorted(ROOT.rglob("*.py")) if path.name != "cli.py"]  # Typer's help
+
+
+def public(node: ast.AST) -> Iterator[ast.FunctionDef]:
+    """Public functions of a module, and public methods of its classes."""
+    for child in getattr(node, "body", ()):
+        if isinstance(child, ast.ClassDef) and not child.name.startswith("_"):
+            yield from public(child)
+        if isinstance(child, ast.FunctionDef) and not child.name.startswith("_"):
+            yield child
+
+
+def raised(function: ast.FunctionDef) -> set[str]:
+    """Names of the package's errors that a function raises itself."""
+    calls = (n.exc for n in ast.walk(function) if isinstance(n, ast.Raise))
+    names = (getattr(call.func, "id", "") for call in calls if isinstance(call, ast.Call))
+    return {name for name in names if name.endswith("Error") and name in vars(exceptions)}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_argument_and_error_is_documented(path):
+    missing = []
+    for function in public(ast.parse(path.read_text("utf-8"))):
+        text = ast.get_docstring(function)
+        if text is None:  # an override, which inherits it (ruff's D102)
+            continue
+        arguments = function.args
+        names = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+        for name in names:
+            listed = re.search(rf"^\s+(\w+, )*{name}(, \w+)*:", text, re.MULTILINE)
+            if name not in ("self", "cls") and not listed:
+                missing.append(f"{function.name}: {name}")
+        missing += [f"{function.name}: {name}" for name in raised(function) if name not in text]
+    assert not missing

@@ -1,0 +1,54 @@
+"""Jobs: cut from the seeds asked for, checked before training, the same alone and in a spec."""
+
+import pytest
+import torch
+
+import dpmcl
+from dpmcl.core.tree import leaves
+from dpmcl.exceptions import SpecError
+from dpmcl.methods.oml import OML
+from dpmcl.training.job import Job, Trainer, read
+from dpmcl.training.keeper import Keeping
+from dpmcl.training.spec import Spec
+
+
+class Hiding(OML):
+    """Trains on validation rows and does not say so."""
+
+    trains_on_validation = False
+
+
+def trainer(*methods: str, **top) -> Trainer:
+    spec = Spec.parse({
+        "stream": {"name": "digits", "tasks": 2}, "network": {"name": "mlp", "hidden": 4},
+        "training": {"updates": 3, "batch": 4}, "methods": list(methods), "replicas": 3, "seed": 5,
+        "device": "cpu", "engine": "looped", **top,
+    })  # fmt: skip
+    return Trainer(spec, read(spec, spec.seeds))
+
+
+def test_every_seed_of_every_method_is_in_one_job_and_runs_as_in_a_study():
+    made = trainer("er", "naive")
+    jobs = made.jobs()
+    for name in ("er", "naive"):
+        assert [s for job in jobs if job.method == name for s in job.seeds] == [5, 6, 7]
+    seen = []
+    outcome = made.run(jobs[0], Keeping(), lambda done, total: seen.append((done, total)))
+    assert seen[-1][0] == seen[-1][1] == 2 * 3 * len(jobs[0].seeds)
+    assert not outcome.resumed
+    whole = dpmcl.run(made.spec.to_table())
+    for a, b in zip(leaves(outcome.theta), leaves(whole.theta["er"]), strict=True):
+        assert torch.equal(a, b[: len(a)])
+
+
+@pytest.mark.parametrize(
+    ("method", "monitor", "line"),
+    [
+        (f"{__name__}:Hiding", {}, "set trains_on_validation = True in Hiding"),
+        ("er", {"watch": ["terms"], "drift": "exact"}, "'exact' needs a stream that knows"),
+    ],
+)
+def test_a_job_is_checked_before_training(method, monitor, line):
+    made = trainer(method, monitor=monitor)
+    with pytest.raises(SpecError, match=line):
+        made.check(Job(method, (5, 6)))

@@ -1,0 +1,78 @@
+"""The loop over tasks, phases and chunks goes on from anywhere, and observers look on in order."""
+
+import pytest
+import torch
+
+from conftest import tiny_model, tiny_stream
+from dpmcl.core.tree import leaves
+from dpmcl.data.splits import split
+from dpmcl.engine import Looped
+from dpmcl.methods.oml import OML
+from dpmcl.training import loop
+from dpmcl.training.observer import Observer
+from dpmcl.training.setup import Setup
+from dpmcl.training.state import Position
+
+
+@pytest.fixture
+def setup(monkeypatch) -> Setup:
+    """Two tasks, each of 4 and 5 updates, in chunks of three."""
+    monkeypatch.setattr(loop, "UPDATES_AT_ONCE", 3)
+    stream = tiny_stream(2)
+    method = OML(batch=4, n_meta=5, n_grad=4, memory=7, optimiser="adam", lr=0.05)
+    model, splits = tiny_model(stream, dropout=0.2), split(stream, (3, 1), (0.6, 0.2, 0.2))
+    return Setup(
+        method=method, model=model, stream=stream, splits=splits, seeds=(3, 1), engine=Looped()
+    )
+
+
+class Told(Observer):
+    """Notes each call, and keeps the states that a checkpoint may hold."""
+
+    def __init__(self, name, calls):
+        self.name, self.calls, self.runs = name, calls, []
+
+    def _note(self, call, run):
+        self.calls.append((self.name, call, tuple(run.position)))
+        self.runs += [run] if call != "before" else []
+        return run
+
+    def stop(self, setup, position, last):
+        return min(last, 2) if self.name == "two" and position.update < 2 else last
+
+    begin = lambda self, setup, run: self._note("begin", run)  # noqa: E731
+    before_chunk = lambda self, setup, run: self._note("before", run)  # noqa: E731
+    after_chunk = lambda self, setup, run, chunk: self._note("after", run)  # noqa: E731
+    after_task = lambda self, setup, run: self._note("task", run)  # noqa: E731
+    end = lambda self, setup, run: self._note("end", run)  # noqa: E731
+
+
+def test_learn_task_goes_on_from_any_position_to_the_same_bytes(setup):
+    told = Told("one", [])
+    whole = loop.train(setup, [told])
+    assert len({run.position for run in told.runs}) == 11
+    for run in told.runs:
+        while run.position.task < 2:
+            task = run.position.task
+            run = loop.learn_task(setup, run)
+            assert run.position == Position(task + 1)
+        assert run.work == whole.work
+        trees = (leaves((tuple(r.replicas), r.memories)) for r in (run, whole))
+        assert all(torch.equal(a, b) for a, b in zip(*trees, strict=True))
+
+
+def test_observers_are_called_in_order_and_may_end_a_chunk_early(setup):
+    calls: list = []
+    loop.train(setup, [Told("one", calls), Told("two", calls)])
+    assert [name for name, *_ in calls] == ["one", "two"] * (len(calls) // 2)
+    expected = [("begin", (0, 0, 0))]
+    for task in range(2):
+        for phase, updates in ((0, 4), (1, 5)):
+            for first, last in ((0, 2), (2, 3), (3, updates)):
+                expected += [("before", (task, phase, first)), ("after", (task, phase, last))]
+        expected.append(("task", (task + 1, 0, 0)))
+    assert [(call, where) for name, call, where in calls if name == "two"] == [
+        *expected,
+        ("end", (2, 0, 0)),
+    ]
+    assert [setup.updates_before(Position(*p)) for p in ((0, 1, 2), (1,), (2,))] == [6, 9, 18]

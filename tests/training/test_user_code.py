@@ -1,0 +1,41 @@
+"""An error in a user's update names the user's line; batched, it says what batching forbids."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conftest import tiny_run
+from dpmcl.engine import Batched, Looped
+from dpmcl.exceptions import ModelError
+from dpmcl.methods.naive import Naive
+
+
+class Branches(Naive):
+    """Looks at a value, which only one replica at a time allows, and fails in any case."""
+
+    def phases(self, model, task):
+        def update(state, batches, key):
+            if batches["new"].x.sum() > -1e9 and task.number:
+                raise KeyError("soft")
+            return state
+
+        return [replace(phase, update=update) for phase in super().phases(model, task)]
+
+
+@pytest.mark.parametrize(
+    ("engine", "line", "way_out"),
+    [
+        (Looped, 'raise KeyError("soft")', "KeyError: 'soft'. Mend it there."),
+        (Batched, 'if batches["new"]', "a branch on a tensor's value (use torch.where)"),
+    ],
+)
+def test_the_users_line_is_named_with_the_way_out(engine, line, way_out):
+    with pytest.raises(ModelError) as caught:
+        tiny_run(Branches(updates=2, batch=4), engine=engine(), tasks=2)
+    where, text = f"The update of 'Branches' fails at {__file__}, line ", str(caught.value)
+    assert text.startswith(where)
+    number = int(text.removeprefix(where).split(":")[0])
+    assert line in Path(__file__).read_text("utf-8").splitlines()[number - 1]
+    assert way_out in text
+    assert "\n" not in text
