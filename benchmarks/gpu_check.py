@@ -19,10 +19,10 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.engines import drawn
 from benchmarks.report import machine
 from dpmcl import plugins
 from dpmcl.core.model import Model, initial
-from dpmcl.data.sampling import Chunk
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import task_infos
@@ -113,15 +113,7 @@ def speed(
     phase = method.phases(model, info)[-1]
     theta = initial(model, range(replicas))
     state = engine.map(lambda one: method.start(one, info), theta)
-    generator = torch.Generator().manual_seed(0)
-    rows = {}
-    for name, draw in phase.draws.items():
-        shape = (draw.batch,) if draw.block is None else (draw.block, draw.batch)
-        shape = (replicas, updates, *shape)
-        rows[name] = torch.randint(len(stream.y), shape, generator=generator).to(device)
-    key = torch.randint(2**32, (replicas, updates, phase.keys, 2), generator=generator).to(device)
-    there = {name: row >= 0 for name, row in rows.items()}
-    chunk = Chunk(rows, there, {name: row * 0 for name, row in rows.items()}, key)
+    chunk = drawn(phase, stream, replicas, updates)
 
     def once() -> float:
         wait(device)

@@ -132,15 +132,6 @@ def _trains_on_validation(spec: Mapping[str, Any], name: str) -> bool:
     return bool(alone.methods[name].trains_on_validation)
 
 
-def holds_run(folder: Path) -> bool:
-    """Whether a folder holds a run.
-
-    Args:
-        folder: Any path.
-    """
-    return store.is_run(folder)
-
-
 def load(folder: Path) -> Result:
     """The results that a run folder holds. Raises FolderError when it is none.
 
@@ -169,7 +160,7 @@ def run(
         folder: The run folder, or None.
         watch: Told of progress.
         keeping: How often checkpoints are made, and when to stop.
-        fresh: Run everything anew; what the folder holds is kept beside it until that has finished.
+        fresh: Run everything anew; what the folder holds is kept in it until that has finished.
 
     Raises:
         FolderError: The folder holds runs of another spec, other data or other code, or another
