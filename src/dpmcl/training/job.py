@@ -134,8 +134,10 @@ class Trainer:
             jobs: Some of `jobs`.
         """
         names = {job.method for job in jobs}
-        flops = {name: first_task(self.setup(Job(name, self.spec.seeds[:1]))) for name in names}
-        return sorted(jobs, key=lambda job: -flops[job.method].flops * len(job.seeds))
+        if len(names) == 1:  # the jobs of a method are cut longest first
+            return list(jobs)
+        work = {name: first_task(self.setup(Job(name, self.spec.seeds[:1]))) for name in names}
+        return sorted(jobs, key=lambda job: -work[job.method].flops * len(job.seeds))
 
     def checkpoints(self, job: Job) -> Checkpoints | None:
         """Return the checkpoints of a job, None where nothing is kept.
@@ -215,7 +217,7 @@ class Trainer:
             splits=splits,
             seeds=job.seeds,
             engine=self.engine,
-            weights=tuple(spec.weights_seeds(job.seeds) or ()),
+            weights=spec.weights_seeds(job.seeds),
             name=job.method,
             processes=self.processes,
         )
