@@ -115,7 +115,7 @@ def _same_order(key: Key, ours: Mapping[Key, Estimate]) -> bool:
 
     False where no other method was run.
     """
-    stream, measure, method = key
+    stream, measure, _ = key
     paper, signs = printed_table(), []
     mine = ours[key].mean
     for other in METHODS:
