@@ -33,9 +33,9 @@ def test_the_table_is_whole_and_its_unusable_errors_are_none() -> None:
 def test_the_table_is_the_papers() -> None:
     text = Path(os.environ["DPMCL_PAPER"]).read_text("utf-8")
     lines = re.findall(r"&\s*(?:CME|NTE)\s*&(.*?)\\\\", text.partition("Additional Results")[2])
-    cells = [re.sub(r"\$?10\^\{(-)0?(\d)\}\$?", r"1e\1\2", line).split("&") for line in lines]
+    cells = [re.sub(r"10\^\{(-)0?(\d)\}", r"1e\1\2", line).split("&") for line in lines]
     printed = [cell.printed for cell in compared({})]
-    assert [cell.strip() for line in cells for cell in line] == printed
+    assert [cell.strip().replace("$", "") for line in cells for cell in line] == printed
 
 
 def test_a_cell_is_within_two_combined_errors() -> None:
