@@ -1,6 +1,6 @@
 """Methods of one or more runs side by side: what tells them apart, and what each is called."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,7 +110,7 @@ def written(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def by_seed(errors: Errors, values: Sequence[float]) -> dict[int, float]:
+def by_seed(errors: Errors, values: Iterable[float]) -> dict[int, float]:
     """Return a metric's values by seed.
 
     Args:
