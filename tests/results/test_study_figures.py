@@ -50,7 +50,9 @@ def test_a_column_has_cme_above_and_nte_below() -> None:
         np.testing.assert_allclose(ax.get_lines()[0].get_ydata(), smooth)
         corners = ax.collections[0].get_paths()[0].vertices
         ends = corners[corners[:, 0] == 3, 1]
-        np.testing.assert_allclose([ends.min(), ends.max()], smooth[2] + error[2] * [-1, 1])
+        np.testing.assert_allclose(
+            [ends.min(), ends.max()], smooth[2] + error[2] * np.array([-1, 1])
+        )
     colours = {ax.get_lines()[0].get_color() for ax in figure.axes}
     assert len(colours) == 1  # er, wherever it is
 
