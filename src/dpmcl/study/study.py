@@ -25,7 +25,7 @@ from dpmcl.results.record import Record, merge, of_seeds
 from dpmcl.results.store import StreamInfo
 from dpmcl.study import aside, identity
 from dpmcl.study.environment import describe
-from dpmcl.study.executor import Listener, execute, processes_of
+from dpmcl.study.executor import Assignment, Listener, execute, processes_of
 from dpmcl.study.identity import Held
 from dpmcl.study.lock import locked
 from dpmcl.theory.readings import Readings
@@ -208,8 +208,9 @@ class _Study:
                 self._begin(folder, trained)
                 code = identity.recorded(before.code, sources, trained)
                 store.save_start(folder, table, info, code)
-            listener = Listener(self._progress, self._finished)
-            execute(self.trainer, self.trainer.longest_first(self.jobs), keeping, listener)
+            ordered = self.trainer.longest_first(self.jobs)
+            assignments = [Assignment(self.trainer, job) for job in ordered]
+            execute(assignments, keeping, Listener(self._progress, self._finished))
         theta = {name: _joined(parts) for name, parts in self.theta.items()}
         if folder is not None:
             self._remove_checkpoints(folder)
@@ -240,8 +241,9 @@ class _Study:
                         "are not used."
                     )
 
-    def _progress(self, job: Job, done: int, total: int) -> None:
+    def _progress(self, one: Assignment, done: int, total: int) -> None:
         """Report a method's progress: that of all of its jobs, of equal replicas."""
+        job = one.job
         self.done[job] = done, total
         if self.watch is None:
             return
@@ -250,11 +252,12 @@ class _Study:
         all_done = sum(self.done[other][0] for other in jobs if other in self.done)
         self.watch(job.method, all_done, total * replicas // len(job.seeds))
 
-    def _finished(self, job: Job, outcome: Outcome) -> None:
+    def _finished(self, one: Assignment, outcome: Outcome) -> None:
         """Take a job's results in, and store them; its checkpoints are then of no more use.
 
         Seeds that the folder held already stay as they are.
         """
+        job = one.job
         name, seeds = job.method, job.seeds
         places = [i for i, seed in enumerate(seeds) if seed in self.missing[name]]
         new = tuple(seeds[i] for i in places)
