@@ -3,7 +3,7 @@
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -169,54 +169,119 @@ def run(
         DivergenceError: A replica diverged, and the spec wants to stop then.
         DpmclError: Something else cannot be run.
     """
-    with threads(spec.threads), allocating(), _once(), locked(folder) if folder else nullcontext():
-        return _Study(spec, folder, watch, fresh).run(keeping or Keeping())
+    return run_all([Planned(spec, folder)], watch, keeping=keeping, fresh=fresh)[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A run that is to be made.
+
+    Attributes:
+        spec: What to run.
+        folder: The run folder, or None.
+        name: What its methods' progress begins with; empty for a run by itself.
+    """
+
+    spec: Spec
+    folder: Path | None
+    name: str = ""
+
+
+def run_all(
+    runs: Sequence[Planned],
+    watch: Watch | None = None,
+    *,
+    keeping: Keeping | None = None,
+    fresh: bool = False,
+) -> list[Result]:
+    """Run the jobs that the folders of several runs lack, side by side, as `run` does for one.
+
+    Args:
+        runs: The runs; their folders differ.
+        watch: Told of progress.
+        keeping: How often checkpoints are made, and when to stop.
+        fresh: Run everything anew.
+
+    Raises:
+        DpmclError: As `run` raises it. Jobs that had finished are stored.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(threads(runs[0].spec.threads))
+        stack.enter_context(allocating())
+        stack.enter_context(_once())
+        for planned in runs:
+            if planned.folder is not None:
+                stack.enter_context(locked(planned.folder))
+        streams: dict[str, Stream] = {}
+        studies = [_Study(planned, watch, fresh, streams) for planned in runs]
+        assignments = [one for study in studies for one in study.begin()]
+        if assignments:
+            processes = processes_of(assignments[0].trainer, len(assignments))
+            owner = {one: study for study in studies for one in study.assignments}
+            for one in assignments:
+                one.trainer.processes = processes
+            listener = Listener(
+                lambda one, done, total: owner[one].progress(one.job, done, total),
+                lambda one, outcome: owner[one].finished(one.job, outcome),
+            )
+            execute(assignments, keeping or Keeping(), listener)
+        return [study.end() for study in studies]
 
 
 class _Study:
     """One call of `run`: what the folder held, and what has come since."""
 
-    def __init__(self, spec: Spec, folder: Path | None, watch: Watch | None, fresh: bool) -> None:
-        self.spec, self.folder, self.watch, self.fresh = spec, folder, watch, fresh
-        self.before = _before(spec, folder, fresh)
+    def __init__(
+        self, planned: Planned, watch: Watch | None, fresh: bool, streams: dict[str, Stream]
+    ) -> None:
+        self.spec, self.folder, self.name = planned.spec, planned.folder, planned.name
+        self.watch, self.fresh, self.streams = watch, fresh, streams
+        spec = self.spec
+        self.before = _before(spec, self.folder, fresh)
         self.records = dict(self.before.records)
         self.theta: dict[str, dict[tuple[int, ...], Theta]] = {}
         self.done: dict[Job, tuple[int, int]] = {}
+        self.assignments: list[Assignment] = []
         self.missing = {
             name: frozenset(spec.seeds) - _seeds(self.before.records.get(name))
             for name in spec.methods
         }
 
-    def run(self, keeping: Keeping) -> Result:
+    def begin(self) -> list[Assignment]:
+        """Refuse what cannot be run, make the folder ready, and return the jobs that it lacks."""
         spec, before, folder = self.spec, self.before, self.folder
         trained = {name for name, seeds in self.missing.items() if seeds}
         _say_unwatched(spec, before.records, trained)
         sources = {} if folder is None else identity.sources(spec)
         identity.refuse_other_code(before, sources, spec, trained)
-        stream, info = _built(spec, before.probe(spec))
-        identity.refuse_other_data(before, info, spec)
-        table = _united(before, spec.to_table())
-        if trained:
-            self.trainer = Trainer(spec, stream, digest=info.digest, folder=folder)
-            jobs = self.trainer.jobs()
-            for name in spec.methods:
-                self.trainer.check(next(job for job in jobs if job.method == name))
-            self.jobs = [job for job in jobs if self._lacks(job)]
-            self.trainer.processes = processes_of(self.trainer, len(self.jobs))
-            if folder is not None:
-                identity.sources(spec)  # again: workers read the user's files when they start
-                self._begin(folder, trained)
-                code = identity.recorded(before.code, sources, trained)
-                store.save_start(folder, table, info, code)
-            ordered = self.trainer.longest_first(self.jobs)
-            assignments = [Assignment(self.trainer, job) for job in ordered]
-            execute(assignments, keeping, Listener(self._progress, self._finished))
-        theta = {name: _joined(parts) for name, parts in self.theta.items()}
+        stream, self.info = _built(spec, before.probe(spec), self.streams)
+        identity.refuse_other_data(before, self.info, spec)
+        self.table = _united(before, spec.to_table())
+        if not trained:
+            return []
+        self.trainer = Trainer(spec, stream, digest=self.info.digest, folder=folder)
+        jobs = self.trainer.jobs()
+        for name in spec.methods:
+            self.trainer.check(next(job for job in jobs if job.method == name))
+        self.jobs = [job for job in jobs if self._lacks(job)]
+        if folder is not None:
+            identity.sources(spec)  # again: workers read the user's files when they start
+            self._begin(folder, trained)
+            code = identity.recorded(before.code, sources, trained)
+            store.save_start(folder, self.table, self.info, code)
+        ordered = self.trainer.longest_first(self.jobs)
+        self.assignments = [Assignment(self.trainer, job) for job in ordered]
+        return self.assignments
+
+    def end(self) -> Result:
+        """Remove what is of no more use, and return all results."""
+        folder, theta = self.folder, {name: _joined(parts) for name, parts in self.theta.items()}
         if folder is not None:
             self._remove_checkpoints(folder)
             aside.remove_finished(folder, self.records)
             return replace(load(folder), theta=theta)
-        return Result(table, info, {name: self.records[name] for name in spec.methods}, theta)
+        records = {name: self.records[name] for name in self.spec.methods}
+        return Result(self.table, self.info, records, theta)
 
     def _lacks(self, job: Job) -> bool:
         """Return True if a seed of a job is missing in the folder."""
@@ -241,23 +306,22 @@ class _Study:
                         "are not used."
                     )
 
-    def _progress(self, one: Assignment, done: int, total: int) -> None:
+    def progress(self, job: Job, done: int, total: int) -> None:
         """Report a method's progress: that of all of its jobs, of equal replicas."""
-        job = one.job
         self.done[job] = done, total
         if self.watch is None:
             return
         jobs = [other for other in self.jobs if other.method == job.method]
         replicas = sum(len(other.seeds) for other in jobs)
         all_done = sum(self.done[other][0] for other in jobs if other in self.done)
-        self.watch(job.method, all_done, total * replicas // len(job.seeds))
+        name = f"{self.name}: {job.method}" if self.name else job.method
+        self.watch(name, all_done, total * replicas // len(job.seeds))
 
-    def _finished(self, one: Assignment, outcome: Outcome) -> None:
+    def finished(self, job: Job, outcome: Outcome) -> None:
         """Take a job's results in, and store them; its checkpoints are then of no more use.
 
         Seeds that the folder held already stay as they are.
         """
-        job = one.job
         name, seeds = job.method, job.seeds
         places = [i for i, seed in enumerate(seeds) if seed in self.missing[name]]
         new = tuple(seeds[i] for i in places)
@@ -364,12 +428,14 @@ def _fixed(spec: Spec) -> dict[str, int | None]:
     }
 
 
-def _built(spec: Spec, probe: int) -> tuple[Stream, StreamInfo]:
+def _built(spec: Spec, probe: int, streams: dict[str, Stream]) -> tuple[Stream, StreamInfo]:
     """Return the stream of the first seed, with its fingerprint.
 
     Where each replica draws its own rows, the fingerprint is that of the replica of seed `probe`.
+    streams: those that other runs have read already.
     """
-    stream = read(spec, spec.seeds[:1])
+    key = repr((spec.stream_name, spec.stream, spec.dtype, spec.seeds[0]))
+    stream = streams[key] = streams.get(key) or read(spec, spec.seeds[:1])
     seed = None if spec.stream.shared else probe
     alone = stream if seed in (None, spec.seeds[0]) else read(spec, (probe,))
     digest = replace(alone, scale=None).digest()
