@@ -10,7 +10,6 @@ import torch
 
 from dpmcl.core.allocation import allocating, out_of_memory
 from dpmcl.core.generators import forked
-from dpmcl.core.gradients import Work
 from dpmcl.core.model import Buffers, Model, Theta
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
@@ -26,6 +25,7 @@ from dpmcl.training.checkpoints import Checkpoints, Origin
 from dpmcl.training.divergence import FreezeNonFinite
 from dpmcl.training.evaluation import Evaluation
 from dpmcl.training.keeper import Keeper, Keeping
+from dpmcl.training.kept import with_kept
 from dpmcl.training.loop import check, first_state, first_task, train
 from dpmcl.training.monitor import Monitor, MonitorSettings
 from dpmcl.training.motion_check import check_motion
@@ -266,7 +266,7 @@ def measured(
     observers += [watching] if watching else []
     observers += [score, Progress(tell), keeper]
     run = train(setup, observers, keeper.last(setup, first_state(setup)))
-    work = {seed: Work(**vars(run.work)) for seed in setup.seeds}
+    work = dict.fromkeys(setup.seeds, with_kept(setup, run))
     diverged = {setup.seeds[replica]: where for replica, where in run.diverged.items()}
     readings = watching.readings(setup, run) if watching else None
     predictions = score.predictions(setup, run)
