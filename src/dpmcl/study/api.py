@@ -58,14 +58,14 @@ class Request:
         Raises:
             SpecError: Nobody has a name.
         """
+        before = self._base["methods"]
         for name in methods:
             if "," in name:
                 raise SpecError(
                     "A method is named alone, as in --method er --method dpmcl, or methods=['er', "
                     f"'dpmcl'] in Python, got {shown(name)}."
                 )
-            plugins.find("method", name)
-        before = self._base["methods"]
+            plugins.find("method", spec.method_of(name, before.get(name, {})))
         self._base["methods"] = {name: before.get(name, {}) for name in methods}
         return self
 

@@ -100,7 +100,7 @@ def sources(spec: Spec) -> Sources:
     out = {}
     for name, method in spec.methods.items():
         used: list[tuple[str, str, Any]] = [
-            ("method", name, method),
+            ("method", spec.renamed.get(name, name), method),
             ("discount", _name(method.discount), method.discounting),
             ("optimiser", _name(method.optimiser), method.rule),
             ("network", spec.network_name, spec.network),
