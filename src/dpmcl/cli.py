@@ -165,18 +165,44 @@ def table(
         bool,
         typer.Option("--by-task", help="A row a task: its error when new, and at last."),
     ] = False,
+    cost: Annotated[
+        bool, typer.Option("--cost", help="What a replica's updates cost, and what it keeps.")
+    ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="METHOD", help="Compare every method with this one, over seeds."),
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="TITLE,...", help="Only these columns, in this order.")
+    ] = None,
+    rename: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=TEXT", help="Another word for a method or a column's title."),
+    ] = None,
 ) -> None:
-    """Print the table of one or more run folders."""
-    from dpmcl.results.table import render
+    """Print the table of one or more run folders, with a column for each setting that differs."""
+    from dpmcl.results.table import Look, render
     from dpmcl.study import study
+    from dpmcl.study.side_by_side import SideBySide, render_comparisons
 
-    rows: list[dict[str, Any]] = []
-    for folder in folders:
-        result = study.load(folder)
+    runs = {str(folder): study.load(folder) for folder in folders}
+    for name, result in runs.items():
         if not result.records:
-            raise DpmclError(f"{folder} has no results yet; `dpmcl run` makes some.")
-        rows += result.rows_by_task() if by_task else result.rows(tuple(metric or ()))
-    typer.echo(render(rows, style))
+            raise DpmclError(f"{name} has no results yet; `dpmcl run` makes some.")
+    several = SideBySide(runs)
+    if against is not None:
+        typer.echo(render_comparisons(several.compared(against), style))
+        return
+    chosen = [name.strip() for name in columns.split(",")] if columns else []
+    look = Look(columns=chosen, renamed=dict(map(_renamed, rename or [])))
+
+    def rows(result: study.Result) -> list[dict[str, Any]]:
+        if cost:
+            return result.cost_rows()
+        return result.rows_by_task() if by_task else result.rows(tuple(metric or ()))
+
+    shown, look = several.rows(rows, look)
+    typer.echo(render(shown, style, look))
 
 
 @app.command()
@@ -232,6 +258,36 @@ def stream(
         LOG.warning("No picture: %s", error)
     else:
         typer.echo(printable(f"picture: {path}"))
+
+
+@app.command()
+def report(
+    folders: Folders,
+    *,
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="The HTML file.", parser=path_of)
+    ] = Path("report.html"),
+    against: Annotated[
+        str | None, typer.Option(metavar="METHOD", help="Compare every method with this one.")
+    ] = None,
+) -> None:
+    """Write one HTML file about run folders: tables, statistics, figures, costs, environment."""
+    from dpmcl.core.atomic import write_text
+    from dpmcl.results import store
+    from dpmcl.results.report import report as report_of
+
+    runs = {str(folder): store.load(folder) for folder in folders}
+    environment = {str(folder): store.environment(folder) for folder in folders}
+    write_text(out, report_of(runs, environment=environment, against=against))
+    typer.echo(printable(str(out)))
+
+
+def _renamed(text: str) -> tuple[str, str]:
+    """Return the two sides of NAME=TEXT."""
+    name, equals, other = text.partition("=")
+    if not name or not equals:
+        raise DpmclError(f"--rename takes NAME=TEXT, as in dpmcl=DPMCL, got {printable(text)!r}.")
+    return name, other
 
 
 def _short(source: str) -> str:

@@ -108,7 +108,8 @@ def compare(values: Mapping[str, Mapping[int, float]], against: str) -> list[Com
     'lower'
     """
     if against not in values:
-        raise unknown("method to compare with", against, list(values), "--against names one.")
+        names = ", ".join(values)
+        raise unknown("method to compare with", against, list(values), f"There are: {names}.")
     others = [name for name in values if name != against]
     gaps = {name: _differences(values[name], values[against]) for name in others}
     tested = [name for name in others if len(gaps[name]) >= FEWEST]

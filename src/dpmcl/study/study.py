@@ -86,6 +86,10 @@ class Result:
         """A row for each method and task: its error just after it was learned, and at the end."""
         return self._marked(table.rows_by_task(self.records, self.stream))
 
+    def cost_rows(self) -> list[dict[str, Any]]:
+        """A row for each method: what a replica's updates cost, and what it keeps."""
+        return table.cost_rows(self.records, self.stream)
+
     def _marked(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The rows, each saying whether its method trained on validation rows as well."""
         on_validation = {name: _trains_on_validation(self.spec, name) for name in self.records}
