@@ -32,7 +32,7 @@ def result(lr: float, stream: str = "toy", **records: Record) -> Result:
     spec = {
         "stream": {"name": stream},
         "training": {"lr": lr},
-        "methods": dict.fromkeys(records, {}),
+        "methods": {name: {} for name in records},
     }
     return Result(spec, StreamInfo(stream, "classification", NAMES, NAMES), records)
 
