@@ -22,14 +22,24 @@ from dpmcl.core.choices import (
     FigureContent,
     FigureFormat,
     OnDivergence,
+    Preset,
     TableFormat,
 )
 from dpmcl.exceptions import DpmclError, FolderError, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
+    from dpmcl.study.plan import Cell
+    from dpmcl.training.keeper import Keeping
+    from dpmcl.training.spec import Spec
+
 LOG = logging.getLogger("dpmcl")
+
+_BARS = 6
+"""Progress bars of more methods go when they are full."""
 
 app = typer.Typer(
     help="Meta-continual learning via dynamic programming.",
@@ -46,6 +56,21 @@ Folders = Annotated[
 Tasks = Annotated[int | None, typer.Option(help="Only the stream's first tasks.")]
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", metavar="K=V", help="Change any entry of the spec.")
+]
+
+Fresh = Annotated[
+    bool,
+    typer.Option("--fresh", help="Start anew; keep what DIR holds aside until it has finished."),
+]
+BudgetOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="flops=N|rows=N|bytes=N",
+        help="As many updates (rows of memory, for bytes) as this allows each method a task.",
+    ),
+]
+Checkpoint = Annotated[
+    float, typer.Option(metavar="SECONDS", help="Between checkpoints within a task.", min=0.0)
 ]
 
 
@@ -105,24 +130,21 @@ def run(
         str | None,
         typer.Option(metavar="WHAT,...", help="Record while it runs: terms, stability."),
     ] = None,
-    checkpoint: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Between checkpoints within a task.", min=0.0)
-    ] = 60.0,
-    fresh: Annotated[
-        bool,
-        typer.Option(
-            "--fresh", help="Start anew; keep what DIR holds aside until it has finished."
-        ),
-    ] = False,
+    checkpoint: Checkpoint = 60.0,
+    fresh: Fresh = False,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="K=V,V", help="One run for each of these values; may be repeated."),
+    ] = None,
+    budget: BudgetOption = None,
 ) -> None:
     """Run what a study's folder still lacks; then show the table and draw the figure.
 
     An unfinished run goes on from its last checkpoint.
     """
-    from dpmcl.exceptions import Stopped
     from dpmcl.study import study
     from dpmcl.study.api import Request
-    from dpmcl.training.keeper import Keeping
+    from dpmcl.study.plan import axis, cells
 
     request = Request(source)
     if method:
@@ -130,18 +152,17 @@ def run(
     request.set(set_ or []).update(replicas=replicas, seed=seed).tasks(tasks)
     request.update(device=device, engine=engine, on_divergence=on_divergence)
     request.watch(watch.split(",") if watch is not None else None)
+    if sweep:
+        name = f"{_short(source)}-sweep"
+        varied = cells(request.table, dict(map(axis, sweep)))
+        _study(varied, out or Path("runs") / name, budget=budget, seconds=checkpoint, fresh=fresh)
+        return
     spec = request.spec()
     folder = out or request.folder or Path("runs") / _short(source)
-    with _signals() as signals, _progress() as progress:
-        keeping = Keeping(checkpoint, stop=lambda: bool(signals))
-        try:
-            result = study.run(spec, folder, progress, keeping=keeping, fresh=fresh)
-        except (Stopped, KeyboardInterrupt):
-            # A bare name could be a preset's or a stream's.
-            shown = str(folder) if len(folder.parts) > 1 else os.path.join(".", folder)  # noqa: PTH118
-            again = printable(shlex.quote(shown))
-            LOG.info("Stopped; `dpmcl run %s` goes on from the last checkpoint.", again)
-            raise typer.Exit(128 + (signals[0] if signals else signal.SIGINT)) from None
+    if budget is not None:
+        spec = _budgeted(spec, budget)
+    with _stoppable(checkpoint, _rerun(folder)) as (keeping, progress):
+        result = study.run(spec, folder, progress, keeping=keeping, fresh=fresh)
     typer.echo(result.table())
     try:
         typer.echo(printable(f"figure: {study.draw(result, folder)}"))
@@ -203,6 +224,102 @@ def table(
 
     shown, look = several.rows(rows, look)
     typer.echo(render(shown, style, look))
+
+
+@app.command()
+def study(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY", help="table1, figure2, figure3, zeta, or a TOML file with [axes]."
+        ),
+    ],
+    *,
+    streams: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="Only these streams.")
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="Only these methods.")
+    ] = None,
+    replicas: Annotated[int | None, typer.Option(help="Seeded runs of each method.")] = None,
+    tasks: Tasks = None,
+    preset: Annotated[
+        Preset, typer.Option(help="The rates as printed, or those that learn.")
+    ] = "calibrated",
+    set_: Assignments = None,
+    budget: BudgetOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder; runs/NAME by default.", parser=path_of),
+    ] = None,
+    checkpoint: Checkpoint = 60.0,
+    fresh: Fresh = False,
+    shard: Annotated[
+        str | None, typer.Option(metavar="I/N", help="Only every Nth job, from the Ith.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the jobs, and about how long they take.")
+    ] = False,
+    style: Annotated[TableFormat, typer.Option("--format")] = "text",
+) -> None:
+    """Make the runs of a study that are missing; then show its table and draw its figure."""
+    from dpmcl.exceptions import SpecError
+    from dpmcl.study import paper_studies, plan
+    from dpmcl.study.api import Request
+    from dpmcl.training import spec
+
+    changes: dict[str, Any] = {}
+    for text in set_ or []:
+        changes = spec.together(changes, spec.assignment(text))
+    if name in paper_studies.STUDIES:
+        choice = paper_studies.Choice(
+            streams=_names(streams),
+            methods=_names(methods),
+            replicas=replicas,
+            tasks=tasks,
+            preset=preset,
+            changes=changes,
+        )
+        cells = paper_studies.runs(name, choice)
+        folder = Path("runs") / f"{'zeta' if name == 'zeta' else 'paper'}-{preset}"
+    else:
+        if streams or methods:
+            raise SpecError(
+                "--streams and --methods are of the paper's studies; set them in the file."
+            )
+        table, axes = plan.read(Request(name).table)
+        request = Request(table).change(changes).update(replicas=replicas).tasks(tasks)
+        cells = plan.cells(request.table, axes)
+        name = _short(name)
+        folder = Path("runs") / name
+    _study(
+        cells,
+        out or folder,
+        name=name,
+        budget=budget,
+        seconds=checkpoint,
+        fresh=fresh,
+        shard=shard,
+        dry_run=dry_run,
+        style=style,
+    )
+
+
+@app.command()
+def merge(
+    into: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A run or study folder.", parser=path_of)
+    ],
+    others: Annotated[
+        list[Path],
+        typer.Argument(metavar="OTHER...", help="Folders of the same runs.", parser=path_of),
+    ],
+) -> None:
+    """Add the results of other folders, such as those of shards, to a folder."""
+    from dpmcl.study.merging import merge as merged
+
+    for line in merged(into, others):
+        typer.echo(printable(line))
 
 
 @app.command()
@@ -282,6 +399,88 @@ def report(
     typer.echo(printable(str(out)))
 
 
+def _study(
+    cells: "Sequence[Cell]",
+    out: Path,
+    *,
+    name: str = "",
+    budget: str | None = None,
+    seconds: float = 60.0,
+    fresh: bool = False,
+    shard: str | None = None,
+    dry_run: bool = False,
+    style: TableFormat = "text",
+) -> None:
+    """Make the runs of a study; show its table and draw its figure."""
+    from dpmcl.results import figures
+    from dpmcl.study import studies
+    from dpmcl.study.budget import Budget
+    from dpmcl.study.executor import most_processes
+    from dpmcl.study.forecast import forecast, written
+    from dpmcl.study.study import Shard, run_all
+
+    runs, lines = studies.planned(cells, out, None if budget is None else Budget.parse(budget))
+    for line in lines:
+        LOG.info("%s", printable(line))
+    if dry_run:
+        jobs = forecast(runs)
+        processes = min(most_processes(runs[0].spec), len(jobs))
+        typer.echo("\n".join(map(printable, written(jobs, processes))))
+        return
+    share = Shard.parse(shard) if shard is not None else None
+    with _stoppable(seconds, "the same command") as (keeping, progress):
+        run_all(runs, progress, keeping=keeping, fresh=fresh, shard=share)
+    stored = studies.stored(cells, out)
+    table, draw = studies.shown(name, cells, stored, style)
+    typer.echo(table)
+    try:
+        path = out / f"{name or 'sweep'}.png"
+        figures.save(draw(), path)
+        typer.echo(printable(f"figure: {path}"))
+    except FolderError:
+        raise
+    except DpmclError as error:
+        LOG.warning("No figure: %s", error)
+    finally:
+        typer.echo(printable(f"folder: {out}"))
+
+
+def _budgeted(spec: "Spec", text: str) -> "Spec":
+    """Return a spec within a budget, and say what it allows."""
+    from dpmcl.study.budget import Budget, within
+    from dpmcl.training.job import Trainer, read
+
+    spec, lines = within(Trainer(spec, read(spec, spec.seeds[:1])), Budget.parse(text))
+    for line in lines:
+        LOG.info("%s", printable(line))
+    return spec
+
+
+@contextmanager
+def _stoppable(seconds: float, again: str) -> Iterator[tuple["Keeping", Callable[..., None]]]:
+    """Draw bars, and stop after a checkpoint when asked to, saying what goes on from there."""
+    from dpmcl.exceptions import Stopped
+    from dpmcl.training.keeper import Keeping
+
+    with _signals() as signals, _progress() as progress:
+        try:
+            yield Keeping(seconds, stop=lambda: bool(signals)), progress
+        except (Stopped, KeyboardInterrupt):
+            LOG.info("Stopped; %s goes on from the last checkpoint.", again)
+            raise typer.Exit(128 + (signals[0] if signals else signal.SIGINT)) from None
+
+
+def _rerun(folder: Path) -> str:
+    """Return the command that goes on with a run folder; a bare name could be a preset's."""
+    shown = str(folder) if len(folder.parts) > 1 else os.path.join(".", folder)  # noqa: PTH118
+    return f"`dpmcl run {printable(shlex.quote(shown))}`"
+
+
+def _names(text: str | None) -> list[str] | None:
+    """Return names separated by commas."""
+    return [name.strip() for name in text.split(",")] if text else None
+
+
 def _renamed(text: str) -> tuple[str, str]:
     """Return the two sides of NAME=TEXT."""
     name, equals, other = text.partition("=")
@@ -341,6 +540,8 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
         if method not in bars or done == 0:
             bars[method] = progress.add_task(printable(method), total=total)
         progress.update(bars[method], completed=done, total=total)
+        if done == total and len(bars) > _BARS:
+            progress.update(bars[method], visible=False)
 
     try:
         yield report

@@ -53,6 +53,8 @@ def against(panels: Sequence[tuple[str, str, Mapping[str, Points]]]) -> "Figure"
     for ax, (metric, setting, lines) in zip(axes, panels, strict=True):
         values = list(dict.fromkeys(x for points in lines.values() for x in points))
         numeric = all(isinstance(x, int | float) and not isinstance(x, bool) for x in values)
+        if numeric and min(values) > 0 and max(values) >= 10 * min(values):
+            ax.set_xscale("log")
         if not numeric:
             places = range(len(values))
             ax.set_xticks(places, [shortened(written(x), 20) for x in values], **PLAIN)

@@ -28,6 +28,7 @@ from dpmcl.exceptions import DeviceError, Stopped
 from dpmcl.study.worker import Start
 from dpmcl.training.job import Job, Outcome, Trainer
 from dpmcl.training.keeper import Keeping
+from dpmcl.training.spec import Spec
 
 _LOG = logging.getLogger("dpmcl")
 
@@ -70,10 +71,16 @@ def processes_of(trainer: Trainer, jobs: int) -> int:
         trainer: That of the jobs, or of the first ones.
         jobs: How many jobs there are.
     """
-    if trainer.device.type != "cpu":
-        return 1
-    many = trainer.spec.workers or max(1, int(loky.cpu_count()) // trainer.spec.threads)
-    return min(many, jobs)
+    return 1 if trainer.device.type != "cpu" else min(most_processes(trainer.spec), jobs)
+
+
+def most_processes(spec: Spec) -> int:
+    """Return how many processes a spec wants on a CPU.
+
+    Args:
+        spec: The spec.
+    """
+    return spec.workers or max(1, int(loky.cpu_count()) // spec.threads)
 
 
 def execute(assignments: Sequence[Assignment], keeping: Keeping, listener: Listener) -> None:

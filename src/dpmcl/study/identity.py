@@ -138,6 +138,23 @@ def recorded(code: Code, now: Sources, methods: set[str]) -> Code:
     return {**code, **trained}
 
 
+def united(before: Held, new: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spec of a folder that grows: all methods; all seeds, where they have no gaps.
+
+    Args:
+        before: What it holds.
+        new: The table of the spec that is added.
+    """
+    if not before.spec:
+        return dict(new)
+    seeds = {s for record in before.records.values() for s in record.test.seeds}
+    seeds |= set(range(new["seed"], new["seed"] + new["replicas"]))
+    out = {**new, "methods": {**before.spec["methods"], **new["methods"]}}
+    if max(seeds) - min(seeds) + 1 == len(seeds):
+        out.update(seed=min(seeds), replicas=len(seeds))
+    return out
+
+
 def refuse_difference(
     folder: Path, old: Mapping[str, Any], new: Mapping[str, Any], places: tuple[str, ...]
 ) -> None:

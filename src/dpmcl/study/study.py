@@ -1,12 +1,14 @@
 """A study: a spec and its folder. Runs what is missing, stores it, and hands back the results."""
 
+import itertools
 import logging
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 
 Watch = Callable[[str, int, int], None]
 """watch(method, done, total): updates of all replicas done, and to be done."""
+
+ALL = "all jobs"
+"""Name under which the progress of several runs together is told."""
 
 _LOG = logging.getLogger("dpmcl")
 
@@ -191,12 +196,45 @@ class Planned:
     name: str = ""
 
 
+class Shard:
+    """Every nth job of several runs, whatever their folders hold.
+
+    Args:
+        first: The first job, from 1.
+        every: n.
+    """
+
+    def __init__(self, first: int = 1, every: int = 1) -> None:
+        self.first, self.every = first, every
+        self._jobs = itertools.count()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the shard of a text.
+
+        Args:
+            text: As in "3/40", the third of forty.
+
+        Raises:
+            SpecError: It is none.
+        """
+        match = re.fullmatch(r"([1-9]\d{0,6})/([1-9]\d{0,6})", text)
+        if match is None or int(match[1]) > int(match[2]):
+            raise SpecError(f"A shard is I/N with I from 1 to N, as in 3/40, got {shown(text)}.")
+        return cls(int(match[1]), int(match[2]))
+
+    def takes(self) -> bool:
+        """Return whether the next job, in the order of the runs, is one of the shard's."""
+        return next(self._jobs) % self.every == self.first - 1
+
+
 def run_all(
     runs: Sequence[Planned],
     watch: Watch | None = None,
     *,
     keeping: Keeping | None = None,
     fresh: bool = False,
+    shard: Shard | None = None,
 ) -> list[Result]:
     """Run the jobs that the folders of several runs lack, side by side, as `run` does for one.
 
@@ -205,6 +243,7 @@ def run_all(
         watch: Told of progress.
         keeping: How often checkpoints are made, and when to stop.
         fresh: Run everything anew.
+        shard: Which jobs are run; None for all.
 
     Raises:
         DpmclError: As `run` raises it. Jobs that had finished are stored.
@@ -218,18 +257,37 @@ def run_all(
                 stack.enter_context(locked(planned.folder))
         streams: dict[str, Stream] = {}
         studies = [_Study(planned, watch, fresh, streams) for planned in runs]
-        assignments = [one for study in studies for one in study.begin()]
+        assignments = [one for study in studies for one in study.begin(shard)]
         if assignments:
             processes = processes_of(assignments[0].trainer, len(assignments))
             owner = {one: study for study in studies for one in study.assignments}
             for one in assignments:
                 one.trainer.processes = processes
+            whole = _Whole(assignments, watch if len(runs) > 1 else None)
+
+            def progress(one: Assignment, done: int, total: int) -> None:
+                owner[one].progress(one.job, done, total)
+                whole.progress(one, done, total)
+
             listener = Listener(
-                lambda one, done, total: owner[one].progress(one.job, done, total),
-                lambda one, outcome: owner[one].finished(one.job, outcome),
+                progress, lambda one, outcome: owner[one].finished(one.job, outcome)
             )
             execute(assignments, keeping or Keeping(), listener)
         return [study.end() for study in studies]
+
+
+class _Whole:
+    """Progress of all jobs together, each counted alike."""
+
+    def __init__(self, assignments: Sequence[Assignment], watch: Watch | None) -> None:
+        self._shares = dict.fromkeys(assignments, 0.0)
+        self._watch = watch
+
+    def progress(self, one: Assignment, done: int, total: int) -> None:
+        self._shares[one] = done / total
+        if self._watch is not None:
+            done, total = round(1000 * sum(self._shares.values())), 1000 * len(self._shares)
+            self._watch(ALL, done, total)
 
 
 class _Study:
@@ -251,7 +309,7 @@ class _Study:
             for name in spec.methods
         }
 
-    def begin(self) -> list[Assignment]:
+    def begin(self, shard: Shard | None = None) -> list[Assignment]:
         """Refuse what cannot be run, make the folder ready, and return the jobs that it lacks."""
         spec, before, folder = self.spec, self.before, self.folder
         trained = {name for name, seeds in self.missing.items() if seeds}
@@ -260,15 +318,16 @@ class _Study:
         identity.refuse_other_code(before, sources, spec, trained)
         stream, self.info = _built(spec, before.probe(spec), self.streams)
         identity.refuse_other_data(before, self.info, spec)
-        self.table = _united(before, spec.to_table())
-        if not trained:
+        self.table = identity.united(before, spec.to_table())
+        if not trained and shard is None:
             return []
         self.trainer = Trainer(spec, stream, digest=self.info.digest, folder=folder)
         jobs = self.trainer.jobs()
         for name in spec.methods:
             self.trainer.check(next(job for job in jobs if job.method == name))
-        self.jobs = [job for job in jobs if self._lacks(job)]
-        if folder is not None:
+        mine = [job for job in jobs if shard is None or shard.takes()]
+        self.jobs = [job for job in mine if self._lacks(job)]
+        if folder is not None and trained:
             identity.sources(spec)  # again: workers read the user's files when they start
             self._begin(folder, trained)
             code = identity.recorded(before.code, sources, trained)
@@ -447,18 +506,6 @@ def _built(spec: Spec, probe: int, streams: dict[str, Stream]) -> tuple[Stream, 
         stream.name, stream.kind, stream.tasks, stream.classes, stream.scenario, digest, seed
     )
     return stream, info
-
-
-def _united(before: Held, new: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec of the grown folder: all methods; all seeds, where they are a run of numbers."""
-    if not before.spec:
-        return dict(new)
-    seeds = {s for record in before.records.values() for s in record.test.seeds}
-    seeds |= set(range(new["seed"], new["seed"] + new["replicas"]))
-    out = {**new, "methods": {**before.spec["methods"], **new["methods"]}}
-    if max(seeds) - min(seeds) + 1 == len(seeds):
-        out.update(seed=min(seeds), replicas=len(seeds))
-    return out
 
 
 @allocating()
