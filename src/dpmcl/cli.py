@@ -271,7 +271,7 @@ def study(
     changes: dict[str, Any] = {}
     for text in set_ or []:
         changes = spec.together(changes, spec.assignment(text))
-    if name in paper_studies.STUDIES:
+    if Path(name).suffix != ".toml":
         choice = paper_studies.Choice(
             streams=_names(streams),
             methods=_names(methods),
