@@ -419,7 +419,8 @@ def _study(
     from dpmcl.study.forecast import forecast, written
     from dpmcl.study.study import Shard, run_all
 
-    runs, lines = studies.planned(cells, out, None if budget is None else Budget.parse(budget))
+    allowed = None if budget is None else Budget.parse(budget)
+    runs, lines = studies.planned(cells, out, allowed)
     for line in lines:
         LOG.info("%s", printable(line))
     if dry_run:
@@ -431,6 +432,8 @@ def _study(
     with _stoppable(seconds, "the same command") as (keeping, progress):
         run_all(runs, progress, keeping=keeping, fresh=fresh, shard=share)
     stored = studies.stored(cells, out)
+    for line in studies.store_protocol(stored, out, allowed):
+        LOG.warning("%s", printable(line))
     table, draw = studies.shown(name, cells, stored, style)
     typer.echo(table)
     try:

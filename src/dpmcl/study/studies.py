@@ -1,9 +1,11 @@
 """Runs the cells of a study side by side, and shows what came out."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dpmcl.core.atomic import write_text
 from dpmcl.core.choices import TableFormat
 from dpmcl.exceptions import DpmclError, FolderError
 from dpmcl.metrics.cme import cme
@@ -15,6 +17,7 @@ from dpmcl.results.paper import Key
 from dpmcl.results.statistics import Estimate, estimate
 from dpmcl.results.store import Stored
 from dpmcl.results.table import Look, escaped, formatted, render
+from dpmcl.study import protocol
 from dpmcl.study.budget import Budget, within
 from dpmcl.study.plan import Cell
 from dpmcl.study.side_by_side import SideBySide
@@ -119,6 +122,24 @@ def table1(runs: Mapping[str, Stored], style: TableFormat = "text") -> str:
         "same order: above and below the same other methods as in the paper.",
     )
     return "\n".join([text, *notes]) if style == "text" else text
+
+
+def store_protocol(
+    runs: Mapping[str, Stored], out: Path, budget: Budget | None = None
+) -> list[str]:
+    """Check the protocol of a study's runs, write protocol.json, and return what is not fair.
+
+    Args:
+        runs: What the runs hold, by name.
+        out: Folder of the study.
+        budget: What each method was to spend.
+    """
+    told = {
+        name: protocol.described(run.records, len(run.stream.tasks), budget)
+        for name, run in runs.items()
+    }
+    write_text(out / "protocol.json", json.dumps(told, indent=1) + "\n")
+    return [f"{name}: {line}" for name, one in told.items() for line in one["violations"]]
 
 
 def shown(
