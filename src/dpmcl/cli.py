@@ -306,6 +306,53 @@ def study(
 
 
 @app.command()
+def tune(
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A preset, a spec, a stream, or data (my.csv).")
+    ],
+    *,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Search for this method; may be repeated.")
+    ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="K=V,V|K=LOW..HIGH",
+            help="What is searched; training.lr=0.0001,0.001,0.01,0.1 by default.",
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Trials of each method; all of a list by default.")
+    ] = None,
+    tasks: Annotated[int, typer.Option(help="The stream's first tasks.", min=1)] = 3,
+    replicas: Annotated[int, typer.Option(help="Seeds of a trial.", min=1)] = 2,
+    set_: Assignments = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder; runs/NAME-tune by default.", parser=path_of),
+    ] = None,
+    checkpoint: Checkpoint = 60.0,
+) -> None:
+    """Search settings on rows held out of the training rows; write a spec that `run` takes."""
+    from dpmcl.study.api import Request
+    from dpmcl.study.tune import RATES, Search, dimension
+    from dpmcl.study.tune import tune as search_settings
+
+    request = Request(source)
+    if method:
+        request.choose(method)
+    space = dict(map(dimension, vary)) if vary else RATES
+    search = Search(space=space, trials=trials, tasks=tasks, replicas=replicas)
+    folder = out or Path("runs") / f"{_short(source)}-tune"
+    with _stoppable(checkpoint, "the same command") as (keeping, progress):
+        table = request.set(set_ or []).table
+        _, lines = search_settings(table, search, folder, watch=progress, keeping=keeping)
+    for line in lines:
+        typer.echo(printable(line))
+    typer.echo(printable(f"spec: {folder / 'tuned.toml'}"))
+
+
+@app.command()
 def merge(
     into: Annotated[
         Path, typer.Argument(metavar="DIR", help="A run or study folder.", parser=path_of)

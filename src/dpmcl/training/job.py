@@ -15,7 +15,7 @@ from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
 from dpmcl.core.tree import tree_map
 from dpmcl.data.scaling import check_digits, fitted
-from dpmcl.data.splits import Splits, split
+from dpmcl.data.splits import Splits, held_out, split
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Engine, choose, device_of, group_size
 from dpmcl.exceptions import DataError, DeviceError, DpmclError, reason
@@ -314,4 +314,6 @@ def prepared(spec: Spec, stream: Stream, seeds: tuple[int, ...]) -> tuple[Stream
         seeds: Of the replicas.
     """
     splits = split(stream, spec.split_seeds(seeds), spec.stream.split)
+    if spec.evaluation.held_out is not None:
+        splits = held_out(splits, spec.evaluation.held_out)
     return fitted(stream, splits), splits
