@@ -24,6 +24,7 @@ from dpmcl.core.choices import (
     OnDivergence,
     Preset,
     TableFormat,
+    Where,
 )
 from dpmcl.exceptions import DpmclError, FolderError, printable
 
@@ -68,6 +69,10 @@ BudgetOption = Annotated[
         metavar="flops=N|rows=N|bytes=N",
         help="As many updates (rows of memory, for bytes) as this allows each method a task.",
     ),
+]
+On = Annotated[
+    Where,
+    typer.Option(help="Where jobs run: here, or on Ray (DPMCL_RAY has a cluster's address)."),
 ]
 Checkpoint = Annotated[
     float, typer.Option(metavar="SECONDS", help="Between checkpoints within a task.", min=0.0)
@@ -131,6 +136,7 @@ def run(
         typer.Option(metavar="WHAT,...", help="Record while it runs: terms, stability."),
     ] = None,
     checkpoint: Checkpoint = 60.0,
+    on: On = "here",
     fresh: Fresh = False,
     sweep: Annotated[
         list[str] | None,
@@ -155,14 +161,21 @@ def run(
     if sweep:
         name = f"{_short(source)}-sweep"
         varied = cells(request.table, dict(map(axis, sweep)))
-        _study(varied, out or Path("runs") / name, budget=budget, seconds=checkpoint, fresh=fresh)
+        _study(
+            varied,
+            out or Path("runs") / name,
+            budget=budget,
+            seconds=checkpoint,
+            fresh=fresh,
+            on=on,
+        )
         return
     spec = request.spec()
     folder = out or request.folder or Path("runs") / _short(source)
     if budget is not None:
         spec = _budgeted(spec, budget)
     with _stoppable(checkpoint, _rerun(folder)) as (keeping, progress):
-        result = study.run(spec, folder, progress, keeping=keeping, fresh=fresh)
+        result = study.run(spec, folder, progress, keeping=keeping, fresh=fresh, on=on)
     typer.echo(result.table())
     try:
         typer.echo(printable(f"figure: {study.draw(result, folder)}"))
@@ -253,6 +266,7 @@ def study(
         typer.Option(metavar="DIR", help="Folder; runs/NAME by default.", parser=path_of),
     ] = None,
     checkpoint: Checkpoint = 60.0,
+    on: On = "here",
     fresh: Fresh = False,
     shard: Annotated[
         str | None, typer.Option(metavar="I/N", help="Only every Nth job, from the Ith.")
@@ -299,6 +313,7 @@ def study(
         budget=budget,
         seconds=checkpoint,
         fresh=fresh,
+        on=on,
         shard=shard,
         dry_run=dry_run,
         style=style,
@@ -332,6 +347,7 @@ def tune(
         typer.Option(metavar="DIR", help="Folder; runs/NAME-tune by default.", parser=path_of),
     ] = None,
     checkpoint: Checkpoint = 60.0,
+    on: On = "here",
 ) -> None:
     """Search settings on rows held out of the training rows; write a spec that `run` takes."""
     from dpmcl.study.api import Request
@@ -346,7 +362,7 @@ def tune(
     folder = out or Path("runs") / f"{_short(source)}-tune"
     with _stoppable(checkpoint, "the same command") as (keeping, progress):
         table = request.set(set_ or []).table
-        _, lines = search_settings(table, search, folder, watch=progress, keeping=keeping)
+        _, lines = search_settings(table, search, folder, watch=progress, keeping=keeping, on=on)
     for line in lines:
         typer.echo(printable(line))
     typer.echo(printable(f"spec: {folder / 'tuned.toml'}"))
@@ -454,6 +470,7 @@ def _study(
     budget: str | None = None,
     seconds: float = 60.0,
     fresh: bool = False,
+    on: Where = "here",
     shard: str | None = None,
     dry_run: bool = False,
     style: TableFormat = "text",
@@ -477,7 +494,7 @@ def _study(
         return
     share = Shard.parse(shard) if shard is not None else None
     with _stoppable(seconds, "the same command") as (keeping, progress):
-        run_all(runs, progress, keeping=keeping, fresh=fresh, shard=share)
+        run_all(runs, progress, keeping=keeping, fresh=fresh, shard=share, on=on)
     stored = studies.stored(cells, out)
     for line in studies.store_protocol(stored, out, allowed):
         LOG.warning("%s", printable(line))

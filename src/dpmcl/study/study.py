@@ -14,7 +14,7 @@ import torch
 
 from dpmcl.core.allocation import allocating
 from dpmcl.core.atomic import path_of, sweep
-from dpmcl.core.choices import FigureContent, TableFormat
+from dpmcl.core.choices import FigureContent, TableFormat, Where
 from dpmcl.core.errors import Errors
 from dpmcl.core.model import Theta
 from dpmcl.core.threads import threads
@@ -158,6 +158,7 @@ def run(
     *,
     keeping: Keeping | None = None,
     fresh: bool = False,
+    on: Where = "here",
 ) -> Result:
     """Run the jobs that a folder lacks of a spec, and return all that it then holds.
 
@@ -170,6 +171,7 @@ def run(
         watch: Told of progress.
         keeping: How often checkpoints are made, and when to stop.
         fresh: Run everything anew; what the folder holds is kept in it until that has finished.
+        on: Where jobs run, as for `run_all`.
 
     Raises:
         FolderError: The folder holds runs of another spec, other data or other code, or another
@@ -178,7 +180,7 @@ def run(
         DivergenceError: A replica diverged, and the spec wants to stop then.
         DpmclError: Something else cannot be run.
     """
-    return run_all([Planned(spec, folder)], watch, keeping=keeping, fresh=fresh)[0]
+    return run_all([Planned(spec, folder)], watch, keeping=keeping, fresh=fresh, on=on)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,6 +237,7 @@ def run_all(
     keeping: Keeping | None = None,
     fresh: bool = False,
     shard: Shard | None = None,
+    on: Where = "here",
 ) -> list[Result]:
     """Run the jobs that the folders of several runs lack, side by side, as `run` does for one.
 
@@ -244,6 +247,7 @@ def run_all(
         keeping: How often checkpoints are made, and when to stop.
         fresh: Run everything anew.
         shard: Which jobs are run; None for all.
+        on: "here", in this process and workers beside it, or "ray" (`study.on_ray`).
 
     Raises:
         DpmclError: As `run` raises it. Jobs that had finished are stored.
@@ -272,8 +276,21 @@ def run_all(
             listener = Listener(
                 progress, lambda one, outcome: owner[one].finished(one.job, outcome)
             )
-            execute(assignments, keeping or Keeping(), listener)
+            executor_of(on)(assignments, keeping or Keeping(), listener)
         return [study.end() for study in studies]
+
+
+def executor_of(on: Where) -> Callable[[Sequence[Assignment], Keeping, Listener], None]:
+    """Return what runs jobs.
+
+    Args:
+        on: Where they run.
+    """
+    if on == "here":
+        return execute
+    from dpmcl.study.on_ray import execute_on_ray
+
+    return execute_on_ray
 
 
 class _Whole:

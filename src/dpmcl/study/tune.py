@@ -6,12 +6,14 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tomli_w
 
 from dpmcl.core.atomic import write_text
+from dpmcl.core.choices import Where
 from dpmcl.exceptions import DpmclError, SpecError, shown
 from dpmcl.metrics.cme import cme
 from dpmcl.study.plan import axis
@@ -107,6 +109,7 @@ def tune(
     *,
     watch: Watch | None = None,
     keeping: Keeping | None = None,
+    on: Where = "here",
 ) -> tuple[dict[str, Any], list[str]]:
     """Search settings for each method of a spec, and write the spec with the best ones.
 
@@ -120,6 +123,7 @@ def tune(
         folder: Where trials, journals and tuned.toml are kept.
         watch: Told of progress.
         keeping: How often checkpoints are made, and when to stop.
+        on: Where jobs run, as for `run_all`.
 
     Returns:
         The table of the spec with the best settings, and a line a trial.
@@ -130,7 +134,8 @@ def tune(
     """
     base = spec.normalised(table)
     studies = {name: _study(name, search, folder) for name in base["methods"]}
-    scores = _scores(base, search, folder, Keeping() if keeping is None else keeping, watch)
+    run = partial(run_all, watch=watch, keeping=keeping, on=on)
+    scores = _scores(base, search, folder, run)
     while pending := [one for name in studies for one in _pending(name, studies[name], search)]:
         for (name, number, _), score in zip(pending, scores(pending), strict=True):
             studies[name].tell(number, score)
@@ -207,7 +212,10 @@ def _pending(name: str, study: "optuna.Study", search: Search) -> Iterator[_Tria
 
 
 def _scores(
-    base: Mapping[str, Any], search: Search, folder: Path, keeping: Keeping, watch: Watch | None
+    base: Mapping[str, Any],
+    search: Search,
+    folder: Path,
+    run: Callable[[list[Planned]], list[Result]],
 ) -> Callable[[Sequence[_Trial]], list[float]]:
     """Return a function that runs trials side by side, and returns their scores."""
 
@@ -224,7 +232,7 @@ def _scores(
             parsed = Spec.parse(spec.changed(table, changes))
             label = f"{name.replace(':', '.')}-{number}"
             runs.append(Planned(parsed, folder / label, label))
-        results = run_all(runs, watch, keeping=keeping)
+        results = run(runs)
         return [_score(result, name) for result, (name, _, _) in zip(results, trials, strict=True)]
 
     return scores
