@@ -131,23 +131,33 @@ def _line(
 
 
 def _axes(ax: Any, stream: StreamInfo) -> None:
-    """Label the tasks by name if there are few, and scale errors."""
-    from matplotlib.ticker import MaxNLocator
-
-    if len(stream.tasks) <= NAMED and stream.classes:
-        names = [shortened(name, 18) for name in stream.tasks]
-        places = np.arange(1, len(names) + 1)
-        ax.set_xticks(places, names, rotation=30, ha="right", fontsize=8, **PLAIN)
-        ax.set_xlabel("tasks seen, up to")
-    else:
-        ax.set_xlabel("tasks seen")
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    """Label the tasks, and scale errors."""
+    name_tasks(ax, stream, first=1)
+    ax.set_xlabel("tasks seen")
     ax.grid(alpha=0.25, linewidth=0.5)
     ax.spines[["top", "right"]].set_visible(False)
     if stream.kind == "regression":
         ax.set_yscale("log")
     else:
         ax.set_ylim(-0.03, 1.03)
+
+
+def name_tasks(ax: Any, stream: StreamInfo, first: float) -> None:
+    """Label the tasks under an axis: by name if there are few, by number otherwise.
+
+    Args:
+        ax: Axes of matplotlib.
+        stream: Names of the tasks.
+        first: Where the first task stands; each further one is 1 to the right.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    if len(stream.tasks) <= NAMED and stream.classes:
+        names = [shortened(name, 18) for name in stream.tasks]
+        places = first + np.arange(len(names))
+        ax.set_xticks(places, names, rotation=30, ha="right", fontsize=8, **PLAIN)
+    else:
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def legend(ax: Any, lines: Sequence[Any], names: Sequence[str], **options: Any) -> None:
