@@ -139,6 +139,9 @@ def draw(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) ->
             _lines(ax, panel, one)
         if what == "stability":
             _conditions(column[-1], one)
+        for ax in column:
+            ax.vlines(np.arange(1, len(stream.tasks)), 0, 1, color="#999999", linewidth=0.4,
+                      transform=ax.get_xaxis_transform())  # fmt: skip
         name_tasks(column[-1], stream, first=0.5)
         column[-1].set_xlabel("task")
         column[-1].set_xlim(0, len(stream.tasks))
@@ -185,7 +188,8 @@ def _scale(row: Any, panel: _Panel) -> None:
     """Give the panels of all methods one scale, and the last of them a legend."""
     lines = {line.get_label(): line for ax in row for line in ax.get_lines()}
     drawn = [line.get_ydata() for ax in row for line in ax.get_lines()]
-    top = math.log10(np.nanmax(np.abs(np.concatenate([[panel.level], *drawn]))) or 1.0)
+    heights = np.concatenate([[panel.level], *drawn])
+    top = math.log10(np.nanmax(np.abs(heights)) or 1.0)
     scale: dict[str, Any] = {"value": "log"}
     if not panel.log:
         near = 10.0 ** (math.floor(top) - _DECADES)
@@ -194,10 +198,12 @@ def _scale(row: Any, panel: _Panel) -> None:
         ax.set_yscale(**scale)
         ax.yaxis.get_major_locator().set_params(numticks=6)
         ax.tick_params(labelsize=7)
-        ax.grid(alpha=0.25, linewidth=0.5)
+        ax.grid(axis="y", alpha=0.25, linewidth=0.5)
         ax.spines[["top", "right"]].set_visible(False)
         if not panel.log:
             ax.axhline(panel.level, color="black", linewidth=0.8, zorder=1)
+            if np.nanmin(heights) >= 0:
+                ax.set_ylim(bottom=0)
     row[0].set_ylabel(panel.name, fontsize=9)
     row[-1].legend(lines.values(), lines, title=panel.look, loc="upper left",
                    bbox_to_anchor=(1.01, 1.05), frameon=False, fontsize=7.5, title_fontsize=8,
