@@ -65,7 +65,6 @@ def test_fresh_starts_anew(folder):
     assert seen
     assert all(seen)
     assert kept(folder) == []
-    assert not (folder / ".fresh.json").exists()
     assert (folder / "notes.txt").read_text() == "mine"
     expected = dpmcl.run(FASTER).errors["er"].values
     np.testing.assert_array_equal(dpmcl.load(folder).errors["er"].values, expected)
@@ -79,27 +78,21 @@ def test_an_interrupted_run_loses_nothing(folder, caplog):
     assert contents(earlier) == was
     assert dpmcl.load(earlier).errors["er"].seeds == (0,)
     assert list(dpmcl.load(folder).errors) == ["naive"]
-    partly = (folder / "errors.parquet").read_bytes()
-    interrupt(SPEC, folder, at="naive")
-    assert kept(folder) == ["before-fresh", "before-fresh-2"]
+    interrupt(SPEC, folder, at="naive")  # what was kept stays, and what came since goes
     assert contents(earlier) == was
-    assert (folder / "before-fresh-2" / "errors.parquet").read_bytes() == partly
     dpmcl.run(SPEC, methods=["naive"], out=folder)  # which is not all that was asked for
-    assert kept(folder) == ["before-fresh", "before-fresh-2"]
+    assert kept(folder) == ["before-fresh"]
     dpmcl.run(SPEC, methods=["er"], out=folder)
     assert kept(folder) == []
     assert set(dpmcl.load(folder).errors) == {"naive", "er"}
 
 
-@pytest.mark.parametrize("note", ["{", '{"kept": ["../mine"]}', '{"kept": ["before-fresh/.."]}'])
-def test_what_is_not_of_a_run_stays(note, folder):
-    (folder.parent / "mine").mkdir()
+def test_a_folder_of_that_name_that_is_no_run_stays(folder):
     (folder / "before-fresh").mkdir()
-    (folder / ".fresh.json").write_text(note)
-    dpmcl.run(FASTER, out=folder, fresh=True)
+    with pytest.raises(FolderError, match="is no run that --fresh has kept; rename it"):
+        dpmcl.run(FASTER, out=folder, fresh=True)
+    assert dpmcl.run(SPEC, out=folder, watch=None).errors
     assert kept(folder) == ["before-fresh"]
-    assert (folder.parent / "mine").exists()
-    assert dpmcl.load(folder).errors
 
 
 @pytest.mark.parametrize("cut", [1, 5])
@@ -108,7 +101,7 @@ def test_a_move_that_is_cut_short_is_completed_by_the_next_run(cut, folder, monk
     calls, rename = itertools.count(1), Path.rename
 
     def end(path: Path, target: Any) -> Any:
-        if Path(target).parent.name == "before-fresh" and next(calls) == cut:
+        if Path(target).parent.name == ".moving" and next(calls) == cut:
             raise KeyboardInterrupt
         return rename(path, target)
 

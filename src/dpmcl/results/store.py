@@ -14,7 +14,6 @@
     environment.json     versions, device, engine, commit of each run that added to it
     figures/
     before-fresh/        an earlier run, until the run with --fresh that replaces it has finished
-    .fresh.json          what that run must have before the earlier one is removed
 
 Every file appears whole or not at all. `errors.parquet` is written last: seeds that it does not
 list have not been run.

@@ -213,7 +213,7 @@ class _Study:
         theta = {name: _joined(parts) for name, parts in self.theta.items()}
         if folder is not None:
             self._remove_checkpoints(folder)
-            aside.remove_finished(folder, self.records)
+            aside.remove_finished(folder, table, self.records)
             return replace(load(folder), theta=theta)
         return Result(table, info, {name: self.records[name] for name in spec.methods}, theta)
 
@@ -223,9 +223,8 @@ class _Study:
 
     def _begin(self, folder: Path, trained: set[str]) -> None:
         """Make ready a folder to which jobs are about to write, now that nothing is refused."""
-        spec = self.spec
         if self.fresh:
-            kept = aside.put_aside(folder, list(spec.methods), spec.seeds)
+            kept = aside.put_aside(folder)
             if kept is not None:
                 _say(f"What {folder} held is kept in {kept} until this run has finished.")
         identity.warn_of_other_versions(folder, trained & set(self.before.records))
