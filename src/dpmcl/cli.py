@@ -127,9 +127,9 @@ def run(
     request = Request(source)
     if method:
         request.choose(method)
-    request.set(set_ or []).update(replicas=replicas, seed=seed).tasks(tasks)
+    request.set(set_ or []).update(replicas=replicas, seed=seed, tasks=tasks)
     request.update(device=device, engine=engine, on_divergence=on_divergence)
-    request.watch(watch.split(",") if watch is not None else None)
+    request.update(watch=watch.split(",") if watch is not None else None)
     spec = request.spec()
     folder = out or request.folder or Path("runs") / _short(source)
     with _signals() as signals, _progress() as progress:
@@ -220,7 +220,7 @@ def stream(
 
     known = source in plugins.names("stream")
     request = Request({"stream": source, "methods": ["naive"]} if known else source)
-    request.set(set_ or []).update(seed=seed).tasks(tasks)
+    request.set(set_ or []).update(seed=seed, tasks=tasks)
     built, splits = study.preview(request.spec())
     typer.echo(sheet.describe(built, splits))
     path = out or Path("runs") / "streams" / f"{_short(source)}.png"

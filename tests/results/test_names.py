@@ -137,7 +137,7 @@ def test_figures_of_theory_and_sheets_show_names_to_the_letter(words):
     x = np.random.default_rng(0).uniform(size=(24, 3))
     texts = words(sheet.draw(Stream.from_arrays(x, [*names] * 6, name="a_$ \\")))
     assert {displayed(min(names)), displayed(max(names))} <= {*texts}
-    assert any(text.startswith("a_$ \\: one row") for text in texts)
+    assert any(text.startswith("a_$ \\: the mean") for text in texts)
     images = Stream.from_arrays(np.zeros((24, 1, 4, 4), np.uint8), [*names] * 6, name="$$")
     titles = {f"{k}: {displayed(name)}" for k, name in enumerate(sorted(names))}
     assert titles <= {*words(sheet.draw(images))}

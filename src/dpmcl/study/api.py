@@ -92,30 +92,20 @@ class Request:
         self._changes = spec.together(self._changes, changes)
         return self
 
-    def update(self, **entries: Any) -> Self:
-        """Set top-level entries.
+    def update(self, *, tasks: int | None = None, watch: Any = None, **entries: Any) -> Self:
+        """Set entries; what is None is left as it is.
 
         Args:
-            **entries: Values by name; those that are None are left as they are.
+            tasks: How many of the stream's first tasks are kept.
+            watch: Readings of the theory monitor: "terms", "stability", or a list of them.
+            **entries: Top-level entries by name.
         """
-        return self.change({k: v for k, v in entries.items() if v is not None})
-
-    def tasks(self, tasks: int | None) -> Self:
-        """Keep the first tasks of the stream.
-
-        Args:
-            tasks: How many; None for all.
-        """
-        return self if tasks is None else self.change({"stream": {"tasks": tasks}})
-
-    def watch(self, what: Any) -> Self:
-        """Record readings of the theory monitor.
-
-        Args:
-            what: "terms", "stability", or a list of them; None for what the spec says.
-        """
-        watch = [what] if isinstance(what, str) else what
-        return self if what is None else self.change({"monitor": {"watch": watch}})
+        changes: dict[str, Any] = {k: v for k, v in entries.items() if v is not None}
+        if tasks is not None:
+            changes["stream"] = {"tasks": tasks}
+        if watch is not None:
+            changes["monitor"] = {"watch": [watch] if isinstance(watch, str) else watch}
+        return self.change(changes)
 
     def spec(self) -> spec.Spec:
         """Return the checked spec.
@@ -198,8 +188,8 @@ def run(
             )
         for key, value in (settings or {}).items():
             request.change(spec.assigned(key, value))
-        request.update(replicas=replicas, seed=seed, device=device, engine=engine).tasks(tasks)
-        checked = request.watch(monitor).spec()
+        request.update(replicas=replicas, seed=seed, device=device, engine=engine)
+        checked = request.update(tasks=tasks, watch=monitor).spec()
     except RecursionError:
         raise SpecError("Settings are nested too deeply; a spec is a table of tables.") from None
     folder = request.folder if out is None else path_of(out)

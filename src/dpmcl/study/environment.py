@@ -71,11 +71,11 @@ def describe(
 
 def _libraries() -> dict[str, Any]:
     """Return the libraries that multiply matrices, and the settings that make them inexact."""
+    gpu = torch.cuda.is_available()
     return {
-        "mkl": torch.backends.mkl.is_available(),
         "mkldnn": torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,
-        "cuda": torch.version.cuda if torch.cuda.is_available() else None,
-        "cudnn": torch.backends.cudnn.version() if torch.cuda.is_available() else None,
+        "cuda": torch.version.cuda if gpu else None,
+        "cudnn": torch.backends.cudnn.version() if gpu else None,
         "matmul_precision": torch.get_float32_matmul_precision(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
@@ -83,9 +83,8 @@ def _libraries() -> dict[str, Any]:
 
 def _cpu() -> str:
     """Return the processor's architecture, number of cores and instruction set."""
-    return (
-        f"{platform.machine()}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}"
-    )
+    instructions = torch.backends.cpu.get_cpu_capability()
+    return f"{platform.machine()}, {os.cpu_count()} cores, {instructions}"
 
 
 def _commit() -> str | None:
