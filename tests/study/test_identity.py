@@ -26,7 +26,7 @@ BASE: dict[str, Any] = {
     "workers": 1,
 }
 PLUGINS = """
-from dpmcl import Discount
+from dpmcl import Discount, Option
 from dpmcl.methods.er import ER
 from dpmcl.networks.mlp import MLP
 from dpmcl.streams.digits import Digits
@@ -37,6 +37,8 @@ class Net(MLP):
     '''A network.'''
 class Own(Digits):
     '''A stream.'''
+class Free(Option):
+    '''An option that does nothing.'''
 class Halves(Discount):
     '''A discount.'''
     def weights(self, s):
@@ -186,6 +188,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "network": {"network": {"name": "plug:Net", "hidden": 4}},
     "stream": {"stream": {"name": "plug:Own", "tasks": 2}},
     "discount": {"training": {**BASE["training"], "discount": "plug:Halves"}},
+    "option": {"training": {**BASE["training"], "options": ["plug:Free"]}},
     "entry point": {"methods": ["third"]},
 }
 
