@@ -1,9 +1,6 @@
 """Figures of a study: errors against tasks."""
 
 import itertools
-import logging
-import re
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
@@ -15,7 +12,7 @@ import numpy as np
 from dpmcl.core.atomic import atomic
 from dpmcl.core.choices import FigureFormat
 from dpmcl.core.errors import Errors
-from dpmcl.exceptions import DpmclError, SpecError, printable, shown
+from dpmcl.exceptions import DpmclError, SpecError, shown
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte
 from dpmcl.results.names import displayed
@@ -214,8 +211,6 @@ def shortened(name: str, most: int) -> str:
 def save(figure: "Figure", path: Path) -> None:
     """Write a figure, whole or not at all.
 
-    Characters that no installed font has are logged, in one line.
-
     Args:
         figure: A figure of matplotlib.
         path: File to write; its suffix says the format (png, svg, pdf).
@@ -228,19 +223,5 @@ def save(figure: "Figure", path: Path) -> None:
     if style not in get_args(FigureFormat):
         formats = ", ".join(get_args(FigureFormat))
         raise SpecError(f"A figure is one of {formats}, got '{path.name}'.")
-    with atomic(path) as temporary, warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
+    with atomic(path) as temporary:
         figure.savefig(temporary, format=style, dpi=150)
-    missing: dict[str, None] = {}
-    for warning in warned:
-        if glyph := re.match(r"Glyph (\d+) .*missing from", str(warning.message)):
-            missing[chr(int(glyph[1]))] = None
-        else:
-            warnings.warn_explicit(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )
-    if missing:
-        logging.getLogger("dpmcl").warning(
-            "%s: no font here has %s%s; boxes stand for them, until one is installed (as Noto).",
-            printable(str(path)), " ".join([*missing][:10]), " ..." * (len(missing) > 10),
-        )  # fmt: skip
