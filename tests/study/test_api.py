@@ -20,9 +20,7 @@ from hypothesis import strategies as some
 import dpmcl
 from dpmcl.exceptions import DpmclError
 from dpmcl.methods.er import ER
-from dpmcl.study.api import Request
 from dpmcl.study.study import Result
-from dpmcl.training.spec import assigned
 
 FEW = {"training.updates": 2, "training.batch": 2, "network.hidden": 4, "workers": 1}
 X = np.random.default_rng(0).normal(size=(30, 4))
@@ -62,21 +60,6 @@ def run(source: Any, **options: Any) -> Result:
 
 
 # sources
-
-
-def test_a_new_network_starts_from_its_own_defaults(here, monkeypatch):
-    text = "@dataclass(frozen=True, kw_only=True)\nclass Net(MLP):\n    hidden: int = 7\n"
-    imports = "from dataclasses import dataclass\nfrom dpmcl.networks.mlp import MLP\n"
-    (here / "reset_nets.py").write_text(imports + text)
-    monkeypatch.syspath_prepend(here)
-    for settings, hidden in (
-        ({"network.name": "reset_nets:Net"}, 7),
-        ({"network": "reset_nets:Net", "network.hidden": 5}, 5),
-    ):
-        request = Request("digits").change({"methods": ["er"]})
-        for key, value in settings.items():
-            request.change(assigned(key, value))
-        assert request.spec().network.hidden == hidden
 
 
 def test_a_run_folder_goes_on_in_itself(stream, here):

@@ -222,14 +222,6 @@ def goes_on(folder: Path, clean: Any) -> None:
     assert set(result.records) == {"naive", "er"}
 
 
-@pytest.mark.parametrize("file", ["parameters/er", "errors"])
-def test_a_folder_that_cannot_be_flushed_is_no_error(file, clean, tmp_path):
-    with watched(tmp_path, fail_at(broken_disk, "flush", file, 1)) as disk:
-        run(tmp_path)
-    assert ("flush", file) in disk.steps
-    assert (tmp_path / "errors.parquet").read_bytes() == clean[0]
-
-
 def test_a_crash_while_a_folder_grows_keeps_what_was_there(clean, tmp_path):
     folder = tmp_path / "run"
     run(folder)

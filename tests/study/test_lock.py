@@ -80,15 +80,6 @@ def test_a_broken_note_of_the_holder(text, tmp_path):
             pass
 
 
-def test_the_folder_is_made_and_stays_only_with_a_run(tmp_path):
-    with locked(tmp_path / "a" / "b"):
-        assert (tmp_path / "a" / "b").is_dir()
-    assert list(tmp_path.iterdir()) == []
-    with locked(tmp_path / "a" / "b"):
-        (tmp_path / "a" / "b" / "spec.toml").touch()
-    assert (tmp_path / "a" / "b" / "spec.toml").exists()
-
-
 @pytest.mark.parametrize("name", [".lock", ".lock.json"])
 def test_a_folder_where_the_lock_cannot_be_made(name, tmp_path):
     """For root too: a folder stands where the lock's file, or its note, would be."""
