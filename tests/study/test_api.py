@@ -114,8 +114,8 @@ def test_methods_may_be_one_name_or_a_table(stream):
         ([], "at least one method"),
         ([int], "subclasses of dpmcl.Method"),
         ([dpmcl.Method], "must be a subclass"),
-        ([type("Inner", (ER,), {"__qualname__": "f.<locals>.Inner"})], "inside a function"),
-        ([type("Local", (ER,), {"__module__": __name__})], "is another class now"),
+        ([type("Inner", (ER,), {"__qualname__": "f.<locals>.Inner"})], "is not found by its name"),
+        ([type("Local", (ER,), {"__module__": __name__})], "is not found by its name"),
     ],
 )
 def test_methods_that_are_none(methods, words, stream):

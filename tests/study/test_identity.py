@@ -231,15 +231,6 @@ def test_code_that_failed_at_once_may_be_mended(module, tmp_path):
     dpmcl.run(spec, out=tmp_path / "run")
 
 
-def test_a_file_changed_after_its_import_is_refused(module, tmp_path):
-    module(PLUGINS)
-    importlib.import_module("plug")
-    (tmp_path / "plug.py").write_text(PLUGINS.replace("0.5", "0.6"))
-    with pytest.raises(FolderError, match=r"plug\.py was changed .* restart Python"):
-        dpmcl.run({**BASE, **SPECS["discount"]}, out=tmp_path / "run", watch=untrained)
-    assert not (tmp_path / "run").exists()
-
-
 # folders of other versions
 
 

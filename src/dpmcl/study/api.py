@@ -224,24 +224,16 @@ def _name(method: Any) -> str:
     """Return the name by which a spec finds a method."""
     if isinstance(method, str):
         return method
-    if isinstance(method, Method):
-        raise SpecError(
-            f"methods must be names or classes, got an instance of {type(method).__name__}; give "
-            "settings beside the name, as in methods={'er': {'updates': 3}}."
-        )
     if not (isinstance(method, type) and issubclass(method, Method)):
+        what = f"an instance of {type(method).__name__}" * isinstance(method, Method)
         raise SpecError(
-            f"methods must be names or subclasses of dpmcl.Method, got {shown(method)}."
+            f"methods must be names or subclasses of dpmcl.Method, got {what or shown(method)}; "
+            "settings stand beside the name, as in methods={'er': {'updates': 3}}."
         )
     name = f"{method.__module__}:{method.__qualname__}"
-    if "." in method.__qualname__:
+    if "." in method.__qualname__ or plugins.find("method", name) is not method:
         raise SpecError(
-            f"Method '{name}' stands inside a function or a class, and is found by its name again; "
-            "define it at the top of a module."
-        )
-    if plugins.find("method", name) is not method:
-        raise SpecError(
-            f"'{name}' is another class now than the one in methods; give the one of that name."
+            f"Method '{name}' is not found by its name; define it at the top of a module, once."
         )
     return name
 
