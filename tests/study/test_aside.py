@@ -8,27 +8,18 @@ import numpy as np
 import pytest
 
 import dpmcl
+from conftest import TINY_SPEC
 from dpmcl.exceptions import FolderError, ModelError
 from dpmcl.networks.mlp import MLP
 from dpmcl.study.lock import locked
 
-SPEC: dict[str, Any] = {
-    "replicas": 1,
-    "stream": {"name": "digits", "tasks": 2},
-    "network": {"name": "mlp", "hidden": 4},
-    "training": {"updates": 2, "batch": 4},
-    "methods": ["er"],
-    "engine": "looped",
-    "device": "cpu",
-    "workers": 1,
-}
-FASTER = {**SPEC, "training": {"updates": 1, "batch": 4}}
+FASTER = {**TINY_SPEC, "training": {"updates": 1, "batch": 4}}
 
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
     """A finished run."""
-    dpmcl.run(SPEC, out=tmp_path / "run")
+    dpmcl.run(TINY_SPEC, out=tmp_path / "run")
     return tmp_path / "run"
 
 
@@ -78,11 +69,11 @@ def test_an_interrupted_run_loses_nothing(folder, caplog):
     assert contents(earlier) == was
     assert dpmcl.load(earlier).errors["er"].seeds == (0,)
     assert list(dpmcl.load(folder).errors) == ["naive"]
-    interrupt(SPEC, folder, at="naive")  # what was kept stays, and what came since goes
+    interrupt(TINY_SPEC, folder, at="naive")  # what was kept stays, and what came since goes
     assert contents(earlier) == was
-    dpmcl.run(SPEC, methods=["naive"], out=folder)  # which is not all that was asked for
+    dpmcl.run(TINY_SPEC, methods=["naive"], out=folder)  # which is not all that was asked for
     assert kept(folder) == ["before-fresh"]
-    dpmcl.run(SPEC, methods=["er"], out=folder)
+    dpmcl.run(TINY_SPEC, methods=["er"], out=folder)
     assert kept(folder) == []
     assert set(dpmcl.load(folder).errors) == {"naive", "er"}
 
@@ -91,7 +82,7 @@ def test_a_folder_of_that_name_that_is_no_run_stays(folder):
     (folder / "before-fresh").mkdir()
     with pytest.raises(FolderError, match="is no run that --fresh has kept; rename it"):
         dpmcl.run(FASTER, out=folder, fresh=True)
-    assert dpmcl.run(SPEC, out=folder, watch=None).errors
+    assert dpmcl.run(TINY_SPEC, out=folder, watch=None).errors
     assert kept(folder) == ["before-fresh"]
 
 
@@ -121,7 +112,7 @@ def test_bad_input_is_refused_before_anything_moves(folder, monkeypatch):
     gone = {"name": "table", "path": "gone.csv", "target": "kind"}
     for stream in (gone, {"name": "digits", "tasks": 99}):
         with pytest.raises(dpmcl.DpmclError):
-            dpmcl.run({**SPEC, "stream": stream}, out=folder, fresh=True)
+            dpmcl.run({**TINY_SPEC, "stream": stream}, out=folder, fresh=True)
 
     def build(*_: Any) -> Any:
         raise ModelError("no such network")
@@ -138,10 +129,10 @@ def test_folders_without_a_whole_run(folder, tmp_path):
     (folder / "errors.parquet").write_bytes(b"PAR1")
     (tmp_path / "empty").mkdir()
     for out in (folder, tmp_path / "empty", tmp_path / "new"):
-        dpmcl.run(SPEC, out=out, fresh=True)
+        dpmcl.run(TINY_SPEC, out=out, fresh=True)
         assert dpmcl.load(out).errors["er"].seeds == (0,)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
     with pytest.raises(FolderError, match=r"thesis\.tex.*leave out --fresh"):
-        dpmcl.run(SPEC, out=tmp_path / "mine", fresh=True)
+        dpmcl.run(TINY_SPEC, out=tmp_path / "mine", fresh=True)
     assert (tmp_path / "mine" / "thesis.tex").exists()

@@ -13,18 +13,14 @@ from typing import Any
 import pytest
 
 import dpmcl
+from conftest import TINY_SPEC
 from dpmcl.exceptions import FolderError
 from dpmcl.training import keeper, loop
 
-SPEC: dict[str, Any] = {
-    "replicas": 1,
-    "stream": {"name": "digits", "tasks": 2},
-    "network": {"name": "mlp", "hidden": 4},
+SPEC = {
+    **TINY_SPEC,
     "training": {"updates": 3, "batch": 2, "memory": 40, "lr": 0.05},
-    "methods": {"naive": {}, "er": {}},
-    "engine": "looped",
-    "device": "cpu",
-    "workers": 1,
+    "methods": ["naive", "er"],
 }
 FILES = {"stream", "spec", "code", "environment", "work", "errors", "seed-0", "00000001"}
 STEPS = ("mkstemp", "fsync", "chmod", "replace")

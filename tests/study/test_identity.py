@@ -12,19 +12,10 @@ import numpy as np
 import pytest
 
 import dpmcl
+from conftest import TINY_SPEC
 from dpmcl import plugins
 from dpmcl.exceptions import DataError, FolderError
 
-BASE: dict[str, Any] = {
-    "replicas": 1,
-    "stream": {"name": "digits", "tasks": 2},
-    "network": {"name": "mlp", "hidden": 4},
-    "training": {"updates": 2, "batch": 4},
-    "methods": ["er"],
-    "engine": "looped",
-    "device": "cpu",
-    "workers": 1,
-}
 PLUGINS = """
 from dpmcl import Discount, Option
 from dpmcl.methods.er import ER
@@ -122,7 +113,7 @@ def table_file(path: Path, shift: float = 0.0) -> Path:
 
 
 def of_table(path: Path) -> dict[str, Any]:
-    return {**BASE, "stream": {"name": "table", "path": str(path), "target": "kind"}}
+    return {**TINY_SPEC, "stream": {"name": "table", "path": str(path), "target": "kind"}}
 
 
 @pytest.fixture
@@ -164,7 +155,7 @@ def test_a_stream_that_each_replica_draws_from_a_file(module, tmp_path):
     module(STREAM)
     path, folder = tmp_path / "centre", tmp_path / "run"
     path.write_text("1")
-    spec = {**BASE, "stream": {"name": "plug:Own", "path": str(path)}}
+    spec = {**TINY_SPEC, "stream": {"name": "plug:Own", "path": str(path)}}
     dpmcl.run(spec, seed=3, out=folder)
     dpmcl.run(spec, seed=3, out=folder, watch=untrained)
     grown = dpmcl.run(spec, seed=1, replicas=3, out=folder)
@@ -187,8 +178,8 @@ SPECS: dict[str, dict[str, Any]] = {
     "method": {"methods": ["plug:Mine"]},
     "network": {"network": {"name": "plug:Net", "hidden": 4}},
     "stream": {"stream": {"name": "plug:Own", "tasks": 2}},
-    "discount": {"training": {**BASE["training"], "discount": "plug:Halves"}},
-    "option": {"training": {**BASE["training"], "options": ["plug:Free"]}},
+    "discount": {"training": {**TINY_SPEC["training"], "discount": "plug:Halves"}},
+    "option": {"training": {**TINY_SPEC["training"], "options": ["plug:Free"]}},
     "entry point": {"methods": ["third"]},
 }
 
@@ -199,7 +190,7 @@ def test_edited_code_is_refused(kind, module, tmp_path, monkeypatch):
     point = EntryPoint("third", "plug:Mine", "dpmcl.methods")
     if kind == "entry point":
         monkeypatch.setattr(plugins, "_entry_points", lambda _: {"third": point})
-    spec, folder = {**BASE, **SPECS[kind]}, tmp_path / "run"
+    spec, folder = {**TINY_SPEC, **SPECS[kind]}, tmp_path / "run"
     module(PLUGINS)
     dpmcl.run(spec, out=folder)
     dpmcl.run(spec, out=folder, watch=untrained)
@@ -216,14 +207,14 @@ def test_edited_code_is_refused(kind, module, tmp_path, monkeypatch):
 
 def test_methods_are_compared_one_by_one(module, tmp_path):
     module(PLUGINS)
-    dpmcl.run({**BASE, "methods": ["plug:Mine", "naive"]}, out=tmp_path)
+    dpmcl.run({**TINY_SPEC, "methods": ["plug:Mine", "naive"]}, out=tmp_path)
     module(PLUGINS + "\n# edited")
-    dpmcl.run({**BASE, "methods": ["naive"]}, replicas=2, out=tmp_path)
+    dpmcl.run({**TINY_SPEC, "methods": ["naive"]}, replicas=2, out=tmp_path)
 
 
 def test_code_that_failed_at_once_may_be_mended(module, tmp_path):
     """Nothing has been trained with it, so there is nothing to mix."""
-    spec = {**BASE, **SPECS["discount"]}
+    spec = {**TINY_SPEC, **SPECS["discount"]}
     module(PLUGINS.replace("0.5", "undefined"))
     with pytest.raises(Exception, match="undefined"):
         dpmcl.run(spec, out=tmp_path / "run")
@@ -248,7 +239,7 @@ def make_old(folder: Path) -> None:
 
 
 def test_a_folder_of_version_0_1_is_shown_and_not_extended(module, tmp_path, caplog):
-    spec = {**BASE, "methods": ["plug:Mine"]}
+    spec = {**TINY_SPEC, "methods": ["plug:Mine"]}
     module(PLUGINS)
     dpmcl.run(spec, out=tmp_path / "run")
     make_old(tmp_path / "run")
@@ -259,7 +250,7 @@ def test_a_folder_of_version_0_1_is_shown_and_not_extended(module, tmp_path, cap
 
 
 def test_a_folder_of_version_0_1_is_extended_by_the_package_s_own(tmp_path):
-    spec = {**BASE, "stream": {"name": "oscillator", "tasks": 2}}
+    spec = {**TINY_SPEC, "stream": {"name": "oscillator", "tasks": 2}}
     dpmcl.run(spec, out=tmp_path)
     make_old(tmp_path)
     assert dpmcl.run(spec, replicas=2, methods=["er", "naive"], out=tmp_path).rows()
@@ -273,7 +264,7 @@ def test_a_folder_of_version_0_1_is_extended_by_the_package_s_own(tmp_path):
 def test_rows_of_version_0_1_whose_numbers_have_moved_get_no_further_seeds(
     stream, method, tmp_path
 ):
-    spec = {**BASE, "stream": {**stream, "tasks": 2}, "methods": [method]}
+    spec = {**TINY_SPEC, "stream": {**stream, "tasks": 2}, "methods": [method]}
     dpmcl.run(spec, out=tmp_path)
     make_old(tmp_path)
     assert dpmcl.run(spec, out=tmp_path).rows()[0]["replicas"] == 1
@@ -281,10 +272,10 @@ def test_rows_of_version_0_1_whose_numbers_have_moved_get_no_further_seeds(
 
 
 def test_a_warning_is_logged_where_another_version_is_extended(tmp_path, caplog):
-    dpmcl.run(BASE, out=tmp_path)
+    dpmcl.run(TINY_SPEC, out=tmp_path)
     path = tmp_path / "environment.json"
     path.write_text(path.read_text().replace('"dpmcl": "', '"dpmcl": "9.'))
-    dpmcl.run(BASE, out=tmp_path, watch=untrained)
+    dpmcl.run(TINY_SPEC, out=tmp_path, watch=untrained)
     assert caplog.text == ""
-    dpmcl.run(BASE, replicas=2, out=tmp_path)
+    dpmcl.run(TINY_SPEC, replicas=2, out=tmp_path)
     assert "er: its first seeds were trained with dpmcl 9." in caplog.text

@@ -11,18 +11,10 @@ from typing import Any
 import pytest
 
 import dpmcl
+from conftest import TINY_SPEC
 from dpmcl.exceptions import FolderError
 from dpmcl.study.source_hash import Source, source
 
-SPEC: dict[str, Any] = {
-    "replicas": 1,
-    "stream": {"name": "digits", "tasks": 2},
-    "network": {"name": "mlp", "hidden": 4},
-    "training": {"updates": 2, "batch": 4},
-    "engine": "looped",
-    "device": "cpu",
-    "workers": 1,
-}
 LIB = {"lib/__init__.py": "from . import inner", "lib/inner.py": "from .deep import A"}
 
 
@@ -214,17 +206,17 @@ def test_a_notebook_s_class_in_a_run_folder(notebook, tmp_path):
     def mine(phases: int, keep: bool = True) -> Any:
         return notebook.cell(METHOD.format(phases=phases), keep).Mine
 
-    dpmcl.run(SPEC, methods=[mine(1)], out=tmp_path / "run")
-    dpmcl.run(SPEC, methods=[mine(1)], replicas=2, out=tmp_path / "run")
+    dpmcl.run(TINY_SPEC, methods=[mine(1)], out=tmp_path / "run")
+    dpmcl.run(TINY_SPEC, methods=[mine(1)], replicas=2, out=tmp_path / "run")
     for replicas in (2, 3):
         with pytest.raises(FolderError, match=r"other code: __main__\.Mine changed.*--fresh"):
-            dpmcl.run(SPEC, methods=[mine(2)], replicas=replicas, out=tmp_path / "run")
+            dpmcl.run(TINY_SPEC, methods=[mine(2)], replicas=replicas, out=tmp_path / "run")
     unkept = mine(1, keep=False)
-    dpmcl.run(SPEC, methods=[unkept], out=tmp_path / "unkept")
+    dpmcl.run(TINY_SPEC, methods=[unkept], out=tmp_path / "unkept")
     for replicas in (1, 2):
         with pytest.raises(FolderError, match=r"no source that can be read; start anew"):
-            dpmcl.run(SPEC, methods=[unkept], replicas=replicas, out=tmp_path / "unkept")
-    dpmcl.run(SPEC, methods=["er"], out=tmp_path / "unkept")  # of which nothing is in doubt
+            dpmcl.run(TINY_SPEC, methods=[unkept], replicas=replicas, out=tmp_path / "unkept")
+    dpmcl.run(TINY_SPEC, methods=["er"], out=tmp_path / "unkept")  # of which nothing is in doubt
 
 
 def test_a_script_may_ask_for_more_and_not_for_other_code(tmp_path, monkeypatch):
@@ -232,7 +224,7 @@ def test_a_script_may_ask_for_more_and_not_for_other_code(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
 
     def run(phases: int, replicas: int) -> Any:
-        call = f"dpmcl.run({SPEC!r}, methods=[Mine], replicas={replicas}, out='run')"
+        call = f"dpmcl.run({TINY_SPEC!r}, methods=[Mine], replicas={replicas}, out='run')"
         text = f"import dpmcl\n{METHOD.format(phases=phases)}\nresult = {call}"
         Path("script.py").write_text("# a comment\n" * replicas + text)
         return runpy.run_path("script.py", run_name="__main__")["result"]

@@ -4,7 +4,6 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ def describe(
     method: str,
     seeds: tuple[int, ...],
     *,
-    fixed: Mapping[str, int | None],
     device: torch.device,
     engine: str,
     resumed: bool,
@@ -40,8 +38,6 @@ def describe(
     Args:
         method: Name of the method.
         seeds: Seeds that were trained.
-        fixed: Seeds that replicas share (of the split, the initial weights, the order of tasks);
-            None where each replica has its own.
         device: Device that trained them.
         engine: Engine that trained them.
         resumed: Whether the run went on from a checkpoint.
@@ -51,7 +47,6 @@ def describe(
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "method": method,
         "seeds": list(seeds),
-        **fixed,
         "resumed": resumed,
         "repeats": "byte for byte" if exact else "to rounding",
         "engine": engine,

@@ -270,7 +270,6 @@ class _Study:
         entry = describe(
             name,
             new,
-            fixed=_fixed(self.spec),
             device=self.trainer.device,
             engine=self.trainer.engine.name,
             resumed=outcome.resumed,
@@ -344,15 +343,6 @@ def _say_unwatched(spec: Spec, before: Mapping[str, Record], trained: set[str]) 
                 f"{name}: has run already, and was not watched; to watch it, choose another folder "
                 "with --out."
             )
-
-
-def _fixed(spec: Spec) -> dict[str, int | None]:
-    """Return the seeds that replicas share."""
-    return {
-        "split_seed": spec.split_seed,
-        "weights_seed": spec.weights_seed,
-        "order_seed": getattr(spec.stream, "order_seed", None),
-    }
 
 
 def _built(spec: Spec, before: StreamInfo | None) -> tuple[Stream, StreamInfo]:
