@@ -35,14 +35,9 @@ _NEEDS = "Figures need matplotlib and scipy: pip install 'dpmcl[plot]'."
 # Fonts for what the usual one lacks, used if installed: Chinese, Japanese, Korean, emoji.
 _FONTS = (
     "Noto Sans CJK SC",
-    "Noto Sans CJK JP",
-    "WenQuanYi Micro Hei",
     "Microsoft YaHei",
-    "Yu Gothic",
-    "Malgun Gothic",
     "Arial Unicode MS",
     "Noto Emoji",
-    "Segoe UI Emoji",
 )
 _SMOOTHEST = 1000  # tasks; the weights of a wider filter take much memory and change no line
 

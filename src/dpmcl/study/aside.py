@@ -23,9 +23,9 @@ def refuse_foreign(folder: Path) -> None:
     Args:
         folder: The folder of which a fresh run was asked.
     """
-    others = sorted({p.name for p in folder.iterdir()} - {*store.LOCKS, _KEPT})
+    others = sorted({p.name for p in folder.iterdir()} - set(store.LOCKS))
     kept = folder / _KEPT
-    if others and not store.is_run(folder):
+    if others and not store.is_run(folder) and not store.is_run(kept):
         raise FolderError(
             f"{folder} holds no run that --fresh could start anew, and has other files "
             f"('{others[0]}'); leave out --fresh, or choose another folder with --out."
