@@ -72,11 +72,10 @@ def test_an_edit_of_a_file_that_counts(text, files, edited, module, folder):
 
 
 def test_unrelated_files_and_libraries_do_not_count(folder):
-    write(
-        folder, {"unrelated.py": "A = 1", "plug.py": "import json, numpy\nclass Mine:\n    x = 1"}
-    )
+    text = "import json, numpy\nfrom helper import A\nclass Mine:\n    x = 1"
+    write(folder, {"unrelated.py": "", "A.py": "", "helper.py": "A = 1", "plug.py": text})
     importlib.import_module("unrelated")
-    assert list(hashed()) == ["plug"]
+    assert list(hashed()) == ["helper", "plug"]
 
 
 @pytest.mark.parametrize(
@@ -121,6 +120,7 @@ class Notebook:
     """A `__main__` whose cells are texts that Python can show again, as IPython keeps them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        linecache.clearcache()
         self.main, self.cells = ModuleType("__main__"), 0
         monkeypatch.setitem(sys.modules, "__main__", self.main)
 
@@ -169,16 +169,18 @@ def test_a_value_that_a_notebook_s_class_uses_counts(first, second, value, noteb
     assert notebook.mine(value) != before
 
 
-def test_a_module_that_a_notebook_s_class_uses_counts(notebook, folder):
+@pytest.mark.parametrize("value", ["np.ones(helper.A)", "late()"])
+def test_a_module_that_a_notebook_s_class_uses_counts(value, notebook, folder):
     write(folder, {"helper.py": "A = 1"})
-    notebook.cell("import helper, numpy as np")
-    before = notebook.mine("np.ones(helper.A)").hashes
+    text = "import helper, numpy as np\ndef late():\n    import helper\n    return helper.A"
+    notebook.cell(text)
+    before = notebook.mine(value).hashes
     assert before is not None
     assert set(before) == {"__main__.Mine", "helper"}
     write(folder, {"helper.py": "A = 2"})
     restart(folder)
-    notebook.cell("import helper")
-    assert notebook.mine("np.ones(helper.A)").hashes != before
+    notebook.cell(text)
+    assert notebook.mine(value).hashes != before
 
 
 @pytest.mark.parametrize(

@@ -174,8 +174,6 @@ def _lines(ax: Any, panel: _Panel, readings: Readings) -> None:
             continue
         with np.errstate(invalid="ignore", over="ignore"):  # infinite costs
             low, high = middle - error, middle + error
-        if panel.log:
-            low = np.maximum(low, middle / 10)
         middle, low, high = (
             np.where(np.isfinite(v), v.clip(-_LARGEST, _LARGEST), np.nan)
             for v in (middle, low, high)

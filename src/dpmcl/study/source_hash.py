@@ -117,6 +117,8 @@ def _files(name: str, home: str) -> Iterator[tuple[str, Path]]:
             if not installed and file.resolve().is_relative_to(_STANDARD):
                 return
             yield part, file
+        if where is None:  # no package: what follows is no module
+            return
 
 
 def _hashes(files: Mapping[str, Path], home: str) -> dict[str, str]:
@@ -291,10 +293,12 @@ class _Script:
             self._code(value, space) if isinstance(value, CodeType) else self.content(value)
             for value in code.co_consts
         ]
+        instructions = list(dis.get_instructions(code))
+        self.modules |= {i.argval for i in instructions if i.opname == "IMPORT_NAME"}
         reads = {
-            instruction.argval
-            for instruction in dis.get_instructions(code)
-            if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+            i.argval
+            for i in instructions
+            if i.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
         }
         used = [(name, self.content(space[name])) for name in sorted(reads) if name in space]
         names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
