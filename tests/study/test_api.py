@@ -101,7 +101,7 @@ def test_methods_may_be_one_name_or_a_table(stream):
 @pytest.mark.parametrize(
     ("methods", "words"),
     [
-        ("er,dpmcl", "methods=['er', 'dpmcl']"),
+        ("er,dpmcl", "No method 'er,dpmcl'"),
         (" er", "No method ' er'. Did you mean 'er'?"),
         ({"er": {"lr": -1}}, "lr must be greater than 0, got -1"),
         ({"er": None}, "[methods.er] must be a table"),

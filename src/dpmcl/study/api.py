@@ -59,11 +59,6 @@ class Request:
             SpecError: Nobody has a name.
         """
         for name in methods:
-            if "," in name:
-                raise SpecError(
-                    "A method is named alone, as in --method er --method dpmcl, or methods=['er', "
-                    f"'dpmcl'] in Python, got {shown(name)}."
-                )
             plugins.find("method", name)
         before = self._base["methods"]
         self._base["methods"] = {name: before.get(name, {}) for name in methods}

@@ -107,20 +107,6 @@ def sources(spec: Spec) -> Sources:
     return out
 
 
-def recorded(code: Code, now: Sources, methods: set[str]) -> Code:
-    """Return the code of a folder's methods after some of them are trained.
-
-    Args:
-        code: Code recorded in the folder so far.
-        now: Sources of the run that is to start.
-        methods: Methods that it trains.
-    """
-    trained: Code = {
-        name: {plugin: source.hashes for plugin, source in now[name].items()} for name in methods
-    }
-    return {**code, **trained}
-
-
 def refuse_difference(
     folder: Path, old: Mapping[str, Any], new: Mapping[str, Any], places: tuple[str, ...]
 ) -> None:

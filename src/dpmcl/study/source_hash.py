@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
+from importlib.machinery import PathFinder, SourceFileLoader
 from importlib.util import resolve_name
 from itertools import accumulate
 from pathlib import Path
@@ -175,8 +175,8 @@ def _refuse_changed(module: ModuleType, file: Path, content: bytes, tree: ast.Mo
 
 def _is_loaded(module: ModuleType, file: Path, tree: ast.Module) -> bool:
     """Return whether a source has the functions and the literal constants of a loaded module."""
-    if type(module.__loader__).__module__.partition(".")[0] == "_pytest":
-        return True  # it compiles another text
+    if type(module.__loader__) is not SourceFileLoader:
+        return True  # such as pytest's, which compiles another text
     written = set(_nested(compile(tree, file, "exec", dont_inherit=True)))
     if not _codes(module, file) <= written:
         gc.collect()  # functions that a reload replaced

@@ -206,8 +206,8 @@ class _Study:
             if folder is not None:
                 identity.sources(spec)  # again: workers read the user's files when they start
                 self._begin(folder, trained)
-                code = identity.recorded(before.code, sources, trained)
-                store.save_start(folder, table, info, code)
+                code = {name: {k: v.hashes for k, v in sources[name].items()} for name in trained}
+                store.save_start(folder, table, info, {**before.code, **code})
             listener = Listener(self._progress, self._finished)
             execute(self.trainer, self.trainer.longest_first(self.jobs), keeping, listener)
         theta = {name: _joined(parts) for name, parts in self.theta.items()}
