@@ -42,6 +42,8 @@ def describe(
         engine: Engine that trained them.
         resumed: Whether the run went on from a checkpoint.
     """
+    instructions = torch.backends.cpu.get_cpu_capability()
+    cpu = f"{platform.machine()}, {os.cpu_count()} cores, {instructions}"
     exact = device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
     return {
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -51,7 +53,7 @@ def describe(
         "repeats": "byte for byte" if exact else "to rounding",
         "engine": engine,
         "device": device.type,
-        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu(),
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu,
         "threads": torch.get_num_threads(),
         "libraries": _libraries(),
         "variables": {k: v for k, v in sorted(os.environ.items()) if k in _VARIABLES},
@@ -74,12 +76,6 @@ def _libraries() -> dict[str, Any]:
         "matmul_precision": torch.get_float32_matmul_precision(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
-
-
-def _cpu() -> str:
-    """Return the processor's architecture, number of cores and instruction set."""
-    instructions = torch.backends.cpu.get_cpu_capability()
-    return f"{platform.machine()}, {os.cpu_count()} cores, {instructions}"
 
 
 def _commit() -> str | None:

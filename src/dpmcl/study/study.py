@@ -182,10 +182,8 @@ class _Study:
         self.records = dict(self.before.records)
         self.theta: dict[str, dict[tuple[int, ...], Theta]] = {}
         self.done: dict[Job, tuple[int, int]] = {}
-        self.missing = {
-            name: frozenset(spec.seeds) - _seeds(self.before.records.get(name))
-            for name in spec.methods
-        }
+        held = {name: {*record.test.seeds} for name, record in self.records.items()}
+        self.missing = {name: {*spec.seeds} - held.get(name, set()) for name in spec.methods}
 
     def run(self, keeping: Keeping) -> Result:
         spec, before, folder = self.spec, self.before, self.folder
@@ -201,7 +199,7 @@ class _Study:
             jobs = self.trainer.jobs()
             for name in spec.methods:
                 self.trainer.check(next(job for job in jobs if job.method == name))
-            self.jobs = [job for job in jobs if self._lacks(job)]
+            self.jobs = [job for job in jobs if self.missing[job.method] & {*job.seeds}]
             self.trainer.processes = processes_of(self.trainer, len(self.jobs))
             if folder is not None:
                 identity.sources(spec)  # again: workers read the user's files when they start
@@ -216,10 +214,6 @@ class _Study:
             aside.remove_finished(folder, table, self.records)
             return replace(load(folder), theta=theta)
         return Result(table, info, {name: self.records[name] for name in spec.methods}, theta)
-
-    def _lacks(self, job: Job) -> bool:
-        """Return True if a seed of a job is missing in the folder."""
-        return not self.missing[job.method].isdisjoint(job.seeds)
 
     def _begin(self, folder: Path, trained: set[str]) -> None:
         """Make ready a folder to which jobs are about to write, now that nothing is refused."""
@@ -303,10 +297,6 @@ def _once() -> Iterator[None]:
         yield
     finally:
         _LOG.removeFilter(new)
-
-
-def _seeds(record: Record | None) -> frozenset[int]:
-    return frozenset(record.test.seeds if record is not None else ())
 
 
 def _joined(parts: Mapping[tuple[int, ...], Theta]) -> Theta:
