@@ -111,7 +111,7 @@ def spec_attempts(folder: Path) -> Iterator[Attempt]:
     (path,) = folder.iterdir()
     if path.suffix == ".toml":
         yield lambda: checked(Request(path).spec())
-        yield lambda: Request(path).set(["seed=3"]).tasks(2).spec()
+        yield lambda: Request(path).set(["seed=3"]).update(tasks=2).spec()
     elif path.name == "set.json":
         yield lambda: checked(Request("digits").set([json.loads(path.read_text())]).spec())
     else:

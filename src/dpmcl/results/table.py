@@ -6,7 +6,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, get_args
@@ -31,6 +31,18 @@ from dpmcl.results.statistics import compare
 from dpmcl.results.store import StreamInfo
 
 Row = dict[str, Any]
+
+_COSTS = {
+    "gradient_evaluations": "gradients",
+    "rows_backpropagated": "rows",
+    "rows_head": "rows, head alone",
+    "rows_forward": "rows forward",
+    "flops": "FLOPs",
+    "memory_bytes": "bytes of memory",
+    "notes_bytes": "of notes",
+    "copies_bytes": "of copies",
+}
+"""Titles of what a replica's updates cost, by the names in `Work`."""
 
 _NAMES = ("stream", "method", "name")
 # An underscore or a colon within a word marks nothing.
@@ -185,7 +197,12 @@ def cost_rows(records: Mapping[str, Record], stream: StreamInfo) -> list[Row]:
     out = []
     for name, record in records.items():
         spent = [record.work[seed] for seed in record.test.seeds if seed in record.work]
-        row = {"stream": stream.name, "method": name, "replicas": len(record.test.seeds)}
+        row = {
+            "stream": stream.name,
+            "method": name,
+            "replicas": len(record.test.seeds),
+            "diverged": len(record.diverged),
+        }
         kinds = [kind.name for kind in fields(Work)]
         out.append(row | {kind: _whole([getattr(one, kind) for one in spent]) for kind in kinds})
     return out
@@ -232,13 +249,13 @@ def render(rows: Sequence[Row], style: TableFormat, look: Look | None = None) ->
     if style in ("json", "csv"):
         return _data(rows, style, look)
     rows = [{k: displayed(v) if k in _NAMES else v for k, v in row.items()} for row in rows]
-    kinds = {"task": _task_cells, "flops": _cost_cells}
-    cells = next((make for key, make in kinds.items() if rows and key in rows[0]), _cells)
-    header, body = cells(rows)
-    told = [[displayed(written(row[key])) for key in look.settings] for row in rows]
-    header[2:2] = look.settings
-    body = [[*line[:2], *more, *line[2:]] for line, more in zip(body, told, strict=True)]
-    left = 2 + len(look.settings) + ("task" in header)  # columns of words
+    columns = _columns(rows)
+    settings = {key: lambda row, key=key: displayed(written(row[key])) for key in look.settings}
+    first = {title: columns.pop(title) for title in ("stream", "method")}
+    columns = {**first, **settings, **columns}
+    header = list(columns)
+    body = [[cell(row) for cell in columns.values()] for row in rows]
+    left = 2 + len(settings) + ("task" in header)  # columns of words
     if style == "latex":
         body = [[escaped(cell) for cell in line] for line in body]
         for row, title in look.best:
@@ -330,68 +347,46 @@ def _footer(rows: Sequence[Row]) -> list[str]:
     return lost + list(dict.fromkeys(more))
 
 
-def _task_cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    header = ["stream", "method", "task", "replicas", "error when new", "error at last"]
-    body = [
-        [
-            row["stream"],
-            row["method"],
-            f"{row['task']}: {row['name']}",
-            _replicas(row),
-            _pair(row["new_mean"], row["new_se"]),
-            _pair(row["last_mean"], row["last_se"]),
-        ]
-        for row in rows
-    ]
-    return header, body
+def _columns(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
+    """Return the columns of a table: what stands in the cell of a row, by the title."""
 
+    def pair(name: str) -> Callable[[Row], str]:
+        return lambda row: _pair(row[f"{name}_mean"], row.get(f"{name}_se"))
 
-def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    micro = not all(_alike(row["cme_mean"], row["cme_micro_mean"]) for row in rows)
-    means = ["CME (macro)", "CME (micro)"] if micro else ["CME"]
-    header = ["stream", "method", "replicas", *means, "NTE", "NTE path", "accuracy", "forgetting"]
-    known = ("cme", "cme_micro", "nte")
-    extra = [
-        key.removesuffix("_se")
-        for key in (rows[0] if rows else {})
-        if key.endswith("_se") and key.removesuffix("_se") not in known
-    ]
-    body = [
-        [
-            row["stream"],
-            row["method"],
-            _replicas(row),
-            _pair(row["cme_mean"], row["cme_se"]),
-            *[_pair(row["cme_micro_mean"], row["cme_micro_se"])] * micro,
-            _pair(row["nte_mean"], row["nte_se"]),
-            _decimal(row["nte_path_mean"]),
-            _decimal(row["accuracy_mean"]),
-            _decimal(row["forgetting_mean"]),
-            *(_pair(row[f"{name}_mean"], row[f"{name}_se"]) for name in extra),
-            _count(row["gradient_evaluations"]),
-            _count(row["rows_backpropagated"]),
-        ]
-        for row in rows
-    ]
-    return [*header, *extra, "gradients", "rows"], body
+    def count(key: str) -> Callable[[Row], str]:
+        return lambda row: _count(row[key])
 
-
-def _cost_cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    titles = {
-        "gradient_evaluations": "gradients",
-        "rows_backpropagated": "rows",
-        "rows_head": "rows, head alone",
-        "rows_forward": "rows forward",
-        "flops": "FLOPs",
-        "memory_bytes": "bytes of memory",
-        "notes_bytes": "of notes",
-        "copies_bytes": "of copies",
+    first = rows[0] if rows else {}
+    words: dict[str, Callable[[Row], str]] = {
+        "stream": lambda row: row["stream"],
+        "method": lambda row: row["method"],
     }
-    body = [
-        [row["stream"], row["method"], f"{row['replicas']}", *(_count(row[key]) for key in titles)]
-        for row in rows
-    ]
-    return ["stream", "method", "replicas", *titles.values()], body
+    if "task" in first:
+        return {
+            **words,
+            "task": lambda row: f"{row['task']}: {row['name']}",
+            "replicas": _replicas,
+            "error when new": pair("new"),
+            "error at last": pair("last"),
+        }
+    if "flops" in first:
+        return {**words, "replicas": _replicas, **{_COSTS[k]: count(k) for k in _COSTS}}
+    means = {"CME": pair("cme")}
+    if not all(_alike(row["cme_mean"], row["cme_micro_mean"]) for row in rows):
+        means = {"CME (macro)": pair("cme"), "CME (micro)": pair("cme_micro")}
+    names = [key.removesuffix("_se") for key in first if key.endswith("_se")]
+    return {
+        **words,
+        "replicas": _replicas,
+        **means,
+        "NTE": pair("nte"),
+        "NTE path": pair("nte_path"),
+        "accuracy": pair("accuracy"),
+        "forgetting": pair("forgetting"),
+        **{name: pair(name) for name in names if name not in ("cme", "cme_micro", "nte")},
+        "gradients": count("gradient_evaluations"),
+        "rows": count("rows_backpropagated"),
+    }
 
 
 def _replicas(row: Row) -> str:

@@ -21,7 +21,7 @@ from dpmcl.core.threads import threads
 from dpmcl.core.tree import tree_map
 from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
-from dpmcl.exceptions import DpmclError, SpecError, printable, shown
+from dpmcl.exceptions import DpmclError, SpecError, shown
 from dpmcl.results import figures, store, table, theory_figures
 from dpmcl.results.record import Record, merge, of_seeds
 from dpmcl.results.store import StreamInfo
@@ -321,10 +321,8 @@ class _Study:
         self.theta: dict[str, dict[tuple[int, ...], Theta]] = {}
         self.done: dict[Job, tuple[int, int]] = {}
         self.assignments: list[Assignment] = []
-        self.missing = {
-            name: frozenset(spec.seeds) - _seeds(self.before.records.get(name))
-            for name in spec.methods
-        }
+        held = {name: {*record.test.seeds} for name, record in self.records.items()}
+        self.missing = {name: {*spec.seeds} - held.get(name, set()) for name in spec.methods}
 
     def begin(self, shard: Shard | None = None) -> list[Assignment]:
         """Refuse what cannot be run, make the folder ready, and return the jobs that it lacks."""
@@ -333,7 +331,7 @@ class _Study:
         _say_unwatched(spec, before.records, trained)
         sources = {} if folder is None else identity.sources(spec)
         identity.refuse_other_code(before, sources, spec, trained)
-        stream, self.info = _built(spec, before.probe(spec), self.streams)
+        stream, self.info = _built(spec, before.stream, self.streams)
         identity.refuse_other_data(before, self.info, spec)
         self.table = identity.united(before, spec.to_table())
         if not trained and shard is None:
@@ -343,12 +341,12 @@ class _Study:
         for name in spec.methods:
             self.trainer.check(next(job for job in jobs if job.method == name))
         mine = [job for job in jobs if shard is None or shard.takes()]
-        self.jobs = [job for job in mine if self._lacks(job)]
+        self.jobs = [job for job in mine if self.missing[job.method] & {*job.seeds}]
         if folder is not None and trained:
             identity.sources(spec)  # again: workers read the user's files when they start
             self._begin(folder, trained)
-            code = identity.recorded(before.code, sources, trained)
-            store.save_start(folder, self.table, self.info, code)
+            code = {name: {k: v.hashes for k, v in sources[name].items()} for name in trained}
+            store.save_start(folder, self.table, self.info, {**before.code, **code})
         ordered = self.trainer.longest_first(self.jobs)
         self.assignments = [Assignment(self.trainer, job) for job in ordered]
         return self.assignments
@@ -358,32 +356,26 @@ class _Study:
         folder, theta = self.folder, {name: _joined(parts) for name, parts in self.theta.items()}
         if folder is not None:
             self._remove_checkpoints(folder)
-            aside.remove_finished(folder, self.records)
+            aside.remove_finished(folder, self.table, self.records)
             return replace(load(folder), theta=theta)
         records = {name: self.records[name] for name in self.spec.methods}
         return Result(self.table, self.info, records, theta)
 
-    def _lacks(self, job: Job) -> bool:
-        """Return True if a seed of a job is missing in the folder."""
-        return not self.missing[job.method].isdisjoint(job.seeds)
-
     def _begin(self, folder: Path, trained: set[str]) -> None:
         """Make ready a folder to which jobs are about to write, now that nothing is refused."""
-        spec = self.spec
         if self.fresh:
-            kept = aside.put_aside(folder, list(spec.methods), spec.seeds)
+            kept = aside.put_aside(folder)
             if kept is not None:
-                _say(f"What {folder} held is kept in {kept} until this run has finished.")
+                _LOG.warning(f"What {folder} held is kept in {kept} until this run has finished.")
         identity.warn_of_other_versions(folder, trained & set(self.before.records))
         names = {job_folder(job.method, job.seeds) for job in self.jobs}
         for name in trained:
             for path in sorted(folder_of(folder, name).glob("*")):
-                if path.suffix == ".safetensors":
-                    _say(f"{path} is a checkpoint of an earlier version; it is not used.")
-                elif (name, path.name) not in names:
-                    _say(
-                        f"{path} holds checkpoints of seeds that train in other groups now; they "
-                        "are not used."
+                if (name, path.name) not in names:
+                    _LOG.warning(
+                        "%s holds checkpoints of an earlier version, or of seeds that train in "
+                        "other groups now; they are not used.",
+                        path,
                     )
 
     def progress(self, job: Job, done: int, total: int) -> None:
@@ -419,7 +411,6 @@ class _Study:
         entry = describe(
             name,
             new,
-            fixed=_fixed(self.spec),
             device=self.trainer.device,
             engine=self.trainer.engine.name,
             resumed=outcome.resumed,
@@ -455,19 +446,11 @@ def _once() -> Iterator[None]:
         _LOG.removeFilter(new)
 
 
-def _seeds(record: Record | None) -> frozenset[int]:
-    return frozenset(record.test.seeds if record is not None else ())
-
-
 def _joined(parts: Mapping[tuple[int, ...], Theta]) -> Theta:
     """Return the parameters of all jobs of a method, in the order of their seeds."""
     ordered = [parts[seeds] for seeds in sorted(parts)]
     theta: Theta = tree_map(lambda *leaf: torch.cat(leaf), *ordered)
     return theta
-
-
-def _say(line: str) -> None:
-    _LOG.warning(printable(line))
 
 
 def _before(spec: Spec, folder: Path | None, fresh: bool) -> Held:
@@ -489,35 +472,31 @@ def _say_unwatched(spec: Spec, before: Mapping[str, Record], trained: set[str]) 
     """Say where something is asked of the monitor that it will not do."""
     monitor = spec.monitor
     if not monitor.active and monitor != MonitorSettings():
-        _say("[monitor] is set and nothing is watched; add --watch terms,stability.")
+        _LOG.warning("[monitor] is set and nothing is watched; add --watch terms,stability.")
     for name in spec.methods if monitor.watch else ():
         record = before.get(name)
         if name not in trained and record is not None and record.readings is None:
-            _say(
+            _LOG.warning(
                 f"{name}: has run already, and was not watched; to watch it, choose another folder "
                 "with --out."
             )
 
 
-def _fixed(spec: Spec) -> dict[str, int | None]:
-    """Return the seeds that replicas share."""
-    return {
-        "split_seed": spec.split_seed,
-        "weights_seed": spec.weights_seed,
-        "order_seed": getattr(spec.stream, "order_seed", None),
-    }
-
-
-def _built(spec: Spec, probe: int, streams: dict[str, Stream]) -> tuple[Stream, StreamInfo]:
+def _built(
+    spec: Spec, before: StreamInfo | None, streams: dict[str, Stream]
+) -> tuple[Stream, StreamInfo]:
     """Return the stream of the first seed, with its fingerprint.
 
-    Where each replica draws its own rows, the fingerprint is that of the replica of seed `probe`.
-    streams: those that other runs have read already.
+    Where each replica draws its own rows, the fingerprint is that of one replica: the one that the
+    folder names, or else the first. streams: those that other runs have read already.
     """
     key = repr((spec.stream_name, spec.stream, spec.dtype, spec.seeds[0]))
-    stream = streams[key] = streams.get(key) or read(spec, spec.seeds[:1])
-    seed = None if spec.stream.shared else probe
-    alone = stream if seed in (None, spec.seeds[0]) else read(spec, (probe,))
+    stream = alone = streams[key] = streams.get(key) or read(spec, spec.seeds[:1])
+    seed = None
+    if not spec.stream.shared:
+        named = None if before is None else before.digest_seed
+        seed = spec.seeds[0] if named is None else named
+        alone = stream if seed == spec.seeds[0] else read(spec, (seed,))
     digest = replace(alone, scale=None).digest()
     info = StreamInfo(
         stream.name, stream.kind, stream.tasks, stream.classes, stream.scenario, digest, seed
@@ -533,17 +512,6 @@ def preview(spec: Spec) -> tuple[Stream, Splits]:
         spec: A checked spec.
     """
     return prepared(spec, read(spec, spec.seeds[:1]), spec.seeds[:1])
-
-
-def figure_path(folder: Path, what: str, suffix: str) -> Path:
-    """Where a run folder keeps a figure.
-
-    Args:
-        folder: A run folder.
-        what: What the figure shows.
-        suffix: Its format.
-    """
-    return folder / "figures" / f"{what}.{suffix}"
 
 
 def draw(
@@ -566,7 +534,7 @@ def draw(
     Raises:
         DpmclError: There are no results yet.
     """
-    path = figure_path(folder, what, suffix)
+    path = folder / "figures" / f"{what}.{suffix}"
     if not result.records:
         raise DpmclError(f"{folder} has no results yet; `dpmcl run` makes some.")
     result.plot(path, smooth, what)
