@@ -1,6 +1,5 @@
 """Labelled data: rows and their targets, before they become tasks."""
 
-import warnings
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from dpmcl.core.model import Kind
 from dpmcl.data.labels import number_labels, plain_array, unmasked
-from dpmcl.data.pools import compact
+from dpmcl.data.pools import compact, shared
 from dpmcl.data.rounding import float_type
 from dpmcl.exceptions import DataError, SpecError, reason, shown
 
@@ -141,7 +140,7 @@ def _inputs(x: Any, what: str) -> Tensor:
     array = _array(x, what, "numbers of one shape a row")
     if isinstance(x, Tensor) and (x.is_floating_point() or x.dtype == torch.uint8):
         return x.detach()
-    return _shared(compact(array, what))
+    return shared(compact(array, what))
 
 
 def _targets(y: Any, what: str) -> Tensor:
@@ -155,7 +154,7 @@ def _targets(y: Any, what: str) -> Tensor:
     if isinstance(y, Tensor) and y.is_floating_point():
         targets = y.detach()
     elif array.dtype.kind == "f":
-        targets = _shared(compact(array, what))
+        targets = shared(compact(array, what))
     else:
         targets = torch.from_numpy(array.astype(float_type(array, what)))
     return targets[:, None] if targets.dim() == 1 else targets
@@ -176,13 +175,6 @@ def _array(values: Any, what: str, rule: str) -> NDArray[Any]:
         return array
     except Exception as error:  # NumPy asks any object what it is
         raise DataError(f"{what} must be {rule} ({reason(error)}).") from None
-
-
-def _shared(array: NDArray[Any]) -> Tensor:
-    """Return a tensor that shares an array's memory, which nobody writes to."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.as_tensor(array)
 
 
 def _is_float(y: Any) -> bool:

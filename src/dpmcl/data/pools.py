@@ -3,12 +3,15 @@
 import math
 import os
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dpmcl.data.rounding import float_type
 from dpmcl.exceptions import DataError, reason
@@ -64,6 +67,34 @@ def empty_pool(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
             f"Data of {size / 2**30:.3g} GiB need memory or a temporary file, and neither has room "
             f"({reason(error)}); set TMPDIR to a folder that has."
         ) from None
+
+
+def mapped(path: Path) -> NDArray[Any]:
+    """Return the array of an .npy file, mapped from it; changes to it stay private.
+
+    Args:
+        path: Of the file.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It holds no array, Python objects, or fewer values than it says.
+    """
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
+    except OSError:  # Linux refuses maps to write that are larger than memory
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array
+
+
+def shared(array: NDArray[Any]) -> Tensor:
+    """Return a tensor that shares an array's memory, which nobody writes to.
+
+    Args:
+        array: Of a type that PyTorch has; it may be read-only.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.as_tensor(array)
 
 
 def fill(rows: NDArray[Any], values: NDArray[Any]) -> None:

@@ -20,10 +20,9 @@ class Arrays(LabelledSettings):
     regression, numbers (rows,) or (rows, outputs). task holds a label a row, which says the tasks.
     Arrays of Python objects are not loaded, for that can run code.
 
-    Inputs may be larger than memory. uint8 and floats stay in the file, unless it is compressed
-    (np.savez_compressed), stored by columns or in foreign byte order; large floats should be in
-    .npy files, for in an .npz they mostly start at odd addresses. Arrays that must be unpacked or
-    converted and do not fit go to a temporary file, in $TMPDIR or /var/tmp.
+    Inputs in .npy files may be larger than memory. uint8 and floats stay in the file, unless they
+    are stored by columns or in foreign byte order: arrays that must be converted and do not fit go
+    to a temporary file, in $TMPDIR or /var/tmp. An .npz file is read into memory.
 
     Attributes:
         path: An .npz file with arrays of these names (np.savez(path, x=x, y=y)), or a folder with

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dpmcl.core.atomic import atomic, write_text
+from dpmcl.data.pools import mapped, shared
 
 _VERSION = 4  # raise it whenever the same files and settings give other tensors
 _BYTES_AT_ONCE = 16 * 2**20
@@ -59,23 +59,12 @@ def _load(path: Path) -> Images | None:
     """Return the images kept under a path, None where there are none or they are damaged."""
     try:
         about = json.loads(path.with_suffix(".json").read_text("utf-8"))
-        x = _mapped(path.with_suffix(".npy"))
+        x = shared(mapped(path.with_suffix(".npy")))
         names = tuple(about["classes"]), tuple(about["notes"])
         images = Images(x, torch.tensor(about["y"]), *names)
         return images if _sum(images) == about["sum"] else None
     except Exception:  # there is none, or it is damaged in whatever way
         return None
-
-
-def _mapped(path: Path) -> Tensor:
-    """Return a file's array as a tensor mapped from it; changes stay private."""
-    try:
-        pixels = np.load(path, mmap_mode="c", allow_pickle=False)
-    except OSError:  # Linux refuses maps to write that are larger than memory
-        pixels = np.load(path, mmap_mode="r", allow_pickle=False)
-    with warnings.catch_warnings():  # nobody writes into the pool, so it may be read-only
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(pixels)
 
 
 def _keep(path: Path, images: Images) -> Images:
