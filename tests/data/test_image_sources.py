@@ -188,6 +188,6 @@ REFUSED = {
 def test_what_would_be_lost_is_refused_by_name_from_every_source(kind, tmp_path):
     content, rule = REFUSED[kind]
     files = {"a/0.png": encoded(colour(0), "PNG"), "b/1.png": content}
-    for source, name in zip(SOURCES, ("b/1.png", "row 1", "item 1"), strict=True):
+    for source, name in zip(SOURCES, ("b/1.png", "item 1", "item 1"), strict=True):
         place = tmp_path / source.__name__
         refused(lambda source=source, place=place: source(place, files), rule, name)
