@@ -25,8 +25,9 @@ class Table(LabelledSettings):
 
     Refused, with the row: missing values (in text files: empty, NA, N/A, #N/A, <NA>, NaN, nan,
     NULL, null); text of which most is a number, a date or a time in another form (5%, $5.50, 5 kg,
-    1,5, 31/01/2024), which to convert or to ignore, or as categories to begin with a letter; and
-    identifiers, dates, lists and binary columns. Rows are counted from 0, without the header.
+    1,5, 31/01/2024) or begins with a digit (2WD, 1st), which to convert or to ignore, or as
+    categories to begin with a letter; and identifiers, dates, lists and binary columns. Rows are
+    counted from 0, without the header.
 
     Attributes:
         path: A .csv, .tsv (either gzipped, as .csv.gz) or .parquet file; ~ is your home folder.

@@ -52,15 +52,13 @@ class Roles:
             if not isinstance(column, str):
                 out = f"; write {str(column)!r}" if isinstance(column, int | np.integer) else ""
                 raise SpecError(f"{role} must be the name of a column, got {shown(column)}{out}.")
-        if self.target == self.task:
+        wanted = Counter([self.target, self.task, *set(ignore)])
+        column, count = wanted.most_common(1)[0]
+        if count > 1:
             raise SpecError(
-                f"target and task must be two columns, got {self.target!r} twice; change one."
+                f"target, task and ignore must name different columns, got {column!r} twice; leave "
+                "one out."
             )
-        for role, column in (("target", self.target), ("task", self.task)):
-            if column in ignore:
-                raise SpecError(
-                    f"{role} must not be in ignore, got {column!r} in both; leave one out."
-                )
 
     def check(self, names: Sequence[str], where: str) -> None:
         """Check that a table has the columns, and different names for all.
