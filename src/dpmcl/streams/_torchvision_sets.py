@@ -31,6 +31,9 @@ BY_TRAIN: Parts = ({"train": True}, {"train": False})
 DECLARED = "class names: the data set's own, in its order"
 """The note on a set that names its classes."""
 
+UNCHECKED = "files: read unchecked, for no sums of their content are published"
+"""The note on a set whose content nobody publishes the sums of."""
+
 
 def data_folder(name: str) -> Path:
     """Return the folder of a stream's files: $DPMCL_DATA/name, or else ~/.cache/dpmcl/name.

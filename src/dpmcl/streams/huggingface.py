@@ -60,19 +60,15 @@ class HuggingFace(LabelledSettings):
 
 
 def _loaded(folder: Path) -> Any:
-    """Return the data set that was saved in a folder, without the progress bars of `datasets`."""
+    """Return the data set that was saved in a folder."""
     try:
         import datasets
     except ImportError:
         raise DataError(
             "Stream 'huggingface' needs the package datasets: pip install 'dpmcl[huggingface]'."
         ) from None
-    bars = not datasets.are_progress_bars_disabled()
     try:
         _check(folder)
-        # A user's own setting in the environment is not overridden by calls.
-        if bars and datasets.config.HF_DATASETS_DISABLE_PROGRESS_BARS is None:
-            datasets.disable_progress_bars()
         return datasets.Dataset.load_from_disk(str(folder), keep_in_memory=False)
     except DataError:
         raise
@@ -80,9 +76,6 @@ def _loaded(folder: Path) -> Any:
         raise DataError(
             f"{folder} cannot be loaded ({reason(error)}); save it again with dataset.save_to_disk."
         ) from None
-    finally:
-        if bars and datasets.are_progress_bars_disabled():
-            datasets.enable_progress_bars()
 
 
 def _check(folder: Path) -> None:

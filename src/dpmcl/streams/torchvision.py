@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -25,55 +25,39 @@ from dpmcl.streams._torchvision_sets import (
     TorchvisionSettings,
     fetch_parts,
     open_parts,
-    torchvision_class,
 )
-
-
-class _Set(NamedTuple):
-    """What a set is made of.
-
-    Attributes:
-        files: What it has in root.
-        parts: Arguments of its class for each part.
-    """
-
-    files: tuple[str, ...]
-    parts: Parts = ({},)
 
 
 def _splits(*names: str, **other: Any) -> Parts:
     return tuple({"split": name, **other} for name in names)
 
 
-SETS: dict[str, _Set] = {
-    "CLEVRClassification": _Set(("clevr/CLEVR_v1.0",), _splits("train", "val")),
-    "Caltech101": _Set(("caltech101/101_ObjectCategories",)),
-    "Caltech256": _Set(("caltech256/256_ObjectCategories",)),
-    "Country211": _Set(("country211",), _splits("train", "valid", "test")),
-    "DTD": _Set(("dtd/dtd",), _splits("train", "val", "test")),
-    "EuroSAT": _Set(("eurosat/2750",)),
-    "FER2013": _Set(("fer2013",), _splits("train", "test")),
-    "FGVCAircraft": _Set(("fgvc-aircraft-2013b",), _splits("trainval", "test")),
-    "Flowers102": _Set(("flowers-102",), _splits("train", "val", "test")),
-    "Food101": _Set(("food-101",), _splits("train", "test")),
-    "GTSRB": _Set(("gtsrb",), _splits("train", "test")),
-    "Imagenette": _Set(("imagenette2",), _splits("train", "val")),
-    "LFWPeople": _Set(("lfw-py",), _splits("10fold")),
-    "OxfordIIITPet": _Set(("oxford-iiit-pet",), _splits("trainval", "test")),
-    "PCAM": _Set(("pcam",), _splits("train", "val", "test")),
-    "Places365": _Set(
-        ("categories_places365.txt", "data_256_standard", "val_256"),
-        _splits("train-standard", "val", small=True),
-    ),
-    "QMNIST": _Set(("QMNIST/raw",), BY_TRAIN),
-    "RenderedSST2": _Set(("rendered-sst2",), _splits("train", "val", "test")),
-    "SEMEION": _Set(("semeion.data",), ({"download": False},)),
-    "STL10": _Set(("stl10_binary",), _splits("train", "test")),
-    "SUN397": _Set(("SUN397",)),
-    "StanfordCars": _Set(("stanford_cars",), _splits("train", "test")),
-    "USPS": _Set(("usps.bz2", "usps.t.bz2"), BY_TRAIN),
+SETS: dict[str, Parts] = {
+    "CLEVRClassification": _splits("train", "val"),
+    "Caltech101": ({},),
+    "Caltech256": ({},),
+    "Country211": _splits("train", "valid", "test"),
+    "DTD": _splits("train", "val", "test"),
+    "EuroSAT": ({},),
+    "FER2013": _splits("train", "test"),
+    "FGVCAircraft": _splits("trainval", "test"),
+    "Flowers102": _splits("train", "val", "test"),
+    "Food101": _splits("train", "test"),
+    "GTSRB": _splits("train", "test"),
+    "Imagenette": _splits("train", "val"),
+    "LFWPeople": _splits("10fold"),
+    "OxfordIIITPet": _splits("trainval", "test"),
+    "PCAM": _splits("train", "val", "test"),
+    "Places365": _splits("train-standard", "val", small=True),
+    "QMNIST": BY_TRAIN,
+    "RenderedSST2": _splits("train", "val", "test"),
+    "SEMEION": ({"download": False},),
+    "STL10": _splits("train", "test"),
+    "SUN397": ({},),
+    "StanfordCars": _splits("train", "test"),
+    "USPS": BY_TRAIN,
 }
-"""The sets that this stream reads."""
+"""The sets that this stream reads, each with its parts."""
 
 NAMED = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "CIFAR10", "CIFAR100", "SVHN", "Omniglot")
 """Sets with a stream of their own, of the same name in small letters."""
@@ -114,32 +98,26 @@ class Torchvision(TorchvisionSettings):
 
     def read(self) -> Labelled:
         root = self.folder(self.dataset.lower())
-        files = [root / file for file in SETS[self.dataset].files]
         decoding = Decoding(size=self.size, channels=self.channels)
-        if not all(file.exists() for file in files):
-            self._open(root)
         with whole(str(root)):
-            about = [self.dataset, [stamp(file) for file in files], asdict(decoding)]
+            if not root.exists() or not stamp(root):
+                self._open(root)
+            about = [self.dataset, stamp(root), asdict(decoding)]
         images = cached(about, lambda: _decode(self.dataset, self._open(root), decoding))
         return labelled(self.dataset.lower(), images)
 
     def _open(self, root: Path) -> list[Any]:
-        """Return torchvision's objects for the parts of the set, fetched if files are missing."""
-        files, parts = SETS[self.dataset]
-        looked = ", ".join(files)
-        # torchvision is not asked for what is not there: some of its classes make folders then.
-        if all((root / file).exists() for file in files):
-            return open_parts(self.dataset, root, parts, f"{looked} in {root}")
-        cls = torchvision_class(self.dataset)
-        url = getattr(cls, "url", getattr(cls, "_URL", None))
-        source = f" (from {url})" if isinstance(url, str) and url else ""
+        """Return torchvision's objects for the parts of the set, fetched if there is nothing."""
+        parts = SETS[self.dataset]
+        if root.exists() and stamp(root):
+            return open_parts(self.dataset, root, parts, str(root))
         return fetch_parts(
             self.dataset,
             root,
             parts,
             download=self.download,
-            state=f"{self.dataset} is not in {root} (looked for {looked})",
-            way_out=f"set stream.root to the folder that holds {looked}{source}",
+            state=f"{self.dataset} is not in {root}",
+            way_out="set stream.root to the folder that holds it",
         )
 
 

@@ -285,13 +285,6 @@ def unread(path: Path, *parts: str, **options) -> None:
     conftest.refused(lambda: HuggingFace(path=str(path), **options).read(), *parts)
 
 
-@pytest.fixture(autouse=True)
-def quiet():
-    datasets.disable_progress_bars()
-    yield
-    datasets.enable_progress_bars()
-
-
 def test_from_a_folder_to_results(tmp_path):
     splits = datasets.DatasetDict(train=pictures(24), test=pictures(3))
     path = saved(tmp_path, splits)
@@ -301,18 +294,6 @@ def test_from_a_folder_to_results(tmp_path):
     assert result.stream.name == "train"
     assert result.stream.tasks == ("zebra", "ant", "bee")
     assert 0 <= result.rows()[0]["cme_mean"] <= 1
-
-
-def test_no_progress_bars_and_nothing_beside(tmp_path, capfd, monkeypatch):
-    path = saved(tmp_path, pictures(20), num_shards=20)  # more than 16, where bars begin
-    datasets.enable_progress_bars()
-    monkeypatch.setenv("TQDM_POSITION", "-1")  # bars without a terminal
-    before = sorted(tmp_path.rglob("*"))
-    capfd.readouterr()
-    assert len(HuggingFace(path=str(path)).read().x) == 20
-    assert capfd.readouterr() == ("", "")
-    assert not datasets.are_progress_bars_disabled()
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_folders_that_are_none_and_a_package_that_lacks(tmp_path, monkeypatch):
