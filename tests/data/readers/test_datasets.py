@@ -131,7 +131,7 @@ class Endless(IterableDataset):
         ([([0.5], 1), ([0.5, 1], 2)], ["one shape", "item 0", "(1,)", "item 1", "(2,)", "resize"]),
         ([(np.zeros(2, np.uint8), 1), (np.zeros(2), 2)], ["one type", "uint8", "float64"]),
         ([([[1], [1, 2]], 1)], ["Item 0", "one shape"]),
-        ([(np.array([1j]), 1)], ["real numbers", "item 0"]),
+        ([(np.array([1j]), 1)], ["real numbers", "complex"]),
         ([(picture().convert("F"), 1)], ["8 bits", "item 0", "'F'"]),
         ([([0.5], None)], ["Item 0", "label", "none"]),
         ([([0.5], [0.5, 1]), ([0.5], 1.0)], ["one shape", "(2,) and ()"]),

@@ -141,7 +141,7 @@ def _gathered(
             pixels = np.asarray(plain(x, what, mode=mode))
             inputs.put_image(i, pixels.reshape(*pixels.shape[:2], -1).transpose(2, 0, 1))
         else:
-            inputs.put(i, _values(x, what)[None])
+            inputs.put(i, _values(x, what))
         labels.append(_label(y, what, "label"))
         tasks += [_label(each, what, "task") for each in task]
         if len(tasks) not in (0, i + 1):
