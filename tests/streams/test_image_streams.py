@@ -13,7 +13,6 @@ from PIL import Image
 import dpmcl
 from conftest import complaint, refused
 from dpmcl import plugins
-from dpmcl.core.tree import leaves as leaves_of
 from dpmcl.data.splits import split
 from dpmcl.exceptions import SpecError
 from dpmcl.streams.cifar10 import CIFAR10, CLASSES
@@ -59,18 +58,6 @@ def shapes(rows=10, side=8) -> dict[str, bytes]:
         for c, name in enumerate(("bird", "cat", "dog"))
         for row in range(rows)
     }
-
-
-def test_own_images_give_the_same_run_however_they_are_packed(nowhere):
-    few = {"network": "mlp", "training.updates": 20}
-    sources = [PACKERS[kind](nowhere / "own", shapes()) for kind in ("folder", "tar.gz")]
-    results = [dpmcl.run(path, methods=["er"], replicas=2, settings=few) for path in sources]
-    errors = [result.errors["er"].values for result in results]
-    assert errors[0].shape == (2, 4, 3)  # before the first task, and after each
-    assert np.isfinite(errors[0][:, -1]).all()
-    assert np.array_equal(*errors, equal_nan=True)
-    thetas = (leaves_of(result.theta["er"]) for result in results)
-    assert all(torch.equal(a, b) for a, b in zip(*thetas, strict=True))
 
 
 def test_own_images_in_one_call_of_python(nowhere):

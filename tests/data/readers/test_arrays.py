@@ -46,32 +46,12 @@ ways = pytest.mark.parametrize(
 
 @ways
 def test_labels_and_tasks(tmp_path, name, save):
-    data = read_arrays(saved(tmp_path / name, save, x=X, y=Y, task=TASK, other=X))
-    assert (data.name, data.kind, data.x.dtype) == ("my", "classification", torch.uint8)
+    x = np.asfortranarray(X.astype(">u2"))
+    data = read_arrays(saved(tmp_path / name, save, x=x, y=Y, task=TASK, other=X))
+    assert (data.name, data.kind, data.x.dtype) == ("my", "classification", torch.float32)
     assert data.x.tolist() == X.tolist()
     assert (data.classes, data.y.tolist()) == (("a", "b"), [1, 0, 1, 0, 1, 0])
     assert (data.tasks, data.task.tolist()) == (("0", "1"), TASK.tolist())
-
-
-@ways
-@pytest.mark.parametrize(
-    ("stored", "kept"),
-    [
-        ("u1", torch.uint8),
-        (">u2", torch.float32),
-        ("i8", torch.float32),
-    ],
-)
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_types_and_orders(tmp_path, name, save, stored, kept, order):
-    x = np.arange(60).reshape(5, 3, 4).astype(stored, order=order)
-    path = saved(tmp_path / name, save, x=x, y=np.arange(5).astype(">i4"))
-    data = read_arrays(path)
-    assert data.x.dtype == kept
-    assert data.x.is_contiguous()
-    assert data.x.data_ptr() % data.x.element_size() == 0
-    assert data.x.tolist() == np.arange(60).reshape(5, 3, 4).tolist()
-    assert data.classes == ("0", "1", "2", "3", "4")
 
 
 # ---- maps ----------------------------------------------------------------------------------------
@@ -193,17 +173,3 @@ def test_headers_that_lie(tmp_path, lie, packing):
         with zipfile.ZipFile(path, "a", packing) as archive:
             archive.writestr("x.npy", content)
     refused(path, "x", str(path))
-
-
-@pytest.mark.parametrize(
-    ("save", "local", "central", "part"),
-    [(np.savez_compressed, None, 16, "CRC"), (np.savez, 6, 8, "encrypted")],
-)
-def test_flags_and_checksums_of_members(tmp_path, save, local, central, part):
-    path = saved(tmp_path / "my.npz", save, x=X, y=Y)
-    raw = bytearray(path.read_bytes())
-    raw[raw.index(b"PK\x01\x02") + central] ^= 1
-    if local is not None:
-        raw[local] ^= 1
-    path.write_bytes(raw)
-    refused(path, "'x'", part)

@@ -125,14 +125,11 @@ class Endless(IterableDataset):
         (Endless(), ["map-style", "Endless", "list"]),
         ([], ["must have items"]),
         ({"train": [], "test": []}, ["single", "'train', 'test'", "pick"]),
-        (torch.rand(3, 2), ["(x, y)", "item 0", "Tensor"]),
         ([([0.5], 1), [0.5]], ["item 1", "list of 1"]),
         (Items([([0.5], 1), ValueError("bad\nfile")]), ["Item 1", "ValueError: bad file"]),
         ([([0.5], 1), ([0.5, 1], 2)], ["one shape", "item 0", "(1,)", "item 1", "(2,)", "resize"]),
         ([(np.zeros(2, np.uint8), 1), (np.zeros(2), 2)], ["one type", "uint8", "float64"]),
-        ([([[1], [1, 2]], 1)], ["Item 0", "one shape"]),
         ([(np.array([1j]), 1)], ["real numbers", "complex"]),
-        ([(picture().convert("F"), 1)], ["8 bits", "item 0", "'F'"]),
         ([([0.5], None)], ["Item 0", "label", "none"]),
         ([([0.5], [0.5, 1]), ([0.5], 1.0)], ["one shape", "(2,) and ()"]),
         ([([0.5], 1), ([0.5], 2, "a")], ["needs a task", "item 1"]),
@@ -243,7 +240,6 @@ def test_the_format_does_not_matter_but_a_transform_does():
         ({"v": [*[[[1, 2]]] * 5, [[1, 2], [3, 4]]]}, {"x": "v"}, ["one shape", "item 5", "(2, 2)"]),
         ({"v": [[1, 2], None] * 3}, {"x": "v"}, ["Item 1", "numbers"]),
         ({"v": [[True, False], [None, True]] * 3}, {"x": "v"}, ["Item 1", "numbers"]),
-        ({"v": ["a"] * 6}, {"x": "v"}, ["Item 0", "numbers"]),
         ({"v": [None] * 6}, {"y": "v"}, ["got none", "Item 0"]),
     ],
 )
@@ -314,19 +310,12 @@ def test_damaged_folders(tmp_path):
     for name in ("../outside.arrow", str(outside), "none.arrow", ""):
         (path / "state.json").write_text(json.dumps({**state, "_data_files": [{"filename": name}]}))
         unread(path, "files", "not in")
-    for text in ("{", "[]", '{"_data_files": 3}', "[" * 10_000):
+    for text in ("{", '{"_data_files": 3}', "[" * 10_000):
         (path / "state.json").write_text(text)
         unread(path, "cannot be loaded")
     (path / "state.json").write_text(json.dumps(state))
-    whole = shard.read_bytes()
-    for size in (0, len(whole) // 2):
-        shard.write_bytes(whole[:size])
-        unread(path)
-    shard.write_bytes(whole)
-    info = json.loads((path / "dataset_info.json").read_text())
-    for wrong in ({**info, "features": {"image": {"_type": "Exec"}}}, []):
-        (path / "dataset_info.json").write_text(json.dumps(wrong))
-        unread(path)
+    shard.write_bytes(outside.read_bytes()[: shard.stat().st_size // 2])
+    unread(path)
 
 
 def test_offsets_that_lead_astray(tmp_path):

@@ -63,13 +63,11 @@ def test_parquet(tmp_path):
     assert (data.columns, data.x.tolist()) == (("a.b", "a"), [[1, 3], [2, 4]])
 
 
-def test_odd_headers(tmp_path, monkeypatch):
+def test_odd_headers(tmp_path):
     path = written(tmp_path / "my.csv", '"a,b";y\n1;2\n')
     assert read_table(path, target="y").columns == ("a,b",)
     written(path, ",a,y\n0,7,2\n1,8,3\n")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    assert read_table("~/my.csv", target="y", ignore=[""]).x.tolist() == [[7], [8]]
+    assert read_table(path, target="y", ignore=[""]).x.tolist() == [[7], [8]]
     written(path, "a, b, kind\n1, 2, x\n")
     assert read_table(path, target=" kind").columns == ("a", " b")
     refused(path, "No target column 'kind'. Did you mean ' kind'?", "a, ' b', ' kind'.",
@@ -262,13 +260,6 @@ def test_a_kind_that_is_not_clear_must_be_said():
     table = {"a": list(range(101)), "y": list(range(101))}
     refused(table, "'y'", "101 different", "kind = 'regression'")
     assert len(read_table(table, target="y", kind="classification").classes) == 101
-
-
-def test_a_task_column():
-    table = {"a": [1, 2, 3], "month": ["may", "april", "may"], "y": [0, 1, 0]}
-    data = read_table(table, target="y", task="month")
-    assert (data.task.tolist(), data.tasks, data.columns) == ([1, 0, 1], ("april", "may"), ("a",))
-    refused({**table, "month": ["may", None, "may"]}, "'month'", "row 1", task="month")
 
 
 # ---- names of columns ----------------------------------------------------------------------------
