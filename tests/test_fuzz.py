@@ -16,7 +16,6 @@ import signal
 import struct
 import tarfile
 import tempfile
-import time
 import traceback
 import warnings
 import zipfile
@@ -43,6 +42,7 @@ from dpmcl.exceptions import DpmclError
 from dpmcl.study.api import Request
 from dpmcl.training import checkpoints
 from dpmcl.training.spec import Spec
+from packed import encoded, noise
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes and timers")
 
@@ -133,17 +133,8 @@ def checked(spec: Spec) -> None:
 # ---- archives ------------------------------------------------------------------------------------
 
 
-@cache
-def picture(seed: int) -> bytes:
-    """A PNG of 4x4 pixels, RGB."""
-    pixels = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
-    out = io.BytesIO()
-    PIL.Image.fromarray(pixels).save(out, "PNG")
-    return out.getvalue()
-
-
 PICTURES: list[tuple[Any, bytes]] = [
-    (f"{kind}/{i}.png", picture(i)) for i, kind in enumerate("aabbb")
+    (f"{kind}/{i}.png", encoded(noise(i))) for i, kind in enumerate("aabbb")
 ]
 
 
@@ -175,7 +166,7 @@ ARCHIVES: list[Files] = [
     {"stored.zip": ZIP}, {"packed.zip": zipped(PICTURES, zipfile.ZIP_DEFLATED)}, {"x.tar": TAR},
     {"pax.tar": tarred(PICTURES, form=tarfile.PAX_FORMAT)}, {"x.tgz": gzip.compress(TAR, mtime=0)},
     {"x.tar.bz2": tarred(PICTURES, "w:bz2")}, {"x.tar.xz": tarred(PICTURES, "w:xz")},
-    {"x/a/0.png": picture(0), "x/b/1.png": picture(1)},
+    {"x/a/0.png": encoded(noise(0)), "x/b/1.png": encoded(noise(1))},
 ]  # fmt: skip
 MEMBERS = (
     "/", "x" * 5_000 + "/0.png", "x/" * 3_000 + "0.png", "a\nb/c\nd.png", "\x1b[2J/0.png",
@@ -189,7 +180,7 @@ def archive_cases(root: Path) -> Iterator[tuple[str, Files]]:
         members: dict[str, list[tuple[Any, bytes]]] = {
             "none": [], "no images": [("a/x.txt", b"x")], "empty": [("a/0.png", b"")],
             "archives": [("a/x.zip", ZIP), ("a/0.png", TAR)], "twice": [*PICTURES, *PICTURES],
-            **{name[:50]: [*PICTURES, (name, picture(1))] for name in MEMBERS},
+            **{name[:50]: [*PICTURES, (name, encoded(noise(1)))] for name in MEMBERS},
         }  # fmt: skip
         for name, content in members.items():
             yield f"{kind}: {name}", {f"x.{kind}": make(content)}
@@ -200,7 +191,7 @@ def archive_cases(root: Path) -> Iterator[tuple[str, Files]]:
         info.type, info.linkname = kind, "/etc/passwd"
         yield f"tar: kind {kind!r}", {"x.tar": tarred([*PICTURES, (info, b"")])}
     for name, other in (("pipe", FIFO), ("link", "nothing"), ("folder", None)):
-        yield f"folder: {name}", {"x/a/0.png": picture(0), "x/b/0.png": other}
+        yield f"folder: {name}", {"x/a/0.png": encoded(noise(0)), "x/b/0.png": other}
     yield "folder: nothing", {"x": None}
     bomb = zipped([("a/0.png", bytes(60 * 2**20))], zipfile.ZIP_DEFLATED)
     yield "zip: zeros", {"x.zip": bomb}
@@ -545,23 +536,6 @@ def test_damaged_inputs_end_in_success_or_one_line(kind, root, data):
     _, attempts, whole = LOADERS[kind]
     files = data.draw(some.sampled_from(whole()).flatmap(damaged))
     assert problem(root, files, attempts) == ""
-
-
-@pytest.mark.parametrize(
-    ("attempt", "said"),
-    [
-        (lambda root: dpmcl.load(3) and None, ""),
-        (lambda root: warnings.warn("odd", stacklevel=1), "UserWarning"),
-        (lambda root: time.sleep(5), "Late"),
-        (lambda root: (root / "home" / "x").touch(), "changed"),
-        (lambda root: 1 / 0, "ZeroDivisionError"),
-    ],
-)
-def test_what_a_failure_is(attempt, said, root, monkeypatch):
-    monkeypatch.setitem(globals(), "CLOCK", 0.5)
-    found = problem(root, {"x.csv": b""}, lambda _: iter([lambda: attempt(root)]))
-    assert said in found
-    assert bool(said) == bool(found)
 
 
 # ---- checkpoints ---------------------------------------------------------------------------------

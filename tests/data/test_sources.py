@@ -76,16 +76,6 @@ def test_a_reader_from_outside_is_one_class(here, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["mnist", "my.toml", "csv", "my.gz", "my.npy", "module:Name", "", "no/such/folder", "a\0b"],
-)
-def test_what_is_no_path_of_data(here, text):
-    (here / "photos").write_text("")
-    assert not is_data(text)
-    assert not is_data("photos")
-
-
-@pytest.mark.parametrize(
     ("content", "stream"),
     [
         ("x.npy", "arrays"),
@@ -130,13 +120,6 @@ def test_a_spec_with_a_path():
     for stream, says in (({"path": 3}, "[stream] needs a name"), ("my.csv", "target must name")):
         spec = {"stream": stream, "methods": ["er"]}
         refused(lambda spec=spec: Spec.parse(spec), says, error=SpecError)
-
-
-def test_a_run_folder_is_its_spec(here):
-    (here / "run").mkdir()
-    (here / "run" / "spec.toml").write_text('stream = "digits"\nmethods = ["er"]\n')
-    table = Request(Path("run")).table
-    assert (table["stream"], table["methods"]) == ({"name": "digits"}, {"er": {}})
 
 
 # what is refused

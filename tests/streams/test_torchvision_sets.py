@@ -110,8 +110,8 @@ def test_images_without_a_label_are_left_out(nowhere, monkeypatch):
     """FER2013's training rows alone have one, in the files of the competition."""
     settings = Torchvision(dataset="FER2013")
     folder = nowhere / "data" / "fer2013" / "fer2013"
-    refused(settings.read, "torchvision cannot fetch it", str(folder.parent), "stream.root")
-    folder.mkdir(parents=True)
+    refused(settings.read, "could not be fetched", str(folder.parent), "stream.root")
+    folder.mkdir()
     pixels = noise(0, 3, 48, 48)
     text = [" ".join(map(str, image.ravel())) for image in pixels]
     (folder / "train.csv").write_text(f"emotion,pixels\n4,{text[0]}\n2,{text[1]}\n")

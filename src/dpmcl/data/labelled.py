@@ -195,23 +195,18 @@ def _check_finite(values: Tensor, what: str, name: str, columns: tuple[str, ...]
     if not values.is_floating_point():
         return
     step = max(1, _VALUES_AT_ONCE // max(1, values[0].numel()))  # a mapped pool is read in pieces
-    count, first = 0, None
     for start in range(0, len(values), step):
         bad = (~values[start : start + step].isfinite()).nonzero()
-        if first is None and len(bad):
-            first = [start + int(bad[0, 0]), *bad[0, 1:].tolist()]
-        count += len(bad)
-    if first is None:
-        return
-    row, *inside = first
-    where = f"at ({', '.join(map(str, inside))})"
-    if columns:
-        where = f"in column '{columns[inside[0]]}'"
-    more = f", and {count} values are so in all" if count > 1 else ""
-    raise DataError(
-        f"{what} must be finite; row {row} of '{name}' has {values[tuple(first)].item()} {where}"
-        f"{more}. Clean or drop those rows."
-    )
+        if not len(bad):
+            continue
+        row, *inside = start + int(bad[0, 0]), *bad[0, 1:].tolist()
+        where = f"at ({', '.join(map(str, inside))})"
+        if columns:
+            where = f"in column '{columns[inside[0]]}'"
+        raise DataError(
+            f"{what} must be finite; row {row} of '{name}' has "
+            f"{values[(row, *inside)].item()} {where}. Clean or drop such rows."
+        )
 
 
 def _check_used(numbers: Tensor, names: tuple[str, ...], what: str, name: str) -> None:

@@ -3,7 +3,6 @@
 torchvision knows the files and where to fetch them; what it reads becomes `Labelled`.
 """
 
-import inspect
 import os
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -165,12 +164,9 @@ def fetch_parts(
         way_out: What the user can do instead.
 
     Raises:
-        DataError: It is not allowed, torchvision cannot fetch the set, or fetching fails.
+        DataError: It is not allowed, or torchvision cannot fetch the set.
     """
     cls = torchvision_class(name)
-    arguments = inspect.signature(cls).parameters.values()
-    if not any(a.name == "download" or a.kind is a.VAR_KEYWORD for a in arguments):
-        raise DataError(f"{state}, and torchvision cannot fetch it; {way_out}.")
     if not download:
         raise DataError(f"{state}; {way_out}, or stream.download = true.")
     if hasattr(tarfile, "data_filter"):  # Python 3.11.4
@@ -178,7 +174,7 @@ def fetch_parts(
     try:
         root.mkdir(parents=True, exist_ok=True)
         return [cls(root, **{**part, "download": True}) for part in parts]
-    except Exception as error:  # no network, no room, no right to write, a damaged archive, ...
+    except Exception as error:  # no network, no room, a set that it does not fetch, ...
         raise DataError(f"{state} and could not be fetched ({reason(error)}); {way_out}.") from None
     finally:
         if "extraction_filter" in vars(tarfile.TarFile):
@@ -197,14 +193,8 @@ def read_arrays_of(name: str, parts: Sequence[Any]) -> Labelled:
     Raises:
         DataError: The parts' images differ in size, or a label has no class.
     """
-    images = [_pixels(part.data) for part in parts]
-    sizes = sorted({"x".join(str(side) for side in x.shape[2:]) for x in images})
-    if len(sizes) > 1:
-        raise DataError(
-            f"All parts of '{name}' must have images of one size, got {' and '.join(sizes)}; fetch "
-            "its files again."
-        )
-    x = torch.cat(images)
+    with whole(f"'{name}'", "fetch its files again"):  # images of two sizes
+        x = torch.cat([_pixels(part.data) for part in parts])
     y = torch.cat([_labels(part) for part in parts])
     used, number = y.unique(return_inverse=True)
     names = getattr(parts[0], "classes", None)
