@@ -111,7 +111,7 @@ def test_items_that_are_dicts():
     assert data.x.tolist() == [[i, i] for i in range(4)]
     assert (data.classes, data.tasks) == (("a", "b"), ("0", "1"))
     refused(items, "no 'label' for y", "'is'", x="pixels", y="label")
-    refused([([0.5], 1)], "leave them out", x="pixels")
+    refused([([0.5], 1)], "(x, y)", "named are 'pixels'", x="pixels")
 
 
 class Endless(IterableDataset):
@@ -125,12 +125,12 @@ class Endless(IterableDataset):
         (Endless(), ["map-style", "Endless", "list"]),
         ([], ["must have items"]),
         ({"train": [], "test": []}, ["single", "'train', 'test'", "pick"]),
-        ([([0.5], 1), [0.5]], ["item 1", "list of 1"]),
+        ([([0.5], 1), [0.5]], ["item 1", "list with 1 parts"]),
         (Items([([0.5], 1), ValueError("bad\nfile")]), ["Item 1", "ValueError: bad file"]),
         ([([0.5], 1), ([0.5, 1], 2)], ["one shape", "item 0", "(1,)", "item 1", "(2,)", "resize"]),
         ([(np.zeros(2, np.uint8), 1), (np.zeros(2), 2)], ["one type", "uint8", "float64"]),
         ([(np.array([1j]), 1)], ["real numbers", "complex"]),
-        ([([0.5], None)], ["Item 0", "label", "none"]),
+        ([([0.5], None)], ["got none at row 0"]),
         ([([0.5], [0.5, 1]), ([0.5], 1.0)], ["one shape", "(2,) and ()"]),
         ([([0.5], 1), ([0.5], 2, "a")], ["needs a task", "item 1"]),
     ],
@@ -233,14 +233,15 @@ def test_the_format_does_not_matter_but_a_transform_does():
     [
         ({}, {"y": "is"}, ["no 'is' for y", "'image', 'label'"]),
         ({}, {"x": "label"}, ["must be different"]),
-        ({}, {"x": "label", "y": "image"}, ["a string or a number", "got a dict"]),
+        ({}, {"x": "label", "y": "image"}, ["must be strings", "at row 0"]),
         ({"other": [picture()] * 6}, {}, ["several image columns", "'image', 'other'"]),
         ({"label": [0, -1, 1, 0, 0, 0]}, {}, ["-1", "missing label", "Column 'label'"]),
         ({"v": [[1], [1, 2], *[[1]] * 4]}, {"x": "v"}, ["item 1", "(2,)", "one shape"]),
         ({"v": [*[[[1, 2]]] * 5, [[1, 2], [3, 4]]]}, {"x": "v"}, ["one shape", "item 5", "(2, 2)"]),
         ({"v": [[1, 2], None] * 3}, {"x": "v"}, ["Item 1", "numbers"]),
+        ({"v": [[[1], [1, 2]]] * 6}, {"x": "v"}, ["Item 0", "numbers of one shape"]),
         ({"v": [[True, False], [None, True]] * 3}, {"x": "v"}, ["Item 1", "numbers"]),
-        ({"v": [None] * 6}, {"y": "v"}, ["got none", "Item 0"]),
+        ({"v": [None] * 6}, {"y": "v"}, ["got none at row 0"]),
     ],
 )
 def test_columns_that_cannot_be_used(columns, options, parts):

@@ -142,8 +142,8 @@ def _gathered(
             inputs.put_image(i, pixels.reshape(*pixels.shape[:2], -1).transpose(2, 0, 1))
         else:
             inputs.put(i, _values(x, what))
-        labels.append(_label(y, what, "label"))
-        tasks += [_label(each, what, "task") for each in task]
+        labels.append(_label(y, what))
+        tasks += [_label(each, what) for each in task]
         if len(tasks) not in (0, i + 1):
             raise DataError(f"Every item needs a task or none does; {what} is unlike the others.")
     shapes = list(dict.fromkeys(np.shape(label) for label in labels))
@@ -168,26 +168,18 @@ def _items(dataset: Any, rows: int, title: str, fields: _Fields) -> Iterator[Seq
 
 def _split(item: Any, what: str, fields: _Fields) -> Sequence[Any]:
     """Return the inputs, the label and perhaps the task of an item."""
-    if isinstance(item, Mapping):
-        if fields.x is None or fields.y is None:
-            raise DataError(
-                f"{_start(what)} is a dict, so x and y must name its inputs and label; it has "
-                f"{_some(list(item))}."
-            )
+    named = fields.named
+    if isinstance(item, Mapping) and fields.x is not None and fields.y is not None:
         fields.check(list(item), what)
-        return [item[name] for name in fields.named]
-    if not isinstance(item, tuple | list) or len(item) not in (2, 3):
-        size = f" of {len(item)}" if isinstance(item, tuple | list) else ""
-        raise DataError(
-            f"An item must be (x, y), (x, y, task) or a dict; {what} is a "
-            f"{type(item).__name__}{size}; change what the dataset returns."
-        )
-    if fields != _Fields(None, None, None):
-        raise DataError(
-            f"x, y and task name the keys of dicts; {what} is a {type(item).__name__}; leave them "
-            "out."
-        )
-    return item
+        return [item[name] for name in named]
+    if isinstance(item, tuple | list) and len(item) in (2, 3) and not named:
+        return item
+    parts = len(item) if isinstance(item, list | tuple) else "no"
+    has = _some(list(item)) if isinstance(item, Mapping) else f"{parts} parts"
+    raise DataError(
+        "An item must be (x, y) or (x, y, task), or else a dict whose keys the arguments x, y and "
+        f"task name; {what} is a {type(item).__name__} with {has}, and named are {_some(named)}."
+    )
 
 
 def _is_picture(inputs: Any) -> bool:
@@ -220,20 +212,11 @@ def _array(value: Any, what: str, role: str) -> NDArray[Any]:
         ) from None
 
 
-def _label(value: Any, what: str, role: str) -> Any:
-    """Return a label, task or target as a plain value, or an array of several numbers."""
+def _label(value: Any, what: str) -> Any:
+    """Return a label, task or target as a plain value, or as an array of several numbers."""
     if isinstance(value, Tensor | np.ndarray | np.generic | list | tuple):
-        array = _array(value, what, role)
-        value = array.item() if array.size == 1 else array
-    several = isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.ndim == 1
-    if not (several and role == "label") and not isinstance(
-        value, bool | int | float | str | bytes
-    ):
-        got = "none" if value is None else f"a {type(value).__name__}"
-        raise DataError(
-            f"{_start(what)} must have a {role}, a string or a number, got {got}; convert or "
-            "drop it."
-        )
+        array = _array(value, what, "labels")
+        return array.item() if array.size == 1 else array
     return value
 
 
@@ -318,7 +301,7 @@ def _rows(dataset: Any, fields: _Fields, title: str) -> Iterator[Sequence[Any]]:
             what = f"item {number} of '{title}'"
             if _is(feature, "Image"):
                 row[x] = open_image(_content(row[x], what), what)
-            elif (array := np.asarray(row[x])).dtype.kind in "biuf":
+            elif (array := _array(row[x], what, "inputs")).dtype.kind in "biuf":
                 row[x] = array.astype(leaf.dtype)
             yield [row[name] for name in fields.named]
 
