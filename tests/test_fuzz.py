@@ -13,7 +13,6 @@ import os
 import pickle
 import shutil
 import signal
-import struct
 import tarfile
 import tempfile
 import traceback
@@ -29,7 +28,6 @@ import numpy as np
 import PIL.Image
 import pyarrow as pa
 import pytest
-import safetensors.torch
 import torch
 from hypothesis import given
 from hypothesis import strategies as some
@@ -40,7 +38,6 @@ from dpmcl import presets
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DpmclError
 from dpmcl.study.api import Request
-from dpmcl.training import checkpoints
 from dpmcl.training.spec import Spec
 from packed import encoded, noise
 
@@ -536,49 +533,6 @@ def test_damaged_inputs_end_in_success_or_one_line(kind, root, data):
     _, attempts, whole = LOADERS[kind]
     files = data.draw(some.sampled_from(whole()).flatmap(damaged))
     assert problem(root, files, attempts) == ""
-
-
-# ---- checkpoints ---------------------------------------------------------------------------------
-
-
-@cache
-def stopped() -> tuple[Files, list[str]]:
-    """A run folder with checkpoints, and their names, oldest first."""
-
-    def leave(method: str, done: int, total: int) -> None:
-        if done == total:
-            raise KeyboardInterrupt
-
-    few = {"training.updates": 2, "training.batch": 2, "network.hidden": 2, "workers": 1}
-    options: Any = {"methods": ["er"], "replicas": 1, "tasks": 2, "settings": few}
-    with tempfile.TemporaryDirectory() as name:
-        with pytest.raises(KeyboardInterrupt):
-            dpmcl.run("digits", **options, out=name, watch=leave, checkpoint_seconds=0.0)
-        files = files_of(Path(name))
-    return files, sorted(name for name in files if name.startswith("checkpoints"))
-
-
-def forged(change: Callable[[dict[str, Any]], object]) -> bytes:
-    """A checkpoint whose sum fits, and whose description is not ours."""
-    files, names = stopped()
-    content = files[names[-1]]
-    length = struct.unpack("<Q", content[:8])[0]
-    about = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["about"])
-    change(about)
-    text, tensors = json.dumps(about), safetensors.torch.load(content)
-    meta = {"about": text, "sum": checkpoints._sum(text, tensors)}
-    return safetensors.torch.save(tensors, meta)
-
-
-@pytest.mark.parametrize("key", ["format", "origin", "position", "work", "diverged", "more"])
-def test_a_run_goes_on_from_forged_checkpoints(key, root):
-    files, names = stopped()
-    folder = root / "cases" / "case"
-    for value in (None, "x", [], {}, -1, 1e300, 2**70, [9, 0, 0], [0, 0, -1], ["a", "b", "c"]):
-        content = forged(lambda about, v=value: about.update({key: v}))
-        write(folder, {**files, names[-1]: content})
-        assert complaint(lambda: dpmcl.run(folder)) == "", value
-        shutil.rmtree(root / "cases")
 
 
 # ---- pickles -------------------------------------------------------------------------------------

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-import dpmcl
 from conftest import refused
 from dpmcl import plugins
 from dpmcl.data.labelled import Labelled, from_arrays
 from dpmcl.data.sources import is_data, stream_for, suffixes
-from dpmcl.exceptions import DataError, SpecError
+from dpmcl.exceptions import SpecError
 from dpmcl.streams._settings import LabelledSettings
 from dpmcl.study.api import METHODS, Request
 from dpmcl.training.spec import Spec, assignment, changed, normalised, read
@@ -129,7 +128,6 @@ def test_a_spec_with_a_path():
     ("source", "says"),
     [
         ("missing.toml", "missing.toml is not there"),
-        (Path("no/such/folder"), "no/such/folder is not there"),
         ("digit", "No preset, stream or spec file 'digit'. Did you mean 'digits'?"),
         *[(odd, "") for odd in ("", "\0", "a" * 5000)],
     ],
@@ -138,10 +136,3 @@ def test_sources_that_are_refused(here, source, says):
     with pytest.raises(SpecError) as caught:
         Request(source)
     assert says in str(caught.value)
-
-
-@pytest.mark.parametrize("file", ["missing.npz", "missing.zip"])
-def test_a_missing_file_says_so_and_nothing_is_written(here, file):
-    with pytest.raises(DataError, match=file):
-        dpmcl.run(file, out=here / "run")
-    assert sorted(here.iterdir()) == []
