@@ -138,7 +138,7 @@ def test_domain_incremental_gives_every_task_all_rows_through_its_own_view():
         ({"classes_per_task": 3}, r"must add up to the 4 classes, got tasks of \[3\], .* 3; give"),
         ({"classes_per_task": [2, 1]}, r"must add up to the 4 classes, got tasks of \[2, 1\]"),
         ({"tasks": 5}, "tasks must be at most 4 for stream 'made', got 5"),
-        ({"order": ["a", "b", "c"]}, "must list every class once; it lacks 'd'"),
+        ({"order": ["a", "b", "c"]}, "must list every class once, and no other; correct 'd'"),
         ({"scenario": "given"}, "'made' brings none"),
         ({"scenario": "domain-incremental"}, "set stream.tasks"),
         ({"scenario": "task-incremental"}, r"task 0 \('a'\) has one"),

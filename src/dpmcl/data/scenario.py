@@ -275,14 +275,9 @@ def _order(
         first = first.scatter_reduce(0, numbers, torch.arange(len(numbers)), "amin")
         return list(first.argsort().tolist())
     listed = list(settings.order)
-    problems = {
-        "has twice": [name for name in listed if listed.count(name) > 1],
-        "lacks": [name for name in names if name not in listed],
-        f"has, and no {what} is named so,": [name for name in listed if name not in names],
-    }
-    for problem, wrong in problems.items():
-        if wrong:
-            raise SpecError(f"order must list every {what} once; it {problem} '{wrong[0]}'.")
+    odd = [name for name in (*listed, *names) if listed.count(name) != names.count(name)]
+    if odd:
+        raise SpecError(f"order must list every {what} once, and no other; correct {odd[0]!r}.")
     return [names.index(name) for name in listed]
 
 

@@ -13,8 +13,8 @@ from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.labels import number_labels
 from dpmcl.data.readers.entries import stamp
-from dpmcl.data.readers.image_cache import Images, cached
-from dpmcl.data.readers.images import SET_A_SIZE, Decoding, labelled, pixels
+from dpmcl.data.readers.image_cache import cached
+from dpmcl.data.readers.images import SET_A_SIZE, Decoding, pixels
 from dpmcl.data.readers.pil_images import readable
 from dpmcl.data.readers.rows import Rows
 from dpmcl.exceptions import DataError, SpecError, unknown
@@ -103,8 +103,11 @@ class Torchvision(TorchvisionSettings):
             if not root.exists() or not stamp(root):
                 self._open(root)
             about = [self.dataset, stamp(root), asdict(decoding)]
-        images = cached(about, lambda: _decode(self.dataset, self._open(root), decoding))
-        return labelled(self.dataset.lower(), images)
+        return cached(
+            self.dataset.lower(),
+            about,
+            lambda: _decode(self.dataset, self._open(root), decoding),
+        )
 
     def _open(self, root: Path) -> list[Any]:
         """Return torchvision's objects for the parts of the set, fetched if there is nothing."""
@@ -121,7 +124,7 @@ class Torchvision(TorchvisionSettings):
         )
 
 
-def _decode(name: str, parts: Sequence[Any], decoding: Decoding) -> Images:
+def _decode(name: str, parts: Sequence[Any], decoding: Decoding) -> Labelled:
     """Decode all images of all parts that have a label, in order."""
     labels: list[tuple[int, int]] = []  # the part, and the class there
     where: list[str] = []
@@ -140,7 +143,8 @@ def _decode(name: str, parts: Sequence[Any], decoding: Decoding) -> Images:
     names = [_class_names(part) for part in parts]
     y, classes = _numbered(names, labels)
     x = torch.from_numpy(rows.full(len(labels)))
-    return Images(x, y, classes, (DECLARED,) if all(names) else ())
+    notes = (DECLARED,) if all(names) else ()
+    return Labelled(name, "classification", x, y, classes, notes=notes)
 
 
 def _numbered(

@@ -15,7 +15,7 @@ from dpmcl.data.labelled import Labelled
 from dpmcl.data.labels import in_order
 from dpmcl.data.readers.class_folders import class_folders
 from dpmcl.data.readers.entries import ARCHIVES, entries, stamp
-from dpmcl.data.readers.image_cache import Images, cached
+from dpmcl.data.readers.image_cache import cached
 from dpmcl.data.readers.pil_images import open_image, plain
 from dpmcl.data.readers.rows import Rows
 from dpmcl.data.sources import at_home
@@ -84,19 +84,8 @@ def labelled_images(path: Path, decoding: Decoding, name: str | None = None) -> 
         )
     with whole(str(source)):
         about = ["files", str(source.resolve()), stamp(source), asdict(decoding)]
-    images = cached(about, partial(_decode, source, decoding))
     title = next((source.name[: -len(s)] for s in ARCHIVES if source.name.lower().endswith(s)), "")
-    return labelled(name or title or source.name, images)
-
-
-def labelled(name: str, images: Images) -> Labelled:
-    """Return decoded images as labelled data.
-
-    Args:
-        name: For titles.
-        images: The images, their labels and notes.
-    """
-    return Labelled(name, "classification", images.x, images.y, images.classes, notes=images.notes)
+    return cached(name or title or source.name, about, partial(_decode, source, decoding))
 
 
 def pixels(image: "Image.Image", where: str, decoding: Decoding) -> NDArray[np.uint8]:
@@ -128,7 +117,7 @@ def pixels(image: "Image.Image", where: str, decoding: Decoding) -> NDArray[np.u
     return 255 - out if decoding.invert else out
 
 
-def _decode(source: Path, decoding: Decoding) -> Images:
+def _decode(source: Path, decoding: Decoding) -> Labelled:
     """Decode the images of a source: the first pass names the classes, the second reads."""
     files = list(entries(source))
     classes = class_folders(files, str(source), decoding.levels, decoding.innermost)
@@ -142,4 +131,5 @@ def _decode(source: Path, decoding: Decoding) -> Images:
     names = in_order(set(classes.of.values()), folders=True)
     number = {name: i for i, name in enumerate(names)}
     y = torch.tensor([number[classes.of[path]] for path in paths])
-    return Images(torch.from_numpy(rows.full()), y, tuple(names), classes.notes)
+    x = torch.from_numpy(rows.full())
+    return Labelled(source.name, "classification", x, y, tuple(names), notes=classes.notes)

@@ -49,8 +49,8 @@ class Column:
         DataError: The values are of another type, such as dates.
     """
 
-    def __init__(self, name: str, where: str, values: Any, textual: bool) -> None:
-        self.name, self.what, self._textual = name, f"Column {name!r} of {where}", textual
+    def __init__(self, name: str, where: str, values: Any) -> None:
+        self.name, self.what = name, f"Column {name!r} of {where}"
         self.categorical = pa.types.is_dictionary(values.type)
         if self.categorical:
             with suppress(pa.ArrowNotImplementedError):  # pandas' intervals, refused below
@@ -83,14 +83,10 @@ class Column:
         if count == len(self.values):
             raise DataError(f"{self.what} must have values, and all its cells are missing; {out}.")
         if count:
-            name = (  # as the code of Namibia is
-                " A text file's NA is a missing cell even where it is meant as a name: write "
-                "another, or give the DataFrame of pandas.read_csv(path, keep_default_na=False)."
-            ) * (self._textual and self.kind == "text")
             raise DataError(
                 f"{self.what} must have a value in every row; row "
                 f"{pc.index(missing, True).as_py()} lacks one (empty, NA or NaN; {count} in all). "
-                f"Fill or drop these rows, or {out}.{name}"
+                f"Fill or drop these rows, or {out}."
             )
 
     def numbers(self, out: str) -> NDArray[np.floating[Any]]:

@@ -183,7 +183,6 @@ def read_table(
 
 def _columns(source: Any, roles: Roles, where: str) -> tuple[dict[str, Column], list[str]]:
     """Return the columns that are read, by name, and the names of those that are not."""
-    textual = isinstance(source, Path) and source.suffix.lower() != ".parquet"
     try:
         with whole(where, "correct it, or write it again"):
             table = of_file(source, where) if isinstance(source, Path) else in_memory(source, where)
@@ -196,7 +195,7 @@ def _columns(source: Any, roles: Roles, where: str) -> tuple[dict[str, Column], 
         raise DataError(f"A table must have rows, and {where} has only columns; give it some.")
     left_out = [column for column in table.names if column in outside]
     left_out += [f"index {n}" for n in getattr(getattr(source, "index", None), "names", ()) if n]
-    return {c: Column(c, where, read.column(c), textual) for c in read.column_names}, left_out
+    return {c: Column(c, where, read.column(c)) for c in read.column_names}, left_out
 
 
 def _inputs(
