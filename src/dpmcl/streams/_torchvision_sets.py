@@ -34,16 +34,6 @@ UNCHECKED = "files: read unchecked, for no sums of their content are published"
 """The note on a set whose content nobody publishes the sums of."""
 
 
-def data_folder(name: str) -> Path:
-    """Return the folder of a stream's files: $DPMCL_DATA/name, or else ~/.cache/dpmcl/name.
-
-    Args:
-        name: Of the stream.
-    """
-    home = os.environ.get("DPMCL_DATA")
-    return (Path(home) if home else Path.home() / ".cache" / "dpmcl") / name
-
-
 @dataclass(frozen=True, kw_only=True)
 class TorchvisionSettings(LabelledSettings):
     """A set of torchvision's.
@@ -69,7 +59,8 @@ class TorchvisionSettings(LabelledSettings):
             DataError: There can be no such path.
         """
         with whole((self.root or name)[:200], "correct stream.root"):
-            folder = Path(self.root).expanduser() if self.root else data_folder(name)
+            home = os.environ.get("DPMCL_DATA") or Path.home() / ".cache" / "dpmcl"
+            folder = Path(self.root).expanduser() if self.root else Path(home) / name
             folder.exists()  # raises for a name too long, and for a folder that may not be entered
         return folder
 

@@ -86,11 +86,10 @@ def _check(folder: Path) -> None:
     if "::" in str(folder):  # which it takes for a file in an archive, perhaps on a network
         raise DataError(f"A path may not have '::' in it, and {folder} has; rename the folder.")
     if not (folder / "state.json").is_file():
-        splits = sorted(path.parent.name for path in folder.glob("*/state.json"))
-        several = f": it holds several, {', '.join(splits)}; name one of them" if splits else ""
+        splits = ", ".join(sorted(path.parent.name for path in folder.glob("*/state.json")))
         raise DataError(
             "stream.path must be the folder of one split that dataset.save_to_disk wrote, and "
-            f"{folder} is none{several or '; correct the path, or load the data set in Python'}."
+            f"{folder} is none; correct the path{splits and ', as to one in it: '}{splits}."
         )
     state = json.loads((folder / "state.json").read_text("utf-8"))
     names = [file["filename"] for file in state["_data_files"]]

@@ -123,7 +123,7 @@ class Endless(IterableDataset):
     ("dataset", "parts"),
     [
         (Endless(), ["map-style", "Endless", "list"]),
-        ([], ["must have items"]),
+        ([], ["one at least"]),
         ({"train": [], "test": []}, ["single", "'train', 'test'", "pick"]),
         ([([0.5], 1), [0.5]], ["item 1", "list with 1 parts"]),
         (Items([([0.5], 1), ValueError("bad\nfile")]), ["Item 1", "ValueError: bad file"]),
@@ -285,7 +285,7 @@ def unread(path: Path, *parts: str, **options) -> None:
 def test_from_a_folder_to_results(tmp_path):
     splits = datasets.DatasetDict(train=pictures(24), test=pictures(3))
     path = saved(tmp_path, splits)
-    unread(path, "one split", "several, test, train")
+    unread(path, "one split", "one in it: test, train")
     settings = {"stream.x": "image", "training.updates": 20}
     result = dpmcl.run(path / "train", methods=["er"], replicas=2, settings=settings)
     assert result.stream.name == "train"

@@ -107,17 +107,16 @@ def read_dataset(
 
 
 def _length(dataset: Any) -> int:
-    rows = None
+    """Return how many items a data set has."""
+    rows = 0
     if hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset):
         with suppress(TypeError, RuntimeError, ValueError):
             rows = len(dataset)
-    if rows is None:
-        raise DataError(
-            "A dataset must have a length and numbered items (map-style), got a "
-            f"{type(dataset).__name__}; make a list of it."
-        )
     if rows == 0:
-        raise DataError(f"A dataset must have items, and this {type(dataset).__name__} has none.")
+        raise DataError(
+            "A dataset must have a length and numbered items (map-style), and one at least, got a "
+            f"{type(dataset).__name__} without; make a list of it."
+        )
     return rows
 
 

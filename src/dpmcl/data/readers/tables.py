@@ -80,8 +80,6 @@ class Roles:
             if column not in names:
                 more = ", ..." if len(names) > _SHOWN else ""
                 hint = f"Columns of {where}: {', '.join(map(visible, names[:_SHOWN]))}{more}."
-                if len(names) == 1 and column in names[0]:
-                    hint += " Separate its cells with commas."
                 what = f"{role}d column" if role == "ignore" else f"{role} column"
                 raise DataError(str(unknown(what, column, names, hint)))
         if "" in names and "" not in self.ignore:
