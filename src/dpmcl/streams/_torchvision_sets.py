@@ -136,8 +136,8 @@ def open_parts(name: str, folder: Path, parts: Parts, where: str) -> list[Any]:
         raise DataError(f"{name} needs {error.name}: pip install {error.name}.") from None
     except Exception as error:  # torchvision raises whatever its readers stumble on
         raise DataError(
-            f"{name} cannot be read from {where} ({reason(error)}); replace that by the published "
-            "files, or remove it to fetch them."
+            f"{name} cannot be read from {where} ({reason(error)}); replace its files by the "
+            "published ones, or set stream.root to a folder that is empty, to fetch them."
         ) from None
 
 

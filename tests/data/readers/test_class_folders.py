@@ -35,7 +35,7 @@ CLASSES = {
     "words of parts": (["test cat/1.png", "test dog/1.png"], 1, ("test cat", "test dog")),
     "a train": (["bus/1.png", "car/1.png", "train/1.png"], 1, ("bus", "car", "train")),
     "parts of a set": (["train/cat/1.png", "test/cat/1.png", "test/dog/1.png"], 1, ("cat", "dog")),
-    "numbered parts": (["R.md", "train2017/cat/1.png", "val2017/cat/1.png"], 1, ("cat",)),
+    "numbered parts": (["R.md", "train_2017/cat/1.png", "my val/cat/1.png"], 1, ("cat",)),
     "parts, two levels": (["train/a/x/1.png", "test/a/y/1.png"], 2, ("a/x", "a/y")),
     "only the part to train": (["train/cat/1.png", "train/dog/1.png"], 1, ("cat", "dog")),
     "white space": (["cat/1.JFIF", "cat /1.png"], 1, ("cat", "cat ")),

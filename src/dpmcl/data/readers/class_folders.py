@@ -5,6 +5,7 @@ them. Archives often have one more folder around everything, or folders of the p
 (train, test), which are passed over here: every seed splits all rows anew.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
@@ -106,10 +107,11 @@ def _parts(images: Sequence[Entry], top: Folders, levels: int) -> Sequence[str]:
     Raises DataError where some are, and others, or images beside folders, are not.
     """
     first = sorted({image.folders[len(top)] for image in images})
-    parts = [name for name in first if name.lower().rstrip("0123456789") in _PARTS]
+    words = {name: _PARTS.intersection(re.findall("[a-z]+", name.lower())) for name in first}
+    parts = [name for name in first if words[name]]
     depths = {len(image.folders) - len(top) for image in images}
-    if len(parts) < 2 or (levels > 1 and max(depths) <= levels):
-        return ()
+    if len(set().union(*words.values())) < 2 or (levels > 1 and max(depths) <= levels):
+        return ()  # not "test cat" and "test dog"
     if parts == first and min(depths) > levels:
         return parts
     raise DataError(
