@@ -197,7 +197,6 @@ def test_states_that_float32_cannot_hold_are_refused():
     [
         ({"step": 0.0005, "window": 1.0}, "step must be at least a thousandth of window, 0.001, "),
         ({"trajectories": 12}, "split must cut between trajectories, each share a whole number of"),
-        ({"rho": 1.0}, "rho must be greater than 1, got 1.0."),
     ],
 )
 def test_bad_settings_are_refused_in_one_line(changes, line):

@@ -135,8 +135,6 @@ def test_what_is_no_pair_of_arrays(tmp_path):
         ({"x": np.zeros(6, [("a", "f4"), ("b", "i4")])}, "numbers of one shape"),
         ({"x": np.uint8(3)}, "the shape ()"),
         ({"y": np.array([{}] * 6, dtype=object)}, "Python objects"),  # no code runs: test_fuzz.py
-        ({"y": np.zeros(6, "M8[s]")}, "datetime"),
-        ({"y": np.float32(3)}, "shape"),
         ({"y": np.full(6, 0x7FFFFFFF, np.uint32).view("<U1")}, "Unicode"),
     ],
 )
@@ -152,11 +150,9 @@ def header(shape: str, descr: str = "'|u1'", order: str = "False") -> bytes:
 
 LIES = {
     "more than there is": header("(6, 1000000000000000)"),
-    "more than can be": header(f"(6, {10**40})"),
     "no bytes at all": header("(9000000000000, 1)", "'<U0'"),
     "code": header("(6, __import__('os').getpid())"),
     "version 9": b"\x93NUMPY\x09\x00" + header("(6, 4)")[8:],
-    "nothing at all": b"",
 }
 
 
