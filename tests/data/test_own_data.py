@@ -15,7 +15,7 @@ from dpmcl.exceptions import DataError, FolderError
 TARGET = ["--set", "stream.target=kind"]
 BAD = [  # a file, its content, settings, and what is said
     ("missing.csv", None, TARGET, "missing.csv"),
-    ("my.csv", "a,kind\n1,x\n", [], "target must name"),
+    ("my.csv", "a,kind\n1,x\n", [], "needs the setting 'target'"),
     ("my.csv", "a,kind\n1,x\n2,x\n3,x\n4,y\n", TARGET, "class 'y' of task 1"),
     ("photos/", None, [], "there are none"),
     ("my.csv", "a\n1\n", [*TARGET, "--set", "stream.class_per_task=2"], "'classes_per_task'?"),

@@ -122,7 +122,7 @@ def test_images_without_a_label_are_left_out(nowhere, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "rule"),
     [
-        ({}, r"needs a dataset, as in stream\.dataset = 'EuroSAT'"),
+        ({"dataset": ""}, "There are .*DTD"),
         ({"dataset": "Eurosat"}, r"No dataset of torchvision 'Eurosat'\..*'EuroSAT'"),
         ({"dataset": "ImageFolder"}, "There are .*DTD"),  # torchvision's, but no set
         *(({"dataset": name}, f"set stream = '{name.lower()}'") for name in NAMED),

@@ -6,8 +6,7 @@ from typing import ClassVar, Literal
 
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.readers.arrays import read_arrays
-from dpmcl.exceptions import SpecError
-from dpmcl.streams._settings import LabelledSettings
+from dpmcl.streams._settings import LabelledSettings, Text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +33,8 @@ class Arrays(LabelledSettings):
     suffixes: ClassVar[tuple[str, ...]] = (".npz",)
     inside: ClassVar[tuple[str, ...]] = ("x.npy",)
 
-    path: str = ""
+    path: Text
     kind: Literal["classification", "regression"] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.path:
-            raise SpecError("stream 'arrays' needs a path, as in stream.path = 'my.npz'.")
 
     def read(self) -> Labelled:
         return read_arrays(Path(self.path), kind=self.kind)

@@ -9,8 +9,8 @@ from dpmcl.data.labelled import Labelled
 from dpmcl.data.readers.datasets import read_dataset
 from dpmcl.data.scenario import check_task_column
 from dpmcl.data.sources import at_home
-from dpmcl.exceptions import DataError, SpecError, reason
-from dpmcl.streams._settings import LabelledSettings
+from dpmcl.exceptions import DataError, reason
+from dpmcl.streams._settings import LabelledSettings, Text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class HuggingFace(LabelledSettings):
     places: ClassVar[tuple[str, ...]] = ("path",)
     inside: ClassVar[tuple[str, ...]] = ("dataset_info.json", "dataset_dict.json")
 
-    path: str = ""
+    path: Text
     x: str | None = None
     y: str | None = None
     task: str | None = None
@@ -40,11 +40,6 @@ class HuggingFace(LabelledSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.path:
-            raise SpecError(
-                "stream 'huggingface' needs a path, as in stream.path = 'folder' for one that "
-                "dataset.save_to_disk wrote."
-            )
         check_task_column(self.task, self.scenario)
 
     def read(self) -> Labelled:

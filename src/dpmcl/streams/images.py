@@ -8,8 +8,7 @@ from dpmcl.core.settings import Positive
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.readers.entries import ARCHIVES
 from dpmcl.data.readers.images import Decoding, labelled_images
-from dpmcl.exceptions import SpecError
-from dpmcl.streams._settings import LabelledSettings
+from dpmcl.streams._settings import LabelledSettings, Text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +37,7 @@ class ImageFolder(LabelledSettings):
     places: ClassVar[tuple[str, ...]] = ("path",)
     suffixes: ClassVar[tuple[str, ...]] = ARCHIVES
 
-    path: str = ""
+    path: Text
     size: tuple[Positive, Positive] | None = None
     channels: Literal[1, 3] | None = None
     crop: bool = False
@@ -47,8 +46,6 @@ class ImageFolder(LabelledSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.path:
-            raise SpecError("stream 'images' needs a path, as in stream.path = 'photos/'.")
         self._decoding()
 
     def read(self) -> Labelled:

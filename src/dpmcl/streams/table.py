@@ -8,8 +8,7 @@ from dpmcl.data.labelled import Labelled
 from dpmcl.data.readers.table_sources import SUFFIXES
 from dpmcl.data.readers.tables import Roles, read_table
 from dpmcl.data.scenario import check_task_column
-from dpmcl.exceptions import SpecError
-from dpmcl.streams._settings import LabelledSettings
+from dpmcl.streams._settings import LabelledSettings, Text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +49,8 @@ class Table(LabelledSettings):
     places: ClassVar[tuple[str, ...]] = ("path",)
     suffixes: ClassVar[tuple[str, ...]] = SUFFIXES
 
-    path: str = ""
-    target: str = ""
+    path: Text
+    target: Text
     task: str | None = None
     kind: Literal["classification", "regression"] | None = None
     ignore: tuple[str, ...] = ()
@@ -59,12 +58,6 @@ class Table(LabelledSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.path:
-            raise SpecError("path must name the table, as in stream.path = 'my.csv', got none.")
-        if not self.target:
-            raise SpecError(
-                "target must name the column to predict, as in stream.target = 'kind', got none."
-            )
         Roles(self.target, self.task, self.ignore)  # which checks them
         check_task_column(self.task, self.scenario)
 

@@ -77,17 +77,12 @@ class Torchvision(TorchvisionSettings):
     $DPMCL_CACHE. Needs torchvision (the extra `vision`), some sets SciPy or h5py as well.
     """
 
-    dataset: str = ""
+    dataset: str
     size: tuple[Positive, Positive] | None = None
     channels: Literal[1, 3] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.dataset:
-            raise SpecError(
-                "stream 'torchvision' needs a dataset, as in stream.dataset = 'EuroSAT'; there are "
-                f"{', '.join(SETS)}."
-            )
         if self.dataset in NAMED:
             raise SpecError(
                 f"{self.dataset} has a stream of its own; set stream = '{self.dataset.lower()}'."
