@@ -40,9 +40,9 @@ class Omniglot(ImageFilesSettings):
     classes: Positive = 50
 
     def read(self) -> Labelled:
-        decoding = Decoding(size=(28, 28), channels=1, invert=True, levels=2, innermost=True)
+        decoding = Decoding(size=(28, 28), channels=1, invert=True, levels=2)
         source = self._source()
-        data = labelled_images(source, decoding, "omniglot")
+        data = labelled_images(source, decoding, "omniglot", innermost=True)
         if len(data.classes) < self.classes:
             raise DataError(
                 f"The first {self.classes} classes are wanted, and {source} holds "

@@ -1,7 +1,7 @@
 """Any other classification set of torchvision's."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -97,7 +97,7 @@ class Torchvision(TorchvisionSettings):
         with whole(str(root)):
             if not root.exists() or not stamp(root):
                 self._open(root)
-            about = [self.dataset, stamp(root), asdict(decoding)]
+            about = [self.dataset, stamp(root), decoding.told()]
         return cached(
             self.dataset.lower(),
             about,
