@@ -187,11 +187,6 @@ def test_the_defaults_shift_from_task_to_task_and_are_of_order_one(name):
 # What is refused
 
 
-def test_states_that_float32_cannot_hold_are_refused():
-    line = complaint(settings("oscillator", force=1e30).build, [0])
-    assert "those of a driven oscillator do not" in line
-
-
 @pytest.mark.parametrize(
     ("changes", "line"),
     [

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import tarfile
 import zipfile
 
 import numpy as np
@@ -169,25 +168,3 @@ def test_cifar_needs_its_ten_classes_and_one_of_two_sizes(nowhere):
     refused(lambda: CIFAR10(images=str(path)).build([0]), "automobile", "airplane, car")
     with pytest.raises(SpecError, match="size must be 28 or 32"):
         CIFAR10(size=30)
-
-
-@pytest.mark.data
-def test_cifars_real_files_are_six_thousand_images_a_class_of_pillows_pixels(data, monkeypatch):
-    # As the contract's test finds them, so that one decoding serves both.
-    monkeypatch.setenv("DPMCL_DATA", str(data))
-    stream = CIFAR10().build([0])
-    assert stream.x.shape == (60_000, 3, 28, 28)
-    assert torch.bincount(stream.y).tolist() == [6000] * 10
-    assert stream.tasks == CLASSES
-    # Sorted by path, the test images come first, and a class has a thousand of them.
-    rows = {"train/airplane/0000.jpg": 10_000, "train/airplane/0007.jpg": 10_007}
-    with tarfile.open(data / "cifar10" / "cifar10-images.tar.xz", "r|*") as archive:
-        for info in archive:
-            if info.name in rows:
-                row = rows.pop(info.name)
-                image = np.asarray(Image.open(io.BytesIO(archive.extractfile(info).read())))
-                assert np.array_equal(stream.x[row].permute(1, 2, 0), image[2:30, 2:30])
-                assert stream.y[row] == 0
-            if not rows:
-                break
-    assert not rows
