@@ -73,8 +73,8 @@ class Torchvision(TorchvisionSettings):
     width), uint8, in [0, 1] once in a batch. Classes have the set's own names, or numbers.
 
     root: folder of the set's files; None for $DPMCL_DATA/NAME, or else ~/.cache/dpmcl/NAME, the
-    name in small letters. download: fetch what is missing, where torchvision can. Decoded once into
-    $DPMCL_CACHE. Needs torchvision (the extra `vision`), some sets SciPy or h5py as well.
+    name in small letters. download: fetch the set into an empty root, where torchvision can.
+    Decoded once into $DPMCL_CACHE. Needs torchvision (the extra `vision`), some sets SciPy or h5py as well.
     """
 
     dataset: str
