@@ -74,7 +74,8 @@ class Torchvision(TorchvisionSettings):
 
     root: folder of the set's files; None for $DPMCL_DATA/NAME, or else ~/.cache/dpmcl/NAME, the
     name in small letters. download: fetch the set into an empty root, where torchvision can.
-    Decoded once into $DPMCL_CACHE. Needs torchvision (the extra `vision`), some sets SciPy or h5py as well.
+    Decoded once into $DPMCL_CACHE. Needs torchvision (the extra `vision`), some sets SciPy or h5py
+    as well.
     """
 
     dataset: str

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,28 +26,8 @@ _ROWS_AT_ONCE = 64
 _SHOWN = 30  # names that an error lists
 
 
-@dataclass(frozen=True)
-class _Fields:
-    """The keys or columns of inputs, labels and tasks."""
-
-    x: str | None
-    y: str | None
-    task: str | None
-
-    def check(self, names: Sequence[str], what: str) -> None:
-        """Refuse a name that is not among those of an item or a table. Raises DataError."""
-        for role, name in (("x", self.x), ("y", self.y), ("task", self.task)):
-            if name is not None and name not in names:
-                raise DataError(
-                    f"{_start(what)} has no {name!r} for {role}; it has {_some(names)}."
-                )
-        if len(set(self.named)) < len(self.named):
-            raise DataError(f"x, y and task must be different, got {_some(self.named)}.")
-
-    @property
-    def named(self) -> list[str]:
-        """The names there are, x first."""
-        return [name for name in (self.x, self.y, self.task) if name is not None]
+_Fields = Mapping[str, str]
+"""The keys or columns that are named, by their roles, in this order: "x", "y", "task"."""
 
 
 def read_dataset(
@@ -91,7 +71,8 @@ def read_dataset(
             f"A dataset must be a single one, got a {type(dataset).__name__} with the keys "
             f"{_some(list(dataset))}; pick one of them."
         )
-    rows, fields = _length(dataset), _Fields(x, y, task)
+    rows, roles = _length(dataset), {"x": x, "y": y, "task": task}
+    fields = {role: name for role, name in roles.items() if name is not None}
     if _is_hugging_face(dataset):
         title = name or dataset.info.dataset_name or "dataset"
         return _of_hugging_face(dataset, title, fields, kind)
@@ -167,18 +148,27 @@ def _items(dataset: Any, rows: int, title: str, fields: _Fields) -> Iterator[Seq
 
 def _split(item: Any, what: str, fields: _Fields) -> Sequence[Any]:
     """Return the inputs, the label and perhaps the task of an item."""
-    named = fields.named
-    if isinstance(item, Mapping) and fields.x is not None and fields.y is not None:
-        fields.check(list(item), what)
-        return [item[name] for name in named]
-    if isinstance(item, tuple | list) and len(item) in (2, 3) and not named:
+    if isinstance(item, Mapping) and "x" in fields and "y" in fields:
+        _check(fields, list(item), what)
+        return [item[name] for name in fields.values()]
+    if isinstance(item, tuple | list) and len(item) in (2, 3) and not fields:
         return item
     parts = len(item) if isinstance(item, list | tuple) else "no"
     has = _some(list(item)) if isinstance(item, Mapping) else f"{parts} parts"
     raise DataError(
         "An item must be (x, y) or (x, y, task), or else a dict whose keys the arguments x, y and "
-        f"task name; {what} is a {type(item).__name__} with {has}, and named are {_some(named)}."
+        f"task name; {what} is a {type(item).__name__} with {has}, and named are "
+        f"{_some([*fields.values()])}."
     )
+
+
+def _check(fields: _Fields, names: Sequence[str], what: str) -> None:
+    """Refuse a name that is not among those of an item or a table. Raises DataError."""
+    for role, name in fields.items():
+        if name not in names:
+            raise DataError(f"{_start(what)} has no {name!r} for {role}; it has {_some(names)}.")
+    if len(set(fields.values())) < len(fields):
+        raise DataError(f"x, y and task must be different, got {_some([*fields.values()])}.")
 
 
 def _is_picture(inputs: Any) -> bool:
@@ -247,13 +237,13 @@ def _of_hugging_face(dataset: Any, title: str, fields: _Fields, kind: Kind | Non
     names = list(dataset.column_names if shown["output_all_columns"] else shown["columns"])
     images = [column for column in names if _is(features[column], "Image")]
     classes = {c: features[c].names for c in names if _is(features[c], "ClassLabel")}
-    if fields.x is None and len(images) > 1:
+    if "x" not in fields and len(images) > 1:
         raise DataError(f"'{title}' has several image columns: {_some(images)}; set x to one.")
-    x, y, task = fields.x or (images[0] if images else None), fields.y or "label", fields.task
-    fields = _Fields(x, y, task)
-    fields.check(names, f"'{title}'")
+    fields = {**({"x": images[0]} if images else {}), "y": "label", **fields}
+    _check(fields, names, f"'{title}'")
+    x, y, task = fields.get("x"), fields["y"], fields.get("task")
     kind = kind or ("classification" if y in classes else None)
-    dataset = dataset.with_format("arrow", columns=names if x is None else fields.named)
+    dataset = dataset.with_format("arrow", columns=names if x is None else list(fields.values()))
     try:
         dataset.data.validate(full=True)
     except Exception as error:  # files of any origin, read by another library
@@ -273,7 +263,7 @@ def _of_hugging_face(dataset: Any, title: str, fields: _Fields, kind: Kind | Non
         data = replace(data, classes=_declared(y, data.classes, classes[y]))
         notes = tuple(n for n in notes if not n.startswith(("target: ", "classes: ")))
         notes += (f"target: {y}, {len(data.classes)} classes named as it declares, in its order",)
-    passed = [column for column in names if x is not None and column not in fields.named]
+    passed = [column for column in names if x is not None and column not in fields.values()]
     notes += (f"columns passed over: {', '.join(passed)}",) if passed else ()
     if task is not None and task in classes:
         data = replace(data, tasks=_declared(task, data.tasks, classes[task]))
@@ -290,7 +280,7 @@ def _rows(dataset: Any, fields: _Fields, title: str) -> Iterator[Sequence[Any]]:
 
     Images are opened, and numbers become arrays of the type that the column declares.
     """
-    x = fields.named[0]
+    x = fields["x"]
     feature = leaf = dataset.features[x]
     while hasattr(leaf, "feature"):
         leaf = leaf.feature
@@ -302,7 +292,7 @@ def _rows(dataset: Any, fields: _Fields, title: str) -> Iterator[Sequence[Any]]:
                 row[x] = open_image(_content(row[x], what), what)
             elif (array := _array(row[x], what, "inputs")).dtype.kind in "biuf":
                 row[x] = array.astype(leaf.dtype)
-            yield [row[name] for name in fields.named]
+            yield [row[fields[role]] for role in ("x", "y", "task") if role in fields]
 
 
 def _by_name(table: Any, classes: Mapping[str, list[str]]) -> Any:
