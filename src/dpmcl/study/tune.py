@@ -161,7 +161,7 @@ def _study(name: str, search: Search, folder: Path) -> "optuna.Study":
         import optuna
         from optuna.storages.journal import JournalFileBackend
     except ImportError:
-        raise DpmclError("A search needs optuna: pip install 'dpmcl[study]'.") from None
+        raise DpmclError("A search needs optuna: pip install 'dpmcl[tune]'.") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     folder.mkdir(parents=True, exist_ok=True)
     backend = JournalFileBackend(os.fspath(folder / f"{name.replace(':', '.')}.journal"))
