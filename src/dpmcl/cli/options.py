@@ -17,7 +17,6 @@ app = typer.Typer(
 )
 """The command line, to which each command is added where it is defined."""
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.", parser=path_of)]
 Folders = Annotated[
     list[Path], typer.Argument(metavar="DIR...", help="Run folders.", parser=path_of)
 ]

@@ -1,14 +1,15 @@
 """The commands that read run folders: `table`, `plot` and `report`."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from dpmcl.cli.options import Folder, Folders, app
+from dpmcl.cli.options import Folders, app
 from dpmcl.core.atomic import path_of
 from dpmcl.core.choices import FigureContent, FigureFormat, TableFormat
-from dpmcl.exceptions import DpmclError, printable
+from dpmcl.exceptions import DpmclError, SpecError, printable
 
 
 @app.command()
@@ -65,7 +66,7 @@ def table(
 
 @app.command()
 def plot(
-    folder: Folder,
+    folders: Folders,
     *,
     picture: Annotated[FigureFormat, typer.Option("--format")] = "png",
     smooth: Annotated[
@@ -74,11 +75,39 @@ def plot(
     what: Annotated[
         FigureContent, typer.Option(help="Errors, or what --watch recorded.")
     ] = "errors",
+    ylim: Annotated[
+        str | None, typer.Option(metavar="LOW,HIGH", help="Errors shown; those of the data.")
+    ] = None,
+    log: Annotated[
+        bool | None, typer.Option("--log/--linear", help="Scale of errors.", show_default=False)
+    ] = None,
+    width: Annotated[
+        str, typer.Option(metavar="3.25in|8cm", help="Of the figure; below 5in in one column.")
+    ] = "9in",
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="DIR/figures/WHAT.FORMAT by default.", parser=path_of),
+    ] = None,
 ) -> None:
     """Draw CME and NTE against tasks, or what was watched: means over seeds, and bands."""
+    from dpmcl.results import figures
     from dpmcl.study import study
+    from dpmcl.study.side_by_side import SideBySide
 
-    path = study.draw(study.load(folder), folder, suffix=picture, smooth=smooth, what=what)
+    look: dict[str, Any] = {"log": log, "width": _inches(width), "smooth": smooth}
+    if ylim is not None:
+        look["ylim"] = _two_numbers(ylim)
+    runs = {str(folder): study.load(folder) for folder in folders}
+    if len(runs) == 1 and out is None:
+        look = look if what == "errors" else {}
+        path = study.draw(runs[str(folders[0])], folders[0], suffix=picture, what=what, **look)
+    elif len(runs) == 1:
+        path = out or folders[0]
+        runs[str(folders[0])].plot(path, what=what, **(look if what == "errors" else {}))
+    else:
+        path = out or Path(f"errors.{picture}")
+        records, stream = SideBySide(runs).of_one_stream()
+        figures.save(figures.curves(records, stream, figures.Look(**look)), path)
     typer.echo(printable(str(path)))
 
 
@@ -102,6 +131,23 @@ def report(
     environment = {str(folder): store.environment(folder) for folder in folders}
     write_text(out, report_of(runs, environment=environment, against=against))
     typer.echo(printable(str(out)))
+
+
+def _inches(text: str) -> float:
+    """Return a length in inches."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(in|cm|mm|pt)?", text.strip())
+    if match is None:
+        raise SpecError(f"--width takes a length, as in 3.25in or 8cm, got {printable(text)!r}.")
+    return float(match[1]) / {"in": 1, "cm": 2.54, "mm": 25.4, "pt": 72}[match[2] or "in"]
+
+
+def _two_numbers(text: str) -> tuple[float, float]:
+    """Return LOW,HIGH."""
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        raise SpecError(f"--ylim takes LOW,HIGH, as in 0,0.5, got {printable(text)!r}.") from None
+    return low, high
 
 
 def _renamed(text: str) -> tuple[str, str]:

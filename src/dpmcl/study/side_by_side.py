@@ -10,8 +10,9 @@ from dpmcl.metrics.nte import nte
 from dpmcl.results import comparison
 from dpmcl.results.comparison import Entry
 from dpmcl.results.names import displayed
+from dpmcl.results.record import Record
 from dpmcl.results.statistics import Comparison, compare
-from dpmcl.results.store import Stored
+from dpmcl.results.store import Stored, StreamInfo
 from dpmcl.results.table import Look, Row, best, escaped, formatted, render
 from dpmcl.study.study import Result
 
@@ -95,6 +96,20 @@ class SideBySide:
                 f"{known}."
             )
         return out
+
+    def of_one_stream(self) -> tuple[dict[str, Record], StreamInfo]:
+        """Return the records of all runs by what each method is called, and their stream.
+
+        Raises:
+            SpecError: They are of several streams.
+        """
+        names = dict.fromkeys(entry.stream.name for entry in self.entries)
+        if len(names) > 1:
+            raise SpecError(
+                f"A figure shows one stream, and these folders hold {', '.join(names)}; draw each."
+            )
+        named = zip(self.labels, self.entries, strict=True)
+        return {label: entry.record for label, entry in named}, self.entries[0].stream
 
     def _named(self) -> Sequence[tuple[Entry, str]]:
         return list(zip(self.entries, self.labels, strict=True))

@@ -22,7 +22,7 @@ from dpmcl.core.tree import tree_map
 from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DpmclError, SpecError, shown
-from dpmcl.results import figures, store, table, theory_figures
+from dpmcl.results import comparison, figures, store, table, theory_figures
 from dpmcl.results.record import Record, merge, of_seeds
 from dpmcl.results.store import StreamInfo
 from dpmcl.study import aside, identity
@@ -109,7 +109,11 @@ class Result:
         return table.render(self.rows(), style)
 
     def plot(
-        self, path: str | Path | None = None, smooth: float = 0.0, what: FigureContent = "errors"
+        self,
+        path: str | Path | None = None,
+        smooth: float = 0.0,
+        what: FigureContent = "errors",
+        **look: Any,
     ) -> "Figure":
         """Return a matplotlib figure, also written to `path` if given.
 
@@ -117,6 +121,8 @@ class Result:
             path: File to write, or None.
             smooth: Deviation of the smoothing over tasks; 0 for none.
             what: "errors", CME and NTE against tasks; "terms" or "stability", what was watched.
+            **look: Of errors: `ylim`, `log`, `width` and `caption` (`figures.Look`); the caption is
+                that of the settings if none is given.
 
         Raises:
             SpecError: There is no such figure.
@@ -124,12 +130,31 @@ class Result:
         if not isinstance(what, str):
             raise SpecError(f"A figure shows errors, terms or stability, got {shown(what)}.")
         if what == "errors":
-            figure = figures.curves(self.records, self.stream, smooth)
+            look.setdefault("caption", caption(self.spec))
+            drawn = figures.Look(smooth=smooth, **look)
+            figure = figures.curves(self.records, self.stream, drawn)
         else:
             figure = theory_figures.draw(self.readings, self.stream, what)
         if path is not None:
             figures.save(figure, path_of(path))
         return figure
+
+
+def caption(spec: Mapping[str, Any]) -> str:
+    """Return the settings of a spec that a figure names.
+
+    Args:
+        spec: The table of a spec.
+    """
+    training, network = spec.get("training", {}), spec.get("network", {})
+    told = [f"{key} {comparison.written(network[key])}" for key in network if key != "name"]
+    parts = [f"network {network.get('name', '')} ({', '.join(told)})"] if network else []
+    names = ("optimiser", "lr", "batch", "updates", "passes", "memory")
+    parts += [f"{k} {comparison.written(training[k])}" for k in names if training.get(k)]
+    for name, own in spec.get("methods", {}).items():
+        told = [f"{k} {comparison.written(own[k])}" for k in (*names, "zeta") if own.get(k)]
+        parts += [f"{name}: {', '.join(told)}"] if told else []
+    return "; ".join(parts)
 
 
 def _trains_on_validation(spec: Mapping[str, Any], name: str) -> bool:
@@ -519,8 +544,8 @@ def draw(
     folder: Path,
     *,
     suffix: str = "png",
-    smooth: float = 0.0,
     what: FigureContent = "errors",
+    **look: Any,
 ) -> Path:
     """Draw a study's curves into its folder, and return the file.
 
@@ -528,8 +553,8 @@ def draw(
         result: What to draw.
         folder: The run folder.
         suffix: Format of the picture.
-        smooth: As for `Result.plot`.
         what: As for `Result.plot`.
+        **look: As for `Result.plot`.
 
     Raises:
         DpmclError: There are no results yet.
@@ -537,5 +562,5 @@ def draw(
     path = folder / "figures" / f"{what}.{suffix}"
     if not result.records:
         raise DpmclError(f"{folder} has no results yet; `dpmcl run` makes some.")
-    result.plot(path, smooth, what)
+    result.plot(path, what=what, **look)
     return path
