@@ -127,7 +127,7 @@ def test_a_spec_with_a_path():
     base = changed({"stream": "digits", "methods": ["er"]}, assignment("stream=my.csv"))
     assert base["stream"] == {"path": "my.csv", "name": "table"}
     assert Spec.parse(changed(base, assignment("stream.target=kind"))).stream.target == "kind"
-    for stream, says in (({"path": 3}, "[stream] needs a name"), ("my.csv", "target must name")):
+    for stream, says in (({"path": 3}, "stream needs a name"), ("my.csv", "target must name")):
         spec = {"stream": stream, "methods": ["er"]}
         refused(lambda spec=spec: Spec.parse(spec), says, error=SpecError)
 

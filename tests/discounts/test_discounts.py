@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from dpmcl.discounts._discount import build, gamma
+from dpmcl import plugins
+from dpmcl.discounts._discount import gamma
 from dpmcl.discounts.constant import Constant
 from dpmcl.discounts.exponential import Exponential
 from dpmcl.discounts.power import Power
@@ -25,7 +26,7 @@ each_formula = pytest.mark.parametrize(("setting", "formula"), FORMULAS.values()
 @each_formula
 @pytest.mark.parametrize("by", ["age", "time"])
 def test_gamma_counts_from_the_newest_task_or_from_the_first(setting, formula, by):
-    discount, newest = build({**setting, "by": by}), torch.arange(7)
+    discount, newest = plugins.from_setting("discount", {**setting, "by": by}), torch.arange(7)
     mapped = torch.func.vmap(lambda now: gamma(discount, now, torch.arange(7)))(newest)
     for now in range(7):
         expected = [0.0 if k > now else formula(now - k if by == "age" else k) for k in range(7)]
@@ -77,13 +78,15 @@ def own(tmp_path, monkeypatch, request):
 
 def complaint(setting) -> str:
     with pytest.raises(SpecError) as caught:
-        build(setting)
+        plugins.from_setting("discount", setting)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def test_a_users_own_discount_has_options_and_the_same_uses(own):
-    discount = build({"name": own("return 2 ** (-s / self.half)"), "half": 3.0, "by": "time"})
+    discount = plugins.from_setting(
+        "discount", {"name": own("return 2 ** (-s / self.half)"), "half": 3.0, "by": "time"}
+    )
     weights = gamma(discount, 9, torch.tensor([0, 3, 6, 12]))
     assert weights.dtype == torch.float64
     assert weights.tolist() == pytest.approx([1, 0.5, 0.25, 0])
@@ -95,8 +98,8 @@ def test_a_users_own_discount_has_options_and_the_same_uses(own):
     [
         ("exponental", "No discount 'exponental'. Did you mean 'exponential'? `dpmcl list` shows"),
         ({"rate": 1}, "discount needs a name"),
-        ({"name": "window", "width": 0}, "discount 'window' width must be greater than or equal"),
-        ({"name": "power", "p": -200}, "weights(s) must be finite and at least 0, got inf at s ="),
+        ({"name": "window", "width": 0}, "discount 'window': width must be greater than or equal"),
+        ({"name": "power", "p": -200}, "not all 0, got inf at s ="),
         ("math:gamma", "must be a subclass of dpmcl.Discount with `weights`"),
     ],
 )
@@ -107,8 +110,8 @@ def test_a_setting_that_is_no_discount_is_refused_in_one_line(setting, line):
 @pytest.mark.parametrize(
     ("body", "line"),
     [
-        ("return 1 / s", "must be finite and at least 0, got inf at s = 0"),
-        ("return 0.0 * s", "must not all be 0"),
+        ("return 1 / s", "must be finite, at least 0 and not all 0, got inf at s = 0"),
+        ("return 0.0 * s", "not all 0, got 0 at s = 0"),
         ("return s.numpy() + 1", "must return a tensor of the shape of s"),
         ("return s.exp() if s.max() < 3 else torch.ones_like(s)", "under torch.func.vmap too"),
         ("w = torch.exp(-s / 9); return w / w.sum()", "from its own s alone"),

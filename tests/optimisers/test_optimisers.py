@@ -184,7 +184,7 @@ def _counted_descent(method, grads):
             "No setting 'momentun'. Did you mean 'momentum'? In optimiser 'sgd'. "
             "It has: lr, weight_decay, momentum.",
         ),
-        ("adam", 0, "optimiser 'adam' lr must be greater than 0, got 0."),
+        ("adam", 0, "optimiser 'adam': lr must be greater than 0, got 0."),
         ({"name": "adam", "lr": 1}, 0.1, "The learning rate is lr, beside optimiser and not in"),
         ({"name": "theorem", "weight_decay": 0.1}, 0.1, "weight_decay must be 0, got 0.1: the"),
         ("os:getcwd", 0.1, "optimiser 'os:getcwd' must be a subclass of dpmcl.Optimiser with"),
@@ -200,8 +200,8 @@ def test_a_setting_that_breaks_a_rule_is_refused_in_one_line(setting, lr, line):
 @pytest.mark.parametrize(
     ("setting", "line"),
     [
-        ({"every": 3}, "schedule needs a name, as in schedule = 'cosine'."),
-        ("step", "schedule 'step' needs the setting 'every', got none."),
+        ({"every": 3}, "schedule needs a name, as in schedule = '...'; `dpmcl list` shows all."),
+        ("step", "schedule 'step': needs the setting 'every', got none."),
     ],
 )
 def test_a_schedule_that_breaks_a_rule_is_refused_in_one_line(setting, line):

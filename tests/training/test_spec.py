@@ -202,7 +202,7 @@ def test_a_setting_of_ones_own_that_the_new_class_lacks_is_refused():
         ({"methods": [1]}, ["list of names", "[1]"]),
         ({"methods": {"er": {"zeta": 3}}}, ["No setting 'zeta'", "methods.er", "updates"]),
         ({"methods": {"dpmcl": {"zeta": -1}}}, ["zeta", "greater than or equal to 0", "-1"]),
-        ({"stream": {"tasks": 2}}, ["[stream]", "name"]),
+        ({"stream": {"tasks": 2}}, ["stream", "name"]),
         ({"stream": {"name": "digits", "task": 2}}, ["'task'", "Did you mean 'tasks'?", "digits"]),
         ({"stream": {"name": "digits", "split": [0.5, 0.2, 0.2]}}, ["split", "add up to 1", "0.5"]),
         ({"seed": 2**63 - 1, "replicas": 2}, ["stay below 2^63"]),

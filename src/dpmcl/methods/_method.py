@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from dpmcl import plugins
 from dpmcl.core import memory
 from dpmcl.core.batch import Batch
 from dpmcl.core.memory import Memory, Notes, Offer, Policy
@@ -22,14 +23,13 @@ from dpmcl.core.tree import leaves, tree_map
 from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.discounts._discount import Discount
-from dpmcl.discounts._discount import build as build_discount
 from dpmcl.discounts.constant import Constant
 from dpmcl.exceptions import ModelError, SpecError
 from dpmcl.optimisers._optimiser import Optimiser
 from dpmcl.optimisers._optimiser import build as build_optimiser
 from dpmcl.optimisers._schedule import Schedule, build_schedule
 from dpmcl.optimisers.adagrad import Adagrad
-from dpmcl.options._option import Option, build_options
+from dpmcl.options._option import Option
 
 
 class State(NamedTuple):
@@ -169,9 +169,10 @@ class Method(Settings, ABC):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "rule", build_optimiser(self.optimiser, self.lr))
-        object.__setattr__(self, "discounting", build_discount(self.discount))
+        object.__setattr__(self, "discounting", plugins.from_setting("discount", self.discount))
         object.__setattr__(self, "scheduling", build_schedule(self.schedule))
-        object.__setattr__(self, "optional", build_options(self.options))
+        options = tuple(plugins.from_setting("option", setting) for setting in self.options)
+        object.__setattr__(self, "optional", options)
 
     @classmethod
     def own_names(cls) -> list[str]:

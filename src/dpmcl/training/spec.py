@@ -157,10 +157,8 @@ class Spec(Settings):
             )
         if not table.get("methods"):
             raise SpecError("A spec needs at least one method; `dpmcl list` shows all.")
-        stream_name, stream = _plugin("stream", table["stream"])
-        network_name, network = _plugin(
-            "network", {"name": stream.network, **table.get("network", {})}
-        )
+        stream = plugins.from_setting("stream", table["stream"])
+        network = {"name": stream.network, **table.get("network", {})}
         common = dict(table.get("training", {}))
         for key in common:
             if key not in Method.names():
@@ -174,10 +172,10 @@ class Spec(Settings):
         }
         return cls(
             **{key: table[key] for key in _TOP if key in table},
-            stream_name=stream_name,
+            stream_name=table["stream"]["name"],
             stream=stream,
-            network_name=network_name,
-            network=network,
+            network_name=network["name"],
+            network=plugins.from_setting("network", network),
             evaluation=Evaluation.from_table(table.get("evaluation", {}), "[evaluation]"),
             monitor=MonitorSettings.from_table(table.get("monitor", {}), "[monitor]"),
             training=common,
@@ -404,12 +402,3 @@ def _network(table: Mapping[str, Any]) -> Any:
         with suppress(SpecError):
             return plugins.find("stream", stream).network
     return name
-
-
-def _plugin(kind: str, table: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return a plugin's name and its settings, from the table of both."""
-    options = dict(table)
-    name = options.pop("name", None)
-    if not isinstance(name, str):
-        raise SpecError(f"[{kind}] needs a name, as in {kind} = '...'; `dpmcl list` shows all.")
-    return name, plugins.find(kind, name).from_table(options, f"{kind} '{name}':")
