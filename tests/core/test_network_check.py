@@ -108,8 +108,8 @@ def attention(layer: nn.Module, **arguments: Any) -> Pair:
     return Layer(forward, embed=nn.Linear(1, 4), layer=layer), nn.Linear(16, CLASSES)
 
 
-def embedding(**arguments: Any) -> Pair:
-    of = nn.Embedding(9, 2, **arguments)
+def embedding() -> Pair:
+    of = nn.Embedding(9, 2)
     return Layer(lambda self, x: self.of(x.long().clamp(0, 8)).flatten(1), of=of), last()
 
 
@@ -299,12 +299,11 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
     # Statistics of a batch, and other rows.
     "no statistics": (
         lambda: before(nn.BatchNorm1d(WIDTH, track_running_stats=False)),
-        r"prediction\.0: BatchNorm1d, which has no running statistics.*nn\.GroupNorm",
+        r"prediction\.0: BatchNorm1d gives.*nn\.BatchNorm with running statistics, nn\.GroupNorm",
     ),
-    "over processes": (lambda: after(nn.SyncBatchNorm(WIDTH)), "SyncBatchNorm, which is another"),
-    "instance norm with statistics": (
-        lambda: images(nn.InstanceNorm2d(WIDTH, track_running_stats=True)),
-        r"representation\.2: InstanceNorm2d, which keeps running statistics",
+    "over processes": (
+        lambda: after(nn.SyncBatchNorm(WIDTH)),
+        "buffer 'running_mean' of .*SyncBatchNorm",
     ),
     "batchwise": (lambda: after(batchwise()), r"representation\.1: Layer gives.*nn\.GroupNorm"),
     "in training": (lambda: before(batchwise(True)), r"prediction\.0: Layer.*in training"),
@@ -314,7 +313,6 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
         r"representation\.1: Layer",
     ),
     "softmax over rows": (lambda: after(nn.Softmax(0)), r"representation\.1: Softmax"),
-    "sums over rows": (lambda: rows(lambda x: x.cumsum(0)), "another order"),
     "a branch on the batch": (
         lambda: rows(lambda x: x / x.max() if x.abs().max() > 50 else x),
         "beside other rows",
@@ -328,7 +326,7 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
     # What depends on the seed, or on nothing at all.
     "a drawn frozen weight": (
         lambda: frozen(drawn=True),
-        r"Frozen.*'weight' of representation\.0: Linear differs; load its values from a file, or",
+        r"trainable.*'weight' of representation\.0: Linear does;.* load it from a file",
     ),
     "a drawn buffer": (lambda: buffer(torch.randn(WIDTH)), r"buffer 'b' of representation\.1: La"),
     "drawn sizes": (wide_by_seed, r"shape of the parameter 'weight' of representation: Linear"),
@@ -342,15 +340,7 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
         lambda: after(Layer(cut_off, inner=nn.Linear(WIDTH, WIDTH))),
         r"'representation\.1\.inner\.weight' changes at some weights",
     ),
-    "an embedding that shortens": (
-        lambda: embedding(max_norm=0.1),
-        r"parameter 'weight' of representation\.of: Embedding",
-    ),
     "a new layer": (lambda: (Grows(), last()), r"layer representation\.layer: Linear"),
-    "a mode": (
-        lambda: after(Layer(lambda self, x: self.eval() and x)),
-        r"attribute 'training' of representation\.1: Layer",
-    ),
     "its input": (
         lambda: before(Layer(lambda self, x: x.mul_(2))),
         r"prediction\.0: Layer changes its input.* x \* 2 in place",
@@ -364,7 +354,7 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
     "stubborn dropout": (lambda: after(Stubborn(nn.Dropout())), r"n\.1\.0: Dropout gives"),
     "dropout twice": (
         lambda: after(Layer(lambda self, x: self.of(self.of(x)), of=nn.Dropout())),
-        r"representation\.1\.of: Dropout is called 2 times",
+        r"representation\.1\.of: Dropout is called more than once",
     ),
     # Results, gradients and layers that a run cannot use.
     "a dict": (lambda: rows(lambda x: {"x": x}), "got dict; .* return the tensor alone"),
@@ -394,7 +384,7 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
         lambda: (nn.Linear(INPUTS, WIDTH, dtype=torch.complex64), last()),
         "real numbers, and 'representation.weight' is complex64",
     ),
-    "lazy": (lambda: (nn.LazyLinear(8), last()), "LazyLinear, which does not know its sizes"),
+    "lazy": (lambda: (nn.LazyLinear(8), last()), "LazyModule"),
     "compiled": (lambda: (torch.compile(first(), backend="eager"), last()), "and torch.compile"),
     "another input": (lambda: (nn.Linear(5, 8), last()), r"does not take inputs of shape \(4,\)"),
     "one module": (lambda: nn.Identity(), "two modules"),

@@ -13,7 +13,7 @@ import dpmcl
 from conftest import tiny_model, tiny_run, tiny_stream, tiny_task, train
 from dpmcl import plugins
 from dpmcl.core.model import Model, initial
-from dpmcl.core.tree import leaves, move, tree_map
+from dpmcl.core.tree import leaves, tree_map
 from dpmcl.data.sampling import Chunk
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Feed, Looped, captured
@@ -175,7 +175,10 @@ class OnMeta(Looped):
 
     def advance(self, update, state, feed):
         meta = torch.device("meta")
-        state_there, chunk = (type(tree)(*move(tuple(tree), meta)) for tree in (state, feed.chunk))
+        state_there, chunk = (
+            type(tree)(*tree_map(lambda leaf: leaf.to(meta), tuple(tree)))
+            for tree in (state, feed.chunk)
+        )
         cell = Cell(update, state_there, Feed(chunk, feed.stream.to(meta), feed.dtype))
         with NoHost(), NoLists():
             cell.step()

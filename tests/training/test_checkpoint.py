@@ -132,7 +132,7 @@ class Payload:
 def header_digit(whole: bytes) -> bytes:
     """The header stays well formed, and says another number."""
     assert b"gradient_evaluations" in whole
-    return whole.replace(b'gradient_evaluations\\": 7', b'gradient_evaluations\\": 8')
+    return whole.replace(b'gradient_evaluations\\":7', b'gradient_evaluations\\":8')
 
 
 def flipped(share: float):

@@ -1,7 +1,6 @@
 """The step of Theorem 1 and equation (4): the rule, ||J_x|| ||dx||, and where it does not apply."""
 
 import math
-import re
 
 import pytest
 import torch
@@ -95,9 +94,7 @@ def test_a_run_says_at_which_tasks_the_theorem_does_not_apply_and_what_it_did():
     trained(tiny_stream(), said, optimiser={"name": "theorem", "beta": 0.5})
     assert said[0].startswith("theorem 1 does not apply at task 1 ('task 1'): ||J_x|| ||dx|| = ")
     assert "steps are taken as if dx were 0" in said[0]
-    assert re.fullmatch(
-        r"theorem 1 did not apply at tasks \(replicas\): 1 \(2\), 2 \([12]\)\.", said[1]
-    )
+    assert len(said) == 1
     stay: list[str] = []
     rule = {"name": "theorem", "beta": 0.5, "otherwise": "stay"}
     trained(tiny_stream(), stay, optimiser=rule)

@@ -107,7 +107,7 @@ MASKED: dict[type[nn.Module], type[MaskedBatchNorm]] = {
     nn.BatchNorm2d: MaskedBatchNorm2d,
     nn.BatchNorm3d: MaskedBatchNorm3d,
 }
-"""By PyTorch's class, ours. Others (subclasses, nn.SyncBatchNorm) are refused."""
+"""By PyTorch's class, ours. Others (subclasses, nn.SyncBatchNorm) keep what the check refuses."""
 
 
 def masked(module: nn.Module) -> nn.Module:
@@ -119,7 +119,7 @@ def masked(module: nn.Module) -> nn.Module:
         module: The module to change; it is also the result.
     """
     for layer in module.modules():
-        if type(layer) in MASKED and layer.training:
+        if type(layer) in MASKED and layer.training and layer.track_running_stats:
             layer.__class__ = MASKED[type(layer)]
             layer.register_buffer("w", None, persistent=False)
     return module

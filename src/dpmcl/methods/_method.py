@@ -95,22 +95,14 @@ class Graph:
     """Inner updates through which an update differentiates; all they computed stays in memory.
 
     Args:
-        updates: How many inner updates.
-        rows: Rows of the batch that each one takes.
         moves: Parts of theta that they step.
-        runs: Parts of theta that they evaluate.
         cause: The setting that asks for it.
-        fewer: The setting of `updates`.
         instead: The setting that does without.
         fresh: Whether their optimiser's state starts anew each time.
     """
 
-    updates: int
-    rows: int
     moves: tuple[str, ...]
-    runs: tuple[str, ...]
     cause: str
-    fewer: str
     instead: str
     fresh: bool = True
 
@@ -173,11 +165,6 @@ class Method(Settings, ABC):
         object.__setattr__(self, "scheduling", build_schedule(self.schedule))
         options = tuple(plugins.from_setting("option", setting) for setting in self.options)
         object.__setattr__(self, "optional", options)
-
-    @classmethod
-    def own_names(cls) -> list[str]:
-        """Return the settings that this method has beyond those of every method."""
-        return [key for key in cls.names() if key not in Method.names()]
 
     # What a method says
 

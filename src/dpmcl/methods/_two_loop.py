@@ -85,15 +85,7 @@ class TwoLoop(Method, ABC):
     def graph(self) -> Graph | None:
         if self.reading != "nested" or self.order == 1:
             return None
-        return Graph(
-            updates=self.inner,
-            rows=self.batch,
-            moves=self.inner_parts,
-            runs=self.outer_parts,
-            cause="order = 2",
-            fewer="inner",
-            instead="order = 1",
-        )
+        return Graph(moves=self.inner_parts, cause="order = 2", instead="order = 1")
 
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
         n_meta = self.n_meta or self.updates_of(task)

@@ -84,12 +84,8 @@ class DPMCL(Method):
         if self.third_term != "exact" or self.zeta == 0:
             return None
         return Graph(
-            updates=self.zeta,
-            rows=2 * self.batch,  # b_PN
             moves=("prediction",),
-            runs=("prediction",),
             cause="third_term = 'exact'",
-            fewer="zeta",
             instead="third_term = 'first'",
             fresh=self.buffer_state == "fresh",
         )

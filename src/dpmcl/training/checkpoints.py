@@ -5,14 +5,13 @@ file, with a SHA-256 sum over all of it; the last two are kept, and a damaged on
 """
 
 import hashlib
-import json
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pydantic
@@ -24,6 +23,7 @@ from torch import Tensor
 from dpmcl.core import fingerprint
 from dpmcl.core.atomic import atomic
 from dpmcl.core.gradients import Work
+from dpmcl.core.settings import NonNegative
 from dpmcl.core.tree import leaves, rebuilt
 from dpmcl.exceptions import FolderError, printable, reason
 from dpmcl.methods._method import State
@@ -35,9 +35,7 @@ _LOG = logging.getLogger("dpmcl")
 KEPT = 2
 """Checkpoints of a job that stay on disk."""
 
-_FORMAT = 2
 _ERRORS = "errors."
-_Whole = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
 
 
 @dataclass(frozen=True)
@@ -66,11 +64,9 @@ class _About(pydantic.BaseModel):
 
     format: Literal[2]
     origin: Origin
-    position: tuple[_Whole, _Whole, _Whole]
+    position: Position
     work: Work
-    diverged: dict[
-        _Whole, tuple[_Whole, _Whole, _Whole] | tuple[_Whole, _Whole, _Whole, Literal["cost"]]
-    ]
+    diverged: dict[NonNegative, Divergence]
 
 
 class Checkpoints:
@@ -99,16 +95,14 @@ class Checkpoints:
         """
         refuse_removed(self._root)
         tensors = _tensors(run)
-        about = {
-            "format": _FORMAT,
-            "origin": asdict(origin),
-            "position": list(run.position),
-            "work": asdict(run.work),
-            "diverged": {
-                str(r): list(d if d.cause == "cost" else d[:3]) for r, d in run.diverged.items()
-            },
-        }
-        text = json.dumps(about, sort_keys=True)
+        about = _About(
+            format=2,
+            origin=origin,
+            position=run.position,
+            work=run.work,
+            diverged=dict(run.diverged),
+        )
+        text = about.model_dump_json()
         number = max(map(_number, self._folder.glob("*.safetensors")), default=0) + 1
         with atomic(self._folder / f"{number:08d}.safetensors") as temporary:
             try:
@@ -240,11 +234,11 @@ def _state(about: _About, tensors: Mapping[str, Tensor], like: RunState, tasks: 
     if about.position[0] > tasks or any(r >= replicas for r in about.diverged):
         raise ValueError("it is of a longer stream, or of more replicas")
     return RunState(
-        Position(*about.position),
+        about.position,
         State(*tree("replicas", tuple(like.replicas))),
         tree("memories", like.memories),
         about.work,
-        {r: Divergence(*d) for r, d in about.diverged.items()},
+        about.diverged,
         values,
     )
 

@@ -1,6 +1,6 @@
 """A job: one method of a spec for a group of seeds. The only thing that trains."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,20 +8,19 @@ from typing import Literal
 
 import torch
 
-from dpmcl.core.allocation import allocating, out_of_memory
+from dpmcl.core.allocation import allocating
 from dpmcl.core.generators import forked
 from dpmcl.core.gradients import Work
 from dpmcl.core.model import Buffers, Model, Theta
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
-from dpmcl.core.tree import tree_map
 from dpmcl.data.scaling import check_digits, fitted
 from dpmcl.data.splits import Splits, split
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Engine, choose, device_of, group_size
-from dpmcl.exceptions import DataError, DeviceError, DpmclError, reason
+from dpmcl.exceptions import DataError, DpmclError, reason
 from dpmcl.optimisers.theorem import Theorem
-from dpmcl.results.record import Record, merge
+from dpmcl.results.record import Record
 from dpmcl.training.checkpoints import Checkpoints, Origin
 from dpmcl.training.divergence import FreezeNonFinite
 from dpmcl.training.evaluation import Evaluation
@@ -29,10 +28,10 @@ from dpmcl.training.keeper import Keeper, Keeping
 from dpmcl.training.loop import check, first_state, first_task, train
 from dpmcl.training.monitor import Monitor, MonitorSettings
 from dpmcl.training.motion_check import check_motion
-from dpmcl.training.noise import noise
 from dpmcl.training.observer import Observer
 from dpmcl.training.progress import Progress, Tell
 from dpmcl.training.score import Score
+from dpmcl.training.second_order import noise
 from dpmcl.training.setup import Setup
 from dpmcl.training.spec import Spec
 from dpmcl.training.step_size import StepSize
@@ -71,7 +70,7 @@ class Trainer:
         stream: Its data: those that all replicas share, or else the first seed's.
         digest: Fingerprint of the data.
         folder: The run folder, in which jobs are kept; None keeps nothing.
-        processes: How many run jobs side by side, and so share the memory.
+        processes: How many run jobs side by side.
     """
 
     def __init__(
@@ -152,8 +151,6 @@ class Trainer:
     def run(self, job: Job, keeping: Keeping, tell: Tell = lambda done, total: None) -> Outcome:
         """Train a job, from its last checkpoint if there is one.
 
-        Where the memory does not hold its replicas together, they are trained in two halves.
-
         Args:
             job: One of `jobs`.
             keeping: When it is saved, and when it stops.
@@ -162,26 +159,20 @@ class Trainer:
         Raises:
             Stopped: It was told to stop; what it had done is kept.
             DivergenceError: A replica diverged, and the spec wants to stop then.
-            DeviceError: The memory does not hold one replica.
+            DeviceError: The memory does not hold its replicas.
         """
-        seeds = job.seeds
-        try:
-            with threads(self.spec.threads), allocating(), arithmetic(self.spec.precision):
-                return self._run(job, keeping, tell)
-        except DeviceError as error:
-            if len(seeds) == 1 or not out_of_memory(error.__cause__):
-                raise
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        half = -(-len(seeds) // 2)
-        parts = [Job(job.method, seeds[:half]), Job(job.method, seeds[half:])]
-        first, second = (
-            self.run(part, keeping, _shifted(tell, i, len(parts))) for i, part in enumerate(parts)
-        )
-        trees = (first.theta, first.buffers), (second.theta, second.buffers)
-        theta, buffers = tree_map(lambda *leaf: torch.cat(leaf), *trees)
-        resumed = first.resumed or second.resumed
-        return Outcome(merge(first.record, second.record), theta, buffers, resumed)
+        spec = self.spec
+        with threads(spec.threads), allocating(), arithmetic(spec.precision):
+            setup = self.setup(job)
+            origin = Origin(job.method, job.seeds, self.digest, setup.engine.name, self.device.type)
+            return measured(
+                setup,
+                evaluation=spec.evaluation,
+                monitor=spec.monitor,
+                on_divergence=spec.on_divergence,
+                keeper=Keeper(keeping, self.checkpoints(job), origin),
+                tell=tell,
+            )
 
     def check(self, job: Job) -> None:
         """Check what can be known before training.
@@ -204,8 +195,7 @@ class Trainer:
         Args:
             job: One of `jobs`.
         """
-        spec = self.spec
-        stream = self.stream
+        spec, stream = self.spec, self.stream
         if not spec.stream.shared:
             stream = read(spec, job.seeds).to(self.device)
         stream, splits = prepared(spec, stream, job.seeds)
@@ -219,20 +209,6 @@ class Trainer:
             engine=self.engine,
             weights=spec.weights_seeds(job.seeds),
             name=job.method,
-            processes=self.processes,
-        )
-
-    def _run(self, job: Job, keeping: Keeping, tell: Tell) -> Outcome:
-        spec, setup, engine = self.spec, self.setup(job), self.engine
-        origin = Origin(job.method, job.seeds, self.digest, engine.name, self.device.type)
-        keeper = Keeper(keeping, self.checkpoints(job), origin)
-        return measured(
-            setup,
-            evaluation=spec.evaluation,
-            monitor=spec.monitor,
-            on_divergence=spec.on_divergence,
-            keeper=keeper,
-            tell=tell,
         )
 
 
@@ -272,11 +248,6 @@ def measured(
     predictions = score.predictions(setup, run)
     record = Record(score.errors(setup, run), work, diverged, readings, predictions)
     return Outcome(record, run.replicas.theta, run.replicas.buffers, keeper.resumed)
-
-
-def _shifted(tell: Tell, part: int, parts: int) -> Callable[[int, int], None]:
-    """Return the progress of one of several equal parts as that of the whole."""
-    return lambda done, total: tell(part * total + done, parts * total)
 
 
 def read(spec: Spec, seeds: tuple[int, ...]) -> Stream:

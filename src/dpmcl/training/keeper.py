@@ -61,10 +61,10 @@ class Keeper(Observer):
             setup: The job's.
             run: Its first state.
         """
-        before = self._checkpoints.origin() if self._checkpoints is not None else None
-        if before is None or self._checkpoints is None or self._origin is None:
+        if self._checkpoints is None or self._origin is None:
             return run
-        if before.seeds != self._origin.seeds:
+        before = self._checkpoints.origin()
+        if before is None or before.seeds != self._origin.seeds:
             return run
         if before.digest != self._origin.digest:
             setup.say(

@@ -4,10 +4,9 @@ A reading is taken before an update, on rows drawn for it alone, so that what is
 not end with the same bytes. The change of the parameters is the very next update's.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import annotated_types as at
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dpmcl.core.batch import Batch
-from dpmcl.core.model import Theta, has_convolution
+from dpmcl.core.model import Theta
 from dpmcl.core.settings import NonNegative, Positive, Rate, Settings
 from dpmcl.core.tree import leaves, tree_map
 from dpmcl.data.sampling import Draw
@@ -30,7 +29,6 @@ from dpmcl.training.observer import Chunk, Observer
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import Position, RunState
 
-_AT_ONCE = 64  # replicas
 _READINGS, _PLACES = "readings", "readings.places"
 MOST_ROWS = 32
 """Of the new task, and of earlier ones, unless `rows` says more."""
@@ -63,12 +61,12 @@ class MonitorSettings(Settings):
 
     @property
     def active(self) -> bool:
-        """Whether there is anything to read."""
+        """Return True if there is anything to read."""
         return bool(self.watch) or self.exceeding != "say"
 
 
 def readings_due(number: int, phase: Phase, interval: int) -> list[int]:
-    """The updates of a task's phase before which a reading is taken; number: of the phase.
+    """Return the updates of a task's phase before which a reading is taken.
 
     Not the first of a later phase: the last of the phase before is next to it.
 
@@ -98,8 +96,7 @@ class Monitor(Observer):
         )
         self._index = {place: i for i, place in enumerate(self._places)}
         self._said: set[str] = set()
-        self._radius = torch.func.vmap(terms.norm)(setup.start.theta)
-        self._radius = 10 * self._radius
+        self._radius = 10 * torch.func.vmap(terms.norm)(setup.start.theta)
         if settings.radius is not None:
             self._radius = torch.full_like(self._radius, settings.radius)
         rule, dynamic = setup.method.rule, setup.stream.following is not None
@@ -172,8 +169,8 @@ class Monitor(Observer):
         with torch.no_grad():
             change = tree_map(lambda a, b: a - b, after.theta, before.theta)
             measure = partial(self._one, setup=setup)
-            found = self._mapped(setup, measure, (before, change, rows, self._radius))
-        values = torch.stack([leaf.to(torch.float64) for leaf in leaves(tuple(found))], 1)
+            readings = setup.engine.map(measure, before, change, rows, self._radius)
+        values = torch.stack([leaf.to(torch.float64) for leaf in leaves(tuple(readings))], 1)
         values[~run.alive] = torch.nan
         return values.cpu().numpy()
 
@@ -202,16 +199,6 @@ class Monitor(Observer):
             ahead=ahead,
             J_N_next=J_next,
         )
-
-    @staticmethod
-    def _mapped(setup: Setup, measure: Callable[..., Reading], trees: tuple[Any, ...]) -> Reading:
-        """Return the readings of all replicas: small networks' at once, for a reading is short."""
-        readings: Reading
-        if setup.engine.name == "batched" and not has_convolution(setup.model):
-            readings = torch.func.vmap(measure, chunk_size=_AT_ONCE)(*trees)
-        else:
-            readings = setup.engine.map(measure, *trees)
-        return readings
 
     def _exceeding(self, values: np.ndarray, number: int) -> list[int]:
         """Return the replicas above beta in the last readings, as many as the patience."""

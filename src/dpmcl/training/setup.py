@@ -38,7 +38,6 @@ class Setup:
         engine: Runs functions of one replica for all of them.
         weights: Seeds of the initial weights; `seeds` where they are not fixed by the spec.
         name: Of the method in the spec; messages begin with it.
-        processes: How many share the memory.
     """
 
     method: Method
@@ -49,7 +48,6 @@ class Setup:
     engine: Engine
     weights: tuple[int, ...] = ()
     name: str = ""
-    processes: int = 1
 
     @cached_property
     def seed(self) -> Tensor:

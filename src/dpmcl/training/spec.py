@@ -40,19 +40,6 @@ from dpmcl.training.evaluation import Evaluation
 from dpmcl.training.monitor import MonitorSettings
 
 Table = dict[str, Any]
-_TOP = (
-    "replicas",
-    "seed",
-    "dtype",
-    "precision",
-    "engine",
-    "device",
-    "threads",
-    "workers",
-    "on_divergence",
-    "split_seed",
-    "weights_seed",
-)
 _TABLES = ("stream", "network", "training", "evaluation", "monitor", "methods")
 _METHODS_TWICE = re.compile(r"^methods\s*=.*^\[methods\.", re.MULTILINE | re.DOTALL)
 _NO_TOML = (ValueError, RecursionError)  # TOMLDecodeError, too long a number, too deep a list
@@ -147,7 +134,8 @@ class Spec(Settings):
             SpecError: The table is not a spec.
         """
         table = normalised(table)
-        known = [*_TOP, *_TABLES]
+        top = _top()
+        known = [*top, *_TABLES]
         for key in table:
             if key not in known:
                 raise unknown("setting", key, known, f"A spec has: {', '.join(known)}.")
@@ -171,7 +159,7 @@ class Spec(Settings):
             for name, settings in table["methods"].items()
         }
         return cls(
-            **{key: table[key] for key in _TOP if key in table},
+            **{key: table[key] for key in top if key in table},
             stream_name=table["stream"]["name"],
             stream=stream,
             network_name=network["name"],
@@ -194,7 +182,7 @@ class Spec(Settings):
             for name, method in self.methods.items()
         }
         return {
-            **{key: getattr(self, key) for key in _TOP if getattr(self, key) is not None},
+            **{key: getattr(self, key) for key in _top() if getattr(self, key) is not None},
             "stream": {"name": self.stream_name, **self.stream.to_table()},
             "network": {"name": self.network_name, **self.network.to_table()},
             "training": training,
@@ -202,6 +190,12 @@ class Spec(Settings):
             "monitor": self.monitor.to_table(),
             "methods": methods,
         }
+
+
+def _top() -> list[str]:
+    """Return the settings that are in no table."""
+    tables = (*_TABLES, "stream_name", "network_name")
+    return [name for name in Spec.names() if name not in tables]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,20 +310,16 @@ def assigned(path: str, value: Any) -> Table:
         SpecError: The path is not a dotted name.
     """
     try:
-        if not isinstance(path, str) or "\n" in path:
-            raise ValueError
-        table: Any = tomllib.loads(f"{path} = 0")
-        inner = table
-        while isinstance(next(iter(inner.values())), dict):
-            inner = next(iter(inner.values()))
-        if list(inner.values()) != [0]:
-            raise ValueError
-    except (*_NO_TOML, StopIteration):
-        raise SpecError(
-            f"A setting's name is dotted, as in training.lr, got {shown(path)}."
-        ) from None
-    inner[next(iter(inner))] = value
-    return dict(table)
+        table = assignment(f"{path}=0") if "=" not in str(path) else {}
+    except SpecError:
+        table = {}
+    if not table:
+        raise SpecError(f"A setting's name is dotted, as in training.lr, got {shown(path)}.")
+    inner = table
+    while isinstance(inner[(key := next(iter(inner)))], dict):
+        inner = inner[key]
+    inner[key] = value
+    return table
 
 
 def changed(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
