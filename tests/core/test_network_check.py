@@ -70,10 +70,6 @@ def kept(value: Any, function: Callable[..., Any]) -> Pair:
     return after(Layer(function, c=value))
 
 
-def added(value: Any) -> Pair:
-    return kept(value, lambda self, x: x + self.c)
-
-
 def buffer(value: torch.Tensor) -> Pair:
     fill = lambda self: self.register_buffer("b", value)  # noqa: E731
     return after(Layer(lambda self, x: x + self.b, fill))

@@ -357,11 +357,6 @@ def test_notes_come_back_with_the_rows_they_were_taken_of():
     assert any(tasks[row] == newest == 0 for row, newest in drawn)  # before their task was over
 
 
-def test_masks_say_which_classes_are_new_and_which_were_seen():
-    record, _ = run(MaskedER, passes=2)
-    assert spent(record) == 3 * 2 * -(-ROWS // 5)
-
-
 def test_what_is_evaluated_is_the_method_s_to_say():
     plain, still = (run(method)[0].test.values for method in (Naive, Averaged))
     assert np.array_equal(run(Alone)[0].test.values, plain, equal_nan=True)

@@ -3,9 +3,7 @@
 In square brackets: equations of the appendices, by their labels in the paper's source.
 """
 
-import math
 from functools import partial
-from itertools import pairwise
 
 import pytest
 import torch
@@ -18,17 +16,11 @@ def real(values) -> torch.Tensor:
     return torch.as_tensor(values, dtype=torch.float64)
 
 
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
 E = torch.linspace(-2, 2, 9, dtype=torch.float64) + 0.05
 LEFT = real(3.0)
 EFFORT, RATE = 0.4, 0.25
 MOVING = Problem(curvature=1.7, speed=0.3, floor=0.2)
 STILL = Problem(curvature=1.7)
-TWO = Problem(curvature=real([0.05, 1.0]))  # a flat and a steep direction
 FLOW = partial(lq.flow_value, MOVING, RATE)
 REST = partial(lq.flow_value, STILL, RATE)
 BEST = partial(lq.optimal_value, MOVING, EFFORT)
@@ -50,15 +42,6 @@ def path(problem: Problem, rule, e: torch.Tensor, steps: int, *, dt: float = 1.0
 
 def theorem(beta, power: int = 2):
     return partial(lq.theorem_step, beta=beta, power=power)
-
-
-def equation_4(beta: float, epsilon: float = 0.0):
-    return partial(lq.equation_4_step, beta=beta, epsilon=epsilon)
-
-
-def orders(errors) -> list[float]:
-    """Return the order of convergence between each two errors, at steps that halve."""
-    return [math.log2(first / second) for first, second in pairwise(errors)]
 
 
 # The closed forms

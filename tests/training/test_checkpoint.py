@@ -176,16 +176,6 @@ def test_a_damaged_newest_is_named_and_the_one_before_used(damage, kept, root, s
     assert_same(again.load(blank(first), 3), second)
 
 
-def test_both_damaged_is_none(kept, root, said):
-    kept.save(snapshot(), ORIGIN)
-    kept.save(snapshot(), ORIGIN)
-    for path in files(root):
-        path.write_bytes(path.read_bytes()[:100])
-    assert kept.origin() is None
-    assert kept.load(snapshot(), 3) is None
-    assert len(said) == 2
-
-
 def test_every_byte_counts(kept, root, said):
     """A flip anywhere is seen: tensors, header, padding."""
     kept.save(snapshot(), ORIGIN)

@@ -1,6 +1,5 @@
 """Errors of models whose every answer is known, and an evaluation that changes nothing."""
 
-import random
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,6 @@ from torch import nn
 import dpmcl.training.evaluation
 from conftest import evaluate, tiny_model, tiny_stream
 from dpmcl.core.model import Model, initial
-from dpmcl.core.tree import leaves
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Batched, Looped
@@ -122,24 +120,6 @@ def test_replicas_of_different_sizes_count_their_own_rows_once(engine, at_once, 
                 assert value == pytest.approx(sum(row**2 for row in own) / len(own), rel=1e-12)
             else:
                 assert np.isnan(value)
-
-
-def test_an_evaluation_changes_no_parameter_and_no_generator():
-    stream = tiny_stream()
-    model = tiny_model(stream, dropout=0.5)
-    theta = initial(model, [0, 1])
-    rows = split(stream, [0, 1], SHARES).test
-
-    def state():
-        tensors = [leaf.clone() for leaf in (*leaves(theta), torch.random.get_rng_state())]
-        return tensors, str(np.random.get_state()), random.getstate()  # noqa: NPY002
-
-    before = state()
-    first = evaluate(Looped(), model, theta, stream, rows, range(3))
-    assert torch.equal(first, evaluate(Looped(), model, theta, stream, rows, range(3)))
-    after = state()
-    assert all(torch.equal(a, b) for a, b in zip(before[0], after[0], strict=True))
-    assert before[1:] == after[1:]
 
 
 def test_dropout_has_no_part_in_an_evaluation():
