@@ -232,7 +232,6 @@ def test_a_spec_needs_a_stream_and_a_method(missing):
     [
         ("replicas = 1\nseed = 0\nstream = ?\n", "line 3"),
         (f"seed = {'9' * 5000}", "digits"),
-        ('methods = ["er"]\n[methods.er]\nlr = 1\n', "and not in both"),
     ],
 )
 def test_broken_toml_names_the_line(text, words):

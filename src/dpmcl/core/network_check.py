@@ -9,8 +9,7 @@ seed to seed in more than the values of its trainable parameters.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +28,7 @@ from dpmcl.core.part import (
     trainable,
 )
 from dpmcl.core.tree import leaves, rebuilt, tree_map
-from dpmcl.exceptions import ModelError
+from dpmcl.exceptions import ModelError, reason
 
 # Of the largest value of a column. In float64 rounding is far below; some networks compute in
 # float32 within.
@@ -192,12 +191,16 @@ def _check_passes(parts: Parts, x: Tensor, outputs: int) -> None:
     """Refuse a network whose passes fail, give something else, draw, or change anything."""
     theta = own(parts)
     h, g = (parts[name] for name in PARTS)
+    layers = named_layers((h.training, g.training))
+    drops = [name for name, layer in layers if isinstance(layer, KeyedDropout) and layer.p > 0]
     rule = f"The network does not take inputs of shape {tuple(x.shape[1:])}"
     way = "set the sizes of its layers by the arguments of `build`"
     for mode, key in _modes(x).items():
-        with _unchanged(parts, mode), traced(parts, rule, way, _outside) as visits:
-            features, _ = h.apply(theta["representation"], x.clone(), key)
+        with _unchanged(parts, mode), traced(parts, rule, way) as passed:
+            generators, seen = states(), x.clone()
+            features, _ = h.apply(theta["representation"], seen, key)
             _check_result("representation", features, x)
+            kept = features.clone()
             out, _ = g.apply(theta["prediction"], features, key)
             _check_result("prediction", out, x, outputs)
             if not out.isfinite().all():
@@ -205,26 +208,17 @@ def _check_passes(parts: Parts, x: Tensor, outputs: int) -> None:
                     "The outputs must be finite before training, got "
                     f"{float(out[~out.isfinite()][0])}; scale the inputs or the initial weights."
                 )
-        # Within a part, a layer may change what the one before it has made.
-        wholes = [visit for visit in visits if visit.label.split(":")[0] in PARTS]
-        for what in [what for whole in wholes for what in whole.changed]:
-            layer = next(visit.label for visit in visits if what in visit.changed)
-            raise ModelError(_changing(f"{layer} {what} {mode}"))
-        drops = [v.label for v in visits if isinstance(v.layer, KeyedDropout) and v.layer.p > 0]
+        for name in differences(generators, states()):
+            raise ModelError(_changing(f"the network draws from {name} generator {mode}"))
+        for part, before, after in ((PARTS[0], x, seen), (PARTS[1], kept, features)):
+            if not equal(before, after):
+                raise ModelError(_changing(f"the {part} changes its input {mode}"))
         for layer in drops:
-            if drops.count(layer) > 1:
+            if passed.count(layer) > 1:
                 raise ModelError(
                     f"A dropout layer may be called once a pass, or its masks would repeat, and "
                     f"{layer} is called more than once; use one nn.Dropout a position."
                 )
-
-
-def _outside(inputs: Any) -> dict[str, Any]:
-    """Return what a layer may not change, by what a message says of a layer that does."""
-    outside: dict[str, Any] = {f"draws from {k} generator": v for k, v in states().items()}
-    if inputs and isinstance(inputs[0], Tensor):
-        outside["changes its input"] = inputs[0].clone()
-    return outside
 
 
 def _check_result(part: str, out: Any, x: Tensor, *sizes: int) -> None:
@@ -274,17 +268,23 @@ def _check_rows(parts: Parts, x: Tensor) -> None:
     for theta in (own(alone), _moved(own(alone))):
         before = tree_map(torch.Tensor.clone, theta)
         for mode, key in _modes(x).items():
-            run = partial(_both, alone, theta, key=key)
-            expected = run(pool[:_ROWS])
+            expected = _both(alone, theta, pool[:_ROWS], key)
             for company, index in _batches(_ROWS):
+                where = f"{mode} for a row {company}"
                 try:
-                    answers = zip(expected, run(pool[index]), strict=True)
-                    alike = all(_agree(a, b, index) for a, b in answers)
-                except Exception:
-                    alike = bool(index.max() >= _ROWS)  # made-up rows it need not take
-                if not alike:
-                    says = f"{mode} for a row {company}"
-                    _refuse_batch(alone, run, pool, index, says=says)
+                    answers = _both(alone, theta, pool[index], key)
+                except Exception as error:
+                    if index.max() >= _ROWS:
+                        continue  # made-up rows it need not take
+                    rule = f"A network must take any number of rows, and fails {where}"
+                    raise ModelError(f"{rule}: {reason(error)}; {_APART}.") from error
+                for part, a, b in zip(PARTS, expected, answers, strict=True):
+                    if not _agree(a, b, index):
+                        way = _BY_ITSELF if b.shape[:1] == index.shape else _APART
+                        raise ModelError(
+                            "An answer may depend only on its row and the parameters, and the "
+                            f"{part} gives another one {where}; {way}."
+                        )
         for part, leaves_before in before.items():
             for name in differences(leaves_before, theta[part]):
                 raise ModelError(_changing(f"'{part}.{name}' changes at some weights"))
@@ -294,26 +294,6 @@ def _check_rows(parts: Parts, x: Tensor) -> None:
         tree_map(lambda *grads: torch.stack(grads).sum(0), *rows),
         "A batch's gradient must be the sum of its rows' gradients",
         _BY_ITSELF,
-    )
-
-
-def _refuse_batch(
-    parts: Parts, run: Callable[[Tensor], Any], pool: Tensor, index: Tensor, *, says: str
-) -> NoReturn:
-    """Raise a ModelError with the first layer whose answer for a row depends on its batch."""
-    rule = f"A network must take any number of rows, and fails {says}"
-    with traced(parts, rule, _APART) as visits:
-        run(pool[:_ROWS])
-        first = visits.copy()
-        run(pool[index])
-    for a, b in zip(first, visits[len(first) :], strict=False):
-        by_row = isinstance(a.out, Tensor) and len(a.out) == _ROWS
-        if by_row and not _agree(a.out, b.out, index):
-            break
-    way = _BY_ITSELF if b.out.shape[:1] == index.shape else _APART
-    raise ModelError(
-        f"An answer may depend only on its row and the parameters, and {a.label} gives another one "
-        f"{says}; {way}."
     )
 
 

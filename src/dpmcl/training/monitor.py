@@ -95,7 +95,6 @@ class Monitor(Observer):
             for update in readings_due(number, phase, settings.interval)
         )
         self._index = {place: i for i, place in enumerate(self._places)}
-        self._said: set[str] = set()
         self._radius = 10 * torch.func.vmap(terms.norm)(setup.start.theta)
         if settings.radius is not None:
             self._radius = torch.full_like(self._radius, settings.radius)
@@ -109,7 +108,7 @@ class Monitor(Observer):
         if "stability" in self.settings.watch:
             verdict = discount.verdict(setup.method.discounting)
             if verdict.outcome in ("diverges", "unclear"):
-                self._say(setup, "discount", verdict.line)
+                setup.say(f"discount: {verdict.line}", once="discount")
         for replica, where in run.diverged.items():
             if where.cause == "cost":
                 self._tell(setup, replica, where)
@@ -219,18 +218,12 @@ class Monitor(Observer):
             condition = CONDITIONS[name]
             shown = condition.shows(named(values[:, 0]))
             largest = float(np.nanmax(np.where(where[:, 0], shown, -np.inf)))
-            self._say(
-                setup,
-                name,
-                f"{condition.rule} broke at update {update} of task {task} "
+            setup.say(
+                f"{name}: {condition.rule} broke at update {update} of task {task} "
                 f"('{setup.stream.tasks[task]}') in {int(where.sum())} of {len(where)} replicas "
                 f"(largest {largest:.3g}); {condition.advice}.",
+                once=name,
             )
-
-    def _say(self, setup: Setup, name: str, line: str) -> None:
-        if name not in self._said:
-            setup.say(f"{name}: {line}", once=name)
-        self._said.add(name)
 
     def _tell(self, setup: Setup, replica: int, where: Divergence) -> None:
         ways = "raise monitor.beta, or go on without that replica with monitor.exceeding = 'freeze'"

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -48,6 +48,7 @@ class Setup:
     engine: Engine
     weights: tuple[int, ...] = ()
     name: str = ""
+    _said: set[str] = field(default_factory=set, init=False)
 
     @cached_property
     def seed(self) -> Tensor:
@@ -184,6 +185,10 @@ class Setup:
             line: One line.
             once: What it is about, if one line for all jobs of the method is enough.
         """
+        if once in self._said:
+            return
+        if once is not None:
+            self._said.add(once)
         text = printable(f"{self.name}: {line}" if self.name else line)
         _LOG.warning(text, extra={"once": once and f"{self.name}: {once}"})
 

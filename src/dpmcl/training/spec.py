@@ -17,7 +17,6 @@ optimiser or discount, that one starts from its own defaults: the settings that 
 old one are dropped, and those that the user sets are kept, in whatever order they come.
 """
 
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -41,7 +40,6 @@ from dpmcl.training.monitor import MonitorSettings
 
 Table = dict[str, Any]
 _TABLES = ("stream", "network", "training", "evaluation", "monitor", "methods")
-_METHODS_TWICE = re.compile(r"^methods\s*=.*^\[methods\.", re.MULTILINE | re.DOTALL)
 _NO_TOML = (ValueError, RecursionError)  # TOMLDecodeError, too long a number, too deep a list
 
 
@@ -219,10 +217,7 @@ def read(text: str, where: str) -> Table:
     try:
         return tomllib.loads(text)
     except _NO_TOML as error:
-        hint = ""
-        if _METHODS_TWICE.search(text):
-            hint = " Name methods in a list, or by tables as [methods.er], and not in both."
-        raise SpecError(f"{where} must be TOML: {reason(error)}.{hint}") from None
+        raise SpecError(f"{where} must be TOML: {reason(error)}.") from None
 
 
 def normalised(table: Mapping[str, Any]) -> Table:
@@ -253,8 +248,6 @@ def normalised(table: Mapping[str, Any]) -> Table:
         if key in out and not isinstance(out[key], Mapping):
             raise SpecError(f"[{key}] must be a table, got {shown(out[key])}.")
     for name, settings in out["methods"].items():
-        if not isinstance(name, str):
-            raise SpecError(f"A method's name must be text, got {shown(name)}.")
         if not isinstance(settings, Mapping):
             raise SpecError(f"[methods.{name}] must be a table, got {shown(settings)}.")
     return out

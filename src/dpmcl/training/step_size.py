@@ -30,7 +30,6 @@ class StepSize(Observer):
 
     def __init__(self, rule: Theorem) -> None:
         self._rule = rule
-        self._said = False
 
     def before_chunk(self, setup: Setup, run: RunState) -> RunState:
         if run.position.update % EVERY:
@@ -44,9 +43,8 @@ class StepSize(Observer):
     def _note(self, setup: Setup, run: RunState, reached: Tensor) -> None:
         """Say the first time in how many replicas the theorem does not apply."""
         beyond, task = (reached >= 1) & run.alive, run.position.task
-        if self._said or not beyond.any():
+        if not beyond.any():
             return
-        self._said = True
         ignores = self._rule.otherwise == "ignore"
         instead = "steps are taken as if dx were 0" if ignores else "no steps are taken"
         setup.say(
