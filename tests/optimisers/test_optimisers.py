@@ -133,7 +133,7 @@ def test_a_schedule_is_pytorchs(name, over):
     method = Naive(optimiser=settings, lr=LR, updates=12, schedule=schedule)
     generator, task = torch.Generator().manual_seed(0), tiny_task()
     theta = random_tree(generator)
-    state = start = method.start(theta, task)
+    state = start = method.start(theta, task)._replace(common=method.common(theta))
     own = [leaf.clone().requires_grad_() for leaf in leaves(theta)]
     optimiser = torch.optim.SGD(own, lr=LR, momentum=0.9)
     length = 12 if over == "task" else 24

@@ -24,7 +24,7 @@ from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.discounts._discount import Discount
 from dpmcl.discounts.constant import Constant
-from dpmcl.exceptions import ModelError, SpecError
+from dpmcl.exceptions import SpecError
 from dpmcl.optimisers._optimiser import Optimiser
 from dpmcl.optimisers._optimiser import build as build_optimiser
 from dpmcl.optimisers._schedule import Schedule, build_schedule
@@ -39,7 +39,8 @@ class State(NamedTuple):
         theta: Parameters by part.
         optimiser: theta's optimiser state, kept for the life of the run.
         extra: Whatever else a method keeps (a tree of tensors whose shapes never change).
-        common: What settings of every method keep: a schedule's clock, an option's start.
+        common: What settings of every method keep: a schedule's clock, an option's start. The
+            training loop sets it; a method leaves it as it is.
         buffers: Running statistics of the network's normalisation layers. The training loop sets
             and moves them, once an update; a method leaves them as they are.
     """
@@ -192,13 +193,7 @@ class Method(Settings, ABC):
             theta: Initial parameters by part.
             task: The first task.
         """
-        common: dict[str, Any] = {}
-        if self.scheduling is not None:
-            zero = torch.zeros((), dtype=torch.int64, device=leaves(theta)[0].device)
-            common |= {"update": zero, "updates": zero.clone()}
-        if self.optional:
-            common["start"] = theta
-        return State(theta, self.rule.init(theta), {}, common)
+        return State(theta, self.rule.init(theta), {})
 
     def end_of_task(self, state: State, model: Model, task: TaskInfo) -> State:
         """Return one replica's state once a task's phases are over; the same by default.
@@ -327,11 +322,24 @@ class Method(Settings, ABC):
             return phases
         return tuple(replace(phase, update=_counted(phase.update)) for phase in phases)
 
+    def common(self, theta: Theta) -> dict[str, Any]:
+        """Return what settings of every method keep beside one replica's state.
+
+        Args:
+            theta: Initial parameters by part.
+        """
+        common: dict[str, Any] = {}
+        if self.scheduling is not None:
+            zero = torch.zeros((), dtype=torch.int64, device=leaves(theta)[0].device)
+            common |= {"update": zero, "updates": zero.clone()}
+        if self.optional:
+            common["start"] = theta
+        return common
+
     @property
     def changes_at_task(self) -> bool:
         """Return True if `begin_task` may change a state."""
-        settings = (self.restarts, self.reset_at_task, self.scheduling, self.optional)
-        return any(settings)
+        return any((self.restarts, self.reset_at_task, self.scheduling, self.optional))
 
     def begin_task(self, state: State, start: State, updates: int, keys: Tensor) -> State:
         """Return one replica's state with which a task begins.
@@ -341,20 +349,12 @@ class Method(Settings, ABC):
             start: As `start` made it.
             updates: All updates of the task, or of the run where the schedule is over the run.
             keys: A random key for each option, int64 (options, 2).
-
-        Raises:
-            ModelError: `start` did not build on `super().start`, and a setting needs it.
         """
         common = dict(state.common)
         if self.restarts:
             state = start
         elif self.reset_at_task:
             state = state._replace(optimiser=self.rule.init(state.theta))
-        if (self.scheduling is not None or self.optional) and not common:
-            raise ModelError(
-                f"schedule and options need what Method.start keeps, and {type(self).__name__}'s "
-                "start makes a State of its own; build on super().start(theta, task)."
-            )
         if self.scheduling is not None:
             if self.scheduling.over == "task":
                 common["update"] = torch.zeros_like(common["update"])

@@ -1,6 +1,5 @@
 """Divergence: replicas whose numbers stop being finite are frozen, and the others never know."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -37,12 +36,8 @@ class FreezeNonFinite(Observer):
         if not (alive & ~fine).any():
             return run
 
-        def advance(state: State, step: int) -> State:
-            return setup.engine.advance(setup.update(chunk.phase), state, chunk.feed.only(step))
-
-        before = chunk.before
-        frozen, fell = replayed(before.replicas, chunk.feed.steps, advance, alive)
-        task, phase, first = before.position
+        frozen, fell = _replayed(setup, chunk, alive)
+        task, phase, first = chunk.before.position
         diverged = {
             replica: Divergence(task, phase, first + step + 1)
             for replica, step in fell.items()
@@ -114,26 +109,17 @@ def choose_state(alive: Tensor, new: State, old: State) -> State:
     return chosen
 
 
-def replayed(
-    state: State, steps: int, advance: Callable[[State, int], State], alive: Tensor
-) -> tuple[State, dict[int, int]]:
+def _replayed(setup: Setup, chunk: Chunk, alive: Tensor) -> tuple[State, dict[int, int]]:
     """Run the steps of a chunk one by one, and freeze each replica before it is not finite.
 
-    Updates are repeatable, so the replicas that stay finite take the same steps again.
-
-    Args:
-        state: All replicas before the steps.
-        steps: How many.
-        advance: Gives the state after one step, from the state before it and its number.
-        alive: Replicas that had not diverged before, bool (replicas,).
-
-    Returns:
-        The last states in which the replicas were finite, and by replica the step (from 0) at which
-        it newly was not.
+    Updates are repeatable, so the replicas that stay finite take the same steps again. Returns the
+    last states in which the replicas were finite, and by replica the step (from 0) at which it
+    newly was not.
     """
+    state, update = chunk.before.replicas, setup.update(chunk.phase)
     fell: dict[int, int] = {}
-    for step in range(steps):
-        new = advance(state, step)
+    for step in range(chunk.feed.steps):
+        new = setup.engine.advance(update, state, chunk.feed.only(step))
         good = alive & finite(new)
         for replica in (alive & ~good).nonzero().flatten().tolist():
             fell[replica] = step

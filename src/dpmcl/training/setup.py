@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dpmcl.core.batch import Batch
 from dpmcl.core.memory import Memories
-from dpmcl.core.model import Buffers, Model, initial
+from dpmcl.core.model import Buffers, Model, Theta, initial
 from dpmcl.core.tree import tree_map
 from dpmcl.data.motion import Motion, motion_of
 from dpmcl.data.sampling import Draw, Supply, Weighing, chunk, probe, weigh
@@ -86,7 +86,11 @@ class Setup:
         """Return the replicas' states before the first task."""
         method, first = self.method, self.task_infos[0]
         theta = initial(self.model, self.weights or self.seeds)
-        state: State = self.engine.map(lambda one: method.start(one, first), theta)
+
+        def started(one: Theta) -> State:
+            return method.start(one, first)._replace(common=method.common(one))
+
+        state: State = self.engine.map(started, theta)
         replicas = len(self.seeds)
         buffers: Buffers = tree_map(
             lambda leaf: leaf.expand(replicas, *leaf.shape).clone(), self.model.init_buffers()
