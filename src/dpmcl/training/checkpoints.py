@@ -80,7 +80,6 @@ class Checkpoints:
 
     def __init__(self, root: Path, method: str, seeds: Sequence[int]) -> None:
         self._root = root
-        self._told: set[Path] = set()
         self._folder = folder_of(root, method) / job_folder(method, seeds)[1]
 
     def save(self, run: RunState, origin: Origin) -> None:
@@ -112,34 +111,14 @@ class Checkpoints:
         for path in self._files()[:-KEPT]:
             path.unlink(missing_ok=True)
 
-    def origin(self) -> Origin | None:
-        """Return what the newest whole checkpoint belongs to; None where there is none."""
+    def newest(self) -> "Saved | None":
+        """Return the newest whole checkpoint; None where there is none. Damaged ones are named."""
         for path in reversed(self._files()):
-            found = _read(path)
-            if not isinstance(found, str):
-                return found[0].origin
-            if path not in self._told:
-                self._told.add(path)
-                _LOG.warning(
-                    printable(f"{path} is damaged ({found}); the one before it is used, if any.")
-                )
-        return None
-
-    def load(self, like: RunState, tasks: int) -> RunState | None:
-        """Return the newest whole checkpoint; None where none fits.
-
-        Args:
-            like: A state of the same job, for the form of its trees.
-            tasks: Tasks in the stream.
-        """
-        for path in reversed(self._files()):
-            found = _read(path)
-            if isinstance(found, str):
-                continue
             try:
-                return _state(*found, like, tasks)
-            except (LookupError, TypeError, ValueError, StopIteration, RuntimeError):
-                _LOG.warning(printable(f"{path} is of another run or version; it is not used."))
+                return _read(path)
+            except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+                why = f"{path} is damaged ({reason(error)}); the one before it is used, if any."
+                _LOG.warning(printable(why))
         return None
 
     def clear(self) -> None:
@@ -208,6 +187,39 @@ def _tensors(run: RunState) -> dict[str, Tensor]:
     return {name: tensor.clone(memory_format=whole) for name, tensor in out.items()}
 
 
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that was read.
+
+    Attributes:
+        path: Its file.
+        about: What it says of itself.
+        tensors: By name.
+    """
+
+    path: Path
+    about: _About
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def origin(self) -> Origin:
+        """Return what it belongs to."""
+        return self.about.origin
+
+    def state(self, like: RunState, tasks: int) -> RunState | None:
+        """Return the state that it holds; None where it has another form.
+
+        Args:
+            like: A state of the same job, for the form of its trees.
+            tasks: Tasks in the stream.
+        """
+        try:
+            return _state(self.about, self.tensors, like, tasks)
+        except (LookupError, TypeError, ValueError, StopIteration, RuntimeError):
+            _LOG.warning(printable(f"{self.path} is of another run or version; it is not used."))
+            return None
+
+
 def _state(about: _About, tensors: Mapping[str, Tensor], like: RunState, tasks: int) -> RunState:
     """Return the state that a checkpoint holds. Raises ValueError where it is of another form."""
 
@@ -243,17 +255,14 @@ def _state(about: _About, tensors: Mapping[str, Tensor], like: RunState, tasks: 
     )
 
 
-def _read(path: Path) -> tuple[_About, dict[str, Tensor]] | str:
-    """Return a checkpoint's description and tensors, or why it cannot be used."""
-    try:
-        with safe_open(path, "pt") as file:
-            meta = file.metadata() or {}
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        if meta["sum"] != _sum(meta["about"], tensors):
-            return "its checksum does not fit"
-        return _About.model_validate_json(meta["about"]), tensors
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        return reason(error)
+def _read(path: Path) -> Saved:
+    """Return a checkpoint. Raises what a damaged one makes its readers raise."""
+    with safe_open(path, "pt") as file:
+        meta = file.metadata() or {}
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    if meta["sum"] != _sum(meta["about"], tensors):
+        raise ValueError("its checksum does not fit")
+    return Saved(path, _About.model_validate_json(meta["about"]), tensors)
 
 
 def _sum(text: str, tensors: Mapping[str, Tensor]) -> str:
