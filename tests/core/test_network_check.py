@@ -205,15 +205,6 @@ class ByClosure(nn.Module):
         return self.scaled(x)
 
 
-class Stubborn(nn.Sequential):
-    """Dropout that stays on."""
-
-    def train(self, mode=True):
-        super().train(mode)
-        self[0].train()
-        return self
-
-
 class Numbered(nn.Module):
     """A layer with a name of its own, which computes nothing."""
 
@@ -303,12 +294,10 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
     ),
     "batchwise": (lambda: after(batchwise()), r"the representation gives.*nn\.GroupNorm"),
     "in training": (lambda: before(batchwise(True)), r"the prediction gives.*in training"),
-    "behind zeros": (lambda: zero_head(batchwise()), r"the prediction gives another"),
     "a shut gate": (
         lambda: kept(nn.Parameter(torch.zeros(())), lambda self, x: x + self.c * x.mean(0)),
         "the representation gives another",
     ),
-    "softmax over rows": (lambda: after(nn.Softmax(0)), "the representation gives another"),
     "a branch on the batch": (
         lambda: rows(lambda x: x / x.max() if x.abs().max() > 50 else x),
         "beside other rows",
@@ -347,10 +336,6 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
     ),
     "Python's noise": (lambda: rows(lambda x: x * random.random()), "draws from Python's"),
     "the machine's noise": (lambda: rows(lambda x: x + os.urandom(1)[0]), "in a second pass"),
-    "stubborn dropout": (
-        lambda: after(Stubborn(nn.Dropout())),
-        "the representation gives another one in evaluation",
-    ),
     "dropout twice": (
         lambda: after(Layer(lambda self, x: self.of(self.of(x)), of=nn.Dropout())),
         r"representation\.1\.of: Dropout is called more than once",
@@ -358,7 +343,6 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
     # Results, gradients and layers that a run cannot use.
     "a dict": (lambda: rows(lambda x: {"x": x}), "got dict; .* return the tensor alone"),
     "classes": (lambda: rows(lambda x: x.argmax(1)), "must give one tensor.*got int64"),
-    "a row too many": (lambda: rows(lambda x: x[:1]), r"got float32 \(1, 8\); keep the first"),
     "not finite": (lambda: rows(lambda x: x / 0), "finite before training, got"),
     "no gradient": (lambda: rows(lambda x: x.detach()), "no parameter of the representation"),
     "a hook's gradient": (

@@ -20,7 +20,6 @@ from dpmcl.data.sampling import Draw
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import DivergenceError
 from dpmcl.methods._method import Method, Phase, State
-from dpmcl.methods.er import ER
 from dpmcl.results import figures
 from dpmcl.results.record import Divergence
 
@@ -199,21 +198,6 @@ def test_with_a_method_that_starts_anew(engine):
         np.testing.assert_array_equal(
             found.errors["test"].values[i], healthy.errors["test"].values[i]
         )
-
-
-def test_a_natural_divergence_leaves_finite_weights_and_the_same_ones_captured_or_not():
-    own = {"optimiser": "sgd", "lr": 1e25, "batch": 4, "memory": 20, "updates": 4}
-    runs = [
-        tiny_run(ER(**own), SEEDS, make(), tasks=2, dtype=torch.float32)
-        for make in ENGINES.values()
-    ]
-    for found in runs:
-        assert set(found.diverged) == set(SEEDS)
-        assert all(leaf.isfinite().all() for leaf in leaves(found.theta))
-        for seed, where in found.diverged.items():
-            assert np.isnan(found.errors["test"].values[seed, 1 + where.task :]).all()
-    assert runs[0].diverged == runs[1].diverged
-    assert_bits(runs[0].theta, runs[1].theta)
 
 
 def test_what_heals_within_a_chunk_is_the_same_alone_and_beside_one_that_falls():

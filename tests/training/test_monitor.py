@@ -150,20 +150,6 @@ def test_a_run_stopped_anywhere_resumes_with_the_same_readings(tmp_path):
         assert np.array_equal(whole.values, resumed.values, equal_nan=True), at
 
 
-def test_a_run_that_goes_on_with_another_interval_keeps_what_it_read_where_it_was(tmp_path):
-    one = {"methods": {"er": {}}, "training": {**SPEC["training"], "updates": 15}}
-    every = {"watch": list(BOTH), "rows": 8}
-    whole = study(tmp_path / "whole", monitor={**every, "interval": 1}, **one).readings["er"]
-    asked = itertools.count(1)
-    with pytest.raises(Stopped):  # at update 11, after the readings at 0 and 10
-        stop = Keeping(1e9, stop=lambda: next(asked) == 3)
-        study(tmp_path / "run", stop, monitor={**every, "interval": 10}, **one)
-    found = study(tmp_path / "run", monitor={**every, "interval": 9}, **one).readings["er"]
-    assert [place for place in found.places if place[0] == 0] == [(0, 0, 0), (0, 0, 14)]
-    same = [whole.places.index(place) for place in found.places]
-    assert np.array_equal(found.values, whole.values[:, same])
-
-
 def test_what_watching_cannot_do_is_said(tmp_path):
     study(tmp_path / "run", monitor={})
     said: list[str] = []
@@ -174,11 +160,6 @@ def test_what_watching_cannot_do_is_said(tmp_path):
         "with --out."
         for name in ("er", "dpmcl")
     ]
-    said.clear()
-    run_study(Spec.parse({**SPEC, "monitor": {"beta": 2.0}}), tmp_path / "run", say=said.append)
-    assert said == ["[monitor] is set and nothing is watched; add --watch terms,stability."]
-    with pytest.raises(SpecError, match=r"monitor = \['terms'\] watches"):
-        dpmcl.run("digits", watch=["terms"])
 
 
 def test_a_folder_is_kept_to_what_may_end_its_replicas_and_not_to_what_looks_on(tmp_path):

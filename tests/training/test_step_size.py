@@ -116,13 +116,6 @@ def test_the_drift_matters_and_engines_agree(drift):
     assert not torch.allclose(leaves(found[0])[0], leaves(blind)[0])
 
 
-def test_dpmcl_takes_its_inner_steps_with_the_same_rule():
-    for form in ("J_theta", "V_theta"):
-        optimiser = {"name": "theorem", "beta": 0.5, "form": form}
-        out, *_ = trained(tiny_stream(), [], method=DPMCL, optimiser=optimiser, guard="clip")
-        assert out.errors["test"].after[:, 0, 0].max() <= 0.2
-
-
 def test_exact_drift_is_that_of_the_equation():
     stream = Lorenz(tasks=2).build(SEEDS)
     out, model, splits = trained(stream, [], optimiser={"name": "theorem", "drift": "exact"})

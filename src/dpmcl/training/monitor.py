@@ -112,12 +112,9 @@ class Monitor(Observer):
         for replica, where in run.diverged.items():
             if where.cause == "cost":
                 self._tell(setup, replica, where)
-        values = np.full((len(setup.seeds), len(self._places), len(Reading._fields)), np.nan)
-        if _READINGS in run.values:  # what is watched may have changed since
-            for i, place in enumerate(map(tuple, run.values[_PLACES].tolist())):
-                if place in self._index:
-                    values[:, self._index[place]] = run.values[_READINGS][:, i]
-        places = np.array(self._places, dtype=np.int64).reshape(-1, 3)
+        values, places = run.values.get(_READINGS), np.array(self._places, dtype=np.int64)
+        if values is None or not np.array_equal(run.values[_PLACES], places):
+            values = np.full((len(setup.seeds), len(places), len(Reading._fields)), np.nan)
         return replace(run, values={**run.values, _READINGS: values, _PLACES: places})
 
     def stop(self, setup: Setup, position: Position, last: int) -> int:
