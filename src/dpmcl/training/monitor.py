@@ -109,9 +109,7 @@ class Monitor(Observer):
             verdict = discount.verdict(setup.method.discounting)
             if verdict.outcome in ("diverges", "unclear"):
                 setup.say(f"discount: {verdict.line}", once="discount")
-        for replica, where in run.diverged.items():
-            if where.cause == "cost":
-                self._tell(setup, replica, where)
+        tell(setup, run.diverged, "cost", stop=self.settings.exceeding == "stop")
         values, places = run.values.get(_READINGS), np.array(self._places, dtype=np.int64)
         if values is None or not np.array_equal(run.values[_PLACES], places):
             values = np.full((len(setup.seeds), len(places), len(Reading._fields)), np.nan)
@@ -133,13 +131,14 @@ class Monitor(Observer):
         values[:, number] = self._measured(setup, run, chunk)
         if "stability" in self.settings.watch:
             self._say_broken(setup, values[:, number : number + 1], number)
-        diverged = dict(run.diverged)
-        for replica in self._exceeding(values, number):
-            if replica not in diverged:
-                task, phase, update = chunk.before.position
-                diverged[replica] = Divergence(task, phase, update + 1, "cost")
-                self._tell(setup, replica, diverged[replica])
-        return replace(run, diverged=diverged)
+        task, phase, update = chunk.before.position
+        diverged = {
+            replica: Divergence(task, phase, update + 1, "cost")
+            for replica in self._exceeding(values, number)
+            if replica not in run.diverged
+        }
+        tell(setup, diverged, "cost", stop=self.settings.exceeding == "stop")
+        return replace(run, diverged={**run.diverged, **diverged})
 
     def readings(self, setup: Setup, run: RunState) -> Readings:
         """Return all readings of a run.
@@ -221,8 +220,3 @@ class Monitor(Observer):
                 f"(largest {largest:.3g}); {condition.advice}.",
                 once=name,
             )
-
-    def _tell(self, setup: Setup, replica: int, where: Divergence) -> None:
-        ways = "raise monitor.beta, or go on without that replica with monitor.exceeding = 'freeze'"
-        stop = self.settings.exceeding == "stop"
-        tell(setup, replica, where, "has J above beta for too long", instead=ways if stop else None)
