@@ -23,14 +23,13 @@ from dpmcl.optimisers.theorem import Theorem
 from dpmcl.results.record import Record
 from dpmcl.training.checkpoints import Checkpoints, Origin
 from dpmcl.training.divergence import FreezeNonFinite
-from dpmcl.training.evaluation import Evaluation
+from dpmcl.training.evaluation import Evaluation, Score
 from dpmcl.training.keeper import Keeper, Keeping
 from dpmcl.training.loop import check, first_state, first_task, train
 from dpmcl.training.monitor import Monitor, MonitorSettings
 from dpmcl.training.motion_check import check_motion
 from dpmcl.training.observer import Observer
 from dpmcl.training.progress import Progress, Tell
-from dpmcl.training.score import Score
 from dpmcl.training.second_order import noise
 from dpmcl.training.setup import Setup
 from dpmcl.training.spec import Spec
