@@ -16,7 +16,7 @@ else:
 
 
 class MaskedBatchNorm(_Base):
-    """What the three classes below share; `masked` turns PyTorch's layers into them.
+    """Base of the three classes below; `masked` turns PyTorch's layers into them.
 
     With all rows present it computes what PyTorch's layer computes. Rows whose weight `w` is 0 do
     not enter the mean and the variance, and their output is the layer's bias: finite, whatever they

@@ -33,7 +33,7 @@ from dpmcl.options._option import Option
 
 
 class State(NamedTuple):
-    """What one replica carries from update to update.
+    """State that one replica carries from update to update.
 
     Args:
         theta: Parameters by part.
@@ -262,7 +262,7 @@ class Method(Settings, ABC):
 
     @property
     def graph(self) -> Graph | None:
-        """The inner updates through which an update differentiates, or None if it does not."""
+        """Return the inner updates through which an update differentiates; None if it does not."""
         return None
 
     # What a method may use

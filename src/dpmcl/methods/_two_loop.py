@@ -29,7 +29,7 @@ Parts = tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class TwoLoop(Method, ABC):
-    """What OML, CML and ANML share; each says which parts of theta move in which loop.
+    """Base of OML, CML and ANML; each says which parts of theta move in which loop.
 
     reading, the phases of a task:
 
@@ -133,11 +133,11 @@ class TwoLoop(Method, ABC):
 
     @property
     def _rule_ahead(self) -> Optimiser:
-        """The rule that makes theta~."""
+        """Return the rule that makes theta~."""
         return build(self.optimiser, self.inner_lr or self.lr)
 
     def _ahead(self, model: Model, updates: int) -> Update:
-        """An update of theta~ on D_PN; a task's first starts from theta, with a fresh state."""
+        """Return an update of theta~ on D_PN; a task's first starts from theta, with a fresh state."""
         rule = self._rule_ahead
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
@@ -159,7 +159,7 @@ class TwoLoop(Method, ABC):
         return update
 
     def _from_ahead(self, model: Model) -> Update:
-        """An update of theta with the gradient of J_N at theta~."""
+        """Return an update of theta with the gradient of J_N at theta~."""
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             ahead = {**state.theta, **state.extra["theta"]}

@@ -109,11 +109,11 @@ class DPMCL(Method):
         return self.descend(state, grads, J_N)
 
     def _weighed(self, cost: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """eta times a cost; the cost itself where eta is 1."""
+        """Return eta times a cost; the cost itself where eta is 1."""
         return cost if self.eta == 1 else lambda *args: self.eta * cost(*args)
 
     def _guarded(self, third: Tensor) -> Tensor:
-        """The third term as it enters the cost."""
+        """Return the third term as it enters the cost."""
         if self.guard == "clip":
             third = torch.relu(third)  # 0 has the derivative 0, in every version
         elif self.guard == "square":

@@ -1,4 +1,4 @@
-"""Which of the paper's statements holds of J(t) under a discount (Lemma 1, Corollary 1)."""
+"""Tell which of the paper's statements holds of J(t) under a discount (Lemma 1, Corollary 1)."""
 
 import math
 from typing import Literal, NamedTuple
@@ -9,10 +9,12 @@ Statement = Literal["lemma 1", "corollary 1", "neither"]
 
 
 class Verdict(NamedTuple):
-    """What holds of J(t) as t grows, for losses between eps > 0 and L.
+    """Behaviour of J(t) as t grows, for losses between eps > 0 and L.
 
-    statement: The paper's, if one holds. outcome: "converges", if theta(t) does; "bounded";
-    "diverges"; or "unclear". line: The same in words.
+    Attributes:
+        statement: The paper's, if one holds.
+        outcome: "converges", if theta(t) does; "bounded"; "diverges"; or "unclear".
+        line: The same in words.
     """
 
     statement: Statement

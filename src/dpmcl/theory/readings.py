@@ -16,9 +16,11 @@ Place = tuple[int, int, int]
 class Readings:
     """The readings of one method.
 
-    seeds: of each replica. places: (task, phase, update) of each reading, in order. values: float64
-    (replicas, readings, quantities), in the order of `Reading`; NaN once a replica is frozen, and
-    for quantities that were not watched.
+    Attributes:
+        seeds: Of each replica.
+        places: (task, phase, update) of each reading, in order.
+        values: Float64 (replicas, readings, quantities), in the order of `Reading`; NaN once a
+            replica is frozen, and for quantities that were not watched.
     """
 
     seeds: tuple[int, ...]
@@ -31,10 +33,10 @@ class Readings:
 
     @property
     def taken(self) -> np.ndarray:
-        """Mask of the readings that were taken, bool (replicas, readings)."""
+        """Return which readings were taken, bool (replicas, readings)."""
         return taken(self.values)
 
     @property
     def broken(self) -> dict[str, np.ndarray]:
-        """Masks of the readings at which each condition fails, bool (replicas, readings)."""
+        """Return at which readings each condition fails, bool (replicas, readings)."""
         return broken(self.values)

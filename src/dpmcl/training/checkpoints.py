@@ -40,7 +40,7 @@ _ERRORS = "errors."
 
 @dataclass(frozen=True)
 class Origin:
-    """What a checkpoint belongs to: it is of use to the same method, seeds and data alone.
+    """Identity of a checkpoint: it is of use to the same method, seeds and data alone.
 
     Attributes:
         method: Its name in the spec.

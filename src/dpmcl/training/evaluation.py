@@ -24,7 +24,7 @@ _ROWS_AT_ONCE = 2048  # rows a replica and forward pass; small enough for fifty 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(Settings):
-    """What is evaluated besides the test rows of the tasks seen.
+    """Settings of evaluation: what is evaluated besides the test rows of the tasks seen.
 
     Attributes:
         train: Whether training rows are evaluated too.

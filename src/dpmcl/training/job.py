@@ -46,7 +46,7 @@ class Job:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a job leaves behind.
+    """Result of a job.
 
     Attributes:
         record: Errors, work, divergences and readings.

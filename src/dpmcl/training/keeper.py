@@ -20,7 +20,7 @@ Above it the checkpoint is skipped: tasks may be as short as a checkpoint takes.
 
 @dataclass(frozen=True)
 class Keeping:
-    """When runs are saved and stopped.
+    """Rules for when runs are saved and stopped.
 
     Attributes:
         seconds: Between checkpoints within a task.

@@ -36,17 +36,22 @@ MOST_ROWS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorSettings(Settings):
-    """What is watched while a run goes on; it moves no number, unless it ends a replica.
+    """Settings of the monitor; watching moves no number, unless it ends a replica.
 
-    watch: "terms" (costs and terms of eq. (3), both estimates), "stability" (norms, dV/dt, and the
-    conditions of Theorem 1, said when they break). interval: updates between readings; one comes
-    before a task's first update and one before each phase's last. rows: of the new task, and of all
-    earlier ones together, on which a reading is taken; None for a method's batch, 32 at most.
-    beta: the bound on J; None for the optimiser's own, or else 1000. radius: of the compact set of
-    theta; None for ten times the norm that theta starts with. drift: how dx is known, "inputs",
-    "features" or "exact" (`optim.Drift`); "auto" is exact where the stream knows its dynamics, else
-    by inputs. zeta: steps of theta_B in the look-ahead. exceeding: what happens once J has been
-    above beta in `patience` readings in a row: "say", "freeze" the replica, or "stop" the run.
+    Attributes:
+        watch: "terms" (costs and terms of eq. (3), both estimates), "stability" (norms, dV/dt, and
+            the conditions of Theorem 1, said when they break).
+        interval: Updates between readings; one comes before a task's first update and one before
+            each phase's last.
+        rows: Rows of the new task, and of all earlier ones together, on which a reading is taken;
+            None for a method's batch, 32 at most.
+        beta: The bound on J; None for the optimiser's own, or else 1000.
+        radius: Of the compact set of theta; None for ten times the norm that theta starts with.
+        drift: How dx is known, "inputs", "features" or "exact" (`optimisers.theorem.Drift`); "auto"
+            is exact where the stream knows its dynamics, else by inputs.
+        zeta: Steps of theta_B in the look-ahead.
+        patience: Readings in a row with J above beta, after which `exceeding` is done.
+        exceeding: "say" nothing more, "freeze" the replica, or "stop" the run.
     """
 
     watch: tuple[Watched, ...] = ()

@@ -29,7 +29,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RunState:
-    """What changes while a method is trained for a group of replicas.
+    """State of a run: what changes while a method is trained for a group of replicas.
 
     Attributes:
         position: The next update.
