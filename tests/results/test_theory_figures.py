@@ -122,7 +122,7 @@ def test_replicas_that_are_frozen_count_for_nothing(stored, end):
     found = readings(reach=2.0, beta=1e4)
     found.values[0, 5:] = found.values[:, 9:] = np.nan
     if stored:  # a folder keeps no reading without numbers
-        found = Readings(found.seeds, found.places[:9], found.values[:, :9])
+        found = Readings(found.seeds, found.positions[:9], found.values[:, :9])
     drawn("terms", found)
     figure = drawn("stability", found)
     strip = figure.axes[-1]

@@ -73,8 +73,8 @@ def test_watching_moves_nothing_and_reads_the_same_in_both_engines(name):
     assert np.isfinite(readings.values).all()
     assert np.allclose(readings.values, batched.values, rtol=1e-6, atol=1e-9)
     assert np.allclose(readings["J"], readings["J_N"] + readings["J_P"])
-    assert (readings["J_P"][:, [p[0] == 0 for p in readings.places]] == 0).all()
-    assert (readings["J_P"][:, [p[0] == 1 for p in readings.places]] > 0).all()
+    assert (readings["J_P"][:, [p[0] == 0 for p in readings.positions]] == 0).all()
+    assert (readings["J_P"][:, [p[0] == 1 for p in readings.positions]] > 0).all()
     assert (np.abs(readings["decrease"]) <= readings["J_theta"] * readings["dtheta"] * 1.001).all()
     assert (np.abs(readings["increase"]) <= readings["reach"] * 1.001 + 1e-12).all()
 
@@ -86,7 +86,7 @@ def test_readings_come_first_last_and_at_the_interval():
     assert readings_due(0, phase, 100) == [0, 11]
     assert readings_due(1, phase, 100) == [11]
     assert readings_due(0, phase, 1) == list(range(12))
-    places = trained(watched=settings_of()).readings.places
+    places = trained(watched=settings_of()).readings.positions
     assert places == tuple((t, 0, u) for t in range(TASKS) for u in (0, 5, 10, 11))
 
 
@@ -128,13 +128,13 @@ def study(folder, keeping=None, **changes):
 def test_a_grown_run_keeps_its_readings_whatever_the_interval(tmp_path):
     live = study(tmp_path / "run").readings["er"]
     first = dpmcl.load(tmp_path / "run").readings["er"]
-    assert (first.seeds, first.places) == (SEEDS, live.places)
+    assert (first.seeds, first.positions) == (SEEDS, live.positions)
     assert np.array_equal(first.values, live.values)
     monitor = {"watch": ["stability"], "interval": 3}
     grown = study(tmp_path / "run", replicas=3, monitor=monitor).readings["er"]
-    old = [grown.places.index(place) for place in first.places]
+    old = [grown.positions.index(place) for place in first.positions]
     assert np.array_equal(grown.values[:2, old], first.values)
-    new = [i for i, place in enumerate(grown.places) if place[2] in (0, 3, 6, 9, 11)]
+    new = [i for i, place in enumerate(grown.positions) if place[2] in (0, 3, 6, 9, 11)]
     assert np.isfinite(grown["J"][2, new]).all()
 
 

@@ -137,7 +137,7 @@ class TwoLoop(Method, ABC):
         return build(self.optimiser, self.inner_lr or self.lr)
 
     def _ahead(self, model: Model, updates: int) -> Update:
-        """Return an update of theta~ on D_PN; a task's first starts from theta, with a fresh state."""
+        """Return an update of theta~ on D_PN; a task's first starts from theta, all fresh."""
         rule = self._rule_ahead
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:

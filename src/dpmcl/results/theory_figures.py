@@ -220,7 +220,7 @@ def _title(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) 
     counts = [len(one.seeds) for one in readings.values()]
     lost = sum(
         len(one.seeds)
-        if one.places[-1][0] < len(stream.tasks) - 1
+        if one.positions[-1][0] < len(stream.tasks) - 1
         else int((~one.taken[:, -1]).sum())
         for one in readings.values()
     )

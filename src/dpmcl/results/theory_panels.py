@@ -142,7 +142,7 @@ def tasks_done(readings: Readings, tasks: int) -> np.ndarray:
         tasks: Tasks of the stream.
     """
     updates: dict[tuple[int, int], int] = {}
-    for task, phase, update in readings.places:
+    for task, phase, update in readings.positions:
         updates[task, phase] = max(update + 1, updates.get((task, phase), 0))
     last = max(task for task, _ in updates)
     if last < tasks - 1:
@@ -154,4 +154,4 @@ def tasks_done(readings: Readings, tasks: int) -> np.ndarray:
     for task, phase in sorted(updates):
         done[task, phase] = total.get(task, 0)
         total[task] = done[task, phase] + updates[task, phase]
-    return np.array([t + (done[t, p] + u) / total[t] for t, p, u in readings.places])
+    return np.array([t + (done[t, p] + u) / total[t] for t, p, u in readings.positions])

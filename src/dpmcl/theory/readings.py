@@ -8,8 +8,6 @@ import numpy as np
 from dpmcl.theory.stability import Reading, broken, taken
 
 Watched = Literal["terms", "stability"]
-Place = tuple[int, int, int]
-"""Task, phase, update of the phase, all from 0: a reading is taken before that update."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,13 +16,14 @@ class Readings:
 
     Attributes:
         seeds: Of each replica.
-        places: (task, phase, update) of each reading, in order.
+        positions: Task, phase and update of the phase, all from 0, before which each reading is
+            taken, in order.
         values: Float64 (replicas, readings, quantities), in the order of `Reading`; NaN once a
             replica is frozen, and for quantities that were not watched.
     """
 
     seeds: tuple[int, ...]
-    places: tuple[Place, ...]
+    positions: tuple[tuple[int, int, int], ...]
     values: np.ndarray
 
     def __getitem__(self, name: str) -> np.ndarray:

@@ -22,14 +22,14 @@ from dpmcl.methods._method import Phase, State
 from dpmcl.optimisers.theorem import Drift, Theorem
 from dpmcl.results.record import Divergence
 from dpmcl.theory import discount, terms
-from dpmcl.theory.readings import Place, Readings, Watched
+from dpmcl.theory.readings import Readings, Watched
 from dpmcl.theory.stability import CONDITIONS, Reading, broken, named, reading
 from dpmcl.training.divergence import tell
 from dpmcl.training.observer import Chunk, Observer
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import Position, RunState
 
-_READINGS, _PLACES = "readings", "readings.places"
+_READINGS, _POSITIONS = "readings", "readings.positions"
 MOST_ROWS = 32
 """Of the new task, and of earlier ones, unless `rows` says more."""
 
@@ -93,13 +93,13 @@ class Monitor(Observer):
 
     def __init__(self, settings: MonitorSettings, setup: Setup) -> None:
         self.settings = settings
-        self._places: tuple[Place, ...] = tuple(
-            (task, number, update)
+        self._positions = tuple(
+            Position(task, number, update)
             for task, phases in enumerate(setup.phases)
             for number, phase in enumerate(phases)
             for update in readings_due(number, phase, settings.interval)
         )
-        self._index = {place: i for i, place in enumerate(self._places)}
+        self._index = {position: i for i, position in enumerate(self._positions)}
         self._radius = 10 * torch.func.vmap(terms.norm)(setup.start.theta)
         if settings.radius is not None:
             self._radius = torch.full_like(self._radius, settings.radius)
@@ -115,10 +115,10 @@ class Monitor(Observer):
             if verdict.outcome in ("diverges", "unclear"):
                 setup.say(f"discount: {verdict.line}", once="discount")
         tell(setup, run.diverged, "cost", stop=self.settings.exceeding == "stop")
-        values, places = run.values.get(_READINGS), np.array(self._places, dtype=np.int64)
-        if values is None or not np.array_equal(run.values[_PLACES], places):
-            values = np.full((len(setup.seeds), len(places), len(Reading._fields)), np.nan)
-        return replace(run, values={**run.values, _READINGS: values, _PLACES: places})
+        values, positions = run.values.get(_READINGS), np.array(self._positions)
+        if values is None or not np.array_equal(run.values[_POSITIONS], positions):
+            values = np.full((len(setup.seeds), len(positions), len(Reading._fields)), np.nan)
+        return replace(run, values={**run.values, _READINGS: values, _POSITIONS: positions})
 
     def stop(self, setup: Setup, position: Position, last: int) -> int:
         # a watched update is a chunk of its own
@@ -152,7 +152,7 @@ class Monitor(Observer):
             setup: The run's.
             run: Its last state.
         """
-        return Readings(setup.seeds, self._places, run.values[_READINGS])
+        return Readings(setup.seeds, self._positions, run.values[_READINGS])
 
     def _measured(self, setup: Setup, run: RunState, chunk: Chunk) -> np.ndarray:
         """Return the readings of all replicas, float64 (replicas, quantities)."""
@@ -212,7 +212,7 @@ class Monitor(Observer):
 
     def _say_broken(self, setup: Setup, values: np.ndarray, number: int) -> None:
         """Say where conditions first broke. values: of one reading, (replicas, 1, quantities)."""
-        task, _, update = self._places[number]
+        task, _, update = self._positions[number]
         for name, where in broken(values).items():
             if not where.any():
                 continue

@@ -16,6 +16,9 @@ def check_motion(method: Method, stream: Stream, phases: Sequence[Phase], watche
         stream: What it trains on.
         phases: Its phases of the first task.
         watched: How the monitor is to know dx.
+
+    Raises:
+        SpecError: It cannot.
     """
     asks = {"monitor.drift": watched}
     if isinstance(method.rule, Theorem):
