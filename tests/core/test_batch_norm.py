@@ -133,9 +133,6 @@ def test_batches_without_statistics_are_refused():
         folded.apply(folded.parameters, numbers(4, 6), KEY, w=torch.ones(4))
 
 
-# --------------------------------------------------------------------------------- a model
-
-
 def test_a_model_trains_moves_and_is_evaluated_as_its_modules():
     model = small_model()
     theta, buffers = model.init(0), model.init_buffers()

@@ -431,9 +431,6 @@ def test_one_row_is_enough_to_tell(value):
         build(HONEST[name], example)
 
 
-# ------------------------------------------------------------------------------- whole runs
-
-
 @dataclass(frozen=True, kw_only=True)
 class Net(NetworkSettings):
     """One of the networks of this file."""

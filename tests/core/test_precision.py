@@ -73,9 +73,6 @@ def test_a_study_trains_within_them_and_leaves_none(precision):
     assert switches() == first
 
 
-# -------------------------------------------------------------------------------- a model
-
-
 def model(precision, network=tiny_network, stream=None):
     stream = stream or tiny_stream()
     return Model.build(
@@ -158,9 +155,6 @@ def test_convolutions_too(convolutions):
     for a, b in zip(leaves(exact), leaves(found), strict=True):
         assert b.dtype == torch.float32
         assert 0 < (a - b).norm() < 0.1 * a.norm()
-
-
-# ------------------------------------------------------------------------ specs and studies
 
 
 def test_a_spec_says_it_only_where_it_is_set():

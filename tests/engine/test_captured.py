@@ -269,9 +269,6 @@ def test_an_update_that_cannot_be_captured_is_named(pretend_gpu, monkeypatch):
     )
 
 
-# On a GPU.
-
-
 def run_on(device, method, engine):
     stream = tiny_stream(2).to(device)
     splits = split(stream, (0, 1, 2), (0.6, 0.2, 0.2))

@@ -191,9 +191,6 @@ def test_the_cost_that_a_rule_hears_of_is_the_sum_of_what_is_descended_on(monkey
         assert abs(slope) > 1e-3
 
 
-# Why a guard
-
-
 class Representation(DPMCL):
     """Plain gradient steps of 0.5 on theta_1 alone."""
 

@@ -44,9 +44,6 @@ def theorem(beta, power: int = 2):
     return partial(lq.theorem_step, beta=beta, power=power)
 
 
-# The closed forms
-
-
 def test_the_closed_forms_solve_the_equation():
     assert off(BEST, CONTROL, EFFORT).abs().max() < 1e-12
     assert off(FLOW, descent(MOVING, E)).abs().max() < 1e-12
@@ -58,9 +55,6 @@ def test_the_optimal_control_is_the_minimum_of_the_bracket_and_nothing_else_is()
     for more in (-0.3, 0.01, 0.3):
         short = real(-EFFORT * more**2 / 2).expand(9)
         assert torch.allclose(off(BEST, CONTROL + more, EFFORT), short, atol=1e-12)
-
-
-# Equations (2) and (3), A.1
 
 
 # V_theta, A.2
@@ -75,9 +69,6 @@ def test_true_slope_at_rest_is_a_positive_multiple_of_the_costs_and_the_proofs_i
     assert (best / J_theta > 0).all()
     assert (proof / J_theta < 0).all()
     assert close(lq.proof_slope(STILL, 2 * E), 8 * proof)  # and grows with the cube of the error
-
-
-# Theorem 1
 
 
 def test_the_printed_derivative_is_negative_inside_the_ball_and_positive_outside():
@@ -118,9 +109,6 @@ def test_under_the_theorems_rule_j_ends_below_beta_if_s_stays_below_a_half():
     assert torch.allclose(J[-1], level.expand(200, 8), rtol=1e-6)
 
 
-# Equation (4)
-
-
 def test_equation_4_lowers_j_by_one_over_beta_until_it_overshoots():
     beta = 50.0
     y = real([100.0, 50.0, 15.0, 1 / 2, 1 / 4, 0.9 / 4, 0.1 / 4])  # beta J
@@ -130,6 +118,3 @@ def test_equation_4_lowers_j_by_one_over_beta_until_it_overshoots():
     change = after - y
     assert float(change[0]) == pytest.approx(-1, rel=0.01)
     assert (change[:4] < 0).all() and change[4].abs() < 1e-11 and (change[5:] > 0).all()
-
-
-# A.3

@@ -240,9 +240,6 @@ def test_replicas_of_unlike_sizes_are_measured_on_those_rows(rows, engine):
             assert float(found[replica, task]) == pytest.approx(expected, rel=1e-9)
 
 
-# within: where the task is known
-
-
 def known_tasks(tasks: int = 3) -> Stream:
     points = tiny_stream(tasks)
     return Stream.from_arrays(

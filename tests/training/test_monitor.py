@@ -116,9 +116,6 @@ def test_conditions_are_said_once_and_only_with_stability():
     assert not silent
 
 
-# the folder
-
-
 def study(folder, keeping=None, **changes):
     table = {**SPEC, "monitor": {"watch": list(BOTH), "interval": 5, "rows": 8}, **changes}
     said: list[str] = []
@@ -170,9 +167,6 @@ def test_a_folder_is_kept_to_what_may_end_its_replicas_and_not_to_what_looks_on(
         study(tmp_path / "run", replicas=4, monitor={**frozen, "beta": 2.0})
     with pytest.raises(FolderError, match=r"monitor\.exceeding = 'freeze', got 'say'"):
         study(tmp_path / "run", replicas=4)
-
-
-# the stop when J exceeds beta for long
 
 
 def test_a_replica_above_beta_for_too_long_is_frozen():

@@ -50,9 +50,6 @@ def test_it_is_not_said_of_what_is_exact(settings, caplog):
     assert said(caplog, settings) == []
 
 
-# the gradient itself
-
-
 def nested(name="oml", **own):
     own = {"reading": "nested", "order": 2, "inner": 2, "batch": 4, **own}
     return plugins.find("method", name)(lr=0.05, updates=2, memory=20, **own)

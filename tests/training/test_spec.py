@@ -29,9 +29,6 @@ def refusal(refused, *arguments) -> str:
     return line
 
 
-# short forms, and completeness
-
-
 def test_a_name_is_short_for_a_table():
     assert normalised(BASE) == {"stream": {"name": "digits"}, "methods": {"er": {}}}
     assert BASE == {"stream": "digits", "methods": ["er"]}
@@ -95,9 +92,6 @@ def test_presets_hold_what_differs_from_the_defaults(name):
 def test_kappa_is_updates_where_it_is_not_given(own, kappa):
     table = {"stream": "digits", "training": {"updates": 17}, "methods": {"dpmcl": own}}
     assert Spec.parse(table).methods["dpmcl"].kappa == kappa
-
-
-# --set
 
 
 @pytest.mark.parametrize(
@@ -188,9 +182,6 @@ def test_a_network_that_the_stream_names_is_reset_with_it(texts, hidden):
 def test_a_setting_of_ones_own_that_the_new_class_lacks_is_refused():
     request = Request({**FULL, "methods": ["naive"]}).set([MOMENTUM, "training.optimiser=adam"])
     assert "No setting 'momentum'" in refusal(request.spec)
-
-
-# errors
 
 
 @pytest.mark.parametrize(
