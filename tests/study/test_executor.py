@@ -145,3 +145,27 @@ def test_a_stream_made_in_python_goes_to_workers_and_their_lines_come_back(said)
         (True, True),
         (True, True),
     ]
+
+
+def test_replicas_that_do_not_fit_are_trained_in_halves(monkeypatch):
+    spec = Spec.parse({**TABLE, "engine": "batched", "methods": {"er": {}}})
+    trainer = Trainer(spec, read(spec, spec.seeds[:1]))
+    (job,) = trainer.jobs()
+    whole = trainer.run(job, Keeping())
+    real, tried = Trainer.setup, []
+
+    def setup(self: Trainer, job: Job) -> Any:
+        tried.append(job.seeds)
+        if len(job.seeds) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return real(self, job)
+
+    monkeypatch.setattr(Trainer, "setup", setup)
+    parts = trainer.run(job, Keeping())
+    assert tried == [(0, 1, 2), (0, 1), (0,), (1,), (2,)]
+    torch.testing.assert_close(
+        parts.theta["prediction"], whole.theta["prediction"], rtol=1e-3, atol=1e-4
+    )
+    monkeypatch.setattr(Trainer, "setup", lambda *_: setup(trainer, job))
+    with pytest.raises(DeviceError):
+        trainer.run(Job("er", (0,)), Keeping())

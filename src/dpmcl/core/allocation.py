@@ -34,6 +34,6 @@ def allocating() -> Iterator[None]:
         if not out_of_memory(error) and _TOO_LARGE not in str(error):
             raise
         raise DeviceError(
-            "This needs more memory than there is; use fewer replicas (a folder can be grown in "
-            "steps), a smaller batch or network, or fewer rows."
+            "This needs more memory than there is; use fewer replicas, a smaller batch or network, "
+            "or fewer rows."
         ) from error

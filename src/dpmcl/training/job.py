@@ -8,19 +8,20 @@ from typing import Literal
 
 import torch
 
-from dpmcl.core.allocation import allocating
+from dpmcl.core.allocation import allocating, out_of_memory
 from dpmcl.core.generators import forked
 from dpmcl.core.gradients import Work
 from dpmcl.core.model import Buffers, Model, Theta
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
+from dpmcl.core.tree import tree_map
 from dpmcl.data.scaling import check_digits, fitted
 from dpmcl.data.splits import Splits, split
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Engine, choose, device_of, group_size
-from dpmcl.exceptions import DataError, DpmclError, reason
+from dpmcl.exceptions import DataError, DeviceError, DpmclError, reason
 from dpmcl.optimisers.theorem import Theorem
-from dpmcl.results.record import Record
+from dpmcl.results.record import Record, merge
 from dpmcl.training.checkpoints import Checkpoints, Origin
 from dpmcl.training.divergence import FreezeNonFinite
 from dpmcl.training.evaluation import Evaluation, Score
@@ -150,6 +151,8 @@ class Trainer:
     def run(self, job: Job, keeping: Keeping, tell: Tell = lambda done, total: None) -> Outcome:
         """Train a job, from its last checkpoint if there is one.
 
+        Where the memory does not hold its replicas together, they are trained in two halves.
+
         Args:
             job: One of `jobs`.
             keeping: When it is saved, and when it stops.
@@ -158,20 +161,25 @@ class Trainer:
         Raises:
             Stopped: It was told to stop; what it had done is kept.
             DivergenceError: A replica diverged, and the spec wants to stop then.
-            DeviceError: The memory does not hold its replicas.
+            DeviceError: The memory does not hold one replica.
         """
-        spec = self.spec
-        with threads(spec.threads), allocating(), arithmetic(spec.precision):
-            setup = self.setup(job)
-            origin = Origin(job.method, job.seeds, self.digest, setup.engine.name, self.device.type)
-            return measured(
-                setup,
-                evaluation=spec.evaluation,
-                monitor=spec.monitor,
-                on_divergence=spec.on_divergence,
-                keeper=Keeper(keeping, self.checkpoints(job), origin),
-                tell=tell,
-            )
+        try:
+            with threads(self.spec.threads), allocating(), arithmetic(self.spec.precision):
+                return self._run(job, keeping, tell)
+        except DeviceError as error:
+            if len(job.seeds) == 1 or not out_of_memory(error.__cause__):
+                raise
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        half = -(-len(job.seeds) // 2)
+        first, second = (
+            self.run(Job(job.method, seeds), keeping, _shifted(tell, part))
+            for part, seeds in enumerate((job.seeds[:half], job.seeds[half:]))
+        )
+        trees = (first.theta, first.buffers), (second.theta, second.buffers)
+        theta, buffers = tree_map(lambda *leaf: torch.cat(leaf), *trees)
+        resumed = first.resumed or second.resumed
+        return Outcome(merge(first.record, second.record), theta, buffers, resumed)
 
     def check(self, job: Job) -> None:
         """Check what can be known before training.
@@ -208,6 +216,18 @@ class Trainer:
             engine=self.engine,
             weights=spec.weights_seeds(job.seeds),
             name=job.method,
+        )
+
+    def _run(self, job: Job, keeping: Keeping, tell: Tell) -> Outcome:
+        spec, setup = self.spec, self.setup(job)
+        origin = Origin(job.method, job.seeds, self.digest, setup.engine.name, self.device.type)
+        return measured(
+            setup,
+            evaluation=spec.evaluation,
+            monitor=spec.monitor,
+            on_divergence=spec.on_divergence,
+            keeper=Keeper(keeping, self.checkpoints(job), origin),
+            tell=tell,
         )
 
 
@@ -247,6 +267,11 @@ def measured(
     predictions = score.predictions(setup, run)
     record = Record(score.errors(setup, run), work, diverged, readings, predictions)
     return Outcome(record, run.replicas.theta, run.replicas.buffers, keeper.resumed)
+
+
+def _shifted(tell: Tell, half: int) -> Tell:
+    """Return the progress of a half as that of the whole."""
+    return lambda done, total: tell(half * total + done, 2 * total)
 
 
 def read(spec: Spec, seeds: tuple[int, ...]) -> Stream:
