@@ -48,8 +48,6 @@ def train(
         run = observer.begin(setup, run)
     while run.position.task < setup.tasks:
         run = learn_task(setup, run, observers)
-    for observer in observers:
-        observer.end(setup, run)
     return run
 
 
