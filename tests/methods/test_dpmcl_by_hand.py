@@ -213,7 +213,7 @@ def gains(guard: str, steps: int) -> list[float]:
     state = method.start(weights(10.0, 0.0), tiny_task())
     found = []
     for _ in range(steps):
-        cost = terms.costs(model, state.theta, b_N, b_P).J_PN
+        cost = terms.sensitivity(model, state.theta, b_N, b_P).costs.J_PN
         ahead = terms.look_ahead(model, state.theta, b_N, b_P, rule=method.rule, zeta=method.zeta)
         found.append(float(cost - ahead))
         key = torch.zeros(2, dtype=torch.int64)
