@@ -40,6 +40,17 @@ hypothesis.settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     hypothesis.settings.load_profile("ci")
 
+TINY_SPEC: dict[str, Any] = {
+    "replicas": 1,
+    "stream": {"name": "digits", "tasks": 2},
+    "network": {"name": "mlp", "hidden": 4},
+    "training": {"updates": 2, "batch": 4},
+    "methods": ["er"],
+    "engine": "looped",
+    "device": "cpu",
+    "workers": 1,
+}
+
 torch.set_num_threads(1)  # the problems are tiny, and the tests run in two processes
 
 

@@ -198,11 +198,8 @@ def test_tables_and_figures_in_each_format(command, stored):
     rows = json.loads(command("table", str(stored), str(stored), *words).out)
     assert [row["method"] for row in rows] == ["naive", "er"] * 2
     assert all("backward_transfer_se" in row for row in rows)
-    for style, magic in {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}.items():
-        ran = command("plot", str(stored), "--format", style, "--smooth", "0.5")
-        path = stored / "figures" / f"errors.{style}"
-        assert ran == (0, f"{path}\n", "")
-        assert path.read_bytes().startswith(magic)
+    ran = command("plot", str(stored), "--format", "svg", "--smooth", "0.5")
+    assert ran == (0, f"{stored / 'figures' / 'errors.svg'}\n", "")
 
 
 # bad inputs

@@ -13,10 +13,8 @@ import os
 import pickle
 import shutil
 import signal
-import struct
 import tarfile
 import tempfile
-import time
 import traceback
 import warnings
 import zipfile
@@ -30,7 +28,6 @@ import numpy as np
 import PIL.Image
 import pyarrow as pa
 import pytest
-import safetensors.torch
 import torch
 from hypothesis import given
 from hypothesis import strategies as some
@@ -41,8 +38,8 @@ from dpmcl import presets
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DpmclError
 from dpmcl.study.api import Request
-from dpmcl.training import checkpoints
 from dpmcl.training.spec import Spec
+from packed import encoded, noise
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes and timers")
 
@@ -111,7 +108,7 @@ def spec_attempts(folder: Path) -> Iterator[Attempt]:
     (path,) = folder.iterdir()
     if path.suffix == ".toml":
         yield lambda: checked(Request(path).spec())
-        yield lambda: Request(path).set(["seed=3"]).tasks(2).spec()
+        yield lambda: Request(path).set(["seed=3"]).update(tasks=2).spec()
     elif path.name == "set.json":
         yield lambda: checked(Request("digits").set([json.loads(path.read_text())]).spec())
     else:
@@ -133,17 +130,8 @@ def checked(spec: Spec) -> None:
 # ---- archives ------------------------------------------------------------------------------------
 
 
-@cache
-def picture(seed: int) -> bytes:
-    """A PNG of 4x4 pixels, RGB."""
-    pixels = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
-    out = io.BytesIO()
-    PIL.Image.fromarray(pixels).save(out, "PNG")
-    return out.getvalue()
-
-
 PICTURES: list[tuple[Any, bytes]] = [
-    (f"{kind}/{i}.png", picture(i)) for i, kind in enumerate("aabbb")
+    (f"{kind}/{i}.png", encoded(noise(i))) for i, kind in enumerate("aabbb")
 ]
 
 
@@ -175,7 +163,7 @@ ARCHIVES: list[Files] = [
     {"stored.zip": ZIP}, {"packed.zip": zipped(PICTURES, zipfile.ZIP_DEFLATED)}, {"x.tar": TAR},
     {"pax.tar": tarred(PICTURES, form=tarfile.PAX_FORMAT)}, {"x.tgz": gzip.compress(TAR, mtime=0)},
     {"x.tar.bz2": tarred(PICTURES, "w:bz2")}, {"x.tar.xz": tarred(PICTURES, "w:xz")},
-    {"x/a/0.png": picture(0), "x/b/1.png": picture(1)},
+    {"x/a/0.png": encoded(noise(0)), "x/b/1.png": encoded(noise(1))},
 ]  # fmt: skip
 MEMBERS = (
     "/", "x" * 5_000 + "/0.png", "x/" * 3_000 + "0.png", "a\nb/c\nd.png", "\x1b[2J/0.png",
@@ -189,7 +177,7 @@ def archive_cases(root: Path) -> Iterator[tuple[str, Files]]:
         members: dict[str, list[tuple[Any, bytes]]] = {
             "none": [], "no images": [("a/x.txt", b"x")], "empty": [("a/0.png", b"")],
             "archives": [("a/x.zip", ZIP), ("a/0.png", TAR)], "twice": [*PICTURES, *PICTURES],
-            **{name[:50]: [*PICTURES, (name, picture(1))] for name in MEMBERS},
+            **{name[:50]: [*PICTURES, (name, encoded(noise(1)))] for name in MEMBERS},
         }  # fmt: skip
         for name, content in members.items():
             yield f"{kind}: {name}", {f"x.{kind}": make(content)}
@@ -200,7 +188,7 @@ def archive_cases(root: Path) -> Iterator[tuple[str, Files]]:
         info.type, info.linkname = kind, "/etc/passwd"
         yield f"tar: kind {kind!r}", {"x.tar": tarred([*PICTURES, (info, b"")])}
     for name, other in (("pipe", FIFO), ("link", "nothing"), ("folder", None)):
-        yield f"folder: {name}", {"x/a/0.png": picture(0), "x/b/0.png": other}
+        yield f"folder: {name}", {"x/a/0.png": encoded(noise(0)), "x/b/0.png": other}
     yield "folder: nothing", {"x": None}
     bomb = zipped([("a/0.png", bytes(60 * 2**20))], zipfile.ZIP_DEFLATED)
     yield "zip: zeros", {"x.zip": bomb}
@@ -545,66 +533,6 @@ def test_damaged_inputs_end_in_success_or_one_line(kind, root, data):
     _, attempts, whole = LOADERS[kind]
     files = data.draw(some.sampled_from(whole()).flatmap(damaged))
     assert problem(root, files, attempts) == ""
-
-
-@pytest.mark.parametrize(
-    ("attempt", "said"),
-    [
-        (lambda root: dpmcl.load(3) and None, ""),
-        (lambda root: warnings.warn("odd", stacklevel=1), "UserWarning"),
-        (lambda root: time.sleep(5), "Late"),
-        (lambda root: (root / "home" / "x").touch(), "changed"),
-        (lambda root: 1 / 0, "ZeroDivisionError"),
-    ],
-)
-def test_what_a_failure_is(attempt, said, root, monkeypatch):
-    monkeypatch.setitem(globals(), "CLOCK", 0.5)
-    found = problem(root, {"x.csv": b""}, lambda _: iter([lambda: attempt(root)]))
-    assert said in found
-    assert bool(said) == bool(found)
-
-
-# ---- checkpoints ---------------------------------------------------------------------------------
-
-
-@cache
-def stopped() -> tuple[Files, list[str]]:
-    """A run folder with checkpoints, and their names, oldest first."""
-
-    def leave(method: str, done: int, total: int) -> None:
-        if done == total:
-            raise KeyboardInterrupt
-
-    few = {"training.updates": 2, "training.batch": 2, "network.hidden": 2, "workers": 1}
-    options: Any = {"methods": ["er"], "replicas": 1, "tasks": 2, "settings": few}
-    with tempfile.TemporaryDirectory() as name:
-        with pytest.raises(KeyboardInterrupt):
-            dpmcl.run("digits", **options, out=name, watch=leave, checkpoint_seconds=0.0)
-        files = files_of(Path(name))
-    return files, sorted(name for name in files if name.startswith("checkpoints"))
-
-
-def forged(change: Callable[[dict[str, Any]], object]) -> bytes:
-    """A checkpoint whose sum fits, and whose description is not ours."""
-    files, names = stopped()
-    content = files[names[-1]]
-    length = struct.unpack("<Q", content[:8])[0]
-    about = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["about"])
-    change(about)
-    text, tensors = json.dumps(about), safetensors.torch.load(content)
-    meta = {"about": text, "sum": checkpoints._sum(text, tensors)}
-    return safetensors.torch.save(tensors, meta)
-
-
-@pytest.mark.parametrize("key", ["format", "origin", "position", "work", "diverged", "more"])
-def test_a_run_goes_on_from_forged_checkpoints(key, root):
-    files, names = stopped()
-    folder = root / "cases" / "case"
-    for value in (None, "x", [], {}, -1, 1e300, 2**70, [9, 0, 0], [0, 0, -1], ["a", "b", "c"]):
-        content = forged(lambda about, v=value: about.update({key: v}))
-        write(folder, {**files, names[-1]: content})
-        assert complaint(lambda: dpmcl.run(folder)) == "", value
-        shutil.rmtree(root / "cases")
 
 
 # ---- pickles -------------------------------------------------------------------------------------

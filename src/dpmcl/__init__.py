@@ -12,100 +12,71 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dpmcl.core import keys as keys
     from dpmcl.core import tree as tree
-    from dpmcl.core.batch import Batch
-    from dpmcl.core.errors import Errors
-    from dpmcl.core.gradients import gradient
-    from dpmcl.core.model import Model
-    from dpmcl.data.labelled import Labelled
-    from dpmcl.data.sampling import Draw
-    from dpmcl.data.stream import Stream
-    from dpmcl.data.task_info import TaskInfo
-    from dpmcl.discounts._discount import Discount
-    from dpmcl.exceptions import DataError, DpmclError, FolderError, ModelError, SpecError
-    from dpmcl.methods._method import Method, Phase, State
-    from dpmcl.networks._network import NetworkSettings
-    from dpmcl.optimisers._optimiser import Optimiser
-    from dpmcl.options._option import Option
-    from dpmcl.streams._dynamics import DynamicsSettings
-    from dpmcl.streams._settings import LabelledSettings, StreamSettings
-    from dpmcl.study.api import load, run
-    from dpmcl.study.study import Result
-    from dpmcl.theory.readings import Readings
+    from dpmcl.core.batch import Batch as Batch
+    from dpmcl.core.errors import Errors as Errors
+    from dpmcl.core.gradients import gradient as gradient
+    from dpmcl.core.model import Model as Model
+    from dpmcl.data.labelled import Labelled as Labelled
+    from dpmcl.data.sampling import Draw as Draw
+    from dpmcl.data.stream import Stream as Stream
+    from dpmcl.data.task_info import TaskInfo as TaskInfo
+    from dpmcl.discounts._discount import Discount as Discount
+    from dpmcl.exceptions import DataError as DataError
+    from dpmcl.exceptions import DpmclError as DpmclError
+    from dpmcl.exceptions import FolderError as FolderError
+    from dpmcl.exceptions import ModelError as ModelError
+    from dpmcl.exceptions import SpecError as SpecError
+    from dpmcl.methods._method import Method as Method
+    from dpmcl.methods._method import Phase as Phase
+    from dpmcl.methods._method import State as State
+    from dpmcl.networks._network import NetworkSettings as NetworkSettings
+    from dpmcl.optimisers._optimiser import Optimiser as Optimiser
+    from dpmcl.options._option import Option as Option
+    from dpmcl.streams._dynamics import DynamicsSettings as DynamicsSettings
+    from dpmcl.streams._settings import LabelledSettings as LabelledSettings
+    from dpmcl.streams._settings import StreamSettings as StreamSettings
+    from dpmcl.study.api import load as load
+    from dpmcl.study.api import run as run
+    from dpmcl.study.study import Result as Result
+    from dpmcl.theory.readings import Readings as Readings
 
-_HOME = {
-    "Batch": "core.batch",
-    "DataError": "exceptions",
-    "Discount": "discounts._discount",
-    "DpmclError": "exceptions",
-    "Draw": "data.sampling",
-    "DynamicsSettings": "streams._dynamics",
-    "Errors": "core.errors",
-    "FolderError": "exceptions",
-    "Labelled": "data.labelled",
-    "LabelledSettings": "streams._settings",
-    "Method": "methods._method",
-    "Model": "core.model",
-    "ModelError": "exceptions",
-    "NetworkSettings": "networks._network",
-    "Optimiser": "optimisers._optimiser",
-    "Option": "options._option",
-    "Phase": "methods._method",
-    "Readings": "theory.readings",
-    "Result": "study.study",
-    "SpecError": "exceptions",
-    "State": "methods._method",
-    "Stream": "data.stream",
-    "StreamSettings": "streams._settings",
-    "TaskInfo": "data.task_info",
-    "gradient": "core.gradients",
-    "load": "study.api",
-    "run": "study.api",
+_NAMES = {
+    "core": ("keys", "tree"),  # modules
+    "core.batch": ("Batch",),
+    "core.errors": ("Errors",),
+    "core.gradients": ("gradient",),
+    "core.model": ("Model",),
+    "data.labelled": ("Labelled",),
+    "data.sampling": ("Draw",),
+    "data.stream": ("Stream",),
+    "data.task_info": ("TaskInfo",),
+    "discounts._discount": ("Discount",),
+    "exceptions": ("DataError", "DpmclError", "FolderError", "ModelError", "SpecError"),
+    "methods._method": ("Method", "Phase", "State"),
+    "networks._network": ("NetworkSettings",),
+    "optimisers._optimiser": ("Optimiser",),
+    "options._option": ("Option",),
+    "streams._dynamics": ("DynamicsSettings",),
+    "streams._settings": ("LabelledSettings", "StreamSettings"),
+    "study.api": ("load", "run"),
+    "study.study": ("Result",),
+    "theory.readings": ("Readings",),
 }
+"""Names of each module."""
 
-_MODULES = ("keys", "tree")
-"""Modules of `dpmcl.core` that methods use."""
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = [
-    "Batch",
-    "DataError",
-    "Discount",
-    "DpmclError",
-    "Draw",
-    "DynamicsSettings",
-    "Errors",
-    "FolderError",
-    "Labelled",
-    "LabelledSettings",
-    "Method",
-    "Model",
-    "ModelError",
-    "NetworkSettings",
-    "Optimiser",
-    "Option",
-    "Phase",
-    "Readings",
-    "Result",
-    "SpecError",
-    "State",
-    "Stream",
-    "StreamSettings",
-    "TaskInfo",
-    "gradient",
-    "keys",
-    "load",
-    "run",
-    "tree",
-]
+__all__ = [*_HOME]
 
 
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name in _MODULES:
+    if name not in _HOME:
+        raise AttributeError(f"module 'dpmcl' has no attribute '{name}'")
+    if name in _NAMES["core"]:
         return importlib.import_module(f"dpmcl.core.{name}")
-    if name in _HOME:
-        return getattr(importlib.import_module(f"dpmcl.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'dpmcl' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"dpmcl.{_HOME[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -8,7 +8,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -127,9 +127,9 @@ def run(
     request = Request(source)
     if method:
         request.choose(method)
-    request.set(set_ or []).update(replicas=replicas, seed=seed).tasks(tasks)
+    request.set(set_ or []).update(replicas=replicas, seed=seed, tasks=tasks)
     request.update(device=device, engine=engine, on_divergence=on_divergence)
-    request.watch(watch.split(",") if watch is not None else None)
+    request.update(watch=watch.split(",") if watch is not None else None)
     spec = request.spec()
     folder = out or request.folder or Path("runs") / _short(source)
     with _signals() as signals, _progress() as progress:
@@ -144,11 +144,8 @@ def run(
             raise typer.Exit(128 + (signals[0] if signals else signal.SIGINT)) from None
     typer.echo(result.table())
     try:
-        typer.echo(printable(f"figure: {study.draw(result, folder)}"))
-    except DpmclError as error:
-        if isinstance(error, FolderError):  # as for a full disk; the results are in the folder
-            raise
-        LOG.warning("No figure: %s", error)
+        with _dispensable("figure"):
+            typer.echo(printable(f"figure: {study.draw(result, folder)}"))
     finally:
         typer.echo(printable(f"folder: {folder}"))
 
@@ -213,25 +210,28 @@ def stream(
     ] = None,
 ) -> None:
     """Show a stream's tasks, labels, rows and shapes, and draw a sheet of samples."""
-    from dpmcl import plugins
     from dpmcl.results import figures, sheet
     from dpmcl.study import study
     from dpmcl.study.api import Request
 
-    known = source in plugins.names("stream")
-    request = Request({"stream": source, "methods": ["naive"]} if known else source)
-    request.set(set_ or []).update(seed=seed).tasks(tasks)
+    request = Request(source).set(set_ or []).update(seed=seed, tasks=tasks)
     built, splits = study.preview(request.spec())
     typer.echo(sheet.describe(built, splits))
     path = out or Path("runs") / "streams" / f"{_short(source)}.png"
-    try:
+    with nullcontext() if out else _dispensable("picture"):
         figures.save(sheet.draw(built), path)
-    except DpmclError as error:
-        if out is not None or isinstance(error, FolderError):  # it was asked for, or has no room
-            raise
-        LOG.warning("No picture: %s", error)
-    else:
         typer.echo(printable(f"picture: {path}"))
+
+
+@contextmanager
+def _dispensable(what: str) -> Iterator[None]:
+    """Go on without a figure where there is nothing to draw it with; a full disk is an error."""
+    try:
+        yield
+    except FolderError:
+        raise
+    except DpmclError as error:
+        LOG.warning("No %s: %s", what, error)
 
 
 def _short(source: str) -> str:

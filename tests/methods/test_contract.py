@@ -1,4 +1,4 @@
-"""What every method must do; whatever is found is tested, unedited."""
+"""What every method and stream must do; whatever is found is tested, unedited."""
 
 import numpy as np
 import pytest
@@ -11,9 +11,12 @@ from dpmcl.core.model import initial
 from dpmcl.core.tree import at, leaves, shapes, tree_map
 from dpmcl.data.sampling import Supply, chunk
 from dpmcl.data.splits import split
+from dpmcl.data.stream import Stream
+from dpmcl.streams._torchvision_sets import TorchvisionSettings
 from dpmcl.training.evaluation import Evaluation
 
 METHODS = plugins.names("method")
+STREAMS = plugins.names("stream")
 
 
 def build(name, **settings):
@@ -127,3 +130,61 @@ def test_whole_passes_take_the_place_of_updates(name):
         (phase,) = method.phases(method.prepare(model), task)
         assert (phase.updates, phase.draws["new"].replace) == (4, False)
     assert tiny_run(method).theta["prediction"]["2.weight"].isfinite().all()
+
+
+def stream_settings(name, folder):
+    """A stream of each name that can be built here: those that need a path get small files."""
+    cls = plugins.find("stream", name)
+    rng = np.random.default_rng(0)
+    y = np.arange(40) % 4
+    if name == "table":
+        lines = [f"{a:.3f},{kind}" for a, kind in zip(rng.random(40), y, strict=True)]
+        (folder / "a.csv").write_text("\n".join(["height,kind", *lines]))
+        return cls(path=str(folder / "a.csv"), target="kind", tasks=2)
+    if name == "arrays":
+        np.savez(folder / "a.npz", x=rng.random((40, 3)), y=y)
+        return cls(path=str(folder / "a.npz"), tasks=2)
+    if name == "huggingface":
+        import datasets
+
+        table = {"height": rng.random(40).tolist(), "label": y.tolist()}
+        datasets.Dataset.from_dict(table).save_to_disk(str(folder / "saved"))
+        return cls(path=str(folder / "saved"), tasks=2)
+    if name == "images":
+        from PIL import Image
+
+        for i, kind in enumerate(y):
+            (folder / f"kind {kind}").mkdir(exist_ok=True)
+            pixels = rng.integers(0, 256, (16, 16), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"kind {kind}" / f"{i}.png")
+        return cls(path=str(folder), tasks=2)
+    if name == "python":
+        return cls(tasks=2).holding(Stream.from_arrays(rng.random((40, 3)), y))
+    if issubclass(cls, TorchvisionSettings) and name not in ("mnist", "cifar10", "omniglot"):
+        pytest.skip(
+            f"the files of '{name}' are not here; tests/streams/test_known_files.py makes some"
+        )
+    return cls(tasks=2)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_delivers_what_it_says(name, data, monkeypatch, tmp_path):
+    monkeypatch.setenv("DPMCL_DATA", str(data))
+    settings = stream_settings(name, tmp_path)
+    stream = settings.build([0, 1])
+    assert len(stream.tasks) == 2
+    assert stream.row.shape == stream.task.shape
+    assert stream.row.shape[0] in (1, 2)
+    assert (stream.task.diff() >= 0).all()
+    assert stream.scenario
+    batch = stream.batch(
+        stream.row[:, :4], torch.ones_like(stream.row[:, :4], dtype=torch.bool),
+        stream.task[:, :4], torch.float32,
+    )  # fmt: skip
+    assert batch.x.isfinite().all()
+    if stream.kind == "classification":
+        assert int(stream.y.max()) < stream.outputs == len(stream.classes)
+    network = plugins.find("network", settings.network)()
+    h, g = network.build(stream.x.shape[1:], stream.outputs)
+    assert g(h(batch.x[0])).shape == (4, stream.outputs)

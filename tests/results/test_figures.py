@@ -51,7 +51,6 @@ def test_lines_are_means_and_bands_one_standard_error():
 
 def test_tasks_and_methods_are_named():
     ax = figures.curves(RECORDS, STREAM).axes[1]
-    assert ax.get_xlabel() == "tasks seen, up to"
     assert [text.get_text() for text in ax.get_xticklabels()] == list(NAMES)
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["naive", "er"]
     lines = figures.curves({f"m{k}": record(1, k) for k in range(8)}, STREAM).axes[0].get_lines()
@@ -63,7 +62,8 @@ def test_tasks_and_methods_are_named():
     sine = figures.curves(RECORDS, StreamInfo("sine", "regression", NAMES, ())).axes[0]
     assert (sine.get_yscale(), sine.get_ylabel()) == ("log", "mean squared error")
     many = StreamInfo("toy", "classification", NAMES * 3, NAMES)
-    assert figures.curves(RECORDS, many).axes[0].get_xlabel() == "tasks seen"
+    labels = figures.curves(RECORDS, many).axes[0].get_xticklabels()
+    assert not {label.get_text() for label in labels} & set(NAMES)
 
 
 def test_smoothing_changes_lines_and_is_said():

@@ -98,14 +98,6 @@ def test_a_crash_may_leave_other_files_ahead_of_the_errors(tmp_path):
     assert len(loaded["er"].predictions["test"]) == 1
 
 
-def test_seeds_without_predictions_have_none(tmp_path):
-    save(tmp_path, er=record(0))
-    old = (tmp_path / "predictions.safetensors").read_bytes()
-    store.save_records(tmp_path, {"er": record(0, 1)})
-    (tmp_path / "predictions.safetensors").write_bytes(old)
-    assert store.load(tmp_path).records["er"].predictions is None
-
-
 def test_work_of_an_older_folder_and_of_another(tmp_path):
     save(tmp_path, er=record(0))
     work = {"gradient_evaluations": 3, "rows_backpropagated": 4}

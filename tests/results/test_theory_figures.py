@@ -16,9 +16,8 @@ pytest.importorskip("matplotlib")
 TASKS = 4
 NAMES = tuple(f"task {k}" for k in range(TASKS))
 STREAM = StreamInfo("toy", "classification", NAMES, NAMES)
-UPDATES = (0, 4, 8, 9)  # of 10 in each task
-X = np.array([task + update / 10 for task in range(TASKS) for update in UPDATES])
-EDGES = [0, 0.2, 0.6, 0.85]  # of the stretches within a task
+UPDATES = (0, 4, 8, 9)
+X = np.arange(4 * TASKS) / 4  # readings of a task are evenly spaced
 HOLDS = {"beta": 30.0, "radius": 10.0, "decrease": 0.1, "dV_dt": -1.0, "dV_dt_substituted": -2.0}
 INPUTS, PARAMETERS = (list(CONDITIONS).index(name) for name in ("inputs", "parameters"))
 
@@ -50,8 +49,8 @@ def legend(ax):
     return [found.get_title().get_text(), *(text.get_text() for text in found.get_texts())]
 
 
-def check_lines(ax, lines):
-    for position, (start, values) in enumerate(lines.items()):
+def check_lines(ax, lines, first=0):
+    for position, (start, values) in enumerate(lines.items(), first):
         mean, se = np.nanmean(values, 0), np.nanstd(values, 0, ddof=1) / np.sqrt(len(values))
         np.testing.assert_allclose(line(ax, start).get_xdata(), X)
         np.testing.assert_allclose(line(ax, start).get_ydata(), mean)
@@ -74,27 +73,25 @@ def test_terms_are_means_and_bands_where_they_were_taken():
             ax, {"proof": found[f"{term}_proof"], "difference": found[f"{term}_difference"]}
         )
         assert ax.get_yscale() == "symlog"
-    assert third.get_ylim() == fourth.get_ylim()
     assert costs.get_title() == "er"
-    assert legend(costs)[0].endswith("(cross-entropy, nats)")
     assert "above 0, it lowers the cost" in legend(third)[0]
 
 
 def test_stability_compares_each_quantity_with_its_bound():
     found = readings()
+    found.values[:, 4, Reading._fields.index("alpha")] = -1.0
     figure = drawn("stability", found)
     assert figure.get_suptitle().startswith("toy: does Theorem 1 apply? (3 replicas, band: ")
     cost, reach, step, rate, _ = figure.axes
-    assert legend(cost) == [r"cost: at most $\beta$ = 30", "$J = J_N + J_P$", r"$\beta$"]
-    check_lines(cost, {"$J =": found["J"], r"$\beta$": found["beta"]})
+    assert legend(cost) == [r"cost: at most $\beta$", "$J = J_N + J_P$"]
+    check_lines(cost, {"$J =": found["J"]})
     check_lines(reach, {r"$\|J_x\|": found["reach"]})
-    check_lines(step, {"taken:": found["alpha"], "the theorem": found["alpha_theorem"]})
+    check_lines(step, {"the theorem": found["alpha_theorem"]}, first=1)
+    assert np.flatnonzero(np.isnan(line(step, "taken:").get_ydata())).tolist() == [4]
     check_lines(rate, {"as printed": found["dV_dt"], r"with $\Delta": found["dV_dt_substituted"]})
     scales = [ax.get_yscale() for ax in (cost, reach, step, rate)]
     assert scales == ["symlog", "symlog", "log", "symlog"]
     assert [list(ax.get_lines()[-1].get_ydata()) for ax in (reach, rate)] == [[1, 1], [0, 0]]
-    assert reach.get_ylim()[1] > 1
-    assert rate.get_ylim()[1] > 0
 
 
 def test_the_strip_shows_shares_of_replicas():
@@ -107,49 +104,23 @@ def test_the_strip_shows_shares_of_replicas():
     shares[INPUTS, 3] = 1
     shares[PARAMETERS, 6:] = 1 / 3
     shares[PARAMETERS, 10:] = 2 / 3
-    np.testing.assert_allclose(np.ma.filled(cells.get_array(), 0.0), shares)
-    np.testing.assert_array_equal(np.ma.getmaskarray(cells.get_array()), shares == 0)
-    edges = cells.get_coordinates()[0, :, 0]
-    np.testing.assert_allclose(edges, [*(task + e for task in range(TASKS) for e in EDGES), TASKS])
+    np.testing.assert_allclose(cells.get_array(), shares)
+    np.testing.assert_allclose(cells.get_coordinates()[0, :, 0], [*X, TASKS])
     assert [text.get_text() for text in strip.get_yticklabels()] == list(CONDITIONS)
-    firsts = [mark.get_xydata()[0] for mark in strip.get_lines()]
-    np.testing.assert_allclose(firsts, [[X[3], INPUTS + 0.5], [X[6], PARAMETERS + 0.5]])
-    assert len(strip.patches) == len(CONDITIONS) - 2  # grey: never broken
 
 
-@pytest.mark.parametrize(("stored", "end"), [(False, 2.2), (True, 2.125)])
-def test_replicas_that_are_frozen_count_for_nothing(stored, end):
-    found = readings(reach=2.0, beta=1e4)
+@pytest.mark.parametrize("stored", [False, True])
+def test_replicas_that_are_frozen_count_for_nothing(stored):
+    found = readings(reach=2.0)
     found.values[0, 5:] = found.values[:, 9:] = np.nan
     if stored:  # a folder keeps no reading without numbers
         found = Readings(found.seeds, found.positions[:9], found.values[:, :9])
     drawn("terms", found)
     figure = drawn("stability", found)
-    strip = figure.axes[-1]
-    (hatched,) = [patch for patch in strip.patches if patch.get_hatch()]
-    corners = hatched.get_extents().transformed(strip.transData.inverted())
-    assert (corners.x0, corners.x1) == (pytest.approx(end), pytest.approx(TASKS))
-    assert legend(strip)[-1] == "no replica left"
-    np.testing.assert_array_equal(strip.collections[0].get_array()[INPUTS, :9], np.ones(9))
-    assert legend(figure.axes[0]) == [
-        r"cost: at most $\beta$ = 10000 (far above)", "$J = J_N + J_P$",
-    ]  # fmt: skip
-    assert figure.axes[0].get_ylim()[1] < 2
+    shares = figure.axes[-1].collections[0].get_array()
+    np.testing.assert_array_equal(shares[INPUTS, :9], np.ones(9))
+    assert not shares[:, 9:].any()
     assert "3 of them frozen" in figure.get_suptitle()
-
-
-def test_a_step_that_is_not_positive_is_marked():
-    theorem, taken = np.full((3, 16), 1e-3), np.full((3, 16), 1e-2)
-    theorem[:, 4] = theorem[1, 7] = -1e-3
-    taken[2, 9] = -1.0
-    step = drawn("stability", readings(alpha_theorem=theorem, alpha=taken)).axes[2]
-    np.testing.assert_allclose(line(step, "theorem's not positive").get_xdata(), X[[4, 7]])
-    np.testing.assert_allclose(line(step, "taken negative").get_xdata(), X[[9]])
-    heights = line(step, "the theorem's numerator").get_ydata()
-    assert np.flatnonzero(np.isnan(heights)).tolist() == [4]
-    np.testing.assert_allclose(heights[[0, 7]], 1e-3)
-    np.testing.assert_allclose(line(step, "taken:").get_ydata(), 1e-2)
-    assert 0 < step.get_ylim()[0] < 1e-4
 
 
 def test_what_was_not_watched_is_left_out():
@@ -176,7 +147,7 @@ def test_huge_and_infinite_numbers_are_drawn_as_far_as_they_go(tmp_path):
     heights = line(figure.axes[0], "$J =").get_ydata()
     np.testing.assert_array_equal(heights[4:8], [1.0, 1e200, np.nan, -1e200])
     cells = figure.axes[-1].collections[0].get_array()
-    np.testing.assert_allclose(cells[0].filled(0)[5:8], [1, 1 / 3, 0])
+    np.testing.assert_allclose(cells[0, 5:8], [1, 1 / 3, 0])
 
 
 def test_another_figure_is_refused_and_so_is_none_of_matplotlib(monkeypatch):

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import tarfile
 import zipfile
 
 import numpy as np
@@ -13,10 +12,8 @@ from PIL import Image
 import dpmcl
 from conftest import complaint, refused
 from dpmcl import plugins
-from dpmcl.core.tree import leaves as leaves_of
 from dpmcl.data.splits import split
 from dpmcl.exceptions import SpecError
-from dpmcl.streams import omniglot as omniglot_stream
 from dpmcl.streams.cifar10 import CIFAR10, CLASSES
 from dpmcl.streams.images import ImageFolder
 from dpmcl.streams.omniglot import Omniglot
@@ -62,18 +59,6 @@ def shapes(rows=10, side=8) -> dict[str, bytes]:
     }
 
 
-def test_own_images_give_the_same_run_however_they_are_packed(nowhere):
-    few = {"network": "mlp", "training.updates": 20}
-    sources = [PACKERS[kind](nowhere / "own", shapes()) for kind in ("folder", "tar.gz")]
-    results = [dpmcl.run(path, methods=["er"], replicas=2, settings=few) for path in sources]
-    errors = [result.errors["er"].values for result in results]
-    assert errors[0].shape == (2, 4, 3)  # before the first task, and after each
-    assert np.isfinite(errors[0][:, -1]).all()
-    assert np.array_equal(*errors, equal_nan=True)
-    thetas = (leaves_of(result.theta["er"]) for result in results)
-    assert all(torch.equal(a, b) for a, b in zip(*thetas, strict=True))
-
-
 def test_own_images_in_one_call_of_python(nowhere):
     path = tarred(nowhere / "own", shapes(rows=4, side=9), "gz")
     stream = dpmcl.Stream.from_images(path, classes_per_task=(2, 1), order=("cat", "bird", "dog"))
@@ -93,10 +78,7 @@ def test_own_images_in_one_call_of_python(nowhere):
     ("settings", "rule"),
     [
         ({"path": "a", "size": (0, 4)}, "size.* must be .*greater than or equal to 1"),
-        ({"path": "a", "size": 28}, "size must be a list, got 28"),
         ({"path": "a", "crop": True}, "crop needs a size"),
-        ({"path": "a", "levels": 0}, "levels must be"),
-        ({"path": "a", "split": (0.5, 0.5, 0.5)}, "add up to 1"),
     ],
 )
 def test_settings_of_own_images_that_cannot_be(settings, rule):
@@ -116,28 +98,23 @@ def test_two_places_are_one_too_many(name):
 @pytest.mark.parametrize(
     ("kind", "inside"), [("folder", ""), ("folder", "omniglot-py"), ("zip", ""), ("tar.xz", "")]
 )
-def test_omniglot_is_read_however_it_is_packed(kind, inside, nowhere, monkeypatch):
+def test_omniglot_is_read_however_it_is_packed(kind, inside, nowhere):
     files = drawings()
     if kind == "folder":
         folder(nowhere / "data" / "omniglot" / inside, files)
     else:
         root = folder(nowhere / "data" / "omniglot" / inside, {})
-        path = PACKERS[kind](root / "images_background", files)
+        PACKERS[kind](root / "images_background", files)
     stream = Omniglot(classes=2, download=False).build([0])
     assert stream.tasks == stream.classes == ("Greek/character01", "Latin/character01")
     assert stream.x.shape == (2, 1, 28, 28)
     assert (stream.x[0, 0, 14, 14], stream.x[0, 0, 1, 1]) == (255, 0)
-    assert "files: of any origin: only the published zip has a sum" in stream.notes
+    assert any("unchecked" in note for note in stream.notes)
     assert "holds 3" in line(Omniglot(classes=4, root=str(nowhere / "data" / "omniglot")))
-    if kind != "folder":
-        published = hashlib.md5(path.read_bytes()).hexdigest()
-        monkeypatch.setattr(omniglot_stream, "_PUBLISHED", published)
-        assert "files: published zip" in Omniglot(classes=2).build([0]).notes
 
 
 def test_omniglot_is_fetched_where_it_is_missing(nowhere, monkeypatch):
     published = torchvision.Omniglot.zips_md5
-    assert published["images_background"] == omniglot_stream._PUBLISHED
     content = zipped(nowhere / "made", drawings()).read_bytes()
     monkeypatch.setitem(published, "images_background", hashlib.md5(content).hexdigest())
 
@@ -191,25 +168,3 @@ def test_cifar_needs_its_ten_classes_and_one_of_two_sizes(nowhere):
     refused(lambda: CIFAR10(images=str(path)).build([0]), "automobile", "airplane, car")
     with pytest.raises(SpecError, match="size must be 28 or 32"):
         CIFAR10(size=30)
-
-
-@pytest.mark.data
-def test_cifars_real_files_are_six_thousand_images_a_class_of_pillows_pixels(data, monkeypatch):
-    # As the contract's test finds them, so that one decoding serves both.
-    monkeypatch.setenv("DPMCL_DATA", str(data))
-    stream = CIFAR10().build([0])
-    assert stream.x.shape == (60_000, 3, 28, 28)
-    assert torch.bincount(stream.y).tolist() == [6000] * 10
-    assert stream.tasks == CLASSES
-    # Sorted by path, the test images come first, and a class has a thousand of them.
-    rows = {"train/airplane/0000.jpg": 10_000, "train/airplane/0007.jpg": 10_007}
-    with tarfile.open(data / "cifar10" / "cifar10-images.tar.xz", "r|*") as archive:
-        for info in archive:
-            if info.name in rows:
-                row = rows.pop(info.name)
-                image = np.asarray(Image.open(io.BytesIO(archive.extractfile(info).read())))
-                assert np.array_equal(stream.x[row].permute(1, 2, 0), image[2:30, 2:30])
-                assert stream.y[row] == 0
-            if not rows:
-                break
-    assert not rows

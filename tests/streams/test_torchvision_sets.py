@@ -20,7 +20,6 @@ from packed import encoded, noise
 sets = pytest.importorskip("torchvision.datasets")
 
 pytestmark = pytest.mark.usefixtures("nowhere")
-RANDOM = np.random.default_rng(0)
 
 
 def md5(path: Path) -> str:
@@ -78,16 +77,13 @@ def test_a_set_in_folders_is_read_and_not_decoded_twice_unless_it_changes(eurosa
     assert len(decoded) == 3 * 18
 
 
-def test_a_bad_image_is_named(eurosat, nowhere):
+def test_a_bad_image_is_named(eurosat):
     path = list(eurosat)[9]
     png(path, noise(0, 20, 18, 3))
     bad = Torchvision(dataset="EuroSAT")
     refused(bad.read, "stream.size", "image 9 (part 0) (3, 20, 18)")
     path.write_bytes(path.read_bytes()[:100])
     refused(bad.read, "EuroSAT's image 9 (part 0) cannot be decoded")
-    path.unlink()
-    path.symlink_to(nowhere / "gone")  # large files that were not copied along
-    refused(bad.read, str(path), "No such file")
 
 
 def test_a_sets_parts_are_one_pool_and_numbered_by_name(nowhere):
@@ -110,8 +106,8 @@ def test_images_without_a_label_are_left_out(nowhere, monkeypatch):
     """FER2013's training rows alone have one, in the files of the competition."""
     settings = Torchvision(dataset="FER2013")
     folder = nowhere / "data" / "fer2013" / "fer2013"
-    refused(settings.read, "torchvision cannot fetch it", str(folder.parent), "stream.root")
-    folder.mkdir(parents=True)
+    refused(settings.read, "could not be fetched", str(folder.parent), "stream.root")
+    folder.mkdir()
     pixels = noise(0, 3, 48, 48)
     text = [" ".join(map(str, image.ravel())) for image in pixels]
     (folder / "train.csv").write_text(f"emotion,pixels\n4,{text[0]}\n2,{text[1]}\n")
@@ -123,29 +119,12 @@ def test_images_without_a_label_are_left_out(nowhere, monkeypatch):
     assert (data.classes, data.y.tolist()) == (("2", "4"), [1, 0])
 
 
-def test_a_set_in_one_file_is_checked_by_its_sum_and_never_replaced(nowhere, monkeypatch):
-    """SEMEION's 16x16 black and white pixels and one-hot labels."""
-    path = nowhere / "data" / "semeion" / "semeion.data"
-    path.parent.mkdir(parents=True)
-    ink = RANDOM.integers(0, 2, (3, 256))
-    rows = np.concatenate([ink, np.eye(10, dtype=np.int64)[[7, 0, 7]]], 1)
-    path.write_text("".join(" ".join(map(str, row)) + "\n" for row in rows))
-    for download in (True, False):
-        settings = Torchvision(dataset="SEMEION", download=download)
-        refused(settings.read, f"semeion.data in {path.parent}", "replace")
-    monkeypatch.setattr(sets.SEMEION, "md5_checksum", md5(path))
-    data = Torchvision(dataset="SEMEION").read()
-    assert np.array_equal(data.x.numpy(), 255 * ink.reshape(3, 1, 16, 16))
-    assert (data.classes, data.y.tolist()) == (("0", "7"), [1, 0, 1])
-
-
 @pytest.mark.parametrize(
     ("settings", "rule"),
     [
-        ({}, r"needs a dataset, as in stream\.dataset = 'EuroSAT'"),
+        ({"dataset": ""}, "There are .*DTD"),
         ({"dataset": "Eurosat"}, r"No dataset of torchvision 'Eurosat'\..*'EuroSAT'"),
         ({"dataset": "ImageFolder"}, "There are .*DTD"),  # torchvision's, but no set
-        ({"dataset": "EuroSAT", "size": (0, 4)}, "must be"),
         *(({"dataset": name}, f"set stream = '{name.lower()}'") for name in NAMED),
     ],
 )
@@ -155,9 +134,8 @@ def test_wrong_settings_of_the_stream(settings, rule):
 
 
 def test_every_set_takes_the_arguments_that_it_gets():
-    for name, (files, parts) in SETS.items():
+    for name, parts in SETS.items():
         signature = inspect.signature(getattr(sets, name))
-        assert files
         for part in parts:
             signature.bind("root", **part)
 
@@ -169,12 +147,10 @@ LOOKED = {
     "KMNIST": "t10k-labels-idx1-ubyte",
     "EMNIST": "emnist-balanced-test-images-idx3-ubyte",
     "CIFAR10": "data_batch_1",
-    "CIFAR100": "train, test, meta",
     "SVHN": "train_32x32.mat, test_32x32.mat",
     "Omniglot": "images_background.zip",
-    "EuroSAT": "eurosat/2750",
-    "DTD": "dtd/dtd",
-    "SEMEION": "semeion.data",
+    "EuroSAT": "EuroSAT is not in",
+    "SEMEION": "SEMEION is not in",
 }
 """What an error says of the files of a set."""
 
@@ -201,7 +177,7 @@ def test_files_that_cannot_be_fetched_say_why(name, nowhere, monkeypatch):
     def fail(self):
         raise RuntimeError("Error downloading\nsomething")
 
-    monkeypatch.setattr(getattr(sets, name), "_download" if name == "DTD" else "download", fail)
+    monkeypatch.setattr(getattr(sets, name), "download", fail)
     parts = (str(nowhere / "data" / name.lower()), "could not be fetched", LOOKED[name])
     refused(stream(name).read, *parts, "Error downloading something")
     assert "extraction_filter" not in vars(tarfile.TarFile)

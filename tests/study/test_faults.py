@@ -4,7 +4,6 @@ import errno
 import itertools
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,33 +13,17 @@ from typing import Any
 import pytest
 
 import dpmcl
+from conftest import TINY_SPEC
 from dpmcl.exceptions import FolderError
-from dpmcl.results import store
-from dpmcl.training import checkpoints, keeper, loop
+from dpmcl.training import keeper, loop
 
-SPEC: dict[str, Any] = {
-    "replicas": 1,
-    "stream": {"name": "digits", "tasks": 2},
-    "network": {"name": "mlp", "hidden": 4},
+SPEC = {
+    **TINY_SPEC,
     "training": {"updates": 3, "batch": 2, "memory": 40, "lr": 0.05},
-    "methods": {"naive": {}, "er": {}},
-    "engine": "looped",
-    "device": "cpu",
-    "workers": 1,
+    "methods": ["naive", "er"],
 }
-STEPS = ("mkdir", "mkstemp", "write", "fsync", "chmod", "replace")
-FILES = (
-    ".lock",
-    "stream",
-    "spec",
-    "checkpoints/naive",
-    "checkpoints/er",
-    "parameters/naive",
-    "parameters/er",
-    "environment",
-    "work",
-    "errors",
-)
+FILES = {"stream", "spec", "code", "environment", "work", "errors", "seed-0", "00000001"}
+STEPS = ("mkstemp", "fsync", "chmod", "replace")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,6 +31,7 @@ def short_chunks():
     """Two chunks a task, so that there are checkpoints within tasks too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "UPDATES_AT_ONCE", 2)
+        patch.setattr(keeper, "_SHARE", float("inf"))  # and one after every task, by no clock
         yield
 
 
@@ -55,97 +39,41 @@ class Crash(BaseException):
     """The process ends here: nothing after it runs, no clean-up either."""
 
 
-def no_space() -> OSError:
-    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def broken_disk() -> OSError:
-    return OSError(errno.EIO, os.strerror(errno.EIO))
-
-
 class Disk:
-    """Counts the steps of writing into a folder, and fails at one of them.
+    """Counts the steps of writing files, and fails at one of them.
 
-    fails: asked for each step (step, file, its number among the same); None lets it pass.
+    done: the steps so far, each with what it was given.
     """
 
-    def __init__(self, root: Path, fails: Callable[[str, str, int], BaseException | None]) -> None:
-        self.root, self.fails = root, fails
-        self.steps: list[tuple[str, str]] = []
+    def __init__(self, number: int, error: BaseException) -> None:
+        self.number, self.error = number, error
+        self.done: list[tuple[str, str]] = []
         self.crashed = False
 
-    def step(self, step: str, path: Any, half: Callable[[], Any] | None = None) -> None:
-        path = Path(path)
-        if not path.is_relative_to(self.root):
-            return
-        if self.crashed:
-            raise Crash
-        label = step, self.label(path)
-        self.steps.append(label)
-        error = self.fails(*label, self.steps.count(label))
-        if error is not None:
-            if half is not None:
-                half()
-            self.crashed = isinstance(error, Crash)
-            raise error
+    def step(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if self.crashed:
+                raise Crash
+            self.done.append((name, str([*arguments, *options.values()])))
+            if len(self.done) == self.number:
+                self.crashed = isinstance(self.error, Crash)
+                raise self.error
+            return real(*arguments, **options)
 
-    def label(self, path: Path) -> str:
-        """What is written, without the digits that a temporary name brings."""
-        place = path.relative_to(self.root)
-        if place.parts and place.parts[0] in ("checkpoints", "parameters"):
-            return "/".join(place.parts[:2])
-        name = place.name
-        return next((f for f in FILES if name.lstrip(".").startswith(f.lstrip("."))), name or "")
+        return call
+
+    def unlink(self, real: Callable[..., None]) -> Callable[..., None]:
+        return lambda *a, **k: None if self.crashed else real(*a, **k)
 
 
 @contextmanager
-def watched(root: Path, fails: Callable[..., BaseException | None]) -> Iterator[Disk]:
-    disk = Disk(root, fails)
+def failing(number: int = 0, error: BaseException | None = None) -> Iterator[Disk]:
+    """Fail at a step of writing, from 1; at none by default."""
+    disk = Disk(number, error or Crash())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keeper, "_SHARE", float("inf"))  # a checkpoint after every task, by no clock
-
-        latest = ["/"]
-
-        def fault(owner: Any, name: str, step: str, path_of: Callable[..., Any]) -> None:
-            """Fail before a call, or, where it writes, after half of it."""
-            real = getattr(owner, name)
-
-            def call(*arguments: Any, **options: Any) -> Any:
-                path = path_of(*arguments, **options)
-
-                def half() -> None:
-                    real(*arguments, **options)
-                    os.truncate(path, Path(path).stat().st_size // 2)
-
-                disk.step(step, path, half if step == "write" else None)
-                made = real(*arguments, **options)
-                if step == "mkstemp":
-                    latest[:] = [made[1]]
-                return made
-
-            patch.setattr(owner, name, call)
-
-        real_fsync, real_unlink = os.fsync, Path.unlink
-
-        def fsync(handle: int) -> None:
-            whole = stat.S_ISREG(os.fstat(handle).st_mode)  # or the folder, after the renaming
-            disk.step("fsync" if whole else "flush", latest[0])
-            real_fsync(handle)
-
-        def unlink(path: Path, missing_ok: bool = False) -> None:
-            if not disk.crashed:
-                real_unlink(path, missing_ok=missing_ok)
-
-        patch.setattr(os, "fsync", fsync)
-        patch.setattr(Path, "unlink", unlink)
-        fault(tempfile, "mkstemp", "mkstemp", lambda prefix, suffix, dir: Path(dir, prefix))
-        fault(Path, "mkdir", "mkdir", lambda path, *_, **__: path)
-        fault(Path, "chmod", "chmod", lambda path, *_, **__: path)
-        fault(Path, "replace", "replace", lambda _, target: target)
-        fault(Path, "write_text", "write", lambda path, *_: path)
-        fault(Path, "write_bytes", "write", lambda path, *_: path)
-        fault(store.pq, "write_table", "write", lambda _, path: path)
-        fault(checkpoints, "save_file", "write", lambda _, path, *__: path)
+        for owner, name in zip((tempfile, os, Path, Path), STEPS, strict=True):
+            patch.setattr(owner, name, disk.step(name, getattr(owner, name)))
+        patch.setattr(Path, "unlink", disk.unlink(Path.unlink))
         yield disk
 
 
@@ -157,26 +85,19 @@ def run(folder: Path, **options: Any) -> Any:
 def clean(tmp_path_factory) -> tuple[bytes, list[tuple[str, str]]]:
     """errors.parquet of a run that nothing disturbs, and the steps of writing it took."""
     folder = tmp_path_factory.mktemp("faults") / "run"
-    with watched(folder, lambda *_: None) as disk:
+    with failing() as disk:
         run(folder)
-    return (folder / "errors.parquet").read_bytes(), disk.steps
+    return (folder / "errors.parquet").read_bytes(), disk.done
 
 
-def test_every_step_of_every_file_is_watched(clean):
-    steps = set(clean[1])
-    missing = {(step, file) for step in STEPS[1:] for file in FILES if (step, file) not in steps}
-    assert missing == set()
-    assert clean[1].count(("replace", "checkpoints/er")) == 6  # three in each task
-    assert [file for step, file in clean[1] if step == "replace"][-1] == "errors"
-    assert sum(step == "mkdir" for step, _ in clean[1]) > 20
-
-
-def temporaries(folder: Path) -> list[str]:
-    return [
-        str(path.relative_to(folder))
-        for path in folder.rglob(".*")
-        if path.name not in (".lock", ".lock.json")
-    ]
+def test_every_file_is_written_whole_and_the_errors_last(clean):
+    made = [given for step, given in clean[1] if step == "replace"]
+    for name in FILES:
+        assert any(f".{name}." in given or f"/{name}." in given for given in made), name
+    assert sum("checkpoints" in given for given in made) > 10  # three in each task
+    assert "errors" in made[-1]
+    counts = [sum(step == name for step, _ in clean[1]) for name in STEPS]
+    assert counts[0] == counts[2] == counts[3] == len(made)
 
 
 def readable(folder: Path) -> None:
@@ -188,53 +109,40 @@ def readable(folder: Path) -> None:
             dpmcl.load(folder)
 
 
-def fail_at(fault: Callable[[], BaseException], *where: Any) -> Callable[..., Any]:
-    return lambda *at: fault() if at == where else None
-
-
-@pytest.mark.parametrize("crash", [False, True])
-@pytest.mark.parametrize("file", FILES)
-def test_an_error_or_a_crash_at_each_step(file, crash, clean, tmp_path):
+@pytest.mark.parametrize("code", [None, errno.ENOSPC, errno.EIO], ids=["crash", "full", "broken"])
+@pytest.mark.parametrize("first", range(5))
+def test_an_error_or_a_crash_at_each_step(first, code, clean, tmp_path):
     """Each step in turn fails, in one folder; then the run goes on without a fault.
 
     After an error nothing temporary stays; after a crash, which cleans nothing up, it does, and
     nobody takes it for the file.
     """
-    which = 2 if file == "checkpoints/er" else 1  # the first one is kept: the run gets further
-    for step, error in zip(STEPS[1:], [no_space, broken_disk] * 3, strict=False):
-        fault = fail_at(Crash if crash else error, step, file, which)
-        with watched(tmp_path, fault), pytest.raises(Crash if crash else FolderError) as caught:
-            run(tmp_path)
-        if not crash:
-            line = str(caught.value)
-            for word in ("cannot be written", os.strerror(error().errno), "--out"):
-                assert word in line
-            assert "\n" not in line
-            assert temporaries(tmp_path) == []
+    error = Crash() if code is None else OSError(code, os.strerror(code))
+    for number in range(1 + first, 50, 5):
+        with failing(number, error) as disk:
+            try:
+                run(tmp_path)
+            except (Crash, FolderError) as caught:
+                if code is not None:
+                    for word in ("cannot be written", os.strerror(code), "--out"):
+                        assert word in str(caught)
+                    assert "\n" not in str(caught)
+            else:  # a folder that cannot be flushed is no error, nor is one that is done
+                assert len(disk.done) < number or disk.done[number - 1][0] == "fsync"
+        names = {path.name for path in tmp_path.rglob(".*")}
+        assert code is None or names <= {".lock", ".lock.json"}
         readable(tmp_path)
-    goes_on(tmp_path, clean)
-
-
-def goes_on(folder: Path, clean: Any) -> None:
-    result = run(folder)
-    assert (folder / "errors.parquet").read_bytes() == clean[0]
-    assert not (folder / "checkpoints").exists()
+    result = run(tmp_path)
+    assert (tmp_path / "errors.parquet").read_bytes() == clean[0]
+    assert not (tmp_path / "checkpoints").exists()
     assert set(result.records) == {"naive", "er"}
 
 
-@pytest.mark.parametrize("file", ["parameters/er", "errors"])
-def test_a_folder_that_cannot_be_flushed_is_no_error(file, clean, tmp_path):
-    with watched(tmp_path, fail_at(broken_disk, "flush", file, 1)) as disk:
-        run(tmp_path)
-    assert ("flush", file) in disk.steps
-    assert (tmp_path / "errors.parquet").read_bytes() == clean[0]
-
-
-def test_a_crash_while_a_folder_grows_keeps_what_was_there(clean, tmp_path):
+def test_a_crash_while_a_folder_grows_keeps_what_was_there(tmp_path):
     folder = tmp_path / "run"
     run(folder)
-    for file in ("spec", "parameters/er", "work", "errors"):
-        with watched(folder, fail_at(Crash, "replace", file, 1)), pytest.raises(Crash):
+    for number in range(2, 40, 5):
+        with failing(number), pytest.raises(Crash):
             run(folder, replicas=2)
         result = dpmcl.load(folder)
         assert {r.test.seeds for r in result.records.values()} <= {(0,), (0, 1)}

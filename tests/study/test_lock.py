@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import dpmcl
+from conftest import TINY_SPEC
 from dpmcl.exceptions import FolderError
 from dpmcl.study.lock import locked
 
@@ -18,13 +19,6 @@ with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.readline()
 """
-TINY = {
-    "replicas": 1,
-    "stream": {"name": "digits", "tasks": 2},
-    "network": {"name": "mlp", "hidden": 4},
-    "training": {"updates": 2, "batch": 4},
-    "methods": ["naive"],
-}
 
 
 @pytest.fixture
@@ -45,19 +39,19 @@ def holder(tmp_path):
 
 def test_a_second_process_is_refused_and_a_dead_one_taken_over(holder, tmp_path):
     folder = tmp_path / "run"
-    for use in (lambda: locked(folder).__enter__(), lambda: dpmcl.run(TINY, out=folder)):
+    for use in (lambda: locked(folder).__enter__(), lambda: dpmcl.run(TINY_SPEC, out=folder)):
         with pytest.raises(FolderError, match=f"process {holder.pid};") as caught:
             use()
         assert "\n" not in str(caught.value)
         assert str(folder) in str(caught.value)
     assert sorted(path.name for path in folder.iterdir()) == [".lock", ".lock.json"]
-    dpmcl.run(TINY, out=tmp_path / "other")  # another folder is free
+    dpmcl.run(TINY_SPEC, out=tmp_path / "other")  # another folder is free
     holder.kill()
     holder.wait(10)
     assert (folder / ".lock.json").exists()  # the dead one's
-    dpmcl.run(TINY, out=folder)
+    dpmcl.run(TINY_SPEC, out=folder)
     assert not (folder / ".lock.json").exists()
-    assert dpmcl.load(folder).errors["naive"].seeds == (0,)
+    assert dpmcl.load(folder).errors["er"].seeds == (0,)
 
 
 def test_this_process_too_holds_it_once(tmp_path):
@@ -78,15 +72,6 @@ def test_a_broken_note_of_the_holder(text, tmp_path):
         (tmp_path / ".lock.json").write_text(text, "latin-1")
         with pytest.raises(FolderError, match="process unknown"), locked(tmp_path):
             pass
-
-
-def test_the_folder_is_made_and_stays_only_with_a_run(tmp_path):
-    with locked(tmp_path / "a" / "b"):
-        assert (tmp_path / "a" / "b").is_dir()
-    assert list(tmp_path.iterdir()) == []
-    with locked(tmp_path / "a" / "b"):
-        (tmp_path / "a" / "b" / "spec.toml").touch()
-    assert (tmp_path / "a" / "b" / "spec.toml").exists()
 
 
 @pytest.mark.parametrize("name", [".lock", ".lock.json"])

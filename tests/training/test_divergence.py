@@ -258,7 +258,7 @@ def folder(tmp_path_factory):
 
 def test_the_folder_says_who_fell_and_where(folder):
     assert json.loads((folder / "divergence.json").read_text()) == {
-        NAME: {"1": {"task": 1, "phase": 0, "update": 4}}
+        NAME: {"1": {"task": 1, "phase": 0, "update": 4, "cause": "not finite"}}
     }
     result = dpmcl.load(folder)
     assert result.records[NAME].diverged == {1: Divergence(1, 0, 4)}

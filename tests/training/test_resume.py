@@ -137,7 +137,8 @@ def test_more_replicas_after_an_interruption(tmp_path, said):
     dpmcl.run(more, out=tmp_path / "run")
     kept = tmp_path / "run" / "checkpoints" / "er" / "0-1"
     assert said == [
-        f"{kept} holds checkpoints of seeds that train in other groups now; they are not used."
+        f"{kept} holds checkpoints of an earlier version, or of seeds that train in other groups "
+        "now; they are not used."
     ]
     dpmcl.run(more, out=tmp_path / "whole")
     assert resume_check.results(tmp_path / "run") == resume_check.results(tmp_path / "whole")

@@ -1,6 +1,5 @@
 """Labelled data: rows and their targets, before they become tasks."""
 
-import warnings
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from dpmcl.core.model import Kind
 from dpmcl.data.labels import number_labels, plain_array, unmasked
-from dpmcl.data.pools import compact
+from dpmcl.data.pools import compact, shared
 from dpmcl.data.rounding import float_type
 from dpmcl.exceptions import DataError, SpecError, reason, shown
 
@@ -141,7 +140,7 @@ def _inputs(x: Any, what: str) -> Tensor:
     array = _array(x, what, "numbers of one shape a row")
     if isinstance(x, Tensor) and (x.is_floating_point() or x.dtype == torch.uint8):
         return x.detach()
-    return _shared(compact(array, what))
+    return shared(compact(array, what))
 
 
 def _targets(y: Any, what: str) -> Tensor:
@@ -155,7 +154,7 @@ def _targets(y: Any, what: str) -> Tensor:
     if isinstance(y, Tensor) and y.is_floating_point():
         targets = y.detach()
     elif array.dtype.kind == "f":
-        targets = _shared(compact(array, what))
+        targets = shared(compact(array, what))
     else:
         targets = torch.from_numpy(array.astype(float_type(array, what)))
     return targets[:, None] if targets.dim() == 1 else targets
@@ -178,13 +177,6 @@ def _array(values: Any, what: str, rule: str) -> NDArray[Any]:
         raise DataError(f"{what} must be {rule} ({reason(error)}).") from None
 
 
-def _shared(array: NDArray[Any]) -> Tensor:
-    """Return a tensor that shares an array's memory, which nobody writes to."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.as_tensor(array)
-
-
 def _is_float(y: Any) -> bool:
     """Return True if all targets are numbers and some are floats."""
     if isinstance(y, Tensor):
@@ -203,23 +195,18 @@ def _check_finite(values: Tensor, what: str, name: str, columns: tuple[str, ...]
     if not values.is_floating_point():
         return
     step = max(1, _VALUES_AT_ONCE // max(1, values[0].numel()))  # a mapped pool is read in pieces
-    count, first = 0, None
     for start in range(0, len(values), step):
         bad = (~values[start : start + step].isfinite()).nonzero()
-        if first is None and len(bad):
-            first = [start + int(bad[0, 0]), *bad[0, 1:].tolist()]
-        count += len(bad)
-    if first is None:
-        return
-    row, *inside = first
-    where = f"at ({', '.join(map(str, inside))})"
-    if columns:
-        where = f"in column '{columns[inside[0]]}'"
-    more = f", and {count} values are so in all" if count > 1 else ""
-    raise DataError(
-        f"{what} must be finite; row {row} of '{name}' has {values[tuple(first)].item()} {where}"
-        f"{more}. Clean or drop those rows."
-    )
+        if not len(bad):
+            continue
+        row, *inside = start + int(bad[0, 0]), *bad[0, 1:].tolist()
+        where = f"at ({', '.join(map(str, inside))})"
+        if columns:
+            where = f"in column '{columns[inside[0]]}'"
+        raise DataError(
+            f"{what} must be finite; row {row} of '{name}' has "
+            f"{values[(row, *inside)].item()} {where}. Clean or drop such rows."
+        )
 
 
 def _check_used(numbers: Tensor, names: tuple[str, ...], what: str, name: str) -> None:

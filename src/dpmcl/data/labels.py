@@ -149,9 +149,10 @@ def _flat(array: NDArray[Any], what: str) -> NDArray[Any]:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
-        flat = array.ndim and array.size == max(array.shape)
-        out = "flatten them, as by ravel()" if flat else "for one-hot rows give their argmax"
-        raise DataError(f"{what} must be one label a row, got the shape {array.shape}; {out}.")
+        raise DataError(
+            f"{what} must be one label a row, got the shape {array.shape}; flatten them, as by "
+            "ravel(), or give the argmax of one-hot rows."
+        )
     return array
 
 

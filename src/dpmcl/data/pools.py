@@ -3,12 +3,15 @@
 import math
 import os
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dpmcl.data.rounding import float_type
 from dpmcl.exceptions import DataError, reason
@@ -17,24 +20,6 @@ SHARE = 0.8
 """Largest share of the free memory that a pool may take; the rest is for the run."""
 
 _BYTES_AT_ONCE = 1 << 26
-
-
-def pool_type(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-    """Return the type in which a pool keeps values, None if they are no real numbers.
-
-    uint8 and floats of 2, 4 or 8 bytes stay; bool becomes uint8, other whole numbers float32 (or
-    float64 where that rounds them: see `float_type`).
-
-    Args:
-        dtype: Type of the values.
-    """
-    if dtype.kind in "bu" and dtype.itemsize == 1:
-        return np.dtype(np.uint8)
-    if dtype.kind in "iu":
-        return np.dtype(np.float32)
-    if dtype.kind == "f":
-        return dtype.newbyteorder("=") if dtype.itemsize <= 8 else np.dtype(np.float64)
-    return None
 
 
 def empty_pool(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -66,20 +51,39 @@ def empty_pool(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         ) from None
 
 
-def fill(rows: NDArray[Any], values: NDArray[Any]) -> None:
-    """Write values into rows of a pool of their `pool_type`; true becomes 255, which means 1.
+def mapped(path: Path) -> NDArray[Any]:
+    """Return the array of an .npy file, mapped from it; changes to it stay private.
 
     Args:
-        rows: Part of the pool, of the shape of `values`.
-        values: Numbers or true/false.
+        path: Of the file.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It holds no array, Python objects, or fewer values than it says.
     """
-    if values.dtype.kind == "b":
-        values = np.multiply(truth(values), 255, dtype=np.uint8)
-    rows[...] = values
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
+    except OSError:  # Linux refuses maps to write that are larger than memory
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array
+
+
+def shared(array: NDArray[Any]) -> Tensor:
+    """Return a tensor that shares an array's memory, which nobody writes to.
+
+    Args:
+        array: Of a type that PyTorch has; it may be read-only.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.as_tensor(array)
 
 
 def compact(array: NDArray[Any], what: str) -> NDArray[Any]:
-    """Return an array in its `pool_type`, stored by rows: itself if it is so, else converted.
+    """Return an array in the type of a pool, stored by rows: itself if it is so, else converted.
+
+    uint8 and floats of 2, 4 or 8 bytes stay. bool becomes uint8, 255 for true, which means 1 in a
+    batch. Other whole numbers become float32, or float64 where that rounds them.
 
     Args:
         array: Values of any shape.
@@ -88,13 +92,17 @@ def compact(array: NDArray[Any], what: str) -> NDArray[Any]:
     Raises:
         DataError: The values are no real numbers.
     """
-    wanted = pool_type(array.dtype)
-    if wanted is None:
+    if array.dtype.kind not in "biuf":
         raise DataError(
             f"{what} must be real numbers, got values of type {array.dtype}; convert them."
         )
-    if array.dtype.kind in "iu" and array.dtype.itemsize > 2:
+    wanted = array.dtype.newbyteorder("=")
+    if array.dtype.kind == "b":
+        wanted = np.dtype(np.uint8)
+    elif array.dtype.kind in "iu" and array.dtype != np.uint8:
         wanted = float_type(array, what)
+    elif array.dtype.itemsize > 8:
+        wanted = np.dtype(np.float64)
     if array.dtype == wanted and array.flags.c_contiguous and array.flags.aligned:
         return array
     if array.ndim == 0:
@@ -102,18 +110,11 @@ def compact(array: NDArray[Any], what: str) -> NDArray[Any]:
     pool = empty_pool(array.shape, wanted)
     step = max(1, _BYTES_AT_ONCE // max(1, pool[:1].nbytes))
     for start in range(0, len(array), step):
-        fill(pool[start : start + step], array[start : start + step])
+        piece = array[start : start + step]
+        if piece.dtype.kind == "b":  # bytes of a file other than 0 and 1 are true as well
+            piece = np.multiply(piece.view(np.uint8) != 0, 255, dtype=np.uint8)
+        pool[start : start + step] = piece
     return pool
-
-
-def truth(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return clean booleans: NumPy and PyTorch disagree on bytes of a file other than 0 and 1.
-
-    Args:
-        values: bool, perhaps with other bytes.
-    """
-    clean: NDArray[np.bool_] = values.view(np.uint8) != 0
-    return clean
 
 
 def _free_memory() -> int:

@@ -150,9 +150,8 @@ def _refuse_unread(settings: ScenarioSettings, scenario: str, by_class: bool) ->
         value = getattr(settings, name)
         if not is_read and value != getattr(default, name):
             raise SpecError(
-                f"{name} = {value!r} has no meaning here (scenario '{scenario}'"
-                f"{', order not shuffled' if name == 'order_seed' and not domains else ''}"
-                f"{', domain permuted' if name == 'rotation' and domains else ''}); leave it out."
+                f"{name} = {value!r} has no meaning here (scenario '{scenario}', order "
+                f"{settings.order!r}, domain {settings.domain!r}); leave it out."
             )
 
 
@@ -276,14 +275,9 @@ def _order(
         first = first.scatter_reduce(0, numbers, torch.arange(len(numbers)), "amin")
         return list(first.argsort().tolist())
     listed = list(settings.order)
-    problems = {
-        "has twice": [name for name in listed if listed.count(name) > 1],
-        "lacks": [name for name in names if name not in listed],
-        f"has, and no {what} is named so,": [name for name in listed if name not in names],
-    }
-    for problem, wrong in problems.items():
-        if wrong:
-            raise SpecError(f"order must list every {what} once; it {problem} '{wrong[0]}'.")
+    odd = [name for name in (*listed, *names) if listed.count(name) != names.count(name)]
+    if odd:
+        raise SpecError(f"order must list every {what} once, and no other; correct {odd[0]!r}.")
     return [names.index(name) for name in listed]
 
 
@@ -303,17 +297,11 @@ def _order_name(settings: ScenarioSettings, names: Sequence[str]) -> str:
 def _sizes(classes: int, wanted: int | tuple[int, ...]) -> list[int]:
     """Return how many classes each task has."""
     if isinstance(wanted, int):
-        if classes % wanted:
-            parts = [wanted] * (classes // wanted) + [classes % wanted]
-            raise SpecError(
-                f"{classes} classes do not make tasks of {wanted}; "
-                f"set classes_per_task to a list, as in {parts}."
-            )
-        return [wanted] * (classes // wanted)
+        wanted = (wanted,) * (classes // wanted)
     if sum(wanted) != classes:
         raise SpecError(
-            f"classes_per_task must add up to the {classes} classes, got {list(wanted)}, "
-            f"which makes {sum(wanted)}; keep fewer tasks with stream.tasks."
+            f"classes_per_task must add up to the {classes} classes, got tasks of {list(wanted)}, "
+            f"which makes {sum(wanted)}; give a list, and keep fewer tasks with stream.tasks."
         )
     return list(wanted)
 

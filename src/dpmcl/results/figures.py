@@ -1,9 +1,6 @@
 """Figures of a study: errors against tasks."""
 
 import itertools
-import logging
-import re
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
@@ -15,7 +12,7 @@ import numpy as np
 from dpmcl.core.atomic import atomic
 from dpmcl.core.choices import FigureFormat
 from dpmcl.core.errors import Errors
-from dpmcl.exceptions import DpmclError, SpecError, printable, shown
+from dpmcl.exceptions import DpmclError, SpecError, shown
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte
 from dpmcl.results.names import displayed
@@ -38,14 +35,9 @@ _NEEDS = "Figures need matplotlib and scipy: pip install 'dpmcl[plot]'."
 # Fonts for what the usual one lacks, used if installed: Chinese, Japanese, Korean, emoji.
 _FONTS = (
     "Noto Sans CJK SC",
-    "Noto Sans CJK JP",
-    "WenQuanYi Micro Hei",
     "Microsoft YaHei",
-    "Yu Gothic",
-    "Malgun Gothic",
     "Arial Unicode MS",
     "Noto Emoji",
-    "Segoe UI Emoji",
 )
 _SMOOTHEST = 1000  # tasks; the weights of a wider filter take much memory and change no line
 
@@ -131,23 +123,33 @@ def _line(
 
 
 def _axes(ax: Any, stream: StreamInfo) -> None:
-    """Label the tasks by name if there are few, and scale errors."""
-    from matplotlib.ticker import MaxNLocator
-
-    if len(stream.tasks) <= NAMED and stream.classes:
-        names = [shortened(name, 18) for name in stream.tasks]
-        places = np.arange(1, len(names) + 1)
-        ax.set_xticks(places, names, rotation=30, ha="right", fontsize=8, **PLAIN)
-        ax.set_xlabel("tasks seen, up to")
-    else:
-        ax.set_xlabel("tasks seen")
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    """Label the tasks, and scale errors."""
+    name_tasks(ax, stream, first=1)
+    ax.set_xlabel("tasks seen")
     ax.grid(alpha=0.25, linewidth=0.5)
     ax.spines[["top", "right"]].set_visible(False)
     if stream.kind == "regression":
         ax.set_yscale("log")
     else:
         ax.set_ylim(-0.03, 1.03)
+
+
+def name_tasks(ax: Any, stream: StreamInfo, first: float) -> None:
+    """Label the tasks under an axis: by name if there are few, by number otherwise.
+
+    Args:
+        ax: Axes of matplotlib.
+        stream: Names of the tasks.
+        first: Where the first task stands; each further one is 1 to the right.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    if len(stream.tasks) <= NAMED and stream.classes:
+        names = [shortened(name, 18) for name in stream.tasks]
+        places = first + np.arange(len(names))
+        ax.set_xticks(places, names, rotation=30, ha="right", fontsize=8, **PLAIN)
+    else:
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def legend(ax: Any, lines: Sequence[Any], names: Sequence[str], **options: Any) -> None:
@@ -204,8 +206,6 @@ def shortened(name: str, most: int) -> str:
 def save(figure: "Figure", path: Path) -> None:
     """Write a figure, whole or not at all.
 
-    Characters that no installed font has are logged, in one line.
-
     Args:
         figure: A figure of matplotlib.
         path: File to write; its suffix says the format (png, svg, pdf).
@@ -218,19 +218,5 @@ def save(figure: "Figure", path: Path) -> None:
     if style not in get_args(FigureFormat):
         formats = ", ".join(get_args(FigureFormat))
         raise SpecError(f"A figure is one of {formats}, got '{path.name}'.")
-    with atomic(path) as temporary, warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
+    with atomic(path) as temporary:
         figure.savefig(temporary, format=style, dpi=150)
-    missing: dict[str, None] = {}
-    for warning in warned:
-        if glyph := re.match(r"Glyph (\d+) .*missing from", str(warning.message)):
-            missing[chr(int(glyph[1]))] = None
-        else:
-            warnings.warn_explicit(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )
-    if missing:
-        logging.getLogger("dpmcl").warning(
-            "%s: no font here has %s%s; boxes stand for them, until one is installed (as Noto).",
-            printable(str(path)), " ".join([*missing][:10]), " ..." * (len(missing) > 10),
-        )  # fmt: skip

@@ -67,8 +67,8 @@ def _cut_off(stream: Stream) -> list[str]:
 def draw(stream: Stream) -> "Figure":
     """Return a sheet of samples as a figure.
 
-    A strip of images for each task; for curves, one of each task; for tables, the mean of every
-    input in every task, as the network sees it.
+    A strip of images for each task; for curves as targets, one of each task; otherwise the mean of
+    every input in each task, as the network sees it.
 
     Args:
         stream: The stream.
@@ -76,9 +76,7 @@ def draw(stream: Stream) -> "Figure":
     Raises:
         DpmclError: matplotlib is not installed.
     """
-    if stream.x.dim() == 4:
-        return _images(stream)
-    return _columns(stream) if stream.columns else _lines(stream)
+    return _images(stream) if stream.x.dim() == 4 else _lines(stream)
 
 
 def _figure(width: float, height: float) -> "Figure":
@@ -121,53 +119,30 @@ def _images(stream: Stream) -> "Figure":
     return figure
 
 
-def _columns(stream: Stream) -> "Figure":
-    tasks, columns = len(stream.tasks), len(stream.columns)
-    means = np.stack(
-        [
-            _inputs(stream, _rows(stream, task), task, torch.float64).mean(0).numpy()
-            for task in range(tasks)
-        ]
-    )
-    figure = _figure(9.0, 1.9 + 0.3 * min(tasks, 30))
-    ax: Any = figure.subplots()
-    most = max(float(np.abs(means).max()), 1e-9)
-    picture = ax.imshow(means, cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto")
-    if columns <= _LABELS:
-        names = [shortened(name, 24) for name in stream.columns]
-        ax.set_xticks(np.arange(columns), names, rotation=40, ha="right", fontsize=7, **PLAIN)
-    else:
-        ax.set_xlabel(f"{columns} inputs")
-    if tasks <= _LABELS:
-        names = [shortened(name, 24) for name in stream.tasks]
-        ax.set_yticks(np.arange(tasks), names, fontsize=7, **PLAIN)
-    else:
-        ax.set_ylabel("task")
-    unit = "deviations of the first task" if stream.scale is not None else "as stored"
-    figure.colorbar(picture, ax=ax, label=unit)
-    title = f"{shortened(stream.name, 60)}: the mean of each input in each task"
-    ax.set_title(title, fontsize=9, **PLAIN)
-    return figure
-
-
 def _lines(stream: Stream) -> "Figure":
     from matplotlib import colormaps
 
     figure = _figure(9.0, 3.6)
     ax: Any = figure.subplots()
-    curves = stream.y if stream.kind == "regression" and stream.outputs > 1 else stream.x.flatten(1)
+    targets = stream.kind == "regression" and stream.outputs > 1
     tasks = len(stream.tasks)
     for task in range(tasks):
-        curve = curves[_rows(stream, task)[0]].cpu().numpy()
+        row = _rows(stream, task)
+        inputs = _inputs(stream, row, task, torch.float64).flatten(1).mean(0)
+        curve = (stream.y[row[0]] if targets else inputs).cpu().numpy()
         colour = colormaps["viridis"](task / max(1, tasks - 1))
         ax.plot(np.arange(len(curve)), curve, color=colour, linewidth=1)
-    ax.set_xlabel("output" if curves is stream.y else "input")
+    if 0 < len(stream.columns) <= _LABELS and not targets:
+        names = [shortened(name, 24) for name in stream.columns]
+        ax.set_xticks(np.arange(len(names)), names, rotation=40, ha="right", fontsize=7, **PLAIN)
+    ax.set_xlabel("output" if targets else "input")
     ax.set_ylabel("value")
     ax.spines[["top", "right"]].set_visible(False)
     ends = [ax.get_lines()[0], ax.get_lines()[-1]][:tasks]
     legend(ax, ends, [stream.tasks[0], stream.tasks[-1]][:tasks], frameon=False, fontsize=8)
+    what = "the targets of one row" if targets else "the mean of each input"
     title = (
-        f"{shortened(stream.name, 60)}: one row of each of {tasks} tasks, early dark, late bright"
+        f"{shortened(stream.name, 60)}: {what} in each of {tasks} tasks, early dark, late bright"
     )
     ax.set_title(title, fontsize=9, **PLAIN)
     return figure

@@ -14,7 +14,6 @@
     environment.json     versions, device, engine, commit of each run that added to it
     figures/
     before-fresh/        an earlier run, until the run with --fresh that replaces it has finished
-    .fresh.json          what that run must have before the earlier one is removed
 
 Every file appears whole or not at all. `errors.parquet` is written last: seeds that it does not
 list have not been run.
@@ -270,19 +269,9 @@ def save_parameters(folder: Path, method: str, seeds: tuple[int, ...], theta: Th
             for part, parameters in at(theta, index).items()
             for name, tensor in parameters.items()
         }
-        with atomic(parameters_path(folder, method, seed)) as temporary:
+        path = folder / "parameters" / method.replace(":", ".") / f"seed-{seed}.safetensors"
+        with atomic(path) as temporary:
             temporary.write_bytes(safetensors.torch.save(tensors))
-
-
-def parameters_path(folder: Path, method: str, seed: int) -> Path:
-    """Return the file of a replica's trained parameters.
-
-    Args:
-        folder: The run folder.
-        method: Name of the method.
-        seed: Seed of the replica.
-    """
-    return folder / "parameters" / method.replace(":", ".") / f"seed-{seed}.safetensors"
 
 
 def save_records(folder: Path, records: Mapping[str, Record]) -> None:
@@ -302,7 +291,7 @@ def save_records(folder: Path, records: Mapping[str, Record]) -> None:
         },
     )
     diverged = {
-        name: {seed: _entry(where) for seed, where in record.diverged.items()}
+        name: {seed: where._asdict() for seed, where in record.diverged.items()}
         for name, record in methods
         if record.diverged
     }
@@ -318,11 +307,6 @@ def save_records(folder: Path, records: Mapping[str, Record]) -> None:
     table = pa.concat_tables(pa.table(c, schema=pa.schema(_COLUMNS)) for c in columns)
     with atomic(folder / "errors.parquet") as temporary:
         pq.write_table(table.combine_chunks(), temporary)
-
-
-def _entry(where: Divergence) -> dict[str, Any]:
-    """Return a divergence as JSON; the usual cause is left out."""
-    return {key: value for key, value in where._asdict().items() if value != "not finite"}
 
 
 def add_environment(folder: Path, entry: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, get_args
 
@@ -174,8 +174,9 @@ def render(rows: Sequence[Row], style: TableFormat) -> str:
         keys = list(rows[0]) if rows else []
         return "\n".join(map(_csv_line, [keys, *([row[key] for key in keys] for row in rows)]))
     rows = [{k: displayed(v) if k in _NAMES else v for k, v in row.items()} for row in rows]
-    header, body = _task_cells(rows) if rows and "task" in rows[0] else _cells(rows)
-    header = [printable(name) for name in header]
+    columns = _columns(rows)
+    header = [printable(title) for title in columns]
+    body = [[cell(row) for cell in columns.values()] for row in rows]
     left = 3 if header[2] == "task" else 2  # columns of words
     if style == "markdown":
         rule = [*["---"] * left, *["--:"] * (len(header) - left)]
@@ -185,8 +186,8 @@ def render(rows: Sequence[Row], style: TableFormat) -> str:
         return "\n".join("| " + " | ".join(line) + " |" for line in [header, rule, *body])
     if style == "latex":
         lines = [_latex_line(line) for line in [header, *body]]
-        columns = "l" * left + "r" * (len(header) - left)
-        top = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", lines[0], r"\hline"]
+        places = "l" * left + "r" * (len(header) - left)
+        top = [rf"\begin{{tabular}}{{{places}}}", r"\hline", lines[0], r"\hline"]
         return "\n".join([*top, *lines[1:], r"\hline", r"\end{tabular}"])
     return "\n".join([aligned(header, body, left), *_footer(rows)])
 
@@ -209,50 +210,41 @@ def _footer(rows: Sequence[Row]) -> list[str]:
     return lost + list(dict.fromkeys(more))
 
 
-def _task_cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    header = ["stream", "method", "task", "replicas", "error when new", "error at last"]
-    body = [
-        [
-            row["stream"],
-            row["method"],
-            f"{row['task']}: {row['name']}",
-            _replicas(row),
-            _pair(row["new_mean"], row["new_se"]),
-            _pair(row["last_mean"], row["last_se"]),
-        ]
-        for row in rows
-    ]
-    return header, body
+def _columns(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
+    """Return the columns of a table: what stands in the cell of a row, by the title."""
 
+    def pair(name: str) -> Callable[[Row], str]:
+        return lambda row: _pair(row[f"{name}_mean"], row.get(f"{name}_se"))
 
-def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    micro = not all(_alike(row["cme_mean"], row["cme_micro_mean"]) for row in rows)
-    means = ["CME (macro)", "CME (micro)"] if micro else ["CME"]
-    header = ["stream", "method", "replicas", *means, "NTE", "NTE path", "accuracy", "forgetting"]
-    known = ("cme", "cme_micro", "nte")
-    extra = [
-        key.removesuffix("_se")
-        for key in (rows[0] if rows else {})
-        if key.endswith("_se") and key.removesuffix("_se") not in known
-    ]
-    body = [
-        [
-            row["stream"],
-            row["method"],
-            _replicas(row),
-            _pair(row["cme_mean"], row["cme_se"]),
-            *[_pair(row["cme_micro_mean"], row["cme_micro_se"])] * micro,
-            _pair(row["nte_mean"], row["nte_se"]),
-            _decimal(row["nte_path_mean"]),
-            _decimal(row["accuracy_mean"]),
-            _decimal(row["forgetting_mean"]),
-            *(_pair(row[f"{name}_mean"], row[f"{name}_se"]) for name in extra),
-            _count(row["gradient_evaluations"]),
-            _count(row["rows_backpropagated"]),
-        ]
-        for row in rows
-    ]
-    return [*header, *extra, "gradients", "rows"], body
+    first = rows[0] if rows else {}
+    words: dict[str, Callable[[Row], str]] = {
+        "stream": lambda row: row["stream"],
+        "method": lambda row: row["method"],
+    }
+    if "task" in first:
+        return {
+            **words,
+            "task": lambda row: f"{row['task']}: {row['name']}",
+            "replicas": _replicas,
+            "error when new": pair("new"),
+            "error at last": pair("last"),
+        }
+    means = {"CME": pair("cme")}
+    if not all(_alike(row["cme_mean"], row["cme_micro_mean"]) for row in rows):
+        means = {"CME (macro)": pair("cme"), "CME (micro)": pair("cme_micro")}
+    names = [key.removesuffix("_se") for key in first if key.endswith("_se")]
+    return {
+        **words,
+        "replicas": _replicas,
+        **means,
+        "NTE": pair("nte"),
+        "NTE path": pair("nte_path"),
+        "accuracy": pair("accuracy"),
+        "forgetting": pair("forgetting"),
+        **{name: pair(name) for name in names if name not in ("cme", "cme_micro", "nte")},
+        "gradients": lambda row: _count(row["gradient_evaluations"]),
+        "rows": lambda row: _count(row["rows_backpropagated"]),
+    }
 
 
 def _replicas(row: Row) -> str:

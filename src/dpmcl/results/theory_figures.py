@@ -6,34 +6,101 @@ column, what each line is and what to look for.
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 
 from dpmcl.exceptions import DpmclError, SpecError
-from dpmcl.results import theory_strip
 from dpmcl.results.figures import (
     COLOURS,
     DASHES,
-    MARKERS,
-    NAMED,
     PLAIN,
     drawing,
     mean_and_error,
+    name_tasks,
     replicas,
     shortened,
 )
 from dpmcl.results.store import StreamInfo
-from dpmcl.results.theory_panels import Panel, stability, tasks_done, terms
 from dpmcl.theory.readings import Readings, Watched
+from dpmcl.theory.stability import CONDITIONS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_ACROSS = 3  # methods beside each other
-_MARKED = 40  # readings that still fit on a line with a marker each
-_MARK = "#a50f15"
 _LARGEST = 1e200  # largest number that is drawn: the length of an axis must be finite
+_DECADES = 3  # of a scale that is linear nearer 0
+
+
+class _Panel(NamedTuple):
+    """One quantity against tasks.
+
+    Attributes:
+        name: Name of the axis.
+        look: What to look for.
+        lines: Name of the reading that each line shows, by its label.
+        log: Whether positive values alone are drawn, on a log scale.
+        level: Height that the lines are compared with.
+    """
+
+    name: str
+    look: str
+    lines: Mapping[str, str]
+    log: bool = False
+    level: float = 0.0
+
+
+_PANELS: Mapping[str, tuple[_Panel, ...]] = {
+    "terms": (
+        _Panel(
+            "costs",
+            "First and second term: the costs\n(cross-entropy in nats, mean squared error)",
+            {"$J_N$, on the new task": "J_N", "$J_P$, on all earlier tasks": "J_P"},
+        ),
+        _Panel(
+            r"$V_\theta^\top \Delta\theta$",
+            "Third term: the update;\nabove 0, it lowers the cost",
+            {
+                r"proof: $-J\ J_\theta^\top \Delta\theta$ (cost squared)": "third_proof",
+                r"difference: $J_{PN} - J_{PN}(\theta_B)$ (cost)": "third_difference",
+            },
+        ),
+        _Panel(
+            r"$V_x^\top \Delta x$",
+            "Fourth term: the change of the inputs;\nabove 0, it lowers the cost",
+            {
+                r"proof: $-J\ J_x^\top \Delta x$ (cost squared)": "fourth_proof",
+                r"difference: $J_N(x) - J_N(x + \Delta x)$ (cost)": "fourth_difference",
+            },
+        ),
+    ),
+    "stability": (
+        _Panel("$J$", r"cost: at most $\beta$", {"$J = J_N + J_P$": "J"}),
+        _Panel(
+            "reach",
+            "inputs: below 1",
+            {r"$\|J_x\|\ \|\Delta x\|$, and of moving targets": "reach"},
+            level=1.0,
+        ),
+        _Panel(
+            r"step $\alpha$",
+            "The step taken, and the theorem's",
+            {
+                r"taken: $-J_\theta^\top \Delta\theta\ /\ \|J_\theta\|^2$": "alpha",
+                "the theorem's numerator, equation (4)'s denominator": "alpha_theorem",
+            },
+            log=True,
+        ),
+        _Panel(
+            "$dV/dt$",
+            "rate: at most 0",
+            {
+                "as printed, (A.2.7)": "dV_dt",
+                r"with $\Delta\theta = \alpha V_\theta$ put in": "dV_dt_substituted",
+            },
+        ),
+    ),
+}
 
 
 @drawing()
@@ -61,68 +128,48 @@ def draw(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) ->
         )
     from matplotlib.figure import Figure
 
-    targets = stream.kind == "regression"
-    if what == "terms":
-        panels = terms("mean squared error" if targets else "cross-entropy, nats")
-    else:
-        panels = stability(readings, targets)
-    heights = [1.35] * len(panels) + ([1.5] if what == "stability" else [])
-    blocks = math.ceil(len(readings) / _ACROSS)
-    across = math.ceil(len(readings) / blocks)
-    each = max(3.4 if len(stream.tasks) <= NAMED else 5.0, 6.0 / across)
-    size = (each * across + 3.2, (sum(heights) + 0.8) * blocks + 0.4)
+    panels = _PANELS[what]
+    rows = len(panels) + (what == "stability")
+    size = (4.5 * len(readings) + 3.2, 1.5 * rows + 0.8)
     figure: Figure = Figure(figsize=size, layout="constrained")
-    columns = _columns(figure, heights, across, len(readings))
-    drawn: list[list[np.ndarray]] = [[] for _ in panels]
-    for column, (name, one) in zip(columns, readings.items(), strict=True):
+    grid: Any = figure.subplots(rows, len(readings), squeeze=False, sharex=True, sharey="row")
+    for column, (name, one) in zip(grid.T, readings.items(), strict=True):
         column[0].set_title(shortened(name, 30), fontsize=10, fontweight="bold", **PLAIN)
-        x = tasks_done(one, len(stream.tasks))
-        for ax, panel, values in zip(column, panels, drawn, strict=False):
-            values += _lines(ax, panel, one, x)
+        for ax, panel in zip(column, panels, strict=False):
+            _lines(ax, panel, one)
         if what == "stability":
-            theory_strip.draw(column[-1], one, x, len(stream.tasks))
-        _tasks(column, stream)
-    for scale in dict.fromkeys(panel.scale or panel.name for panel in panels):
-        alike = [k for k, panel in enumerate(panels) if scale in (panel.scale, panel.name)]
-        values = [v for k in alike for v in drawn[k]]
-        _scale(columns[:, alike].ravel(), panels[alike[0]], np.concatenate([np.zeros(0), *values]))
-    for start in range(0, len(readings), across):
-        part = columns[start : start + across]
-        for ax in part[1:].flat:
-            ax.tick_params(labelleft=False)
-        for k, panel in enumerate(panels):
-            part[0, k].set_ylabel(panel.name, fontsize=9)
-            _lines_legend(part[-1, k], panel, part[:, k])
-        if what == "stability":
-            part[0, -1].set_ylabel("broken", fontsize=9)
-            look = "Which condition broke, and where"
-            _legend(part[-1, -1], look, theory_strip.handles(part[:, -1]))
-    figure.align_ylabels(columns[::across].ravel())
-    title = f"{shortened(stream.name, 40)}: {_title(readings, stream, what)}"
+            _conditions(column[-1], one)
+        for ax in column:
+            ax.vlines(np.arange(1, len(stream.tasks)), 0, 1, color="#999999", linewidth=0.4,
+                      transform=ax.get_xaxis_transform())  # fmt: skip
+        name_tasks(column[-1], stream, first=0.5)
+        column[-1].set_xlabel("task")
+        column[-1].set_xlim(0, len(stream.tasks))
+    for row, panel in zip(grid, panels, strict=False):
+        _scale(row, panel)
+    figure.align_ylabels(grid[:, 0])
+    asks = "which term of equation (3) acts?" if what == "terms" else "does Theorem 1 apply?"
+    title = f"{shortened(stream.name, 40)}: {asks} ({_counts(readings, len(stream.tasks))})"
     figure.suptitle(title, fontsize=11, **PLAIN)
     return figure
 
 
-def _columns(figure: "Figure", heights: list[float], across: int, methods: int) -> Any:
-    """Return axes (methods, panels): `across` methods beside each other, further ones below."""
-    blocks = math.ceil(methods / across)
-    grid: Any = figure.subplots(
-        blocks * len(heights), across, squeeze=False, sharex=True, height_ratios=heights * blocks
-    )
-    columns = grid.reshape(blocks, len(heights), across).transpose(0, 2, 1)
-    columns = columns.reshape(-1, len(heights))
-    for ax in columns[methods:].flat:
-        ax.remove()
-    return columns[:methods]
+def _times(readings: Readings) -> np.ndarray:
+    """Return when each reading was taken, in tasks; those of a task are evenly spaced."""
+    task = np.array([place[0] for place in readings.positions])
+    first, count = np.searchsorted(task, task), np.bincount(task)[task]
+    times: np.ndarray = task + (np.arange(len(task)) - first) / count
+    return times
 
 
-def _lines(ax: Any, panel: Panel, one: Readings, x: np.ndarray) -> list[np.ndarray]:
-    """Draw a panel of one method, and return the values drawn, bands included."""
-    drawn = []
-    few = len(x) <= _MARKED
-    styles = zip(panel.lines.items(), COLOURS, MARKERS, DASHES, strict=False)
-    for (label, values), colour, marker, dashes in styles:
-        middle, error = mean_and_error(values(one))
+def _lines(ax: Any, panel: _Panel, readings: Readings) -> None:
+    """Draw a panel of one method; a quantity that was not watched is left out."""
+    x = _times(readings)
+    for (label, name), colour, dashes in zip(panel.lines.items(), COLOURS, DASHES, strict=False):
+        values = readings[name]
+        middle, error = mean_and_error(
+            np.where(values > 0, values, np.nan) if panel.log else values
+        )
         if np.isnan(middle).all():
             continue
         with np.errstate(invalid="ignore", over="ignore"):  # infinite costs
@@ -131,100 +178,56 @@ def _lines(ax: Any, panel: Panel, one: Readings, x: np.ndarray) -> list[np.ndarr
             np.where(np.isfinite(v), v.clip(-_LARGEST, _LARGEST), np.nan)
             for v in (middle, low, high)
         )
-        if panel.decades is None:
-            low = np.maximum(low, middle / 10)
-        ax.plot(x, middle, linestyle=dashes, color=colour, marker=marker if few else "",
-                markersize=3, linewidth=1.3 if few else 1.0, label=label)  # fmt: skip
+        ax.plot(x, middle, linestyle=dashes, color=colour, linewidth=1.2, label=label)
         ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
-        drawn += [middle, low, high]
-    marks = zip(panel.marks.items(), "x|", (0.05, 0.16), strict=False)
-    for (label, where), marker, height in marks:
-        at = x[where(one).any(0)]
-        if len(at):
-            ax.plot(at, np.full(len(at), height), marker, color=_MARK, markersize=4, label=label,
-                    transform=ax.get_xaxis_transform())  # fmt: skip
-    if panel.level is not None:
-        ax.axhline(panel.level, color="black", linewidth=0.8, zorder=1)
-    return drawn
 
 
-def _tasks(column: Any, stream: StreamInfo) -> None:
-    """Draw the axis that panels share: borders between tasks, names or numbers at the bottom."""
-    from matplotlib.ticker import MaxNLocator, NullLocator
-
-    tasks = len(stream.tasks)
-    fine = 0.4 if tasks <= NAMED else 0.25
-    for ax in column:
-        ax.vlines(np.arange(1, tasks), 0, 1, transform=ax.get_xaxis_transform(), color="#999999",
-                  linewidth=fine, zorder=0.5, label="_borders")  # fmt: skip
-        ax.set_xlim(0, tasks)
+def _scale(row: Any, panel: _Panel) -> None:
+    """Give the panels of all methods one scale, and the last of them a legend."""
+    lines = {line.get_label(): line for ax in row for line in ax.get_lines()}
+    drawn = [line.get_ydata() for ax in row for line in ax.get_lines()]
+    heights = np.concatenate([[panel.level], *drawn])
+    top = math.log10(np.nanmax(np.abs(heights)) or 1.0)
+    scale: dict[str, Any] = {"value": "log"}
+    if not panel.log:
+        near = 10.0 ** (math.floor(top) - _DECADES)
+        scale = {"value": "symlog", "linthresh": near, "linscale": 0.5}
+    for ax in row:
+        ax.set_yscale(**scale)
+        ax.yaxis.get_major_locator().set_params(numticks=6)
         ax.tick_params(labelsize=7)
-        ax.tick_params(axis="x", labelbottom=False)
-        ax.spines[["top", "right"]].set_visible(False)
-    lowest = column[-1]
-    lowest.tick_params(axis="x", labelbottom=True)
-    if tasks <= NAMED:
-        names = [shortened(name, 14) for name in stream.tasks]
-        turned = {"rotation": 30, "ha": "right"} if max(map(len, names)) > 3 else {}
-        lowest.set_xticks(np.arange(tasks) + 0.5, names, **turned, **PLAIN)
-        lowest.set_xlabel("task", fontsize=8)
-        for ax in column:
-            ax.tick_params(axis="x", length=0)
-    else:
-        lowest.xaxis.set_major_locator(MaxNLocator(integer=True))
-        lowest.set_xlabel("task, from 0: each begins at its number", fontsize=8)
-    lowest.xaxis.set_minor_locator(NullLocator())
-
-
-def _scale(axes: Any, panel: Panel, values: np.ndarray) -> None:
-    """Give axes one scale, by all the values drawn on them, bands included."""
-    from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
-
-    for i, ax in enumerate(axes):
-        if i:
-            ax.sharey(axes[0])
         ax.grid(axis="y", alpha=0.25, linewidth=0.5)
-    values = np.append(values[np.isfinite(values)], panel.level or 0.0)
-    first = axes[0]
-    if panel.decades is None:
-        values = values[values > 0]
-        first.set_yscale("log")
-        if len(values):
-            first.set_ylim(values.min() / (100 if panel.marks else 3), values.max() * 3)
-        first.yaxis.set_major_locator(LogLocator(numticks=6))
-    else:
-        top = math.floor(math.log10(np.abs(values).max() or 1.0))
-        near = 10.0 ** (top - panel.decades)
-        first.set_yscale("symlog", linthresh=near, linscale=0.5)
-        low, high = values.min(), values.max()
-        first.set_ylim(min(2 * low, -near) if low < 0 else -near / 3, max(2 * high, near))
-        powers = 10.0 ** np.arange(top, top - panel.decades, -2)
-        first.yaxis.set_major_locator(FixedLocator([*-powers, 0, *powers[::-1]]))
-    first.yaxis.set_minor_locator(NullLocator())
+        ax.spines[["top", "right"]].set_visible(False)
+        if not panel.log:
+            ax.axhline(panel.level, color="black", linewidth=0.8, zorder=1)
+            if np.nanmin(heights) >= 0:
+                ax.set_ylim(bottom=0)
+    row[0].set_ylabel(panel.name, fontsize=9)
+    row[-1].legend(lines.values(), lines, title=panel.look, loc="upper left",
+                   bbox_to_anchor=(1.01, 1.05), frameon=False, fontsize=7.5, title_fontsize=8,
+                   alignment="left")  # fmt: skip
 
 
-def _lines_legend(ax: Any, panel: Panel, row: Any) -> None:
-    """Draw the legend of a row's lines and marks, beside its last panel."""
-    named = {line.get_label(): line for each in row for line in each.get_lines()}
-    _legend(
-        ax, panel.look, [named[label] for label in (*panel.lines, *panel.marks) if label in named]
-    )
+def _conditions(ax: Any, readings: Readings) -> None:
+    """Draw a row for each condition: the share of replicas in which it is broken."""
+    left = np.maximum(readings.taken.sum(0), 1)
+    shares = np.stack([where.sum(0) for where in readings.broken.values()]) / left
+    edges = np.append(_times(readings), readings.positions[-1][0] + 1)
+    picture = ax.pcolormesh(edges, np.arange(len(CONDITIONS) + 1), shares, cmap="Reds", vmin=0,
+                            vmax=1)  # fmt: skip
+    ax.set_ylim(len(CONDITIONS), 0)
+    ax.set_yticks(np.arange(len(CONDITIONS)) + 0.5, list(CONDITIONS), fontsize=7)
+    if ax.get_subplotspec().is_last_col():
+        bar = ax.inset_axes([1.03, 0.1, 0.03, 0.8])
+        ax.figure.colorbar(picture, cax=bar, label="broken in this\nshare of replicas")
 
 
-def _legend(ax: Any, title: str, handles: list[Any]) -> None:
-    ax.legend(handles=handles, title=title, loc="upper left", bbox_to_anchor=(1.01, 1.05),
-              frameon=False, fontsize=7.5, title_fontsize=8, alignment="left")  # fmt: skip
-
-
-def _title(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) -> str:
+def _counts(readings: Mapping[str, Readings], tasks: int) -> str:
+    """Return how many replicas there are, and how many were frozen before the last task."""
     counts = [len(one.seeds) for one in readings.values()]
-    lost = sum(
-        len(one.seeds)
-        if one.positions[-1][0] < len(stream.tasks) - 1
-        else int((~one.taken[:, -1]).sum())
-        for one in readings.values()
-    )
+    lost = 0
+    for one in readings.values():
+        last = [place[0] == tasks - 1 for place in one.positions]
+        lost += int((~one.taken[:, last].any(1)).sum())
     frozen = f", {lost} of them frozen on the way" if lost else ""
-    band = ", band: one standard error" if max(counts) > 1 else ""
-    asks = "which term of equation (3) acts?" if what == "terms" else "does Theorem 1 apply?"
-    return f"{asks} ({replicas(counts)}{frozen}{band})"
+    return f"{replicas(counts)}{frozen}" + ", band: one standard error" * (max(counts) > 1)

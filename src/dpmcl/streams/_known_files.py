@@ -16,6 +16,7 @@ from dpmcl.data.readers.entries import ARCHIVES, Entry, entries, on_disk
 from dpmcl.exceptions import DataError
 from dpmcl.streams._torchvision_sets import (
     BY_TRAIN,
+    UNCHECKED,
     Parts,
     TorchvisionSettings,
     fetch_parts,
@@ -44,7 +45,6 @@ FASHION_MNIST = {
 """MD5 of Fashion-MNIST's files, unpacked."""
 
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-_UNCHECKED = "files: read unchecked, for no sums of their content are published"
 _LARGEST = 2**30  # bytes; EMNIST's largest file has 547 million
 _BYTES_AT_ONCE = 1 << 20
 
@@ -78,7 +78,7 @@ class KnownSet:
         """
         name = self.name.lower()
         data = read_arrays_of(name, self.open(settings.folder(name), settings.download))
-        return data if all(self.sums.values()) else replace(data, notes=(*data.notes, _UNCHECKED))
+        return data if all(self.sums.values()) else replace(data, notes=(*data.notes, UNCHECKED))
 
     def open(self, root: Path, download: bool) -> list[Any]:
         """Return torchvision's objects for the parts of the set.

@@ -13,6 +13,9 @@ from dpmcl.data.scenario import ScenarioSettings
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import SpecError
 
+Text = Annotated[str, at.MinLen(1)]
+"""A text that is not empty."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StreamSettings(Settings, ABC):

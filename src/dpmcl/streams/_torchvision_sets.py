@@ -3,7 +3,6 @@
 torchvision knows the files and where to fetch them; what it reads becomes `Labelled`.
 """
 
-import inspect
 import os
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -31,15 +30,8 @@ BY_TRAIN: Parts = ({"train": True}, {"train": False})
 DECLARED = "class names: the data set's own, in its order"
 """The note on a set that names its classes."""
 
-
-def data_folder(name: str) -> Path:
-    """Return the folder of a stream's files: $DPMCL_DATA/name, or else ~/.cache/dpmcl/name.
-
-    Args:
-        name: Of the stream.
-    """
-    home = os.environ.get("DPMCL_DATA")
-    return (Path(home) if home else Path.home() / ".cache" / "dpmcl") / name
+UNCHECKED = "files: read unchecked, for no sums of their content are published"
+"""The note on a set whose content nobody publishes the sums of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +59,8 @@ class TorchvisionSettings(LabelledSettings):
             DataError: There can be no such path.
         """
         with whole((self.root or name)[:200], "correct stream.root"):
-            folder = Path(self.root).expanduser() if self.root else data_folder(name)
+            home = os.environ.get("DPMCL_DATA") or Path.home() / ".cache" / "dpmcl"
+            folder = Path(self.root).expanduser() if self.root else Path(home) / name
             folder.exists()  # raises for a name too long, and for a folder that may not be entered
         return folder
 
@@ -143,8 +136,8 @@ def open_parts(name: str, folder: Path, parts: Parts, where: str) -> list[Any]:
         raise DataError(f"{name} needs {error.name}: pip install {error.name}.") from None
     except Exception as error:  # torchvision raises whatever its readers stumble on
         raise DataError(
-            f"{name} cannot be read from {where} ({reason(error)}); replace that by the published "
-            "files, or remove it to fetch them."
+            f"{name} cannot be read from {where} ({reason(error)}); replace its files by the "
+            "published ones, or set stream.root to a folder that is empty, to fetch them."
         ) from None
 
 
@@ -162,12 +155,9 @@ def fetch_parts(
         way_out: What the user can do instead.
 
     Raises:
-        DataError: It is not allowed, torchvision cannot fetch the set, or fetching fails.
+        DataError: It is not allowed, or torchvision cannot fetch the set.
     """
     cls = torchvision_class(name)
-    arguments = inspect.signature(cls).parameters.values()
-    if not any(a.name == "download" or a.kind is a.VAR_KEYWORD for a in arguments):
-        raise DataError(f"{state}, and torchvision cannot fetch it; {way_out}.")
     if not download:
         raise DataError(f"{state}; {way_out}, or stream.download = true.")
     if hasattr(tarfile, "data_filter"):  # Python 3.11.4
@@ -175,7 +165,7 @@ def fetch_parts(
     try:
         root.mkdir(parents=True, exist_ok=True)
         return [cls(root, **{**part, "download": True}) for part in parts]
-    except Exception as error:  # no network, no room, no right to write, a damaged archive, ...
+    except Exception as error:  # no network, no room, a set that it does not fetch, ...
         raise DataError(f"{state} and could not be fetched ({reason(error)}); {way_out}.") from None
     finally:
         if "extraction_filter" in vars(tarfile.TarFile):
@@ -194,14 +184,8 @@ def read_arrays_of(name: str, parts: Sequence[Any]) -> Labelled:
     Raises:
         DataError: The parts' images differ in size, or a label has no class.
     """
-    images = [_pixels(part.data) for part in parts]
-    sizes = sorted({"x".join(str(side) for side in x.shape[2:]) for x in images})
-    if len(sizes) > 1:
-        raise DataError(
-            f"All parts of '{name}' must have images of one size, got {' and '.join(sizes)}; fetch "
-            "its files again."
-        )
-    x = torch.cat(images)
+    with whole(f"'{name}'", "fetch its files again"):  # images of two sizes
+        x = torch.cat([_pixels(part.data) for part in parts])
     y = torch.cat([_labels(part) for part in parts])
     used, number = y.unique(return_inverse=True)
     names = getattr(parts[0], "classes", None)

@@ -6,8 +6,7 @@ from typing import ClassVar, Literal
 
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.readers.arrays import read_arrays
-from dpmcl.exceptions import SpecError
-from dpmcl.streams._settings import LabelledSettings
+from dpmcl.streams._settings import LabelledSettings, Text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,10 +19,9 @@ class Arrays(LabelledSettings):
     regression, numbers (rows,) or (rows, outputs). task holds a label a row, which says the tasks.
     Arrays of Python objects are not loaded, for that can run code.
 
-    Inputs may be larger than memory. uint8 and floats stay in the file, unless it is compressed
-    (np.savez_compressed), stored by columns or in foreign byte order; large floats should be in
-    .npy files, for in an .npz they mostly start at odd addresses. Arrays that must be unpacked or
-    converted and do not fit go to a temporary file, in $TMPDIR or /var/tmp.
+    Inputs in .npy files may be larger than memory. uint8 and floats stay in the file, unless they
+    are stored by columns or in foreign byte order: arrays that must be converted and do not fit go
+    to a temporary file, in $TMPDIR or /var/tmp. An .npz file is read into memory.
 
     Attributes:
         path: An .npz file with arrays of these names (np.savez(path, x=x, y=y)), or a folder with
@@ -35,13 +33,8 @@ class Arrays(LabelledSettings):
     suffixes: ClassVar[tuple[str, ...]] = (".npz",)
     inside: ClassVar[tuple[str, ...]] = ("x.npy",)
 
-    path: str = ""
+    path: Text
     kind: Literal["classification", "regression"] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.path:
-            raise SpecError("stream 'arrays' needs a path, as in stream.path = 'my.npz'.")
 
     def read(self) -> Labelled:
         return read_arrays(Path(self.path), kind=self.kind)

@@ -52,8 +52,8 @@ class CIFAR10(ImageFilesSettings):
             return replace(data, x=data.x[..., inner, inner].contiguous())
         # Often in train/airplane and test/airplane: one pool here.
         size = (self.size, self.size)
-        decoding = Decoding(size=size, channels=3, crop=True, innermost=True)
-        data = labelled_images(files, decoding, "cifar10")
+        decoding = Decoding(size=size, channels=3, crop=True)
+        data = labelled_images(files, decoding, "cifar10", innermost=True)
         if data.classes != CLASSES:
             shown = ", ".join(data.classes[:12]) + (", ..." if len(data.classes) > 12 else "")
             raise DataError(

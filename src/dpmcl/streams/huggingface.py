@@ -9,8 +9,8 @@ from dpmcl.data.labelled import Labelled
 from dpmcl.data.readers.datasets import read_dataset
 from dpmcl.data.scenario import check_task_column
 from dpmcl.data.sources import at_home
-from dpmcl.exceptions import DataError, SpecError, reason
-from dpmcl.streams._settings import LabelledSettings
+from dpmcl.exceptions import DataError, reason
+from dpmcl.streams._settings import LabelledSettings, Text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class HuggingFace(LabelledSettings):
     places: ClassVar[tuple[str, ...]] = ("path",)
     inside: ClassVar[tuple[str, ...]] = ("dataset_info.json", "dataset_dict.json")
 
-    path: str = ""
+    path: Text
     x: str | None = None
     y: str | None = None
     task: str | None = None
@@ -40,11 +40,6 @@ class HuggingFace(LabelledSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.path:
-            raise SpecError(
-                "stream 'huggingface' needs a path, as in stream.path = 'folder' for one that "
-                "dataset.save_to_disk wrote."
-            )
         check_task_column(self.task, self.scenario)
 
     def read(self) -> Labelled:
@@ -60,19 +55,15 @@ class HuggingFace(LabelledSettings):
 
 
 def _loaded(folder: Path) -> Any:
-    """Return the data set that was saved in a folder, without the progress bars of `datasets`."""
+    """Return the data set that was saved in a folder."""
     try:
         import datasets
     except ImportError:
         raise DataError(
             "Stream 'huggingface' needs the package datasets: pip install 'dpmcl[huggingface]'."
         ) from None
-    bars = not datasets.are_progress_bars_disabled()
     try:
         _check(folder)
-        # A user's own setting in the environment is not overridden by calls.
-        if bars and datasets.config.HF_DATASETS_DISABLE_PROGRESS_BARS is None:
-            datasets.disable_progress_bars()
         return datasets.Dataset.load_from_disk(str(folder), keep_in_memory=False)
     except DataError:
         raise
@@ -80,9 +71,6 @@ def _loaded(folder: Path) -> Any:
         raise DataError(
             f"{folder} cannot be loaded ({reason(error)}); save it again with dataset.save_to_disk."
         ) from None
-    finally:
-        if bars and datasets.are_progress_bars_disabled():
-            datasets.enable_progress_bars()
 
 
 def _check(folder: Path) -> None:
@@ -93,11 +81,10 @@ def _check(folder: Path) -> None:
     if "::" in str(folder):  # which it takes for a file in an archive, perhaps on a network
         raise DataError(f"A path may not have '::' in it, and {folder} has; rename the folder.")
     if not (folder / "state.json").is_file():
-        splits = sorted(path.parent.name for path in folder.glob("*/state.json"))
-        several = f": it holds several, {', '.join(splits)}; name one of them" if splits else ""
+        splits = ", ".join(sorted(path.parent.name for path in folder.glob("*/state.json")))
         raise DataError(
             "stream.path must be the folder of one split that dataset.save_to_disk wrote, and "
-            f"{folder} is none{several or '; correct the path, or load the data set in Python'}."
+            f"{folder} is none; correct the path{splits and ', as to one in it: '}{splits}."
         )
     state = json.loads((folder / "state.json").read_text("utf-8"))
     names = [file["filename"] for file in state["_data_files"]]

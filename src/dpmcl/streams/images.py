@@ -2,18 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from dpmcl.core.settings import Positive
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.readers.entries import ARCHIVES
 from dpmcl.data.readers.images import Decoding, labelled_images
-from dpmcl.exceptions import SpecError
-from dpmcl.streams._settings import LabelledSettings
+from dpmcl.streams._settings import LabelledSettings, Text
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageFolder(LabelledSettings):
+class ImageFolder(Decoding, LabelledSettings):
     """Your own images, in a folder, zip or tar: one folder a class.
 
     Classes are the folders directly below the path, and have the files at any depth below them, as
@@ -38,30 +36,10 @@ class ImageFolder(LabelledSettings):
     places: ClassVar[tuple[str, ...]] = ("path",)
     suffixes: ClassVar[tuple[str, ...]] = ARCHIVES
 
-    path: str = ""
-    size: tuple[Positive, Positive] | None = None
-    channels: Literal[1, 3] | None = None
-    crop: bool = False
-    invert: bool = False
-    levels: Positive = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.path:
-            raise SpecError("stream 'images' needs a path, as in stream.path = 'photos/'.")
-        self._decoding()
+    path: Text
 
     def read(self) -> Labelled:
-        return labelled_images(Path(self.path), self._decoding())
-
-    def _decoding(self) -> Decoding:
-        return Decoding(
-            size=self.size,
-            channels=self.channels,
-            crop=self.crop,
-            invert=self.invert,
-            levels=self.levels,
-        )
+        return labelled_images(Path(self.path), self)
 
 
 plugin = ImageFolder

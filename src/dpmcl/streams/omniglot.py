@@ -1,6 +1,5 @@
 """Omniglot's background set: a stream of many small tasks."""
 
-import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -11,11 +10,9 @@ from dpmcl.core.settings import Positive
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.readers.images import Decoding, labelled_images
 from dpmcl.exceptions import DataError
-from dpmcl.streams._torchvision_sets import ImageFilesSettings, fetch_parts
+from dpmcl.streams._torchvision_sets import UNCHECKED, ImageFilesSettings, fetch_parts
 
 _STEM = "images_background"
-_PUBLISHED = "68d2efa1b9178cc56df9314c21c6e718"
-"""MD5 of the published zip."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +29,9 @@ class Omniglot(ImageFilesSettings):
 
     images: a folder, zip or tar with Alphabet/characterNN/*.png in it. root: a folder that holds
     such an archive or folder named images_background, or omniglot-py with it, as torchvision lays
-    it out; None for $DPMCL_DATA/omniglot, or else ~/.cache/dpmcl/omniglot. Only the sum of the
-    published zip is known, and not of its content; so what is packed otherwise is read as it is,
-    and `dpmcl stream` says so. download: fetch the zip if there is none. Needs torchvision and
-    Pillow (the extra `vision`).
+    it out; None for $DPMCL_DATA/omniglot, or else ~/.cache/dpmcl/omniglot. Sums of its content are
+    not published, so it is read unchecked. download: fetch the zip if there is none. Needs
+    torchvision and Pillow (the extra `vision`).
     """
 
     network: ClassVar[str] = "omninet"
@@ -44,24 +40,21 @@ class Omniglot(ImageFilesSettings):
     classes: Positive = 50
 
     def read(self) -> Labelled:
-        decoding = Decoding(size=(28, 28), channels=1, invert=True, levels=2, innermost=True)
+        decoding = Decoding(size=(28, 28), channels=1, invert=True, levels=2)
         source = self._source()
-        data = labelled_images(source, decoding, "omniglot")
+        data = labelled_images(source, decoding, "omniglot", innermost=True)
         if len(data.classes) < self.classes:
             raise DataError(
                 f"The first {self.classes} classes are wanted, and {source} holds "
                 f"{len(data.classes)}; ask for fewer, or use a source with more."
             )
-        published = source.is_file() and _md5(source) == _PUBLISHED
-        state = "published zip" if published else "of any origin: only the published zip has a sum"
-        note = f"files: {state}"
         first = data.y < self.classes
         return replace(
             data,
             x=data.x[first],
             y=data.y[first],
             classes=data.classes[: self.classes],
-            notes=(*data.notes, note),
+            notes=(*data.notes, UNCHECKED),
         )
 
     def _source(self) -> Path:
@@ -86,11 +79,6 @@ class Omniglot(ImageFilesSettings):
             "stream.images to a folder, zip or tar of its images",
         )
         return path
-
-
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "md5").hexdigest()
 
 
 plugin = Omniglot

@@ -8,8 +8,7 @@ from dpmcl.data.labelled import Labelled
 from dpmcl.data.readers.table_sources import SUFFIXES
 from dpmcl.data.readers.tables import Roles, read_table
 from dpmcl.data.scenario import check_task_column
-from dpmcl.exceptions import SpecError
-from dpmcl.streams._settings import LabelledSettings
+from dpmcl.streams._settings import LabelledSettings, Text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +24,9 @@ class Table(LabelledSettings):
 
     Refused, with the row: missing values (in text files: empty, NA, N/A, #N/A, <NA>, NaN, nan,
     NULL, null); text of which most is a number, a date or a time in another form (5%, $5.50, 5 kg,
-    1,5, 31/01/2024), which to convert or to ignore, or as categories to begin with a letter; and
-    identifiers, dates, lists and binary columns. Rows are counted from 0, without the header.
+    1,5, 31/01/2024) or begins with a digit (2WD, 1st), which to convert or to ignore, or as
+    categories to begin with a letter; and identifiers, dates, lists and binary columns. Rows are
+    counted from 0, without the header.
 
     Attributes:
         path: A .csv, .tsv (either gzipped, as .csv.gz) or .parquet file; ~ is your home folder.
@@ -49,8 +49,8 @@ class Table(LabelledSettings):
     places: ClassVar[tuple[str, ...]] = ("path",)
     suffixes: ClassVar[tuple[str, ...]] = SUFFIXES
 
-    path: str = ""
-    target: str = ""
+    path: Text
+    target: Text
     task: str | None = None
     kind: Literal["classification", "regression"] | None = None
     ignore: tuple[str, ...] = ()
@@ -58,12 +58,6 @@ class Table(LabelledSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.path:
-            raise SpecError("path must name the table, as in stream.path = 'my.csv', got none.")
-        if not self.target:
-            raise SpecError(
-                "target must name the column to predict, as in stream.target = 'kind', got none."
-            )
         Roles(self.target, self.task, self.ignore)  # which checks them
         check_task_column(self.task, self.scenario)
 

@@ -1,9 +1,9 @@
 """Any other classification set of torchvision's."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,8 +13,8 @@ from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.labels import number_labels
 from dpmcl.data.readers.entries import stamp
-from dpmcl.data.readers.image_cache import Images, cached
-from dpmcl.data.readers.images import SET_A_SIZE, Decoding, labelled, pixels
+from dpmcl.data.readers.image_cache import cached
+from dpmcl.data.readers.images import SET_A_SIZE, Decoding, pixels
 from dpmcl.data.readers.pil_images import readable
 from dpmcl.data.readers.rows import Rows
 from dpmcl.exceptions import DataError, SpecError, unknown
@@ -25,55 +25,39 @@ from dpmcl.streams._torchvision_sets import (
     TorchvisionSettings,
     fetch_parts,
     open_parts,
-    torchvision_class,
 )
-
-
-class _Set(NamedTuple):
-    """What a set is made of.
-
-    Attributes:
-        files: What it has in root.
-        parts: Arguments of its class for each part.
-    """
-
-    files: tuple[str, ...]
-    parts: Parts = ({},)
 
 
 def _splits(*names: str, **other: Any) -> Parts:
     return tuple({"split": name, **other} for name in names)
 
 
-SETS: dict[str, _Set] = {
-    "CLEVRClassification": _Set(("clevr/CLEVR_v1.0",), _splits("train", "val")),
-    "Caltech101": _Set(("caltech101/101_ObjectCategories",)),
-    "Caltech256": _Set(("caltech256/256_ObjectCategories",)),
-    "Country211": _Set(("country211",), _splits("train", "valid", "test")),
-    "DTD": _Set(("dtd/dtd",), _splits("train", "val", "test")),
-    "EuroSAT": _Set(("eurosat/2750",)),
-    "FER2013": _Set(("fer2013",), _splits("train", "test")),
-    "FGVCAircraft": _Set(("fgvc-aircraft-2013b",), _splits("trainval", "test")),
-    "Flowers102": _Set(("flowers-102",), _splits("train", "val", "test")),
-    "Food101": _Set(("food-101",), _splits("train", "test")),
-    "GTSRB": _Set(("gtsrb",), _splits("train", "test")),
-    "Imagenette": _Set(("imagenette2",), _splits("train", "val")),
-    "LFWPeople": _Set(("lfw-py",), _splits("10fold")),
-    "OxfordIIITPet": _Set(("oxford-iiit-pet",), _splits("trainval", "test")),
-    "PCAM": _Set(("pcam",), _splits("train", "val", "test")),
-    "Places365": _Set(
-        ("categories_places365.txt", "data_256_standard", "val_256"),
-        _splits("train-standard", "val", small=True),
-    ),
-    "QMNIST": _Set(("QMNIST/raw",), BY_TRAIN),
-    "RenderedSST2": _Set(("rendered-sst2",), _splits("train", "val", "test")),
-    "SEMEION": _Set(("semeion.data",), ({"download": False},)),
-    "STL10": _Set(("stl10_binary",), _splits("train", "test")),
-    "SUN397": _Set(("SUN397",)),
-    "StanfordCars": _Set(("stanford_cars",), _splits("train", "test")),
-    "USPS": _Set(("usps.bz2", "usps.t.bz2"), BY_TRAIN),
+SETS: dict[str, Parts] = {
+    "CLEVRClassification": _splits("train", "val"),
+    "Caltech101": ({},),
+    "Caltech256": ({},),
+    "Country211": _splits("train", "valid", "test"),
+    "DTD": _splits("train", "val", "test"),
+    "EuroSAT": ({},),
+    "FER2013": _splits("train", "test"),
+    "FGVCAircraft": _splits("trainval", "test"),
+    "Flowers102": _splits("train", "val", "test"),
+    "Food101": _splits("train", "test"),
+    "GTSRB": _splits("train", "test"),
+    "Imagenette": _splits("train", "val"),
+    "LFWPeople": _splits("10fold"),
+    "OxfordIIITPet": _splits("trainval", "test"),
+    "PCAM": _splits("train", "val", "test"),
+    "Places365": _splits("train-standard", "val", small=True),
+    "QMNIST": BY_TRAIN,
+    "RenderedSST2": _splits("train", "val", "test"),
+    "SEMEION": ({"download": False},),
+    "STL10": _splits("train", "test"),
+    "SUN397": ({},),
+    "StanfordCars": _splits("train", "test"),
+    "USPS": BY_TRAIN,
 }
-"""The sets that this stream reads."""
+"""The sets that this stream reads, each with its parts."""
 
 NAMED = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "CIFAR10", "CIFAR100", "SVHN", "Omniglot")
 """Sets with a stream of their own, of the same name in small letters."""
@@ -89,21 +73,17 @@ class Torchvision(TorchvisionSettings):
     width), uint8, in [0, 1] once in a batch. Classes have the set's own names, or numbers.
 
     root: folder of the set's files; None for $DPMCL_DATA/NAME, or else ~/.cache/dpmcl/NAME, the
-    name in small letters. download: fetch what is missing, where torchvision can. Decoded once into
-    $DPMCL_CACHE. Needs torchvision (the extra `vision`), some sets SciPy or h5py as well.
+    name in small letters. download: fetch the set into an empty root, where torchvision can.
+    Decoded once into $DPMCL_CACHE. Needs torchvision (the extra `vision`), some sets SciPy or h5py
+    as well.
     """
 
-    dataset: str = ""
+    dataset: str
     size: tuple[Positive, Positive] | None = None
     channels: Literal[1, 3] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.dataset:
-            raise SpecError(
-                "stream 'torchvision' needs a dataset, as in stream.dataset = 'EuroSAT'; there are "
-                f"{', '.join(SETS)}."
-            )
         if self.dataset in NAMED:
             raise SpecError(
                 f"{self.dataset} has a stream of its own; set stream = '{self.dataset.lower()}'."
@@ -114,36 +94,33 @@ class Torchvision(TorchvisionSettings):
 
     def read(self) -> Labelled:
         root = self.folder(self.dataset.lower())
-        files = [root / file for file in SETS[self.dataset].files]
         decoding = Decoding(size=self.size, channels=self.channels)
-        if not all(file.exists() for file in files):
-            self._open(root)
         with whole(str(root)):
-            about = [self.dataset, [stamp(file) for file in files], asdict(decoding)]
-        images = cached(about, lambda: _decode(self.dataset, self._open(root), decoding))
-        return labelled(self.dataset.lower(), images)
+            if not root.exists() or not stamp(root):
+                self._open(root)
+            about = [self.dataset, stamp(root), decoding.told()]
+        return cached(
+            self.dataset.lower(),
+            about,
+            lambda: _decode(self.dataset, self._open(root), decoding),
+        )
 
     def _open(self, root: Path) -> list[Any]:
-        """Return torchvision's objects for the parts of the set, fetched if files are missing."""
-        files, parts = SETS[self.dataset]
-        looked = ", ".join(files)
-        # torchvision is not asked for what is not there: some of its classes make folders then.
-        if all((root / file).exists() for file in files):
-            return open_parts(self.dataset, root, parts, f"{looked} in {root}")
-        cls = torchvision_class(self.dataset)
-        url = getattr(cls, "url", getattr(cls, "_URL", None))
-        source = f" (from {url})" if isinstance(url, str) and url else ""
+        """Return torchvision's objects for the parts of the set, fetched if there is nothing."""
+        parts = SETS[self.dataset]
+        if root.exists() and stamp(root):
+            return open_parts(self.dataset, root, parts, str(root))
         return fetch_parts(
             self.dataset,
             root,
             parts,
             download=self.download,
-            state=f"{self.dataset} is not in {root} (looked for {looked})",
-            way_out=f"set stream.root to the folder that holds {looked}{source}",
+            state=f"{self.dataset} is not in {root}",
+            way_out="set stream.root to the folder that holds it",
         )
 
 
-def _decode(name: str, parts: Sequence[Any], decoding: Decoding) -> Images:
+def _decode(name: str, parts: Sequence[Any], decoding: Decoding) -> Labelled:
     """Decode all images of all parts that have a label, in order."""
     labels: list[tuple[int, int]] = []  # the part, and the class there
     where: list[str] = []
@@ -162,7 +139,8 @@ def _decode(name: str, parts: Sequence[Any], decoding: Decoding) -> Images:
     names = [_class_names(part) for part in parts]
     y, classes = _numbered(names, labels)
     x = torch.from_numpy(rows.full(len(labels)))
-    return Images(x, y, classes, (DECLARED,) if all(names) else ())
+    notes = (DECLARED,) if all(names) else ()
+    return Labelled(name, "classification", x, y, classes, notes=notes)
 
 
 def _numbered(

@@ -59,11 +59,6 @@ class Request:
             SpecError: Nobody has a name.
         """
         for name in methods:
-            if "," in name:
-                raise SpecError(
-                    "A method is named alone, as in --method er --method dpmcl, or methods=['er', "
-                    f"'dpmcl'] in Python, got {shown(name)}."
-                )
             plugins.find("method", name)
         before = self._base["methods"]
         self._base["methods"] = {name: before.get(name, {}) for name in methods}
@@ -92,30 +87,20 @@ class Request:
         self._changes = spec.together(self._changes, changes)
         return self
 
-    def update(self, **entries: Any) -> Self:
-        """Set top-level entries.
+    def update(self, *, tasks: int | None = None, watch: Any = None, **entries: Any) -> Self:
+        """Set entries; what is None is left as it is.
 
         Args:
-            **entries: Values by name; those that are None are left as they are.
+            tasks: How many of the stream's first tasks are kept.
+            watch: Readings of the theory monitor: "terms", "stability", or a list of them.
+            **entries: Top-level entries by name.
         """
-        return self.change({k: v for k, v in entries.items() if v is not None})
-
-    def tasks(self, tasks: int | None) -> Self:
-        """Keep the first tasks of the stream.
-
-        Args:
-            tasks: How many; None for all.
-        """
-        return self if tasks is None else self.change({"stream": {"tasks": tasks}})
-
-    def watch(self, what: Any) -> Self:
-        """Record readings of the theory monitor.
-
-        Args:
-            what: "terms", "stability", or a list of them; None for what the spec says.
-        """
-        watch = [what] if isinstance(what, str) else what
-        return self if what is None else self.change({"monitor": {"watch": watch}})
+        changes: dict[str, Any] = {k: v for k, v in entries.items() if v is not None}
+        if tasks is not None:
+            changes["stream"] = {"tasks": tasks}
+        if watch is not None:
+            changes["monitor"] = {"watch": [watch] if isinstance(watch, str) else watch}
+        return self.change(changes)
 
     def spec(self) -> spec.Spec:
         """Return the checked spec.
@@ -198,8 +183,8 @@ def run(
             )
         for key, value in (settings or {}).items():
             request.change(spec.assigned(key, value))
-        request.update(replicas=replicas, seed=seed, device=device, engine=engine).tasks(tasks)
-        checked = request.watch(monitor).spec()
+        request.update(replicas=replicas, seed=seed, device=device, engine=engine)
+        checked = request.update(tasks=tasks, watch=monitor).spec()
     except RecursionError:
         raise SpecError("Settings are nested too deeply; a spec is a table of tables.") from None
     folder = request.folder if out is None else path_of(out)
@@ -234,24 +219,16 @@ def _name(method: Any) -> str:
     """Return the name by which a spec finds a method."""
     if isinstance(method, str):
         return method
-    if isinstance(method, Method):
-        raise SpecError(
-            f"methods must be names or classes, got an instance of {type(method).__name__}; give "
-            "settings beside the name, as in methods={'er': {'updates': 3}}."
-        )
     if not (isinstance(method, type) and issubclass(method, Method)):
+        what = f"an instance of {type(method).__name__}" * isinstance(method, Method)
         raise SpecError(
-            f"methods must be names or subclasses of dpmcl.Method, got {shown(method)}."
+            f"methods must be names or subclasses of dpmcl.Method, got {what or shown(method)}; "
+            "settings stand beside the name, as in methods={'er': {'updates': 3}}."
         )
     name = f"{method.__module__}:{method.__qualname__}"
-    if "." in method.__qualname__:
+    if "." in method.__qualname__ or plugins.find("method", name) is not method:
         raise SpecError(
-            f"Method '{name}' stands inside a function or a class, and is found by its name again; "
-            "define it at the top of a module."
-        )
-    if plugins.find("method", name) is not method:
-        raise SpecError(
-            f"'{name}' is another class now than the one in methods; give the one of that name."
+            f"Method '{name}' is not found by its name; define it at the top of a module, once."
         )
     return name
 

@@ -4,7 +4,6 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ def describe(
     method: str,
     seeds: tuple[int, ...],
     *,
-    fixed: Mapping[str, int | None],
     device: torch.device,
     engine: str,
     resumed: bool,
@@ -40,23 +38,22 @@ def describe(
     Args:
         method: Name of the method.
         seeds: Seeds that were trained.
-        fixed: Seeds that replicas share (of the split, the initial weights, the order of tasks);
-            None where each replica has its own.
         device: Device that trained them.
         engine: Engine that trained them.
         resumed: Whether the run went on from a checkpoint.
     """
+    instructions = torch.backends.cpu.get_cpu_capability()
+    cpu = f"{platform.machine()}, {os.cpu_count()} cores, {instructions}"
     exact = device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
     return {
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "method": method,
         "seeds": list(seeds),
-        **fixed,
         "resumed": resumed,
         "repeats": "byte for byte" if exact else "to rounding",
         "engine": engine,
         "device": device.type,
-        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu(),
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu,
         "threads": torch.get_num_threads(),
         "libraries": _libraries(),
         "variables": {k: v for k, v in sorted(os.environ.items()) if k in _VARIABLES},
@@ -71,21 +68,14 @@ def describe(
 
 def _libraries() -> dict[str, Any]:
     """Return the libraries that multiply matrices, and the settings that make them inexact."""
+    gpu = torch.cuda.is_available()
     return {
-        "mkl": torch.backends.mkl.is_available(),
         "mkldnn": torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,
-        "cuda": torch.version.cuda if torch.cuda.is_available() else None,
-        "cudnn": torch.backends.cudnn.version() if torch.cuda.is_available() else None,
+        "cuda": torch.version.cuda if gpu else None,
+        "cudnn": torch.backends.cudnn.version() if gpu else None,
         "matmul_precision": torch.get_float32_matmul_precision(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
-
-
-def _cpu() -> str:
-    """Return the processor's architecture, number of cores and instruction set."""
-    return (
-        f"{platform.machine()}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}"
-    )
 
 
 def _commit() -> str | None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from dpmcl import plugins
-from dpmcl.exceptions import DpmclError, FolderError, printable
+from dpmcl.exceptions import DpmclError, FolderError
 from dpmcl.results import store
 from dpmcl.results.record import Record
 from dpmcl.results.store import Code, StreamInfo
@@ -56,15 +56,6 @@ class Held:
     stream: StreamInfo | None = None
     code: Code = field(default_factory=dict)
 
-    def probe(self, spec: Spec) -> int:
-        """Return the seed whose data are compared, for streams of which each replica draws its own.
-
-        Args:
-            spec: The spec that is to run; its first seed is taken where the folder names none.
-        """
-        seed = None if self.stream is None else self.stream.digest_seed
-        return spec.seeds[0] if seed is None else seed
-
 
 def held(folder: Path) -> Held:
     """Read the content of a folder.
@@ -97,45 +88,23 @@ def sources(spec: Spec) -> Sources:
     Raises:
         FolderError: A file was changed after Python had imported it.
     """
-    out = {}
+    out: dict[str, dict[str, Source]] = {}
     for name, method in spec.methods.items():
-        used: list[tuple[str, str, Any]] = [
+        used: list[tuple[str, Any, Any]] = [
             ("method", name, method),
-            ("discount", _name(method.discount), method.discounting),
-            ("optimiser", _name(method.optimiser), method.rule),
+            ("discount", method.discount, method.discounting),
+            ("optimiser", method.optimiser, method.rule),
             ("network", spec.network_name, spec.network),
             ("stream", spec.stream_name, spec.stream),
+            *(("option", *each) for each in zip(method.options, method.optional, strict=True)),
         ]
-        out[name] = {
-            f"{kind} '{plugin}'": source(type(value), home)
-            for kind, plugin, value in used
-            if not f"{(home := _home(kind, plugin))}.".startswith("dpmcl.")
-        }
+        out[name] = {}
+        for kind, setting, value in used:
+            plugin = setting if isinstance(setting, str) else setting["name"]
+            home = plugins.home(kind, plugin)
+            if home.partition(".")[0] != "dpmcl":
+                out[name][f"{kind} '{plugin}'"] = source(type(value), home)
     return out
-
-
-def _name(setting: Any) -> str:
-    """Return the name in a setting that is a name or a table with one."""
-    return str(setting if isinstance(setting, str) else setting["name"])
-
-
-def _home(kind: str, name: str) -> str:
-    """Return the module in which a plugin is looked up by its name."""
-    return plugins.home(kind, name) if ":" in name or kind in plugins.KINDS else "dpmcl"
-
-
-def recorded(code: Code, now: Sources, methods: set[str]) -> Code:
-    """Return the code of a folder's methods after some of them are trained.
-
-    Args:
-        code: Code recorded in the folder so far.
-        now: Sources of the run that is to start.
-        methods: Methods that it trains.
-    """
-    trained: Code = {
-        name: {plugin: source.hashes for plugin, source in now[name].items()} for name in methods
-    }
-    return {**code, **trained}
 
 
 def refuse_difference(
@@ -216,7 +185,7 @@ def refuse_other_code(old: Held, now: Sources, spec: Spec, trained: set[str]) ->
                 f"'{spec.stream_name}' have moved since (CHANGELOG.md); {_ANEW}"
             )
     if plugins_now:
-        _warn(
+        _log.warning(
             f"{old.folder} was made by version 0.1, which did not record code: its results may be "
             f"of another version of {min(plugins_now)}."
         )
@@ -275,13 +244,8 @@ def warn_of_other_versions(folder: Path, extended: set[str]) -> None:
         if isinstance(entry, dict) and str(entry.get("method")) in extended:
             other = [f"{key} {entry[key]}" for key in now if entry.get(key, now[key]) != now[key]]
             if other:
-                _warn(
+                _log.warning(
                     f"{entry['method']}: its first seeds were trained with {' and '.join(other)}, "
                     "whose numbers may differ from those of now."
                 )
                 return
-
-
-def _warn(line: str) -> None:
-    """Log a line for the user, without characters that a terminal would not print."""
-    _log.warning(printable(line))

@@ -1,40 +1,37 @@
 """Hash the source of a class from outside the package, and of the user's code that it uses.
 
-A class in a file stands for its whole module and, in turn, for the modules that are imported
-there. A class of a script or a notebook (`__main__`) stands for its own source and, in turn, for
-the functions, classes, values and modules that its code names; the rest of a script may change
+A class in a file stands for its whole module and, in turn, for the user's modules that are imported
+there. A class of a script or a notebook (`__main__`) stands for its own code and, in turn, for the
+functions, classes, plain values and modules that its code names; the rest of a script may change
 from run to run. Installed libraries and the package itself are left out.
 """
 
-import __future__
-
 import ast
 import dis
+import gc
 import hashlib
 import inspect
-import io
-import linecache
-import pickle
 import sys
 import sysconfig
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import PathFinder, SourceFileLoader
 from importlib.util import resolve_name
+from itertools import accumulate
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
-from typing import Any, NamedTuple
-
-from torch import Tensor
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any
 
 from dpmcl.exceptions import FolderError
 
 _STANDARD = Path(sysconfig.get_path("stdlib")).resolve()
+_BY_VALUE = {"importlib", "importlib.import_module", "importlib.util", "__import__"}
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
 
-_imported: dict[str, tuple[Any, bytes]] = {}
+_hashed: dict[str, tuple[Any, bytes]] = {}
 """Import spec, which a reload replaces, and source of each module that was hashed, by name."""
 
 
@@ -47,21 +44,13 @@ class Source:
     """Hashes of all code of a plugin.
 
     Attributes:
-        hashes: SHA-256 by the name of a module, or of a name in a script or notebook; None where
+        hashes: SHA-256 by the name of a module, or of a class in a script or notebook; None where
             nobody can tell whether the code is the same.
         missing: Why nobody can tell.
     """
 
     hashes: dict[str, str] | None
     missing: str = ""
-
-
-class _Part(NamedTuple):
-    """A module in a file, which counts as a whole, or the value of a name in a script."""
-
-    name: str
-    file: Path | None = None
-    value: Any = None
 
 
 def source(cls: type, home: str) -> Source:
@@ -74,25 +63,17 @@ def source(cls: type, home: str) -> Source:
     Raises:
         FolderError: A file was changed after Python had imported it.
     """
-    parts = [part for base in cls.__mro__ for part in _parts(_name(base), base)]
-    if (file := _file(sys.modules.get(home))) is not None:
-        parts.append(_Part(home, file))
-    hashes: dict[str, str] = {}
-    seen: set[Any] = set()
+    hashes = {}
+    modules = {home, *(base.__module__ for base in cls.__mro__)}
     try:
+        if not _in_file(cls.__module__):
+            script = _Script()
+            content = repr(script.content(cls)).encode()
+            hashes[f"{cls.__module__}.{cls.__qualname__}"] = hashlib.sha256(content).hexdigest()
+            modules |= script.modules
+        files = {name: file for each in modules for name, file in _files(each, home)}
         with warnings.catch_warnings(action="ignore"):  # of the user's source, compiled once more
-            while parts:
-                part = parts.pop()
-                # A function may hold itself, under a longer name each time.
-                key = part.value if isinstance(part.value, type | FunctionType) else part.name
-                if key in seen:
-                    continue
-                if part.name in hashes:
-                    raise _NoSourceError(f"{part.name} stands for two things")
-                seen.add(key)
-                content, uses = _read(part)
-                hashes[part.name] = hashlib.sha256(content).hexdigest()
-                parts += uses
+            hashes |= _hashes(files, home)
     except _NoSourceError as error:
         return Source(None, str(error))
     return Source(dict(sorted(hashes.items())))
@@ -104,102 +85,117 @@ def file_of(name: str) -> str:
     Args:
         name: A key of `Source.hashes`.
     """
-    return str(_file(sys.modules.get(name)) or name)
+    return str(getattr(sys.modules.get(name), "__file__", None) or name)
 
 
-def _name(value: Any) -> str:
-    """Return the full name of a class."""
-    return f"{value.__module__}.{value.__qualname__}"
+# modules in files
 
 
-def _file(module: ModuleType | None) -> Path | None:
-    """Return the file of a module; None for a script, and for a module without a file."""
-    file = getattr(module, "__file__", None)
-    return Path(file) if isinstance(file, str) and module is not sys.modules["__main__"] else None
+def _in_file(name: str) -> bool:
+    """Return whether a module is imported from a file, or built in, and is no script."""
+    return name != "__main__" and getattr(sys.modules.get(name), "__spec__", None) is not None
 
 
-def _parts(name: str, value: Any) -> list[_Part]:
-    """Return the parts to hash for a value that the user's code names."""
-    if isinstance(value, ModuleType):  # its name leads to all that is loaded in it
-        start = f"{value.__name__}."
-        return _in_files(m for key, m in list(sys.modules.items()) if f"{key}.".startswith(start))
-    value = inspect.unwrap(value) if callable(value) else value
-    if isinstance(value, type | FunctionType):
-        module = sys.modules.get(value.__module__)
-        if module is not None and (_is_library(module) or _file(module) is not None):
-            return _in_files([module])
-    return [_Part(name, value=value)]
+def _files(name: str, home: str) -> Iterator[tuple[str, Path]]:
+    """Yield the user's modules that a dotted name leads to, packages included, with their files.
+
+    Those of an installed library count where `home` is one of them.
+    """
+    top, _, _ = name.partition(".")
+    where = None
+    for part in () if top == "dpmcl" else accumulate(name.split("."), "{}.{}".format):
+        loaded = sys.modules.get(part)
+        spec = loaded.__spec__ if loaded is not None else PathFinder.find_spec(part, where)
+        if spec is None:
+            return
+        where = spec.submodule_search_locations
+        if spec.has_location and spec.origin is not None:
+            file = Path(spec.origin)
+            installed = not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
+            if installed and top != home.partition(".")[0]:
+                return
+            if not installed and file.resolve().is_relative_to(_STANDARD):
+                return
+            yield part, file
+        if where is None:  # no package: what follows is no module
+            return
 
 
-def _in_files(modules: Iterable[ModuleType]) -> list[_Part]:
-    """Return the parts for those of some modules that are the user's and lie in files."""
-    return [
-        _Part(module.__name__, file)
-        for module in modules
-        if not _is_library(module) and (file := _file(module)) is not None
-    ]
+def _hashes(files: Mapping[str, Path], home: str) -> dict[str, str]:
+    """Return the hashes of modules, and of all that are imported there in turn."""
+    waiting, hashes = dict(files), {}
+    while waiting:
+        name, file = waiting.popitem()
+        try:
+            content = file.read_bytes()
+            tree = ast.parse(content)
+            package = name if file.stem == "__init__" else name.rpartition(".")[0]
+            imported = _imported_names(tree, package)
+        except (OSError, SyntaxError, ValueError, ImportError):
+            raise _NoSourceError(f"{file} cannot be read as Python's source") from None
+        if not _BY_VALUE.isdisjoint(imported):
+            raise _NoSourceError(
+                f"{file} imports by importlib or __import__, which may be anything"
+            )
+        if (module := sys.modules.get(name)) is not None:
+            _refuse_changed(module, file, content, tree)
+        hashes[name] = hashlib.sha256(content).hexdigest()
+        used = {part: path for each in imported for part, path in _files(each, home)}
+        waiting |= {part: path for part, path in used.items() if part not in hashes}
+    return hashes
 
 
-def _is_library(module: ModuleType) -> bool:
-    """Return whether a module is the package's, the standard library's or an installed one."""
-    if module is sys.modules["__main__"] or module.__spec__ is None:
-        return False
-    file = _file(module)
-    return file is None or module.__name__.partition(".")[0] == "dpmcl" or _is_installed(file)
+def _imported_names(tree: ast.Module, package: str) -> set[str]:
+    """Return the dotted names in a module's imports that may be modules."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import():
+                names |= {alias.name for alias in node.names}
+            case ast.ImportFrom():
+                base = resolve_name("." * node.level + (node.module or ""), package)
+                names |= {f"{base}.{alias.name}" for alias in node.names}
+            case ast.Name(id="__import__"):
+                names.add("__import__")
+    return names
 
 
-def _is_installed(file: Path) -> bool:
-    """Return whether a file is of an installed library or the standard library."""
-    folders = {"site-packages", "dist-packages"}
-    return not folders.isdisjoint(file.parts) or file.resolve().is_relative_to(_STANDARD)
-
-
-def _read(part: _Part) -> tuple[bytes, list[_Part]]:
-    """Return the content to hash for a part, and the parts that it uses in turn."""
-    if part.file is not None:
-        return _read_module(part.name, part.file)
-    if isinstance(part.value, type):
-        return _read_class(part.value)
-    if isinstance(part.value, FunctionType):
-        return _read_function(part.name, part.value)
-    return _read_value(part.name, part.value)
-
-
-# a module in a file
-
-
-def _read_module(name: str, file: Path) -> tuple[bytes, list[_Part]]:
-    """Return the source of a module, and the modules that it imports or holds."""
-    try:
-        content = file.read_bytes()
-        tree = ast.parse(content)
-        uses = _imports(name, file, tree)
-    except (OSError, SyntaxError, ValueError, ImportError):
-        raise _NoSourceError(f"{file} cannot be read as Python's source") from None
-    module = sys.modules.get(name)
-    if module is None:  # it is imported later
-        return content, uses
-    spec, first = _imported.get(name, (None, b""))
-    if not (first == content if spec is module.__spec__ else _is_loaded(tree, module, file)):
+def _refuse_changed(module: ModuleType, file: Path, content: bytes, tree: ast.Module) -> None:
+    """Raise FolderError unless a module was imported from the source that its file holds now."""
+    name, spec = module.__name__, module.__spec__
+    known, first = _hashed.get(name, (None, b""))
+    if not (first == content if known is spec else _is_loaded(module, file, tree)):
         raise FolderError(
             f"{file} was changed after Python had imported it, or another module has set a "
             "constant in it, so results would be stored as those of code that did not run; "
             "restart Python."
         )
-    _imported[name] = (module.__spec__, content)
-    modules = [value for value in vars(module).values() if isinstance(value, ModuleType)]
-    # Those that were loaded by path: no import leads to them.
-    return content, uses + _in_files(m for m in modules if sys.modules.get(m.__name__) is not m)
+    _hashed[name] = spec, content
 
 
-def _is_loaded(tree: ast.Module, module: ModuleType, file: Path) -> bool:
-    """Return whether a source has the functions and the constants of a loaded module."""
-    if type(module.__spec__ and module.__spec__.loader) is not SourceFileLoader:
+def _is_loaded(module: ModuleType, file: Path, tree: ast.Module) -> bool:
+    """Return whether a source has the functions and the literal constants of a loaded module."""
+    if type(module.__loader__) is not SourceFileLoader:
         return True  # such as pytest's, which compiles another text
     written = set(_nested(compile(tree, file, "exec", dont_inherit=True)))
-    codes = {function.__code__ for function in _functions(module, module.__name__)}
-    codes = {code for code in codes if code.co_filename == str(file)}
-    return codes <= written and _has_constants(tree, vars(module))
+    if not _codes(module, file) <= written:
+        gc.collect()  # functions that a reload replaced
+    return _codes(module, file) <= written and _has_constants(tree, vars(module))
+
+
+def _codes(module: ModuleType, file: Path) -> set[CodeType]:
+    """Return the code of all functions of a module, in whatever class or decorator they are."""
+    users = gc.get_referrers(vars(module))
+    codes = {user.__code__ for user in users if isinstance(user, FunctionType)}
+    return {code for code in codes if code.co_filename == str(file)}
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    """Yield a piece of code, and the code of the functions and classes in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)
 
 
 def _has_constants(tree: ast.Module | ast.ClassDef, space: Mapping[str, Any]) -> bool:
@@ -224,161 +220,86 @@ def _has_constants(tree: ast.Module | ast.ClassDef, space: Mapping[str, Any]) ->
     return True
 
 
-def _functions(holder: Any, module: str) -> Iterator[FunctionType]:
-    """Yield the functions of a module or class, and those of the classes in it."""
-    for value in list(vars(holder).values()):
-        value = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
-        if isinstance(value, type):
-            if value.__module__ == module and value is not holder:
-                yield from _functions(value, module)
-        elif callable(value) and isinstance(plain := inspect.unwrap(value), FunctionType):
-            yield plain
+# scripts and notebooks
 
 
-def _nested(code: CodeType) -> Iterator[CodeType]:
-    """Yield a piece of code, and the code of the functions and classes in it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _nested(constant)
+class _Script:
+    """What a class of a script or notebook consists of, as nested lists of texts.
 
-
-def _imports(name: str, file: Path, tree: ast.Module) -> list[_Part]:
-    """Return the modules that a module imports, wherever they lie.
-
-    One that is not loaded yet is looked for in the folder that the top-level package lies in. Of
-    installed libraries, only modules of the file's own package count.
+    Attributes:
+        modules: Names of the modules in files that it uses.
     """
-    is_package = file.stem == "__init__"
-    root = file.parents[name.count(".") + is_package]
-    parts = []
-    for imported in sorted(_imported_names(tree, name if is_package else name.rpartition(".")[0])):
-        loaded = _file(sys.modules.get(imported))
-        path = root.joinpath(*imported.split("."))
-        files = [path / "__init__.py", path.with_suffix(".py")] if loaded is None else [loaded]
-        top = imported.partition(".")[0]
-        for other in files:
-            library = top == "dpmcl" or (_is_installed(other) and top != name.partition(".")[0])
-            if other.is_file() and not library:
-                parts.append(_Part(imported, other))
-    return parts
 
+    def __init__(self) -> None:
+        self.modules: set[str] = set()
+        self._met: dict[int, tuple[int, Any]] = {}
 
-def _imported_names(tree: ast.Module, package: str) -> set[str]:
-    """Return the dotted names in a module's imports that may be modules, with their packages."""
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        match node:
-            case ast.Import():
-                names |= {alias.name for alias in node.names}
-            case ast.ImportFrom():
-                base = resolve_name("." * node.level + (node.module or ""), package)
-                names |= {f"{base}.{alias.name}" for alias in node.names}
-            case ast.Call(
-                func=ast.Name(id="import_module" | "__import__")
-                | ast.Attribute(attr="import_module" | "__import__"),
-                args=[ast.Constant(value=str(literal)), *_],
-            ):  # a name that is no literal counts if a global name leads to the module
-                names.add(resolve_name(literal, package))
-    parts = [name.split(".") for name in names]
-    return {".".join(part[: i + 1]) for part in parts for i in range(len(part))}
-
-
-# a name in a script or notebook
-
-
-def _read_class(cls: type) -> tuple[bytes, list[_Part]]:
-    """Return the class statement, found by the code of its methods, and what it names."""
-    space = sys.modules.get(cls.__module__)
-    functions = list(_functions(cls, cls.__module__))
-    codes = {function.__code__ for function in functions if not _is_generated(function)}
-    files = {code.co_filename for code in codes} or {str(getattr(space, "__file__", ""))}
-    text = _text(_name(cls), files.pop(), codes)
-    for node in reversed(list(ast.walk(ast.parse(text)))):
-        if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
-            first = min([node.lineno, *(part.lineno for part in node.decorator_list)])
-            inside = all(first <= code.co_firstlineno <= (node.end_lineno or 0) for code in codes)
-            if inside and space and not files and _has_constants(node, vars(cls)):
-                block = text.splitlines(keepends=True)[first - 1 : node.end_lineno]
-                statement = compile(ast.Module([node], []), "", "exec", dont_inherit=True)
-                return "".join(block).encode(), _used(statement, vars(space))
-    raise _NoSourceError(f"{_name(cls)} has no source that can be read")
-
-
-def _is_generated(function: FunctionType) -> bool:
-    """Return whether `dataclass` or a library has added a function to a class."""
-    file = function.__code__.co_filename
-    made = file == "<string>" and function.__name__.startswith("__")
-    return made or _is_installed(Path(file))
-
-
-def _read_function(name: str, function: FunctionType) -> tuple[bytes, list[_Part]]:
-    """Return the source of a function; its defaults, closure and global names are its parts."""
-    code = function.__code__
-    lines = _text(name, code.co_filename, {code}).splitlines(keepends=True)
-    block = inspect.getblock(lines[code.co_firstlineno - 1 :])
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    held = (function.__defaults__, function.__kwdefaults__, cells)
-    kept = _Part(f"{name} (defaults, closure)", value=held)
-    return "".join(block).encode(), [kept, *_used(code, function.__globals__)]
-
-
-def _text(name: str, file: str, codes: set[CodeType]) -> str:
-    """Return the text of a script or cell that runs, and not that of a later edit."""
-    # A notebook keeps the flags of earlier cells.
-    flags = {code.co_flags & __future__.annotations.compiler_flag for code in codes} or {0}
-    for refresh in (False, True):
-        if refresh:
-            linecache.checkcache(file)
-        text = "".join(linecache.getlines(file))
-        with suppress(SyntaxError, ValueError):
-            written = set(_nested(compile(text, "", "exec", max(flags), True)))
-            if text and codes <= written:
-                return text
-    raise _NoSourceError(f"{name} has no source that can be read")
-
-
-def _used(code: CodeType, space: Mapping[str, Any]) -> list[_Part]:
-    """Return the parts for the global names in a piece of code."""
-    names = {
-        instruction.argval
-        for inner in _nested(code)
-        for instruction in dis.get_instructions(inner)
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
-        if instruction.argval in space
-        if not instruction.argval.startswith("__")  # a class statement's own
-    }
-    return [part for name in sorted(names) for part in _parts(f"__main__.{name}", space[name])]
-
-
-class _Pickler(pickle.Pickler):
-    """Pickler that collects the code in a value, which pickle alone tells apart by name."""
-
-    def __init__(self, out: io.BytesIO, name: str) -> None:
-        super().__init__(out, protocol=5)
-        self.fast = True  # or the bytes depend on what is the same object
-        self.name = name
-        self.uses: list[_Part] = []
-
-    def persistent_id(self, value: Any) -> Any:
-        """Return the form in which a value is pickled; None for pickle's own."""
-        if isinstance(value, type | FunctionType | ModuleType):
-            self.uses += _parts(f"{self.name} {len(self.uses)}", value)
+    def content(self, value: Any) -> Any:
+        """Return the content of a value, and of all that its code names."""
+        if type(value) in _PLAIN:
+            return repr(value)
+        if type(value) in (tuple, frozenset, set):
+            parts = [self.content(part) for part in value]
+            return parts if type(value) is tuple else sorted(map(repr, parts))
+        if id(value) in self._met:  # also a function that names itself
+            return self._met[id(value)][0]
+        self._met[id(value)] = len(self._met), value
+        if isinstance(value, ModuleType):
+            start = f"{value.__name__}."  # the name leads to all that is loaded in it
+            self.modules |= {name for name in sys.modules if f"{name}.".startswith(start)}
             return value.__name__
-        if isinstance(value, Tensor):  # pickled with the address of its memory
-            return [str(value.dtype), value.tolist()]
-        if isinstance(value, set | frozenset):  # in another order in each process
-            return sorted(map(repr, value))
-        return None
-
-
-def _read_value(name: str, value: Any) -> tuple[bytes, list[_Part]]:
-    """Return the pickle of a value, and the code in it."""
-    out = io.BytesIO()
-    pickler = _Pickler(out, name)
-    try:
-        pickler.dump(value)
-    except Exception:  # whatever a class of the user's does when it is pickled
+        if isinstance(value, type | FunctionType | BuiltinFunctionType) and (
+            value.__module__ and _in_file(value.__module__)
+        ):
+            self.modules.add(value.__module__)
+            return f"{value.__module__}.{value.__qualname__}"
+        if type(value) in (list, dict):
+            return [self.content(p) for p in (value if type(value) is list else value.items())]
+        if isinstance(value, type):
+            return self._class(value)
+        if isinstance(value, FunctionType):
+            return self._function(value)
+        if isinstance(value, property):
+            return self.content((value.fget, value.fset))
+        if isinstance(value, staticmethod | classmethod):
+            return self.content(value.__func__)
         kind = type(value).__qualname__
-        raise _NoSourceError(f"{name} is a {kind}, which cannot be compared") from None
-    return out.getvalue(), pickler.uses
+        raise _NoSourceError(f"the class uses a {kind}, which cannot be compared")
+
+    def _class(self, cls: type) -> Any:
+        """Return the content of a class: its bases, functions and attributes."""
+        kept = {
+            name: value
+            for name, value in vars(cls).items()
+            if isinstance(value, FunctionType) or not name.startswith(("__", "_abc_"))
+        }
+        return [self.content(cls.__bases__), self.content(kept)]
+
+    def _function(self, function: FunctionType) -> Any:
+        """Return the content of a function: its code, defaults, closure and global names."""
+        if not function.__name__.startswith("__"):  # `dataclass` adds those
+            try:
+                inspect.findsource(function)
+            except (OSError, TypeError):
+                name = f"{function.__module__}.{function.__qualname__}"
+                raise _NoSourceError(f"{name} has no source that can be read") from None
+        cells = tuple(cell.cell_contents for cell in function.__closure__ or ())
+        held = (function.__defaults__, function.__kwdefaults__, cells)
+        return [self._code(function.__code__, function.__globals__), self.content(held)]
+
+    def _code(self, code: CodeType, space: Mapping[str, Any]) -> Any:
+        """Return what a piece of code does, wherever it stands, and the global names it reads."""
+        constants = [
+            self._code(value, space) if isinstance(value, CodeType) else self.content(value)
+            for value in code.co_consts
+        ]
+        instructions = list(dis.get_instructions(code))
+        self.modules |= {i.argval for i in instructions if i.opname == "IMPORT_NAME"}
+        reads = {
+            i.argval
+            for i in instructions
+            if i.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+        }
+        used = [(name, self.content(space[name])) for name in sorted(reads) if name in space]
+        names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+        return [code.co_code, names, constants, used]

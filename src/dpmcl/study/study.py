@@ -19,7 +19,7 @@ from dpmcl.core.threads import threads
 from dpmcl.core.tree import tree_map
 from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
-from dpmcl.exceptions import DpmclError, SpecError, printable, shown
+from dpmcl.exceptions import DpmclError, SpecError, shown
 from dpmcl.results import figures, store, table, theory_figures
 from dpmcl.results.record import Record, merge, of_seeds
 from dpmcl.results.store import StreamInfo
@@ -182,10 +182,8 @@ class _Study:
         self.records = dict(self.before.records)
         self.theta: dict[str, dict[tuple[int, ...], Theta]] = {}
         self.done: dict[Job, tuple[int, int]] = {}
-        self.missing = {
-            name: frozenset(spec.seeds) - _seeds(self.before.records.get(name))
-            for name in spec.methods
-        }
+        held = {name: {*record.test.seeds} for name, record in self.records.items()}
+        self.missing = {name: {*spec.seeds} - held.get(name, set()) for name in spec.methods}
 
     def run(self, keeping: Keeping) -> Result:
         spec, before, folder = self.spec, self.before, self.folder
@@ -193,7 +191,7 @@ class _Study:
         _say_unwatched(spec, before.records, trained)
         sources = {} if folder is None else identity.sources(spec)
         identity.refuse_other_code(before, sources, spec, trained)
-        stream, info = _built(spec, before.probe(spec))
+        stream, info = _built(spec, before.stream)
         identity.refuse_other_data(before, info, spec)
         table = _united(before, spec.to_table())
         if trained:
@@ -201,43 +199,37 @@ class _Study:
             jobs = self.trainer.jobs()
             for name in spec.methods:
                 self.trainer.check(next(job for job in jobs if job.method == name))
-            self.jobs = [job for job in jobs if self._lacks(job)]
+            self.jobs = [job for job in jobs if self.missing[job.method] & {*job.seeds}]
             self.trainer.processes = processes_of(self.trainer, len(self.jobs))
             if folder is not None:
                 identity.sources(spec)  # again: workers read the user's files when they start
                 self._begin(folder, trained)
-                code = identity.recorded(before.code, sources, trained)
-                store.save_start(folder, table, info, code)
+                code = {name: {k: v.hashes for k, v in sources[name].items()} for name in trained}
+                store.save_start(folder, table, info, {**before.code, **code})
             listener = Listener(self._progress, self._finished)
             execute(self.trainer, self.trainer.longest_first(self.jobs), keeping, listener)
         theta = {name: _joined(parts) for name, parts in self.theta.items()}
         if folder is not None:
             self._remove_checkpoints(folder)
-            aside.remove_finished(folder, self.records)
+            aside.remove_finished(folder, table, self.records)
             return replace(load(folder), theta=theta)
         return Result(table, info, {name: self.records[name] for name in spec.methods}, theta)
 
-    def _lacks(self, job: Job) -> bool:
-        """Return True if a seed of a job is missing in the folder."""
-        return not self.missing[job.method].isdisjoint(job.seeds)
-
     def _begin(self, folder: Path, trained: set[str]) -> None:
         """Make ready a folder to which jobs are about to write, now that nothing is refused."""
-        spec = self.spec
         if self.fresh:
-            kept = aside.put_aside(folder, list(spec.methods), spec.seeds)
+            kept = aside.put_aside(folder)
             if kept is not None:
-                _say(f"What {folder} held is kept in {kept} until this run has finished.")
+                _LOG.warning(f"What {folder} held is kept in {kept} until this run has finished.")
         identity.warn_of_other_versions(folder, trained & set(self.before.records))
         names = {job_folder(job.method, job.seeds) for job in self.jobs}
         for name in trained:
             for path in sorted(folder_of(folder, name).glob("*")):
-                if path.suffix == ".safetensors":
-                    _say(f"{path} is a checkpoint of an earlier version; it is not used.")
-                elif (name, path.name) not in names:
-                    _say(
-                        f"{path} holds checkpoints of seeds that train in other groups now; they "
-                        "are not used."
+                if (name, path.name) not in names:
+                    _LOG.warning(
+                        "%s holds checkpoints of an earlier version, or of seeds that train in "
+                        "other groups now; they are not used.",
+                        path,
                     )
 
     def _progress(self, job: Job, done: int, total: int) -> None:
@@ -272,7 +264,6 @@ class _Study:
         entry = describe(
             name,
             new,
-            fixed=_fixed(self.spec),
             device=self.trainer.device,
             engine=self.trainer.engine.name,
             resumed=outcome.resumed,
@@ -308,19 +299,11 @@ def _once() -> Iterator[None]:
         _LOG.removeFilter(new)
 
 
-def _seeds(record: Record | None) -> frozenset[int]:
-    return frozenset(record.test.seeds if record is not None else ())
-
-
 def _joined(parts: Mapping[tuple[int, ...], Theta]) -> Theta:
     """Return the parameters of all jobs of a method, in the order of their seeds."""
     ordered = [parts[seeds] for seeds in sorted(parts)]
     theta: Theta = tree_map(lambda *leaf: torch.cat(leaf), *ordered)
     return theta
-
-
-def _say(line: str) -> None:
-    _LOG.warning(printable(line))
 
 
 def _before(spec: Spec, folder: Path | None, fresh: bool) -> Held:
@@ -342,33 +325,28 @@ def _say_unwatched(spec: Spec, before: Mapping[str, Record], trained: set[str]) 
     """Say where something is asked of the monitor that it will not do."""
     monitor = spec.monitor
     if not monitor.active and monitor != MonitorSettings():
-        _say("[monitor] is set and nothing is watched; add --watch terms,stability.")
+        _LOG.warning("[monitor] is set and nothing is watched; add --watch terms,stability.")
     for name in spec.methods if monitor.watch else ():
         record = before.get(name)
         if name not in trained and record is not None and record.readings is None:
-            _say(
+            _LOG.warning(
                 f"{name}: has run already, and was not watched; to watch it, choose another folder "
                 "with --out."
             )
 
 
-def _fixed(spec: Spec) -> dict[str, int | None]:
-    """Return the seeds that replicas share."""
-    return {
-        "split_seed": spec.split_seed,
-        "weights_seed": spec.weights_seed,
-        "order_seed": getattr(spec.stream, "order_seed", None),
-    }
-
-
-def _built(spec: Spec, probe: int) -> tuple[Stream, StreamInfo]:
+def _built(spec: Spec, before: StreamInfo | None) -> tuple[Stream, StreamInfo]:
     """Return the stream of the first seed, with its fingerprint.
 
-    Where each replica draws its own rows, the fingerprint is that of the replica of seed `probe`.
+    Where each replica draws its own rows, the fingerprint is that of one replica: the one that the
+    folder names, or else the first.
     """
-    stream = read(spec, spec.seeds[:1])
-    seed = None if spec.stream.shared else probe
-    alone = stream if seed in (None, spec.seeds[0]) else read(spec, (probe,))
+    stream = alone = read(spec, spec.seeds[:1])
+    seed = None
+    if not spec.stream.shared:
+        named = None if before is None else before.digest_seed
+        seed = spec.seeds[0] if named is None else named
+        alone = stream if seed == spec.seeds[0] else read(spec, (seed,))
     digest = replace(alone, scale=None).digest()
     info = StreamInfo(
         stream.name, stream.kind, stream.tasks, stream.classes, stream.scenario, digest, seed
@@ -398,17 +376,6 @@ def preview(spec: Spec) -> tuple[Stream, Splits]:
     return prepared(spec, read(spec, spec.seeds[:1]), spec.seeds[:1])
 
 
-def figure_path(folder: Path, what: str, suffix: str) -> Path:
-    """Where a run folder keeps a figure.
-
-    Args:
-        folder: A run folder.
-        what: What the figure shows.
-        suffix: Its format.
-    """
-    return folder / "figures" / f"{what}.{suffix}"
-
-
 def draw(
     result: Result,
     folder: Path,
@@ -429,7 +396,7 @@ def draw(
     Raises:
         DpmclError: There are no results yet.
     """
-    path = figure_path(folder, what, suffix)
+    path = folder / "figures" / f"{what}.{suffix}"
     if not result.records:
         raise DpmclError(f"{folder} has no results yet; `dpmcl run` makes some.")
     result.plot(path, smooth, what)

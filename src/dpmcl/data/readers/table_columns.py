@@ -1,6 +1,5 @@
 """Columns of tables, as what they are read as: numbers, true/false, or text."""
 
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, cast
@@ -11,13 +10,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpmcl.data.labels import Labels, number_labels
-from dpmcl.data.readers.dressed import CODE, PLAIN, decoration, dressed
+from dpmcl.data.readers.dressed import CODE, LONG, PLAIN, is_dressed, is_plain
 from dpmcl.data.rounding import keeps
 from dpmcl.exceptions import DataError
 
 FEW_NUMBERS = 10
 """Largest number of different numbers beside text that may be names, as in 0, 1, 2, 3+."""
-MOSTLY = 0.9
+HALF, MOSTLY = 0.5, 0.9
+"""Shares of the different texts, and of the rows, that make a column of text one of numbers."""
+
+_SHOWN = 100  # names in a line
 
 _KINDS = (
     (pa.types.is_integer, "whole"),
@@ -47,8 +49,8 @@ class Column:
         DataError: The values are of another type, such as dates.
     """
 
-    def __init__(self, name: str, where: str, values: Any, textual: bool) -> None:
-        self.name, self.what, self._textual = name, f"Column {name!r} of {where}", textual
+    def __init__(self, name: str, where: str, values: Any) -> None:
+        self.name, self.what = name, f"Column {name!r} of {where}"
         self.categorical = pa.types.is_dictionary(values.type)
         if self.categorical:
             with suppress(pa.ArrowNotImplementedError):  # pandas' intervals, refused below
@@ -81,14 +83,10 @@ class Column:
         if count == len(self.values):
             raise DataError(f"{self.what} must have values, and all its cells are missing; {out}.")
         if count:
-            name = (  # as the code of Namibia is
-                " A text file's NA is a missing cell even where it is meant as a name: write "
-                "another, or give the DataFrame of pandas.read_csv(path, keep_default_na=False)."
-            ) * (self._textual and self.kind == "text")
             raise DataError(
-                f"{self.what} must have a value in every row, and {_cells(count)} missing (empty, "
-                f"NA or NaN), the first in row {pc.index(missing, True).as_py()}. Fill or drop "
-                f"these rows, or {out}.{name}"
+                f"{self.what} must have a value in every row; row "
+                f"{pc.index(missing, True).as_py()} lacks one (empty, NA or NaN; {count} in all). "
+                f"Fill or drop these rows, or {out}."
             )
 
     def numbers(self, out: str) -> NDArray[np.floating[Any]]:
@@ -106,9 +104,8 @@ class Column:
             odd = np.flatnonzero(~np.isfinite(values.astype(np.float32)))
         if len(odd):
             raise DataError(
-                f"{self.what} must be finite numbers that float32 can hold, and {_cells(len(odd))} "
-                f"not, the first in row {odd[0]} ({values[odd[0]]}). Correct or drop these rows, "
-                f"or {out}."
+                f"{self.what} must be finite numbers that float32 can hold; row {odd[0]} has "
+                f"{values[odd[0]]} ({len(odd)} in all). Correct or drop these rows, or {out}."
             )
         for dtype in (np.float32, np.float64):
             if keeps(values, dtype):
@@ -156,14 +153,14 @@ class Column:
         if self.kind != "text" or self.categorical:
             return
         texts, code = self.categories()
-        cell = dressed(texts) if len(texts) > few else None
-        marks = [decoration(text) for text in texts]
-        odd = np.array([mark != "" for mark in marks])
-        pairs = zip(texts, marks, strict=True)
-        numbers = np.array([mark in ("", ",") and not re.match(CODE, text) for text, mark in pairs])
-        mostly = numbers.sum() > FEW_NUMBERS and numbers[code].mean() >= MOSTLY
-        if cell is None and mostly and odd.any():
-            cell = texts[code[odd[code].argmax()]]
+        plain = np.array([is_plain(text) for text in texts])
+        odd = np.array([is_dressed(text) for text in texts])
+        number = odd | plain
+        cell = None
+        if len(texts) > few and odd.any() and number.mean() > HALF:
+            cell = texts[odd.argmax()]
+        elif number.sum() > FEW_NUMBERS and number[code].mean() >= MOSTLY and not plain.all():
+            cell = texts[code[~plain[code]][0]]
         if cell is not None:
             raise DataError(
                 f"{self.what} is mostly numbers, dates or times, but not written as plain numbers, "
@@ -186,22 +183,13 @@ class Column:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names in one line, runs of numbered ones by their ends: "a, p0 to p783, b".
+    """Return names in one line, a hundred at most.
 
     Args:
         names: Of columns.
     """
-    runs: list[list[str]] = []
-    last = None
-    for position, name in enumerate(names):
-        numbered = re.fullmatch(r"(.*?)(0|[1-9][0-9]{0,8})", name, re.DOTALL)
-        stem = (numbered[1], int(numbered[2]) - position) if numbered else None
-        if runs and stem is not None and stem == last:
-            runs[-1].append(visible(name))
-        else:
-            runs.append([visible(name)])
-        last = stem
-    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(visible, names[:_SHOWN])) + more
 
 
 def visible(name: str) -> str:
@@ -218,29 +206,26 @@ def _kind(values: Any) -> str:
     return next((kind for is_a, kind in _KINDS if is_a(values.type)), "")
 
 
-def _cells(count: int) -> str:
-    """Return the subject of a sentence about cells, with its verb."""
-    return "1 cell is" if count == 1 else f"{count} cells are"
-
-
 def _read(values: Any) -> Any:
     """Return text as whole numbers, numbers or true/false if all of it is written so."""
-    present = values.drop_null()
-    word = present[0].as_py() if len(present) else ""
+    some = {*pc.unique(values.slice(0, 9)).to_pylist()}  # a look at all of them may take long
     for words in (("true", "false"), ("True", "False"), ("TRUE", "FALSE")):
-        if word in words and set(pc.unique(present).to_pylist()) <= set(words):
+        if some <= {*words, None} and {*pc.unique(values).to_pylist()} <= {*words, None}:
             return pc.equal(values, words[0])
-    if not re.fullmatch(PLAIN, word.strip(), re.ASCII):
+    plain = pc.utf8_trim_whitespace(values)
+    if not _all(plain, PLAIN) or _any(plain, CODE):
         return values
-    # pyarrow's whole numbers have no +.
-    plain = pc.replace_substring_regex(pc.utf8_trim_whitespace(values), r"^\+(\d)", r"\1")
-    # What pyarrow takes for numbers too: codes, 0x1F, nan; and whole ones that float64 would round.
-    for kind, odd in (
-        (pa.int64(), rf"{CODE}\s*$|0x"),
-        (pa.float64(), rf"{CODE}\s*$|nan|\d{{19,}}\s*$"),
-    ):
-        with suppress(pa.ArrowInvalid):
-            numbers = plain.cast(kind)
-            some = pc.match_substring_regex(values, rf"^\s*[+-]?({odd})", ignore_case=True)
-            return values if pc.any(some).as_py() else numbers
-    return values
+    plain = pc.replace_substring_regex(plain, r"^\+", "")  # pyarrow's whole numbers have no +
+    with suppress(pa.ArrowInvalid):
+        return plain.cast(pa.int64())
+    return values if _any(plain, LONG) else plain.cast(pa.float64())
+
+
+def _all(texts: Any, pattern: str) -> bool:
+    """Return True if every text that there is matches a pattern."""
+    return bool(pc.all(pc.match_substring_regex(texts, f"^({pattern})$")).as_py())
+
+
+def _any(texts: Any, pattern: str) -> bool:
+    """Return True if any text matches a pattern."""
+    return bool(pc.any(pc.match_substring_regex(texts, f"^({pattern})$")).as_py())

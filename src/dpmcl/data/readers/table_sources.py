@@ -14,7 +14,8 @@ from pyarrow import csv as arrow
 from pyarrow import parquet
 from torch import Tensor
 
-from dpmcl.data.labels import is_unicode, plain_array, unmasked
+from dpmcl.data.damaged import whole
+from dpmcl.data.labels import plain_array, unmasked
 from dpmcl.data.sources import at_home
 from dpmcl.exceptions import DataError, reason, shown
 
@@ -86,21 +87,12 @@ def in_memory(source: Any, where: str) -> Source:
             "A table must be a path, a pyarrow Table, a pandas DataFrame or a mapping of column "
             f"names to values, got a {type(source).__name__}; convert it."
         )
-    if pandas and source.columns.nlevels > 1:
-        raise DataError(
-            f"Columns of {where} must have one name each, got {source.columns.nlevels} levels "
-            "of names; join them, as in frame.columns = ['_'.join(c) for c in frame.columns]."
-        )
     columns = [(str(name), values) for name, values in source.items()]
 
     def read(wanted: list[str]) -> Any:
-        out = {c: _array(v, f"Column {c!r} of {where}") for c, v in columns if c in wanted}
-        if len({len(values) for values in out.values()}) > 1:
-            lengths = ", ".join(f"{column!r} {len(values)}" for column, values in out.items())
-            raise DataError(
-                f"Columns of {where} must be of one length, got {lengths:.200}; mend them."
-            )
-        return pa.table(out)
+        return pa.table(
+            {c: _array(v, f"Column {c!r} of {where}") for c, v in columns if c in wanted}
+        )
 
     return Source([name for name, _ in columns], read)
 
@@ -149,23 +141,19 @@ def _of_text(path: Path, where: str) -> Source:
     delimiter, header = _header(path, where)
 
     def read(wanted: list[str]) -> Any:
-        try:
-            with _opened(path) as file:
-                table = arrow.read_csv(
-                    file,
-                    # In one thread, or pyarrow does not tell the row of an error; it is as fast.
-                    arrow.ReadOptions(use_threads=False, block_size=1 << 22),
-                    arrow.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-                    arrow.ConvertOptions(
-                        include_columns=wanted,
-                        column_types=dict.fromkeys(wanted, pa.binary()),
-                        null_values=MISSING,
-                        strings_can_be_null=True,
-                    ),
-                )
-        except (pa.ArrowInvalid, KeyError) as error:
-            raise _misread(where, delimiter, error) from None
-        return pa.table({column: _text(table, column, where) for column in wanted})
+        with whole(where, f"correct it: a cell with {delimiter!r} in it needs quotes"):
+            return arrow.read_csv(
+                _opened(path),
+                # In one thread, or pyarrow does not tell the row of an error; it is as fast.
+                arrow.ReadOptions(use_threads=False, block_size=1 << 22),
+                arrow.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+                arrow.ConvertOptions(
+                    include_columns=wanted,
+                    column_types=dict.fromkeys(wanted, pa.string()),
+                    null_values=MISSING,
+                    strings_can_be_null=True,
+                ),
+            )
 
     return Source(header, read)
 
@@ -187,46 +175,6 @@ def _header(path: Path, where: str) -> tuple[str, list[str]]:
             plain = re.sub(r'"[^"]*"', "", first)
             delimiter = next((mark for mark in ",;\t" if mark in plain), ",")
         try:
-            header = next(csv.reader(chain([first], lines), delimiter=delimiter))
+            return delimiter, next(csv.reader(chain([first], lines), delimiter=delimiter))
         except csv.Error as error:
-            raise _misread(where, delimiter, error) from None
-    if "\0" in "".join(header) or not is_unicode("".join(header)):
-        raise _not_utf8(where, "its header")
-    return delimiter, header
-
-
-def _text(table: Any, column: str, where: str) -> Any:
-    """Return a column of bytes as text."""
-    cells = table.column(column)
-    try:
-        return cells.cast(pa.string())
-    except pa.ArrowInvalid:
-        for row, cell in enumerate(cells.to_pylist()):
-            try:
-                str(cell or b"", "utf-8")
-            except UnicodeDecodeError:
-                raise _not_utf8(where, f"row {row} of column {column!r}") from None
-        raise
-
-
-def _misread(where: str, delimiter: str, error: Exception) -> DataError:
-    """Return the error for a file that the library cannot read."""
-    if "Empty CSV" in str(error):
-        return DataError(f"A table must have rows, and {where} has only a header; give it some.")
-    # pyarrow's handler of such rows would be the better source, but prints for rows that are not
-    # UTF-8. Its rows count from 1, the header among them.
-    odd = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", str(error))
-    if odd is None:
-        return DataError(
-            f"{where} cannot be read ({reason(error)}); correct it, or write it again."
-        )
-    row, header, cells = map(int, odd.groups())
-    return DataError(
-        f"Every row must have as many cells as the header, which has {header} in {where}; row "
-        f"{row - 2} has {cells}. Correct the file (a cell with {delimiter!r} in it needs quotes)."
-    )
-
-
-def _not_utf8(where: str, part: str) -> DataError:
-    """Return the error for a part of a file that is no text."""
-    return DataError(f"A text file must be UTF-8, and {part} in {where} is not; save it as UTF-8.")
+            raise DataError(f"{where} cannot be read ({error}); correct it.") from None

@@ -52,15 +52,13 @@ class Roles:
             if not isinstance(column, str):
                 out = f"; write {str(column)!r}" if isinstance(column, int | np.integer) else ""
                 raise SpecError(f"{role} must be the name of a column, got {shown(column)}{out}.")
-        if self.target == self.task:
+        wanted = Counter([self.target, self.task, *set(ignore)])
+        column, count = wanted.most_common(1)[0]
+        if count > 1:
             raise SpecError(
-                f"target and task must be two columns, got {self.target!r} twice; change one."
+                f"target, task and ignore must name different columns, got {column!r} twice; leave "
+                "one out."
             )
-        for role, column in (("target", self.target), ("task", self.task)):
-            if column in ignore:
-                raise SpecError(
-                    f"{role} must not be in ignore, got {column!r} in both; leave one out."
-                )
 
     def check(self, names: Sequence[str], where: str) -> None:
         """Check that a table has the columns, and different names for all.
@@ -82,8 +80,6 @@ class Roles:
             if column not in names:
                 more = ", ..." if len(names) > _SHOWN else ""
                 hint = f"Columns of {where}: {', '.join(map(visible, names[:_SHOWN]))}{more}."
-                if len(names) == 1 and column in names[0]:
-                    hint += " Separate its cells with commas."
                 what = f"{role}d column" if role == "ignore" else f"{role} column"
                 raise DataError(str(unknown(what, column, names, hint)))
         if "" in names and "" not in self.ignore:
@@ -185,7 +181,6 @@ def read_table(
 
 def _columns(source: Any, roles: Roles, where: str) -> tuple[dict[str, Column], list[str]]:
     """Return the columns that are read, by name, and the names of those that are not."""
-    textual = isinstance(source, Path) and source.suffix.lower() != ".parquet"
     try:
         with whole(where, "correct it, or write it again"):
             table = of_file(source, where) if isinstance(source, Path) else in_memory(source, where)
@@ -198,7 +193,7 @@ def _columns(source: Any, roles: Roles, where: str) -> tuple[dict[str, Column], 
         raise DataError(f"A table must have rows, and {where} has only columns; give it some.")
     left_out = [column for column in table.names if column in outside]
     left_out += [f"index {n}" for n in getattr(getattr(source, "index", None), "names", ()) if n]
-    return {c: Column(c, where, read.column(c), textual) for c in read.column_names}, left_out
+    return {c: Column(c, where, read.column(c)) for c in read.column_names}, left_out
 
 
 def _inputs(
