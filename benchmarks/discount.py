@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 import dpmcl
-from dpmcl.discounts._discount import Discount, build, gamma
+from dpmcl import plugins
+from dpmcl.discounts._discount import Discount, gamma
 from dpmcl.results.figures import save
 from dpmcl.theory.discount import verdict
 
@@ -150,7 +151,7 @@ def main() -> None:
         parser.error("takes 20 tasks at least")
     losses = losses_of(options.tasks)
     rules = {
-        by: {name: build({**setting, "by": by}) for name, setting in own}
+        by: {name: plugins.from_setting("discount", {**setting, "by": by}) for name, setting in own}
         for by, own in CASES.items()
     }
     for by, own in rules.items():

@@ -84,7 +84,7 @@ def measure(arguments: argparse.Namespace, case: str) -> dict[str, Any]:
     )
     row = result.rows()[0]
     readings = result.readings["dpmcl"]
-    first = [i for i, place in enumerate(readings.places) if place[2] > 0]
+    first = [i for i, place in enumerate(readings.positions) if place[2] > 0]
     settled = readings["J"][:, first]  # not those at a switch, where J_N is of an unknown task
     with np.errstate(all="ignore"):
         worst = np.nanmax(settled, 1)

@@ -9,6 +9,7 @@ import importlib
 import importlib.metadata
 import inspect
 import pkgutil
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -65,6 +66,38 @@ def find(kind: str, name: Any) -> Any:
     if not (settings if members else callable(plugin)):
         raise SpecError(f"{kind} '{name}' must be {rule}, got {plugin!r:.80}.")
     return plugin
+
+
+def from_setting(kind: str, setting: str | Mapping[str, Any], **more: Any) -> Any:
+    """Return the settings of a plugin that a spec names.
+
+    Args:
+        kind: A key of `KINDS`.
+        setting: A name, or a table of a name and its options.
+        more: Options that the spec has elsewhere.
+
+    Raises:
+        SpecError: There is no name, nothing has it, or an option breaks a rule.
+    """
+    name, options = named(kind, setting)
+    return find(kind, name).from_table({**options, **more}, f"{kind} '{name}':")
+
+
+def named(kind: str, setting: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the name in a setting, and its options.
+
+    Args:
+        kind: What the setting is of, for the message.
+        setting: A name, or a table of a name and its options.
+
+    Raises:
+        SpecError: There is no name.
+    """
+    options = {"name": setting} if isinstance(setting, str) else dict(setting)
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise SpecError(f"{kind} needs a name, as in {kind} = '...'; `dpmcl list` shows all.")
+    return name, options
 
 
 def home(kind: str, name: str) -> str:

@@ -72,13 +72,13 @@ def test_a_layer_is_pytorchs(kind, shape, momentum, affine):
         expected = layer(present)
         holes = x.clone()
         holes[w == 0] = torch.nan
-        out, statistics = ours.moved(ours.parameters, holes, KEY, w=w, statistics=statistics)
+        out, statistics = ours.apply(ours.parameters, holes, KEY, w=w, statistics=statistics)
         torch.testing.assert_close(out[w > 0], expected)
         for name, value in layer.named_buffers():
             torch.testing.assert_close(statistics[name], value)
 
         def cost(parameters, x):
-            return ours.apply(parameters, x, KEY, w=w)[w > 0].pow(3).sum()
+            return ours.apply(parameters, x, KEY, w=w)[0][w > 0].pow(3).sum()
 
         of_parameters, of_x = torch.func.grad(cost, (0, 1))(ours.parameters, x)
         inputs = [present, *layer.parameters()]
@@ -89,23 +89,23 @@ def test_a_layer_is_pytorchs(kind, shape, momentum, affine):
             torch.testing.assert_close(a, b)
     layer.eval()
     x = numbers(*shape, seed=7)
-    evaluated = ours.apply(ours.parameters, x, None, statistics=statistics)
+    evaluated, _ = ours.apply(ours.parameters, x, None, statistics=statistics)
     torch.testing.assert_close(evaluated, layer(x))
-    whole = ours.apply(ours.parameters, x, KEY)
+    whole, _ = ours.apply(ours.parameters, x, KEY)
     torch.testing.assert_close(whole, copy.deepcopy(layer).train()(x))
 
 
 def test_without_rows_nothing_moves_and_all_is_finite():
     ours = part(nn.Sequential(*[nn.BatchNorm1d(3) for _ in range(30)]))
     x, w = numbers(4, 3) * 1e30, torch.zeros(4)
-    out, after = ours.moved(ours.parameters, x, KEY, w=w, statistics=ours.statistics)
+    out, after = ours.apply(ours.parameters, x, KEY, w=w, statistics=ours.statistics)
     assert out.isfinite().all()
     assert all(torch.equal(after[name], value) for name, value in ours.statistics.items())
-    grads = torch.func.grad(lambda p: (ours.apply(p, x, KEY, w=w).sum(1) * w).sum())(
+    grads = torch.func.grad(lambda p: (ours.apply(p, x, KEY, w=w)[0].sum(1) * w).sum())(
         ours.parameters
     )
     assert all((leaf == 0).all() for leaf in leaves(grads))
-    _, after = ours.moved(ours.parameters, x, KEY, w=torch.eye(4)[0], statistics=ours.statistics)
+    _, after = ours.apply(ours.parameters, x, KEY, w=torch.eye(4)[0], statistics=ours.statistics)
     assert torch.equal(after["0.running_var"], ours.statistics["0.running_var"])  # one row has none
 
 
@@ -121,7 +121,7 @@ def test_a_layer_that_its_author_keeps_in_evaluation_is_a_constant():
     ours = part(module)
     x = numbers(5, 3)
     assert ours.statistics == {}
-    torch.testing.assert_close(ours.apply(ours.parameters, x, KEY), module.eval()(x))
+    torch.testing.assert_close(ours.apply(ours.parameters, x, KEY)[0], module.eval()(x))
 
 
 def test_batches_without_statistics_are_refused():
@@ -131,9 +131,6 @@ def test_batches_without_statistics_are_refused():
     folded = part(nn.Sequential(nn.Unflatten(1, (2, 3)), nn.Flatten(0, 1), nn.BatchNorm1d(3)))
     with pytest.raises(ModelError, match=r"rows of the batch as its first dimension, 4, got 8"):
         folded.apply(folded.parameters, numbers(4, 6), KEY, w=torch.ones(4))
-
-
-# --------------------------------------------------------------------------------- a model
 
 
 def test_a_model_trains_moves_and_is_evaluated_as_its_modules():

@@ -68,9 +68,6 @@ def test_a_gradient_of_a_gradient():
     assert work.gradient_evaluations == 2
 
 
-# ------------------------------------------------------------------------------------ work
-
-
 def head_alone(model, theta, batch):
     features = model.features(theta["representation"], batch.x)
 

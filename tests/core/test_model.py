@@ -50,9 +50,6 @@ def states():
     return torch.random.get_rng_state().tolist(), numpy_state, random.getstate()
 
 
-# ---------------------------------------------------------------------------------- dropout
-
-
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.8, 1.0])
 def test_a_share_p_is_dropped_by_key_and_the_mean_is_kept(p):
     mask = masks(nn.Dropout(p), key_of(0))
@@ -90,9 +87,6 @@ def test_each_position_of_a_dropout_layer_has_masks_of_its_own(shared):
     assert float((mask > 0).double().mean()) == pytest.approx(0.25, abs=0.01)
 
 
-# ------------------------------------------------------------------- the user's own network
-
-
 def test_the_users_modules_stay_as_they_are():
     h = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.5), nn.BatchNorm1d(4), nn.ReLU(True)).eval()
     g = nn.Sequential(nn.Dropout(0.2), nn.Linear(4, 3))
@@ -128,9 +122,6 @@ def test_frozen_parameters_are_constants_and_tied_ones_follow():
     assert set(model.gated("features").init(1)["gate"]) == set(h)
 
 
-# -------------------------------------------------------------------------- initial weights
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_initial_weights_are_the_layers_own_draw_by_seed(dtype):
     model = tiny_model(tiny_stream(), dtype)
@@ -156,9 +147,6 @@ def test_global_generators_are_neither_read_nor_changed():
     assert states() == before
     torch.rand(3), random.random(), np.random.rand()  # noqa: NPY002
     assert same(first, model.init(0))
-
-
-# ------------------------------------------------------------------------ costs and errors
 
 
 @pytest.fixture(scope="module")
@@ -215,9 +203,6 @@ def test_joined_batches_cost_the_mean_of_both(classifier):
     assert torch.equal(both.x, torch.cat([first.x, second.x]))
     costs = [classifier.cost(theta, batch) for batch in (first, second)]
     torch.testing.assert_close(classifier.cost(theta, both), (costs[0] + 3 * costs[1]) / 4)
-
-
-# -------------------------------------------------------------------- the paper's networks
 
 
 def network(name: str, shape, outputs: int, **settings):

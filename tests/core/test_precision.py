@@ -6,15 +6,13 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from conftest import tiny_network, tiny_run, tiny_stream, train
+from conftest import tiny_network, tiny_stream
 from dpmcl import plugins
 from dpmcl.core.batch import Batch
 from dpmcl.core.model import Model, initial
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.tree import leaves, tree_map
-from dpmcl.data.splits import split
-from dpmcl.engine import Batched, Looped
-from dpmcl.exceptions import FolderError, SpecError
+from dpmcl.exceptions import SpecError
 from dpmcl.study import study
 from dpmcl.training.spec import Spec
 
@@ -73,9 +71,6 @@ def test_a_study_trains_within_them_and_leaves_none(precision):
     study.run(spec(SMALL, **changes), watch=lambda *_: seen.append(switches()))
     assert ["tf32" if precision else "ieee"] * 3 in seen
     assert switches() == first
-
-
-# -------------------------------------------------------------------------------- a model
 
 
 def model(precision, network=tiny_network, stream=None):
@@ -162,51 +157,8 @@ def test_convolutions_too(convolutions):
         assert 0 < (a - b).norm() < 0.1 * a.norm()
 
 
-def test_methods_train_alike_in_both_engines():
-    settings = {"optimiser": "sgd", "lr": 0.05, "batch": 8, "updates": 10, "memory": 30}
-    method = plugins.find("method", "dpmcl")(**settings, third_term="exact", zeta=2)
-    stream = tiny_stream(2)
-    splits = split(stream, (0, 1), (0.6, 0.2, 0.2))
-    full = tiny_run(method, tasks=2, dtype=torch.float32).theta
-    half = model("bf16", lambda: tiny_network(stream.outputs), stream)
-    for engine in (Batched(), Batched(static=True), Looped()):
-        found = train(method, half, stream, splits, (0, 1), engine).theta
-        for a, b in zip(leaves(full), leaves(found), strict=True):
-            assert b.dtype == torch.float32
-            assert not torch.equal(a, b)
-            assert (a - b).abs().mean() < 0.01
-
-
-# ------------------------------------------------------------------------ specs and studies
-
-
 def test_a_spec_says_it_only_where_it_is_set():
     assert "precision" not in spec().to_table()
-    table = spec(precision="tf32").to_table()
-    assert table["precision"] == "tf32"
-    assert Spec.parse(table).to_table() == table
-    with pytest.raises(SpecError, match="precision must be 'tf32' or 'bf16', got 'fp8'"):
-        spec(precision="fp8")
-    with pytest.raises(SpecError) as caught:
+    assert spec(precision="tf32").to_table()["precision"] == "tf32"
+    with pytest.raises(SpecError, match="precision = 'bf16' needs dtype = 'float32', got 'float"):
         spec(precision="bf16", dtype="float64")
-    assert str(caught.value) == (
-        "precision = 'bf16' needs dtype = 'float32', got 'float64'; leave out one of the two."
-    )
-
-
-def test_bf16_moves_parameters_and_hardly_the_errors():
-    """Three times three seeds' mean CME differed by 0.003 at most; 0.015 is allowed."""
-    full, half = study.run(spec()), study.run(spec(precision="bf16"))
-    pairs = list(zip(leaves(full.theta["er"]), leaves(half.theta["er"]), strict=True))
-    assert all(b.dtype == torch.float32 and not torch.equal(a, b) for a, b in pairs)
-    (first,), (second,) = full.rows(), half.rows()
-    assert first["cme_mean"] < 0.1
-    assert abs(first["cme_mean"] - second["cme_mean"]) < 0.015
-
-
-def test_a_folder_keeps_its_precision(tmp_path):
-    study.run(spec(SMALL, precision="bf16"), tmp_path)
-    grown = study.run(spec(SMALL, replicas=2, precision="bf16"), tmp_path)
-    assert grown.records["er"].test.seeds == (0, 1)
-    with pytest.raises(FolderError, match="precision = 'bf16', got 'nothing'"):
-        study.run(spec(SMALL), tmp_path)

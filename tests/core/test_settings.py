@@ -86,9 +86,6 @@ def test_values_are_taken_and_converted():
     assert Example.from_table(Example().to_table(), "[x]") == Example()
 
 
-# plugins
-
-
 def test_every_kind_finds_what_its_folder_holds():
     assert {"dpmcl", "er", "joint", "naive"} <= set(plugins.names("method"))
     assert {"digits", "mnist"} <= set(plugins.names("stream"))

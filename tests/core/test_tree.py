@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from dpmcl.core.tree import at, leaves, move, part, rebuilt, shapes, stack, tree_map
+from dpmcl.core.tree import at, leaves, rebuilt, shapes, stack, tree_map
 
 
 class Pair(NamedTuple):
@@ -49,12 +49,6 @@ def test_stacked_trees_come_apart_again():
     trees = [{"w": torch.full((2, 3), float(i)), "b": (torch.tensor(i),)} for i in range(4)]
     stacked = stack(trees)
     assert shapes(stacked) == [((4, 2, 3), torch.float32), ((4,), torch.int64)]
-    assert part(stacked, 1, 3)["b"][0].tolist() == [1, 2]
     for i, tree in enumerate(trees):
         assert torch.equal(at(stacked, i)["w"], tree["w"])
         assert at(stacked, i)["b"][0] == i
-
-
-def test_move_puts_every_leaf_on_the_device():
-    moved = move({"a": torch.ones(2), "b": (torch.ones(1),)}, torch.device("meta"))
-    assert {leaf.device.type for leaf in leaves(moved)} == {"meta"}

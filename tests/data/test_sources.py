@@ -117,7 +117,7 @@ def test_a_spec_with_a_path():
     assert base["stream"] == {"path": "my.csv", "name": "table"}
     assert Spec.parse(changed(base, assignment("stream.target=kind"))).stream.target == "kind"
     for stream, says in (
-        ({"path": 3}, "[stream] needs a name"),
+        ({"path": 3}, "stream needs a name"),
         ("my.csv", "needs the setting 'target'"),
     ):
         spec = {"stream": stream, "methods": ["er"]}

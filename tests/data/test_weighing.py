@@ -13,7 +13,6 @@ from dpmcl.core.tree import at, leaves, tree_map
 from dpmcl.data import sampling
 from dpmcl.data.sampling import Draw, Supply, Weighing, chunk
 from dpmcl.data.splits import split
-from dpmcl.discounts._discount import build as build_discount
 from dpmcl.discounts._discount import gamma
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import SpecError
@@ -34,7 +33,7 @@ DRAWS = {
 
 
 def weighing(setting, task, on) -> Weighing:
-    rule = build_discount(setting)
+    rule = plugins.from_setting("discount", setting)
     return Weighing(gamma(rule, task, torch.arange(TASKS)), on)
 
 
@@ -223,7 +222,7 @@ def test_an_update_under_weights_is_one_on_the_weighted_mean_of_the_batch():
 
 
 def test_only_ratios_count_so_no_late_task_vanishes():
-    rule = build_discount({"name": "exponential", "rate": 0.5, "by": "time"})
+    rule = plugins.from_setting("discount", {"name": "exponential", "rate": 0.5, "by": "time"})
     weights = sampling.weigh(rule, 400, 401)
     assert float(weights.max()) == 1
     assert float(weights.to(torch.float32).min()) > 0
@@ -232,7 +231,7 @@ def test_only_ratios_count_so_no_late_task_vanishes():
 
 def test_rows_that_a_blurred_stream_brings_early_count_as_new():
     for setting in ("exponential", "window", {"name": "power", "by": "time"}):
-        weights = sampling.weigh(build_discount(setting), 1, 4)
+        weights = sampling.weigh(plugins.from_setting("discount", setting), 1, 4)
         assert weights[2] == weights[1] > 0
 
 

@@ -55,13 +55,6 @@ def convolutional() -> tuple[nn.Module, nn.Module]:
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten()), nn.Linear(2 * 36, 3)
 
 
-class Peeks(nn.Module):
-    """Branches on a tensor's value, so it cannot be mapped."""
-
-    def forward(self, x):
-        return x if x.isfinite().all() else x.nan_to_num()
-
-
 def model(network, example, outputs=3):
     return Model.build(network, "classification", example, outputs)
 
@@ -83,23 +76,19 @@ def test_auto_is_a_function_of_network_device_replicas_and_batch():
     assert choose("looped", dense, points, replicas=10, batch=32).name == "looped"
 
 
+class Peeks(nn.Module):
+    """Branches on a tensor's value, so it cannot be mapped."""
+
+    def forward(self, x):
+        return x if x.isfinite().all() else x.nan_to_num()
+
+
 def test_a_network_that_cannot_be_mapped_is_looped():
     points = torch.rand(2, 4)
     peeking = model(lambda: (Peeks(), nn.Linear(4, 3)), points)
     assert choose("auto", peeking, points, replicas=10, batch=32).name == "looped"
     with pytest.raises(ModelError, match=r"engine = 'looped'"):
         choose("batched", peeking, points, replicas=10, batch=32)
-
-
-def test_convolutions_are_the_same_in_both_forms():
-    images = torch.rand(2, 1, 8, 8)
-    net = model(convolutional, images)
-    theta = {
-        k: {n: torch.stack([p, p + 0.1]) for n, p in v.items()} for k, v in net.init(0).items()
-    }
-    x = torch.rand(2, 5, 1, 8, 8)
-    first = Batched().map(net.predict, theta, x)
-    torch.testing.assert_close(first, Looped().map(net.predict, theta, x))
 
 
 def test_a_missing_gpu_is_named():

@@ -128,14 +128,6 @@ def test_an_input_that_is_read_later_is_not_overwritten():
     assert all(map(torch.equal, traced(function, a.clone())(a.clone()), function(a)))
 
 
-def test_what_cannot_be_traced_is_said():
-    def branches(a):
-        return a + 1 if a.sum() > 0 else a
-
-    with pytest.raises(RuntimeError):
-        traced(branches, torch.ones(2))
-
-
 def closure(value, scale=1.0):
     def inner(x):
         return x * scale + value

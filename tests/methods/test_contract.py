@@ -1,4 +1,4 @@
-"""What every method, stream and metric must do; whatever is found is tested, unedited."""
+"""What every method and stream must do; whatever is found is tested, unedited."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,6 @@ import torch
 import dpmcl.training.setup
 from conftest import memory_of, tiny_model, tiny_run, tiny_stream, tiny_task
 from dpmcl import plugins
-from dpmcl.core.errors import Errors
 from dpmcl.core.model import initial
 from dpmcl.core.tree import at, leaves, shapes, tree_map
 from dpmcl.data.sampling import Supply, chunk
@@ -17,7 +16,6 @@ from dpmcl.streams._torchvision_sets import TorchvisionSettings
 from dpmcl.training.evaluation import Evaluation
 
 METHODS = plugins.names("method")
-METRICS = plugins.names("metric")
 STREAMS = plugins.names("stream")
 
 
@@ -132,22 +130,6 @@ def test_whole_passes_take_the_place_of_updates(name):
         (phase,) = method.phases(method.prepare(model), task)
         assert (phase.updates, phase.draws["new"].replace) == (4, False)
     assert tiny_run(method).theta["prediction"]["2.weight"].isfinite().all()
-
-
-@pytest.mark.parametrize("name", METRICS)
-def test_a_metric_is_a_pure_function_of_the_errors(name):
-    rng = np.random.default_rng(0)
-    values = rng.random((4, 4, 3))
-    errors = Errors((0, 1, 2, 3), values, np.ones((4, 3), dtype=np.int64))
-    before = values.copy()
-    metric = plugins.find("metric", name)
-    found = metric(errors)
-    assert found.shape == (4,)
-    assert found.dtype == np.float64
-    assert np.isfinite(found).all()
-    assert np.array_equal(values, before)
-    back = Errors((3, 2, 1, 0), values[::-1], errors.examples)
-    assert np.allclose(metric(back), found[::-1])
 
 
 def stream_settings(name, folder):

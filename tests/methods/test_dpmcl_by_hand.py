@@ -191,9 +191,6 @@ def test_the_cost_that_a_rule_hears_of_is_the_sum_of_what_is_descended_on(monkey
         assert abs(slope) > 1e-3
 
 
-# Why a guard
-
-
 class Representation(DPMCL):
     """Plain gradient steps of 0.5 on theta_1 alone."""
 
@@ -216,7 +213,7 @@ def gains(guard: str, steps: int) -> list[float]:
     state = method.start(weights(10.0, 0.0), tiny_task())
     found = []
     for _ in range(steps):
-        cost = terms.costs(model, state.theta, b_N, b_P).J_PN
+        cost = terms.sensitivity(model, state.theta, b_N, b_P).costs.J_PN
         ahead = terms.look_ahead(model, state.theta, b_N, b_P, rule=method.rule, zeta=method.zeta)
         found.append(float(cost - ahead))
         key = torch.zeros(2, dtype=torch.int64)

@@ -105,14 +105,6 @@ def test_each_phase_sees_the_rows_that_its_reading_says(name, reading, monkeypat
         assert task in {int(task_of[row]) for row in rows}
 
 
-def test_a_method_that_hides_its_validation_rows_is_refused():
-    class Hiding(type(build("oml"))):
-        trains_on_validation = False
-
-    with pytest.raises(SpecError, match="set trains_on_validation = True in Hiding, so that"):
-        tiny_run(Hiding(n_meta=2, n_grad=2))
-
-
 @pytest.mark.parametrize("name", ["oml", "cml"])
 @pytest.mark.parametrize("inner_lr", [None, 0.01])
 def test_the_literal_box_is_what_plain_pytorch_makes_of_it(name, inner_lr, monkeypatch):

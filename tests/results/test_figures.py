@@ -50,9 +50,9 @@ def test_lines_are_means_and_bands_one_standard_error():
 
 
 def test_tasks_and_methods_are_named():
-    ax = figures.curves(RECORDS, STREAM).axes[1]
-    assert [text.get_text() for text in ax.get_xticklabels()] == list(NAMES)
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["naive", "er"]
+    figure = figures.curves(RECORDS, STREAM)
+    assert [text.get_text() for text in figure.axes[1].get_xticklabels()] == list(NAMES)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["naive", "er"]
     lines = figures.curves({f"m{k}": record(1, k) for k in range(8)}, STREAM).axes[0].get_lines()
     styles = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}
     assert len(styles) == 8

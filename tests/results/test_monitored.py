@@ -21,5 +21,5 @@ def test_readings_come_back_and_so_does_the_drift_of_version_0_2(tmp_path):
         columns = [name if column == "increase" else column for column in table.column_names]
         pq.write_table(table.rename_columns(columns), path)
         read = monitored.read(path, 2, {"er": (4, 7)})["er"]
-        assert (read.seeds, read.places) == (readings.seeds, readings.places)
+        assert (read.seeds, read.positions) == (readings.seeds, readings.positions)
         np.testing.assert_array_equal(read.values, values)

@@ -114,7 +114,7 @@ def test_replicas_that_are_frozen_count_for_nothing(stored):
     found = readings(reach=2.0)
     found.values[0, 5:] = found.values[:, 9:] = np.nan
     if stored:  # a folder keeps no reading without numbers
-        found = Readings(found.seeds, found.places[:9], found.values[:, :9])
+        found = Readings(found.seeds, found.positions[:9], found.values[:, :9])
     drawn("terms", found)
     figure = drawn("stability", found)
     shares = figure.axes[-1].collections[0].get_array()

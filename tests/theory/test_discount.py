@@ -23,9 +23,6 @@ def growth(values: np.ndarray) -> float:
     return float(values[-1] - values[len(values) // 2 - 1])
 
 
-# J(t)
-
-
 @pytest.mark.parametrize("by", ["age", "time"])
 @pytest.mark.parametrize("discount", EACH, ids=str)
 def test_partial_sums_are_the_double_loop(discount, by):
@@ -39,9 +36,6 @@ def test_partial_sums_are_the_double_loop(discount, by):
         for r in range(2):
             assert J[r, t] == pytest.approx(sum(w * losses[r, t, : t + 1]), rel=1e-12)
             assert fixed[r, t] == pytest.approx(sum(w * losses[r, -1, : t + 1]), rel=1e-12)
-
-
-# The statements
 
 
 CASES = [

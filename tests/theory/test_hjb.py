@@ -3,9 +3,7 @@
 In square brackets: equations of the appendices, by their labels in the paper's source.
 """
 
-import math
 from functools import partial
-from itertools import pairwise
 
 import pytest
 import torch
@@ -18,17 +16,11 @@ def real(values) -> torch.Tensor:
     return torch.as_tensor(values, dtype=torch.float64)
 
 
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
 E = torch.linspace(-2, 2, 9, dtype=torch.float64) + 0.05
 LEFT = real(3.0)
 EFFORT, RATE = 0.4, 0.25
 MOVING = Problem(curvature=1.7, speed=0.3, floor=0.2)
 STILL = Problem(curvature=1.7)
-TWO = Problem(curvature=real([0.05, 1.0]))  # a flat and a steep direction
 FLOW = partial(lq.flow_value, MOVING, RATE)
 REST = partial(lq.flow_value, STILL, RATE)
 BEST = partial(lq.optimal_value, MOVING, EFFORT)
@@ -52,18 +44,6 @@ def theorem(beta, power: int = 2):
     return partial(lq.theorem_step, beta=beta, power=power)
 
 
-def equation_4(beta: float, epsilon: float = 0.0):
-    return partial(lq.equation_4_step, beta=beta, epsilon=epsilon)
-
-
-def orders(errors) -> list[float]:
-    """Return the order of convergence between each two errors, at steps that halve."""
-    return [math.log2(first / second) for first, second in pairwise(errors)]
-
-
-# The closed forms
-
-
 def test_the_closed_forms_solve_the_equation():
     assert off(BEST, CONTROL, EFFORT).abs().max() < 1e-12
     assert off(FLOW, descent(MOVING, E)).abs().max() < 1e-12
@@ -75,9 +55,6 @@ def test_the_optimal_control_is_the_minimum_of_the_bracket_and_nothing_else_is()
     for more in (-0.3, 0.01, 0.3):
         short = real(-EFFORT * more**2 / 2).expand(9)
         assert torch.allclose(off(BEST, CONTROL + more, EFFORT), short, atol=1e-12)
-
-
-# Equations (2) and (3), A.1
 
 
 # V_theta, A.2
@@ -92,9 +69,6 @@ def test_true_slope_at_rest_is_a_positive_multiple_of_the_costs_and_the_proofs_i
     assert (best / J_theta > 0).all()
     assert (proof / J_theta < 0).all()
     assert close(lq.proof_slope(STILL, 2 * E), 8 * proof)  # and grows with the cube of the error
-
-
-# Theorem 1
 
 
 def test_the_printed_derivative_is_negative_inside_the_ball_and_positive_outside():
@@ -135,9 +109,6 @@ def test_under_the_theorems_rule_j_ends_below_beta_if_s_stays_below_a_half():
     assert torch.allclose(J[-1], level.expand(200, 8), rtol=1e-6)
 
 
-# Equation (4)
-
-
 def test_equation_4_lowers_j_by_one_over_beta_until_it_overshoots():
     beta = 50.0
     y = real([100.0, 50.0, 15.0, 1 / 2, 1 / 4, 0.9 / 4, 0.1 / 4])  # beta J
@@ -147,6 +118,3 @@ def test_equation_4_lowers_j_by_one_over_beta_until_it_overshoots():
     change = after - y
     assert float(change[0]) == pytest.approx(-1, rel=0.01)
     assert (change[:4] < 0).all() and change[4].abs() < 1e-11 and (change[5:] > 0).all()
-
-
-# A.3

@@ -1,20 +1,23 @@
-"""Errors of models whose every answer is known, and an evaluation that changes nothing."""
+"""Errors of models whose every answer is known, in full and thinned evaluations."""
 
-import random
 from dataclasses import replace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import nn
 
+import dpmcl
 import dpmcl.training.evaluation
-from conftest import evaluate, tiny_model, tiny_stream
+from conftest import evaluate, own_rows_stream, tiny_model, tiny_run, tiny_stream
+from dpmcl import plugins
 from dpmcl.core.model import Model, initial
-from dpmcl.core.tree import leaves
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Batched, Looped
+from dpmcl.methods.er import ER
+from dpmcl.training.evaluation import Evaluation
 
 SHARES = (0.6, 0.2, 0.2)
 ENGINES = pytest.mark.parametrize("engine", [Looped(), Batched()], ids=lambda e: e.name)
@@ -124,24 +127,6 @@ def test_replicas_of_different_sizes_count_their_own_rows_once(engine, at_once, 
                 assert np.isnan(value)
 
 
-def test_an_evaluation_changes_no_parameter_and_no_generator():
-    stream = tiny_stream()
-    model = tiny_model(stream, dropout=0.5)
-    theta = initial(model, [0, 1])
-    rows = split(stream, [0, 1], SHARES).test
-
-    def state():
-        tensors = [leaf.clone() for leaf in (*leaves(theta), torch.random.get_rng_state())]
-        return tensors, str(np.random.get_state()), random.getstate()  # noqa: NPY002
-
-    before = state()
-    first = evaluate(Looped(), model, theta, stream, rows, range(3))
-    assert torch.equal(first, evaluate(Looped(), model, theta, stream, rows, range(3)))
-    after = state()
-    assert all(torch.equal(a, b) for a, b in zip(before[0], after[0], strict=True))
-    assert before[1:] == after[1:]
-
-
 def test_dropout_has_no_part_in_an_evaluation():
     stream = tiny_stream()
     rows = split(stream, [0, 1], SHARES).test
@@ -151,3 +136,135 @@ def test_dropout_has_no_part_in_an_evaluation():
         evaluate(Looped(), model, theta, stream, rows, range(3)) for model in (with_it, without)
     ]
     assert torch.equal(*found)
+
+
+# thinned: what is measured is what the full evaluation measures
+
+TASKS, ROWS = 5, {"test": 12, "train": 36}  # rows a task of the tiny stream's splits
+
+
+def run_er(**evaluation):
+    method = ER(updates=2, batch=4, lr=0.1)
+    return tiny_run(method, tasks=TASKS, evaluation=Evaluation(**evaluation))
+
+
+@pytest.fixture(scope="module")
+def full():
+    return run_er(train=True, future=True)
+
+
+def wanted(every: int, tasks: int = TASKS, future: bool = False) -> np.ndarray:
+    """Which entries of (after, task) are measured, written out."""
+    out = np.zeros((1 + tasks, tasks), dtype=bool)
+    out[0] = True
+    for after in range(tasks):
+        if (after + 1) % every == 0 or after == tasks - 1:
+            out[1 + after, : tasks if future else after + 1] = True
+        out[1 + after, after] = True
+    return out
+
+
+def test_the_pattern_for_two_of_five_by_hand():
+    rows = ["xxxxx", "x....", "xx...", "..x..", "xxxx.", "xxxxx"]
+    np.testing.assert_array_equal(wanted(2), [[letter == "x" for letter in row] for row in rows])
+
+
+@pytest.mark.parametrize("future", [False, True])
+@pytest.mark.parametrize("every", [1, 2, 3, 7])
+def test_after_every_so_many_tasks_all_seen_and_else_the_newest(every, future, full):
+    found = run_er(evaluate_every=every, future=future, train=True).errors
+    for name in ("test", "train"):
+        expected = np.where(wanted(every, future=future), full.errors[name].values, np.nan)
+        np.testing.assert_array_equal(found[name].values, expected)
+        np.testing.assert_array_equal(found[name].examples, full.errors[name].examples)
+    for name in ("accuracy", "cme", "nte", "nte_path", "forgetting", "backward_transfer"):
+        metric = plugins.find("metric", name)
+        assert np.isfinite(metric(found["test"])).all()
+        if name != "forgetting":
+            np.testing.assert_array_equal(metric(found["test"]), metric(full.errors["test"]))
+
+
+@pytest.mark.parametrize("rows", [1, 5, 20, 1000])
+def test_so_many_rows_of_each_task_and_split(rows, full):
+    found = run_er(test_rows=rows, train=True).errors
+    for name, all_rows in ROWS.items():
+        n = min(rows, all_rows)
+        assert found[name].examples.tolist() == [[n] * TASKS] * 2
+        values = found[name].values[~np.isnan(found[name].values)]
+        np.testing.assert_allclose(values * n, np.round(values * n), atol=1e-9)
+        if rows >= all_rows:
+            expected = np.where(wanted(1), full.errors[name].values, np.nan)
+            np.testing.assert_array_equal(found[name].values, expected)
+
+
+def test_a_stored_run_loads_as_it_was_returned_and_its_table_and_figure_have_numbers(tmp_path):
+    points = tiny_stream(TASKS)
+    stream = Stream.from_arrays(points.x.float(), points.y, classes_per_task=2, name="tiny")
+    settings = {
+        "training.updates": 3, "training.batch": 4, "network": {"name": "mlp", "hidden": 8},
+        "evaluation": {"evaluate_every": 3, "test_rows": 7, "train": True},
+    }  # fmt: skip
+    own = {"methods": ["naive", "er"], "replicas": 2, "out": tmp_path / "run", "device": "cpu"}
+    result = dpmcl.run(stream, settings=settings, **own)
+    loaded = dpmcl.load(tmp_path / "run")
+    for method in ("naive", "er"):
+        for name in ("test", "train"):
+            one, two = (r.records[method].errors[name] for r in (result, loaded))
+            np.testing.assert_array_equal(one.values, two.values)
+            np.testing.assert_array_equal(~np.isnan(two.values[0]), wanted(3))
+            assert one.examples.tolist() == two.examples.tolist() == [[7] * TASKS] * 2
+    stored = pq.read_table(tmp_path / "run" / "errors.parquet")
+    assert stored.num_rows == int(wanted(3).sum()) * 2 * 2 * 2
+    for row in loaded.rows(("backward_transfer",)):
+        numbers = ("cme_mean", "nte_mean", "nte_path_mean", "forgetting_mean", "accuracy_mean")
+        assert all(isinstance(row[name], float) for name in (*numbers, "backward_transfer_mean"))
+    with pytest.raises(dpmcl.DpmclError, match=r"evaluation\.(train|evaluate_every|test_rows)"):
+        dpmcl.run(stream, settings={**settings, "evaluation": {}}, **own)
+
+
+@ENGINES
+@pytest.mark.parametrize("rows", [1, 3, 100])
+def test_replicas_of_unlike_sizes_are_measured_on_those_rows(rows, engine):
+    sizes = [[12, 12, 6], [11, 11, 8], [5, 5, 20]]
+    stream = own_rows_stream(sizes)
+    model = tiny_model(stream)
+    whole = split(stream, range(3), SHARES).test
+    theta = initial(model, range(3))
+    found = evaluate(engine, model, theta, stream, whole.at_most(rows), range(3))
+    for replica in range(3):
+        for task in range(3):
+            start, end = whole.offset[replica, task : task + 2].tolist()
+            own = whole.row[replica, start : min(end, start + rows)]
+            off = model.predict(model.init(replica), stream.x[own]) - stream.y[own]
+            expected = float(off.square().mean().detach())
+            assert float(found[replica, task]) == pytest.approx(expected, rel=1e-9)
+
+
+def known_tasks(tasks: int = 3) -> Stream:
+    points = tiny_stream(tasks)
+    return Stream.from_arrays(
+        points.x, points.y, scenario="task-incremental", classes_per_task=2, name="tiny"
+    )
+
+
+@ENGINES
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_errors_within_a_task_are_those_of_masked_logits(part, engine):
+    stream = known_tasks()
+    model = tiny_model(stream)
+    rows = split(stream, (0, 1), SHARES).named(part)
+    found = evaluate(engine, model, initial(model, (0, 1)), stream, rows, range(3))
+    blind = evaluate(
+        engine, model, initial(model, (0, 1)), replace(stream, within=None), rows, range(3)
+    )
+    for replica in range(2):
+        theta = model.init(replica)
+        for task in range(3):
+            start, end = rows.offset[replica, task : task + 2].tolist()
+            own = rows.row[replica, start:end]
+            logits = model.predict(theta, stream.x[own]).detach()
+            answers = 2 * task + logits[:, 2 * task : 2 * task + 2].argmax(-1)
+            wrong = (answers != stream.y[own]).double().mean()
+            assert float(found[replica, task]) == pytest.approx(float(wrong))
+    assert (found <= blind).all()
+    assert (found < blind).any()

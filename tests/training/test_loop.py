@@ -44,7 +44,6 @@ class Told(Observer):
     before_chunk = lambda self, setup, run: self._note("before", run)  # noqa: E731
     after_chunk = lambda self, setup, run, chunk: self._note("after", run)  # noqa: E731
     after_task = lambda self, setup, run: self._note("task", run)  # noqa: E731
-    end = lambda self, setup, run: self._note("end", run)  # noqa: E731
 
 
 def test_learn_task_goes_on_from_any_position_to_the_same_bytes(setup):
@@ -71,8 +70,5 @@ def test_observers_are_called_in_order_and_may_end_a_chunk_early(setup):
             for first, last in ((0, 2), (2, 3), (3, updates)):
                 expected += [("before", (task, phase, first)), ("after", (task, phase, last))]
         expected.append(("task", (task + 1, 0, 0)))
-    assert [(call, where) for name, call, where in calls if name == "two"] == [
-        *expected,
-        ("end", (2, 0, 0)),
-    ]
+    assert [(call, where) for name, call, where in calls if name == "two"] == expected
     assert [setup.updates_before(Position(*p)) for p in ((0, 1, 2), (1,), (2,))] == [6, 9, 18]

@@ -73,8 +73,8 @@ def test_watching_moves_nothing_and_reads_the_same_in_both_engines(name):
     assert np.isfinite(readings.values).all()
     assert np.allclose(readings.values, batched.values, rtol=1e-6, atol=1e-9)
     assert np.allclose(readings["J"], readings["J_N"] + readings["J_P"])
-    assert (readings["J_P"][:, [p[0] == 0 for p in readings.places]] == 0).all()
-    assert (readings["J_P"][:, [p[0] == 1 for p in readings.places]] > 0).all()
+    assert (readings["J_P"][:, [p[0] == 0 for p in readings.positions]] == 0).all()
+    assert (readings["J_P"][:, [p[0] == 1 for p in readings.positions]] > 0).all()
     assert (np.abs(readings["decrease"]) <= readings["J_theta"] * readings["dtheta"] * 1.001).all()
     assert (np.abs(readings["increase"]) <= readings["reach"] * 1.001 + 1e-12).all()
 
@@ -86,7 +86,7 @@ def test_readings_come_first_last_and_at_the_interval():
     assert readings_due(0, phase, 100) == [0, 11]
     assert readings_due(1, phase, 100) == [11]
     assert readings_due(0, phase, 1) == list(range(12))
-    places = trained(watched=settings_of()).readings.places
+    places = trained(watched=settings_of()).readings.positions
     assert places == tuple((t, 0, u) for t in range(TASKS) for u in (0, 5, 10, 11))
 
 
@@ -116,9 +116,6 @@ def test_conditions_are_said_once_and_only_with_stability():
     assert not silent
 
 
-# the folder
-
-
 def study(folder, keeping=None, **changes):
     table = {**SPEC, "monitor": {"watch": list(BOTH), "interval": 5, "rows": 8}, **changes}
     said: list[str] = []
@@ -128,13 +125,13 @@ def study(folder, keeping=None, **changes):
 def test_a_grown_run_keeps_its_readings_whatever_the_interval(tmp_path):
     live = study(tmp_path / "run").readings["er"]
     first = dpmcl.load(tmp_path / "run").readings["er"]
-    assert (first.seeds, first.places) == (SEEDS, live.places)
+    assert (first.seeds, first.positions) == (SEEDS, live.positions)
     assert np.array_equal(first.values, live.values)
     monitor = {"watch": ["stability"], "interval": 3}
     grown = study(tmp_path / "run", replicas=3, monitor=monitor).readings["er"]
-    old = [grown.places.index(place) for place in first.places]
+    old = [grown.positions.index(place) for place in first.positions]
     assert np.array_equal(grown.values[:2, old], first.values)
-    new = [i for i, place in enumerate(grown.places) if place[2] in (0, 3, 6, 9, 11)]
+    new = [i for i, place in enumerate(grown.positions) if place[2] in (0, 3, 6, 9, 11)]
     assert np.isfinite(grown["J"][2, new]).all()
 
 
@@ -150,20 +147,6 @@ def test_a_run_stopped_anywhere_resumes_with_the_same_readings(tmp_path):
         assert np.array_equal(whole.values, resumed.values, equal_nan=True), at
 
 
-def test_a_run_that_goes_on_with_another_interval_keeps_what_it_read_where_it_was(tmp_path):
-    one = {"methods": {"er": {}}, "training": {**SPEC["training"], "updates": 15}}
-    every = {"watch": list(BOTH), "rows": 8}
-    whole = study(tmp_path / "whole", monitor={**every, "interval": 1}, **one).readings["er"]
-    asked = itertools.count(1)
-    with pytest.raises(Stopped):  # at update 11, after the readings at 0 and 10
-        stop = Keeping(1e9, stop=lambda: next(asked) == 3)
-        study(tmp_path / "run", stop, monitor={**every, "interval": 10}, **one)
-    found = study(tmp_path / "run", monitor={**every, "interval": 9}, **one).readings["er"]
-    assert [place for place in found.places if place[0] == 0] == [(0, 0, 0), (0, 0, 14)]
-    same = [whole.places.index(place) for place in found.places]
-    assert np.array_equal(found.values, whole.values[:, same])
-
-
 def test_what_watching_cannot_do_is_said(tmp_path):
     study(tmp_path / "run", monitor={})
     said: list[str] = []
@@ -174,11 +157,6 @@ def test_what_watching_cannot_do_is_said(tmp_path):
         "with --out."
         for name in ("er", "dpmcl")
     ]
-    said.clear()
-    run_study(Spec.parse({**SPEC, "monitor": {"beta": 2.0}}), tmp_path / "run", say=said.append)
-    assert said == ["[monitor] is set and nothing is watched; add --watch terms,stability."]
-    with pytest.raises(SpecError, match=r"monitor = \['terms'\] watches"):
-        dpmcl.run("digits", watch=["terms"])
 
 
 def test_a_folder_is_kept_to_what_may_end_its_replicas_and_not_to_what_looks_on(tmp_path):
@@ -189,9 +167,6 @@ def test_a_folder_is_kept_to_what_may_end_its_replicas_and_not_to_what_looks_on(
         study(tmp_path / "run", replicas=4, monitor={**frozen, "beta": 2.0})
     with pytest.raises(FolderError, match=r"monitor\.exceeding = 'freeze', got 'say'"):
         study(tmp_path / "run", replicas=4)
-
-
-# the stop when J exceeds beta for long
 
 
 def test_a_replica_above_beta_for_too_long_is_frozen():

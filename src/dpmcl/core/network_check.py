@@ -7,16 +7,13 @@ other rows (BatchNorm in training aside, which knows absent rows); and a network
 seed to seed in more than the values of its trainable parameters.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dpmcl.core.batch_norm import MASKED
 from dpmcl.core.generators import forked, states
 from dpmcl.core.network_layers import Parts, differences, equal, forms, held, named_layers, traced
 from dpmcl.core.part import (
@@ -31,7 +28,7 @@ from dpmcl.core.part import (
     trainable,
 )
 from dpmcl.core.tree import leaves, rebuilt, tree_map
-from dpmcl.exceptions import ModelError
+from dpmcl.exceptions import ModelError, reason
 
 # Of the largest value of a column. In float64 rounding is far below; some networks compute in
 # float32 within.
@@ -40,8 +37,8 @@ _NEAR_GRADIENT = 1e-2  # of a parameter's gradient; kernels may differ
 _ROWS = 6  # of a batch that is looked at row by row; some data have few that differ
 _APART = "keep the first dimension apart from the others (no x.squeeze() of all dimensions)"
 _BY_ITSELF = (
-    "compute each row by itself (normalise by nn.BatchNorm, nn.GroupNorm or nn.LayerNorm), draw "
-    "nothing, and keep nothing from one pass to the next"
+    "compute each row by itself (normalise by nn.BatchNorm with running statistics, nn.GroupNorm "
+    "or nn.LayerNorm), draw nothing, and keep nothing from one pass to the next"
 )
 
 
@@ -85,9 +82,11 @@ def check(
 def _check_layers(modules: Modules) -> None:
     """Refuse layers, parameters and buffers that a run would not take as they are meant."""
     for label, layer in named_layers(modules):
-        fault = _fault(layer)
-        if fault:
-            raise ModelError(f"A run cannot use {label}, which {fault}.")
+        if isinstance(layer, torch.jit.ScriptModule) or type(layer).__name__ == "OptimizedModule":
+            raise ModelError(
+                f"A run cannot use {label}, which is compiled; leave out torch.jit and "
+                "torch.compile."
+            )
     names: dict[int, str] = {}
     for part, module in zip(PARTS, modules, strict=True):
         parameters = dict(module.named_parameters(part))
@@ -106,56 +105,33 @@ def _check_layers(modules: Modules) -> None:
                 )
 
 
-def _fault(layer: nn.Module) -> str | None:
-    """Return what a run cannot follow in a layer, and the way out."""
-    instance = nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d
-    if type(layer) in MASKED and not layer.track_running_stats:
-        return (
-            "has no running statistics, so that an answer would depend on the other rows; leave "
-            "out track_running_stats = False, or use nn.GroupNorm or nn.LayerNorm"
-        )
-    if isinstance(layer, (*MASKED, nn.SyncBatchNorm)) and type(layer) not in MASKED:
-        return "is another BatchNorm than PyTorch's own; use nn.BatchNorm1d, 2d or 3d"
-    if isinstance(layer, instance) and layer.track_running_stats:
-        return "keeps running statistics; leave out track_running_stats, or use nn.BatchNorm"
-    if isinstance(layer, torch.jit.ScriptModule) or type(layer).__name__ == "OptimizedModule":
-        return "is compiled; leave out torch.jit and torch.compile"
-    if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
-        return "does not know its sizes; use nn.Linear in place of nn.LazyLinear, and so on"
-    return None
-
-
 def _check_builds(first: Modules, again: Modules, other: Modules) -> list[str]:
-    """Refuse a network that does not follow the seed, or in which more than parameters does.
+    """Refuse a network that does not follow the seed, or tensors beside theta that follow it.
 
     Returns attributes that differ from seed to seed: names, counts, and what may make a difference.
     """
     holds, others = held(first), held(other)
-    tensors = [name for name, value in holds.items() if isinstance(value, Tensor)]
     for name in differences(holds, held(again)):
-        if name in tensors:
+        if isinstance(holds.get(name), Tensor):
             raise ModelError(
                 f"A network built twice with one seed must be the same, and {name} differs; draw "
                 "from the generators that torch.manual_seed and np.random.seed set."
             )
-    frozen = [
-        f"the parameter '{name}' of {label}"
+    theta = {
+        f"the parameter '{name}' of {label}": parameter.shape
         for label, layer in named_layers(first)
         for name, parameter in layer.named_parameters(recurse=False)
-        if not parameter.requires_grad
-    ]
-    drawn = differences(holds, others)
-    for name in drawn:
-        if name in frozen:
-            raise ModelError(
-                f"Frozen parameters (requires_grad = False) must be the same for every seed, and "
-                f"{name} differs; load its values from a file, or seed their draw in `build`."
-            )
-        if name in tensors and not name.startswith("the parameter"):
+        if parameter.requires_grad
+    }
+    attributes = []
+    for name in differences(holds, others):
+        if not isinstance(holds.get(name), Tensor):
+            attributes.append(name)
+        elif name not in theta:
             raise ModelError(_drawn(name))
-        if name in tensors and (name not in others or others[name].shape != holds[name].shape):
+        elif name not in others or others[name].shape != theta[name]:
             raise ModelError(_drawn(f"the shape of {name}"))
-    return [name for name in drawn if name not in tensors]
+    return attributes
 
 
 def _check_drawn(parts: Parts, others: Parts, x: Tensor, attributes: list[str]) -> None:
@@ -170,9 +146,9 @@ def _check_drawn(parts: Parts, others: Parts, x: Tensor, attributes: list[str]) 
 def _drawn(what: str) -> str:
     """Say that something other than the values of parameters depends on the seed."""
     return (
-        f"Only the values of parameters may differ from seed to seed, and {what} does; register "
-        "what is drawn (nn.Parameter, nn.ModuleList), compute it in `forward`, fix its seed, or "
-        "use another layer."
+        f"Only the values of trainable parameters may differ from seed to seed, and {what} does; "
+        "register what is drawn (nn.Parameter, nn.ModuleList), compute it in `forward`, load it "
+        "from a file, fix its seed, or use another layer."
     )
 
 
@@ -201,8 +177,9 @@ def _changing(what: str) -> str:
 
 def _both(parts: Parts, theta: Theta, x: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return features and outputs."""
-    features = parts["representation"].apply(theta["representation"], x, key)
-    return features, parts["prediction"].apply(theta["prediction"], features, key)
+    features, _ = parts["representation"].apply(theta["representation"], x, key)
+    outputs, _ = parts["prediction"].apply(theta["prediction"], features, key)
+    return features, outputs
 
 
 def _modes(x: Tensor) -> dict[str, Tensor | None]:
@@ -214,39 +191,34 @@ def _check_passes(parts: Parts, x: Tensor, outputs: int) -> None:
     """Refuse a network whose passes fail, give something else, draw, or change anything."""
     theta = own(parts)
     h, g = (parts[name] for name in PARTS)
+    layers = named_layers((h.training, g.training))
+    drops = [name for name, layer in layers if isinstance(layer, KeyedDropout) and layer.p > 0]
     rule = f"The network does not take inputs of shape {tuple(x.shape[1:])}"
     way = "set the sizes of its layers by the arguments of `build`"
     for mode, key in _modes(x).items():
-        with _unchanged(parts, mode), traced(parts, rule, way, _outside) as visits:
-            features = h.apply(theta["representation"], x.clone(), key)
+        with _unchanged(parts, mode), traced(parts, rule, way) as passed:
+            generators, seen = states(), x.clone()
+            features, _ = h.apply(theta["representation"], seen, key)
             _check_result("representation", features, x)
-            out = g.apply(theta["prediction"], features, key)
+            kept = features.clone()
+            out, _ = g.apply(theta["prediction"], features, key)
             _check_result("prediction", out, x, outputs)
             if not out.isfinite().all():
                 raise ModelError(
                     "The outputs must be finite before training, got "
                     f"{float(out[~out.isfinite()][0])}; scale the inputs or the initial weights."
                 )
-        # Within a part, a layer may change what the one before it has made.
-        wholes = [visit for visit in visits if visit.label.split(":")[0] in PARTS]
-        for what in [what for whole in wholes for what in whole.changed]:
-            layer = next(visit.label for visit in visits if what in visit.changed)
-            raise ModelError(_changing(f"{layer} {what} {mode}"))
-        drops = [v for v in visits if isinstance(v.layer, KeyedDropout) and v.layer.p > 0]
-        for layer, count in Counter(visit.label for visit in drops).items():
-            if count > 1:
+        for name in differences(generators, states()):
+            raise ModelError(_changing(f"the network draws from {name} generator {mode}"))
+        for part, before, after in ((PARTS[0], x, seen), (PARTS[1], kept, features)):
+            if not equal(before, after):
+                raise ModelError(_changing(f"the {part} changes its input {mode}"))
+        for layer in drops:
+            if passed.count(layer) > 1:
                 raise ModelError(
                     f"A dropout layer may be called once a pass, or its masks would repeat, and "
-                    f"{layer} is called {count} times; use one nn.Dropout a position."
+                    f"{layer} is called more than once; use one nn.Dropout a position."
                 )
-
-
-def _outside(inputs: Any) -> dict[str, Any]:
-    """Return what a layer may not change, by what a message says of a layer that does."""
-    outside: dict[str, Any] = {f"draws from {k} generator": v for k, v in states().items()}
-    if inputs and isinstance(inputs[0], Tensor):
-        outside["changes its input"] = inputs[0].clone()
-    return outside
 
 
 def _check_result(part: str, out: Any, x: Tensor, *sizes: int) -> None:
@@ -296,17 +268,23 @@ def _check_rows(parts: Parts, x: Tensor) -> None:
     for theta in (own(alone), _moved(own(alone))):
         before = tree_map(torch.Tensor.clone, theta)
         for mode, key in _modes(x).items():
-            run = partial(_both, alone, theta, key=key)
-            expected = run(pool[:_ROWS])
+            expected = _both(alone, theta, pool[:_ROWS], key)
             for company, index in _batches(_ROWS):
+                where = f"{mode} for a row {company}"
                 try:
-                    answers = zip(expected, run(pool[index]), strict=True)
-                    alike = all(_agree(a, b, index) for a, b in answers)
-                except Exception:
-                    alike = bool(index.max() >= _ROWS)  # made-up rows it need not take
-                if not alike:
-                    says = f"{mode} for a row {company}"
-                    _refuse_batch(alone, run, pool, index, says=says)
+                    answers = _both(alone, theta, pool[index], key)
+                except Exception as error:
+                    if index.max() >= _ROWS:
+                        continue  # made-up rows it need not take
+                    rule = f"A network must take any number of rows, and fails {where}"
+                    raise ModelError(f"{rule}: {reason(error)}; {_APART}.") from error
+                for part, a, b in zip(PARTS, expected, answers, strict=True):
+                    if not _agree(a, b, index):
+                        way = _BY_ITSELF if b.shape[:1] == index.shape else _APART
+                        raise ModelError(
+                            "An answer may depend only on its row and the parameters, and the "
+                            f"{part} gives another one {where}; {way}."
+                        )
         for part, leaves_before in before.items():
             for name in differences(leaves_before, theta[part]):
                 raise ModelError(_changing(f"'{part}.{name}' changes at some weights"))
@@ -316,26 +294,6 @@ def _check_rows(parts: Parts, x: Tensor) -> None:
         tree_map(lambda *grads: torch.stack(grads).sum(0), *rows),
         "A batch's gradient must be the sum of its rows' gradients",
         _BY_ITSELF,
-    )
-
-
-def _refuse_batch(
-    parts: Parts, run: Callable[[Tensor], Any], pool: Tensor, index: Tensor, *, says: str
-) -> NoReturn:
-    """Raise a ModelError with the first layer whose answer for a row depends on its batch."""
-    rule = f"A network must take any number of rows, and fails {says}"
-    with traced(parts, rule, _APART) as visits:
-        run(pool[:_ROWS])
-        first = visits.copy()
-        run(pool[index])
-    for a, b in zip(first, visits[len(first) :], strict=False):
-        by_row = isinstance(a.out, Tensor) and len(a.out) == _ROWS
-        if by_row and not _agree(a.out, b.out, index):
-            break
-    way = _BY_ITSELF if b.out.shape[:1] == index.shape else _APART
-    raise ModelError(
-        f"An answer may depend only on its row and the parameters, and {a.label} gives another one "
-        f"{says}; {way}."
     )
 
 

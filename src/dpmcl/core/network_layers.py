@@ -1,9 +1,8 @@
 """The layers of a network: what a message calls them, what they hold, what they do in a pass."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import cloudpickle
 import torch
@@ -96,47 +95,29 @@ def equal(a: Any, b: Any) -> bool:
     return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
-class Visit(NamedTuple):
-    """A layer that a pass went through: what it changed, and what it gave."""
-
-    label: str
-    layer: nn.Module
-    changed: list[str]
-    out: Any
-
-
 @contextmanager
-def traced(
-    parts: Parts, rule: str, way: str, read: Callable[[Any], dict[str, Any]] = lambda inputs: {}
-) -> Iterator[list[Visit]]:
-    """Record the layers that the passes of a block go through, in the order in which they end.
+def traced(parts: Parts, rule: str, way: str) -> Iterator[list[str]]:
+    """Record the labels of the layers that the passes of a block go through, as they end.
 
     Some layers compute in another way where they are recorded.
 
     Args:
         parts: Whose layers; {} for none.
         rule, way: Of the ModelError, naming the layer, that another library's exception becomes.
-        read: Takes a layer's inputs, before it runs and after.
     """
-    left: list[Visit] = []
-    entered: list[tuple[str, dict[str, Any]]] = []
-
-    def enter(label: str, _layer: nn.Module, inputs: Any) -> None:
-        entered.append((label, read(inputs)))
-
-    def leave(layer: nn.Module, inputs: Any, out: Any) -> None:
-        label, before = entered.pop()
-        left.append(Visit(label, layer, differences(before, read(inputs)), out))
-
+    left: list[str] = []
+    entered: list[str] = []
     with ExitStack() as hooks:
         for modules in forms(parts) if parts else ():
             for label, layer in named_layers(modules):
-                hooks.callback(layer.register_forward_pre_hook(partial(enter, label)).remove)
-                hooks.callback(layer.register_forward_hook(leave).remove)
+                enter = layer.register_forward_pre_hook(lambda *_, own=label: entered.append(own))
+                leave = layer.register_forward_hook(lambda *_: left.append(entered.pop()))
+                hooks.callback(enter.remove)
+                hooks.callback(leave.remove)
         try:
             yield left
         except DpmclError:
             raise
         except Exception as error:
-            where = f" in {entered[-1][0]}" if entered else ""
+            where = f" in {entered[-1]}" if entered else ""
             raise ModelError(f"{rule}{where}: {reason(error)}; {way}.") from error

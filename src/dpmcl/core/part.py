@@ -87,8 +87,8 @@ class Part:
         *,
         w: Tensor | None = None,
         statistics: Parameters | None = None,
-    ) -> Tensor:
-        """Return the module's output.
+    ) -> tuple[Tensor, Parameters]:
+        """Return the module's output, and the running statistics after this pass.
 
         Args:
             parameters: Trainable parameters by name.
@@ -96,40 +96,23 @@ class Part:
             key: Key of the dropout masks in training; None for evaluation.
             w: Weights of the rows (n,); in training, rows of weight 0 do not enter the statistics
                 of BatchNorm. None if all rows are present.
-            statistics: Running statistics that evaluation uses; None for the initial ones.
+            statistics: Running statistics that evaluation uses (None for the initial ones), or that
+                training moves (None for none).
         """
-        if key is None:
-            return self._call(self.evaluation, {**parameters, **(statistics or {})}, x)
-        return self._call(self.training, {**parameters, **self._inputs(key, w)}, x)
-
-    def moved(
-        self, parameters: Parameters, x: Tensor, key: Tensor, *, w: Tensor, statistics: Parameters
-    ) -> tuple[Tensor, Parameters]:
-        """Return the output in training and the running statistics after this pass.
-
-        Args:
-            parameters: Of the module, by name.
-            x: Inputs (n, ...).
-            key: Key of the dropout masks.
-            w: Weights of the rows (n,); None if all are present.
-            statistics: Running statistics before the pass.
-        """
-        values = {**parameters, **self._inputs(key, w), **statistics}
-        out = self._call(self.training, values, x)
-        return out, {name: values[name] for name in statistics}
-
-    def _inputs(self, key: Tensor, w: Tensor | None) -> Parameters:
-        """Return what layers of the training copy read as buffers."""
-        values = dict.fromkeys(self.key_names, key)
-        return values if w is None else {**values, **dict.fromkeys(self.w_names, w)}
-
-    def _call(self, module: nn.Module, values: Parameters, x: Tensor) -> Tensor:
+        statistics = statistics or {}
+        values = {**parameters, **statistics}
+        module = self.evaluation
+        if key is not None:
+            module = self.training
+            values.update(dict.fromkeys(self.key_names, key))
+            if w is not None:
+                values.update(dict.fromkeys(self.w_names, w))
         for name, first in self.tied.items():
             values[name] = values[first]
         # functional_call writes buffers that a pass replaces back to `values`. Left to tie by
         # itself, it would not restore a layer that is used in two places.
         out: Tensor = torch.func.functional_call(module, values, (x,), tie_weights=False)
-        return out
+        return out, {name: values[name] for name in statistics}
 
 
 def own(parts: dict[str, Part]) -> Theta:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
@@ -80,16 +79,6 @@ def at(tree: Any, index: int) -> Any:
     return tree_map(lambda leaf: leaf[index], tree)
 
 
-def part(tree: Any, first: int, last: int) -> Any:
-    """Return the replicas first .. last - 1 of a stacked tree, as views.
-
-    Args:
-        tree: A tree of tensors (replicas, ...).
-        first, last: The range of replicas; `last` is not in it.
-    """
-    return tree_map(lambda leaf: leaf[first:last], tree)
-
-
 def shapes(tree: Any) -> list[tuple[tuple[int, ...], torch.dtype]]:
     """Return shape and type of each leaf, in the order of `leaves`.
 
@@ -97,17 +86,3 @@ def shapes(tree: Any) -> list[tuple[tuple[int, ...], torch.dtype]]:
         tree: A tree of tensors.
     """
     return [(tuple(leaf.shape), leaf.dtype) for leaf in leaves(tree)]
-
-
-def move(tree: Any, device: torch.device) -> Any:
-    """Return the same tree on a device.
-
-    Args:
-        tree: A tree of tensors.
-        device: Where to.
-    """
-
-    def to(leaf: Tensor) -> Tensor:
-        return leaf.to(device)
-
-    return tree_map(to, tree)

@@ -7,14 +7,12 @@ default is 1 (`constant`).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from dpmcl import plugins
 from dpmcl.core.settings import Settings
 from dpmcl.core.threads import threads
 from dpmcl.exceptions import SpecError, reason
@@ -64,8 +62,8 @@ class Discount(Settings, ABC):
         """Raise SpecError unless the weights are usable, and each comes from its own s alone."""
         s = torch.arange(TASKS, dtype=torch.float64)
         try:
-            weights = self.weights(s)
-            alone = torch.func.vmap(self.weights)(s)
+            weights = self.first_weights()
+            alone = torch.func.vmap(self.weights)(s).to(torch.float64)
             if weights.shape != s.shape or alone.shape != s.shape:
                 raise ValueError(f"of shape {tuple(weights.shape)} for s of shape ({TASKS},)")
         except Exception as error:
@@ -73,42 +71,18 @@ class Discount(Settings, ABC):
                 "weights(s) must return a tensor of the shape of s, under torch.func.vmap too; "
                 f"it failed for s = 0 .. {TASKS - 1}: {reason(error)}."
             ) from None
-        weights, alone = weights.to(torch.float64), alone.to(torch.float64)
-        bad = ~torch.isfinite(weights) | (weights < 0)
-        if bad.any():
-            first = int(bad.nonzero()[0])
+        usable = weights.isfinite() & (weights >= 0)
+        if not (usable.all() and weights.any()):
+            first = int(usable.int().argmin())
             raise SpecError(
-                f"weights(s) must be finite and at least 0, got {float(weights[first]):g} at "
-                f"s = {first}; they are checked up to s = {TASKS - 1}."
+                "weights(s) must be finite, at least 0 and not all 0, got "
+                f"{float(weights[first]):g} at s = {first}; they are checked up to s = {TASKS - 1}."
             )
-        if not weights.any():
-            raise SpecError(f"weights(s) must not all be 0, got 0 for s = 0 .. {TASKS - 1}.")
         if not torch.allclose(weights, alone, rtol=1e-6, atol=1e-30):
             raise SpecError(
                 "weights(s) must make each weight from its own s alone, got others when all of s "
                 "is given at once; leave out sums over s, as in w / w.sum()."
             )
-
-
-def build(setting: str | Mapping[str, Any]) -> Discount:
-    """Return the discount of a setting.
-
-    Args:
-        setting: A name, or a table of a name and its options. The name is that of a file in
-            `dpmcl.discounts`, of an entry point, or "my_package.module:Name".
-
-    Raises:
-        SpecError: The name is unknown, or an option breaks a rule.
-
-    >>> build({"name": "exponential", "rate": 0.5})
-    Exponential(by='age', rate=0.5)
-    """
-    table = {"name": setting} if isinstance(setting, str) else dict(setting)
-    name = table.pop("name", None)
-    if not isinstance(name, str):
-        raise SpecError("discount needs a name, as in discount = 'exponential'.")
-    discount: Discount = plugins.find("discount", name).from_table(table, f"discount '{name}'")
-    return discount
 
 
 def gamma(discount: Discount, now: Tensor | int, task: Tensor) -> Tensor:
@@ -122,7 +96,8 @@ def gamma(discount: Discount, now: Tensor | int, task: Tensor) -> Tensor:
     Returns:
         Float64, of the shape that `now` and `task` broadcast to.
 
-    >>> gamma(build({"name": "window", "width": 2}), 3, torch.arange(5)).tolist()
+    >>> from dpmcl.discounts.window import Window
+    >>> gamma(Window(width=2), 3, torch.arange(5)).tolist()
     [0.0, 0.0, 1.0, 1.0, 0.0]
     """
     s = now - task if discount.by == "age" else task

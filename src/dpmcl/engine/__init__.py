@@ -9,7 +9,6 @@ from dpmcl.core.choices import DeviceName, EngineName
 from dpmcl.engine.batched import Batched
 from dpmcl.engine.choice import choose, device_of, group_size
 from dpmcl.engine.contract import Engine, Feed
-from dpmcl.engine.fit import check_fit
 from dpmcl.engine.looped import Looped
 
 __all__ = [
@@ -19,7 +18,6 @@ __all__ = [
     "EngineName",
     "Feed",
     "Looped",
-    "check_fit",
     "choose",
     "device_of",
     "group_size",

@@ -59,6 +59,3 @@ class Batched:
         if self._apart:
             return Looped().map(function, *trees)
         return torch.func.vmap(function)(*trees)
-
-    def at_once(self, replicas: int) -> int:
-        return replicas

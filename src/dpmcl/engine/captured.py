@@ -59,13 +59,14 @@ class Cell:
         )
 
     def run(self, state: State, chunk: Chunk) -> State:
-        """The state after the chunk's updates.
-
-        Raises ModelError when the update cannot be captured.
+        """Return the state after the chunk's updates.
 
         Args:
             state: All replicas, before.
             chunk: The updates' draws.
+
+        Raises:
+            ModelError: The update cannot be captured.
         """
         self._load(state, chunk)
         if self._go is None:
@@ -89,11 +90,10 @@ class Cell:
         one = Chunk(*tree_map(now, tuple(self._chunk)))
         batches = one.delivered(self.stream, self.dtype)
         new = torch.func.vmap(self.update)(self._state, batches, one.key)
-        before, after = shapes(self._state), shapes(new)
-        if before != after:
+        if shapes(new) != shapes(self._state):
             raise ModelError(
-                "An update may not change the shapes or types of its state, and this one turns "
-                f"{_difference(before, after)}; keep them as `start` makes them."
+                "An update may not change the shapes or types of its state, and this one does; "
+                "keep them as `start` makes them."
             )
         # A new leaf may be an old one (a method that keeps what theta was): copy those first.
         held = {leaf.untyped_storage().data_ptr() for leaf in leaves(self._state)}
@@ -106,7 +106,7 @@ class Cell:
         self._counter.add_(1)
 
     def _load(self, state: State, chunk: Chunk) -> None:
-        """Copies state and chunk into the buffers, and goes back to the first step."""
+        """Copy state and chunk into the buffers, and go back to the first step."""
         pairs = zip(leaves(self._state), leaves(state), strict=True)
         front = _first(self._chunk, chunk.steps)
         for buffer, value in [*pairs, *zip(leaves(front), leaves(tuple(chunk)), strict=True)]:
@@ -114,7 +114,7 @@ class Cell:
         self._counter.zero_()
 
     def _capture(self) -> Callable[[], None]:
-        """What replays a recorded step. Leaves the state moved."""
+        """Return what replays a recorded step. The state is moved."""
         side, current = torch.cuda.Stream(), torch.cuda.current_stream()
         side.wait_stream(current)
         with torch.cuda.stream(side):
@@ -122,16 +122,13 @@ class Cell:
                 self._counter.zero_()
                 self.step()
         current.wait_stream(side)
-        graph, reason = torch.cuda.CUDAGraph(), None
+        graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, pool=self._pool):
-                try:
-                    self.step()
-                except RuntimeError as error:
-                    reason = error  # ending a broken capture raises too, and would hide it
-                    raise
+                self.step()
         except RuntimeError as error:
-            line = str(reason or error).split("\n")[0].rstrip(".")
+            # Ending a broken capture raises too; what broke it is the context.
+            line = str(error.__context__ or error).split("\n")[0].rstrip(".")
             raise ModelError(
                 f"This update cannot be captured on a GPU ({line}); use engine = 'looped'."
             ) from error
@@ -149,13 +146,5 @@ def on_gpu(drawn: Feed | Chunk) -> bool:
 
 
 def _first(chunk: Chunk, steps: int) -> Any:
-    """The chunk's first steps, as views."""
+    """Return the chunk's first steps, as views."""
     return tree_map(lambda leaf: leaf[:, :steps], tuple(chunk))
-
-
-def _difference(before: list[Any], after: list[Any]) -> str:
-    """What changed first: a leaf's (shape, type), or the number of leaves."""
-    for old, new in zip(before, after, strict=False):
-        if old != new:
-            return f"{old[0]} {old[1]} into {new[0]} {new[1]}"
-    return f"{len(before)} tensors into {len(after)}"

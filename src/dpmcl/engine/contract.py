@@ -81,11 +81,3 @@ class Engine(Protocol):
             trees: Its arguments, replicas first.
         """
         ...
-
-    def at_once(self, replicas: int) -> int:
-        """Return the number of replicas that are in memory at the same time.
-
-        Args:
-            replicas: Of how many.
-        """
-        ...

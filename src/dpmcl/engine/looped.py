@@ -34,6 +34,3 @@ class Looped:
     def map(self, function: Callable[..., Any], *trees: Any) -> Any:
         replicas = leaves(trees)[0].shape[0]
         return stack([function(*at(trees, replica)) for replica in range(replicas)])
-
-    def at_once(self, replicas: int) -> int:
-        return 1

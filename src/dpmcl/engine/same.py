@@ -1,4 +1,4 @@
-"""Whether two functions do the same, as far as their parts tell.
+"""Tell whether two functions do the same, as far as their parts tell.
 
 A method makes its update anew for each task. Where only the function object is new, what was
 traced or captured for one task serves all.
@@ -13,8 +13,9 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether a may stand for b: one object, or equal code over closed-over values of which that
-    holds. Values that can be changed in place (lists, modules, tensors) must be one object.
+    """Return True if a may stand for b: one object, or equal code over values of which that holds.
+
+    Values that can be changed in place (lists, modules, tensors) must be one object.
 
     Args:
         a, b: Functions, or values that they close over.
@@ -37,7 +38,7 @@ def _same(a: Any, b: Any, seen: set[tuple[int, int]]) -> bool:
 
 
 def _parts(a: Any) -> list[Any] | None:
-    """What decides what an object does, or None where only the object itself does."""
+    """Return what decides what an object does, or None where only the object itself does."""
     if isinstance(a, FunctionType):
         cells = [cell.cell_contents for cell in a.__closure__ or () if _filled(cell)]
         keywords = sorted((a.__kwdefaults__ or {}).items())

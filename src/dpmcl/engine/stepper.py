@@ -33,10 +33,11 @@ class _Known:
 
 
 class Stepper:
-    """What is known of the updates that ran so far.
+    """Runs updates, and keeps what is known of them. Traced or not, results are the same bytes.
 
-    mapped: makes of an update what is to be run (torch.func.vmap for many replicas). trace_after:
-    updates before one is traced, None for never. Traced or not, results are the same bytes.
+    Args:
+        mapped: Makes of an update what is to be run (torch.func.vmap for many replicas).
+        trace_after: Updates before one is traced; None for never.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Stepper:
         self._known: list[_Known] = []
 
     def run(self, update: Update, state: State, feed: Feed) -> State:
-        """The state after the updates of a feed, all of whose batches have the same shapes.
+        """Return the state after the updates of a feed, whose batches all have the same shapes.
 
         Args:
             update: Of one replica.
@@ -72,9 +73,9 @@ class Stepper:
         return dense
 
     def _find(self, update: Update, met: Any) -> _Known:
-        for place, known in enumerate(self._known):
+        for number, known in enumerate(self._known):
             if known.shapes == met and same(known.update, update):
-                self._known.append(self._known.pop(place))
+                self._known.append(self._known.pop(number))
                 return known
         self._known = [*self._known[1 - _KEPT :], _Known(update, met)]
         return self._known[-1]
@@ -83,7 +84,7 @@ class Stepper:
 def _try(
     plain: Callable[..., State], state: State, batches: dict[str, Batch], key: torch.Tensor
 ) -> Callable[..., State] | None:
-    """The traced update, or None for one that cannot be: it runs as it is."""
+    """Return the traced update, or None for one that cannot be: it runs as it is."""
     try:
         found: Callable[..., State] = traced(
             plain, tree_map(torch.Tensor.clone, state), batches, key
@@ -96,5 +97,5 @@ def _try(
 
 
 def _own(tree: Any) -> Any:
-    """A copy in rows: of its own, and laid out as if it came from a checkpoint."""
+    """Return a copy of a tree, laid out as if it came from a checkpoint."""
     return tree_map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), tree)

@@ -46,11 +46,11 @@ _EITHER = frozenset((aten.add.Tensor, aten.mul.Tensor, aten.bitwise_xor.Tensor))
 
 
 def traced(function: Callable[..., Any], *trees: Any) -> Callable[..., Any]:
-    """A function of trees of tensors as its operations, for trees of these shapes and types.
+    """Return a function of trees of tensors as its operations, for these shapes and types.
 
     The result of a call may share memory with the first tree, which is used up: its tensors are
-    scratch paper afterwards. Those of the other trees stay as they are.
-    Raises whatever the tracer raises for a function whose operations depend on tensors' values.
+    scratch paper afterwards. Those of the other trees stay as they are. What the tracer raises for
+    a function whose operations depend on tensors' values is raised.
 
     Args:
         function: Of trees of tensors.
@@ -100,7 +100,7 @@ class _Recorder(fx.Interpreter):
 
 
 def _drop_views(graph: fx.Graph, values: dict[fx.Node, Any]) -> None:
-    """Leaves out views that show their input, or what their input is a view of, as it is."""
+    """Leave out views that show their input, or what their input is a view of, as it is."""
     for node in list(graph.nodes):
         if not _is_view(node):
             continue
@@ -117,18 +117,20 @@ def _is_view(node: fx.Node) -> bool:
 
 
 def _same_view(a: Any, b: Tensor) -> bool:
-    return (
-        isinstance(a, Tensor)
-        and a.dtype == b.dtype
-        and a.shape == b.shape
-        and a.stride() == b.stride()
-        and bool(a.storage_offset() == b.storage_offset())
-        and _storage(a) == _storage(b)
-    )
+    """Return True if two tensors show the same memory in the same way."""
+    same_start = _alike(a, b) and a.storage_offset() == b.storage_offset()
+    return same_start and _storage(a) == _storage(b)
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Return True if two tensors have the same type and layout."""
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+        return False
+    return a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride()
 
 
 def _reuse_memory(graph: fx.Graph, values: dict[fx.Node, Any], donated: int) -> None:
-    """Lets operations write into an input that nobody needs any more.
+    """Let operations write into an input that nobody needs any more.
 
     Memory belongs to a group of nodes that share it; groups grow as operations write in place.
     donated: how many of the graph's inputs, from the first, may be written to.
@@ -148,7 +150,8 @@ def _reuse_memory(graph: fx.Graph, values: dict[fx.Node, Any], donated: int) -> 
         target = _IN_PLACE.get(node.target)
         if target is None:
             continue
-        choices = node.args[:2] if _swappable(node) else node.args[:1]
+        swappable = node.target in _EITHER and len(node.args) == 2 and not node.kwargs
+        choices = node.args[:2] if swappable else node.args[:1]
         for chosen in choices:
             key = group.get(chosen, -1) if isinstance(chosen, fx.Node) else -1
             others = [group[other] for other in node.all_input_nodes if other is not chosen]
@@ -158,7 +161,8 @@ def _reuse_memory(graph: fx.Graph, values: dict[fx.Node, Any], donated: int) -> 
                 or end[key] > place[node]
                 or key in others
                 or list(node.args).count(chosen) > 1
-                or not _fits(values[chosen], values[node])
+                or not _alike(values[chosen], values[node])
+                or not aten.is_non_overlapping_and_dense.default(values[chosen])
             ):
                 continue
             rest = [arg for arg in node.args[:2] if arg is not chosen]
@@ -172,12 +176,8 @@ def _reuse_memory(graph: fx.Graph, values: dict[fx.Node, Any], donated: int) -> 
             break
 
 
-def _swappable(node: fx.Node) -> bool:
-    return node.target in _EITHER and len(node.args) == 2 and not node.kwargs
-
-
 def _separate_outputs(graph: fx.Graph, group: dict[fx.Node, int], fixed: set[int]) -> None:
-    """Copies results that share memory with one another or with what stays: they are written to."""
+    """Copy results that share memory with one another or with what stays: they are written to."""
     (output,) = (node for node in graph.nodes if node.op == "output")
     taken: set[int] = set(fixed)
     results = []
@@ -191,20 +191,8 @@ def _separate_outputs(graph: fx.Graph, group: dict[fx.Node, int], fixed: set[int
     output.args = (results,)
 
 
-def _fits(given: Any, result: Any) -> bool:
-    """Whether a result may lie where an input lies: same type and layout, no place used twice."""
-    return (
-        isinstance(given, Tensor)
-        and isinstance(result, Tensor)
-        and given.dtype == result.dtype
-        and given.shape == result.shape
-        and given.stride() == result.stride()
-        and torch.ops.aten.is_non_overlapping_and_dense.default(given)
-    )
-
-
 def _storage(value: Any) -> int:
-    """Which memory a node's value lies in; several values of one node count as the first's."""
+    """Return the memory that a node's value lies in; of several values, the first's."""
     if isinstance(value, Tensor):
         return int(value.untyped_storage()._cdata)
     return id(value)

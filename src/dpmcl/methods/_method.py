@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from dpmcl import plugins
 from dpmcl.core import memory
 from dpmcl.core.batch import Batch
 from dpmcl.core.memory import Memory, Notes, Offer, Policy
@@ -23,24 +24,24 @@ from dpmcl.core.tree import leaves, tree_map
 from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.discounts._discount import Discount
-from dpmcl.discounts._discount import build as build_discount
 from dpmcl.discounts.constant import Constant
-from dpmcl.exceptions import ModelError, SpecError
+from dpmcl.exceptions import SpecError
 from dpmcl.optimisers._optimiser import Optimiser
 from dpmcl.optimisers._optimiser import build as build_optimiser
 from dpmcl.optimisers._schedule import Schedule, build_schedule
 from dpmcl.optimisers.adagrad import Adagrad
-from dpmcl.options._option import Option, build_options
+from dpmcl.options._option import Option
 
 
 class State(NamedTuple):
-    """What one replica carries from update to update.
+    """State that one replica carries from update to update.
 
     Args:
         theta: Parameters by part.
         optimiser: theta's optimiser state, kept for the life of the run.
         extra: Whatever else a method keeps (a tree of tensors whose shapes never change).
-        common: What settings of every method keep: a schedule's clock, an option's start.
+        common: What settings of every method keep: a schedule's clock, an option's start. The
+            training loop sets it; a method leaves it as it is.
         buffers: Running statistics of the network's normalisation layers. The training loop sets
             and moves them, once an update; a method leaves them as they are.
     """
@@ -96,22 +97,14 @@ class Graph:
     """Inner updates through which an update differentiates; all they computed stays in memory.
 
     Args:
-        updates: How many inner updates.
-        rows: Rows of the batch that each one takes.
         moves: Parts of theta that they step.
-        runs: Parts of theta that they evaluate.
         cause: The setting that asks for it.
-        fewer: The setting of `updates`.
         instead: The setting that does without.
         fresh: Whether their optimiser's state starts anew each time.
     """
 
-    updates: int
-    rows: int
     moves: tuple[str, ...]
-    runs: tuple[str, ...]
     cause: str
-    fewer: str
     instead: str
     fresh: bool = True
 
@@ -173,14 +166,10 @@ class Method(Settings, ABC):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "rule", build_optimiser(self.optimiser, self.lr))
-        object.__setattr__(self, "discounting", build_discount(self.discount))
+        object.__setattr__(self, "discounting", plugins.from_setting("discount", self.discount))
         object.__setattr__(self, "scheduling", build_schedule(self.schedule))
-        object.__setattr__(self, "optional", build_options(self.options))
-
-    @classmethod
-    def own_names(cls) -> list[str]:
-        """Return the settings that this method has beyond those of every method."""
-        return [key for key in cls.names() if key not in Method.names()]
+        options = tuple(plugins.from_setting("option", setting) for setting in self.options)
+        object.__setattr__(self, "optional", options)
 
     # What a method says
 
@@ -208,13 +197,7 @@ class Method(Settings, ABC):
             theta: Initial parameters by part.
             task: The first task.
         """
-        common: dict[str, Any] = {}
-        if self.scheduling is not None:
-            zero = torch.zeros((), dtype=torch.int64, device=leaves(theta)[0].device)
-            common |= {"update": zero, "updates": zero.clone()}
-        if self.optional:
-            common["start"] = theta
-        return State(theta, self.rule.init(theta), {}, common)
+        return State(theta, self.rule.init(theta), {})
 
     def end_of_task(self, state: State, model: Model, task: TaskInfo) -> State:
         """Return one replica's state once a task's phases are over; the same by default.
@@ -283,7 +266,7 @@ class Method(Settings, ABC):
 
     @property
     def graph(self) -> Graph | None:
-        """The inner updates through which an update differentiates, or None if it does not."""
+        """Return the inner updates through which an update differentiates; None if it does not."""
         return None
 
     # What a method may use
@@ -356,11 +339,24 @@ class Method(Settings, ABC):
             return phases
         return tuple(replace(phase, update=_counted(phase.update)) for phase in phases)
 
+    def common(self, theta: Theta) -> dict[str, Any]:
+        """Return what settings of every method keep beside one replica's state.
+
+        Args:
+            theta: Initial parameters by part.
+        """
+        common: dict[str, Any] = {}
+        if self.scheduling is not None:
+            zero = torch.zeros((), dtype=torch.int64, device=leaves(theta)[0].device)
+            common |= {"update": zero, "updates": zero.clone()}
+        if self.optional:
+            common["start"] = theta
+        return common
+
     @property
     def changes_at_task(self) -> bool:
         """Return True if `begin_task` may change a state."""
-        settings = (self.restarts, self.reset_at_task, self.scheduling, self.optional)
-        return any(settings)
+        return any((self.restarts, self.reset_at_task, self.scheduling, self.optional))
 
     def begin_task(self, state: State, start: State, updates: int, keys: Tensor) -> State:
         """Return one replica's state with which a task begins.
@@ -370,20 +366,12 @@ class Method(Settings, ABC):
             start: As `start` made it.
             updates: All updates of the task, or of the run where the schedule is over the run.
             keys: A random key for each option, int64 (options, 2).
-
-        Raises:
-            ModelError: `start` did not build on `super().start`, and a setting needs it.
         """
         common = dict(state.common)
         if self.restarts:
             state = start
         elif self.reset_at_task:
             state = state._replace(optimiser=self.rule.init(state.theta))
-        if (self.scheduling is not None or self.optional) and not common:
-            raise ModelError(
-                f"schedule and options need what Method.start keeps, and {type(self).__name__}'s "
-                "start makes a State of its own; build on super().start(theta, task)."
-            )
         if self.scheduling is not None:
             if self.scheduling.over == "task":
                 common["update"] = torch.zeros_like(common["update"])

@@ -29,7 +29,7 @@ Parts = tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class TwoLoop(Method, ABC):
-    """What OML, CML and ANML share; each says which parts of theta move in which loop.
+    """Base of OML, CML and ANML; each says which parts of theta move in which loop.
 
     reading, the phases of a task:
 
@@ -86,15 +86,7 @@ class TwoLoop(Method, ABC):
     def graph(self) -> Graph | None:
         if self.reading != "nested" or self.order == 1:
             return None
-        return Graph(
-            updates=self.inner,
-            rows=self.batch,
-            moves=self.inner_parts,
-            runs=self.outer_parts,
-            cause="order = 2",
-            fewer="inner",
-            instead="order = 1",
-        )
+        return Graph(moves=self.inner_parts, cause="order = 2", instead="order = 1")
 
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
         n_meta = self.n_meta or self.updates_of(task)
@@ -142,11 +134,11 @@ class TwoLoop(Method, ABC):
 
     @property
     def _rule_ahead(self) -> Optimiser:
-        """The rule that makes theta~."""
+        """Return the rule that makes theta~."""
         return build(self.optimiser, self.inner_lr or self.lr)
 
     def _ahead(self, model: Model, updates: int) -> Update:
-        """An update of theta~ on D_PN; a task's first starts from theta, with a fresh state."""
+        """Return an update of theta~ on D_PN; a task's first starts from theta, all fresh."""
         rule = self._rule_ahead
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
@@ -168,7 +160,7 @@ class TwoLoop(Method, ABC):
         return update
 
     def _from_ahead(self, model: Model) -> Update:
-        """An update of theta with the gradient of J_N at theta~."""
+        """Return an update of theta with the gradient of J_N at theta~."""
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             ahead = {**state.theta, **state.extra["theta"]}

@@ -85,12 +85,8 @@ class DPMCL(Method):
         if self.third_term != "exact" or self.zeta == 0:
             return None
         return Graph(
-            updates=self.zeta,
-            rows=2 * self.batch,  # b_PN
             moves=("prediction",),
-            runs=("prediction",),
             cause="third_term = 'exact'",
-            fewer="zeta",
             instead="third_term = 'first'",
             fresh=self.buffer_state == "fresh",
         )
@@ -114,11 +110,11 @@ class DPMCL(Method):
         return self.descend(state, grads, J_N)
 
     def _weighed(self, cost: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """eta times a cost; the cost itself where eta is 1."""
+        """Return eta times a cost; the cost itself where eta is 1."""
         return cost if self.eta == 1 else lambda *args: self.eta * cost(*args)
 
     def _guarded(self, third: Tensor) -> Tensor:
-        """The third term as it enters the cost."""
+        """Return the third term as it enters the cost."""
         if self.guard == "clip":
             third = torch.relu(third)  # 0 has the derivative 0, in every version
         elif self.guard == "square":

@@ -113,11 +113,7 @@ def build(setting: str | Mapping[str, Any], lr: float) -> Optimiser:
     >>> build({"name": "sgd", "momentum": 0.9}, lr=0.1)
     SGD(lr=0.1, weight_decay=0.0, momentum=0.9)
     """
-    table = {"name": setting} if isinstance(setting, str) else dict(setting)
-    name = table.pop("name", None)
-    if not isinstance(name, str):
-        raise SpecError("optimiser needs a name, as in optimiser = 'adagrad'.")
-    cls: type[Optimiser] = plugins.find("optimiser", name)
-    if "lr" in table:
+    if not isinstance(setting, str) and "lr" in setting:
         raise SpecError("The learning rate is lr, beside optimiser and not inside it.")
-    return cls.from_table({"lr": lr, **table}, f"optimiser '{name}'")
+    rule: Optimiser = plugins.from_setting("optimiser", setting, lr=lr)
+    return rule

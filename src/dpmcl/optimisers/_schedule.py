@@ -10,8 +10,9 @@ import annotated_types as at
 import torch
 from torch import Tensor
 
+from dpmcl import plugins
 from dpmcl.core.settings import Positive, Rate, Settings
-from dpmcl.exceptions import SpecError, unknown
+from dpmcl.exceptions import unknown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +72,10 @@ def build_schedule(setting: str | Mapping[str, Any]) -> Schedule | None:
     >>> build_schedule({"name": "step", "every": 100})
     Step(over='task', every=100, by=0.1)
     """
-    table = {"name": setting} if isinstance(setting, str) else dict(setting)
-    name = table.pop("name", None)
-    if name == "constant" and not table:
+    name, options = plugins.named("schedule", setting)
+    if name == "constant" and not options:
         return None
-    if not isinstance(name, str):
-        raise SpecError("schedule needs a name, as in schedule = 'cosine'.")
     if name not in SCHEDULES:
         names = ["constant", *SCHEDULES]
         raise unknown("schedule", name, names, f"There are: {', '.join(names)}.")
-    return SCHEDULES[name].from_table(table, f"schedule '{name}'")
+    return SCHEDULES[name].from_table(options, f"schedule '{name}':")

@@ -54,7 +54,7 @@ class Theorem(Optimiser):
             )
 
     def slots(self, parameter: Tensor) -> Slots:
-        return {"drift": parameter.new_zeros(())}
+        return {"reach": parameter.new_zeros(())}
 
     def rule(self, parameter: Tensor, grad: Tensor, slots: Slots) -> tuple[Tensor, Slots]:
         raise NotImplementedError  # it has no meaning for one parameter alone
@@ -74,26 +74,25 @@ class Theorem(Optimiser):
         alpha = alpha.clamp(max=self.lr)
         return tree_map(lambda p, g: p - alpha * g, theta, grads), state
 
-    def alpha(self, square: Tensor, drift: Tensor) -> Tensor:
+    def alpha(self, square: Tensor, reach: Tensor) -> Tensor:
         """Return alpha before its bound lr.
 
         Args:
             square: ||J_theta||^2, a scalar.
-            drift: ||J_x|| ||dx||, a scalar.
+            reach: ||J_x|| ||dx||, a scalar.
         """
-        room = 1 - drift
         instead = 1.0 if self.otherwise == "ignore" else 0.0
-        return torch.where(room > 0, room, instead) / (self.beta * square + self.eps)
+        return torch.where(reach < 1, 1 - reach, instead) / (self.beta * square + self.eps)
 
     @staticmethod
-    def informed(state: Any, drift: Tensor) -> Any:
+    def informed(state: Any, reach: Tensor) -> Any:
         """Return the optimiser state of all replicas with ||J_x|| ||dx|| set.
 
         Args:
             state: Optimiser state, replicas first.
-            drift: ||J_x|| ||dx|| of each replica, (replicas,).
+            reach: ||J_x|| ||dx|| of each replica, (replicas,).
         """
-        return tree_map(lambda leaf: drift.to(leaf.dtype).clone(), state)
+        return tree_map(lambda leaf: reach.to(leaf.dtype).clone(), state)
 
 
 plugin = Theorem

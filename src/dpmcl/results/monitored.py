@@ -35,7 +35,7 @@ def save(folder: Path, records: Mapping[str, Record]) -> None:
         if (readings := record.readings) is None:
             continue
         replica, reading = np.nonzero(~np.isnan(readings.values).all(2))
-        places = np.asarray(readings.places, dtype=np.int64).reshape(-1, 3)[reading]
+        places = np.asarray(readings.positions, dtype=np.int64).reshape(-1, 3)[reading]
         values = readings.values[replica, reading]
         seeds = np.asarray(readings.seeds)[replica]
         columns = [np.full(len(seeds), method, dtype=object), seeds, *places.T, *values.T]

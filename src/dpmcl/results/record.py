@@ -112,12 +112,12 @@ def _merge_readings(first: Readings | None, second: Readings | None) -> Readings
     """Return the readings of both at all of their places; NaN where one of them has none."""
     if first is None or second is None:
         return first or second
-    places = tuple(sorted({*first.places, *second.places}))
+    places = tuple(sorted({*first.positions, *second.positions}))
     new = [i for i, seed in enumerate(second.seeds) if seed not in first.seeds]
     seeds = [*first.seeds, *(second.seeds[i] for i in new)]
     values = np.full((len(seeds), len(places), first.values.shape[2]), np.nan)
     at = {place: i for i, place in enumerate(places)}
-    values[: len(first.seeds), [at[p] for p in first.places]] = first.values
-    values[len(first.seeds) :, [at[p] for p in second.places]] = second.values[new]
+    values[: len(first.seeds), [at[p] for p in first.positions]] = first.values
+    values[len(first.seeds) :, [at[p] for p in second.positions]] = second.values[new]
     order = np.argsort(seeds)
     return Readings(tuple(sorted(seeds)), places, values[order])

@@ -156,7 +156,7 @@ def draw(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) ->
 
 def _times(readings: Readings) -> np.ndarray:
     """Return when each reading was taken, in tasks; those of a task are evenly spaced."""
-    task = np.array([place[0] for place in readings.places])
+    task = np.array([place[0] for place in readings.positions])
     first, count = np.searchsorted(task, task), np.bincount(task)[task]
     times: np.ndarray = task + (np.arange(len(task)) - first) / count
     return times
@@ -212,7 +212,7 @@ def _conditions(ax: Any, readings: Readings) -> None:
     """Draw a row for each condition: the share of replicas in which it is broken."""
     left = np.maximum(readings.taken.sum(0), 1)
     shares = np.stack([where.sum(0) for where in readings.broken.values()]) / left
-    edges = np.append(_times(readings), readings.places[-1][0] + 1)
+    edges = np.append(_times(readings), readings.positions[-1][0] + 1)
     picture = ax.pcolormesh(edges, np.arange(len(CONDITIONS) + 1), shares, cmap="Reds", vmin=0,
                             vmax=1)  # fmt: skip
     ax.set_ylim(len(CONDITIONS), 0)
@@ -227,7 +227,7 @@ def _counts(readings: Mapping[str, Readings], tasks: int) -> str:
     counts = [len(one.seeds) for one in readings.values()]
     lost = 0
     for one in readings.values():
-        last = [place[0] == tasks - 1 for place in one.places]
+        last = [place[0] == tasks - 1 for place in one.positions]
         lost += int((~one.taken[:, last].any(1)).sum())
     frozen = f", {lost} of them frozen on the way" if lost else ""
     return f"{replicas(counts)}{frozen}" + ", band: one standard error" * (max(counts) > 1)

@@ -110,7 +110,7 @@ class _Execution:
     ) -> None:
         self._keeping, self._listener = keeping, listener
         self._waiting = deque(assignments)
-        self._processes = assignments[0].trainer.processes if assignments else 1
+        self._processes = processes_of(assignments[0].trainer, len(assignments))
         self._began = time.monotonic()
         self._inbox: _Inbox = queue.SimpleQueue()
         self._workers: list[_Worker] | None = None
@@ -258,7 +258,6 @@ class _Starts:
             trainer.digest,
             trainer.folder,
             self._seconds,
-            trainer.processes,
         )
         path = self._folder / f"start-{len(self._written)}"
         path.write_bytes(cloudpickle.dumps(start))

@@ -138,7 +138,7 @@ class _Starts:
             if spec.stream.shared:
                 spec = replace(spec, stream=replace(spec.stream))
             folder = None if trainer.folder is None else trainer.folder.resolve()
-            start = cloudpickle.dumps((spec, trainer.digest, folder, trainer.processes))
+            start = cloudpickle.dumps((spec, trainer.digest, folder))
             self._known[trainer] = start, self._streams[id(stream)]
         return self._known[trainer]
 
@@ -150,9 +150,9 @@ def _train(
     sys.path += [entry for entry in path if entry not in sys.path]
     if start not in _trainers:
         _trainers.clear()  # so that two runs' data are not held at once
-        spec, digest, folder, processes = cloudpickle.loads(start)
+        spec, digest, folder = cloudpickle.loads(start)
         loaded = torch.load(BytesIO(stream.data), weights_only=False)
-        _trainers[start] = Trainer(spec, loaded, digest=digest, folder=folder, processes=processes)
+        _trainers[start] = Trainer(spec, loaded, digest=digest, folder=folder)
     with threads(1):
         outcome: bytes = cloudpickle.dumps(_trainers[start].run(job, Keeping(seconds)))
     return outcome

@@ -27,7 +27,7 @@ from dpmcl.results.record import Record, merge, of_seeds
 from dpmcl.results.store import StreamInfo
 from dpmcl.study import aside, identity
 from dpmcl.study.environment import describe
-from dpmcl.study.executor import Assignment, Listener, execute, processes_of
+from dpmcl.study.executor import Assignment, Listener, execute
 from dpmcl.study.identity import Held
 from dpmcl.study.lock import locked
 from dpmcl.theory.readings import Readings
@@ -288,10 +288,7 @@ def run_all(
         studies = [_Study(planned, watch, fresh, streams) for planned in runs]
         assignments = [one for study in studies for one in study.begin(shard)]
         if assignments:
-            processes = processes_of(assignments[0].trainer, len(assignments))
             owner = {one: study for study in studies for one in study.assignments}
-            for one in assignments:
-                one.trainer.processes = processes
             whole = _Whole(assignments, watch if len(runs) > 1 else None)
 
             def progress(one: Assignment, done: int, total: int) -> None:

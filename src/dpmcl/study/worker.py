@@ -37,7 +37,6 @@ class Start:
         digest: Fingerprint of the data.
         folder: The run folder, or None.
         seconds: Between checkpoints within a task.
-        processes: How many share the memory.
     """
 
     spec: Spec
@@ -45,7 +44,6 @@ class Start:
     digest: str
     folder: Path | None
     seconds: float
-    processes: int
 
 
 class _ToParent(logging.Handler):
@@ -108,7 +106,6 @@ def _begun(path: Path) -> tuple[Trainer, float]:
         stream,
         digest=start.digest,
         folder=start.folder,
-        processes=start.processes,
     )
     return trainer, start.seconds
 

@@ -1,19 +1,23 @@
-"""Which of the paper's statements holds of J(t) under a discount (Lemma 1, Corollary 1)."""
+"""Tell which of the paper's statements holds of J(t) under a discount (Lemma 1, Corollary 1)."""
 
 import math
 from typing import Literal, NamedTuple
 
 from dpmcl.discounts._discount import Discount
 
+Statement = Literal["lemma 1", "corollary 1", "neither"]
+
 
 class Verdict(NamedTuple):
-    """What holds of J(t) as t grows, for losses between eps > 0 and L.
+    """Behaviour of J(t) as t grows, for losses between eps > 0 and L.
 
-    statement: The paper's, if one holds. outcome: "converges", if theta(t) does; "bounded";
-    "diverges"; or "unclear". line: The same in words.
+    Attributes:
+        statement: The paper's, if one holds.
+        outcome: "converges", if theta(t) does; "bounded"; "diverges"; or "unclear".
+        line: The same in words.
     """
 
-    statement: Literal["lemma 1", "corollary 1", "neither"]
+    statement: Statement
     outcome: Literal["converges", "bounded", "diverges", "unclear"]
     line: str
 
@@ -36,21 +40,20 @@ def verdict(discount: Discount) -> Verdict:
             "its property `total`."
         )
         return Verdict("neither", "unclear", line)
-    steps = discount.first_weights().diff()
+    rises = discount.first_weights().diff()
     if math.isinf(total):
-        never_fall = bool((steps >= 0).all())
-        name = "corollary 1 holds" if never_fall else "neither lemma 1 nor corollary 1 holds"
+        holds: Statement = "corollary 1" if bool((rises >= 0).all()) else "neither"
         line = (
-            f"{head} has no finite sum: {name}, and J(t) grows without bound while losses stay "
-            "above some eps > 0; exponential, window and power with p > 1 keep it bounded."
+            f"{head} has no finite sum, and J(t) grows without bound while losses stay above some "
+            f"eps > 0 ({holds} of lemma 1 and corollary 1 holds); exponential, window and power "
+            "with p > 1 keep it bounded."
         )
-        return Verdict("corollary 1" if never_fall else "neither", "diverges", line)
+        return Verdict(holds, "diverges", line)
     bound = f"{head} sums to {total:.4g}: J(t) <= {total:.4g} L, L the largest loss of a task"
     if discount.by == "age":
         line = f"{bound}; it need not converge, since other tasks become the newest."
         return Verdict("neither", "bounded", line)
-    if bool((steps > 0).any()):
-        line = f"{bound}, and it converges if theta(t) does, though gamma rises at times."
-        return Verdict("neither", "converges", line)
-    line = f"{bound}; lemma 1 holds, J(t) converges if theta(t) does, the oldest tasks count most."
-    return Verdict("lemma 1", "converges", line)
+    falls = not bool((rises > 0).any())
+    how = "lemma 1 holds, the oldest tasks count most" if falls else "gamma rises at times"
+    line = f"{bound}, and it converges if theta(t) does; {how}."
+    return Verdict("lemma 1" if falls else "neither", "converges", line)

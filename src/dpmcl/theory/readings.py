@@ -8,21 +8,22 @@ import numpy as np
 from dpmcl.theory.stability import Reading, broken, taken
 
 Watched = Literal["terms", "stability"]
-Place = tuple[int, int, int]
-"""Task, phase, update of the phase, all from 0: a reading is taken before that update."""
 
 
 @dataclass(frozen=True, eq=False)
 class Readings:
     """The readings of one method.
 
-    seeds: of each replica. places: (task, phase, update) of each reading, in order. values: float64
-    (replicas, readings, quantities), in the order of `Reading`; NaN once a replica is frozen, and
-    for quantities that were not watched.
+    Attributes:
+        seeds: Of each replica.
+        positions: Task, phase and update of the phase, all from 0, before which each reading is
+            taken, in order.
+        values: Float64 (replicas, readings, quantities), in the order of `Reading`; NaN once a
+            replica is frozen, and for quantities that were not watched.
     """
 
     seeds: tuple[int, ...]
-    places: tuple[Place, ...]
+    positions: tuple[tuple[int, int, int], ...]
     values: np.ndarray
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -31,10 +32,10 @@ class Readings:
 
     @property
     def taken(self) -> np.ndarray:
-        """Mask of the readings that were taken, bool (replicas, readings)."""
+        """Return which readings were taken, bool (replicas, readings)."""
         return taken(self.values)
 
     @property
     def broken(self) -> dict[str, np.ndarray]:
-        """Masks of the readings at which each condition fails, bool (replicas, readings)."""
+        """Return at which readings each condition fails, bool (replicas, readings)."""
         return broken(self.values)

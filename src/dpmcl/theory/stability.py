@@ -124,8 +124,11 @@ def reading(
 class Condition:
     """One assumption or claim of Theorem 1, or (`step`) Polyak's bound, which is not the paper's.
 
-    rule: what must hold. shows: the quantity that a message reports, from quantities by name.
-    broken: whether the rule fails, bool, elementwise. advice: what to do about it.
+    Attributes:
+        rule: What must hold.
+        shows: The quantity that a message reports, from quantities by name.
+        broken: Whether the rule fails, bool, elementwise.
+        advice: What to do about it.
     """
 
     rule: str

@@ -66,19 +66,6 @@ class InputNorms(NamedTuple):
         return self.J_x * self.dx + self.J_y * self.dy
 
 
-def costs(model: Model, theta: Theta, b_N: Batch, b_P: Batch) -> Costs:
-    """Return the costs on the new task, on earlier ones, and on the union b_PN.
-
-    Args:
-        model: The networks and the loss.
-        theta: Parameters of one replica.
-        b_N: Rows of the new task.
-        b_P: Rows of earlier tasks; their weights are 0 where there are none.
-    """
-    b_PN = join(b_P, b_N)
-    return _split(model.losses(model.predict(theta, b_PN.x), b_PN.y), b_N, b_P)
-
-
 def sensitivity(
     model: Model, theta: Theta, b_N: Batch, b_P: Batch, *, features: bool = False
 ) -> Sensitivity:

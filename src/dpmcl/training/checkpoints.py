@@ -5,14 +5,13 @@ file, with a SHA-256 sum over all of it; the last two are kept, and a damaged on
 """
 
 import hashlib
-import json
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pydantic
@@ -24,6 +23,7 @@ from torch import Tensor
 from dpmcl.core import fingerprint
 from dpmcl.core.atomic import atomic
 from dpmcl.core.gradients import Work
+from dpmcl.core.settings import NonNegative
 from dpmcl.core.tree import leaves, rebuilt
 from dpmcl.exceptions import FolderError, printable, reason
 from dpmcl.methods._method import State
@@ -35,14 +35,12 @@ _LOG = logging.getLogger("dpmcl")
 KEPT = 2
 """Checkpoints of a job that stay on disk."""
 
-_FORMAT = 2
 _ERRORS = "errors."
-_Whole = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a checkpoint belongs to: it is of use to the same method, seeds and data alone.
+    """Identity of a checkpoint: it is of use to the same method, seeds and data alone.
 
     Attributes:
         method: Its name in the spec.
@@ -66,11 +64,9 @@ class _About(pydantic.BaseModel):
 
     format: Literal[2]
     origin: Origin
-    position: tuple[_Whole, _Whole, _Whole]
+    position: Position
     work: Work
-    diverged: dict[
-        _Whole, tuple[_Whole, _Whole, _Whole] | tuple[_Whole, _Whole, _Whole, Literal["cost"]]
-    ]
+    diverged: dict[NonNegative, Divergence]
 
 
 class Checkpoints:
@@ -84,7 +80,6 @@ class Checkpoints:
 
     def __init__(self, root: Path, method: str, seeds: Sequence[int]) -> None:
         self._root = root
-        self._told: set[Path] = set()
         self._folder = folder_of(root, method) / job_folder(method, seeds)[1]
 
     def save(self, run: RunState, origin: Origin) -> None:
@@ -99,16 +94,14 @@ class Checkpoints:
         """
         refuse_removed(self._root)
         tensors = _tensors(run)
-        about = {
-            "format": _FORMAT,
-            "origin": asdict(origin),
-            "position": list(run.position),
-            "work": asdict(run.work),
-            "diverged": {
-                str(r): list(d if d.cause == "cost" else d[:3]) for r, d in run.diverged.items()
-            },
-        }
-        text = json.dumps(about, sort_keys=True)
+        about = _About(
+            format=2,
+            origin=origin,
+            position=run.position,
+            work=run.work,
+            diverged=dict(run.diverged),
+        )
+        text = about.model_dump_json()
         number = max(map(_number, self._folder.glob("*.safetensors")), default=0) + 1
         with atomic(self._folder / f"{number:08d}.safetensors") as temporary:
             try:
@@ -118,34 +111,14 @@ class Checkpoints:
         for path in self._files()[:-KEPT]:
             path.unlink(missing_ok=True)
 
-    def origin(self) -> Origin | None:
-        """Return what the newest whole checkpoint belongs to; None where there is none."""
+    def newest(self) -> "Saved | None":
+        """Return the newest whole checkpoint; None where there is none. Damaged ones are named."""
         for path in reversed(self._files()):
-            found = _read(path)
-            if not isinstance(found, str):
-                return found[0].origin
-            if path not in self._told:
-                self._told.add(path)
-                _LOG.warning(
-                    printable(f"{path} is damaged ({found}); the one before it is used, if any.")
-                )
-        return None
-
-    def load(self, like: RunState, tasks: int) -> RunState | None:
-        """Return the newest whole checkpoint; None where none fits.
-
-        Args:
-            like: A state of the same job, for the form of its trees.
-            tasks: Tasks in the stream.
-        """
-        for path in reversed(self._files()):
-            found = _read(path)
-            if isinstance(found, str):
-                continue
             try:
-                return _state(*found, like, tasks)
-            except (LookupError, TypeError, ValueError, StopIteration, RuntimeError):
-                _LOG.warning(printable(f"{path} is of another run or version; it is not used."))
+                return _read(path)
+            except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+                why = f"{path} is damaged ({reason(error)}); the one before it is used, if any."
+                _LOG.warning(printable(why))
         return None
 
     def clear(self) -> None:
@@ -214,6 +187,39 @@ def _tensors(run: RunState) -> dict[str, Tensor]:
     return {name: tensor.clone(memory_format=whole) for name, tensor in out.items()}
 
 
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that was read.
+
+    Attributes:
+        path: Its file.
+        about: What it says of itself.
+        tensors: By name.
+    """
+
+    path: Path
+    about: _About
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def origin(self) -> Origin:
+        """Return what it belongs to."""
+        return self.about.origin
+
+    def state(self, like: RunState, tasks: int) -> RunState | None:
+        """Return the state that it holds; None where it has another form.
+
+        Args:
+            like: A state of the same job, for the form of its trees.
+            tasks: Tasks in the stream.
+        """
+        try:
+            return _state(self.about, self.tensors, like, tasks)
+        except (LookupError, TypeError, ValueError, StopIteration, RuntimeError):
+            _LOG.warning(printable(f"{self.path} is of another run or version; it is not used."))
+            return None
+
+
 def _state(about: _About, tensors: Mapping[str, Tensor], like: RunState, tasks: int) -> RunState:
     """Return the state that a checkpoint holds. Raises ValueError where it is of another form."""
 
@@ -240,26 +246,23 @@ def _state(about: _About, tensors: Mapping[str, Tensor], like: RunState, tasks: 
     if about.position[0] > tasks or any(r >= replicas for r in about.diverged):
         raise ValueError("it is of a longer stream, or of more replicas")
     return RunState(
-        Position(*about.position),
+        about.position,
         State(*tree("replicas", tuple(like.replicas))),
         tree("memories", like.memories),
         about.work,
-        {r: Divergence(*d) for r, d in about.diverged.items()},
+        about.diverged,
         values,
     )
 
 
-def _read(path: Path) -> tuple[_About, dict[str, Tensor]] | str:
-    """Return a checkpoint's description and tensors, or why it cannot be used."""
-    try:
-        with safe_open(path, "pt") as file:
-            meta = file.metadata() or {}
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        if meta["sum"] != _sum(meta["about"], tensors):
-            return "its checksum does not fit"
-        return _About.model_validate_json(meta["about"]), tensors
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        return reason(error)
+def _read(path: Path) -> Saved:
+    """Return a checkpoint. Raises what a damaged one makes its readers raise."""
+    with safe_open(path, "pt") as file:
+        meta = file.metadata() or {}
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    if meta["sum"] != _sum(meta["about"], tensors):
+        raise ValueError("its checksum does not fit")
+    return Saved(path, _About.model_validate_json(meta["about"]), tensors)
 
 
 def _sum(text: str, tensors: Mapping[str, Tensor]) -> str:

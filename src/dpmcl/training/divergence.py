@@ -1,6 +1,6 @@
 """Divergence: replicas whose numbers stop being finite are frozen, and the others never know."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,6 +15,18 @@ from dpmcl.training.observer import Chunk, Observer
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import RunState
 
+_CAUSES = {
+    "not finite": (
+        "is not finite",
+        "go on without that replica with on_divergence = 'freeze'",
+    ),
+    "cost": (
+        "has J above beta for too long",
+        "raise monitor.beta, or go on without that replica with monitor.exceeding = 'freeze'",
+    ),
+}
+"""By cause of a divergence, the replica's fault, and what one can do besides smaller steps."""
+
 
 @dataclass(frozen=True)
 class FreezeNonFinite(Observer):
@@ -27,9 +39,7 @@ class FreezeNonFinite(Observer):
     then: Literal["freeze", "stop"] = "freeze"
 
     def begin(self, setup: Setup, run: RunState) -> RunState:
-        for replica, where in run.diverged.items():
-            if where.cause == "not finite":
-                self._tell(setup, replica, where)
+        tell(setup, run.diverged, "not finite", stop=self.then == "stop")
         return run
 
     def after_chunk(self, setup: Setup, run: RunState, chunk: Chunk) -> RunState:
@@ -37,49 +47,42 @@ class FreezeNonFinite(Observer):
         if not (alive & ~fine).any():
             return run
 
-        def advance(state: State, step: int) -> State:
-            return setup.engine.advance(setup.update(chunk.phase), state, chunk.feed.only(step))
-
-        before = chunk.before
-        frozen, fell = replayed(before.replicas, chunk.feed.steps, advance, alive)
-        task, phase, first = before.position
+        frozen, fell = _replayed(setup, chunk, alive)
+        task, phase, first = chunk.before.position
         diverged = {
             replica: Divergence(task, phase, first + step + 1)
             for replica, step in fell.items()
             if not fine[replica]  # else it has come back since, and alone nobody would have looked
         }
-        for replica, where in diverged.items():
-            self._tell(setup, replica, where)
+        tell(setup, diverged, "not finite", stop=self.then == "stop")
         state = choose_state(alive & fine, run.replicas, frozen)
         return replace(run, replicas=state, diverged={**run.diverged, **diverged})
 
-    def _tell(self, setup: Setup, replica: int, where: Divergence) -> None:
-        instead = "go on without that replica with on_divergence = 'freeze'"
-        stops = self.then == "stop"
-        tell(setup, replica, where, "is not finite", instead=instead if stops else None)
 
-
-def tell(setup: Setup, replica: int, where: Divergence, what: str, *, instead: str | None) -> None:
-    """Log that a replica is frozen, or end the run there.
+def tell(setup: Setup, diverged: Mapping[int, Divergence], cause: str, *, stop: bool) -> None:
+    """Log which replicas are frozen for a cause, or end the run there.
 
     Args:
         setup: The run's.
-        replica: Index of the replica.
-        where: Its last update.
-        what: The replica's fault, as a predicate.
-        instead: What the user can do besides taking smaller steps, or None to freeze the replica.
+        diverged: The last update of each replica, by its index.
+        cause: Replicas with another cause are passed over.
+        stop: Whether they end the run.
 
     Raises:
-        DivergenceError: `instead` was given.
+        DivergenceError: There is such a replica, and it ends the run.
     """
-    line = (
-        f"seed {setup.seeds[replica]} {what} after update {where.update} of phase {where.phase} of "
-        f"task {where.task} ('{setup.stream.tasks[where.task]}')"
-    )
-    if instead is not None:
-        name = f"{setup.name}: " if setup.name else ""
-        raise DivergenceError(f"{name}{line}; take smaller steps (training.lr), or {instead}.")
-    setup.say(f"{line}; it is frozen there, and its errors from then on are missing.")
+    what, instead = _CAUSES[cause]
+    for replica, where in diverged.items():
+        if where.cause != cause:
+            continue
+        line = (
+            f"seed {setup.seeds[replica]} {what} after update {where.update} of phase "
+            f"{where.phase} of task {where.task} ('{setup.stream.tasks[where.task]}')"
+        )
+        if stop:
+            name = f"{setup.name}: " if setup.name else ""
+            raise DivergenceError(f"{name}{line}; take smaller steps (training.lr), or {instead}.")
+        setup.say(f"{line}; it is frozen there, and its errors from then on are missing.")
 
 
 def finite(state: State) -> Tensor:
@@ -114,26 +117,17 @@ def choose_state(alive: Tensor, new: State, old: State) -> State:
     return chosen
 
 
-def replayed(
-    state: State, steps: int, advance: Callable[[State, int], State], alive: Tensor
-) -> tuple[State, dict[int, int]]:
+def _replayed(setup: Setup, chunk: Chunk, alive: Tensor) -> tuple[State, dict[int, int]]:
     """Run the steps of a chunk one by one, and freeze each replica before it is not finite.
 
-    Updates are repeatable, so the replicas that stay finite take the same steps again.
-
-    Args:
-        state: All replicas before the steps.
-        steps: How many.
-        advance: Gives the state after one step, from the state before it and its number.
-        alive: Replicas that had not diverged before, bool (replicas,).
-
-    Returns:
-        The last states in which the replicas were finite, and by replica the step (from 0) at which
-        it newly was not.
+    Updates are repeatable, so the replicas that stay finite take the same steps again. Returns the
+    last states in which the replicas were finite, and by replica the step (from 0) at which it
+    newly was not.
     """
+    state, update = chunk.before.replicas, setup.update(chunk.phase)
     fell: dict[int, int] = {}
-    for step in range(steps):
-        new = advance(state, step)
+    for step in range(chunk.feed.steps):
+        new = setup.engine.advance(update, state, chunk.feed.only(step))
         good = alive & finite(new)
         for replica in (alive & ~good).nonzero().flatten().tolist():
             fell[replica] = step

@@ -1,7 +1,7 @@
-"""Evaluate a model on the tasks of a stream: what is evaluated, and how."""
+"""Evaluate a model on the tasks of a stream, before the first and after each: what, and how."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import annotated_types as at
@@ -10,17 +10,23 @@ import torch
 from torch import Tensor
 
 from dpmcl.core.batch import Batch
+from dpmcl.core.errors import Errors
 from dpmcl.core.settings import Positive, Settings
 from dpmcl.data.splits import Rows
 from dpmcl.methods._method import State
+from dpmcl.training.loop import rehearsed
+from dpmcl.training.memories import has_own
+from dpmcl.training.observer import Observer
 from dpmcl.training.setup import Setup
+from dpmcl.training.state import RunState
 
+_PREFIX = "errors."
 _ROWS_AT_ONCE = 2048  # rows a replica and forward pass; small enough for fifty replicas' features
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(Settings):
-    """What is evaluated besides the test rows of the tasks seen.
+    """Settings of evaluation: what is evaluated besides the test rows of the tasks seen.
 
     Attributes:
         train: Whether training rows are evaluated too.
@@ -68,32 +74,37 @@ def evaluate(setup: Setup, state: State, rows: Rows, tasks: Sequence[int]) -> Te
     Returns:
         Float64 (replicas, tasks of the stream), NaN for the tasks that were not asked for.
     """
-    model, stream = setup.model, setup.stream
-    device = rows.offset.device
+    model, within = setup.model, setup.stream.within
     low, high = rows.offset[:, tasks[0]], rows.offset[:, tasks[-1] + 1]
-    width = int((high - low).max())
-    sums = torch.zeros(len(low), 1 + setup.tasks, dtype=torch.float64, device=device)
+    shape = len(low), 1 + setup.tasks
+    sums = torch.zeros(shape, dtype=torch.float64, device=low.device)
     counts = torch.zeros_like(sums)
 
     def error(state: State, batch: Batch) -> Tensor:
-        within = None if stream.within is None else stream.within[batch.task]
         outputs = model.holding(state.buffers).predict(state.theta, batch.x)
-        return model.errors(outputs, batch.y, within)
+        return model.errors(outputs, batch.y, None if within is None else within[batch.task])
 
     with torch.no_grad():
-        for start in range(0, width, _ROWS_AT_ONCE):
-            item = torch.arange(start, min(start + _ROWS_AT_ONCE, width), device=device)
-            position = low[:, None] + item
-            present = position < high[:, None]
-            position = position.clamp(max=rows.row.shape[1] - 1)
-            batch = stream.batch(
-                rows.row.gather(1, position), present, rows.task.gather(1, position), model.dtype
-            )
+        for batch, present in _delivered(setup, rows, low, high):
             errors = setup.engine.map(error, state, batch)
             task = torch.where(present, batch.task, setup.tasks)
             sums.scatter_add_(1, task, errors)
             counts.scatter_add_(1, task, torch.ones_like(errors))
     return (sums / counts)[:, : setup.tasks]
+
+
+def _delivered(
+    setup: Setup, rows: Rows, low: Tensor, high: Tensor
+) -> Iterator[tuple[Batch, Tensor]]:
+    """Yield batches of the rows from low to high, and which of them do not merely fill a batch."""
+    width = int((high - low).max())
+    for start in range(0, width, _ROWS_AT_ONCE):
+        item = torch.arange(start, min(start + _ROWS_AT_ONCE, width), device=low.device)
+        position = low[:, None] + item
+        present = position < high[:, None]
+        position = position.clamp(max=rows.row.shape[1] - 1)
+        row, task = rows.row.gather(1, position), rows.task.gather(1, position)
+        yield setup.stream.batch(row, present, task, setup.model.dtype), present
 
 
 def predict(setup: Setup, state: State, rows: Rows) -> dict[str, np.ndarray]:
@@ -121,12 +132,85 @@ def predict(setup: Setup, state: State, rows: Rows) -> dict[str, np.ndarray]:
 
     predicted, target = [], []
     with torch.no_grad():
-        for row, task in zip(
-            rows.row.split(_ROWS_AT_ONCE, 1), rows.task.split(_ROWS_AT_ONCE, 1), strict=True
-        ):
-            batch = stream.batch(row, torch.ones_like(row, dtype=torch.bool), task, model.dtype)
+        for batch, _ in _delivered(setup, rows, rows.offset[:, 0], rows.offset[:, -1]):
             predicted.append(setup.engine.map(answer, state, batch))
             target.append(batch.y)
     tensors = {"test": torch.cat(predicted, 1), "test.target": torch.cat(target, 1)}
     tensors["test.task"] = rows.task
     return {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
+
+
+@dataclass(frozen=True)
+class Score(Observer):
+    """Evaluates the replicas.
+
+    Attributes:
+        evaluation: What is evaluated, and when.
+    """
+
+    evaluation: Evaluation
+
+    def begin(self, setup: Setup, run: RunState) -> RunState:
+        if all(_PREFIX + split in run.values for split in self._splits):
+            return run
+        shape = (len(setup.seeds), 1 + setup.tasks, setup.tasks)
+        empty = {_PREFIX + split: np.full(shape, np.nan) for split in self._splits}
+        return self._evaluated(setup, replace(run, values={**run.values, **empty}), after=-1)
+
+    def after_task(self, setup: Setup, run: RunState) -> RunState:
+        return self._evaluated(setup, run, after=run.position.task - 1)
+
+    def errors(self, setup: Setup, run: RunState) -> dict[str, Errors]:
+        """Return the error tensors of a run by split.
+
+        Args:
+            setup: The run's.
+            run: Its last state.
+        """
+        return {
+            split: Errors(
+                setup.seeds,
+                run.values[_PREFIX + split],
+                self._rows(setup, split).offset.diff(dim=1).cpu().numpy(),
+            )
+            for split in self._splits
+        }
+
+    def predictions(self, setup: Setup, run: RunState) -> dict[str, np.ndarray] | None:
+        """Return the final predictions on test rows (`evaluation.predict`), if they are kept.
+
+        Args:
+            setup: The run's.
+            run: Its last state.
+        """
+        if not self.evaluation.predictions:
+            return None
+        state = _shown(setup, rehearsed(setup, run, setup.tasks - 1))
+        return predict(setup, state, self._rows(setup, "test"))
+
+    @property
+    def _splits(self) -> tuple[str, ...]:
+        return ("test", "train") if self.evaluation.train else ("test",)
+
+    def _rows(self, setup: Setup, split: str) -> Rows:
+        rows, most = setup.splits.named(split), self.evaluation.test_rows
+        return rows if most is None else rows.at_most(most)
+
+    def _evaluated(self, setup: Setup, run: RunState, after: int) -> RunState:
+        tasks = self.evaluation.tasks(after, setup.tasks)
+        rehearsal = rehearsed(setup, run, after) if after >= 0 else run
+        state = _shown(setup, rehearsal)
+        values: Mapping[str, np.ndarray] = dict(run.values)
+        for split in self._splits:
+            errors = evaluate(setup, state, self._rows(setup, split), tasks)
+            errors[~run.alive] = torch.nan
+            values[_PREFIX + split][:, 1 + after] = errors.cpu().numpy()
+        return replace(run, values=values, work=rehearsal.work)
+
+
+def _shown(setup: Setup, run: RunState) -> State:
+    """Return the states whose models are evaluated."""
+    if not has_own(setup.method, "evaluated"):
+        return run.replicas
+    state: State = setup.engine.map(setup.method.evaluated, run.replicas)
+    return state

@@ -1,6 +1,6 @@
 """A job: one method of a spec for a group of seeds. The only thing that trains."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,16 +23,15 @@ from dpmcl.optimisers.theorem import Theorem
 from dpmcl.results.record import Record, merge
 from dpmcl.training.checkpoints import Checkpoints, Origin
 from dpmcl.training.divergence import FreezeNonFinite
-from dpmcl.training.evaluation import Evaluation
+from dpmcl.training.evaluation import Evaluation, Score
 from dpmcl.training.keeper import Keeper, Keeping
 from dpmcl.training.kept import with_kept
 from dpmcl.training.loop import check, first_state, first_task, train
 from dpmcl.training.monitor import Monitor, MonitorSettings
 from dpmcl.training.motion_check import check_motion
-from dpmcl.training.noise import noise
 from dpmcl.training.observer import Observer
 from dpmcl.training.progress import Progress, Tell
-from dpmcl.training.score import Score
+from dpmcl.training.second_order import noise
 from dpmcl.training.setup import Setup
 from dpmcl.training.spec import Spec
 from dpmcl.training.step_size import StepSize
@@ -48,7 +47,7 @@ class Job:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a job leaves behind.
+    """Result of a job.
 
     Attributes:
         record: Errors, work, divergences and readings.
@@ -71,7 +70,6 @@ class Trainer:
         stream: Its data: those that all replicas share, or else the first seed's.
         digest: Fingerprint of the data.
         folder: The run folder, in which jobs are kept; None keeps nothing.
-        processes: How many run jobs side by side, and so share the memory.
     """
 
     def __init__(
@@ -81,10 +79,8 @@ class Trainer:
         *,
         digest: str = "",
         folder: Path | None = None,
-        processes: int = 1,
     ) -> None:
         self.spec, self.digest, self.folder = spec, digest, folder
-        self.processes = processes
         self._stream = stream
 
     @cached_property
@@ -164,19 +160,18 @@ class Trainer:
             DivergenceError: A replica diverged, and the spec wants to stop then.
             DeviceError: The memory does not hold one replica.
         """
-        seeds = job.seeds
         try:
             with threads(self.spec.threads), allocating(), arithmetic(self.spec.precision):
                 return self._run(job, keeping, tell)
         except DeviceError as error:
-            if len(seeds) == 1 or not out_of_memory(error.__cause__):
+            if len(job.seeds) == 1 or not out_of_memory(error.__cause__):
                 raise
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        half = -(-len(seeds) // 2)
-        parts = [Job(job.method, seeds[:half]), Job(job.method, seeds[half:])]
+        half = -(-len(job.seeds) // 2)
         first, second = (
-            self.run(part, keeping, _shifted(tell, i, len(parts))) for i, part in enumerate(parts)
+            self.run(Job(job.method, seeds), keeping, _shifted(tell, part))
+            for part, seeds in enumerate((job.seeds[:half], job.seeds[half:]))
         )
         trees = (first.theta, first.buffers), (second.theta, second.buffers)
         theta, buffers = tree_map(lambda *leaf: torch.cat(leaf), *trees)
@@ -204,8 +199,7 @@ class Trainer:
         Args:
             job: One of `jobs`.
         """
-        spec = self.spec
-        stream = self.stream
+        spec, stream = self.spec, self.stream
         if not spec.stream.shared:
             stream = read(spec, job.seeds).to(self.device)
         stream, splits = prepared(spec, stream, job.seeds)
@@ -219,19 +213,17 @@ class Trainer:
             engine=self.engine,
             weights=spec.weights_seeds(job.seeds),
             name=job.method,
-            processes=self.processes,
         )
 
     def _run(self, job: Job, keeping: Keeping, tell: Tell) -> Outcome:
-        spec, setup, engine = self.spec, self.setup(job), self.engine
-        origin = Origin(job.method, job.seeds, self.digest, engine.name, self.device.type)
-        keeper = Keeper(keeping, self.checkpoints(job), origin)
+        spec, setup = self.spec, self.setup(job)
+        origin = Origin(job.method, job.seeds, self.digest, setup.engine.name, self.device.type)
         return measured(
             setup,
             evaluation=spec.evaluation,
             monitor=spec.monitor,
             on_divergence=spec.on_divergence,
-            keeper=keeper,
+            keeper=Keeper(keeping, self.checkpoints(job), origin),
             tell=tell,
         )
 
@@ -274,9 +266,9 @@ def measured(
     return Outcome(record, run.replicas.theta, run.replicas.buffers, keeper.resumed)
 
 
-def _shifted(tell: Tell, part: int, parts: int) -> Callable[[int, int], None]:
-    """Return the progress of one of several equal parts as that of the whole."""
-    return lambda done, total: tell(part * total + done, parts * total)
+def _shifted(tell: Tell, half: int) -> Tell:
+    """Return the progress of a half as that of the whole."""
+    return lambda done, total: tell(half * total + done, 2 * total)
 
 
 def read(spec: Spec, seeds: tuple[int, ...]) -> Stream:

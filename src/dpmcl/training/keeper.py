@@ -20,7 +20,7 @@ Above it the checkpoint is skipped: tasks may be as short as a checkpoint takes.
 
 @dataclass(frozen=True)
 class Keeping:
-    """When runs are saved and stopped.
+    """Rules for when runs are saved and stopped.
 
     Attributes:
         seconds: Between checkpoints within a task.
@@ -61,28 +61,28 @@ class Keeper(Observer):
             setup: The job's.
             run: Its first state.
         """
-        before = self._checkpoints.origin() if self._checkpoints is not None else None
-        if before is None or self._checkpoints is None or self._origin is None:
+        if self._checkpoints is None or self._origin is None:
             return run
-        if before.seeds != self._origin.seeds:
+        saved = self._checkpoints.newest()
+        if saved is None or saved.origin.seeds != self._origin.seeds:
             return run
-        if before.digest != self._origin.digest:
+        if saved.origin.digest != self._origin.digest:
             setup.say(
                 "its checkpoint is of other data, or of version 0.1, which did not record them; it "
                 "begins anew."
             )
             return run
-        saved = self._checkpoints.load(run, setup.tasks)
-        if saved is None:
+        state = saved.state(run, setup.tasks)
+        if state is None:
             return run
         self.resumed = True
-        task, phase, update = saved.position
+        task, phase, update = state.position
         another = "; another engine, device or PyTorch made it, so equal to rounding"
         setup.say(
             f"goes on from its last checkpoint (task {task}, phase {phase}, update {update})"
-            f"{another * (before != self._origin)}."
+            f"{another * (saved.origin != self._origin)}."
         )
-        return saved
+        return state
 
     def after_chunk(self, setup: Setup, run: RunState, chunk: Chunk) -> RunState:
         due = time.monotonic() - self._last >= self._keeping.seconds

@@ -8,11 +8,11 @@ import torch
 from dpmcl.core import keys
 from dpmcl.core.gradients import Work, counting
 from dpmcl.core.tree import at
-from dpmcl.engine import check_fit
 from dpmcl.methods._method import Phase, State
 from dpmcl.training.divergence import choose_state
 from dpmcl.training.memories import empty_memories, has_own, with_task, with_update
 from dpmcl.training.observer import Chunk, Observer
+from dpmcl.training.second_order import check_second_derivatives
 from dpmcl.training.setup import Setup, check_splits
 from dpmcl.training.state import Position, RunState
 from dpmcl.training.user_code import located
@@ -38,8 +38,7 @@ def train(
         The state after the last task. Parameters have a leading replica dimension.
 
     Raises:
-        ModelError: The network has no second derivatives, or too little memory for those that the
-            method needs.
+        ModelError: The network has no second derivatives, and the method needs them.
         Stopped: An observer asked to stop; what had been done is kept where checkpoints are.
         DivergenceError: A replica diverged, and is to end the run.
     """
@@ -49,8 +48,6 @@ def train(
         run = observer.begin(setup, run)
     while run.position.task < setup.tasks:
         run = learn_task(setup, run, observers)
-    for observer in observers:
-        observer.end(setup, run)
     return run
 
 
@@ -62,12 +59,10 @@ def check(setup: Setup) -> None:
 
     Raises:
         SpecError: The method draws rows that it may not see.
-        ModelError: The network has no second derivatives, or too little memory for those that the
-            method needs.
+        ModelError: The network has no second derivatives, and the method needs them.
     """
     check_splits(setup.method, [*setup.phases, *setup.evaluation_phases])
-    at_once = setup.engine.at_once(len(setup.seeds)) * setup.processes
-    check_fit(setup.method, setup.model, setup.stream, at_once)
+    check_second_derivatives(setup)
 
 
 def first_state(setup: Setup) -> RunState:

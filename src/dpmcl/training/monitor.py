@@ -4,10 +4,9 @@ A reading is taken before an update, on rows drawn for it alone, so that what is
 not end with the same bytes. The change of the parameters is the very next update's.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import annotated_types as at
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dpmcl.core.batch import Batch
-from dpmcl.core.model import Theta, has_convolution
+from dpmcl.core.model import Theta
 from dpmcl.core.settings import NonNegative, Positive, Rate, Settings
 from dpmcl.core.tree import leaves, tree_map
 from dpmcl.data.sampling import Draw
@@ -23,32 +22,36 @@ from dpmcl.methods._method import Phase, State
 from dpmcl.optimisers.theorem import Drift, Theorem
 from dpmcl.results.record import Divergence
 from dpmcl.theory import discount, terms
-from dpmcl.theory.readings import Place, Readings, Watched
+from dpmcl.theory.readings import Readings, Watched
 from dpmcl.theory.stability import CONDITIONS, Reading, broken, named, reading
 from dpmcl.training.divergence import tell
 from dpmcl.training.observer import Chunk, Observer
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import Position, RunState
 
-_AT_ONCE = 64  # replicas
-_READINGS, _PLACES = "readings", "readings.places"
+_READINGS, _POSITIONS = "readings", "readings.positions"
 MOST_ROWS = 32
 """Of the new task, and of earlier ones, unless `rows` says more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorSettings(Settings):
-    """What is watched while a run goes on; it moves no number, unless it ends a replica.
+    """Settings of the monitor; watching moves no number, unless it ends a replica.
 
-    watch: "terms" (costs and terms of eq. (3), both estimates), "stability" (norms, dV/dt, and the
-    conditions of Theorem 1, said when they break). interval: updates between readings; one comes
-    before a task's first update and one before each phase's last. rows: of the new task, and of all
-    earlier ones together, on which a reading is taken; None for a method's batch, 32 at most.
-    beta: the bound on J; None for the optimiser's own, or else 1000. radius: of the compact set of
-    theta; None for ten times the norm that theta starts with. drift: how dx is known, "inputs",
-    "features" or "exact" (`optim.Drift`); "auto" is exact where the stream knows its dynamics, else
-    by inputs. zeta: steps of theta_B in the look-ahead. exceeding: what happens once J has been
-    above beta in `patience` readings in a row: "say", "freeze" the replica, or "stop" the run.
+    Attributes:
+        watch: "terms" (costs and terms of eq. (3), both estimates), "stability" (norms, dV/dt, and
+            the conditions of Theorem 1, said when they break).
+        interval: Updates between readings; one comes before a task's first update and one before
+            each phase's last.
+        rows: Rows of the new task, and of all earlier ones together, on which a reading is taken;
+            None for a method's batch, 32 at most.
+        beta: The bound on J; None for the optimiser's own, or else 1000.
+        radius: Of the compact set of theta; None for ten times the norm that theta starts with.
+        drift: How dx is known, "inputs", "features" or "exact" (`optimisers.theorem.Drift`); "auto"
+            is exact where the stream knows its dynamics, else by inputs.
+        zeta: Steps of theta_B in the look-ahead.
+        patience: Readings in a row with J above beta, after which `exceeding` is done.
+        exceeding: "say" nothing more, "freeze" the replica, or "stop" the run.
     """
 
     watch: tuple[Watched, ...] = ()
@@ -63,12 +66,12 @@ class MonitorSettings(Settings):
 
     @property
     def active(self) -> bool:
-        """Whether there is anything to read."""
+        """Return True if there is anything to read."""
         return bool(self.watch) or self.exceeding != "say"
 
 
 def readings_due(number: int, phase: Phase, interval: int) -> list[int]:
-    """The updates of a task's phase before which a reading is taken; number: of the phase.
+    """Return the updates of a task's phase before which a reading is taken.
 
     Not the first of a later phase: the last of the phase before is next to it.
 
@@ -90,16 +93,14 @@ class Monitor(Observer):
 
     def __init__(self, settings: MonitorSettings, setup: Setup) -> None:
         self.settings = settings
-        self._places: tuple[Place, ...] = tuple(
-            (task, number, update)
+        self._positions = tuple(
+            Position(task, number, update)
             for task, phases in enumerate(setup.phases)
             for number, phase in enumerate(phases)
             for update in readings_due(number, phase, settings.interval)
         )
-        self._index = {place: i for i, place in enumerate(self._places)}
-        self._said: set[str] = set()
-        self._radius = torch.func.vmap(terms.norm)(setup.start.theta)
-        self._radius = 10 * self._radius
+        self._index = {position: i for i, position in enumerate(self._positions)}
+        self._radius = 10 * torch.func.vmap(terms.norm)(setup.start.theta)
         if settings.radius is not None:
             self._radius = torch.full_like(self._radius, settings.radius)
         rule, dynamic = setup.method.rule, setup.stream.following is not None
@@ -112,17 +113,12 @@ class Monitor(Observer):
         if "stability" in self.settings.watch:
             verdict = discount.verdict(setup.method.discounting)
             if verdict.outcome in ("diverges", "unclear"):
-                self._say(setup, "discount", verdict.line)
-        for replica, where in run.diverged.items():
-            if where.cause == "cost":
-                self._tell(setup, replica, where)
-        values = np.full((len(setup.seeds), len(self._places), len(Reading._fields)), np.nan)
-        if _READINGS in run.values:  # what is watched may have changed since
-            for i, place in enumerate(map(tuple, run.values[_PLACES].tolist())):
-                if place in self._index:
-                    values[:, self._index[place]] = run.values[_READINGS][:, i]
-        places = np.array(self._places, dtype=np.int64).reshape(-1, 3)
-        return replace(run, values={**run.values, _READINGS: values, _PLACES: places})
+                setup.say(f"discount: {verdict.line}", once="discount")
+        tell(setup, run.diverged, "cost", stop=self.settings.exceeding == "stop")
+        values, positions = run.values.get(_READINGS), np.array(self._positions)
+        if values is None or not np.array_equal(run.values[_POSITIONS], positions):
+            values = np.full((len(setup.seeds), len(positions), len(Reading._fields)), np.nan)
+        return replace(run, values={**run.values, _READINGS: values, _POSITIONS: positions})
 
     def stop(self, setup: Setup, position: Position, last: int) -> int:
         # a watched update is a chunk of its own
@@ -140,13 +136,14 @@ class Monitor(Observer):
         values[:, number] = self._measured(setup, run, chunk)
         if "stability" in self.settings.watch:
             self._say_broken(setup, values[:, number : number + 1], number)
-        diverged = dict(run.diverged)
-        for replica in self._exceeding(values, number):
-            if replica not in diverged:
-                task, phase, update = chunk.before.position
-                diverged[replica] = Divergence(task, phase, update + 1, "cost")
-                self._tell(setup, replica, diverged[replica])
-        return replace(run, diverged=diverged)
+        task, phase, update = chunk.before.position
+        diverged = {
+            replica: Divergence(task, phase, update + 1, "cost")
+            for replica in self._exceeding(values, number)
+            if replica not in run.diverged
+        }
+        tell(setup, diverged, "cost", stop=self.settings.exceeding == "stop")
+        return replace(run, diverged={**run.diverged, **diverged})
 
     def readings(self, setup: Setup, run: RunState) -> Readings:
         """Return all readings of a run.
@@ -155,7 +152,7 @@ class Monitor(Observer):
             setup: The run's.
             run: Its last state.
         """
-        return Readings(setup.seeds, self._places, run.values[_READINGS])
+        return Readings(setup.seeds, self._positions, run.values[_READINGS])
 
     def _measured(self, setup: Setup, run: RunState, chunk: Chunk) -> np.ndarray:
         """Return the readings of all replicas, float64 (replicas, quantities)."""
@@ -172,8 +169,8 @@ class Monitor(Observer):
         with torch.no_grad():
             change = tree_map(lambda a, b: a - b, after.theta, before.theta)
             measure = partial(self._one, setup=setup)
-            found = self._mapped(setup, measure, (before, change, rows, self._radius))
-        values = torch.stack([leaf.to(torch.float64) for leaf in leaves(tuple(found))], 1)
+            readings = setup.engine.map(measure, before, change, rows, self._radius)
+        values = torch.stack([leaf.to(torch.float64) for leaf in leaves(tuple(readings))], 1)
         values[~run.alive] = torch.nan
         return values.cpu().numpy()
 
@@ -203,16 +200,6 @@ class Monitor(Observer):
             J_N_next=J_next,
         )
 
-    @staticmethod
-    def _mapped(setup: Setup, measure: Callable[..., Reading], trees: tuple[Any, ...]) -> Reading:
-        """Return the readings of all replicas: small networks' at once, for a reading is short."""
-        readings: Reading
-        if setup.engine.name == "batched" and not has_convolution(setup.model):
-            readings = torch.func.vmap(measure, chunk_size=_AT_ONCE)(*trees)
-        else:
-            readings = setup.engine.map(measure, *trees)
-        return readings
-
     def _exceeding(self, values: np.ndarray, number: int) -> list[int]:
         """Return the replicas above beta in the last readings, as many as the patience."""
         patience = self.settings.patience
@@ -225,27 +212,16 @@ class Monitor(Observer):
 
     def _say_broken(self, setup: Setup, values: np.ndarray, number: int) -> None:
         """Say where conditions first broke. values: of one reading, (replicas, 1, quantities)."""
-        task, _, update = self._places[number]
+        task, _, update = self._positions[number]
         for name, where in broken(values).items():
             if not where.any():
                 continue
             condition = CONDITIONS[name]
             shown = condition.shows(named(values[:, 0]))
             largest = float(np.nanmax(np.where(where[:, 0], shown, -np.inf)))
-            self._say(
-                setup,
-                name,
-                f"{condition.rule} broke at update {update} of task {task} "
+            setup.say(
+                f"{name}: {condition.rule} broke at update {update} of task {task} "
                 f"('{setup.stream.tasks[task]}') in {int(where.sum())} of {len(where)} replicas "
                 f"(largest {largest:.3g}); {condition.advice}.",
+                once=name,
             )
-
-    def _say(self, setup: Setup, name: str, line: str) -> None:
-        if name not in self._said:
-            setup.say(f"{name}: {line}", once=name)
-        self._said.add(name)
-
-    def _tell(self, setup: Setup, replica: int, where: Divergence) -> None:
-        ways = "raise monitor.beta, or go on without that replica with monitor.exceeding = 'freeze'"
-        stop = self.settings.exceeding == "stop"
-        tell(setup, replica, where, "has J above beta for too long", instead=ways if stop else None)

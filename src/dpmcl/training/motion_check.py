@@ -1,4 +1,4 @@
-"""Whether the stream can tell what a method, its optimiser or a monitor wants to know of dx."""
+"""Check that the stream can tell what a method, its optimiser or a monitor wants to know of dx."""
 
 from collections.abc import Sequence
 
@@ -9,13 +9,16 @@ from dpmcl.optimisers.theorem import Theorem
 
 
 def check_motion(method: Method, stream: Stream, phases: Sequence[Phase], watched: str) -> None:
-    """Raise SpecError where it cannot.
+    """Check that a stream can tell what a method, its optimiser or a monitor wants to know of dx.
 
     Args:
         method: The method, whose optimiser may want to know dx.
         stream: What it trains on.
         phases: Its phases of the first task.
         watched: How the monitor is to know dx.
+
+    Raises:
+        SpecError: It cannot.
     """
     asks = {"monitor.drift": watched}
     if isinstance(method.rule, Theorem):

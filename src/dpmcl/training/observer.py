@@ -79,11 +79,3 @@ class Observer:
             run: Its state.
         """
         return run
-
-    def end(self, setup: Setup, run: RunState) -> None:
-        """Look at the state after the last task.
-
-        Args:
-            setup: The run's.
-            run: Its state.
-        """

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dpmcl.core.batch import Batch
 from dpmcl.core.memory import Memories
-from dpmcl.core.model import Buffers, Model, initial
+from dpmcl.core.model import Buffers, Model, Theta, initial
 from dpmcl.core.tree import tree_map
 from dpmcl.data.motion import Motion, motion_of
 from dpmcl.data.sampling import Draw, Supply, Weighing, chunk, probe, weigh
@@ -38,7 +38,6 @@ class Setup:
         engine: Runs functions of one replica for all of them.
         weights: Seeds of the initial weights; `seeds` where they are not fixed by the spec.
         name: Of the method in the spec; messages begin with it.
-        processes: How many share the memory.
     """
 
     method: Method
@@ -49,7 +48,7 @@ class Setup:
     engine: Engine
     weights: tuple[int, ...] = ()
     name: str = ""
-    processes: int = 1
+    _said: set[str] = field(default_factory=set, init=False)
 
     @cached_property
     def seed(self) -> Tensor:
@@ -87,7 +86,11 @@ class Setup:
         """Return the replicas' states before the first task."""
         method, first = self.method, self.task_infos[0]
         theta = initial(self.model, self.weights or self.seeds)
-        state: State = self.engine.map(lambda one: method.start(one, first), theta)
+
+        def started(one: Theta) -> State:
+            return method.start(one, first)._replace(common=method.common(one))
+
+        state: State = self.engine.map(started, theta)
         replicas = len(self.seeds)
         buffers: Buffers = tree_map(
             lambda leaf: leaf.expand(replicas, *leaf.shape).clone(), self.model.init_buffers()
@@ -186,6 +189,10 @@ class Setup:
             line: One line.
             once: What it is about, if one line for all jobs of the method is enough.
         """
+        if once in self._said:
+            return
+        if once is not None:
+            self._said.add(once)
         text = printable(f"{self.name}: {line}" if self.name else line)
         _LOG.warning(text, extra={"once": once and f"{self.name}: {once}"})
 

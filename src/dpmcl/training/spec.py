@@ -43,21 +43,7 @@ from dpmcl.training.evaluation import Evaluation
 from dpmcl.training.monitor import MonitorSettings
 
 Table = dict[str, Any]
-_TOP = (
-    "replicas",
-    "seed",
-    "dtype",
-    "precision",
-    "engine",
-    "device",
-    "threads",
-    "workers",
-    "on_divergence",
-    "split_seed",
-    "weights_seed",
-)
 _TABLES = ("stream", "network", "training", "evaluation", "monitor", "methods")
-_METHODS_TWICE = re.compile(r"^methods\s*=.*^\[methods\.", re.MULTILINE | re.DOTALL)
 _OWN_NAME = re.compile(r"\w([\w=+.-]{0,58}\w)?")
 _NO_TOML = (ValueError, RecursionError)  # TOMLDecodeError, too long a number, too deep a list
 
@@ -153,7 +139,8 @@ class Spec(Settings):
             SpecError: The table is not a spec.
         """
         table = normalised(table)
-        known = [*_TOP, *_TABLES]
+        top = _top()
+        known = [*top, *_TABLES]
         for key in table:
             if key not in known:
                 raise unknown("setting", key, known, f"A spec has: {', '.join(known)}.")
@@ -163,10 +150,8 @@ class Spec(Settings):
             )
         if not table.get("methods"):
             raise SpecError("A spec needs at least one method; `dpmcl list` shows all.")
-        stream_name, stream = _plugin("stream", table["stream"])
-        network_name, network = _plugin(
-            "network", {"name": stream.network, **table.get("network", {})}
-        )
+        stream = plugins.from_setting("stream", table["stream"])
+        network = {"name": stream.network, **table.get("network", {})}
         common = dict(table.get("training", {}))
         for key in common:
             if key not in Method.names():
@@ -182,11 +167,11 @@ class Spec(Settings):
                 {**common, **own}, f"[training] or [methods.{name}]"
             )
         return cls(
-            **{key: table[key] for key in _TOP if key in table},
-            stream_name=stream_name,
+            **{key: table[key] for key in top if key in table},
+            stream_name=table["stream"]["name"],
             stream=stream,
-            network_name=network_name,
-            network=network,
+            network_name=network["name"],
+            network=plugins.from_setting("network", network),
             evaluation=Evaluation.from_table(table.get("evaluation", {}), "[evaluation]"),
             monitor=MonitorSettings.from_table(table.get("monitor", {}), "[monitor]"),
             training=common,
@@ -209,7 +194,7 @@ class Spec(Settings):
             for name, method in self.methods.items()
         }
         return {
-            **{key: getattr(self, key) for key in _TOP if getattr(self, key) is not None},
+            **{key: getattr(self, key) for key in _top() if getattr(self, key) is not None},
             "stream": {"name": self.stream_name, **self.stream.to_table()},
             "network": {"name": self.network_name, **self.network.to_table()},
             "training": training,
@@ -217,6 +202,12 @@ class Spec(Settings):
             "monitor": self.monitor.to_table(),
             "methods": methods,
         }
+
+
+def _top() -> list[str]:
+    """Return the settings that are in no table."""
+    tables = (*_TABLES, "stream_name", "network_name", "renamed")
+    return [name for name in Spec.names() if name not in tables]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,10 +257,7 @@ def read(text: str, where: str) -> Table:
     try:
         return tomllib.loads(text)
     except _NO_TOML as error:
-        hint = ""
-        if _METHODS_TWICE.search(text):
-            hint = " Name methods in a list, or by tables as [methods.er], and not in both."
-        raise SpecError(f"{where} must be TOML: {reason(error)}.{hint}") from None
+        raise SpecError(f"{where} must be TOML: {reason(error)}.") from None
 
 
 def normalised(table: Mapping[str, Any]) -> Table:
@@ -300,8 +288,6 @@ def normalised(table: Mapping[str, Any]) -> Table:
         if key in out and not isinstance(out[key], Mapping):
             raise SpecError(f"[{key}] must be a table, got {shown(out[key])}.")
     for name, settings in out["methods"].items():
-        if not isinstance(name, str):
-            raise SpecError(f"A method's name must be text, got {shown(name)}.")
         if not isinstance(settings, Mapping):
             raise SpecError(f"[methods.{name}] must be a table, got {shown(settings)}.")
     return out
@@ -357,20 +343,16 @@ def assigned(path: str, value: Any) -> Table:
         SpecError: The path is not a dotted name.
     """
     try:
-        if not isinstance(path, str) or "\n" in path:
-            raise ValueError
-        table: Any = tomllib.loads(f"{path} = 0")
-        inner = table
-        while isinstance(next(iter(inner.values())), dict):
-            inner = next(iter(inner.values()))
-        if list(inner.values()) != [0]:
-            raise ValueError
-    except (*_NO_TOML, StopIteration):
-        raise SpecError(
-            f"A setting's name is dotted, as in training.lr, got {shown(path)}."
-        ) from None
-    inner[next(iter(inner))] = value
-    return dict(table)
+        table = assignment(f"{path}=0") if "=" not in str(path) else {}
+    except SpecError:
+        table = {}
+    if not table:
+        raise SpecError(f"A setting's name is dotted, as in training.lr, got {shown(path)}.")
+    inner = table
+    while isinstance(inner[(key := next(iter(inner)))], dict):
+        inner = inner[key]
+    inner[key] = value
+    return table
 
 
 def changed(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
@@ -443,12 +425,3 @@ def _network(table: Mapping[str, Any]) -> Any:
         with suppress(SpecError):
             return plugins.find("stream", stream).network
     return name
-
-
-def _plugin(kind: str, table: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return a plugin's name and its settings, from the table of both."""
-    options = dict(table)
-    name = options.pop("name", None)
-    if not isinstance(name, str):
-        raise SpecError(f"[{kind}] needs a name, as in {kind} = '...'; `dpmcl list` shows all.")
-    return name, plugins.find(kind, name).from_table(options, f"{kind} '{name}':")

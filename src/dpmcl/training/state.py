@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dpmcl.core.gradients import Work
 from dpmcl.core.memory import Memories
+from dpmcl.core.settings import NonNegative
 from dpmcl.core.tree import leaves
 from dpmcl.methods._method import State
 from dpmcl.results.record import Divergence
@@ -21,14 +22,14 @@ class Position(NamedTuple):
     (task, 0, 0) is a task that has not begun.
     """
 
-    task: int = 0
-    phase: int = 0
-    update: int = 0
+    task: NonNegative = 0
+    phase: NonNegative = 0
+    update: NonNegative = 0
 
 
 @dataclass(frozen=True, eq=False)
 class RunState:
-    """What changes while a method is trained for a group of replicas.
+    """State of a run: what changes while a method is trained for a group of replicas.
 
     Attributes:
         position: The next update.

@@ -30,7 +30,6 @@ class StepSize(Observer):
 
     def __init__(self, rule: Theorem) -> None:
         self._rule = rule
-        self._broken: dict[int, int] = {}
 
     def before_chunk(self, setup: Setup, run: RunState) -> RunState:
         if run.position.update % EVERY:
@@ -41,26 +40,19 @@ class StepSize(Observer):
         state = state._replace(optimiser=self._rule.informed(state.optimiser, reached))
         return replace(run, replicas=state)
 
-    def end(self, setup: Setup, run: RunState) -> None:
-        if len(self._broken) > 1:
-            listed = ", ".join(f"{task} ({many})" for task, many in sorted(self._broken.items()))
-            setup.say(f"theorem 1 did not apply at tasks (replicas): {listed}.")
-
     def _note(self, setup: Setup, run: RunState, reached: Tensor) -> None:
-        """Take down in how many replicas the theorem does not apply, and say so the first time."""
+        """Say the first time in how many replicas the theorem does not apply."""
         beyond, task = (reached >= 1) & run.alive, run.position.task
-        many = int(beyond.sum())
-        if many and not self._broken:
-            ignores = self._rule.otherwise == "ignore"
-            instead = "steps are taken as if dx were 0" if ignores else "no steps are taken"
-            setup.say(
-                f"theorem 1 does not apply at task {task} ('{setup.stream.tasks[task]}'): ||J_x|| "
-                f"||dx|| = {float(reached[beyond].max()):.3g} is not below 1 in {many} of "
-                f"{len(reached)} replicas; {instead} there.",
-                once="theorem",
-            )
-        if many:
-            self._broken[task] = max(many, self._broken.get(task, 0))
+        if not beyond.any():
+            return
+        ignores = self._rule.otherwise == "ignore"
+        instead = "steps are taken as if dx were 0" if ignores else "no steps are taken"
+        setup.say(
+            f"theorem 1 does not apply at task {task} ('{setup.stream.tasks[task]}'): ||J_x|| "
+            f"||dx|| = {float(reached[beyond].max()):.3g} is not below 1 in {int(beyond.sum())} of "
+            f"{len(reached)} replicas; {instead} there, and where it is so again.",
+            once="theorem",
+        )
 
     def _measured(self, setup: Setup, run: RunState) -> Tensor:
         """Return ||J_x|| ||dx|| of each replica, (replicas,)."""

@@ -8,10 +8,40 @@ from pathlib import Path
 import torch
 
 from dpmcl.core.allocation import out_of_memory
-from dpmcl.core.batching import explained
 from dpmcl.exceptions import DpmclError, ModelError, reason
 
+_RULES = {
+    "control flow": "a branch on a tensor's value (use torch.where)",
+    ".item()": "a tensor's value as a Python number (.item(), float)",
+    "num_classes": "one_hot without a number of classes",
+    "random operation": "a draw from PyTorch's generators (use nn.Dropout or dpmcl.keys)",
+    "inplace": "a change in place of a tensor that replicas share (write x = x + y)",
+    "dynamic shape": "a result whose shape depends on values (nonzero, x[mask])",
+    "generate_vmap_rule": "an autograd.Function without generate_vmap_rule = True",
+    "data pointer": ".numpy() and .tolist()",
+}
+"""What is forbidden, by words of PyTorch's message where it happens."""
+
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+
+
+def explained(error: BaseException) -> str:
+    """Return one sentence on what batching forbids, to add to an exception of a user's code.
+
+    Args:
+        error: What a network or an update raised under the batched engine. Where its message is
+            one of PyTorch's on batching, the sentence names what was done, else all that is
+            forbidden.
+
+    >>> explained(RuntimeError("vmap: It looks like you're calling .item() on a Tensor."))
+    "Batching forbids a tensor's value as a Python number (.item(), float); leave it out, or use \
+engine = 'looped' (--engine looped)."
+    """
+    done = [rule for words, rule in _RULES.items() if words in str(error)] or list(_RULES.values())
+    return (
+        f"Batching forbids {', '.join(done)}; leave it out, or use engine = 'looped' "
+        "(--engine looped)."
+    )
 
 
 @contextmanager

@@ -1,0 +1,63 @@
+"""Gradients through inner updates: they need second derivatives, and lose digits in float32."""
+
+import torch
+
+from dpmcl.core.model import Theta
+from dpmcl.core.part import own
+from dpmcl.core.tree import leaves
+from dpmcl.exceptions import ModelError, reason
+from dpmcl.methods._method import Method
+from dpmcl.optimisers.adagrad import Adagrad
+from dpmcl.training.setup import Setup
+
+
+def check_second_derivatives(setup: Setup) -> None:
+    """Check that a method which differentiates through inner updates can do so.
+
+    Args:
+        setup: The run's.
+
+    Raises:
+        ModelError: A layer knows no second derivative.
+    """
+    graph, model = setup.method.graph, setup.model
+    if graph is None:
+        return
+    x, key = setup.stream.example(model.dtype), setup.seed.new_zeros(2)
+
+    def cost(moved: Theta, theta: Theta) -> torch.Tensor:
+        return model.predict({**theta, **moved}, x, key).sin().sum()
+
+    def slope(theta: Theta) -> torch.Tensor:
+        grads = torch.func.grad(cost)({part: theta[part] for part in graph.moves}, theta)
+        return torch.stack([leaf.sum() for leaf in leaves(grads)]).sum()
+
+    try:
+        torch.func.grad(slope)(own(model.parts))
+    except Exception as error:  # each layer has its own way to say no
+        raise ModelError(
+            f"{graph.cause} needs second derivatives, and this network has none: {reason(error)}; "
+            f"use {graph.instead}."
+        ) from error
+
+
+def noise(method: Method, dtype: torch.dtype) -> str | None:
+    """Return the warning for a method whose gradients float32 makes noisy, or None.
+
+    A fresh Adagrad's first step is lr times the gradient's sign, so its derivative is a difference
+    of two large numbers that nearly cancel. Most of what is left is rounding, and in float32 it
+    shows (`benchmarks/second_order_noise.py`).
+
+    Args:
+        method: The method.
+        dtype: Type of the parameters.
+    """
+    graph, rule = method.graph, method.rule
+    if graph is None or not graph.fresh or dtype == torch.float64:
+        return None
+    if not isinstance(rule, Adagrad) or rule.initial_accumulator > 0:
+        return None
+    return (
+        f"{graph.cause} differentiates through a fresh Adagrad, which is noisy in float32; take "
+        f"dtype = 'float64', optimiser = 'sgd' for this method, or {graph.instead}."
+    )
