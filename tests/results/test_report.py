@@ -15,7 +15,7 @@ from dpmcl.results.store import Stored, StreamInfo
 
 pytest.importorskip("matplotlib")
 
-from dpmcl.results.report import report
+from dpmcl.results.report import html, markdown
 
 TASKS, SEEDS = 4, tuple(range(9))
 NASTY = "<script>alert('er')</script> & $x_1$"
@@ -41,7 +41,7 @@ def stored(lr: float, **records: Record) -> Stored:
 def page() -> str:
     first = stored(0.1, er=record(0, 0.1), naive=record(1, 0.8), **{NASTY: record(2, 0.4)})
     runs = {"runs/a": first, "runs/b": stored(0.5, er=record(3, 0.3))}
-    return report(runs, environment={"runs/a": [{"torch": "2.11"}], "runs/b": []}, against=None)
+    return html(runs, environment={"runs/a": [{"torch": "2.11"}], "runs/b": []}, against=None)
 
 
 def test_a_report_says_what_was_asked_what_came_out_and_what_it_cost(page: str) -> None:
@@ -61,10 +61,19 @@ def test_a_report_says_what_was_asked_what_came_out_and_what_it_cost(page: str) 
 
 def test_what_cannot_be_reported_is_refused() -> None:
     with pytest.raises(DpmclError, match="no results to report"):
-        report({"a": stored(0.1)}, environment={})
+        html({"a": stored(0.1)}, environment={})
     runs = {"a": stored(0.1, er=record(0, 0.1), naive=record(1, 0.8))}
     with pytest.raises(SpecError, match="method to compare with"):
-        report(runs, environment={}, against="dpmcl")
+        html(runs, environment={}, against="dpmcl")
+
+
+def test_a_page_of_markdown_has_the_same_and_its_figures():
+    runs = {"a": stored(0.1, er=record(0, 0.1), naive=record(1, 0.8))}
+    files = markdown(runs, environment={"a": [{"torch": "2.11"}]}, stem="results")
+    page = files["results.md"]
+    assert list(files) == ["results.md", "results-1.svg", "results-2.svg"]
+    assert "| toy | er | 9 | 0 | 0.1" in page and "](results-1.svg)" in page
+    assert files == markdown(runs, environment={"a": [{"torch": "2.11"}]}, stem="results")
 
 
 @pytest.fixture(scope="module")

@@ -116,20 +116,27 @@ def report(
     folders: Folders,
     *,
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The HTML file.", parser=path_of)
+        Path, typer.Option(metavar="FILE", help="An .html file, or an .md file.", parser=path_of)
     ] = Path("report.html"),
     against: Annotated[
         str | None, typer.Option(metavar="METHOD", help="Compare every method with this one.")
     ] = None,
 ) -> None:
-    """Write one HTML file about run folders: tables, statistics, figures, costs, environment."""
+    """Write a report of run folders: tables, statistics, figures, costs, environment."""
     from dpmcl.core.atomic import write_text
+    from dpmcl.results import report as reports
     from dpmcl.results import store
-    from dpmcl.results.report import report as report_of
 
     runs = {str(folder): store.load(folder) for folder in folders}
     environment = {str(folder): store.environment(folder) for folder in folders}
-    write_text(out, report_of(runs, environment=environment, against=against))
+    if out.suffix == ".html":
+        made = {out.name: reports.html(runs, environment=environment, against=against)}
+    elif out.suffix == ".md":
+        made = reports.markdown(runs, environment=environment, against=against, stem=out.stem)
+    else:
+        raise SpecError(f"A report is an .html or an .md file, got {printable(out.name)!r}.")
+    for name, text in made.items():
+        write_text(out.parent / name, text)
     typer.echo(printable(str(out)))
 
 

@@ -1,4 +1,4 @@
-"""A report: one HTML file that shows one or more runs, from disk and without a network."""
+"""A report of runs: one HTML file that needs no network, or a page of Markdown with figures."""
 
 import io
 import json
@@ -18,6 +18,7 @@ from dpmcl.results.comparison import Entry
 from dpmcl.results.names import displayed
 from dpmcl.results.statistics import Interval, compare, estimate
 from dpmcl.results.store import Stored
+from dpmcl.results.table import formatted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,7 +72,7 @@ class _Section:
         object.__setattr__(self, "anchor", self.title.lower().replace(" ", "-"))
 
 
-def report(
+def html(
     runs: Mapping[str, Stored],
     *,
     environment: Mapping[str, Sequence[Any]],
@@ -88,13 +89,60 @@ def report(
         DpmclError: There are no results, or matplotlib or SciPy is not installed.
         SpecError: There is no method of that name.
     """
-    entries = comparison.entries(runs)
-    if not entries:
-        raise DpmclError("There are no results to report yet; `dpmcl run` makes some.")
     try:
         import jinja2
     except ImportError:
         raise DpmclError("A report needs jinja2: pip install 'dpmcl[plot]'.") from None
+    title, sections = _content(runs, environment, against)
+    template = files("dpmcl.results").joinpath("report.html.jinja").read_text("utf-8")
+    made = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    return made.from_string(template).render(title=title, sections=sections)
+
+
+def markdown(
+    runs: Mapping[str, Stored],
+    *,
+    environment: Mapping[str, Sequence[Any]],
+    against: str | None = None,
+    stem: str = "report",
+) -> dict[str, str]:
+    """Return a report of runs as the contents of files: a page of Markdown, and its figures.
+
+    Args:
+        runs: What run folders hold, by name.
+        environment: Entries of each run's environment.json.
+        against: The method that the others are compared with; None for the first one.
+        stem: Name of the page without its suffix, with which the names of figures begin.
+
+    Raises:
+        DpmclError: There are no results, or matplotlib or SciPy is not installed.
+        SpecError: There is no method of that name.
+    """
+    title, sections = _content(runs, environment, against)
+    lines = [f"# {title}"]
+    out: dict[str, str] = {}
+    for section in sections:
+        lines += [f"## {section.title}", *section.texts]
+        for table in section.tables:
+            body = [[cell.text for cell in row] for row in table.rows]
+            lines.append(f"{table.caption}:")
+            lines.append(formatted(table.header, body, "markdown", table.words))
+        for picture in section.figures:
+            name = f"{stem}-{len(out) + 1}.svg"
+            out[name] = picture.svg
+            lines.append(f"![{picture.caption}]({name})")
+        for block in section.blocks:
+            lines += [f"{block.title}:", f"```\n{block.text.rstrip()}\n```"]
+    return {f"{stem}.md": "\n\n".join(lines) + "\n", **out}
+
+
+def _content(
+    runs: Mapping[str, Stored], environment: Mapping[str, Sequence[Any]], against: str | None
+) -> tuple[str, list[_Section]]:
+    """Return the title and the sections of a report."""
+    entries = comparison.entries(runs)
+    if not entries:
+        raise DpmclError("There are no results to report yet; `dpmcl run` makes some.")
     labels = comparison.labels(entries)
     sections = [
         _asked(runs),
@@ -106,12 +154,8 @@ def report(
         _made(environment),
     ]
     streams = dict.fromkeys(displayed(entry.stream.name) for entry in entries)
-    template = files("dpmcl.results").joinpath("report.html.jinja").read_text("utf-8")
-    made = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    shown = [section for section in sections if section is not None]
-    return made.from_string(template).render(
-        title=f"Continual learning on {', '.join(streams)}", sections=shown
-    )
+    title = f"Continual learning on {', '.join(streams)}"
+    return title, [section for section in sections if section is not None]
 
 
 def _asked(runs: Mapping[str, Stored]) -> _Section:
