@@ -2,8 +2,8 @@
 
     python -m benchmarks.on_ray [--jobs 100] [--seconds 5] [--quick]
 
-Each job is one seed of ER on the digits, of as many updates as take about so many seconds. Both ways
-use two processes, and store results; Ray's own start is timed apart.
+Each job is one seed of ER on the digits, of as many updates as take about so many seconds. Both
+ways use two processes, and store results; Ray's own start is timed apart.
 """
 
 import argparse
