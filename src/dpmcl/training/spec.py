@@ -343,7 +343,7 @@ def assigned(path: str, value: Any) -> Table:
         SpecError: The path is not a dotted name.
     """
     try:
-        table = assignment(f"{path}=0") if "=" not in str(path) else {}
+        table = assignment(f"{path}=0") if isinstance(path, str) and "=" not in path else {}
     except SpecError:
         table = {}
     if not table:
