@@ -135,7 +135,7 @@ class Run:
             },
             watch=watch,
         )
-        return updates * slope([(begin, 0.0), *marks])
+        return slope([(begin, 0.0), *marks])
 
     def _method(self, updates: int) -> dict[str, Any]:
         """Return the preset's settings of the method, with so many updates a task."""
