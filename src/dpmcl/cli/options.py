@@ -45,6 +45,10 @@ Checkpoint = Annotated[
 
 
 def short(source: str) -> str:
-    """Return a name for the files of a source: the last part of a path, without suffixes."""
+    """Return a name for the files of a source: the last part of a path, without suffixes.
+
+    Args:
+        source: As a command takes it.
+    """
     name = Path(source).absolute().name if "/" in source or "." in source else source
     return (name.lstrip(".").split(".")[0] or "data").replace(":", ".")

@@ -27,7 +27,12 @@ _BARS = 6
 
 @contextmanager
 def stoppable(seconds: float, again: str) -> Iterator[tuple["Keeping", Callable[..., None]]]:
-    """Draw bars, and stop after a checkpoint when asked to, saying what goes on from there."""
+    """Draw bars, and stop after a checkpoint when asked to, saying what goes on from there.
+
+    Args:
+        seconds: Between checkpoints within a task.
+        again: What goes on, in words.
+    """
     from dpmcl.exceptions import Stopped
     from dpmcl.training.keeper import Keeping
 
@@ -41,7 +46,11 @@ def stoppable(seconds: float, again: str) -> Iterator[tuple["Keeping", Callable[
 
 @contextmanager
 def dispensable(what: str) -> Iterator[None]:
-    """Go on without a figure where there is nothing to draw it with; a full disk is an error."""
+    """Go on without a figure where there is nothing to draw it with; a full disk is an error.
+
+    Args:
+        what: What is missing then, in a word.
+    """
     try:
         yield
     except FolderError:
