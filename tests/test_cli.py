@@ -195,8 +195,8 @@ def test_tables_and_figures_in_each_format(command, stored):
         ran = command("table", str(stored), "--format", style)
         assert ran == (0, dpmcl.load(stored).table(style) + "\n", "")
     words = ["--format", "json", "--metric", "backward_transfer"]
-    rows = json.loads(command("table", str(stored), str(stored), *words).out)
-    assert [row["method"] for row in rows] == ["naive", "er"] * 2
+    rows = json.loads(command("table", str(stored), *words).out)
+    assert [row["method"] for row in rows] == ["naive", "er"]
     assert all("backward_transfer_se" in row for row in rows)
     ran = command("plot", str(stored), "--format", "svg", "--smooth", "0.5")
     assert ran == (0, f"{stored / 'figures' / 'errors.svg'}\n", "")

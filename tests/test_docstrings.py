@@ -11,7 +11,8 @@ import dpmcl
 from dpmcl import exceptions
 
 ROOT = Path(dpmcl.__file__).parent
-SOURCES = [path for path in sorted(ROOT.rglob("*.py")) if path.name != "cli.py"]  # Typer's help
+COMMANDS = {ROOT / "cli" / f"{name}.py" for name in ("results", "run", "show", "study")}
+SOURCES = [path for path in sorted(ROOT.rglob("*.py")) if path not in COMMANDS]  # Typer's help
 
 
 def public(node: ast.AST) -> Iterator[ast.FunctionDef]:

@@ -50,9 +50,9 @@ def test_lines_are_means_and_bands_one_standard_error():
 
 
 def test_tasks_and_methods_are_named():
-    ax = figures.curves(RECORDS, STREAM).axes[1]
-    assert [text.get_text() for text in ax.get_xticklabels()] == list(NAMES)
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["naive", "er"]
+    figure = figures.curves(RECORDS, STREAM)
+    assert [text.get_text() for text in figure.axes[1].get_xticklabels()] == list(NAMES)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["naive", "er"]
     lines = figures.curves({f"m{k}": record(1, k) for k in range(8)}, STREAM).axes[0].get_lines()
     styles = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}
     assert len(styles) == 8
@@ -67,7 +67,10 @@ def test_tasks_and_methods_are_named():
 
 
 def test_smoothing_changes_lines_and_is_said():
-    plain, smooth = figures.curves(RECORDS, STREAM), figures.curves(RECORDS, STREAM, 2.0)
+    plain, smooth = (
+        figures.curves(RECORDS, STREAM),
+        figures.curves(RECORDS, STREAM, figures.Look(smooth=2.0)),
+    )
     for panel in (0, 1):
         for name in RECORDS:
             rough, even = heights(plain, panel)[name], heights(smooth, panel)[name]
@@ -75,7 +78,7 @@ def test_smoothing_changes_lines_and_is_said():
     assert "smoothed over 2 tasks" in smooth.get_suptitle()
     for wrong in (-1.0, float("nan"), float("inf"), 1e9):
         with pytest.raises(SpecError, match=f"at least 0 and at most 1000, got {wrong}"):
-            figures.curves(RECORDS, STREAM, wrong)
+            figures.Look(smooth=wrong)
 
 
 @pytest.mark.parametrize("suffix", MAGIC)
@@ -99,3 +102,28 @@ def test_what_cannot_be_drawn_is_refused_and_nothing_is_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(FolderError, match="cannot be written"):
         figures.save(figures.curves(RECORDS, STREAM), tmp_path / "file" / "errors.png")
+
+
+def test_a_look_sets_the_axis_the_width_and_a_caption():
+    low = {name: Record({"test": Errors(one.test.seeds, one.test.values / 50, one.test.examples)})
+           for name, one in RECORDS.items()}  # fmt: skip
+    assert figures.curves(low, STREAM).axes[0].get_ylim()[1] < 0.05  # from the data
+    figure = figures.curves(low, STREAM, figures.Look(ylim=(0.001, 2), log=True, caption="lr $1"))
+    assert figure.axes[0].get_yscale() == "log" and figure.axes[1].get_ylim() == (0.001, 2)
+    assert figure.get_supxlabel() == "lr $1"
+    narrow = figures.curves(RECORDS, STREAM, figures.Look(width=3.25))
+    narrow.draw_without_rendering()
+    first, second = (ax.get_position() for ax in narrow.axes)
+    assert first.y0 > second.y1 and narrow.get_figwidth() == 3.25
+    for wrong in ({"width": 1}, {"width": "a"}, {"ylim": (1, 0)}, {"ylim": (0, float("nan"))}):
+        with pytest.raises(SpecError, match="must be"):
+            figures.Look(**wrong)
+
+
+def test_names_of_tasks_are_turned_only_where_they_do_not_fit():
+    def rotation(*names: str) -> float:
+        figure = figures.curves(RECORDS, StreamInfo("toy", "classification", names, names))
+        return figure.axes[0].get_xticklabels()[0].get_rotation()
+
+    assert rotation(*"012345") == 0
+    assert rotation(*(f"a long name {k}" for k in range(6))) == 30

@@ -41,6 +41,10 @@ class Work:
         flops: Floating-point operations of matrix products, convolutions and attention, forwards
             and backwards, as torch.utils.flop_counter counts them: two for each multiplication and
             addition. Element-wise operations and optimisers do not count.
+        memory_bytes: Bytes of the rows in its memories at the end.
+        notes_bytes: Bytes of the notes kept with them.
+        copies_bytes: Bytes of what else it keeps, such as copies of weights; the network and its
+            optimiser's state do not count.
     """
 
     gradient_evaluations: int = 0
@@ -48,6 +52,9 @@ class Work:
     rows_head: int = 0
     rows_forward: int = 0
     flops: int = 0
+    memory_bytes: int = 0
+    notes_bytes: int = 0
+    copies_bytes: int = 0
 
     def __add__(self, other: "Work") -> "Work":
         """Return the work of both."""

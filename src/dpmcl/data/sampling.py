@@ -57,6 +57,13 @@ class Draw:
     moved: Moved | None = None
     replace: bool = True
 
+    def __post_init__(self) -> None:
+        if self.split not in ("train", "validation"):
+            raise SpecError(
+                f"Updates draw training or validation rows, got split = {self.split!r}; no method "
+                "may learn from test rows."
+            )
+
 
 class Weighing(NamedTuple):
     """What gamma does to the draws of a task.
@@ -225,7 +232,9 @@ def chunk(
         if draw.like is not None:
             _check_like(name, draw, draws)
         where = _Where(key, place, step, lanes[draw.like or name])
-        _add_draw(made, name, draw, _picked(draw, supply, where), supply=supply)
+        picked = _picked(draw, supply, where)
+        _check_seen(name, picked, supply.splits.named(draw.split).offset[:, task + 1])
+        _add_draw(made, name, draw, picked, supply=supply)
         if name != remember:
             made.position.pop(name)
     number = step[:, None] * update_keys + torch.arange(update_keys, device=seed.device)
@@ -296,6 +305,15 @@ def _add_draw(made: Chunk, name: str, draw: Draw, picked: _Picked, *, supply: Su
             made.shift[name] = (_each(motion.x, many), _each(motion.y, many))
         elif motion.following is not None:
             made.row[name] = motion.following[made.row[name]]
+
+
+def _check_seen(name: str, picked: _Picked, seen: Tensor) -> None:
+    """Raise SpecError where rows of tasks to come are drawn: a policy can put any in the memory."""
+    if ((picked.position >= seen[:, None, None]) & picked.present.bool()).any():
+        raise SpecError(
+            f"Draw '{name}' has rows of tasks that are still to come; a memory's policy may keep "
+            "only rows that it was offered."
+        )
 
 
 def _check_like(name: str, draw: Draw, draws: Mapping[str, Draw]) -> None:

@@ -116,6 +116,33 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
     return Splits(train_rows, validation_rows, test_rows)
 
 
+def held_out(splits: Splits, share: float) -> Splits:
+    """Return splits whose test rows are taken from the training rows, which lose them.
+
+    Args:
+        splits: The splits; their test rows are left out, their validation rows stay.
+        share: Of each task's training rows; at least one, rounded up.
+
+    Raises:
+        DataError: A task has one training row alone.
+    """
+    train = splits.train
+    count = train.offset.diff(dim=1)
+    if bool((count < 2).any()):
+        raise DataError(
+            "Every task needs two training rows, one of which is held out; one has fewer. Give it "
+            "more rows, or leave it out."
+        )
+    kept = torch.minimum((count * (1 - share)).floor().long().clamp(min=1), count - 1)
+    task, rank, inside = _places(train.offset, train.row.shape[1])
+    first = rank < kept.gather(1, task)
+    return Splits(
+        _select(train.row, train.task, inside & first, kept),
+        splits.validation,
+        _select(train.row, train.task, inside & ~first, count - kept),
+    )
+
+
 def _groups(stream: Stream) -> tuple[Tensor, Tensor]:
     """Return the task of each group of rows that is split by itself, and the group of each row.
 

@@ -5,10 +5,11 @@ batches each draws, and what an update does: a pure function of one replica's st
 batches. The engine maps it over replicas. A method's file reads like the paper's box.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -141,6 +142,9 @@ class Method(Settings, ABC):
 
     restarts: ClassVar[bool] = False
     """Whether each task starts from the initial weights again."""
+
+    counts: ClassVar[tuple[str, ...]] = ("updates",)
+    """Settings that are numbers of updates, all of which a budget scales."""
 
     optimiser: str | dict[str, Any] = "adagrad"
     lr: Rate = 1e-2
@@ -309,6 +313,19 @@ class Method(Settings, ABC):
         )
 
     # What a run calls
+
+    def scaled(self, factor: float) -> Self | None:
+        """Return the method with so many times its updates, rounded down.
+
+        Args:
+            factor: What `counts` are multiplied by.
+
+        Returns:
+            The method; None where a count would be below one.
+        """
+        before = {name: getattr(self, name) for name in self.counts}
+        after = {name: math.floor(factor * n) for name, n in before.items() if n is not None}
+        return replace(self, **after) if min(after.values()) >= 1 else None
 
     def planned(self, model: Model, task: TaskInfo) -> tuple[Phase, ...]:
         """Return the phases of a task as a run makes them: under a schedule they count updates.

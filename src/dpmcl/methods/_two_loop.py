@@ -58,6 +58,7 @@ class TwoLoop(Method, ABC):
     """
 
     stores = "before"
+    counts = ("updates", "n_meta", "n_grad")
 
     meta_parts: ClassVar[Parts]
     grad_parts: ClassVar[Parts]

@@ -62,6 +62,7 @@ class DPMCL(Method):
     """
 
     stores = "after"
+    counts = ("updates", "kappa")
 
     kappa: Positive | None = None
     zeta: NonNegative = 5

@@ -1,8 +1,10 @@
 """Figures of a study: errors against tasks."""
 
 import itertools
+import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -39,6 +41,8 @@ _FONTS = (
     "Arial Unicode MS",
     "Noto Emoji",
 )
+_NARROW = 5.0  # inches; panels of a narrower figure stand one above the other
+_CHARACTERS = 15  # of a tick's label in an inch
 _SMOOTHEST = 1000  # tasks; the weights of a wider filter take much memory and change no line
 
 
@@ -61,51 +65,94 @@ def drawing() -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """How a figure of errors is drawn.
+
+    Attributes:
+        smooth: Standard deviation, in tasks, of a Gaussian filter on each line (the paper's Figure
+            2 uses 2); 0 for none.
+        ylim: Lowest and highest error shown; None for those of the data.
+        log: Whether errors are on a logarithmic axis; None for those of a regression alone.
+        width: Inches; below 5 the panels stand one above the other.
+        caption: A line below, such as the settings.
+
+    Raises:
+        SpecError: A number is out of range.
+    """
+
+    smooth: float = 0.0
+    ylim: tuple[float, float] | None = None
+    log: bool | None = None
+    width: float = 9.0
+    caption: str = ""
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.smooth, Real) and 0 <= self.smooth <= _SMOOTHEST):
+            raise SpecError(
+                f"smooth must be a number of tasks, at least 0 and at most {_SMOOTHEST}, got "
+                f"{shown(self.smooth)}."
+            )
+        if not (isinstance(self.width, Real) and 2 <= self.width <= 40):
+            raise SpecError(f"width must be 2 to 40 inches, got {shown(self.width)}.")
+        if self.ylim is not None and not self.ylim[0] < self.ylim[1]:
+            raise SpecError(f"ylim must be LOW,HIGH with LOW < HIGH, got {shown(self.ylim)}.")
+
+
 @drawing()
-def curves(records: Mapping[str, Record], stream: StreamInfo, smooth: float = 0.0) -> "Figure":
+def curves(records: Mapping[str, Record], stream: StreamInfo, look: Look | None = None) -> "Figure":
     """Return a figure of CME and NTE against tasks: means over seeds, bands of a standard error.
 
     Args:
         records: Results by method.
         stream: Names of the stream.
-        smooth: Standard deviation, in tasks, of a Gaussian filter on each line (the paper's Figure
-            2 uses 2); 0 for none.
+        look: How it is drawn.
 
     Raises:
         DpmclError: There are no results, or matplotlib is not installed.
-        SpecError: smooth is not from 0 to 1000.
     """
-    if not (isinstance(smooth, Real) and 0 <= smooth <= _SMOOTHEST):
-        raise SpecError(
-            f"smooth must be a number of tasks, at least 0 and at most {_SMOOTHEST}, got "
-            f"{shown(smooth)}."
-        )
+    look = look or Look()
     if not records:
         raise DpmclError("There are no results to draw yet; `dpmcl run` makes some.")
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.0, 3.6), layout="constrained")
-    axes: Any = figure.subplots(1, 2, sharey=True)
+    beside = look.width >= _NARROW
+    height = 3.6 if beside else 1.7 * look.width
+    figure = Figure(figsize=(look.width, height), layout="constrained")
+    axes: Any = figure.subplots(*((1, 2) if beside else (2, 1)), sharey=True)
     panels = ((cme, "CME: error on all tasks seen"), (nte, "NTE: error on the newest task"))
     for ax, (measure, title) in zip(axes, panels, strict=True):
         styles = itertools.cycle(zip(COLOURS, MARKERS, itertools.cycle(DASHES), strict=False))
         for (name, record), (colour, marker, dashes) in zip(records.items(), styles, strict=False):
-            x, middle, error = _line(measure, record.test, smooth)
+            x, middle, error = _line(measure, record.test, look.smooth)
             ax.plot(x, middle, linestyle=dashes, color=colour, marker=marker, markersize=4,
                     markevery=max(1, len(x) // 10), linewidth=1.5, label=name)  # fmt: skip
             ax.fill_between(x, middle - error, middle + error, color=colour, alpha=0.2, linewidth=0)
         ax.set_title(title, fontsize=10)
-        _axes(ax, stream)
-    axes[0].set_ylabel("error" if stream.kind == "classification" else "mean squared error")
-    legend(axes[1], axes[1].get_lines(), [*records], frameon=False, fontsize=9, loc="best")
+        _axes(ax, stream, look)
+    what = "error" if stream.kind == "classification" else "mean squared error"
+    for ax in axes[:1] if beside else axes:
+        ax.set_ylabel(what)
+    lines, names = axes[1].get_lines(), [*records]
+    columns = 1 if beside else max(1, int(look.width // 1.1))
+    legend(figure, lines, names, frameon=False, fontsize=9, ncols=min(columns, len(names)),
+           loc="outside right upper" if beside else "outside lower center")  # fmt: skip
+    figure.suptitle(_title(records, stream, look), fontsize=11 if beside else 8, **PLAIN)
+    if look.caption:
+        lines_of = textwrap.wrap(look.caption, int(look.width * 14))
+        figure.supxlabel("\n".join(lines_of), fontsize=7, color="#57606a", **PLAIN)
+    return figure
+
+
+def _title(records: Mapping[str, Record], stream: StreamInfo, look: Look) -> str:
+    """Return the stream, how many replicas there are, and what was done to the lines."""
     seeds = sorted({len(record.test.seeds) for record in records.values()})
     band = ", band: one standard error" if seeds[-1] > 1 else ""
-    note = f", smoothed over {smooth:g} tasks" if smooth else ""
+    note = f", smoothed over {look.smooth:g} tasks" if look.smooth else ""
     lost = sum(len(record.diverged) for record in records.values())
     frozen = f", {lost} of them diverged" if lost else ""
     title = f"{shortened(stream.name, 40)}, {replicas(seeds)}{frozen}{band}{note}"
-    figure.suptitle(title, fontsize=11, **PLAIN)
-    return figure
+    return title if look.width >= _NARROW else "\n".join(textwrap.wrap(title, 40))
 
 
 def _line(
@@ -122,32 +169,36 @@ def _line(
     return known + 1, *((gaussian_filter1d(v, smooth) for v in pair) if smooth else pair)
 
 
-def _axes(ax: Any, stream: StreamInfo) -> None:
+def _axes(ax: Any, stream: StreamInfo, look: Look) -> None:
     """Label the tasks, and scale errors."""
-    name_tasks(ax, stream, first=1)
+    panel = (look.width - 1.5) / 2 if look.width >= _NARROW else look.width - 0.5
+    name_tasks(ax, stream, first=1, width=panel)
     ax.set_xlabel("tasks seen")
     ax.grid(alpha=0.25, linewidth=0.5)
     ax.spines[["top", "right"]].set_visible(False)
-    if stream.kind == "regression":
+    if look.log or (look.log is None and stream.kind == "regression"):
         ax.set_yscale("log")
-    else:
-        ax.set_ylim(-0.03, 1.03)
+    if look.ylim is not None:
+        ax.set_ylim(*look.ylim)
 
 
-def name_tasks(ax: Any, stream: StreamInfo, first: float) -> None:
+def name_tasks(ax: Any, stream: StreamInfo, first: float, width: float = 4.0) -> None:
     """Label the tasks under an axis: by name if there are few, by number otherwise.
 
     Args:
         ax: Axes of matplotlib.
         stream: Names of the tasks.
         first: Where the first task stands; each further one is 1 to the right.
+        width: Of the axis, in inches: names that do not fit beside each other are turned.
     """
     from matplotlib.ticker import MaxNLocator
 
     if len(stream.tasks) <= NAMED and stream.classes:
         names = [shortened(name, 18) for name in stream.tasks]
         places = first + np.arange(len(names))
-        ax.set_xticks(places, names, rotation=30, ha="right", fontsize=8, **PLAIN)
+        fits = max(map(len, names)) + 2 <= width * _CHARACTERS / len(names)
+        turned: dict[str, Any] = {} if fits else {"rotation": 30, "ha": "right"}
+        ax.set_xticks(places, names, fontsize=8, **turned, **PLAIN)
     else:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 

@@ -6,8 +6,9 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
 import numpy as np
@@ -15,18 +16,33 @@ from rich.cells import cell_len
 
 from dpmcl import plugins
 from dpmcl.core.choices import TableFormat
-from dpmcl.exceptions import SpecError, printable, reason, shown
+from dpmcl.core.gradients import Work
+from dpmcl.exceptions import SpecError, printable, reason, shown, unknown
 from dpmcl.metrics.accuracy import accuracy
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.cme_micro import cme_micro
 from dpmcl.metrics.forgetting import forgetting
 from dpmcl.metrics.nte import nte
 from dpmcl.metrics.nte_path import nte_path
+from dpmcl.results.comparison import by_seed, written
 from dpmcl.results.names import displayed
 from dpmcl.results.record import Record
+from dpmcl.results.statistics import compare
 from dpmcl.results.store import StreamInfo
 
 Row = dict[str, Any]
+
+_COSTS = {
+    "gradient_evaluations": "gradients",
+    "rows_backpropagated": "rows",
+    "rows_head": "rows, head alone",
+    "rows_forward": "rows forward",
+    "flops": "FLOPs",
+    "memory_bytes": "bytes of memory",
+    "notes_bytes": "of notes",
+    "copies_bytes": "of copies",
+}
+"""Titles of what a replica's updates cost, by the names in `Work`."""
 
 _NAMES = ("stream", "method", "name")
 # An underscore or a colon within a word marks nothing.
@@ -154,42 +170,163 @@ def rows_by_task(records: Mapping[str, Record], stream: StreamInfo) -> list[Row]
     return out
 
 
-def render(rows: Sequence[Row], style: TableFormat) -> str:
+@dataclass(frozen=True)
+class Look:
+    """What a table shows beside its usual columns, and how.
+
+    Attributes:
+        settings: Keys of rows that are settings, shown beside the method.
+        columns: Titles of the columns to show, in order (keys, in JSON and CSV); none for all.
+        renamed: Other words for titles of columns and names of methods.
+        best: Places, as (row, title), that LaTeX sets in bold.
+    """
+
+    settings: Sequence[str] = ()
+    columns: Sequence[str] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    best: Collection[tuple[int, str]] = ()
+
+
+def cost_rows(records: Mapping[str, Record], stream: StreamInfo) -> list[Row]:
+    """Return one row a method: what a replica's updates cost, and what it keeps; means over seeds.
+
+    Args:
+        records: Results by method.
+        stream: Names of the stream.
+    """
+    out = []
+    for name, record in records.items():
+        spent = [record.work[seed] for seed in record.test.seeds if seed in record.work]
+        row = {
+            "stream": stream.name,
+            "method": name,
+            "replicas": len(record.test.seeds),
+            "diverged": len(record.diverged),
+        }
+        kinds = [kind.name for kind in fields(Work)]
+        out.append(row | {kind: _whole([getattr(one, kind) for one in spent]) for kind in kinds})
+    return out
+
+
+def best(records: Mapping[str, Record]) -> list[tuple[str, str]]:
+    """Return the methods that are best beyond doubt, each with the title of the column.
+
+    A method is where a paired test finds every other one higher (`statistics.compare`).
+
+    Args:
+        records: Results of one stream, by method.
+    """
+    out = []
+    for title, measure in (("CME", cme), ("NTE", nte)):
+        values = {k: by_seed(record.test, measure(record.test)) for k, record in records.items()}
+        means = {k: mean(measure(record.test)) for k, record in records.items()}
+        known = {k: value for k, value in means.items() if value is not None}
+        lowest = min(known, key=lambda k: known[k], default=None)
+        if lowest is not None and len(values) > 1:
+            verdicts = {one.verdict for one in compare(values, lowest)}
+            out += [(lowest, title)] * (verdicts == {"higher"})
+    return out
+
+
+def render(rows: Sequence[Row], style: TableFormat, look: Look | None = None) -> str:
     """Return rows as text.
 
     Args:
-        rows: What `rows` or `rows_by_task` return.
+        rows: What `rows`, `rows_by_task` or `cost_rows` return.
         style: "json" and "csv" have every digit, and names exactly as they are; the others three
-            decimals, and names that are printable and escaped for the format.
+            decimals, and names that are printable and escaped for the format. LaTeX needs the
+            package booktabs.
+        look: What is shown, and how.
 
     Raises:
-        SpecError: There is no such format.
+        SpecError: There is no such format, or no such column.
     """
+    look = look or Look()
     if not (isinstance(style, str) and style in get_args(TableFormat)):
         formats = ", ".join(get_args(TableFormat))
         raise SpecError(f"A table is one of {formats}, got {shown(style)}.")
-    if style == "json":
-        return json.dumps(list(rows), indent=1, allow_nan=False)
-    if style == "csv":
-        keys = list(rows[0]) if rows else []
-        return "\n".join(map(_csv_line, [keys, *([row[key] for key in keys] for row in rows)]))
+    rows = [{**row, "method": look.renamed.get(row["method"], row["method"])} for row in rows]
+    if style in ("json", "csv"):
+        return _data(rows, style, look)
     rows = [{k: displayed(v) if k in _NAMES else v for k, v in row.items()} for row in rows]
     columns = _columns(rows)
-    header = [printable(title) for title in columns]
+    settings = {key: lambda row, key=key: displayed(written(row[key])) for key in look.settings}
+    first = {title: columns.pop(title) for title in ("stream", "method")}
+    columns = {**first, **settings, **columns}
+    header = list(columns)
     body = [[cell(row) for cell in columns.values()] for row in rows]
-    left = 3 if header[2] == "task" else 2  # columns of words
+    left = 2 + len(settings) + ("task" in header)  # columns of words
+    if style == "latex":
+        body = [[escaped(cell) for cell in line] for line in body]
+        for row, title in look.best:
+            for column, name in enumerate(header):
+                if name in (title, f"{title} (macro)"):
+                    body[row][column] = rf"\textbf{{{body[row][column]}}}"
+    chosen = _chosen(header, look.columns)
+    words = sum(place < left for place in chosen)
+    header = [printable(look.renamed.get(header[place], header[place])) for place in chosen]
+    body = [[line[place] for place in chosen] for line in body]
+    footer = _footer(rows) if style == "text" else []
+    return "\n".join([formatted(header, body, style, words), *footer])
+
+
+def formatted(
+    header: Sequence[str], body: Sequence[Sequence[str]], style: TableFormat, words: int
+) -> str:
+    """Return cells as a table of text, Markdown or LaTeX.
+
+    Args:
+        header: Titles of the columns.
+        body: Cells of each line; for LaTeX escaped, so that they may hold commands.
+        style: "text", "markdown" or "latex".
+        words: Number of columns, from the first, that are aligned at their left.
+    """
     if style == "markdown":
-        rule = [*["---"] * left, *["--:"] * (len(header) - left)]
+        rule = [*["---"] * words, *["--:"] * (len(header) - words)]
         header, *body = (
             [_MARKDOWN.sub(r"\\\g<0>", cell) for cell in line] for line in (header, *body)
         )
         return "\n".join("| " + " | ".join(line) + " |" for line in [header, rule, *body])
     if style == "latex":
-        lines = [_latex_line(line) for line in [header, *body]]
-        places = "l" * left + "r" * (len(header) - left)
-        top = [rf"\begin{{tabular}}{{{places}}}", r"\hline", lines[0], r"\hline"]
-        return "\n".join([*top, *lines[1:], r"\hline", r"\end{tabular}"])
-    return "\n".join([aligned(header, body, left), *_footer(rows)])
+        columns = "l" * words + "r" * (len(header) - words)
+        first = _latex_line(list(map(escaped, header)))
+        top = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", first, r"\midrule"]
+        return "\n".join([*top, *map(_latex_line, body), r"\bottomrule", r"\end{tabular}"])
+    return aligned(header, body, words)
+
+
+def escaped(cell: str) -> str:
+    """Return a text for a cell of LaTeX.
+
+    Args:
+        cell: Any text.
+    """
+    return cell.translate(_LATEX)
+
+
+def _data(rows: Sequence[Row], style: TableFormat, look: Look) -> str:
+    """Return rows as JSON or CSV."""
+    keys = list(rows[0]) if rows else []
+    keys = [keys[place] for place in _chosen(keys, look.columns)]
+    if style == "json":
+        kept = [{look.renamed.get(key, key): row[key] for key in keys} for row in rows]
+        return json.dumps(kept, indent=1, allow_nan=False)
+    header = [look.renamed.get(key, key) for key in keys]
+    cells = [[_plain(row[key]) for key in keys] for row in rows]
+    return "\n".join(map(_csv_line, [header, *cells]))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value for a cell of CSV: lists and tables as a spec's text has them."""
+    return written(value) if isinstance(value, list | tuple | Mapping | bool) else value
+
+
+def _chosen(header: Sequence[str], columns: Sequence[str]) -> list[int]:
+    """Return the places of the columns to show; all where none is named."""
+    for name in columns:
+        if name not in header:
+            raise unknown("column", name, list(header), f"Columns: {', '.join(header)}.")
+    return [header.index(name) for name in columns] or list(range(len(header)))
 
 
 def _footer(rows: Sequence[Row]) -> list[str]:
@@ -216,6 +353,9 @@ def _columns(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
     def pair(name: str) -> Callable[[Row], str]:
         return lambda row: _pair(row[f"{name}_mean"], row.get(f"{name}_se"))
 
+    def count(key: str) -> Callable[[Row], str]:
+        return lambda row: _count(row[key])
+
     first = rows[0] if rows else {}
     words: dict[str, Callable[[Row], str]] = {
         "stream": lambda row: row["stream"],
@@ -229,6 +369,8 @@ def _columns(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
             "error when new": pair("new"),
             "error at last": pair("last"),
         }
+    if "flops" in first:
+        return {**words, "replicas": _replicas, **{_COSTS[k]: count(k) for k in _COSTS}}
     means = {"CME": pair("cme")}
     if not all(_alike(row["cme_mean"], row["cme_micro_mean"]) for row in rows):
         means = {"CME (macro)": pair("cme"), "CME (micro)": pair("cme_micro")}
@@ -242,8 +384,8 @@ def _columns(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
         "accuracy": pair("accuracy"),
         "forgetting": pair("forgetting"),
         **{name: pair(name) for name in names if name not in ("cme", "cme_micro", "nte")},
-        "gradients": lambda row: _count(row["gradient_evaluations"]),
-        "rows": lambda row: _count(row["rows_backpropagated"]),
+        "gradients": count("gradient_evaluations"),
+        "rows": count("rows_backpropagated"),
     }
 
 
@@ -277,7 +419,7 @@ def _csv_line(cells: Sequence[Any]) -> str:
 
 
 def _latex_line(cells: Sequence[str]) -> str:
-    line = " & ".join(cell.translate(_LATEX) for cell in cells) + r" \\"
+    line = " & ".join(cells) + r" \\"
     line = re.sub("-(?=-)", r"-\\/", line)  # else two hyphens are a dash
     # After the \\ of the line before, these two would be its argument.
     return "{}" + line if line.startswith(("[", "*")) else line

@@ -58,9 +58,9 @@ class Request:
         Raises:
             SpecError: Nobody has a name.
         """
-        for name in methods:
-            plugins.find("method", name)
         before = self._base["methods"]
+        for name in methods:
+            plugins.find("method", spec.method_of(name, before.get(name, {})))
         self._base["methods"] = {name: before.get(name, {}) for name in methods}
         return self
 

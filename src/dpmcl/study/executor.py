@@ -1,4 +1,4 @@
-"""Runs the jobs of a study, in this process and in worker processes beside it.
+"""Runs the jobs of one or more runs, in this process and in worker processes beside it.
 
 A job runs whole in one process, and its numbers do not depend on which. This process takes jobs
 too; workers are started once it has worked for a while and others are waiting, so short studies
@@ -28,13 +28,24 @@ from dpmcl.exceptions import DeviceError, Stopped
 from dpmcl.study.worker import Start
 from dpmcl.training.job import Job, Outcome, Trainer
 from dpmcl.training.keeper import Keeping
+from dpmcl.training.spec import Spec
 
 _LOG = logging.getLogger("dpmcl")
 
 WORTH_SECONDS = 3.0
 """Work of this process before others are started, which take as long to come up."""
 
+_Inbox = queue.SimpleQueue[tuple["Assignment", str, Any]]
+
 _COMMAND = "import sys; sys.path[:] = {path!r}; from dpmcl.study.worker import main; main()"
+
+
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """A job, and the trainer of its run."""
+
+    trainer: Trainer
+    job: Job
 
 
 @dataclass(frozen=True)
@@ -42,39 +53,44 @@ class Listener:
     """Is told of jobs, always in the thread that called `execute`.
 
     Attributes:
-        progress: Called as progress(job, done, total), in updates of all of its replicas.
-        finished: Called as finished(job, outcome).
+        progress: Called as progress(assignment, done, total), in updates of all of its replicas.
+        finished: Called as finished(assignment, outcome).
     """
 
-    progress: Callable[[Job, int, int], None]
-    finished: Callable[[Job, Outcome], None]
+    progress: Callable[[Assignment, int, int], None]
+    finished: Callable[[Assignment, Outcome], None]
 
 
 def processes_of(trainer: Trainer, jobs: int) -> int:
-    """Return how many processes may run a study's jobs, this one included.
+    """Return how many processes may run jobs, this one included.
 
     One on a GPU. On a CPU the spec's `workers`, or as many as there are cores: after affinity and
     a container's limit, and PyTorch's threads within an operation.
 
     Args:
-        trainer: The study's.
+        trainer: That of the jobs, or of the first ones.
         jobs: How many jobs there are.
     """
-    if trainer.device.type != "cpu":
-        return 1
-    many = trainer.spec.workers or max(1, int(loky.cpu_count()) // trainer.spec.threads)
-    return min(many, jobs)
+    return 1 if trainer.device.type != "cpu" else min(most_processes(trainer.spec), jobs)
 
 
-def execute(trainer: Trainer, jobs: Sequence[Job], keeping: Keeping, listener: Listener) -> None:
+def most_processes(spec: Spec) -> int:
+    """Return how many processes a spec wants on a CPU.
+
+    Args:
+        spec: The spec.
+    """
+    return spec.workers or max(1, int(loky.cpu_count()) // spec.threads)
+
+
+def execute(assignments: Sequence[Assignment], keeping: Keeping, listener: Listener) -> None:
     """Run jobs until all have finished, or one has failed.
 
     A job whose worker dies is lost until the next call, which takes it up at its last checkpoint;
     the others go on. Any other failure, or a request to stop, ends all of them, after a checkpoint.
 
     Args:
-        trainer: Runs a job in this process.
-        jobs: In the order in which they are begun.
+        assignments: The jobs, in the order in which they are begun.
         keeping: When jobs are saved, and when all of them stop.
         listener: Told of progress and of results.
 
@@ -83,29 +99,31 @@ def execute(trainer: Trainer, jobs: Sequence[Job], keeping: Keeping, listener: L
         Stopped: They were told to stop.
         DpmclError: Whatever a job raises.
     """
-    _Execution(trainer, jobs, keeping, listener).run()
+    _Execution(assignments, keeping, listener).run()
 
 
 class _Execution:
     """One call of `execute`."""
 
     def __init__(
-        self, trainer: Trainer, jobs: Sequence[Job], keeping: Keeping, listener: Listener
+        self, assignments: Sequence[Assignment], keeping: Keeping, listener: Listener
     ) -> None:
-        self._trainer, self._keeping, self._listener = trainer, keeping, listener
-        self._waiting = deque(jobs)
+        self._keeping, self._listener = keeping, listener
+        self._waiting = deque(assignments)
+        self._processes = processes_of(assignments[0].trainer, len(assignments))
         self._began = time.monotonic()
-        self._inbox: queue.SimpleQueue[tuple[Job, str, Any]] = queue.SimpleQueue()
+        self._inbox: _Inbox = queue.SimpleQueue()
         self._workers: list[_Worker] | None = None
         self._error: BaseException | None = None
         self._lost: list[Job] = []
 
     def run(self) -> None:
         with tempfile.TemporaryDirectory(prefix="dpmcl-") as scratch:
-            self._scratch = Path(scratch)
+            self._starts = _Starts(Path(scratch), self._keeping.seconds)
             try:
-                self._take_jobs()
-                self._wait()
+                while self._waiting:  # again, where a worker gave one back
+                    self._take_jobs()
+                    self._wait()
             finally:
                 for worker in self._workers or ():
                     worker.end()
@@ -122,18 +140,18 @@ class _Execution:
     def _take_jobs(self) -> None:
         """Run jobs in this process, while any wait."""
         keeping = Keeping(self._keeping.seconds, self._stops)
-        while (job := self._next()) is not None:
+        while (one := self._next()) is not None:
             try:
-                outcome = self._trainer.run(job, keeping, self._progress_of(job))
+                outcome = one.trainer.run(one.job, keeping, self._progress_of(one))
             except Exception as error:
                 self._fail(error)
             else:
-                self._listener.finished(job, outcome)
+                self._listener.finished(one, outcome)
             self._receive()
 
-    def _progress_of(self, job: Job) -> Callable[[int, int], None]:
+    def _progress_of(self, one: Assignment) -> Callable[[int, int], None]:
         def tell(done: int, total: int) -> None:
-            self._listener.progress(job, done, total)
+            self._listener.progress(one, done, total)
             self._receive()
             if self._workers is None and time.monotonic() - self._began > WORTH_SECONDS:
                 self._start_workers()
@@ -150,7 +168,7 @@ class _Execution:
             except queue.Empty:
                 continue
 
-    def _next(self) -> Job | None:
+    def _next(self) -> Assignment | None:
         """Return the next job; the deque is the only thing that threads share."""
         try:
             return self._waiting.popleft()
@@ -171,64 +189,95 @@ class _Execution:
         while not self._inbox.empty():
             self._handle(*self._inbox.get())
 
-    def _handle(self, job: Job, kind: str, content: Any) -> None:
+    def _handle(self, one: Assignment, kind: str, content: Any) -> None:
         if kind == "progress":
-            self._listener.progress(job, *content)
+            self._listener.progress(one, *content)
         elif kind == "log":
             line, once = content
             _LOG.warning(line, extra={"once": once})
         elif kind == "finished":
-            self._listener.finished(job, content)
+            self._listener.finished(one, content)
         elif kind == "died":
-            self._lost.append(job)
+            self._lost.append(one.job)
+        elif kind == "unsent":
+            _LOG.info("No worker process for %s: %s", one.job.method, content)
+            self._waiting.appendleft(one)
         elif not isinstance(content, Stopped) or self._error is None:
             self._fail(content)
 
     def _start_workers(self) -> None:
         """Start a process for each job that waits, as far as the spec and the cores allow."""
+        many = min(self._processes - 1, len(self._waiting))
         self._workers = []
-        many = min(self._trainer.processes - 1, len(self._waiting))
-        if many < 1:
-            return
-        trainer, scratch = self._trainer, self._scratch
-        spec = trainer.spec
+        try:
+            for _ in range(many):
+                self._workers.append(_Worker(self._next, self._starts, self._inbox))
+        except OSError as error:  # no process to be had
+            _LOG.info("No worker processes: %s", error)
+
+
+class _Starts:
+    """Files from which worker processes learn of a run, written when the first one needs them.
+
+    Args:
+        folder: Where they go.
+        seconds: Between checkpoints within a task.
+    """
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        self._folder, self._seconds = folder, seconds
+        self._lock = threading.Lock()
+        self._written: dict[Trainer, Path] = {}
+        self._streams: dict[int, Path] = {}
+
+    def of(self, trainer: Trainer) -> Path:
+        """Return the file of a trainer.
+
+        Args:
+            trainer: Of the run.
+
+        Raises:
+            Exception: A user's object cannot be sent, or there is no room for the stream.
+        """
+        with self._lock:
+            if trainer not in self._written:
+                self._written[trainer] = self._write(trainer)
+            return self._written[trainer]
+
+    def _write(self, trainer: Trainer) -> Path:
+        spec, stream = trainer.spec, trainer.stream
+        if id(stream) not in self._streams:  # trainers keep theirs, so no other has its number
+            path = self._folder / f"stream-{len(self._streams)}"
+            torch.save(stream, path, pickle_module=cloudpickle)
+            self._streams[id(stream)] = path
         if spec.stream.shared:  # then it is in a file of its own, whatever the settings hold
             spec = replace(spec, stream=replace(spec.stream))
         start = Start(
             spec,
-            scratch / "stream",
+            self._streams[id(stream)],
             trainer.digest,
             trainer.folder,
-            self._keeping.seconds,
-            trainer.processes,
+            self._seconds,
         )
-        try:
-            torch.save(trainer.stream, start.stream, pickle_module=cloudpickle)
-            (scratch / "start").write_bytes(cloudpickle.dumps(start))
-            for _ in range(many):
-                self._workers.append(_Worker(scratch / "start", self._next, self._inbox))
-        except (pickle.PicklingError, TypeError, AttributeError, OSError) as error:
-            # A user's object that cannot be sent, no room for the stream, or no process to be had.
-            _LOG.info("No worker processes: %s", error)
+        path = self._folder / f"start-{len(self._written)}"
+        path.write_bytes(cloudpickle.dumps(start))
+        return path
 
 
 class _Worker:
     """A worker process, and the thread that gives it one job after another.
 
     Args:
-        start: File of the pickled `Start`.
         take: Gives the next job, or None.
+        starts: Give the file that tells of a job's run.
         inbox: Takes the worker's messages, with the job that they are about.
     """
 
     def __init__(
-        self,
-        start: Path,
-        take: Callable[[], Job | None],
-        inbox: "queue.SimpleQueue[tuple[Job, str, Any]]",
+        self, take: Callable[[], Assignment | None], starts: _Starts, inbox: _Inbox
     ) -> None:
-        self._command = [sys.executable, "-c", _COMMAND.format(path=sys.path), str(start)]
-        self._take, self._inbox = take, inbox
+        self._command = [sys.executable, "-c", _COMMAND.format(path=sys.path)]
+        self._take, self._starts, self._inbox = take, starts, inbox
         self._stopped = self._ended = False
         self._process = self._started()
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -255,26 +304,31 @@ class _Worker:
 
     def _serve(self) -> None:
         """Give the process jobs, and pass its messages on, until there are no more jobs."""
-        while not self._ended and (job := self._take()) is not None:
+        while not self._ended and (one := self._take()) is not None:
+            try:
+                start = self._starts.of(one.trainer)
+            except Exception as error:  # a user's object, which pickles as it likes; a full disk
+                self._inbox.put((one, "unsent", error))
+                return
             try:
                 if self._process.poll() is not None:  # it died over the job before
                     self._process = self._started()
-                self._pass_on(job)
+                self._pass_on(one, start)
             except (EOFError, pickle.UnpicklingError, OSError):
                 self._process.kill()
                 self._process.wait()
-                self._inbox.put((job, "died", None))
+                self._inbox.put((one, "died", None))
 
-    def _pass_on(self, job: Job) -> None:
+    def _pass_on(self, one: Assignment, start: Path) -> None:
         """Give the process a job, and pass on what it sends until the job has ended."""
-        self._send(job)
+        self._send((start, one.job))
         if self._stopped:
             self._send(None)
         kind = ""
         while kind not in ("finished", "failed"):
             assert self._process.stdout is not None
             kind, content = pickle.load(self._process.stdout)
-            self._inbox.put((job, kind, content))
+            self._inbox.put((one, kind, content))
 
     def _send(self, message: Any) -> None:
         assert self._process.stdin is not None

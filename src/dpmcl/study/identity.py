@@ -91,7 +91,7 @@ def sources(spec: Spec) -> Sources:
     out: dict[str, dict[str, Source]] = {}
     for name, method in spec.methods.items():
         used: list[tuple[str, Any, Any]] = [
-            ("method", name, method),
+            ("method", spec.renamed.get(name, name), method),
             ("discount", method.discount, method.discounting),
             ("optimiser", method.optimiser, method.rule),
             ("network", spec.network_name, spec.network),
@@ -104,6 +104,23 @@ def sources(spec: Spec) -> Sources:
             home = plugins.home(kind, plugin)
             if home.partition(".")[0] != "dpmcl":
                 out[name][f"{kind} '{plugin}'"] = source(type(value), home)
+    return out
+
+
+def united(before: Held, new: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spec of a folder that grows: all methods; all seeds, where they have no gaps.
+
+    Args:
+        before: What it holds.
+        new: The table of the spec that is added.
+    """
+    if not before.spec:
+        return dict(new)
+    seeds = {s for record in before.records.values() for s in record.test.seeds}
+    seeds |= set(range(new["seed"], new["seed"] + new["replicas"]))
+    out = {**new, "methods": {**before.spec["methods"], **new["methods"]}}
+    if max(seeds) - min(seeds) + 1 == len(seeds):
+        out.update(seed=min(seeds), replicas=len(seeds))
     return out
 
 

@@ -1,18 +1,20 @@
 """A study: a spec and its folder. Runs what is missing, stores it, and hands back the results."""
 
+import itertools
 import logging
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
 from dpmcl.core.allocation import allocating
 from dpmcl.core.atomic import path_of, sweep
-from dpmcl.core.choices import FigureContent, TableFormat
+from dpmcl.core.choices import FigureContent, TableFormat, Where
 from dpmcl.core.errors import Errors
 from dpmcl.core.model import Theta
 from dpmcl.core.threads import threads
@@ -20,12 +22,12 @@ from dpmcl.core.tree import tree_map
 from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DpmclError, SpecError, shown
-from dpmcl.results import figures, store, table, theory_figures
+from dpmcl.results import comparison, figures, store, table, theory_figures
 from dpmcl.results.record import Record, merge, of_seeds
 from dpmcl.results.store import StreamInfo
 from dpmcl.study import aside, identity
 from dpmcl.study.environment import describe
-from dpmcl.study.executor import Listener, execute, processes_of
+from dpmcl.study.executor import Assignment, Listener, execute
 from dpmcl.study.identity import Held
 from dpmcl.study.lock import locked
 from dpmcl.theory.readings import Readings
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 
 Watch = Callable[[str, int, int], None]
 """watch(method, done, total): updates of all replicas done, and to be done."""
+
+ALL = "all jobs"
+"""Name under which the progress of several runs together is told."""
 
 _LOG = logging.getLogger("dpmcl")
 
@@ -86,6 +91,10 @@ class Result:
         """A row for each method and task: its error just after it was learned, and at the end."""
         return self._marked(table.rows_by_task(self.records, self.stream))
 
+    def cost_rows(self) -> list[dict[str, Any]]:
+        """A row for each method: what a replica's updates cost, and what it keeps."""
+        return table.cost_rows(self.records, self.stream)
+
     def _marked(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The rows, each saying whether its method trained on validation rows as well."""
         on_validation = {name: _trains_on_validation(self.spec, name) for name in self.records}
@@ -100,7 +109,11 @@ class Result:
         return table.render(self.rows(), style)
 
     def plot(
-        self, path: str | Path | None = None, smooth: float = 0.0, what: FigureContent = "errors"
+        self,
+        path: str | Path | None = None,
+        smooth: float = 0.0,
+        what: FigureContent = "errors",
+        **look: Any,
     ) -> "Figure":
         """Return a matplotlib figure, also written to `path` if given.
 
@@ -108,6 +121,8 @@ class Result:
             path: File to write, or None.
             smooth: Deviation of the smoothing over tasks; 0 for none.
             what: "errors", CME and NTE against tasks; "terms" or "stability", what was watched.
+            **look: Of errors: `ylim`, `log`, `width` and `caption` (`figures.Look`); the caption is
+                that of the settings if none is given.
 
         Raises:
             SpecError: There is no such figure.
@@ -115,12 +130,31 @@ class Result:
         if not isinstance(what, str):
             raise SpecError(f"A figure shows errors, terms or stability, got {shown(what)}.")
         if what == "errors":
-            figure = figures.curves(self.records, self.stream, smooth)
+            look.setdefault("caption", caption(self.spec))
+            drawn = figures.Look(smooth=smooth, **look)
+            figure = figures.curves(self.records, self.stream, drawn)
         else:
             figure = theory_figures.draw(self.readings, self.stream, what)
         if path is not None:
             figures.save(figure, path_of(path))
         return figure
+
+
+def caption(spec: Mapping[str, Any]) -> str:
+    """Return the settings of a spec that a figure names.
+
+    Args:
+        spec: The table of a spec.
+    """
+    training, network = spec.get("training", {}), spec.get("network", {})
+    told = [f"{key} {comparison.written(network[key])}" for key in network if key != "name"]
+    parts = [f"network {network.get('name', '')} ({', '.join(told)})"] if network else []
+    names = ("optimiser", "lr", "batch", "updates", "passes", "memory")
+    parts += [f"{k} {comparison.written(training[k])}" for k in names if training.get(k)]
+    for name, own in spec.get("methods", {}).items():
+        told = [f"{k} {comparison.written(own[k])}" for k in (*names, "zeta") if own.get(k)]
+        parts += [f"{name}: {', '.join(told)}"] if told else []
+    return "; ".join(parts)
 
 
 def _trains_on_validation(spec: Mapping[str, Any], name: str) -> bool:
@@ -149,6 +183,7 @@ def run(
     *,
     keeping: Keeping | None = None,
     fresh: bool = False,
+    on: Where = "here",
 ) -> Result:
     """Run the jobs that a folder lacks of a spec, and return all that it then holds.
 
@@ -161,6 +196,7 @@ def run(
         watch: Told of progress.
         keeping: How often checkpoints are made, and when to stop.
         fresh: Run everything anew; what the folder holds is kept in it until that has finished.
+        on: Where jobs run, as for `run_all`.
 
     Raises:
         FolderError: The folder holds runs of another spec, other data or other code, or another
@@ -169,51 +205,183 @@ def run(
         DivergenceError: A replica diverged, and the spec wants to stop then.
         DpmclError: Something else cannot be run.
     """
-    with threads(spec.threads), allocating(), _once(), locked(folder) if folder else nullcontext():
-        return _Study(spec, folder, watch, fresh).run(keeping or Keeping())
+    return run_all([Planned(spec, folder)], watch, keeping=keeping, fresh=fresh, on=on)[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A run that is to be made.
+
+    Attributes:
+        spec: What to run.
+        folder: The run folder, or None.
+        name: What its methods' progress begins with; empty for a run by itself.
+    """
+
+    spec: Spec
+    folder: Path | None
+    name: str = ""
+
+
+class Shard:
+    """Every nth job of several runs, whatever their folders hold.
+
+    Args:
+        first: The first job, from 1.
+        every: n.
+    """
+
+    def __init__(self, first: int = 1, every: int = 1) -> None:
+        self.first, self.every = first, every
+        self._jobs = itertools.count()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the shard of a text.
+
+        Args:
+            text: As in "3/40", the third of forty.
+
+        Raises:
+            SpecError: It is none.
+        """
+        match = re.fullmatch(r"([1-9]\d{0,6})/([1-9]\d{0,6})", text)
+        if match is None or int(match[1]) > int(match[2]):
+            raise SpecError(f"A shard is I/N with I from 1 to N, as in 3/40, got {shown(text)}.")
+        return cls(int(match[1]), int(match[2]))
+
+    def takes(self) -> bool:
+        """Return whether the next job, in the order of the runs, is one of the shard's."""
+        return next(self._jobs) % self.every == self.first - 1
+
+
+def run_all(
+    runs: Sequence[Planned],
+    watch: Watch | None = None,
+    *,
+    keeping: Keeping | None = None,
+    fresh: bool = False,
+    shard: Shard | None = None,
+    on: Where = "here",
+) -> list[Result]:
+    """Run the jobs that the folders of several runs lack, side by side, as `run` does for one.
+
+    Args:
+        runs: The runs; their folders differ.
+        watch: Told of progress.
+        keeping: How often checkpoints are made, and when to stop.
+        fresh: Run everything anew.
+        shard: Which jobs are run; None for all.
+        on: "here", in this process and workers beside it, or "ray" (`study.on_ray`).
+
+    Raises:
+        DpmclError: As `run` raises it. Jobs that had finished are stored.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(threads(runs[0].spec.threads))
+        stack.enter_context(allocating())
+        stack.enter_context(_once())
+        for planned in runs:
+            if planned.folder is not None:
+                stack.enter_context(locked(planned.folder))
+        streams: dict[str, Stream] = {}
+        studies = [_Study(planned, watch, fresh, streams) for planned in runs]
+        assignments = [one for study in studies for one in study.begin(shard)]
+        if assignments:
+            owner = {one: study for study in studies for one in study.assignments}
+            whole = _Whole(assignments, watch if len(runs) > 1 else None)
+
+            def progress(one: Assignment, done: int, total: int) -> None:
+                owner[one].progress(one.job, done, total)
+                whole.progress(one, done, total)
+
+            listener = Listener(
+                progress, lambda one, outcome: owner[one].finished(one.job, outcome)
+            )
+            executor_of(on)(assignments, keeping or Keeping(), listener)
+        return [study.end() for study in studies]
+
+
+def executor_of(on: Where) -> Callable[[Sequence[Assignment], Keeping, Listener], None]:
+    """Return what runs jobs.
+
+    Args:
+        on: Where they run.
+    """
+    if on == "here":
+        return execute
+    from dpmcl.study.on_ray import execute_on_ray
+
+    return execute_on_ray
+
+
+class _Whole:
+    """Progress of all jobs together, each counted alike."""
+
+    def __init__(self, assignments: Sequence[Assignment], watch: Watch | None) -> None:
+        self._shares = dict.fromkeys(assignments, 0.0)
+        self._watch = watch
+
+    def progress(self, one: Assignment, done: int, total: int) -> None:
+        self._shares[one] = done / total
+        if self._watch is not None:
+            done, total = round(1000 * sum(self._shares.values())), 1000 * len(self._shares)
+            self._watch(ALL, done, total)
 
 
 class _Study:
     """One call of `run`: what the folder held, and what has come since."""
 
-    def __init__(self, spec: Spec, folder: Path | None, watch: Watch | None, fresh: bool) -> None:
-        self.spec, self.folder, self.watch, self.fresh = spec, folder, watch, fresh
-        self.before = _before(spec, folder, fresh)
+    def __init__(
+        self, planned: Planned, watch: Watch | None, fresh: bool, streams: dict[str, Stream]
+    ) -> None:
+        self.spec, self.folder, self.name = planned.spec, planned.folder, planned.name
+        self.watch, self.fresh, self.streams = watch, fresh, streams
+        spec = self.spec
+        self.before = _before(spec, self.folder, fresh)
         self.records = dict(self.before.records)
         self.theta: dict[str, dict[tuple[int, ...], Theta]] = {}
         self.done: dict[Job, tuple[int, int]] = {}
+        self.assignments: list[Assignment] = []
         held = {name: {*record.test.seeds} for name, record in self.records.items()}
         self.missing = {name: {*spec.seeds} - held.get(name, set()) for name in spec.methods}
 
-    def run(self, keeping: Keeping) -> Result:
+    def begin(self, shard: Shard | None = None) -> list[Assignment]:
+        """Refuse what cannot be run, make the folder ready, and return the jobs that it lacks."""
         spec, before, folder = self.spec, self.before, self.folder
         trained = {name for name, seeds in self.missing.items() if seeds}
         _say_unwatched(spec, before.records, trained)
         sources = {} if folder is None else identity.sources(spec)
         identity.refuse_other_code(before, sources, spec, trained)
-        stream, info = _built(spec, before.stream)
-        identity.refuse_other_data(before, info, spec)
-        table = _united(before, spec.to_table())
-        if trained:
-            self.trainer = Trainer(spec, stream, digest=info.digest, folder=folder)
-            jobs = self.trainer.jobs()
-            for name in spec.methods:
-                self.trainer.check(next(job for job in jobs if job.method == name))
-            self.jobs = [job for job in jobs if self.missing[job.method] & {*job.seeds}]
-            self.trainer.processes = processes_of(self.trainer, len(self.jobs))
-            if folder is not None:
-                identity.sources(spec)  # again: workers read the user's files when they start
-                self._begin(folder, trained)
-                code = {name: {k: v.hashes for k, v in sources[name].items()} for name in trained}
-                store.save_start(folder, table, info, {**before.code, **code})
-            listener = Listener(self._progress, self._finished)
-            execute(self.trainer, self.trainer.longest_first(self.jobs), keeping, listener)
-        theta = {name: _joined(parts) for name, parts in self.theta.items()}
+        stream, self.info = _built(spec, before.stream, self.streams)
+        identity.refuse_other_data(before, self.info, spec)
+        self.table = identity.united(before, spec.to_table())
+        if not trained and shard is None:
+            return []
+        self.trainer = Trainer(spec, stream, digest=self.info.digest, folder=folder)
+        jobs = self.trainer.jobs()
+        for name in spec.methods:
+            self.trainer.check(next(job for job in jobs if job.method == name))
+        mine = [job for job in jobs if shard is None or shard.takes()]
+        self.jobs = [job for job in mine if self.missing[job.method] & {*job.seeds}]
+        if folder is not None and trained:
+            identity.sources(spec)  # again: workers read the user's files when they start
+            self._begin(folder, trained)
+            code = {name: {k: v.hashes for k, v in sources[name].items()} for name in trained}
+            store.save_start(folder, self.table, self.info, {**before.code, **code})
+        ordered = self.trainer.longest_first(self.jobs)
+        self.assignments = [Assignment(self.trainer, job) for job in ordered]
+        return self.assignments
+
+    def end(self) -> Result:
+        """Remove what is of no more use, and return all results."""
+        folder, theta = self.folder, {name: _joined(parts) for name, parts in self.theta.items()}
         if folder is not None:
             self._remove_checkpoints(folder)
-            aside.remove_finished(folder, table, self.records)
+            aside.remove_finished(folder, self.table, self.records)
             return replace(load(folder), theta=theta)
-        return Result(table, info, {name: self.records[name] for name in spec.methods}, theta)
+        records = {name: self.records[name] for name in self.spec.methods}
+        return Result(self.table, self.info, records, theta)
 
     def _begin(self, folder: Path, trained: set[str]) -> None:
         """Make ready a folder to which jobs are about to write, now that nothing is refused."""
@@ -232,7 +400,7 @@ class _Study:
                         path,
                     )
 
-    def _progress(self, job: Job, done: int, total: int) -> None:
+    def progress(self, job: Job, done: int, total: int) -> None:
         """Report a method's progress: that of all of its jobs, of equal replicas."""
         self.done[job] = done, total
         if self.watch is None:
@@ -240,9 +408,10 @@ class _Study:
         jobs = [other for other in self.jobs if other.method == job.method]
         replicas = sum(len(other.seeds) for other in jobs)
         all_done = sum(self.done[other][0] for other in jobs if other in self.done)
-        self.watch(job.method, all_done, total * replicas // len(job.seeds))
+        name = f"{self.name}: {job.method}" if self.name else job.method
+        self.watch(name, all_done, total * replicas // len(job.seeds))
 
-    def _finished(self, job: Job, outcome: Outcome) -> None:
+    def finished(self, job: Job, outcome: Outcome) -> None:
         """Take a job's results in, and store them; its checkpoints are then of no more use.
 
         Seeds that the folder held already stay as they are.
@@ -335,13 +504,16 @@ def _say_unwatched(spec: Spec, before: Mapping[str, Record], trained: set[str]) 
             )
 
 
-def _built(spec: Spec, before: StreamInfo | None) -> tuple[Stream, StreamInfo]:
+def _built(
+    spec: Spec, before: StreamInfo | None, streams: dict[str, Stream]
+) -> tuple[Stream, StreamInfo]:
     """Return the stream of the first seed, with its fingerprint.
 
     Where each replica draws its own rows, the fingerprint is that of one replica: the one that the
-    folder names, or else the first.
+    folder names, or else the first. streams: those that other runs have read already.
     """
-    stream = alone = read(spec, spec.seeds[:1])
+    key = repr((spec.stream_name, spec.stream, spec.dtype, spec.seeds[0]))
+    stream = alone = streams[key] = streams.get(key) or read(spec, spec.seeds[:1])
     seed = None
     if not spec.stream.shared:
         named = None if before is None else before.digest_seed
@@ -352,18 +524,6 @@ def _built(spec: Spec, before: StreamInfo | None) -> tuple[Stream, StreamInfo]:
         stream.name, stream.kind, stream.tasks, stream.classes, stream.scenario, digest, seed
     )
     return stream, info
-
-
-def _united(before: Held, new: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec of the grown folder: all methods; all seeds, where they are a run of numbers."""
-    if not before.spec:
-        return dict(new)
-    seeds = {s for record in before.records.values() for s in record.test.seeds}
-    seeds |= set(range(new["seed"], new["seed"] + new["replicas"]))
-    out = {**new, "methods": {**before.spec["methods"], **new["methods"]}}
-    if max(seeds) - min(seeds) + 1 == len(seeds):
-        out.update(seed=min(seeds), replicas=len(seeds))
-    return out
 
 
 @allocating()
@@ -381,8 +541,8 @@ def draw(
     folder: Path,
     *,
     suffix: str = "png",
-    smooth: float = 0.0,
     what: FigureContent = "errors",
+    **look: Any,
 ) -> Path:
     """Draw a study's curves into its folder, and return the file.
 
@@ -390,8 +550,8 @@ def draw(
         result: What to draw.
         folder: The run folder.
         suffix: Format of the picture.
-        smooth: As for `Result.plot`.
         what: As for `Result.plot`.
+        **look: As for `Result.plot`.
 
     Raises:
         DpmclError: There are no results yet.
@@ -399,5 +559,5 @@ def draw(
     path = folder / "figures" / f"{what}.{suffix}"
     if not result.records:
         raise DpmclError(f"{folder} has no results yet; `dpmcl run` makes some.")
-    result.plot(path, smooth, what)
+    result.plot(path, what=what, **look)
     return path

@@ -1,8 +1,8 @@
 """A worker process: runs jobs that come through its standard input.
 
-The first argument is a file with a pickled `Start`. Messages in both directions are pickles, one
-after another. The parent sends jobs, and None to stop; a job is answered by any number of
-"progress" and "log" messages and one "finished" or "failed".
+Messages in both directions are pickles, one after another. The parent sends jobs, each with the
+file of a pickled `Start`, and None to stop; a job is answered by any number of "progress" and "log"
+messages and one "finished" or "failed".
 """
 
 import logging
@@ -29,15 +29,14 @@ from dpmcl.training.spec import Spec
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """What a worker needs to know before its first job.
+    """What a worker needs to know of a run before its first job.
 
     Attributes:
-        spec: The study.
+        spec: That of the run.
         stream: File of the stream (`torch.save`), mapped into memory by all workers.
         digest: Fingerprint of the data.
         folder: The run folder, or None.
         seconds: Between checkpoints within a task.
-        processes: How many share the memory.
     """
 
     spec: Spec
@@ -45,7 +44,6 @@ class Start:
     digest: str
     folder: Path | None
     seconds: float
-    processes: int
 
 
 class _ToParent(logging.Handler):
@@ -78,22 +76,18 @@ def main() -> None:
     log = logging.getLogger("dpmcl")
     log.addHandler(_ToParent(out))
     log.propagate = False
-    start: Start = pickle.loads(Path(sys.argv[1]).read_bytes())
-    jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    jobs: queue.SimpleQueue[tuple[Path, Job]] = queue.SimpleQueue()
     stopped = threading.Event()
     threading.Thread(target=_listen, args=(jobs, stopped), daemon=True).start()
-    stream: Stream = torch.load(start.stream, mmap=True, weights_only=False)
-    trainer = Trainer(
-        start.spec,
-        stream,
-        digest=start.digest,
-        folder=start.folder,
-        processes=start.processes,
-    )
-    keeping = Keeping(start.seconds, stopped.is_set)
+    before, trainer, seconds = None, None, 0.0
     while True:
-        job = jobs.get()
+        start, job = jobs.get()
         try:
+            if trainer is None or start != before:
+                trainer = None  # so that two runs' data are not held at once
+                trainer, seconds = _begun(start)
+                before = start
+            keeping = Keeping(seconds, stopped.is_set)
             outcome = trainer.run(job, keeping, lambda *done: out.send("progress", done))
         except BaseException as error:
             if not isinstance(error, DpmclError):
@@ -103,7 +97,20 @@ def main() -> None:
             out.send("finished", outcome)
 
 
-def _listen(jobs: "queue.SimpleQueue[Job]", stopped: threading.Event) -> None:
+def _begun(path: Path) -> tuple[Trainer, float]:
+    """Return the trainer of a run, and the seconds between its checkpoints."""
+    start: Start = pickle.loads(path.read_bytes())
+    stream: Stream = torch.load(start.stream, mmap=True, weights_only=False)
+    trainer = Trainer(
+        start.spec,
+        stream,
+        digest=start.digest,
+        folder=start.folder,
+    )
+    return trainer, start.seconds
+
+
+def _listen(jobs: "queue.SimpleQueue[tuple[Path, Job]]", stopped: threading.Event) -> None:
     """Take the parent's messages; end this process when the parent has gone."""
     while True:
         try:

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+import annotated_types as at
 import numpy as np
 import torch
 from torch import Tensor
@@ -35,6 +37,8 @@ class Evaluation(Settings):
             what evaluation costs on long streams.
         predictions: Whether the final predictions on test rows are kept, for metrics that read
             them: classes, or values of a regression; with their targets and tasks.
+        held_out: Share of each task's training rows that is kept from training and evaluated in
+            place of the test rows, so that settings can be chosen; None evaluates the test rows.
     """
 
     train: bool = False
@@ -42,6 +46,7 @@ class Evaluation(Settings):
     evaluate_every: Positive = 1
     test_rows: Positive | None = None
     predictions: bool = False
+    held_out: Annotated[float, at.Gt(0), at.Lt(1)] | None = None
 
     def tasks(self, after: int, tasks: int) -> range:
         """Return the tasks that are evaluated after a task.

@@ -10,13 +10,12 @@ import torch
 
 from dpmcl.core.allocation import allocating, out_of_memory
 from dpmcl.core.generators import forked
-from dpmcl.core.gradients import Work
 from dpmcl.core.model import Buffers, Model, Theta
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
 from dpmcl.core.tree import tree_map
 from dpmcl.data.scaling import check_digits, fitted
-from dpmcl.data.splits import Splits, split
+from dpmcl.data.splits import Splits, held_out, split
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Engine, choose, device_of, group_size
 from dpmcl.exceptions import DataError, DeviceError, DpmclError, reason
@@ -26,6 +25,7 @@ from dpmcl.training.checkpoints import Checkpoints, Origin
 from dpmcl.training.divergence import FreezeNonFinite
 from dpmcl.training.evaluation import Evaluation, Score
 from dpmcl.training.keeper import Keeper, Keeping
+from dpmcl.training.kept import with_kept
 from dpmcl.training.loop import check, first_state, first_task, train
 from dpmcl.training.monitor import Monitor, MonitorSettings
 from dpmcl.training.motion_check import check_motion
@@ -70,7 +70,6 @@ class Trainer:
         stream: Its data: those that all replicas share, or else the first seed's.
         digest: Fingerprint of the data.
         folder: The run folder, in which jobs are kept; None keeps nothing.
-        processes: How many run jobs side by side.
     """
 
     def __init__(
@@ -80,10 +79,8 @@ class Trainer:
         *,
         digest: str = "",
         folder: Path | None = None,
-        processes: int = 1,
     ) -> None:
         self.spec, self.digest, self.folder = spec, digest, folder
-        self.processes = processes
         self._stream = stream
 
     @cached_property
@@ -261,7 +258,7 @@ def measured(
     observers += [watching] if watching else []
     observers += [score, Progress(tell), keeper]
     run = train(setup, observers, keeper.last(setup, first_state(setup)))
-    work = {seed: Work(**vars(run.work)) for seed in setup.seeds}
+    work = dict.fromkeys(setup.seeds, with_kept(setup, run))
     diverged = {setup.seeds[replica]: where for replica, where in run.diverged.items()}
     readings = watching.readings(setup, run) if watching else None
     predictions = score.predictions(setup, run)
@@ -309,4 +306,6 @@ def prepared(spec: Spec, stream: Stream, seeds: tuple[int, ...]) -> tuple[Stream
         seeds: Of the replicas.
     """
     splits = split(stream, spec.split_seeds(seeds), spec.stream.split)
+    if spec.evaluation.held_out is not None:
+        splits = held_out(splits, spec.evaluation.held_out)
     return fitted(stream, splits), splits

@@ -9,6 +9,9 @@
     [methods.er]            # the methods to run, in this order
     [methods.dpmcl]
     zeta = 5
+    [methods.er_slow]       # the same method again, under a name of your own
+    method = "er"
+    lr = 1e-3
 
 `methods = ["naive", "er"]` is short for empty tables.
 
@@ -17,6 +20,7 @@ optimiser or discount, that one starts from its own defaults: the settings that 
 old one are dropped, and those that the user sets are kept, in whatever order they come.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -40,6 +44,7 @@ from dpmcl.training.monitor import MonitorSettings
 
 Table = dict[str, Any]
 _TABLES = ("stream", "network", "training", "evaluation", "monitor", "methods")
+_OWN_NAME = re.compile(r"\w([\w=+.-]{0,58}\w)?")
 _NO_TOML = (ValueError, RecursionError)  # TOMLDecodeError, too long a number, too deep a list
 
 
@@ -65,6 +70,7 @@ class Spec(Settings):
         monitor: What is watched.
         training: Settings in [training], for every method.
         methods: Methods by name, in the order in which they run.
+        renamed: Plugins of the methods that have names of the user's own.
 
     Raises:
         SpecError: A setting breaks a rule.
@@ -89,6 +95,7 @@ class Spec(Settings):
     monitor: MonitorSettings = field(default_factory=MonitorSettings)
     training: dict[str, Any] = field(default_factory=dict)
     methods: dict[str, Any]
+    renamed: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -150,12 +157,15 @@ class Spec(Settings):
             if key not in Method.names():
                 hint = f"[training] has: {', '.join(Method.names())}."
                 raise unknown("setting", key, Method.names(), hint)
-        methods = {
-            name: plugins.find("method", name).from_table(
-                {**common, **settings}, f"[training] or [methods.{name}]"
+        methods, renamed = {}, {}
+        for name, settings in table["methods"].items():
+            plugin = method_of(name, settings)
+            if plugin != name:
+                renamed[name] = plugin
+            own = {key: value for key, value in settings.items() if key != "method"}
+            methods[name] = plugins.find("method", plugin).from_table(
+                {**common, **own}, f"[training] or [methods.{name}]"
             )
-            for name, settings in table["methods"].items()
-        }
         return cls(
             **{key: table[key] for key in top if key in table},
             stream_name=table["stream"]["name"],
@@ -166,6 +176,7 @@ class Spec(Settings):
             monitor=MonitorSettings.from_table(table.get("monitor", {}), "[monitor]"),
             training=common,
             methods=methods,
+            renamed=renamed,
         )
 
     def to_table(self) -> Table:
@@ -173,9 +184,12 @@ class Spec(Settings):
         training = _Defaults(**self.training).to_table()
         methods = {
             name: {
-                key: value
-                for key, value in method.to_table().items()
-                if key not in training or value != training[key]
+                **({"method": self.renamed[name]} if name in self.renamed else {}),
+                **{
+                    key: value
+                    for key, value in method.to_table().items()
+                    if key not in training or value != training[key]
+                },
             }
             for name, method in self.methods.items()
         }
@@ -192,7 +206,7 @@ class Spec(Settings):
 
 def _top() -> list[str]:
     """Return the settings that are in no table."""
-    tables = (*_TABLES, "stream_name", "network_name")
+    tables = (*_TABLES, "stream_name", "network_name", "renamed")
     return [name for name in Spec.names() if name not in tables]
 
 
@@ -202,6 +216,32 @@ class _Defaults(Method):
 
     def phases(self, model: Any, task: Any) -> Sequence[Any]:
         return ()
+
+
+def method_of(name: str, settings: Mapping[str, Any]) -> str:
+    """Return the plugin of a method: its `method` where it has a name of the user's own.
+
+    Args:
+        name: Name of the method in a spec.
+        settings: Its table.
+
+    Raises:
+        SpecError: The name is that of another method, or is not one for a folder.
+    """
+    plugin = settings.get("method", name)
+    if plugin == name:
+        return name
+    if name in plugins.names("method"):
+        raise SpecError(
+            f"[methods.{name}] must be '{name}' itself, and says method = {shown(plugin)}; give it "
+            "a name of its own."
+        )
+    if not _OWN_NAME.fullmatch(name):
+        raise SpecError(
+            "A method's own name has up to 60 letters, digits and any of _ - = + . within, got "
+            f"{shown(name)}; choose another."
+        )
+    return str(plugin)
 
 
 def read(text: str, where: str) -> Table:

@@ -1,0 +1,54 @@
+"""Arguments and options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpmcl.core.atomic import path_of
+from dpmcl.core.choices import Where
+
+app = typer.Typer(
+    help="Meta-continual learning via dynamic programming.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+"""The command line, to which each command is added where it is defined."""
+
+Folders = Annotated[
+    list[Path], typer.Argument(metavar="DIR...", help="Run folders.", parser=path_of)
+]
+Tasks = Annotated[int | None, typer.Option(help="Only the stream's first tasks.")]
+Assignments = Annotated[
+    list[str] | None, typer.Option("--set", metavar="K=V", help="Change any entry of the spec.")
+]
+Fresh = Annotated[
+    bool,
+    typer.Option("--fresh", help="Start anew; keep what DIR holds aside until it has finished."),
+]
+BudgetText = Annotated[
+    str | None,
+    typer.Option(
+        metavar="flops=N|rows=N|bytes=N",
+        help="As many updates (rows of memory, for bytes) as this allows each method a task.",
+    ),
+]
+On = Annotated[
+    Where,
+    typer.Option(help="Where jobs run: here, or on Ray (DPMCL_RAY has a cluster's address)."),
+]
+Checkpoint = Annotated[
+    float, typer.Option(metavar="SECONDS", help="Between checkpoints within a task.", min=0.0)
+]
+
+
+def short(source: str) -> str:
+    """Return a name for the files of a source: the last part of a path, without suffixes.
+
+    Args:
+        source: As a command takes it.
+    """
+    name = Path(source).absolute().name if "/" in source or "." in source else source
+    return (name.lstrip(".").split(".")[0] or "data").replace(":", ".")

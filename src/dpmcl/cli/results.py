@@ -1,0 +1,165 @@
+"""The commands that read run folders: `table`, `plot` and `report`."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dpmcl.cli.options import Folders, app
+from dpmcl.core.atomic import path_of
+from dpmcl.core.choices import FigureContent, FigureFormat, TableFormat
+from dpmcl.exceptions import DpmclError, SpecError, printable
+
+
+@app.command()
+def table(
+    folders: Folders,
+    *,
+    style: Annotated[TableFormat, typer.Option("--format")] = "text",
+    metric: Annotated[
+        list[str] | None, typer.Option(help="Add a metric's mean and standard error.")
+    ] = None,
+    by_task: Annotated[
+        bool,
+        typer.Option("--by-task", help="A row a task: its error when new, and at last."),
+    ] = False,
+    cost: Annotated[
+        bool, typer.Option("--cost", help="What a replica's updates cost, and what it keeps.")
+    ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="METHOD", help="Compare every method with this one, over seeds."),
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="TITLE,...", help="Only these columns, in this order.")
+    ] = None,
+    rename: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=TEXT", help="Another word for a method or a column's title."),
+    ] = None,
+) -> None:
+    """Print the table of one or more run folders, with a column for each setting that differs."""
+    from dpmcl.results.table import Look, render
+    from dpmcl.study import study
+    from dpmcl.study.side_by_side import SideBySide, render_comparisons
+
+    runs = {str(folder): study.load(folder) for folder in folders}
+    for name, result in runs.items():
+        if not result.records:
+            raise DpmclError(f"{name} has no results yet; `dpmcl run` makes some.")
+    several = SideBySide(runs)
+    if against is not None:
+        typer.echo(render_comparisons(several.compared(against), style))
+        return
+    chosen = [name.strip() for name in columns.split(",")] if columns else []
+    look = Look(columns=chosen, renamed=dict(map(_renamed, rename or [])))
+
+    def rows(result: study.Result) -> list[dict[str, Any]]:
+        if cost:
+            return result.cost_rows()
+        return result.rows_by_task() if by_task else result.rows(tuple(metric or ()))
+
+    shown, look = several.rows(rows, look)
+    typer.echo(render(shown, style, look))
+
+
+@app.command()
+def plot(
+    folders: Folders,
+    *,
+    picture: Annotated[FigureFormat, typer.Option("--format")] = "png",
+    smooth: Annotated[
+        float, typer.Option(metavar="SIGMA", help="Gaussian filter over tasks, 0 for none.")
+    ] = 0.0,
+    what: Annotated[
+        FigureContent, typer.Option(help="Errors, or what --watch recorded.")
+    ] = "errors",
+    ylim: Annotated[
+        str | None, typer.Option(metavar="LOW,HIGH", help="Errors shown; those of the data.")
+    ] = None,
+    log: Annotated[
+        bool | None, typer.Option("--log/--linear", help="Scale of errors.", show_default=False)
+    ] = None,
+    width: Annotated[
+        str, typer.Option(metavar="3.25in|8cm", help="Of the figure; below 5in in one column.")
+    ] = "9in",
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="DIR/figures/WHAT.FORMAT by default.", parser=path_of),
+    ] = None,
+) -> None:
+    """Draw CME and NTE against tasks, or what was watched: means over seeds, and bands."""
+    from dpmcl.results import figures
+    from dpmcl.study import study
+    from dpmcl.study.side_by_side import SideBySide
+
+    look: dict[str, Any] = {"log": log, "width": _inches(width), "smooth": smooth}
+    if ylim is not None:
+        look["ylim"] = _two_numbers(ylim)
+    runs = {str(folder): study.load(folder) for folder in folders}
+    if len(runs) == 1 and out is None:
+        look = look if what == "errors" else {}
+        path = study.draw(runs[str(folders[0])], folders[0], suffix=picture, what=what, **look)
+    elif len(runs) == 1:
+        path = out or folders[0]
+        runs[str(folders[0])].plot(path, what=what, **(look if what == "errors" else {}))
+    else:
+        path = out or Path(f"errors.{picture}")
+        records, stream = SideBySide(runs).of_one_stream()
+        figures.save(figures.curves(records, stream, figures.Look(**look)), path)
+    typer.echo(printable(str(path)))
+
+
+@app.command()
+def report(
+    folders: Folders,
+    *,
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="An .html file, or an .md file.", parser=path_of)
+    ] = Path("report.html"),
+    against: Annotated[
+        str | None, typer.Option(metavar="METHOD", help="Compare every method with this one.")
+    ] = None,
+) -> None:
+    """Write a report of run folders: tables, statistics, figures, costs, environment."""
+    from dpmcl.core.atomic import write_text
+    from dpmcl.results import report as reports
+    from dpmcl.results import store
+
+    runs = {str(folder): store.load(folder) for folder in folders}
+    environment = {str(folder): store.environment(folder) for folder in folders}
+    if out.suffix == ".html":
+        made = {out.name: reports.html(runs, environment=environment, against=against)}
+    elif out.suffix == ".md":
+        made = reports.markdown(runs, environment=environment, against=against, stem=out.stem)
+    else:
+        raise SpecError(f"A report is an .html or an .md file, got {printable(out.name)!r}.")
+    for name, text in made.items():
+        write_text(out.parent / name, text)
+    typer.echo(printable(str(out)))
+
+
+def _inches(text: str) -> float:
+    """Return a length in inches."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(in|cm|mm|pt)?", text.strip())
+    if match is None:
+        raise SpecError(f"--width takes a length, as in 3.25in or 8cm, got {printable(text)!r}.")
+    return float(match[1]) / {"in": 1, "cm": 2.54, "mm": 25.4, "pt": 72}[match[2] or "in"]
+
+
+def _two_numbers(text: str) -> tuple[float, float]:
+    """Return LOW,HIGH."""
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        raise SpecError(f"--ylim takes LOW,HIGH, as in 0,0.5, got {printable(text)!r}.") from None
+    return low, high
+
+
+def _renamed(text: str) -> tuple[str, str]:
+    """Return the two sides of NAME=TEXT."""
+    name, equals, other = text.partition("=")
+    if not name or not equals:
+        raise DpmclError(f"--rename takes NAME=TEXT, as in dpmcl=DPMCL, got {printable(text)!r}.")
+    return name, other

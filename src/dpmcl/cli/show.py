@@ -1,0 +1,71 @@
+"""The commands that show what there is: `list`, `show` and `stream`."""
+
+import itertools
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpmcl.cli.options import Assignments, Tasks, app, short
+from dpmcl.cli.terminal import dispensable
+from dpmcl.core.atomic import path_of
+from dpmcl.exceptions import printable
+
+
+@app.command("list")
+def list_() -> None:
+    """Show presets, and every kind of plugin: methods, streams, networks, metrics, ..."""
+    from dpmcl import plugins, presets
+
+    sections = {"presets": {name: presets.summary(name) for name in presets.names()}}
+    for kind, plural in plugins.KINDS.items():
+        sections[plural] = {name: plugins.summary(kind, name) for name in plugins.names(kind)}
+    width = max(len(printable(name)) for entries in sections.values() for name in entries)
+    for title, entries in sections.items():
+        if entries:
+            typer.echo(title)
+        for name, line in entries.items():
+            typer.echo(f"  {printable(name):<{width}}  {printable(line)}")
+
+
+@app.command()
+def show(preset: Annotated[str, typer.Argument(metavar="PRESET")]) -> None:
+    """Print the complete spec of a preset; redirect it to a file to make your own."""
+    import tomli_w
+
+    from dpmcl import presets
+    from dpmcl.training.spec import Spec, read
+
+    text = presets.text(preset)
+    comments = itertools.takewhile(lambda line: line.startswith("#"), text.split("\n"))
+    complete = Spec.parse(read(text, f"preset '{preset}'")).to_table()
+    typer.echo("\n".join([*comments, tomli_w.dumps(complete)]), nl=False)
+
+
+@app.command()
+def stream(
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A stream, a preset, a spec, or data (my.csv).")
+    ],
+    *,
+    seed: Annotated[int | None, typer.Option(help="Whose split, and whose draws.")] = None,
+    tasks: Tasks = None,
+    set_: Assignments = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The picture; runs/streams/NAME.png.", parser=path_of),
+    ] = None,
+) -> None:
+    """Show a stream's tasks, labels, rows and shapes, and draw a sheet of samples."""
+    from dpmcl.results import figures, sheet
+    from dpmcl.study import study
+    from dpmcl.study.api import Request
+
+    request = Request(source).set(set_ or []).update(seed=seed, tasks=tasks)
+    built, splits = study.preview(request.spec())
+    typer.echo(sheet.describe(built, splits))
+    path = out or Path("runs") / "streams" / f"{short(source)}.png"
+    with nullcontext() if out else dispensable("picture"):
+        figures.save(sheet.draw(built), path)
+        typer.echo(printable(f"picture: {path}"))

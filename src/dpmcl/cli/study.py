@@ -1,0 +1,215 @@
+"""The commands of studies: `study`, `tune` and `merge`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpmcl.cli.options import Assignments, BudgetText, Checkpoint, Fresh, On, Tasks, app, short
+from dpmcl.cli.terminal import LOG, dispensable, stoppable
+from dpmcl.core.atomic import path_of
+from dpmcl.core.choices import Preset, TableFormat, Where
+from dpmcl.exceptions import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dpmcl.study.plan import Cell
+
+
+@app.command()
+def study(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY", help="table1, figure2, figure3, zeta, or a TOML file with [axes]."
+        ),
+    ],
+    *,
+    streams: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="Only these streams.")
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="Only these methods.")
+    ] = None,
+    replicas: Annotated[int | None, typer.Option(help="Seeded runs of each method.")] = None,
+    tasks: Tasks = None,
+    preset: Annotated[
+        Preset, typer.Option(help="The rates as printed, or those that learn.")
+    ] = "calibrated",
+    set_: Assignments = None,
+    budget: BudgetText = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder; runs/NAME by default.", parser=path_of),
+    ] = None,
+    checkpoint: Checkpoint = 60.0,
+    on: On = "here",
+    fresh: Fresh = False,
+    shard: Annotated[
+        str | None, typer.Option(metavar="I/N", help="Only every Nth job, from the Ith.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the jobs, and about how long they take.")
+    ] = False,
+    style: Annotated[TableFormat, typer.Option("--format")] = "text",
+) -> None:
+    """Make the runs of a study that are missing; then show its table and draw its figure."""
+    from dpmcl.exceptions import SpecError
+    from dpmcl.study import paper_studies, plan
+    from dpmcl.study.api import Request
+    from dpmcl.training import spec
+
+    changes: dict[str, Any] = {}
+    for text in set_ or []:
+        changes = spec.together(changes, spec.assignment(text))
+    if Path(name).suffix != ".toml":
+        choice = paper_studies.Choice(
+            streams=_names(streams),
+            methods=_names(methods),
+            replicas=replicas,
+            tasks=tasks,
+            preset=preset,
+            changes=changes,
+        )
+        cells = paper_studies.runs(name, choice)
+        folder = Path("runs") / f"{'zeta' if name == 'zeta' else 'paper'}-{preset}"
+    else:
+        if streams or methods:
+            raise SpecError(
+                "--streams and --methods are of the paper's studies; set them in the file."
+            )
+        table, axes = plan.read(Request(name).table)
+        request = Request(table).change(changes).update(replicas=replicas, tasks=tasks)
+        cells = plan.cells(request.table, axes)
+        name = short(name)
+        folder = Path("runs") / name
+    run_study(
+        cells,
+        out or folder,
+        name=name,
+        budget=budget,
+        seconds=checkpoint,
+        fresh=fresh,
+        on=on,
+        shard=shard,
+        dry_run=dry_run,
+        style=style,
+    )
+
+
+@app.command()
+def tune(
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A preset, a spec, a stream, or data (my.csv).")
+    ],
+    *,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Search for this method; may be repeated.")
+    ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="K=V,V|K=LOW..HIGH",
+            help="What is searched; training.lr=0.0001,0.001,0.01,0.1 by default.",
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Trials of each method; all of a list by default.")
+    ] = None,
+    tasks: Annotated[int, typer.Option(help="The stream's first tasks.", min=1)] = 3,
+    replicas: Annotated[int, typer.Option(help="Seeds of a trial.", min=1)] = 2,
+    set_: Assignments = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder; runs/NAME-tune by default.", parser=path_of),
+    ] = None,
+    checkpoint: Checkpoint = 60.0,
+    on: On = "here",
+) -> None:
+    """Search settings on rows held out of the training rows; write a spec that `run` takes."""
+    from dpmcl.study.api import Request
+    from dpmcl.study.tune import RATES, Search, dimension
+    from dpmcl.study.tune import tune as search_settings
+
+    request = Request(source)
+    if method:
+        request.choose(method)
+    space = dict(map(dimension, vary)) if vary else RATES
+    search = Search(space=space, trials=trials, tasks=tasks, replicas=replicas)
+    folder = out or Path("runs") / f"{short(source)}-tune"
+    with stoppable(checkpoint, "the same command") as (keeping, progress):
+        table = request.set(set_ or []).table
+        _, lines = search_settings(table, search, folder, watch=progress, keeping=keeping, on=on)
+    for line in lines:
+        typer.echo(printable(line))
+    typer.echo(printable(f"spec: {folder / 'tuned.toml'}"))
+
+
+@app.command()
+def merge(
+    into: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A run or study folder.", parser=path_of)
+    ],
+    others: Annotated[
+        list[Path],
+        typer.Argument(metavar="OTHER...", help="Folders of the same runs.", parser=path_of),
+    ],
+) -> None:
+    """Add the results of other folders, such as those of shards, to a folder."""
+    from dpmcl.study.merging import merge as merged
+
+    for line in merged(into, others):
+        typer.echo(printable(line))
+
+
+def run_study(
+    cells: "Sequence[Cell]",
+    out: Path,
+    *,
+    name: str = "",
+    budget: str | None = None,
+    seconds: float = 60.0,
+    fresh: bool = False,
+    on: Where = "here",
+    shard: str | None = None,
+    dry_run: bool = False,
+    style: TableFormat = "text",
+) -> None:
+    """Make the runs of a study; show its table and draw its figure."""
+    from dpmcl.results import figures
+    from dpmcl.study import studies
+    from dpmcl.study.budget import Budget
+    from dpmcl.study.executor import most_processes
+    from dpmcl.study.forecast import forecast, written
+    from dpmcl.study.study import Shard, run_all
+
+    allowed = None if budget is None else Budget.parse(budget)
+    runs, lines = studies.planned(cells, out, allowed)
+    for line in lines:
+        LOG.info("%s", printable(line))
+    if dry_run:
+        jobs = forecast(runs)
+        processes = min(most_processes(runs[0].spec), len(jobs))
+        typer.echo("\n".join(map(printable, written(jobs, processes))))
+        return
+    share = Shard.parse(shard) if shard is not None else None
+    with stoppable(seconds, "the same command") as (keeping, progress):
+        run_all(runs, progress, keeping=keeping, fresh=fresh, shard=share, on=on)
+    stored = studies.stored(cells, out)
+    for line in studies.store_protocol(stored, out, allowed):
+        LOG.warning("%s", printable(line))
+    table, draw = studies.shown(name, cells, stored, style)
+    typer.echo(table)
+    try:
+        with dispensable("figure"):
+            path = out / f"{name or 'sweep'}.png"
+            figures.save(draw(), path)
+            typer.echo(printable(f"figure: {path}"))
+    finally:
+        typer.echo(printable(f"folder: {out}"))
+
+
+def _names(text: str | None) -> list[str] | None:
+    """Return names separated by commas."""
+    return [name.strip() for name in text.split(",")] if text else None

@@ -1,0 +1,83 @@
+"""Figures of metrics against a setting, as the paper's Figure 3 has them."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpmcl.exceptions import DpmclError
+from dpmcl.results.comparison import written
+from dpmcl.results.figures import (
+    COLOURS,
+    DASHES,
+    MARKERS,
+    PLAIN,
+    drawing,
+    legend,
+    mean_and_error,
+    shortened,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Points = Mapping[Any, np.ndarray]
+"""Values of a metric, one a replica, by the value of the setting."""
+
+_PANEL = (3.0, 2.7)  # inches
+
+
+@drawing()
+def against(panels: Sequence[tuple[str, str, Mapping[str, Points]]]) -> "Figure":
+    """Return a row of panels: means over seeds against a setting, with standard errors.
+
+    Args:
+        panels: For each its metric, its setting, and the points of each line by name. Numbers are
+            drawn to scale, other values in the order in which they come.
+
+    Raises:
+        DpmclError: There are no results, or matplotlib is not installed.
+    """
+    if not any(points for _, _, lines in panels for points in lines.values()):
+        raise DpmclError("There are no results to draw yet.")
+    from matplotlib.figure import Figure
+
+    size = (_PANEL[0] * len(panels), _PANEL[1] + 0.4)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    names = dict.fromkeys(name for _, _, lines in panels for name in lines)
+    styles = itertools.cycle(zip(COLOURS, MARKERS, itertools.cycle(DASHES), strict=False))
+    style = dict(zip(names, styles, strict=False))
+    drawn: dict[str, Any] = {}
+    for ax, (metric, setting, lines) in zip(axes, panels, strict=True):
+        values = list(dict.fromkeys(x for points in lines.values() for x in points))
+        numeric = all(isinstance(x, int | float) and not isinstance(x, bool) for x in values)
+        if numeric and min(values) > 0 and max(values) >= 10 * min(values):
+            ax.set_xscale("log")
+        if not numeric:
+            places = range(len(values))
+            ax.set_xticks(places, [shortened(written(x), 20) for x in values], **PLAIN)
+            ax.margins(x=0.1)
+        for name, points in lines.items():
+            order = sorted(points) if numeric else [x for x in values if x in points]
+            means, errors = zip(*(_summary(points[x]) for x in order), strict=True)
+            x = order if numeric else [values.index(each) for each in order]
+            colour, marker, dashes = style[name]
+            drawn[name] = ax.errorbar(x, means, errors, color=colour, marker=marker,
+                                      linestyle=dashes, markersize=4, capsize=2)  # fmt: skip
+        ax.set_xlabel(shortened(setting.rpartition(".")[2], 30), **PLAIN)
+        ax.set_ylabel(metric, **PLAIN)
+        ax.grid(alpha=0.25, linewidth=0.5)
+        ax.spines[["top", "right"]].set_visible(False)
+    if len(drawn) > 1:
+        options = {"loc": "outside lower center", "ncols": min(len(drawn), 3), "frameon": False}
+        legend(figure, list(drawn.values()), list(drawn), fontsize=9, **options)
+    return figure
+
+
+def _summary(values: np.ndarray) -> tuple[float, float]:
+    """Return mean and standard error of the finite values."""
+    finite = np.where(np.isfinite(values), values, np.nan)
+    middle, error = mean_and_error(finite[:, None])
+    return float(middle[0]), float(error[0])

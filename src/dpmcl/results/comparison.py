@@ -1,0 +1,137 @@
+"""Methods of one or more runs side by side: what tells them apart, and what each is called."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpmcl.core.errors import Errors
+from dpmcl.results.record import Record
+from dpmcl.results.store import Stored, StreamInfo
+
+_SHARED = ("dtype", "precision", "split_seed", "weights_seed")
+"""Settings outside tables that move numbers; seeds and the machine's do not tell runs apart."""
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A method of a run.
+
+    Attributes:
+        run: Name of the run.
+        stream: Description of its data.
+        method: Name of the method in its spec.
+        record: Its results.
+        settings: Value of each setting that moves its numbers, by dotted name; those of the method
+            have no prefix.
+    """
+
+    run: str
+    stream: StreamInfo
+    method: str
+    record: Record
+    settings: Mapping[str, Any]
+
+
+def entries(runs: Mapping[str, Stored]) -> list[Entry]:
+    """Return the methods of runs, in order.
+
+    Args:
+        runs: What run folders hold, by name.
+    """
+    return [
+        Entry(run, stored.stream, method, record, _settings(stored.spec, method))
+        for run, stored in runs.items()
+        for method, record in stored.records.items()
+    ]
+
+
+def differing(several: Sequence[Entry]) -> list[str]:
+    """Return the settings in which entries of one stream differ, in the order of a spec.
+
+    A setting that an entry does not have, since it is another method's or newer than its run, is
+    not compared with it. Entries of one run differ by what they are called.
+
+    Args:
+        several: The entries.
+    """
+    if len({entry.run for entry in several}) < 2:
+        return []
+    seen: dict[str, dict[str, list[Any]]] = {}
+    for entry in several:
+        for key, value in entry.settings.items():
+            values = seen.setdefault(key, {}).setdefault(entry.stream.name, [])
+            if value not in values:
+                values.append(value)
+    return [
+        key
+        for key, by_stream in seen.items()
+        if any(len(values) > 1 for values in by_stream.values())
+    ]
+
+
+def labels(several: Sequence[Entry]) -> list[str]:
+    """Return a name for each entry, which no other entry of its stream has.
+
+    It is the method's name, where several have it with the settings that tell them apart, and
+    where there are none with the run's name.
+
+    Args:
+        several: The entries.
+
+    >>> labels([])
+    []
+    """
+    keys = differing(several)
+    names = [entry.method for entry in several]
+    for add in (_with_settings, _with_run):
+        groups = [(entry.stream.name, name) for entry, name in zip(several, names, strict=True)]
+        names = [
+            name if groups.count((entry.stream.name, name)) == 1 else add(entry, name, keys)
+            for entry, name in zip(several, names, strict=True)
+        ]
+    return names
+
+
+def written(value: Any) -> str:
+    """Return the value of a setting as a table shows it.
+
+    Args:
+        value: Text, a number, true/false, a list or a table; None where an entry has no such
+            setting.
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {written(inner)}" for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(written, value)) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def by_seed(errors: Errors, values: Iterable[float]) -> dict[int, float]:
+    """Return a metric's values by seed.
+
+    Args:
+        errors: The errors that it is of.
+        values: One a replica.
+    """
+    return {seed: float(value) for seed, value in zip(errors.seeds, values, strict=True)}
+
+
+def _settings(spec: Mapping[str, Any], method: str) -> dict[str, Any]:
+    """Return the settings that move a method's numbers."""
+    out = {key: spec[key] for key in _SHARED if key in spec}
+    for table in ("stream", "network"):
+        out |= {f"{table}.{key}": value for key, value in spec.get(table, {}).items()}
+    return out | {**spec.get("training", {}), **spec.get("methods", {}).get(method, {})}
+
+
+def _with_settings(entry: Entry, name: str, keys: Sequence[str]) -> str:
+    told = [f"{key} {written(entry.settings[key])}" for key in keys if key in entry.settings]
+    return f"{name} ({', '.join(told)})" if told else name
+
+
+def _with_run(entry: Entry, name: str, keys: Sequence[str]) -> str:
+    return f"{name} [{entry.run}]"

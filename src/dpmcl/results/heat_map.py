@@ -1,0 +1,87 @@
+"""Heat maps of the error tensor: the error on each task, after each task."""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpmcl.exceptions import DpmclError
+from dpmcl.results.figures import NAMED, PLAIN, drawing, shortened
+from dpmcl.results.record import Record
+from dpmcl.results.store import StreamInfo
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_COLOURS = "cividis"  # even steps of lightness, also for colour-blind readers
+_ACROSS = 3  # panels beside each other
+_PANEL = 2.9  # inches
+
+
+@drawing()
+def heat_maps(records: Mapping[str, Record], stream: StreamInfo) -> "Figure":
+    """Return a figure with a panel for each method: mean errors over seeds, all on one scale.
+
+    Args:
+        records: Results by method.
+        stream: Names of the stream.
+
+    Raises:
+        DpmclError: There are no results, or matplotlib is not installed.
+    """
+    if not records:
+        raise DpmclError("There are no results to draw yet; `dpmcl run` makes some.")
+    from matplotlib.colors import LogNorm, Normalize
+    from matplotlib.figure import Figure
+
+    means = {name: _mean(record) for name, record in records.items()}
+    known = np.concatenate([values[~np.isnan(values)] for values in means.values()])
+    norm: Any = Normalize(0, 1)
+    if stream.kind == "regression":
+        positive = known[known > 0]
+        low, high = (positive.min(), positive.max()) if len(positive) else (0.1, 1.0)
+        norm = LogNorm(low, high if high > low else 10 * low)
+    columns = min(len(means), _ACROSS)
+    lines = math.ceil(len(means) / columns)
+    size = (_PANEL * columns + 0.9, _PANEL * lines + 0.3)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(lines, columns, squeeze=False)
+    image: Any = None
+    for ax, (name, values) in zip(axes.flat, means.items(), strict=False):
+        image = ax.imshow(values, cmap=_COLOURS, norm=norm, aspect="auto", interpolation="nearest")
+        ax.set_title(shortened(name, 40), fontsize=10, **PLAIN)
+        ax.set_facecolor("#ececec")
+        _label(ax, stream)
+    for ax in axes.flat[len(means) :]:
+        ax.set_visible(False)
+    for ax in axes[:, 0]:
+        ax.set_ylabel("after task")
+    for ax in axes.flat[max(0, len(means) - columns) : len(means)]:
+        ax.set_xlabel("error on task")
+    what = "error" if stream.kind == "classification" else "mean squared error"
+    figure.colorbar(image, ax=axes, label=f"{what}, mean over seeds", shrink=0.9)
+    return figure
+
+
+def _mean(record: Record) -> np.ndarray:
+    """Return mean errors over the seeds that have one, (after, task); NaN where none has."""
+    after = record.test.after
+    after = np.where(np.isfinite(after), after, np.nan)
+    count = (~np.isnan(after)).sum(0)
+    total = np.nansum(after, 0)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def _label(ax: Any, stream: StreamInfo) -> None:
+    """Number the tasks from 1, or name them where there are few short names."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    if len(stream.tasks) <= NAMED and max(map(len, stream.tasks)) <= 2:
+        places = range(len(stream.tasks))
+        ax.set_xticks(places, stream.tasks, fontsize=8, **PLAIN)
+        ax.set_yticks(places, stream.tasks, fontsize=8, **PLAIN)
+        return
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+        axis.set_major_formatter(FuncFormatter(lambda place, _: f"{place + 1:g}"))

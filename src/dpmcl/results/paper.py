@@ -1,0 +1,126 @@
+"""The paper's Table 1, and whether results agree with it."""
+
+import math
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from dpmcl.results.statistics import Estimate
+
+STREAMS = ("sine", "omniglot", "mnist", "cifar10")
+METHODS = ("naive", "dpmcl", "oml", "cml", "anml", "er")
+MEASURES = ("CME", "NTE")
+
+LEAST = 1e-3
+"""The smallest standard error that the paper prints; its "(0)" is read as one below this."""
+
+_PRINTED = {
+    ("sine", "CME"): "1e-4(0) 1e-5(0) 1e-5(0) 0.0005(0) 1e-4(0) 1e-5(0)",
+    ("sine", "NTE"): "1e-7(0) 1e-7(0) 1e-5(0) 1e-7(0) 1e-7(7) 1e-5(0)",
+    (
+        "omniglot",
+        "CME",
+    ): "0.979(0) 0.171(0.007) 0.224(0.010) 0.706(0.245) 0.977(0.001) 0.194(0.008)",
+    ("omniglot", "NTE"): "0.001(0) 0.283(0.091) 0.512(0.098) 0.077(0.053) 0.945(0) 0.291(0.071)",
+    ("mnist", "CME"): "0.912(0) 0.020(0.001) 0.023(0.001) 0.659(0.004) 0.873(0.002) 0.030(0.001)",
+    ("mnist", "NTE"): "0.001(0) 0.003(0) 0.011(0) 0.001(0) 0.884(0) 0.024(0.001)",
+    ("cifar10", "CME"): "0.949(2) 0.496(0.003) 0.676(0.006) 0.651(0.004) 0.918(0.016) 0.464(0.002)",
+    ("cifar10", "NTE"): "0.01(0) 0.231(0.008) 0.108(0.005) 0.055(0.003) 0.689(0.140) 0.458(0.008)",
+}
+"""Mean (standard error) of each method, in the order of `METHODS`, as printed."""
+
+Mark = Literal["within", "same order", "not reproduced", "not run"]
+
+
+class Cell(NamedTuple):
+    """A mean of the paper's Table 1 beside ours.
+
+    Attributes:
+        stream: One of `STREAMS`.
+        measure: "CME" or "NTE".
+        method: One of `METHODS`.
+        printed: What the paper prints, as in "0.171(0.007)".
+        paper: Its mean.
+        paper_error: Its standard error, `LEAST` for "(0)"; None where what is printed can be none.
+        ours: Our estimate, or None.
+        mark: "within" two combined standard errors; "same order", where it is above and below the
+            same other methods as in the paper; "not reproduced"; or "not run".
+    """
+
+    stream: str
+    measure: str
+    method: str
+    printed: str
+    paper: float
+    paper_error: float | None
+    ours: Estimate | None
+    mark: Mark
+
+
+Key = tuple[str, str, str]
+"""Stream, measure, method."""
+
+
+def compared(ours: Mapping[Key, Estimate]) -> list[Cell]:
+    """Return the paper's Table 1 beside results, cell by cell.
+
+    Args:
+        ours: Estimates of CME and NTE by stream, measure and method.
+    """
+    return [
+        _cell((stream, measure, method), printed, ours)
+        for (stream, measure), line in _PRINTED.items()
+        for method, printed in zip(METHODS, line.split(), strict=True)
+    ]
+
+
+def printed_table() -> dict[Key, tuple[float, float | None]]:
+    """Return the paper's means and standard errors, by stream, measure and method."""
+    return {
+        (stream, measure, method): _read(printed)
+        for (stream, measure), line in _PRINTED.items()
+        for method, printed in zip(METHODS, line.split(), strict=True)
+    }
+
+
+def _read(printed: str) -> tuple[float, float | None]:
+    """Return mean and standard error of a printed cell."""
+    mean, error = printed.removesuffix(")").split("(")
+    if error == "0":
+        return float(mean), LEAST
+    # A standard error above 1 is none of an error rate, or of a mean of 1e-7.
+    return float(mean), float(error) if float(error) < 1 else None
+
+
+def _cell(key: Key, printed: str, ours: Mapping[Key, Estimate]) -> Cell:
+    paper, error = _read(printed)
+    estimate = ours.get(key)
+    mark: Mark = "not reproduced"
+    if estimate is None or estimate.mean is None:
+        estimate, mark = None, "not run"
+    elif error is not None and _within(estimate, paper, error):
+        mark = "within"
+    elif _same_order(key, ours):
+        mark = "same order"
+    return Cell(*key, printed, paper, error, estimate, mark)
+
+
+def _within(ours: Estimate, paper: float, error: float) -> bool:
+    """Return whether means differ by at most two combined standard errors."""
+    assert ours.mean is not None
+    return abs(ours.mean - paper) <= 2 * math.hypot(ours.error or 0.0, error)
+
+
+def _same_order(key: Key, ours: Mapping[Key, Estimate]) -> bool:
+    """Return whether a method has the same others above and below it; ties in print do not count.
+
+    False where no other method was run.
+    """
+    stream, measure, _ = key
+    paper, signs = printed_table(), []
+    mine = ours[key].mean
+    for other in METHODS:
+        theirs = ours.get((stream, measure, other))
+        gap = paper[key][0] - paper[stream, measure, other][0]
+        if theirs is not None and theirs.mean is not None and mine is not None and gap != 0:
+            signs.append((mine - theirs.mean) * gap > 0)
+    return bool(signs) and all(signs)

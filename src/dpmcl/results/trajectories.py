@@ -1,0 +1,95 @@
+"""The paper's Figure 2: errors against tasks, a column for each stream."""
+
+import itertools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpmcl.exceptions import DpmclError
+from dpmcl.metrics.cme import cme
+from dpmcl.metrics.nte import nte
+from dpmcl.results.figures import (
+    COLOURS,
+    DASHES,
+    MARKERS,
+    PLAIN,
+    drawing,
+    legend,
+    mean_and_error,
+    shortened,
+)
+from dpmcl.results.record import Record
+from dpmcl.results.store import Stored
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SMOOTH = 2.0
+"""Standard deviation, in tasks, of the Gaussian filter of the paper's figures."""
+
+_MEASURES = {"CME": cme, "NTE": nte}
+_COLUMN, _LINE = 2.6, 2.3  # inches
+
+
+@drawing()
+def trajectories(runs: Mapping[str, Stored], smooth: float = SMOOTH) -> "Figure":
+    """Return a figure of CME above and NTE below, a column for each run.
+
+    Lines are means over seeds, bands one standard error either side, both smoothed over tasks.
+
+    Args:
+        runs: What run folders hold, by name; those without results are left out.
+        smooth: Standard deviation, in tasks, of a Gaussian filter; 0 for none.
+
+    Raises:
+        DpmclError: There are no results, or matplotlib or SciPy is not installed.
+    """
+    shown = [run for run in runs.values() if run.records]
+    if not shown:
+        raise DpmclError("There are no results to draw yet.")
+    from matplotlib.figure import Figure
+
+    methods = dict.fromkeys(name for run in shown for name in run.records)
+    styles = itertools.cycle(zip(COLOURS, MARKERS, itertools.cycle(DASHES), strict=False))
+    style = dict(zip(methods, styles, strict=False))
+    figure = Figure(figsize=(_COLUMN * len(shown) + 0.6, 2 * _LINE + 0.7), layout="constrained")
+    axes: Any = figure.subplots(2, len(shown), squeeze=False, sharex="col")
+    lines: dict[str, Any] = {}
+    for column, run in zip(axes.T, shown, strict=True):
+        for ax, measure in zip(column, _MEASURES, strict=True):
+            for name, record in run.records.items():
+                lines[name] = _draw(ax, _MEASURES[measure], record, style[name], smooth)
+            ax.grid(alpha=0.25, linewidth=0.5)
+            ax.spines[["top", "right"]].set_visible(False)
+            if run.stream.kind == "regression":
+                ax.set_yscale("log")
+                ax.set_ylabel("mean squared error", fontsize=9)
+        column[0].set_title(shortened(run.stream.name, 20), fontsize=11, **PLAIN)
+        column[1].set_xlabel("tasks seen")
+    for ax, measure in zip(axes[:, 0], _MEASURES, strict=True):
+        what = "mean squared error" if shown[0].stream.kind == "regression" else "error"
+        ax.set_ylabel(f"{measure} ({what})")
+    figure.align_ylabels(axes[:, 0])
+    names = list(lines)
+    options = {"loc": "outside lower center", "ncols": min(len(names), 6), "frameon": False}
+    legend(figure, list(lines.values()), names, fontsize=9, **options)
+    return figure
+
+
+def _draw(ax: Any, measure: Any, record: Record, style: Any, smooth: float) -> Any:
+    """Draw the line and band of one method."""
+    try:
+        from scipy.ndimage import gaussian_filter1d
+    except ImportError:
+        raise DpmclError("Figures need scipy: pip install 'dpmcl[plot]'.") from None
+    errors, (colour, marker, dashes) = record.test, style
+    values = np.stack([measure(errors, after=k) for k in range(errors.tasks)], 1)
+    known = np.flatnonzero(~np.isnan(values).all(0))
+    middle, error = mean_and_error(values[:, known])
+    if smooth:
+        middle, error = (gaussian_filter1d(each, smooth) for each in (middle, error))
+    (line,) = ax.plot(known + 1, middle, linestyle=dashes, color=colour, marker=marker,
+                      markersize=4, markevery=max(1, len(known) // 8), linewidth=1.5)  # fmt: skip
+    ax.fill_between(known + 1, middle - error, middle + error, color=colour, alpha=0.2, linewidth=0)
+    return line

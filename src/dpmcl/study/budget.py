@@ -1,0 +1,137 @@
+"""A fair race: as many updates, or rows of memory, as a budget allows each method."""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Literal, Self
+
+from dpmcl.exceptions import SpecError, shown
+from dpmcl.methods._method import Method
+from dpmcl.training.job import Job, Trainer
+from dpmcl.training.kept import copied_bytes, note_bytes, row_bytes
+from dpmcl.training.loop import first_state, first_task
+from dpmcl.training.setup import Setup
+from dpmcl.training.spec import Spec
+
+_SUFFIX = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What each method of a run may spend.
+
+    Attributes:
+        on: "flops", operations a task; "rows", rows a task whose gradient goes through the whole
+            network; or "bytes", of what is kept beside the network.
+        amount: How many.
+    """
+
+    on: Literal["flops", "rows", "bytes"]
+    amount: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the budget of a text.
+
+        Args:
+            text: As in "flops=2e9", "rows=10000" or "bytes=4M" (k, M, G, T and P are powers of
+                1,000).
+
+        Raises:
+            SpecError: It is none.
+
+        >>> Budget.parse("bytes=4M")
+        Budget(on='bytes', amount=4000000)
+        """
+        form = r"(flops|rows|bytes)=(\d+(?:\.\d+)?(?:e\d{1,2})?)([kMGTP]?)"
+        match = re.fullmatch(form, text)
+        amount = round(float(match[2]) * _SUFFIX[match[3]]) if match else 0
+        if match is None or amount < 1:
+            raise SpecError(
+                f"A budget is flops=N, rows=N or bytes=N, as in flops=2e9, got {shown(text)}."
+            )
+        on: Literal["flops", "rows", "bytes"]
+        on = "flops" if match[1] == "flops" else "rows" if match[1] == "rows" else "bytes"
+        return cls(on, amount)
+
+
+def within(trainer: Trainer, budget: Budget) -> tuple[Spec, list[str]]:
+    """Return a trainer's spec with as much for each method as a budget allows.
+
+    A task's cost is that of the first one; updates cost the same in every task.
+
+    Args:
+        trainer: Of the spec.
+        budget: What each may spend.
+
+    Returns:
+        The spec, and a line a method that says how many updates or rows it has.
+
+    Raises:
+        SpecError: The budget does not allow a method one update, or one row.
+    """
+    spec, lines = trainer.spec, []
+    methods: dict[str, Method] = {}
+    for name in spec.methods:
+        job = Job(name, spec.seeds[:1])
+        if budget.on == "bytes":
+            methods[name], line = _remembering(trainer, job, budget)
+        else:
+            methods[name], line = _updating(trainer, job, budget)
+        lines.append(f"{name}: {line}")
+    return replace(spec, methods=methods), lines
+
+
+def cost(setup: Setup, on: Literal["flops", "rows"]) -> int:
+    """Return what a task costs one replica.
+
+    Args:
+        setup: The method's.
+        on: What is counted, as in a `Budget`.
+    """
+    work = first_task(setup)
+    return work.flops if on == "flops" else work.rows_backpropagated
+
+
+def _updating(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, str]:
+    """Return a method with the updates that a budget allows."""
+    method: Method = trainer.spec.methods[job.method]
+    if method.passes is not None:
+        raise SpecError(
+            f"A budget of {budget.on} sets the updates of '{job.method}', and passes = "
+            f"{method.passes} sets them too; leave out one of the two."
+        )
+    assert budget.on != "bytes"
+    setup = trainer.setup(job)
+    scaled = method.scaled(budget.amount / max(cost(setup, budget.on), 1))
+    if scaled is None:
+        raise SpecError(
+            f"A budget must allow each method one update, and one of '{job.method}' costs more "
+            f"than {budget.amount:,} {budget.on}; give more."
+        )
+    spent = cost(replace(setup, method=scaled), budget.on)
+    if spent > budget.amount:
+        raise SpecError(
+            f"A budget scales the settings in a method's `counts`, and '{job.method}' still costs "
+            f"{spent:,} {budget.on} of {budget.amount:,}; name all its numbers of updates there."
+        )
+    counts = {key: getattr(scaled, key) for key in scaled.counts}
+    told = ", ".join(f"{key} {value:,}" for key, value in counts.items() if value is not None)
+    return scaled, f"{told}: {spent:,} {budget.on} a task of {budget.amount:,}"
+
+
+def _remembering(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, str]:
+    """Return a method with the rows of memory that a budget allows."""
+    method: Method = trainer.spec.methods[job.method]
+    setup = trainer.setup(job)
+    run = first_state(setup)
+    copies = copied_bytes(run)
+    if method.stores == "never" and not method.trains_on_validation:
+        return method, f"keeps no rows, and {copies:,} bytes of other things"
+    split = 2 if method.trains_on_validation else 1  # a reservoir of validation rows, as long
+    rows = (budget.amount - copies) // (split * row_bytes(setup) + note_bytes(setup, run))
+    if rows < 1:
+        raise SpecError(
+            f"A budget must allow each method one row of memory, and '{job.method}' keeps "
+            f"{copies:,} bytes beside it; give more than {budget.amount:,}."
+        )
+    return replace(method, memory=rows), f"{rows:,} rows of memory, for {budget.amount:,} bytes"

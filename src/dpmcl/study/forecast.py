@@ -1,0 +1,137 @@
+"""Which jobs a study has, which of them are missing, and about how long they take."""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from dpmcl.core.threads import threads
+from dpmcl.results import store
+from dpmcl.study.study import Planned
+from dpmcl.training.job import Job, Trainer, read
+from dpmcl.training.loop import first_state, learn_task
+from dpmcl.training.observer import Observer
+from dpmcl.training.setup import Setup
+from dpmcl.training.state import Position, RunState
+
+_UPDATES = 3
+"""Updates that are timed, after one that is not."""
+
+
+class Forecast(NamedTuple):
+    """A job of a study.
+
+    Attributes:
+        run: Name of its run.
+        job: The job.
+        missing: Whether any of its seeds is missing.
+        seconds: What its updates take on one core, from a short measurement; evaluation and
+            reading data come on top.
+    """
+
+    run: str
+    job: Job
+    missing: bool
+    seconds: float
+
+
+def forecast(runs: Sequence[Planned]) -> list[Forecast]:
+    """Return all jobs of runs, in the order in which they would be begun.
+
+    Runs that differ only in numbers that cost nothing, such as rates, are measured once.
+
+    Args:
+        runs: The runs.
+    """
+    trainers: dict[str, Trainer] = {}
+    groups: dict[str, list[tuple[int, ...]]] = {}
+    seconds: dict[str, float] = {}
+    out = []
+    for planned in runs:
+        spec = planned.spec
+        batch = max(method.batch for method in spec.methods.values())
+        key = repr(
+            (spec.stream, spec.network, spec.dtype, spec.engine, spec.device, spec.seeds, batch)
+        )
+        if key not in trainers:
+            trainers[key] = Trainer(spec, read(spec, spec.seeds[:1]))
+            first = next(iter(spec.methods))
+            groups[key] = [job.seeds for job in trainers[key].jobs() if job.method == first]
+        done = store.seeds_done(planned.folder) if planned.folder is not None else {}
+        trainer = trainers[key]
+        for name, method in spec.methods.items():
+            for seeds in groups[key]:
+                cost = repr((key, type(method), _costly(method.to_table()), len(seeds)))
+                if cost not in seconds:
+                    measured = Trainer(spec, trainer.stream)
+                    measured.__dict__.update(model=trainer.model, engine=trainer.engine)
+                    seconds[cost] = _seconds(measured.setup(Job(name, seeds)))
+                missing = not done.get(name, frozenset()) >= set(seeds)
+                out.append(Forecast(planned.name, Job(name, seeds), missing, seconds[cost]))
+    return out
+
+
+def _costly(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a method that may decide what an update costs."""
+    return {key: value for key, value in settings.items() if not isinstance(value, float)}
+
+
+class _Enough(Exception):
+    """Ends a measurement."""
+
+
+class _Timer(Observer):
+    """Lets one update go by, times the next ones, and ends the run."""
+
+    def __init__(self) -> None:
+        self.began, self.updates, self.seconds = 0.0, 0, 0.0
+
+    def stop(self, setup: Setup, position: Position, stop: int) -> int:
+        return min(stop, position.update + 1)
+
+    def after_chunk(self, setup: Setup, run: RunState, chunk: Any) -> RunState:
+        now = time.perf_counter()
+        if self.updates:
+            self.seconds += now - self.began
+        self.began = now
+        self.updates += 1
+        if self.updates > _UPDATES:
+            raise _Enough
+        return run
+
+
+def _seconds(setup: Setup) -> float:
+    """Return about what all updates of a job take."""
+    timer = _Timer()
+    with threads(1), suppress(_Enough):
+        learn_task(setup, first_state(setup), [timer])
+    each = timer.seconds / max(timer.updates - 1, 1)
+    return each * setup.updates_before(Position(setup.tasks))
+
+
+def written(jobs: Sequence[Forecast], processes: int) -> list[str]:
+    """Return lines that show jobs, and how long those that are missing take together.
+
+    Args:
+        jobs: As `forecast` returns them.
+        processes: How many run side by side.
+    """
+    lines = []
+    for one in jobs:
+        seeds = one.job.seeds
+        span = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+        state = _duration(one.seconds) if one.missing else "done"
+        lines.append(f"{one.run}: {one.job.method}, {span}: {state}")
+    left = [one.seconds for one in jobs if one.missing]
+    together = max([sum(left) / processes, *left], default=0.0)
+    lines.append(
+        f"{len(left)} of {len(jobs)} jobs are missing: about {_duration(together)} with "
+        f"{processes} processes, without evaluation."
+    )
+    return lines
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.{seconds < 10:d}f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,158 @@
+"""Runs jobs as tasks of a Ray cluster, or of Ray on this machine.
+
+A job is a Ray task of one CPU. Its checkpoints are in its run folder, which all nodes must see
+under the same path. A task whose worker or node dies is begun anew by Ray and goes on from its last
+checkpoint; so does the next call after the driver has died. Stored bytes are those of any other way
+to run the jobs.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from io import BytesIO
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+
+from dpmcl.core.threads import threads
+from dpmcl.exceptions import DeviceError, DpmclError, Stopped
+from dpmcl.study.executor import Assignment, Listener
+from dpmcl.training.job import Job, Outcome, Trainer
+from dpmcl.training.keeper import Keeping
+
+_LOG = logging.getLogger("dpmcl")
+
+ADDRESS = "DPMCL_RAY"
+"""Environment variable with the address of a cluster, as "auto"; without it Ray runs here."""
+
+_RETRIES = 3  # of a task whose worker has died
+_POLL = 0.5  # seconds
+
+_trainers: dict[bytes, Trainer] = {}
+"""In a worker, the trainer of the last job."""
+
+
+def execute_on_ray(assignments: Sequence[Assignment], keeping: Keeping, listener: Listener) -> None:
+    """Run jobs on Ray until all have finished, or one has failed.
+
+    Args:
+        assignments: The jobs, in the order in which they are begun.
+        keeping: When jobs are saved, and when all of them stop.
+        listener: Told when a job begins and ends, and of results.
+
+    Raises:
+        DeviceError: A job's worker died again and again; the others have finished.
+        Stopped: They were told to stop.
+        DpmclError: Whatever a job raises, or Ray is not installed.
+    """
+    with _cluster() as ray:
+        train = ray.remote(num_cpus=1, max_retries=_RETRIES)(_train)
+        starts = _Starts(ray)
+        waiting: dict[Any, Assignment] = {}
+        for one in assignments:
+            start, stream = starts.of(one.trainer)
+            reference = train.remote(start, stream, one.job, keeping.seconds, tuple(sys.path))
+            waiting[reference] = one
+            listener.progress(one, 0, 1)
+        lost: list[str] = []
+        while waiting:
+            if keeping.stop():
+                for reference in waiting:
+                    ray.cancel(reference, force=True)
+                raise Stopped("The run was stopped; what it had done is kept.")
+            ready, _ = ray.wait(list(waiting), timeout=_POLL)
+            for reference in ready:
+                one = waiting.pop(reference)
+                try:
+                    outcome: Outcome = cloudpickle.loads(ray.get(reference))
+                except ray.exceptions.RayTaskError as error:
+                    if isinstance(error.cause, DpmclError):
+                        raise error.cause from None
+                    raise
+                except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
+                    _LOG.info("A worker died: %s", str(error).partition("\n")[0])
+                    lost.append(one.job.method)
+                else:
+                    listener.progress(one, 1, 1)
+                    listener.finished(one, outcome)
+        if lost:
+            names = ", ".join(sorted(set(lost)))
+            raise DeviceError(
+                f"Workers that trained {names} died {_RETRIES + 1} times, most likely for want of "
+                "memory; the others have finished. Run again to go on from the last checkpoints."
+            )
+
+
+@contextmanager
+def _cluster() -> Iterator[Any]:
+    """Connect to Ray, as long as the block runs unless the caller was connected before."""
+    try:
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        import ray
+    except ImportError:
+        raise DpmclError("--on ray needs ray: pip install 'dpmcl[ray]'.") from None
+    if ray.is_initialized():
+        yield ray
+        return
+    address = os.environ.get(ADDRESS)
+    options: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
+    try:
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+    except Exception as error:
+        raise DpmclError(
+            f"Ray cannot be reached at {address or 'this machine'} "
+            f"({str(error).partition(chr(10))[0]}); start it, or correct {ADDRESS}."
+        ) from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+class _Starts:
+    """Puts what workers need to know of each run into Ray's store, once."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+        self._known: dict[Trainer, tuple[bytes, Any]] = {}
+        self._streams: dict[int, Any] = {}
+
+    def of(self, trainer: Trainer) -> tuple[bytes, Any]:
+        """Return the pickled settings of a trainer, and a reference of its stream.
+
+        Args:
+            trainer: Of the run.
+        """
+        if trainer not in self._known:
+            spec, stream = trainer.spec, trainer.stream
+            if id(stream) not in self._streams:
+                buffer = BytesIO()
+                torch.save(stream, buffer, pickle_module=cloudpickle)
+                array = np.frombuffer(buffer.getbuffer(), dtype=np.uint8)
+                self._streams[id(stream)] = self._ray.put(array)
+            if spec.stream.shared:
+                spec = replace(spec, stream=replace(spec.stream))
+            folder = None if trainer.folder is None else trainer.folder.resolve()
+            start = cloudpickle.dumps((spec, trainer.digest, folder))
+            self._known[trainer] = start, self._streams[id(stream)]
+        return self._known[trainer]
+
+
+def _train(
+    start: bytes, stream: np.ndarray, job: Job, seconds: float, path: tuple[str, ...]
+) -> bytes:
+    """Run a job in a worker of Ray, from its last checkpoint; return the pickled outcome."""
+    sys.path += [entry for entry in path if entry not in sys.path]
+    if start not in _trainers:
+        _trainers.clear()  # so that two runs' data are not held at once
+        spec, digest, folder = cloudpickle.loads(start)
+        loaded = torch.load(BytesIO(stream.data), weights_only=False)
+        _trainers[start] = Trainer(spec, loaded, digest=digest, folder=folder)
+    with threads(1):
+        outcome: bytes = cloudpickle.dumps(_trainers[start].run(job, Keeping(seconds)))
+    return outcome

@@ -1,0 +1,144 @@
+"""The studies of the paper, as runs: Table 1, Figures 2 and 3, and what zeta does."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpmcl import presets
+from dpmcl.core.choices import Preset
+from dpmcl.exceptions import SpecError, unknown
+from dpmcl.results.paper import METHODS, STREAMS
+from dpmcl.study.plan import Cell, cells
+from dpmcl.training import spec
+
+ZETA, KAPPA = "methods.dpmcl.zeta", "methods.dpmcl.kappa"
+"""The axes of Figure 3."""
+
+_ZETAS = (0, 1, 2, 5, 10, 20)
+_KAPPAS = (50, 100, 150, 200, 250, 300)
+_AT = {ZETA: 2, KAPPA: 200}  # where Figure 3 holds the other one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What is chosen of a study; None takes what the study has.
+
+    Attributes:
+        streams: Names of streams.
+        methods: Names of methods.
+        replicas: Seeded runs of each method.
+        tasks: Only the streams' first tasks.
+        preset: "paper", as printed in appendix B.3, or "calibrated", with steps that learn.
+        changes: Further entries of the specs.
+    """
+
+    streams: Sequence[str] | None = None
+    methods: Sequence[str] | None = None
+    replicas: int | None = None
+    tasks: int | None = None
+    preset: Preset = "calibrated"
+    changes: Mapping[str, Any] | None = None
+
+    def table(self, stream: str, methods: Sequence[str], replicas: int) -> dict[str, Any]:
+        """Return the spec of a stream's preset with what is chosen.
+
+        Args:
+            stream: Name of the stream.
+            methods: Methods of the study.
+            replicas: Replicas of the study.
+
+        Raises:
+            SpecError: There is no such preset, or it has no such method.
+        """
+        name = f"paper-{stream}" if self.preset == "paper" else stream
+        table = spec.normalised(spec.read(presets.text(name), f"preset '{name}'"))
+        known = table["methods"]
+        table["methods"] = {method: known.get(method, {}) for method in self.methods or methods}
+        table["replicas"] = self.replicas or replicas
+        if self.tasks is not None:
+            table = spec.changed(table, {"stream": {"tasks": self.tasks}})
+        return spec.changed(table, self.changes or {})
+
+
+def table1(choice: Choice) -> list[Cell]:
+    """Return the runs of Table 1 and Figure 2: six methods on four streams, fifty replicas.
+
+    Args:
+        choice: What is chosen of them.
+    """
+    streams = choice.streams or STREAMS
+    return [Cell(stream, choice.table(stream, METHODS, 50)) for stream in streams]
+
+
+def figure3(choice: Choice) -> list[Cell]:
+    """Return the runs of Figure 3: DPMCL on Omniglot against zeta (kappa 200) and kappa (zeta 2).
+
+    Args:
+        choice: What is chosen of them.
+
+    Raises:
+        SpecError: Several streams are chosen.
+    """
+    table = choice.table(_one(choice, "omniglot"), ("dpmcl",), 50)
+    pairs = [{ZETA: zeta, KAPPA: _AT[KAPPA]} for zeta in _ZETAS]
+    pairs += [{ZETA: _AT[ZETA], KAPPA: kappa} for kappa in _KAPPAS if kappa != _AT[KAPPA]]
+    return [cell for pair in pairs for cell in cells(table, {k: [v] for k, v in pair.items()})]
+
+
+def zeta(choice: Choice) -> list[Cell]:
+    """Return the runs that ask whether the third term matters: all forms of it, and none.
+
+    zeta {0, 1, 2, 5, 20} x third_term {constant, first, exact} x guard {none, clip} x two rates,
+    and third_term = "off" at both rates; ER beside them.
+
+    Args:
+        choice: What is chosen of them.
+
+    Raises:
+        SpecError: Several streams are chosen.
+    """
+    table = choice.table(_one(choice, "digits"), ("dpmcl", "er"), 20)
+    lr = table.get("training", {}).get("lr", 1e-2)
+    rates = {"training.lr": [lr, lr / 3]}
+    form = "methods.dpmcl.third_term"
+    full: dict[str, list[Any]] = {
+        ZETA: [0, 1, 2, 5, 20],
+        form: ["constant", "first", "exact"],
+        "methods.dpmcl.guard": ["none", "clip"],
+        **rates,
+    }
+    alone = {"dpmcl": table["methods"].get("dpmcl", {})}
+    return cells(table, full) + cells({**table, "methods": alone}, {form: ["off"], **rates})
+
+
+STUDIES: Mapping[str, Callable[[Choice], list[Cell]]] = {
+    "table1": table1,
+    "figure2": table1,
+    "figure3": figure3,
+    "zeta": zeta,
+}
+"""The studies by name."""
+
+
+def runs(name: str, choice: Choice) -> list[Cell]:
+    """Return the runs of a study.
+
+    Args:
+        name: One of `STUDIES`.
+        choice: What is chosen of it.
+
+    Raises:
+        SpecError: There is no such study, or what is chosen is not in it.
+    """
+    if name not in STUDIES:
+        known = ", ".join(STUDIES)
+        raise unknown("study", name, list(STUDIES), f"Studies: {known}, or a TOML file.")
+    return STUDIES[name](choice)
+
+
+def _one(choice: Choice, usual: str) -> str:
+    """Return the stream of a study that has but one."""
+    streams = choice.streams or [usual]
+    if len(streams) != 1:
+        raise SpecError(f"This study is of one stream, got {', '.join(streams)}; name one.")
+    return streams[0]

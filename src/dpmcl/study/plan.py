@@ -1,0 +1,178 @@
+"""Plans: the runs of a study, one for each combination of the settings that it varies."""
+
+import itertools
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dpmcl.exceptions import SpecError, shown
+from dpmcl.results.comparison import written
+from dpmcl.training import spec
+
+Axes = Mapping[str, Sequence[Any]]
+"""The values of each setting that varies, by its dotted name."""
+
+BASE = "base"
+"""Name of the run of methods that no axis touches."""
+
+_LONGEST = 100  # characters of a folder's name
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """A run of a study.
+
+    Attributes:
+        name: Name of its folder.
+        table: Its spec.
+        point: The value of each axis that it stands at.
+    """
+
+    name: str
+    table: Mapping[str, Any]
+    point: Mapping[str, Any] = field(default_factory=dict)
+
+
+def cells(table: Mapping[str, Any], axes: Axes) -> list[Cell]:
+    """Return a run for each combination of values.
+
+    An axis in a method's own table varies that method alone; the others are not run again for it.
+
+    Args:
+        table: The spec that all runs share.
+        axes: What varies.
+
+    Raises:
+        SpecError: An axis is none, has no values or one twice, or sets what cannot be set.
+
+    >>> varied = cells({"stream": "digits", "methods": ["er"]}, {"training.lr": [0.1, 1.0]})
+    >>> [cell.name for cell in varied]
+    ['lr=0.1', 'lr=1']
+    """
+    base = spec.normalised(table)
+    for key, values in axes.items():
+        _check(key, values)
+    owners = {key: _owner(key) for key in axes}
+    for key, owner in owners.items():
+        if owner is not None and owner not in base["methods"]:
+            raise SpecError(
+                f"'{key}' varies '{owner}', which is not among the methods of this study: "
+                f"{', '.join(base['methods']) or 'none'}; add it, or leave the axis out."
+            )
+    runs: dict[tuple[tuple[str, Any], ...], list[str]] = {}
+    for method in base["methods"]:
+        own = [key for key, owner in owners.items() if owner in (None, method)]
+        for values in itertools.product(*(axes[key] for key in own)):
+            place = tuple(zip(own, map(_Value, values), strict=True))
+            runs.setdefault(place, []).append(method)
+    out: list[Cell] = []
+    for place, methods in runs.items():
+        point = {key: value.content for key, value in place}
+        one = {**base, "methods": {name: base["methods"][name] for name in methods}}
+        for key, value in point.items():
+            one = spec.changed(one, spec.assigned(key, value))
+        out.append(Cell(_name(point, list(axes), {cell.name for cell in out}), one, point))
+    return out
+
+
+def axis(text: str) -> tuple[str, list[Any]]:
+    """Return the axis that KEY=VALUE,VALUE stands for: its name and values.
+
+    Args:
+        text: As in "methods.dpmcl.zeta=0,2,5": a dotted name, and values as in TOML or plain text.
+
+    Raises:
+        SpecError: The text is no axis.
+
+    >>> axis("methods.dpmcl.guard=none,clip")
+    ('methods.dpmcl.guard', ['none', 'clip'])
+    """
+    key, equals, values = (part.strip() for part in text.partition("="))
+    if not equals or not values:
+        raise SpecError(
+            f"--sweep takes KEY=VALUE,VALUE, as in training.lr=0.01,0.1, got {shown(text)}."
+        )
+    try:
+        return key, list(tomllib.loads(f"values = [{values}]")["values"])
+    except tomllib.TOMLDecodeError:
+        return key, [_plain(value.strip()) for value in values.split(",")]
+
+
+def read(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the spec and the axes of a study's table.
+
+    Args:
+        table: What its TOML file holds: a spec, and [axes].
+
+    Raises:
+        SpecError: [axes] is no table.
+    """
+    rest = {key: value for key, value in table.items() if key != "axes"}
+    axes = table.get("axes", {})
+    if not isinstance(axes, Mapping):
+        raise SpecError(
+            f'[axes] must be a table, as in "training.lr" = [0.01, 0.1], got {shown(axes)}.'
+        )
+    return rest, dict(axes)
+
+
+class _Value:
+    """A value of an axis, to tell equal ones by: TOML's tables and lists cannot be hashed."""
+
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Value) and repr(self.content) == repr(other.content)
+
+    def __hash__(self) -> int:
+        return hash(repr(self.content))
+
+
+def _check(key: str, values: Any) -> None:
+    """Refuse an axis that has no values, or one twice."""
+    spec.assigned(key, 0)
+    if not isinstance(values, list | tuple) or not values:
+        raise SpecError(
+            f'An axis must have a list of values, as in "{key}" = [0, 2, 5], got {shown(values)}.'
+        )
+    twice = next((v for i, v in enumerate(values) if v in values[:i]), None)
+    if twice is not None or list(values).count(None) > 1:
+        raise SpecError(f"Values of an axis must differ, and '{key}' has {twice!r} twice.")
+    if key.partition(".")[0] in ("replicas", "seed", "methods") and key.count(".") < 2:
+        raise SpecError(
+            f"'{key}' cannot be an axis: all runs of a study have the same seeds and methods; set "
+            "it beside [axes]."
+        )
+
+
+def _owner(key: str) -> str | None:
+    """Return the method in whose table a setting stands, None for a setting of all."""
+    parts = tomllib.loads(f"{key} = 0")
+    if "methods" not in parts:
+        return None
+    return str(next(iter(parts["methods"])))
+
+
+def _plain(value: str) -> Any:
+    """Return the value that a text stands for in TOML, or the text."""
+    try:
+        return tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return value
+
+
+def _name(point: Mapping[str, Any], axes: Sequence[str], taken: set[str]) -> str:
+    """Return a name for a folder that no other run of the study has."""
+    last = [key.rpartition(".")[2] for key in axes]
+    parts = []
+    for key, value in point.items():
+        short = key.rpartition(".")[2]
+        parts.append(f"{short if last.count(short) == 1 else key}={written(value)}")
+    name = re.sub(r"[^\w.,=+-]+", "-", ",".join(parts) or BASE)[:_LONGEST]
+    same = (f"{name}-{number}" for number in itertools.count(2))
+    while name in taken:
+        name = next(same)
+    return name

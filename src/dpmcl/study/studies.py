@@ -1,0 +1,213 @@
+"""Runs the cells of a study side by side, and shows what came out."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dpmcl.core.atomic import write_text
+from dpmcl.core.choices import TableFormat
+from dpmcl.exceptions import DpmclError, FolderError
+from dpmcl.metrics.cme import cme
+from dpmcl.metrics.nte import nte
+from dpmcl.results import axis_figure, paper, store, trajectories
+from dpmcl.results.axis_figure import Points
+from dpmcl.results.comparison import written
+from dpmcl.results.paper import Key
+from dpmcl.results.statistics import Estimate, estimate
+from dpmcl.results.store import Stored
+from dpmcl.results.table import Look, escaped, formatted, render
+from dpmcl.study import protocol
+from dpmcl.study.budget import Budget, within
+from dpmcl.study.plan import Cell
+from dpmcl.study.side_by_side import SideBySide
+from dpmcl.study.study import Planned, Result
+from dpmcl.training.job import Trainer, read
+from dpmcl.training.spec import Spec
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_MEASURES = {"CME": cme, "NTE": nte}
+
+
+def planned(
+    cells: Sequence[Cell], out: Path, budget: Budget | None = None
+) -> tuple[list[Planned], list[str]]:
+    """Return the runs of a study, each with a folder below the study's.
+
+    Args:
+        cells: The runs.
+        out: Folder of the study.
+        budget: What each method may spend; None for what the specs say.
+
+    Returns:
+        The runs, and lines that say what the budget allows.
+
+    Raises:
+        SpecError: A spec breaks a rule, or the budget does not allow it an update.
+        FolderError: The folder holds a run, and is no study's.
+    """
+    if store.is_run(out):
+        raise FolderError(
+            f"{out} holds a run, and a study needs a folder of its own; give another."
+        )
+    runs, lines = [], []
+    for cell in cells:
+        spec = Spec.parse(cell.table)
+        if budget is not None:
+            spec, told = within(Trainer(spec, read(spec, spec.seeds[:1])), budget)
+            lines += [f"{cell.name}: {line}" for line in told]
+        runs.append(Planned(spec, out / cell.name, cell.name))
+    return runs, lines
+
+
+def stored(cells: Sequence[Cell], out: Path) -> dict[str, Stored]:
+    """Return what the runs of a study hold so far, by name; those not begun are left out.
+
+    Args:
+        cells: The runs.
+        out: Folder of the study.
+
+    Raises:
+        FolderError: A run is damaged.
+    """
+    folders = {cell.name: out / cell.name for cell in cells}
+    return {name: store.load(path) for name, path in folders.items() if store.is_run(path)}
+
+
+def table1(runs: Mapping[str, Stored], style: TableFormat = "text") -> str:
+    """Return the paper's Table 1 beside ours, cell by cell.
+
+    Args:
+        runs: What the runs hold, by stream.
+        style: Format of the table.
+    """
+    ours: dict[Key, Estimate] = {
+        (stream, name, method): estimate(measure(record.test))
+        for stream, run in runs.items()
+        for method, record in run.records.items()
+        for name, measure in _MEASURES.items()
+    }
+    rows = [
+        {
+            "stream": cell.stream,
+            "method": cell.method,
+            "error": cell.measure,
+            "paper": cell.printed,
+            "ours": cell.ours.mean if cell.ours else None,
+            "ours_se": cell.ours.error if cell.ours else None,
+            "replicas": cell.ours.replicas if cell.ours else 0,
+            "mark": cell.mark,
+        }
+        for cell in paper.compared(ours)
+        if cell.stream in runs
+    ]
+    if style in ("json", "csv"):
+        return render(rows, style)
+    header = ("stream", "method", "error", "paper", "ours", "replicas", "mark")
+    body = []
+    for row in rows:
+        error = "" if row["ours_se"] is None else f" ({row['ours_se']:.3g})"
+        mean = "-" if row["ours"] is None else f"{row['ours']:.3g}{error}"
+        names = [str(row[key]) for key in ("stream", "method", "error", "paper")]
+        body.append([*names, mean, str(row["replicas"]), str(row["mark"])])
+    if style == "latex":
+        body = [[escaped(cell) for cell in line] for line in body]
+    text = formatted(header, body, style, words=3)
+    notes = (
+        "within: at most two combined standard errors apart; the paper's (0) counts as "
+        f"{paper.LEAST:g}, and its (2) and (7) are no standard errors, so nothing is within those. "
+        "On SINE, whose errors it prints to a power of ten, that says little.",
+        "same order: above and below the same other methods as in the paper.",
+    )
+    return "\n".join([text, *notes]) if style == "text" else text
+
+
+def store_protocol(
+    runs: Mapping[str, Stored], out: Path, budget: Budget | None = None
+) -> list[str]:
+    """Check the protocol of a study's runs, write protocol.json, and return what is not fair.
+
+    Args:
+        runs: What the runs hold, by name.
+        out: Folder of the study.
+        budget: What each method was to spend.
+    """
+    told = {
+        name: protocol.described(run.records, len(run.stream.tasks), budget)
+        for name, run in runs.items()
+    }
+    write_text(out / "protocol.json", json.dumps(told, indent=1) + "\n")
+    return [f"{name}: {line}" for name, one in told.items() for line in one["violations"]]
+
+
+def shown(
+    name: str, cells: Sequence[Cell], runs: Mapping[str, Stored], style: TableFormat
+) -> "tuple[str, Callable[[], Figure]]":
+    """Return the table of a study, and what draws its figure.
+
+    Args:
+        name: Its name.
+        cells: Its runs.
+        runs: What they hold, by name.
+        style: Format of the table.
+
+    Raises:
+        DpmclError: There are no results.
+    """
+    runs = {run: held for run, held in runs.items() if held.records}
+    if not runs:
+        raise DpmclError("The study has no results yet.")
+    if name in ("table1", "figure2"):
+        return table1(runs, style), lambda: trajectories.trajectories(runs)
+    results = {run: Result(held.spec, held.stream, held.records) for run, held in runs.items()}
+    rows, look = SideBySide(results).rows(Result.rows, Look())
+    return render(rows, style, look), lambda: against_axes(cells, runs)
+
+
+def against_axes(cells: Sequence[Cell], runs: Mapping[str, Stored]) -> "Figure":
+    """Return CME and NTE of the last task against each axis that has numbers, or the first one.
+
+    A panel holds the runs that stand at the axis; the values of the others tell its lines apart.
+    Lines of a single point are left out.
+
+    Args:
+        cells: The runs.
+        runs: What they hold, by name.
+
+    Raises:
+        DpmclError: Nothing was varied, or there are no results.
+    """
+    axes = dict.fromkeys(key for cell in cells for key in cell.point)
+    panels = []
+    for axis in axes:
+        lines = _lines(axis, cells, runs)
+        if lines:
+            panels += [(measure, axis, points) for measure, points in lines.items()]
+    if not panels:
+        raise DpmclError("Nothing was varied and run yet, so there is nothing to draw.")
+    return axis_figure.against(panels)
+
+
+def _lines(
+    axis: str, cells: Sequence[Cell], runs: Mapping[str, Stored]
+) -> dict[str, dict[str, Points]]:
+    """Return the points of each measure and line of a panel, {} where no line has two points."""
+    out: dict[str, dict[str, dict[object, object]]] = {name: {} for name in _MEASURES}
+    for cell in cells:
+        if axis not in cell.point or cell.name not in runs:
+            continue
+        others = {k: v for k, v in cell.point.items() if k != axis}
+        told = ", ".join(f"{k.rpartition('.')[2]} {written(v)}" for k, v in others.items())
+        for method, record in runs[cell.name].records.items():
+            label = f"{method} ({told})" if told else method
+            x = cell.point[axis]
+            x = x if isinstance(x, int | float | str) else written(x)
+            for name, measure in _MEASURES.items():
+                out[name].setdefault(label, {})[x] = measure(record.test)
+    kept = {
+        name: {label: points for label, points in lines.items() if len(points) > 1}
+        for name, lines in out.items()
+    }
+    return kept if any(kept.values()) else {}  # type: ignore[return-value]

@@ -1,0 +1,253 @@
+"""Search for settings: the same trials and the same space for every method."""
+
+import itertools
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import tomli_w
+
+from dpmcl.core.atomic import write_text
+from dpmcl.core.choices import Where
+from dpmcl.exceptions import DpmclError, SpecError, shown
+from dpmcl.metrics.cme import cme
+from dpmcl.study.plan import axis
+from dpmcl.study.study import Planned, Result, Watch, run_all
+from dpmcl.training import spec
+from dpmcl.training.keeper import Keeping
+from dpmcl.training.spec import Spec
+
+if TYPE_CHECKING:
+    import optuna
+
+FIRST_SEED = 1_000_000
+"""First seed of a search: studies begin at 0."""
+
+HELD_OUT = 0.25
+"""Share of the training rows that trials are scored on."""
+
+
+class Range(NamedTuple):
+    """Numbers from low to high, searched by their logarithm."""
+
+    low: float
+    high: float
+
+
+Space = Mapping[str, Sequence[Any] | Range]
+"""What is searched, by the dotted name of a setting."""
+
+_AT_ONCE = 4
+"""New trials of a range between two looks at the scores."""
+
+RATES = {"training.lr": [1e-4, 1e-3, 1e-2, 1e-1]}
+"""The space where none is given: four rates on a logarithmic grid."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How settings are searched.
+
+    Attributes:
+        space: What is searched, by every method.
+        trials: How many settings each method tries; None for all of a space of lists.
+        tasks: First tasks of the stream that a trial trains on.
+        replicas: Seeds of a trial.
+    """
+
+    space: Space
+    trials: int | None = None
+    tasks: int = 3
+    replicas: int = 2
+
+    def __post_init__(self) -> None:
+        if self.trials is None and any(isinstance(v, Range) for v in self.space.values()):
+            raise SpecError("A range has no end of trials; say how many, as in --trials 20.")
+        if self.trials is not None and self.trials < 1:
+            raise SpecError(f"A search needs at least one trial, got {self.trials}.")
+
+    @property
+    def many(self) -> int:
+        """The number of trials a method."""
+        full = math.prod(len(v) for v in self.space.values() if not isinstance(v, Range))
+        return self.trials or full
+
+
+def dimension(text: str) -> tuple[str, Sequence[Any] | Range]:
+    """Return a setting and what is tried of it.
+
+    Args:
+        text: As in "training.lr=0.01,0.1", values, or "training.lr=1e-4..1", a range.
+
+    Raises:
+        SpecError: The text is neither.
+
+    >>> dimension("training.lr=1e-4..1")
+    ('training.lr', Range(low=0.0001, high=1.0))
+    """
+    match = re.fullmatch(r"\s*([^=]+?)\s*=\s*([0-9.e+-]+?)\.\.([0-9.e+-]+)\s*", text)
+    if match is None:
+        return axis(text)
+    try:
+        low, high = float(match[2]), float(match[3])
+    except ValueError:
+        low = high = math.nan
+    if not 0 < low < high < math.inf:
+        raise SpecError(f"A range is LOW..HIGH with 0 < LOW < HIGH, got {shown(text)}.")
+    return match[1], Range(low, high)
+
+
+def tune(
+    table: Mapping[str, Any],
+    search: Search,
+    folder: Path,
+    *,
+    watch: Watch | None = None,
+    keeping: Keeping | None = None,
+    on: Where = "here",
+) -> tuple[dict[str, Any], list[str]]:
+    """Search settings for each method of a spec, and write the spec with the best ones.
+
+    Trials are scored by the mean CME over seeds after the first tasks, on rows held out of the
+    *training* rows; validation rows, which some methods train on, and test rows are never looked
+    at. The seeds are none that a study uses. A search that was interrupted goes on.
+
+    Args:
+        table: The spec, short forms included; its methods are searched one by one.
+        search: How.
+        folder: Where trials, journals and tuned.toml are kept.
+        watch: Told of progress.
+        keeping: How often checkpoints are made, and when to stop.
+        on: Where jobs run, as for `run_all`.
+
+    Returns:
+        The table of the spec with the best settings, and a line a trial.
+
+    Raises:
+        SpecError: The spec or the space breaks a rule.
+        DpmclError: Optuna is not installed, or all trials of a method diverged.
+    """
+    base = spec.normalised(table)
+    studies = {name: _study(name, search, folder) for name in base["methods"]}
+    run = partial(run_all, watch=watch, keeping=keeping, on=on)
+    scores = _scores(base, search, folder, run)
+    while pending := [one for name in studies for one in _pending(name, studies[name], search)]:
+        for (name, number, _), score in zip(pending, scores(pending), strict=True):
+            studies[name].tell(number, score)
+    tuned, lines = dict(base), []
+    for name, study in studies.items():
+        for trial in study.trials:
+            told = ", ".join(f"{key} {value}" for key, value in trial.params.items())
+            lines.append(f"{name}: {told}: {trial.value:.4g}")
+        if not math.isfinite(study.best_value):
+            raise DpmclError(f"All trials of {name} diverged; search elsewhere, as with --vary.")
+        tuned = _with(tuned, name, study.best_params)
+    write_text(folder / "tuned.toml", tomli_w.dumps(tuned))
+    return tuned, lines
+
+
+_Trial = tuple[str, int, Mapping[str, Any]]
+"""Method, number and settings of a trial."""
+
+
+def _study(name: str, search: Search, folder: Path) -> "optuna.Study":
+    """Return the journal of a method's trials, new or gone on with."""
+    try:
+        import optuna
+        from optuna.storages.journal import JournalFileBackend
+    except ImportError:
+        raise DpmclError("A search needs optuna: pip install 'dpmcl[tune]'.") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    folder.mkdir(parents=True, exist_ok=True)
+    backend = JournalFileBackend(os.fspath(folder / f"{name.replace(':', '.')}.journal"))
+    study = optuna.create_study(
+        storage=optuna.storages.JournalStorage(backend),
+        sampler=optuna.samplers.TPESampler(seed=0),
+        study_name=name,
+        direction="minimize",
+        load_if_exists=True,
+    )
+    asked = repr((dict(search.space), search.tasks, search.replicas))
+    if study.user_attrs.get("search", asked) != asked:
+        raise SpecError(
+            f"{folder} holds another search of {name}; choose another folder with --out."
+        )
+    if not study.trials:
+        for values in itertools.islice(_grid(search.space), search.many):
+            study.enqueue_trial(values)
+    study.set_user_attr("search", asked)
+    return study
+
+
+def _grid(space: Space) -> Iterator[dict[str, Any]]:
+    """Yield all combinations of a space of lists; none of a space with a range."""
+    if not any(isinstance(values, Range) for values in space.values()):
+        for values in itertools.product(*space.values()):
+            yield dict(zip(space, values, strict=True))
+
+
+def _pending(name: str, study: "optuna.Study", search: Search) -> Iterator[_Trial]:
+    """Yield the trials to run next: those that were interrupted, then as many new ones as fit."""
+    import optuna
+
+    states = optuna.trial.TrialState
+    begun = study.get_trials(deepcopy=False, states=[states.RUNNING])
+    yield from ((name, trial.number, trial.params) for trial in begun)
+    waiting = len(study.get_trials(deepcopy=False, states=[states.WAITING]))
+    left = search.many - len(study.get_trials(deepcopy=False))
+    for _ in range(waiting or min(left, _AT_ONCE)):
+        trial = study.ask()
+        settings = {
+            key: trial.suggest_float(key, *values, log=True)
+            if isinstance(values, Range)
+            else trial.suggest_categorical(key, list(values))
+            for key, values in search.space.items()
+        }
+        yield name, trial.number, settings
+
+
+def _scores(
+    base: Mapping[str, Any],
+    search: Search,
+    folder: Path,
+    run: Callable[[list[Planned]], list[Result]],
+) -> Callable[[Sequence[_Trial]], list[float]]:
+    """Return a function that runs trials side by side, and returns their scores."""
+
+    def scores(trials: Sequence[_Trial]) -> list[float]:
+        runs = []
+        for name, number, settings in trials:
+            table = _with({**base, "methods": {name: base["methods"][name]}}, name, settings)
+            changes = {
+                "seed": FIRST_SEED,
+                "replicas": search.replicas,
+                "stream": {"tasks": search.tasks},
+                "evaluation": {"held_out": HELD_OUT},
+            }
+            parsed = Spec.parse(spec.changed(table, changes))
+            label = f"{name.replace(':', '.')}-{number}"
+            runs.append(Planned(parsed, folder / label, label))
+        results = run(runs)
+        return [_score(result, name) for result, (name, _, _) in zip(results, trials, strict=True)]
+
+    return scores
+
+
+def _score(result: Result, name: str) -> float:
+    """Return the mean CME over seeds; infinite where one diverged."""
+    score = float(cme(result.records[name].test).mean())
+    return score if math.isfinite(score) else math.inf
+
+
+def _with(table: Mapping[str, Any], method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with settings of one method; those of [training] go into its own table."""
+    for key, value in settings.items():
+        first, _, rest = key.partition(".")
+        own = f'methods."{method}".{rest}' if first == "training" else key
+        table = spec.changed(table, spec.assigned(own, value))
+    return dict(table)

@@ -1,0 +1,56 @@
+"""What a method keeps from task to task beside its network: bytes of rows, notes and copies."""
+
+from dataclasses import replace
+
+from dpmcl.core.gradients import Work
+from dpmcl.core.tree import leaves
+from dpmcl.training.setup import Setup
+from dpmcl.training.state import RunState
+
+
+def row_bytes(setup: Setup) -> int:
+    """Return the bytes of a row of the memory, as the stream stores it: inputs and target.
+
+    Args:
+        setup: The run's.
+    """
+    stream = setup.stream
+    return int(stream.x[0].nbytes + stream.y[0].nbytes)
+
+
+def note_bytes(setup: Setup, run: RunState) -> int:
+    """Return the bytes of the notes that go with a row of the memory.
+
+    Args:
+        setup: The run's.
+        run: A state of it.
+    """
+    notes = run.memories["train"].notes.values()
+    return sum(int(note[0, 0].nbytes) for note in notes)
+
+
+def copied_bytes(run: RunState) -> int:
+    """Return the bytes of what a replica's state holds beside parameters and optimiser.
+
+    Args:
+        run: A state.
+    """
+    state = run.replicas
+    copies = leaves((state.extra, dict(state.common)))
+    return sum(int(leaf[0].nbytes) for leaf in copies)
+
+
+def with_kept(setup: Setup, run: RunState) -> Work:
+    """Return the work of a run with the bytes that a replica keeps at its end, mean over replicas.
+
+    Args:
+        setup: The run's.
+        run: Its last state.
+    """
+    filled = {name: float(held.filled.double().mean()) for name, held in run.memories.items()}
+    return replace(
+        run.work,
+        memory_bytes=round(sum(filled.values()) * row_bytes(setup)),
+        notes_bytes=round(filled["train"] * note_bytes(setup, run)),
+        copies_bytes=copied_bytes(run),
+    )

@@ -1,0 +1,52 @@
+"""Which settings tell the methods of several runs apart, and what each is called."""
+
+import numpy as np
+
+from dpmcl.core.errors import Errors
+from dpmcl.results.comparison import differing, entries, labels, written
+from dpmcl.results.record import Record
+from dpmcl.results.store import Stored, StreamInfo
+
+ONE = Record({"test": Errors((0,), np.zeros((1, 2, 1)), np.ones((1, 1)))})
+
+
+def stored(*methods: str, stream: str = "digits", own=None, **training) -> Stored:
+    spec = {
+        "replicas": 3,
+        "device": "cpu",
+        "stream": {"name": stream},
+        "training": {"lr": 0.01, **training},
+        "methods": {method: (own or {}).get(method, {}) for method in methods},
+    }
+    info = StreamInfo(stream, "classification", ("0",), ("0",))
+    return Stored(spec, info, dict.fromkeys(methods, ONE))
+
+
+def test_two_rates_are_two_names() -> None:
+    several = entries({"a": stored("er", "naive"), "b": stored("er", lr=0.1)})
+    assert differing(several) == ["lr"]
+    assert labels(several) == ["er (lr 0.01)", "naive", "er (lr 0.1)"]
+
+
+def test_a_methods_own_setting_goes_before_that_of_all() -> None:
+    several = entries({"a": stored("er"), "b": stored("er", own={"er": {"lr": 0.01}}, lr=0.5)})
+    assert differing(several) == []
+    assert labels(several) == ["er [a]", "er [b]"]  # nothing but the folder tells them apart
+
+
+def test_one_run_and_settings_that_another_method_lacks_make_no_column() -> None:
+    zeta = {"dpmcl": {"zeta": 5}}
+    assert differing(entries({"a": stored("er", "dpmcl", own={"er": {"lr": 1.0}})})) == []
+    assert differing(entries({"a": stored("er"), "b": stored("dpmcl", own=zeta)})) == []
+
+
+def test_streams_are_not_compared_with_each_other() -> None:
+    several = entries({"a": stored("er"), "b": stored("er", stream="mnist", lr=0.5)})
+    assert differing(several) == []
+    assert labels(several) == ["er", "er"]
+
+
+def test_values_are_written_as_in_a_spec() -> None:
+    values = [None, True, 1e-4, 300, ["a", 0.5], (), {"name": "step", "every": 2}]
+    shown = ["-", "true", "0.0001", "300", "a, 0.5", "none", "name step, every 2"]
+    assert [written(value) for value in values] == shown

@@ -1,0 +1,63 @@
+"""Our results beside the paper's Table 1."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from dpmcl.results.paper import LEAST, METHODS, STREAMS, Key, compared, printed_table
+from dpmcl.results.statistics import Estimate
+
+
+def mean(value: float, error: float | None = 1e-4) -> Estimate:
+    return Estimate(50, 0, value, error, None, None)
+
+
+def marks(ours: dict[Key, Estimate]) -> dict[Key, str]:
+    return {cell[:3]: cell.mark for cell in compared(ours)}
+
+
+def test_the_table_is_whole_and_its_unusable_errors_are_none() -> None:
+    table = printed_table()
+    assert set(table) == {(s, m, n) for s in STREAMS for m in ("CME", "NTE") for n in METHODS}
+    assert [key for key, (_, error) in table.items() if error is None] == [
+        ("sine", "NTE", "anml"),
+        ("cifar10", "CME", "naive"),
+    ]
+    assert table["mnist", "CME", "dpmcl"] == (0.020, 0.001)
+    assert table["mnist", "NTE", "dpmcl"] == (0.003, LEAST)
+
+
+@pytest.mark.skipif("DPMCL_PAPER" not in os.environ, reason="DPMCL_PAPER names the paper's text")
+def test_the_table_is_the_papers() -> None:
+    text = Path(os.environ["DPMCL_PAPER"]).read_text("utf-8")
+    lines = re.findall(r"&\s*(?:CME|NTE)\s*&(.*?)\\\\", text.partition("Additional Results")[2])
+    cells = [re.sub(r"10\^\{(-)0?(\d)\}", r"1e\1\2", line).split("&") for line in lines]
+    printed = [cell.printed for cell in compared({})]
+    assert [cell.strip().replace("$", "") for line in cells for cell in line] == printed
+
+
+def test_a_cell_is_within_two_combined_errors() -> None:
+    key = ("mnist", "CME", "dpmcl")  # 0.020 (0.001)
+    near = {key: mean(0.0228, 0.001)}  # 2 * sqrt(2) * 0.001 = 0.00283
+    far = {key: mean(0.0229, 0.001)}
+    assert marks(near)[key] == "within"
+    assert marks(far)[key] == "not reproduced"  # nothing to be in order with
+    assert marks({})[key] == "not run"
+    lost = {key: Estimate(0, 3, None, None, None, None)}
+    assert marks(lost)[key] == "not run"
+
+
+def test_the_order_of_methods() -> None:
+    dpmcl, er = ("mnist", "CME", "dpmcl"), ("mnist", "CME", "er")
+    assert marks({dpmcl: mean(0.05), er: mean(0.09)})[dpmcl] == "same order"
+    assert marks({dpmcl: mean(0.09), er: mean(0.05)})[dpmcl] == "not reproduced"
+
+
+def test_a_printed_zero_is_an_error_below_a_thousandth() -> None:
+    key = ("omniglot", "CME", "naive")  # 0.979(0)
+    assert marks({key: mean(0.9809, 0.0)})[key] == "within"
+    assert marks({key: mean(0.9811, 0.0)})[key] == "not reproduced"
+    unusable = ("cifar10", "CME", "naive")  # 0.949(2)
+    assert marks({unusable: mean(0.949)})[unusable] == "not reproduced"

@@ -1,0 +1,111 @@
+"""The report, as text and in a browser without a network."""
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpmcl.core.errors import Errors
+from dpmcl.core.gradients import Work
+from dpmcl.exceptions import DpmclError, SpecError
+from dpmcl.results.record import Divergence, Record
+from dpmcl.results.store import Stored, StreamInfo
+
+pytest.importorskip("matplotlib")
+
+from dpmcl.results.report import html, markdown
+
+TASKS, SEEDS = 4, tuple(range(9))
+NASTY = "<script>alert('er')</script> & $x_1$"
+
+
+def record(entropy: int, level: float) -> Record:
+    values = np.random.default_rng(entropy).uniform(0, 0.1, (len(SEEDS), 1 + TASKS, TASKS)) + level
+    for after in range(TASKS):
+        values[:, 1 + after, after + 1 :] = np.nan
+    errors = Errors(SEEDS, values, np.ones((len(SEEDS), TASKS)))
+    work = dict.fromkeys(SEEDS, Work(12, 3_456, 7, 8, 90_000))
+    return Record({"test": errors}, work, {3: Divergence(1, 0, 5)} if level > 0.5 else {})
+
+
+def stored(lr: float, **records: Record) -> Stored:
+    spec = {"replicas": 9, "seed": 0, "stream": {"name": "toy"}, "training": {"lr": lr}}
+    spec["methods"] = {name: {} for name in records}
+    names = tuple("0123")
+    return Stored(spec, StreamInfo("toy", "classification", names, names), records)
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    first = stored(0.1, er=record(0, 0.1), naive=record(1, 0.8), **{NASTY: record(2, 0.4)})
+    runs = {"runs/a": first, "runs/b": stored(0.5, er=record(3, 0.3))}
+    return html(runs, environment={"runs/a": [{"torch": "2.11"}], "runs/b": []}, against=None)
+
+
+def test_a_report_says_what_was_asked_what_came_out_and_what_it_cost(page: str) -> None:
+    for part in (
+        "dpmcl run runs/b/spec.toml --out again",
+        "er (lr 0.5)",
+        "Wilcoxon",
+        "3,456",
+        "90,000",
+        "&#34;torch&#34;: &#34;2.11&#34;",
+        "<svg",
+    ):
+        assert part in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "<script>alert" not in page
+
+
+def test_what_cannot_be_reported_is_refused() -> None:
+    with pytest.raises(DpmclError, match="no results to report"):
+        html({"a": stored(0.1)}, environment={})
+    runs = {"a": stored(0.1, er=record(0, 0.1), naive=record(1, 0.8))}
+    with pytest.raises(SpecError, match="method to compare with"):
+        html(runs, environment={}, against="dpmcl")
+
+
+def test_a_page_of_markdown_has_the_same_and_its_figures():
+    runs = {"a": stored(0.1, er=record(0, 0.1), naive=record(1, 0.8))}
+    files = markdown(runs, environment={"a": [{"torch": "2.11"}]}, stem="results")
+    page = files["results.md"]
+    assert list(files) == ["results.md", "results-1.svg", "results-2.svg"]
+    assert "| toy | er | 9 | 0 | 0.1" in page and "](results-1.svg)" in page
+    assert files == markdown(runs, environment={"a": [{"torch": "2.11"}]}, stem="results")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    chromium = os.environ.get("DPMCL_CHROMIUM") or shutil.which("chromium")
+    if chromium is None:
+        reason = "needs chromium: install it, or name it in DPMCL_CHROMIUM"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+def test_a_browser_shows_sorts_and_prints_it(page: str, browser, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(page, "utf-8")
+    for width in (1400, 400):
+        tab = browser.new_page(viewport={"width": width, "height": 900}, offline=True)
+        said: list[str] = []
+        tab.on("console", lambda message, said=said: said.append(message.text))
+        tab.on("pageerror", lambda error, said=said: said.append(str(error)))
+        tab.goto(file.as_uri())
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        assert tab.locator("svg").first.bounding_box()["width"] <= width
+        table = tab.get_by_role("table", name="CME on test rows")
+        table.get_by_role("button", name="mean").focus()
+        for key, order in (("Enter", 1), ("Enter", -1)):  # by the keyboard
+            tab.keyboard.press(key)
+            means = [float(text) for text in table.locator("td:nth-child(5)").all_inner_texts()]
+            assert means == sorted(means, reverse=order < 0) and len(means) == 4
+        assert table.locator("th[aria-sort=descending]").count() == 1
+        assert not said
+    assert tab.pdf().startswith(b"%PDF")

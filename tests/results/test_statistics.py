@@ -1,0 +1,86 @@
+"""Statistics against SciPy, and against numbers worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpmcl.exceptions import SpecError
+from dpmcl.results.statistics import FEWEST, compare, estimate, holm
+
+
+def by_seed(values: np.ndarray) -> dict[int, float]:
+    return dict(enumerate(values.tolist()))
+
+
+def test_an_estimate_is_that_of_scipy() -> None:
+    values = np.random.default_rng(3).gamma(2.0, size=12)
+    ours = estimate(np.append(values, [np.nan, np.inf]))
+    assert (ours.replicas, ours.lost) == (12, 2)
+    assert ours.mean == pytest.approx(values.mean())
+    assert ours.error == pytest.approx(stats.sem(values))
+    theirs = stats.t.interval(0.95, 11, loc=values.mean(), scale=stats.sem(values))
+    assert ours.interval == pytest.approx(theirs)
+    resampled = values[np.random.default_rng(1).integers(12, size=(20_000, 12))].mean(1)
+    assert ours.bootstrap == pytest.approx(np.quantile(resampled, [0.025, 0.975]), rel=0.03)
+    assert estimate(np.append(values, np.nan)).bootstrap == ours.bootstrap  # and again
+
+
+@pytest.mark.parametrize(("values", "mean"), [([], None), ([np.nan], None), ([0.25], 0.25)])
+def test_one_replica_has_no_interval(values: list[float], mean: float | None) -> None:
+    ours = estimate(np.array(values))
+    assert ours.mean == mean
+    assert ours.error is ours.interval is ours.bootstrap is None
+
+
+def test_holm_by_hand() -> None:
+    # 0.01 * 3; 0.03 * 2; 0.04 * 1 is less than the one before, so it is 0.06 too
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_methods_are_compared_in_pairs_of_one_seed() -> None:
+    rng = np.random.default_rng(0)
+    base = rng.uniform(0.2, 0.4, 10)
+    values = {
+        "er": by_seed(base),
+        "better": by_seed(base - rng.uniform(0.01, 0.05, 10)),
+        "same": by_seed(base + rng.normal(0, 0.01, 10)),
+        "equal": by_seed(base),
+    }
+    better, same, equal = compare(values, "er")
+    raw = [
+        stats.wilcoxon(np.subtract(list(values[name].values()), base)).pvalue
+        for name in ("better", "same")
+    ]
+    assert [better.p, same.p, equal.p] == pytest.approx(holm([*raw, 1.0]))
+    assert (better.verdict, same.verdict) == ("lower", "not told apart")
+    assert better.effect == -1 and equal.effect == 0
+    gaps = np.subtract(list(values["better"].values()), base)
+    assert better.difference == pytest.approx(gaps.mean())
+    theirs = stats.t.interval(0.95, 9, loc=gaps.mean(), scale=stats.sem(gaps))
+    assert better.interval == pytest.approx(theirs)
+
+
+def test_the_effect_by_hand() -> None:
+    gaps = [1.0, 2.0, 3.0, -4.0]  # ranks 1 + 2 + 3 above 0, 4 below: (6 - 4) / 10
+    ours = compare({"a": by_seed(np.array(gaps)), "b": by_seed(np.zeros(4))}, "b")[0]
+    assert ours.effect == pytest.approx(0.2)
+    assert ours.verdict == "too few replicas" and ours.p is None
+
+
+def test_only_seeds_that_both_have_count_and_diverged_ones_do_not() -> None:
+    ours = dict.fromkeys(range(FEWEST + 2), 0.5)
+    theirs = dict.fromkeys(range(1, FEWEST + 3), 0.6)
+    assert compare({"a": ours, "b": theirs}, "b")[0].pairs == FEWEST + 1
+    theirs[1], ours[2] = math.nan, math.inf
+    few = compare({"a": ours, "b": theirs}, "b")[0]
+    assert (few.pairs, few.verdict) == (FEWEST - 1, "too few replicas")
+    assert few.difference == pytest.approx(-0.1)
+
+
+def test_the_chosen_method_must_be_there() -> None:
+    with pytest.raises(SpecError, match="method to compare with"):
+        compare({"er": {0: 0.1}}, "ER")

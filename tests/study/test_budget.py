@@ -1,0 +1,92 @@
+"""Budgets: what each method may spend, counted after the fact."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+import dpmcl
+from dpmcl.exceptions import SpecError
+from dpmcl.methods.er import ER
+from dpmcl.study.budget import Budget, cost, within
+from dpmcl.training.job import Job, Trainer, read
+from dpmcl.training.spec import Spec
+
+METHODS = ("naive", "er", "dpmcl", "oml")
+
+
+def trainer(*methods: str, **training) -> Trainer:
+    table = {
+        "stream": {"name": "digits", "tasks": 2},
+        "network": {"name": "mlp", "hidden": 8},
+        "training": {"updates": 20, "batch": 8, "memory": 40, **training},
+        "methods": list(methods),
+        "replicas": 2,
+    }
+    spec = Spec.parse(table)
+    return Trainer(spec, read(spec, (0,)))
+
+
+@pytest.mark.parametrize("text", ["flops=2e6", "rows=500"])
+def test_every_method_has_as_many_updates_as_fit(text: str) -> None:
+    budget = Budget.parse(text)
+    before = trainer(*METHODS)
+    spec, lines = within(before, budget)
+    for name, line in zip(METHODS, lines, strict=True):
+        setup = before.setup(Job(name, (0,)))
+        method = spec.methods[name]
+        more = {key: getattr(method, key) + 1 for key in method.counts if getattr(method, key)}
+        spent = cost(replace(setup, method=method), budget.on)
+        assert (
+            spent <= budget.amount < cost(replace(setup, method=replace(method, **more)), budget.on)
+        )
+        assert f"{spent:,} {budget.on} a task" in line and line.startswith(name)
+    assert spec.methods["naive"].updates > 4 * spec.methods["dpmcl"].kappa * (text[0] == "f")
+    spent = dpmcl.run({**spec.to_table(), "replicas": 1}).records["dpmcl"].work[0]
+    assert spent.flops == 2 * cost(
+        replace(before.setup(Job("dpmcl", (0,))), method=spec.methods["dpmcl"]), "flops"
+    )
+
+
+def test_bytes_buy_rows_of_memory() -> None:
+    row = 4 * 64 + 8  # an image of 8x8 in float32, and its class number
+    spec, lines = within(trainer("naive", "er", "oml"), Budget.parse("bytes=2k"))
+    assert spec.methods["er"].memory == 2000 // row
+    assert spec.methods["oml"].memory == 2000 // (2 * row)  # and as many validation rows
+    assert lines[0] == "naive: keeps no rows, and 0 bytes of other things"
+    work = dpmcl.run({**spec.to_table(), "replicas": 1}).records["er"].work[0]
+    assert work.memory_bytes == 2000 // row * row
+    assert (work.notes_bytes, work.copies_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "text", ["flops", "flops=0", "time=3", "flops=-1", "rows=1.5.2", "rows=1e999"]
+)
+def test_what_is_no_budget_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match=r"A budget is flops=N"):
+        Budget.parse(text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stubborn(ER):
+    """Makes as many updates whatever `updates` says."""
+
+    def updates_of(self, task, block: int = 1) -> int:
+        return 20
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "training"),
+    [
+        ("rows=3", "must allow each method one update", {}),
+        ("rows=50", "passes = 1 sets them too", {"passes": 1}),
+        ("bytes=5", "must allow each method one row of memory", {}),
+    ],
+)
+def test_a_budget_that_cannot_be_kept_is_refused(text: str, message: str, training: dict) -> None:
+    with pytest.raises(SpecError, match=message):
+        within(trainer("er", **training), Budget.parse(text))
+
+
+def test_a_method_that_does_not_scale_is_refused() -> None:
+    with pytest.raises(SpecError, match="name all its numbers of updates there"):
+        within(trainer(f"{__name__}:Stubborn"), Budget.parse("rows=80"))

@@ -1,0 +1,49 @@
+"""The same method several times in one study, under names of the user's own."""
+
+from pathlib import Path
+
+import pytest
+
+import dpmcl
+from dpmcl.exceptions import FolderError, SpecError
+from dpmcl.training.spec import Spec
+
+TABLE = {
+    "stream": {"name": "digits", "tasks": 2},
+    "network": {"hidden": 8},
+    "replicas": 2,
+    "training": {"updates": 5},
+    "methods": {"er": {}, "er_slow": {"method": "er", "lr": 1e-4}},
+}
+
+
+def test_both_are_trained_stored_and_extended(tmp_path: Path) -> None:
+    first = dpmcl.run(TABLE, out=tmp_path)
+    assert [row["method"] for row in first.rows()] == ["er", "er_slow"]
+    alone = dpmcl.run({**TABLE, "training": {"updates": 5, "lr": 1e-4}, "methods": {"er": {}}})
+    for name, other in (("er_slow", alone), ("er", dpmcl.run(TABLE, methods=["er"]))):
+        ours, theirs = first.errors[name].values, other.errors["er"].values
+        assert (ours == theirs)[~(ours != ours)].all()
+    assert (tmp_path / "parameters/er_slow/seed-1.safetensors").exists()
+    assert Spec.parse(dpmcl.load(tmp_path).spec).renamed == {"er_slow": "er"}
+    more = dpmcl.run(tmp_path, methods=["er_slow"], replicas=3)
+    assert [row["replicas"] for row in more.rows()] == [2, 3]
+    with pytest.raises(FolderError, match=r"methods\.er_slow"):
+        changed = {"methods": {"er": {}, "er_slow": {"method": "naive", "lr": 1e-4}}}
+        dpmcl.run({**TABLE, **changed}, out=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ({"er": {"method": "naive"}}, "must be 'er' itself"),
+        ({"a/b": {"method": "er"}}, "own name has up to 60 letters"),
+        ({"..": {"method": "er"}}, "own name has up to 60 letters"),
+        ({"x": {"method": "nope"}}, "No method 'nope'"),
+        ({"x": {"method": 3}}, "No method"),
+        ({"x": {"lr": 1}}, "No method 'x'"),
+    ],
+)
+def test_names_that_mislead_are_refused(methods: dict, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        Spec.parse({**TABLE, "methods": methods})

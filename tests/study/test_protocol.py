@@ -1,0 +1,105 @@
+"""Methods that cheat, each in its own way, are caught."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import dpmcl
+from dpmcl.cli import app
+from dpmcl.core import memory
+from dpmcl.core.errors import Errors
+from dpmcl.exceptions import SpecError
+from dpmcl.methods.er import ER
+from dpmcl.methods.naive import Naive
+from dpmcl.results.record import Record
+from dpmcl.study.protocol import violations
+
+TABLE = {
+    "stream": {"name": "digits", "tasks": 2},
+    "network": {"hidden": 8},
+    "replicas": 2,
+    "training": {"updates": 5, "batch": 8},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadsTestRows(ER):
+    """Trains on test rows."""
+
+    def phases(self, model, task):
+        (phase,) = super().phases(model, task)
+        draw = dpmcl.Draw("all", self.batch, split="test")
+        return [replace(phase, draws={"replay": draw})]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadsTheFuture(ER):
+    """Keeps rows that were not offered: the last ones of the stream."""
+
+    def policy(self, memory_, offer, key):
+        held = memory.add(memory_, offer, key, "reservoir")
+        return held._replace(position=held.position + 180)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadsValidationRows(Naive):
+    """Trains on validation rows and does not say so."""
+
+    def phases(self, model, task):
+        (phase,) = super().phases(model, task)
+        name = next(iter(phase.draws))
+        return [replace(phase, draws={name: dpmcl.Draw("new", self.batch, split="validation")})]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorksLonger(Naive):
+    """Makes more updates once nobody counts any more."""
+
+    def phases(self, model, task):
+        (phase,) = super().phases(model, task)
+        return [replace(phase, updates=phase.updates * (1 + 3 * task.number))]
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (ReadsTestRows, "no method may learn from test rows"),
+        (ReadsTheFuture, "has rows of tasks that are still to come"),
+        (ReadsValidationRows, "set trains_on_validation = True"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["batched", "looped"])
+def test_rows_that_training_may_not_see_are_refused(method, message, engine):
+    with pytest.raises(SpecError, match=message):
+        dpmcl.run({**TABLE, "methods": []}, methods=[method], engine=engine)
+
+
+def test_a_budget_that_is_overspent_is_told(tmp_path):
+    words = f"run digits --method {__name__}:WorksLonger --method er --tasks 2 --replicas 1"
+    words += f" --sweep training.lr=0.1,0.2 --budget rows=320 --out {tmp_path}"
+    done = CliRunner().invoke(app, words.split(), catch_exceptions=False)
+    assert done.exit_code == 0
+    told = json.loads((tmp_path / "protocol.json").read_text())
+    (line,) = told["lr=0.1"]["violations"]
+    assert "WorksLonger: it took 800 rows a task, and 320 were allowed" in line
+    assert told["lr=0.1"]["budget"] == "rows=320" and not told["lr=0.2"]["passed"]
+
+
+def test_other_test_rows_and_other_times_are_told():
+    def record(rows: Sequence[int], values: Mapping[tuple[int, int], float] = {}) -> Record:
+        errors = np.full((1, 3, 2), 0.5)
+        errors[0, 1, 1] = np.nan
+        for place, value in values.items():
+            errors[(0, *place)] = value
+        return Record({"test": Errors((7,), errors, np.array([rows]))})
+
+    fair = {"a": record((5, 6)), "b": record((5, 6))}
+    assert violations(fair, 2, None) == []
+    (line,) = violations({**fair, "c": record((5, 7))}, 2, None)
+    assert line == "c and a, seed 7: they were tested on other rows."
+    (line,) = violations({**fair, "d": record((5, 6), {(1, 1): 0.1})}, 2, None)
+    assert line == "d and a, seed 7: they were tested at other times."

@@ -1,0 +1,126 @@
+"""Several runs in one table, and compared with one method."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dpmcl.cli import app
+from dpmcl.core.errors import Errors
+from dpmcl.core.gradients import Work
+from dpmcl.exceptions import SpecError
+from dpmcl.results.record import Record
+from dpmcl.results.store import StreamInfo
+from dpmcl.results.table import Look, render
+from dpmcl.study.side_by_side import SideBySide, render_comparisons
+from dpmcl.study.study import Result
+
+SEEDS, TASKS = tuple(range(10)), 3
+NAMES = tuple("012")
+
+
+def record(level: float, entropy: int = 0) -> Record:
+    rng = np.random.default_rng(entropy)
+    values = np.full((len(SEEDS), 1 + TASKS, TASKS), level)
+    values += rng.uniform(0, 0.01, values.shape)
+    errors = Errors(SEEDS, values, np.ones((len(SEEDS), TASKS)))
+    return Record({"test": errors}, dict.fromkeys(SEEDS, Work(6, 48, 9, 3, 1_000, 64, 8, 2)))
+
+
+def result(lr: float, stream: str = "toy", **records: Record) -> Result:
+    spec = {
+        "stream": {"name": stream},
+        "training": {"lr": lr},
+        "methods": {name: {} for name in records},
+    }
+    return Result(spec, StreamInfo(stream, "classification", NAMES, NAMES), records)
+
+
+def shown(runs: dict[str, Result], style="text", **look) -> str:
+    rows, how = SideBySide(runs).rows(lambda run: run.rows(), Look(**look))
+    return render(rows, style, how)
+
+
+RUNS = {
+    "a": result(0.1, er=record(0.3), my_naive=record(0.9, 1)),
+    "b": result(0.5, er=record(0.2, 2)),
+}
+
+
+def test_a_setting_that_differs_is_a_column() -> None:
+    lines = shown(RUNS, columns=["method", "lr", "CME"]).split("\n")
+    assert [line.split()[:2] for line in lines] == [
+        ["method", "lr"],
+        ["--------", "---"],
+        ["er", "0.1"],
+        ["my_naive", "0.1"],
+        ["er", "0.5"],
+    ]
+    rows = json.loads(shown(RUNS, "json"))
+    assert [row["lr"] for row in rows] == [0.1, 0.1, 0.5]
+    twins = {"x": result(0.1, er=record(0.3)), "y": result(0.1, er=record(0.3))}
+    assert [row["run"] for row in json.loads(shown(twins, "json"))] == ["x", "y"]
+    assert "lr" not in json.loads(shown({"a": RUNS["a"]}, "json"))[0]
+
+
+def test_the_best_is_bold_where_a_test_says_so() -> None:
+    text = shown(RUNS, "latex", renamed={"my_naive": "Naive & co", "CME": r"$\downarrow$"})
+    assert r"\toprule" in text and r"\bottomrule" in text
+    bold = [line.count(r"\textbf") for line in text.split("\n") if "toy" in line]
+    assert bold == [0, 0, 2]  # CME and NTE of the second run
+    assert r"Naive \& co" in text and r"\$\textbackslash{}downarrow\$" in text
+    near = {"a": result(0.1, er=record(0.3), naive=record(0.3, 7))}
+    assert "textbf" not in shown(near, "latex")
+
+
+def test_every_method_is_compared_with_one() -> None:
+    several = SideBySide(RUNS)
+    found = several.compared("er (lr 0.1)")
+    assert [(key, one.method, one.verdict) for key, each in found.items() for one in each] == [
+        (("toy", "CME"), "my_naive", "higher"),
+        (("toy", "CME"), "er (lr 0.5)", "lower"),
+        (("toy", "NTE"), "my_naive", "higher"),
+        (("toy", "NTE"), "er (lr 0.5)", "lower"),
+    ]
+    text = render_comparisons(found, "text").split("\n")
+    assert text[0].split()[:4] == ["stream", "method", "against", "error"] and len(text) == 6
+    assert json.loads(render_comparisons(found, "json"))[0]["p"] < 0.05
+    assert r"my\_naive" in render_comparisons(found, "latex")
+    with pytest.raises(SpecError, match=r"There are: er \(lr 0.1\), my_naive, er \(lr 0.5\)"):
+        several.compared("er")
+
+
+def test_streams_without_the_method_are_left_out() -> None:
+    runs = {**RUNS, "c": result(0.1, "other", naive=record(0.1), dpmcl=record(0.2))}
+    found = SideBySide(runs).compared("dpmcl")
+    assert {stream for stream, _ in found} == {"other"}
+    with pytest.raises(SpecError, match="--against names a method with others beside it"):
+        SideBySide(runs).compared("nobody")
+
+
+def test_costs_are_a_table() -> None:
+    rows, look = SideBySide(RUNS).rows(Result.cost_rows, Look())
+    text = render(rows, "text", look).split("\n")
+    assert text[0].split("  ")[-1].strip() == "of copies"
+    assert text[2].split() == [
+        "toy",
+        "er",
+        "0.1",
+        "10",
+        "6",
+        "48",
+        "9",
+        "3",
+        "1,000",
+        "64",
+        "8",
+        "2",
+    ]
+
+
+def test_the_command_line_refuses_a_bad_name(tmp_path) -> None:
+    spec = tmp_path / "spec.toml"
+    spec.write_text("")
+    told = CliRunner().invoke(app, ["table", str(tmp_path), "--rename", "x"])
+    assert told.exit_code != 0

@@ -1,0 +1,178 @@
+"""Studies from the command line: planned, run, resumed, sharded, merged and shown."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dpmcl.cli import app
+from dpmcl.exceptions import DpmclError, SpecError
+from dpmcl.results import store
+from dpmcl.study.paper_studies import KAPPA, ZETA, Choice, runs
+from dpmcl.study.study import Shard
+from dpmcl.training.spec import Spec
+
+MINE = """
+stream = "digits"
+methods = ["er", "dpmcl"]
+replicas = 2
+[network]
+hidden = 8
+[training]
+updates = 10
+batch = 8
+[axes]
+"methods.dpmcl.zeta" = [0, 2]
+"training.lr" = [0.01, 0.1]
+"""
+CELLS = ["lr=0.01", "lr=0.1", "zeta=0,lr=0.01", "zeta=0,lr=0.1", "zeta=2,lr=0.01", "zeta=2,lr=0.1"]
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory) -> Path:
+    file = tmp_path_factory.mktemp("study") / "mine.toml"
+    file.write_text(MINE)
+    return file
+
+
+@pytest.fixture(scope="module")
+def whole(mine) -> Path:
+    out = mine.parent / "whole"
+    study(mine, "--out", out)
+    return out
+
+
+def study(*arguments: object) -> str:
+    """What a study prints."""
+    words = ["study", *map(str, arguments)]
+    words += ["--tasks", "2"] * ("--tasks" not in words)
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.stdout
+
+
+def errors(out: Path) -> dict[str, bytes]:
+    return {path.parent.name: path.read_bytes() for path in out.glob("*/errors.parquet")}
+
+
+def test_a_users_study_has_a_run_for_each_combination_a_table_and_a_figure(mine, whole):
+    assert sorted(errors(whole)) == CELLS
+    text = study(mine, "--out", whole)  # nothing is missing
+    assert text.split("\n")[0].split()[:4] == ["stream", "method", "lr", "zeta"]
+    assert (whole / "mine.png").read_bytes().startswith(b"\x89PNG")
+    rows = json.loads(study(mine, "--out", whole, "--format", "json").partition("\nfigure")[0])
+    assert [(row["method"], row["lr"], row["zeta"]) for row in rows] == [
+        ("er", 0.01, None),
+        ("er", 0.1, None),
+        ("dpmcl", 0.01, 0),
+        ("dpmcl", 0.1, 0),
+        ("dpmcl", 0.01, 2),
+        ("dpmcl", 0.1, 2),
+    ]
+
+
+def test_a_dry_run_lists_the_jobs_and_begins_none(mine, whole, tmp_path):
+    lines = study(mine, "--out", tmp_path / "new", "--dry-run").strip().split("\n")
+    assert len(lines) == 7 and not (tmp_path / "new").exists()
+    assert re.fullmatch(r"zeta=0,lr=0.1: dpmcl, seeds 0 to 1: \d+\.\d s", lines[3])
+    assert lines[-1].startswith("6 of 6 jobs are missing: about ")
+    done = study(mine, "--out", whole, "--dry-run").strip().split("\n")
+    assert done[0].endswith(": done") and done[-1].startswith("0 of 6 jobs are missing")
+
+
+def test_shards_merge_to_the_same_bytes(mine, whole, tmp_path):
+    for part in ("1/2", "2/2"):
+        study(mine, "--out", tmp_path / part[0], "--shard", part)
+    halves = [errors(tmp_path / "1"), errors(tmp_path / "2")]
+    assert sorted([*halves[0], *halves[1]]) == CELLS
+    words = ["merge", *(str(tmp_path / name) for name in ("all", "1", "2"))]
+    merged = CliRunner().invoke(app, words)
+    assert merged.exit_code == 0 and "2 of er from" in merged.stdout
+    assert errors(tmp_path / "all") == errors(whole)
+    again = CliRunner().invoke(app, words)
+    assert again.stdout == ""  # everything is there
+    assert (tmp_path / "all" / CELLS[0] / "parameters/er/seed-1.safetensors").exists()
+    other = tmp_path / "other"
+    study(mine, "--out", other, "--set", "training.updates=3")
+    with pytest.raises(DpmclError, match=r"training\.updates = 10"):
+        CliRunner().invoke(
+            app, ["merge", str(tmp_path / "all"), str(other)], catch_exceptions=False
+        )
+
+
+def test_a_killed_study_goes_on_to_the_same_bytes(mine, whole, tmp_path):
+    out = tmp_path / "killed"
+    words = [sys.executable, "-m", "dpmcl", "study", str(mine), "--tasks", "2", "--out", str(out)]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for _ in range(600):
+        if errors(out) or process.poll() is not None:
+            break
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    study(mine, "--out", out)
+    assert errors(out) == errors(whole)
+
+
+def test_a_sweep_is_a_study_and_keeps_a_budget(tmp_path):
+    words = "run digits --method er --replicas 2 --tasks 2 --set network.hidden=8 --budget rows=64"
+    words += f" --sweep training.lr=0.01,0.1 --out {tmp_path}"
+    done = CliRunner().invoke(app, words.split())
+    assert done.exit_code == 0
+    loaded = store.load(tmp_path / "lr=0.1")
+    assert loaded.records["er"].work[0].rows_backpropagated == 2 * 64
+    assert loaded.spec["training"]["lr"] == 0.1
+
+
+def test_the_papers_studies_are_the_presets_with_what_is_chosen():
+    table1 = runs("table1", Choice(preset="paper", streams=["sine", "mnist"], replicas=3))
+    specs = {cell.name: Spec.parse(cell.table) for cell in table1}
+    assert list(specs) == ["sine", "mnist"]
+    assert specs["mnist"].replicas == 3 and list(specs["mnist"].methods)[:2] == ["naive", "dpmcl"]
+    assert specs["mnist"].methods["dpmcl"].lr == 1e-4
+    figure3 = runs("figure3", Choice(tasks=25))
+    points = {(cell.point[ZETA], cell.point[KAPPA]) for cell in figure3}
+    assert {(20, 200), (2, 300), (0, 200)} <= points and len(points) == len(figure3) == 11
+    assert Spec.parse(figure3[0].table).stream.tasks == 25
+    zeta = [cell.name for cell in runs("zeta", Choice())]
+    assert len(zeta) == len(set(zeta)) == 5 * 3 * 2 * 2 + 2 + 2  # off at two rates, er at two
+    with pytest.raises(SpecError, match="No study 'table2'"):
+        runs("table2", Choice())
+    with pytest.raises(SpecError, match="of one stream"):
+        runs("figure3", Choice(streams=["mnist", "omniglot"]))
+
+
+def test_table_1_stands_beside_the_papers(data, tmp_path, monkeypatch):
+    monkeypatch.setenv("DPMCL_DATA", str(data))
+    words = ("table1", "--streams", "mnist", "--methods", "er,naive", "--replicas", "2")
+    words = (*words, "--set", "training.updates=2", "--set", "network.hidden=8", "--out", tmp_path)
+    text = study(*words)
+    (naive,) = [line for line in text.split("\n") if line.startswith("mnist   naive   CME")]
+    assert "0.912(0)" in naive and naive.endswith(("within", "same order", "not reproduced"))
+    (oml,) = [line for line in text.split("\n") if line.startswith("mnist   oml     CME")]
+    assert oml.split()[3:] == ["0.023(0.001)", "-", "0", "not", "run"]
+    assert (tmp_path / "table1.png").exists()
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/0"])
+def test_a_shard_is_one_of_n(text):
+    with pytest.raises(SpecError, match="A shard is I/N"):
+        Shard.parse(text)
+
+
+def test_what_cannot_be_a_study_is_refused(whole, tmp_path):
+    for words, message in (
+        (["study", "nope"], "No study"),
+        (["study", str(tmp_path / "none.toml")], "is not there"),
+        (["run", "digits", "--sweep", "training.lr"], "--sweep takes"),
+        (["study", "table1", "--out", str(whole / CELLS[0])], "needs a folder of its own"),
+        (["merge", str(tmp_path / "x"), str(tmp_path)], "holds no run"),
+    ):
+        with pytest.raises(DpmclError, match=message):
+            CliRunner().invoke(app, words, catch_exceptions=False)
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,106 @@
+"""A search finds the better of two rates, and never looks at validation or test rows."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import dpmcl
+from dpmcl.cli import app
+from dpmcl.data.splits import held_out, split
+from dpmcl.exceptions import DataError, SpecError
+from dpmcl.results import store
+from dpmcl.study.tune import FIRST_SEED, Range, Search, dimension, tune
+from dpmcl.training.evaluation import Evaluation
+from dpmcl.training.job import prepared, read
+from dpmcl.training.keeper import Keeping
+from dpmcl.training.spec import Spec
+
+TABLE = {
+    "stream": "digits",
+    "methods": ["er", "naive"],
+    "network": {"hidden": 16},
+    "training": {"updates": 20, "batch": 16},
+}
+SEARCH = Search(space={"training.lr": [1e-6, 1e-2]}, tasks=2)
+
+
+def spec(**evaluation) -> Spec:
+    return Spec.parse({**TABLE, "replicas": 2, "evaluation": evaluation})
+
+
+def test_trials_are_scored_on_training_rows_alone():
+    stream = read(spec(), (0, 1))
+    before = split(stream, (0, 1), (0.6, 0.2, 0.2))
+    _, after = prepared(spec(held_out=0.25), stream, (0, 1))
+    for replica in range(2):
+        rows = {
+            name: set(getattr(splits, part).row[replica].tolist())
+            for name, splits, part in (
+                ("train", after, "train"),
+                ("scored", after, "test"),
+                ("validation", after, "validation"),
+                ("all", before, "train"),
+                ("test", before, "test"),
+            )
+        }
+        assert rows["train"] | rows["scored"] == rows["all"]
+        assert not rows["train"] & rows["scored"] and not rows["scored"] & rows["test"]
+        assert rows["validation"] == set(before.validation.row[replica].tolist())
+    counts = [splits.offset.diff(dim=1) for splits in (after.train, after.test)]
+    assert torch.equal(counts[0] + counts[1], before.train.offset.diff(dim=1))
+    assert (counts[1] / (counts[0] + counts[1]) - 0.25).abs().max() < 0.02
+    assert (stream.y[after.test.row] == after.test.task).all()  # tasks are classes
+
+
+def test_a_task_with_one_training_row_is_refused():
+    stream = dpmcl.Stream.from_arrays(torch.arange(6.0)[:, None], [0, 0, 0, 1, 1, 1])
+    splits = split(stream, (0,), (0.6, 0.2, 0.2))
+    with pytest.raises(DataError, match="needs two training rows"):
+        held_out(splits, 0.25)
+    for share in (0, 1, 1.5):
+        with pytest.raises(SpecError, match="held_out"):
+            Evaluation(held_out=share)
+
+
+def test_the_better_rate_is_found_and_run_takes_the_spec(tmp_path: Path):
+    words = "tune digits --method er --method naive --vary training.lr=0.000001,0.01 --tasks 2"
+    words += f" --set training.updates=20 --set network.hidden=16 --out {tmp_path}"
+    done = CliRunner().invoke(app, words.split(), catch_exceptions=False)
+    assert done.exit_code == 0
+    assert len([line for line in done.stdout.split("\n") if line.startswith("er: ")]) == 2
+    trial = store.load(tmp_path / "er-1")
+    assert trial.records["er"].test.seeds == (FIRST_SEED, FIRST_SEED + 1)
+    assert trial.spec["evaluation"]["held_out"] == 0.25
+    result = dpmcl.run(tmp_path / "tuned.toml", replicas=1, tasks=2)
+    assert result.spec["methods"]["er"]["lr"] == 0.01
+    assert "held_out" not in result.spec["evaluation"]
+
+
+def test_an_interrupted_search_goes_on_to_the_same_scores(tmp_path: Path):
+    stopping = iter([False] * 3 + [True] * 1000)
+    with pytest.raises(dpmcl.DpmclError):
+        tune(TABLE, SEARCH, tmp_path / "a", keeping=Keeping(stop=lambda: next(stopping)))
+    after, lines = tune(TABLE, SEARCH, tmp_path / "a")
+    again, same = tune(TABLE, SEARCH, tmp_path / "a")  # nothing is left to do
+    whole, expected = tune(TABLE, SEARCH, tmp_path / "b")
+    assert lines == same == expected and after == again == whole
+    assert len(lines) == 4
+    with pytest.raises(SpecError, match="another search of er"):
+        tune(TABLE, Search(space={"training.lr": [1.0]}), tmp_path / "a")
+
+
+def test_a_range_is_searched_for_as_many_trials_as_asked(tmp_path: Path):
+    assert dimension("training.lr=1e-4..1") == ("training.lr", Range(1e-4, 1.0))
+    search = Search(space={"training.lr": Range(1e-4, 1.0)}, trials=3, tasks=2, replicas=1)
+    _, lines = tune({**TABLE, "methods": ["er"]}, search, tmp_path)
+    rates = [float(line.split()[2].rstrip(":")) for line in lines]
+    assert len(set(rates)) == 3 and all(1e-4 <= rate <= 1 for rate in rates)
+    assert all(math.isfinite(float(line.rpartition(": ")[2])) for line in lines)
+    with pytest.raises(SpecError, match="say how many"):
+        Search(space={"training.lr": Range(1e-4, 1.0)})
+    for text in ("training.lr=1..0.1", "training.lr=0..1", "training.lr=1e..2"):
+        with pytest.raises(SpecError, match=r"A range is LOW\.\.HIGH"):
+            dimension(text)
