@@ -323,7 +323,7 @@ class _Whole:
         self._watch = watch
 
     def progress(self, one: Assignment, done: int, total: int) -> None:
-        self._shares[one] = done / total
+        self._shares[one] = done / total if total else 1.0  # a method without updates
         if self._watch is not None:
             done, total = round(1000 * sum(self._shares.values())), 1000 * len(self._shares)
             self._watch(ALL, done, total)
