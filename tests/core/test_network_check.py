@@ -335,7 +335,10 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
         "draws from PyTorch's generator in training",
     ),
     "Python's noise": (lambda: rows(lambda x: x * random.random()), "draws from Python's"),
-    "the machine's noise": (lambda: rows(lambda x: x + os.urandom(1)[0]), "in a second pass"),
+    "the machine's noise": (
+        lambda: rows(lambda x: x + int.from_bytes(os.urandom(3), "big") / 1e5),
+        "in a second pass",
+    ),
     "dropout twice": (
         lambda: after(Layer(lambda self, x: self.of(self.of(x)), of=nn.Dropout())),
         r"representation\.1\.of: Dropout is called more than once",
