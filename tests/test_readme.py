@@ -53,3 +53,14 @@ def test_commands_and_options_that_it_names_exist(tmp_path):
         assert set(re.findall(r"--[a-z][a-z-]+", " ".join(options))) <= {
             *re.findall(r"--[\w-]+", text)
         }
+
+
+def test_the_picture_is_that_of_the_stored_results(tmp_path):
+    """Drawn anew by the command that results/README.md has; another matplotlib moves a few dots."""
+    from matplotlib.image import imread
+
+    root = Path(__file__).parents[1]
+    printed(root, "-c", MAIN, "plot", "results/digits", "--out", str(tmp_path / "digits.png"))
+    drawn, shown = imread(tmp_path / "digits.png"), imread(root / "docs/figures/digits.png")
+    assert drawn.shape == shown.shape
+    assert abs(drawn - shown).mean() < 0.01
