@@ -248,6 +248,13 @@ def test_any_value_is_read_or_refused_in_one_line(value, stream, result):
     one_line(result.plot, what=value)
 
 
+def test_true_draws_bars_and_false_does_not(stream, capsys):
+    for watch, drawn in ((True, True), (False, False)):
+        dpmcl.run(stream, methods="er", replicas=1, settings=FEW, watch=watch)
+        out, err = capsys.readouterr()
+        assert ("er" in err and "100%" in err) == drawn and out == ""
+
+
 # processes that fork
 
 FORKING = """

@@ -1,6 +1,5 @@
 """What a command shows while it runs, and how it is stopped."""
 
-import functools
 import logging
 import os
 import signal
@@ -8,21 +7,17 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from dpmcl.exceptions import DpmclError, FolderError, printable
+from dpmcl.study.bars import bars, console
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from dpmcl.training.keeper import Keeping
 
 LOG = logging.getLogger("dpmcl")
-
-_BARS = 6
-"""Progress bars of more methods go when they are full."""
 
 
 @contextmanager
@@ -36,7 +31,7 @@ def stoppable(seconds: float, again: str) -> Iterator[tuple["Keeping", Callable[
     from dpmcl.exceptions import Stopped
     from dpmcl.training.keeper import Keeping
 
-    with _signals() as signals, _progress() as progress:
+    with _signals() as signals, bars() as progress:
         try:
             yield Keeping(seconds, stop=lambda: bool(signals)), progress
         except (Stopped, KeyboardInterrupt):
@@ -111,43 +106,9 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-@functools.cache
-def _console() -> "Console":
-    """Return the one console that writes to standard error: progress bars and lines beside them."""
-    from rich.console import Console
-
-    return Console(stderr=True, emoji=False)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Draw a bar for each method, with the time left, from the first progress that is reported."""
-    from rich.progress import Progress, TextColumn, TimeElapsedColumn
-
-    _, *usual = Progress.get_default_columns()  # the first one would obey markup in names
-    name, spent = TextColumn("{task.description:<10}", markup=False), TimeElapsedColumn()
-    progress = Progress(name, *usual, TextColumn("left, spent"), spent, console=_console())
-    bars: dict[str, Any] = {}
-
-    def report(method: str, done: int, total: int) -> None:
-        if not bars:  # not before, so that an error that comes earlier is a line by itself
-            progress.start()
-        if method not in bars or done == 0:
-            bars[method] = progress.add_task(printable(method), total=total)
-        progress.update(bars[method], completed=done, total=total)
-        if done == total and len(bars) > _BARS:
-            progress.update(bars[method], visible=False)
-
-    try:
-        yield report
-    finally:
-        if bars:
-            progress.stop()
-
-
 class _Lines(logging.Handler):
     """Writes each record as a line, above the progress bars where there are any."""
 
     def emit(self, record: logging.LogRecord) -> None:
         line = printable(record.getMessage())
-        _console().print(line, markup=False, highlight=False, soft_wrap=True)
+        console().print(line, markup=False, highlight=False, soft_wrap=True)

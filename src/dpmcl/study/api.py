@@ -15,6 +15,7 @@ from dpmcl.methods._method import Method
 from dpmcl.results import store
 from dpmcl.streams.python import Python
 from dpmcl.study import study
+from dpmcl.study.bars import bars
 from dpmcl.study.study import Result, Watch
 from dpmcl.training import spec
 from dpmcl.training.keeper import Keeping
@@ -127,7 +128,7 @@ def run(
     device: str | None = None,
     engine: str | None = None,
     monitor: str | Sequence[str] | None = None,
-    watch: Watch | None = None,
+    watch: Watch | bool | None = None,
     checkpoint_seconds: float = 60.0,
     fresh: bool = False,
 ) -> Result:
@@ -148,7 +149,8 @@ def run(
         device: "auto", "cpu" or "cuda".
         engine: "auto", "batched" or "looped".
         monitor: Readings that are recorded, "terms" and "stability" (`Result.readings`).
-        watch: Called with the progress, as watch(method, done, total).
+        watch: Called with the progress, as watch(method, done, total); True draws a bar for each
+            method, with the time left.
         checkpoint_seconds: Seconds between checkpoints within a task; there is one after every
             task as well.
         fresh: Start anew; what `out` holds is kept in it until the new run has finished.
@@ -164,7 +166,7 @@ def run(
     >>> result.errors["er"].values.shape
     (1, 3, 2)
     """
-    if watch is not None and not callable(watch):
+    if not (watch is None or isinstance(watch, bool) or callable(watch)):
         raise SpecError(
             f"watch is called with the progress, got {shown(watch)}; monitor = ['terms'] watches."
         )
@@ -188,7 +190,9 @@ def run(
     except RecursionError:
         raise SpecError("Settings are nested too deeply; a spec is a table of tables.") from None
     folder = request.folder if out is None else path_of(out)
-    return study.run(checked, folder, watch, keeping=keeping, fresh=fresh)
+    with bars() as drawn:
+        told = (drawn if watch else None) if isinstance(watch, bool) else watch
+        return study.run(checked, folder, told, keeping=keeping, fresh=fresh)
 
 
 @threads(1)

@@ -159,11 +159,19 @@ def shown(
     runs = {run: held for run, held in runs.items() if held.records}
     if not runs:
         raise DpmclError("The study has no results yet.")
-    if name in ("table1", "figure2"):
-        return table1(runs, style), lambda: trajectories.trajectories(runs)
+    if name not in ("table1", "figure2"):
+        return _beside(runs, style), lambda: against_axes(cells, runs)
+    printed = {run: held for run, held in runs.items() if run in paper.STREAMS}
+    others = {run: held for run, held in runs.items() if run not in paper.STREAMS}
+    tables = [table1(printed, style)] * bool(printed) + [_beside(others, style)] * bool(others)
+    return "\n".join(tables), lambda: trajectories.trajectories(runs)
+
+
+def _beside(runs: Mapping[str, Stored], style: TableFormat) -> str:
+    """Return the table of runs side by side."""
     results = {run: Result(held.spec, held.stream, held.records) for run, held in runs.items()}
     rows, look = SideBySide(results).rows(Result.rows, Look())
-    return render(rows, style, look), lambda: against_axes(cells, runs)
+    return render(rows, style, look)
 
 
 def against_axes(cells: Sequence[Cell], runs: Mapping[str, Stored]) -> "Figure":

@@ -306,7 +306,7 @@ def _written_out(table: Mapping[str, Any]) -> Table:
 
 
 def _is_path(stream: Any) -> bool:
-    return isinstance(stream, str) and stream not in plugins.names("stream") and is_data(stream)
+    return isinstance(stream, str) and is_data(stream) and stream not in plugins.names("stream")
 
 
 def assignment(text: str) -> Table:

@@ -1,0 +1,48 @@
+"""Progress bars, on a terminal's standard error or in a notebook."""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from dpmcl.exceptions import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_BARS = 6
+"""Bars of more methods go when they are full."""
+
+
+@functools.cache
+def console() -> "Console":
+    """Return the one console that writes to standard error: progress bars and lines beside them."""
+    from rich.console import Console
+
+    return Console(stderr=True, emoji=False)
+
+
+@contextmanager
+def bars() -> Iterator[Callable[[str, int, int], None]]:
+    """Draw a bar for each method, with the time left, from the first progress that is reported."""
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    _, *usual = Progress.get_default_columns()  # the first one would obey markup in names
+    name, spent = TextColumn("{task.description:<10}", markup=False), TimeElapsedColumn()
+    progress = Progress(name, *usual, TextColumn("left, spent"), spent, console=console())
+    shown: dict[str, Any] = {}
+
+    def report(method: str, done: int, total: int) -> None:
+        if not shown:  # not before, so that an error that comes earlier is a line by itself
+            progress.start()
+        if method not in shown or done == 0:
+            shown[method] = progress.add_task(printable(method), total=total)
+        progress.update(shown[method], completed=done, total=total)
+        if done == total and len(shown) > _BARS:
+            progress.update(shown[method], visible=False)
+
+    try:
+        yield report
+    finally:
+        if shown:
+            progress.stop()
