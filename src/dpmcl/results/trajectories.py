@@ -59,7 +59,9 @@ def trajectories(runs: Mapping[str, Stored], smooth: float = SMOOTH) -> "Figure"
     for column, run in zip(axes.T, shown, strict=True):
         for ax, measure in zip(column, _MEASURES, strict=True):
             for name, record in run.records.items():
-                lines[name] = _draw(ax, _MEASURES[measure], record, style[name], smooth)
+                lines[name] = _draw(
+                    ax, _MEASURES[measure], record, style=style[name], smooth=smooth
+                )
             ax.grid(alpha=0.25, linewidth=0.5)
             ax.spines[["top", "right"]].set_visible(False)
             if run.stream.kind == "regression":
@@ -77,7 +79,7 @@ def trajectories(runs: Mapping[str, Stored], smooth: float = SMOOTH) -> "Figure"
     return figure
 
 
-def _draw(ax: Any, measure: Any, record: Record, style: Any, smooth: float) -> Any:
+def _draw(ax: Any, measure: Any, record: Record, *, style: Any, smooth: float) -> Any:
     """Draw the line and band of one method."""
     try:
         from scipy.ndimage import gaussian_filter1d

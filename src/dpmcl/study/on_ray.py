@@ -56,7 +56,9 @@ def execute_on_ray(assignments: Sequence[Assignment], keeping: Keeping, listener
         waiting: dict[Any, Assignment] = {}
         for one in assignments:
             start, stream = starts.of(one.trainer)
-            reference = train.remote(start, stream, one.job, keeping.seconds, tuple(sys.path))
+            reference = train.remote(
+                start, stream, one.job, seconds=keeping.seconds, path=tuple(sys.path)
+            )
             waiting[reference] = one
             listener.progress(one, 0, 1)
         lost: list[str] = []
@@ -144,7 +146,7 @@ class _Starts:
 
 
 def _train(
-    start: bytes, stream: np.ndarray, job: Job, seconds: float, path: tuple[str, ...]
+    start: bytes, stream: np.ndarray, job: Job, *, seconds: float, path: tuple[str, ...]
 ) -> bytes:
     """Run a job in a worker of Ray, from its last checkpoint; return the pickled outcome."""
     sys.path += [entry for entry in path if entry not in sys.path]
