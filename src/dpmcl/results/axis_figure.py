@@ -1,6 +1,5 @@
 """Figures of metrics against a setting, as the paper's Figure 3 has them."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -8,16 +7,7 @@ import numpy as np
 
 from dpmcl.exceptions import DpmclError
 from dpmcl.results.comparison import written
-from dpmcl.results.figures import (
-    COLOURS,
-    DASHES,
-    MARKERS,
-    PLAIN,
-    drawing,
-    legend,
-    mean_and_error,
-    shortened,
-)
+from dpmcl.results.figures import PLAIN, drawing, legend, mean_and_error, shortened, styles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,8 +37,7 @@ def against(panels: Sequence[tuple[str, str, Mapping[str, Points]]]) -> "Figure"
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     names = dict.fromkeys(name for _, _, lines in panels for name in lines)
-    styles = itertools.cycle(zip(COLOURS, MARKERS, itertools.cycle(DASHES), strict=False))
-    style = dict(zip(names, styles, strict=False))
+    style = styles(names)
     drawn: dict[str, Any] = {}
     for ax, (metric, setting, lines) in zip(axes, panels, strict=True):
         values = list(dict.fromkeys(x for points in lines.values() for x in points))

@@ -2,7 +2,7 @@
 
 import itertools
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
@@ -122,9 +122,8 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, look: Look | None 
     axes: Any = figure.subplots(*((1, 2) if beside else (2, 1)), sharey=True)
     panels = ((cme, "CME: error on all tasks seen"), (nte, "NTE: error on the newest task"))
     for ax, (measure, title) in zip(axes, panels, strict=True):
-        styles = itertools.cycle(zip(COLOURS, MARKERS, itertools.cycle(DASHES), strict=False))
-        for (name, record), (colour, marker, dashes) in zip(records.items(), styles, strict=False):
-            x, middle, error = _line(measure, record.test, look.smooth)
+        for name, (colour, marker, dashes) in styles(records).items():
+            x, middle, error = line(measure, records[name].test, look.smooth)
             ax.plot(x, middle, linestyle=dashes, color=colour, marker=marker, markersize=4,
                     markevery=max(1, len(x) // 10), linewidth=1.5, label=name)  # fmt: skip
             ax.fill_between(x, middle - error, middle + error, color=colour, alpha=0.2, linewidth=0)
@@ -155,10 +154,29 @@ def _title(records: Mapping[str, Record], stream: StreamInfo, look: Look) -> str
     return title if look.width >= _NARROW else "\n".join(textwrap.wrap(title, 40))
 
 
-def _line(
+def styles(names: Iterable[str]) -> dict[str, tuple[Any, ...]]:
+    """Return a colour, a marker and dashes for the line of each name.
+
+    Args:
+        names: What the lines stand for.
+    """
+    cycle = itertools.cycle(zip(COLOURS, MARKERS, itertools.cycle(DASHES), strict=False))
+    return dict(zip(names, cycle, strict=False))
+
+
+def line(
     measure: Callable[..., np.ndarray], errors: Errors, smooth: float
 ) -> tuple[np.ndarray, ...]:
-    """Return numbers of tasks seen, mean and standard error, where there are errors."""
+    """Return numbers of tasks seen, mean and standard error, where there are errors.
+
+    Args:
+        measure: A metric after a task.
+        errors: What it is of.
+        smooth: Standard deviation, in tasks, of a Gaussian filter; 0 for none.
+
+    Raises:
+        DpmclError: SciPy is not installed.
+    """
     try:
         from scipy.ndimage import gaussian_filter1d
     except ImportError:

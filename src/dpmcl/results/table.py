@@ -178,13 +178,13 @@ class Look:
         settings: Keys of rows that are settings, shown beside the method.
         columns: Titles of the columns to show, in order (keys, in JSON and CSV); none for all.
         renamed: Other words for titles of columns and names of methods.
-        best: Places, as (row, title), that LaTeX sets in bold.
+        best: Returns the places, as (row, title), that LaTeX sets in bold; other styles do not ask.
     """
 
     settings: Sequence[str] = ()
     columns: Sequence[str] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
-    best: Collection[tuple[int, str]] = ()
+    best: Callable[[], Collection[tuple[int, str]]] = tuple
 
 
 def cost_rows(records: Mapping[str, Record], stream: StreamInfo) -> list[Row]:
@@ -258,7 +258,7 @@ def render(rows: Sequence[Row], style: TableFormat, look: Look | None = None) ->
     left = 2 + len(settings) + ("task" in header)  # columns of words
     if style == "latex":
         body = [[escaped(cell) for cell in line] for line in body]
-        for row, title in look.best:
+        for row, title in look.best():
             for column, name in enumerate(header):
                 if name in (title, f"{title} (macro)"):
                     body[row][column] = rf"\textbf{{{body[row][column]}}}"

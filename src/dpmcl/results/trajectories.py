@@ -1,24 +1,12 @@
 """The paper's Figure 2: errors against tasks, a column for each stream."""
 
-import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from dpmcl.exceptions import DpmclError
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte
-from dpmcl.results.figures import (
-    COLOURS,
-    DASHES,
-    MARKERS,
-    PLAIN,
-    drawing,
-    legend,
-    mean_and_error,
-    shortened,
-)
+from dpmcl.results.figures import PLAIN, drawing, legend, line, shortened, styles
 from dpmcl.results.record import Record
 from dpmcl.results.store import Stored
 
@@ -51,8 +39,7 @@ def trajectories(runs: Mapping[str, Stored], smooth: float = SMOOTH) -> "Figure"
     from matplotlib.figure import Figure
 
     methods = dict.fromkeys(name for run in shown for name in run.records)
-    styles = itertools.cycle(zip(COLOURS, MARKERS, itertools.cycle(DASHES), strict=False))
-    style = dict(zip(methods, styles, strict=False))
+    style = styles(methods)
     figure = Figure(figsize=(_COLUMN * len(shown) + 0.6, 2 * _LINE + 0.7), layout="constrained")
     axes: Any = figure.subplots(2, len(shown), squeeze=False, sharex="col")
     lines: dict[str, Any] = {}
@@ -81,17 +68,9 @@ def trajectories(runs: Mapping[str, Stored], smooth: float = SMOOTH) -> "Figure"
 
 def _draw(ax: Any, measure: Any, record: Record, *, style: Any, smooth: float) -> Any:
     """Draw the line and band of one method."""
-    try:
-        from scipy.ndimage import gaussian_filter1d
-    except ImportError:
-        raise DpmclError("Figures need scipy: pip install 'dpmcl[plot]'.") from None
-    errors, (colour, marker, dashes) = record.test, style
-    values = np.stack([measure(errors, after=k) for k in range(errors.tasks)], 1)
-    known = np.flatnonzero(~np.isnan(values).all(0))
-    middle, error = mean_and_error(values[:, known])
-    if smooth:
-        middle, error = (gaussian_filter1d(each, smooth) for each in (middle, error))
-    (line,) = ax.plot(known + 1, middle, linestyle=dashes, color=colour, marker=marker,
-                      markersize=4, markevery=max(1, len(known) // 8), linewidth=1.5)  # fmt: skip
-    ax.fill_between(known + 1, middle - error, middle + error, color=colour, alpha=0.2, linewidth=0)
-    return line
+    colour, marker, dashes = style
+    x, middle, error = line(measure, record.test, smooth)
+    (drawn,) = ax.plot(x, middle, linestyle=dashes, color=colour, marker=marker,
+                      markersize=4, markevery=max(1, len(x) // 8), linewidth=1.5)  # fmt: skip
+    ax.fill_between(x, middle - error, middle + error, color=colour, alpha=0.2, linewidth=0)
+    return drawn

@@ -216,6 +216,15 @@ class _Execution:
             _LOG.info("No worker processes: %s", error)
 
 
+def without_data(spec: Spec) -> Spec:
+    """Return a spec to send beside its stream: settings that hold shared data lose them.
+
+    Args:
+        spec: Of a run.
+    """
+    return replace(spec, stream=replace(spec.stream)) if spec.stream.shared else spec
+
+
 class _Starts:
     """Files from which worker processes learn of a run, written when the first one needs them.
 
@@ -250,10 +259,8 @@ class _Starts:
             path = self._folder / f"stream-{len(self._streams)}"
             torch.save(stream, path, pickle_module=cloudpickle)
             self._streams[id(stream)] = path
-        if spec.stream.shared:  # then it is in a file of its own, whatever the settings hold
-            spec = replace(spec, stream=replace(spec.stream))
         start = Start(
-            spec,
+            without_data(spec),
             self._streams[id(stream)],
             trainer.digest,
             trainer.folder,

@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from io import BytesIO
 from typing import Any
 
@@ -21,7 +20,7 @@ import torch
 
 from dpmcl.core.threads import threads
 from dpmcl.exceptions import DeviceError, DpmclError, Stopped
-from dpmcl.study.executor import Assignment, Listener
+from dpmcl.study.executor import Assignment, Listener, without_data
 from dpmcl.training.job import Job, Outcome, Trainer
 from dpmcl.training.keeper import Keeping
 
@@ -137,10 +136,8 @@ class _Starts:
                 torch.save(stream, buffer, pickle_module=cloudpickle)
                 array = np.frombuffer(buffer.getbuffer(), dtype=np.uint8)
                 self._streams[id(stream)] = self._ray.put(array)
-            if spec.stream.shared:
-                spec = replace(spec, stream=replace(spec.stream))
             folder = None if trainer.folder is None else trainer.folder.resolve()
-            start = cloudpickle.dumps((spec, trainer.digest, folder))
+            start = cloudpickle.dumps((without_data(spec), trainer.digest, folder))
             self._known[trainer] = start, self._streams[id(stream)]
         return self._known[trainer]
 

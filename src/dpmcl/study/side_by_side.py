@@ -67,7 +67,7 @@ class SideBySide:
                 first = {key: row[key] for key in ("stream", "method")}
                 told = {key: settings.get(key) for key in keys}
                 out.append({**first, **told, **row})
-        return out, replace(look, settings=keys, best=self._best())
+        return out, replace(look, settings=keys, best=self._best)
 
     def compared(self, against: str) -> dict[tuple[str, str], list[Comparison]]:
         """Return each method compared with one, by stream and measure ("CME", "NTE").
