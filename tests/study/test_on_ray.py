@@ -4,73 +4,156 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import psutil
 import pytest
+from typer.testing import CliRunner
 
-pytest.importorskip("ray")
+from dpmcl.cli import app
+from dpmcl.exceptions import DivergenceError, SpecError
+from dpmcl.results import store
+from dpmcl.study import study
+from dpmcl.training.keeper import Keeping
+from dpmcl.training.spec import Spec
 
-WORDS = "run digits --method er --method naive --replicas 2 --tasks 3 --set network.hidden=8"
-WORDS += " --set training.updates=150 --set training.batch=8 --set workers=2 --engine looped"
+ray = pytest.importorskip("ray")
+
+TABLE = {
+    "stream": {"name": "digits", "tasks": 3},
+    "methods": ["er"],
+    "replicas": 2,
+    "network": {"hidden": 8},
+    "training": {"updates": 150, "batch": 8},
+    "engine": "looped",
+}
+STUDY = """
+stream = {name = "digits", tasks = 3}
+methods = ["er"]
+replicas = 1
+network = {hidden = 8}
+training = {updates = 150, batch = 8}
+engine = "looped"
+[axes]
+"training.lr" = [0.01, 0.1]
+"""
 
 
-def command(out: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "dpmcl", *WORDS.split(), "--out", str(out), *more]
-
-
-def results(folder: Path) -> dict[str, bytes]:
-    names = ("errors.parquet", "work.json", "parameters/*/*.safetensors")
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for name in names
-        for path in sorted(folder.glob(name))
-    }
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    """Ray with two workers, for all tests that do not start their own."""
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> dict[str, bytes]:
     """A run without Ray."""
     folder = tmp_path_factory.mktemp("whole")
-    subprocess.run(command(folder), check=True, capture_output=True)
+    study.run(Spec.parse(TABLE), folder)
     return results(folder)
 
 
-def children_named(process: subprocess.Popen, name: str) -> list[psutil.Process]:
-    """Descendants of a process whose titles begin with a name."""
-    inner = psutil.Process(process.pid).children(recursive=True)
-    return [one for one in inner if one.is_running() and name in " ".join(one.cmdline()[:1])]
+def results(folder: Path) -> dict[str, bytes]:
+    names = ("errors.parquet", "work.json", "*.safetensors", "tuned.toml")
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for name in names
+        for path in sorted(folder.rglob(name))
+    }
+
+
+def workers(process: psutil.Process) -> list[psutil.Process]:
+    """Ray's workers that have a job, below a process."""
+    inner = process.children(recursive=True)
+    return [one for one in inner if one.is_running() and "ray::_train" in "".join(one.cmdline())]
 
 
 def wait(until, seconds: float = 120) -> None:
-    for _ in range(int(seconds / 0.05)):
+    for _ in range(int(seconds / 0.02)):
         if until():
             return
-        time.sleep(0.05)
+        time.sleep(0.02)
     raise AssertionError("it did not happen in time")
 
 
-def test_workers_and_the_driver_may_die(whole, tmp_path):
-    """A worker is killed over a job, then the driver; the next call completes the same bytes."""
-    words = command(tmp_path, "--on", "ray", "--checkpoint", "0")
-    first = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    saved = lambda: list(tmp_path.glob("checkpoints/*/*/*.safetensors"))  # noqa: E731
-    wait(lambda: saved() or first.poll() is not None)
+def saved(folder: Path) -> bool:
+    """Return whether a job has a whole checkpoint, since a second one has begun."""
+    return bool(list(folder.rglob("00000002.safetensors")))
+
+
+@pytest.mark.parametrize("storage", [None, "file://{}"])
+def test_a_worker_that_dies_goes_on_from_its_checkpoint(whole, storage, tmp_path, said):
+    folder, kept = tmp_path / "run", tmp_path / "kept"
+    killed = []
+
+    def kill() -> None:
+        wait(lambda: saved(tmp_path))
+        killed.extend(workers(psutil.Process())[:1])
+        killed[0].kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    address = storage and storage.format(kept)
+    study.run(Spec.parse(TABLE), folder, keeping=Keeping(0), on="ray", storage=address)
+    killer.join()
+    assert killed
+    assert results(folder) == whole
+    assert any("goes on from its last checkpoint" in line for line in said)
+    assert any(entry["resumed"] for entry in store.environment(folder))
+    assert not (folder / "checkpoints").exists() and not (folder / "storage").exists()
+    assert not kept.exists() or not list(kept.iterdir())
+
+
+def test_the_driver_of_a_study_may_die(tmp_path):
+    file, kept = tmp_path / "mine.toml", tmp_path / "kept"
+    file.write_text(STUDY)
+    words = ["study", str(file), "--out", str(tmp_path / "run")]
+    on_ray = ["--checkpoint", "0", "--on", "ray", "--storage", str(kept)]
+    command = [sys.executable, "-m", "dpmcl", *words, *on_ray]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    wait(lambda: saved(kept) or first.poll() is not None)
     assert first.poll() is None, first.stderr.read()
-    workers = children_named(first, "ray::")
-    assert workers
-    workers[0].send_signal(signal.SIGKILL)
-    before = {path: path.stat().st_mtime_ns for path in saved()}
-    wait(lambda: any(path not in before for path in saved()) or first.poll() is not None)
-    inner = psutil.Process(first.pid).children(recursive=True) if first.poll() is None else []
+    inner = psutil.Process(first.pid).children(recursive=True)
     first.kill()
     first.wait()
     psutil.wait_procs(inner, timeout=20)  # Ray ends with its driver
     for process in inner:
         if process.is_running():
             os.kill(process.pid, signal.SIGKILL)
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert results(tmp_path) == whole
-    assert not (tmp_path / "checkpoints").exists()
+    assert list(kept.rglob("*.safetensors"))
+    assert_invoked([*words, *on_ray])
+    assert_invoked([*words[:3], str(tmp_path / "here")])
+    assert results(tmp_path / "run") == results(tmp_path / "here")
+    entries = [store.environment(path.parent) for path in (tmp_path / "run").glob("*/spec.toml")]
+    assert any(entry["resumed"] for several in entries for entry in several)
+    assert not list(kept.iterdir())
+
+
+def test_a_search_on_ray_is_that_without(tmp_path):
+    words = "tune digits --method er --vary training.lr=0.000001,0.01 --tasks 2"
+    words += " --set training.updates=20 --set network.hidden=8 --out"
+    assert_invoked([*words.split(), str(tmp_path / "here")])
+    assert_invoked([*words.split(), str(tmp_path / "ray"), "--on", "ray"])
+    found = results(tmp_path / "ray")
+    assert found == results(tmp_path / "here")
+    assert b"lr = 0.01" in found["tuned.toml"]
+
+
+def test_what_a_job_raises_arrives(tmp_path):
+    changed = {"methods": ["er"], "on_divergence": "stop", "training": {"lr": 1e30, "batch": 8}}
+    with pytest.raises(DivergenceError):
+        study.run(Spec.parse({**TABLE, **changed}), tmp_path, on="ray")
+
+
+def assert_invoked(words: list[str]) -> None:
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 0, done.stderr
+
+
+def test_storage_is_for_ray_alone(tmp_path):
+    with pytest.raises(SpecError, match="add --on ray"):
+        study.run(Spec.parse(TABLE), tmp_path, storage=str(tmp_path))

@@ -39,6 +39,14 @@ On = Annotated[
     Where,
     typer.Option(help="Where jobs run: here, or on Ray (DPMCL_RAY has a cluster's address)."),
 ]
+StorageAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--storage",
+        metavar="ADDRESS",
+        help="Where jobs on Ray keep checkpoints, as s3://bucket/folder; DIR by default.",
+    ),
+]
 Checkpoint = Annotated[
     float, typer.Option(metavar="SECONDS", help="Between checkpoints within a task.", min=0.0)
 ]

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpmcl.cli.options import Assignments, BudgetText, Checkpoint, Fresh, On, Tasks, app, short
+from dpmcl.cli.options import (
+    Assignments,
+    BudgetText,
+    Checkpoint,
+    Fresh,
+    On,
+    StorageAddress,
+    Tasks,
+    app,
+    short,
+)
 from dpmcl.cli.study import run_study
 from dpmcl.cli.terminal import LOG, dispensable, stoppable
 from dpmcl.core.atomic import path_of
@@ -46,6 +56,7 @@ def run(
     ] = None,
     checkpoint: Checkpoint = 60.0,
     on: On = "here",
+    storage: StorageAddress = None,
     fresh: Fresh = False,
     sweep: Annotated[
         list[str] | None,
@@ -77,6 +88,7 @@ def run(
             seconds=checkpoint,
             fresh=fresh,
             on=on,
+            storage=storage,
         )
         return
     spec = request.spec()
@@ -84,7 +96,9 @@ def run(
     if budget is not None:
         spec = _budgeted(spec, budget)
     with stoppable(checkpoint, _rerun(folder)) as (keeping, progress):
-        result = study.run(spec, folder, progress, keeping=keeping, fresh=fresh, on=on)
+        result = study.run(
+            spec, folder, progress, keeping=keeping, fresh=fresh, on=on, storage=storage
+        )
     typer.echo(result.table())
     try:
         with dispensable("figure"):

@@ -5,7 +5,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpmcl.cli.options import Assignments, BudgetText, Checkpoint, Fresh, On, Tasks, app, short
+from dpmcl.cli.options import (
+    Assignments,
+    BudgetText,
+    Checkpoint,
+    Fresh,
+    On,
+    StorageAddress,
+    Tasks,
+    app,
+    short,
+)
 from dpmcl.cli.terminal import LOG, dispensable, stoppable
 from dpmcl.core.atomic import path_of
 from dpmcl.core.choices import Preset, TableFormat, Where
@@ -45,6 +55,7 @@ def study(
     ] = None,
     checkpoint: Checkpoint = 60.0,
     on: On = "here",
+    storage: StorageAddress = None,
     fresh: Fresh = False,
     shard: Annotated[
         str | None, typer.Option(metavar="I/N", help="Only every Nth job, from the Ith.")
@@ -92,6 +103,7 @@ def study(
         seconds=checkpoint,
         fresh=fresh,
         on=on,
+        storage=storage,
         shard=shard,
         dry_run=dry_run,
         style=style,
@@ -126,6 +138,7 @@ def tune(
     ] = None,
     checkpoint: Checkpoint = 60.0,
     on: On = "here",
+    storage: StorageAddress = None,
 ) -> None:
     """Search settings on rows held out of the training rows; write a spec that `run` takes."""
     from dpmcl.study.api import Request
@@ -140,7 +153,9 @@ def tune(
     folder = out or Path("runs") / f"{short(source)}-tune"
     with stoppable(checkpoint, "the same command") as (keeping, progress):
         table = request.set(set_ or []).table
-        _, lines = search_settings(table, search, folder, watch=progress, keeping=keeping, on=on)
+        _, lines = search_settings(
+            table, search, folder, watch=progress, keeping=keeping, on=on, storage=storage
+        )
     for line in lines:
         typer.echo(printable(line))
     typer.echo(printable(f"spec: {folder / 'tuned.toml'}"))
@@ -172,6 +187,7 @@ def run_study(
     seconds: float = 60.0,
     fresh: bool = False,
     on: Where = "here",
+    storage: str | None = None,
     shard: str | None = None,
     dry_run: bool = False,
     style: TableFormat = "text",
@@ -195,7 +211,7 @@ def run_study(
         return
     share = Shard.parse(shard) if shard is not None else None
     with stoppable(seconds, "the same command") as (keeping, progress):
-        run_all(runs, progress, keeping=keeping, fresh=fresh, shard=share, on=on)
+        run_all(runs, progress, keeping=keeping, fresh=fresh, shard=share, on=on, storage=storage)
     stored = studies.stored(cells, out)
     for line in studies.store_protocol(stored, out, allowed):
         LOG.warning("%s", printable(line))

@@ -8,6 +8,7 @@
     predictions.safetensors  predictions by method and split, where they are kept
     divergence.json      task, phase and update at which a replica was frozen, by method and seed
     checkpoints/METHOD/  state of an unfinished method; gone once it is finished
+    storage              name under which `--storage` keeps checkpoints instead
     .lock                held while a process writes to the folder
     stream.json          kind, scenario, task names, the label map, a fingerprint of the data
     code.json            hashes of the source of plugins from outside the package, by method
@@ -112,6 +113,7 @@ FILES = (
     "environment.json",
     "parameters",
     "checkpoints",
+    "storage",
     "figures",
 )
 """Files and folders that a run writes beside spec.toml."""

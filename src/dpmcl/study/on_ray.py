@@ -1,9 +1,9 @@
 """Runs jobs as tasks of a Ray cluster, or of Ray on this machine.
 
-A job is a Ray task of one CPU. Its checkpoints are in its run folder, which all nodes must see
-under the same path. A task whose worker or node dies is begun anew by Ray and goes on from its last
-checkpoint; so does the next call after the driver has died. Stored bytes are those of any other way
-to run the jobs.
+A job is a Ray task of one CPU, and of one GPU where it trains on one. Its checkpoints are in its run
+folder, which all nodes must see under the same path, or on storage with an address. A task whose
+worker or node dies is begun anew by Ray and goes on from its last checkpoint; so does the next call
+after the driver has died. Stored bytes are those of any other way to run the jobs.
 """
 
 import logging
@@ -50,43 +50,73 @@ def execute_on_ray(assignments: Sequence[Assignment], keeping: Keeping, listener
         DpmclError: Whatever a job raises, or Ray is not installed.
     """
     with _cluster() as ray:
-        train = ray.remote(num_cpus=1, max_retries=_RETRIES)(_train)
-        starts = _Starts(ray)
-        waiting: dict[Any, Assignment] = {}
+        waiting = _submitted(ray, assignments, keeping)
         for one in assignments:
-            start, stream = starts.of(one.trainer)
-            reference = train.remote(
-                start, stream, one.job, seconds=keeping.seconds, path=tuple(sys.path)
-            )
-            waiting[reference] = one
             listener.progress(one, 0, 1)
-        lost: list[str] = []
-        while waiting:
-            if keeping.stop():
-                for reference in waiting:
-                    ray.cancel(reference, force=True)
-                raise Stopped("The run was stopped; what it had done is kept.")
-            ready, _ = ray.wait(list(waiting), timeout=_POLL)
-            for reference in ready:
-                one = waiting.pop(reference)
-                try:
-                    outcome: Outcome = cloudpickle.loads(ray.get(reference))
-                except ray.exceptions.RayTaskError as error:
-                    if isinstance(error.cause, DpmclError):
-                        raise error.cause from None
-                    raise
-                except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
-                    _LOG.info("A worker died: %s", str(error).partition("\n")[0])
-                    lost.append(one.job.method)
-                else:
+        lost = set()
+        try:
+            while waiting:
+                if keeping.stop():
+                    raise Stopped("The run was stopped; what it had done is kept.")
+                for reference in ray.wait(list(waiting), timeout=_POLL)[0]:
+                    one = waiting.pop(reference)
+                    outcome = _outcome(ray, reference)
+                    if outcome is None:
+                        lost.add(one.job.method)
+                        continue
                     listener.progress(one, 1, 1)
                     listener.finished(one, outcome)
+        finally:
+            for reference in waiting:
+                ray.cancel(reference, force=True)
         if lost:
-            names = ", ".join(sorted(set(lost)))
             raise DeviceError(
-                f"Workers that trained {names} died {_RETRIES + 1} times, most likely for want of "
-                "memory; the others have finished. Run again to go on from the last checkpoints."
+                f"Workers that trained {', '.join(sorted(lost))} died {_RETRIES + 1} times, most "
+                "likely for want of memory; the others have finished. Run again to go on from the "
+                "last checkpoints."
             )
+
+
+def _submitted(
+    ray: Any, assignments: Sequence[Assignment], keeping: Keeping
+) -> dict[Any, Assignment]:
+    """Hand all jobs to Ray; return them by the references of their results."""
+    train = ray.remote(num_cpus=1, max_retries=_RETRIES)(_train)
+    on_gpu = train.options(num_gpus=1)
+    starts = _Starts(ray)
+    waiting = {}
+    for one in assignments:
+        start, stream = starts.of(one.trainer)
+        task = train if one.trainer.device.type == "cpu" else on_gpu
+        reference = task.remote(
+            start, stream, one.job, seconds=keeping.seconds, path=tuple(sys.path)
+        )
+        waiting[reference] = one
+    return waiting
+
+
+def _outcome(ray: Any, reference: Any) -> Outcome | None:
+    """Return what a job came to, and log what it said; None where its workers died.
+
+    Raises what the job raised.
+    """
+    died = (
+        ray.exceptions.WorkerCrashedError,
+        ray.exceptions.NodeDiedError,
+        ray.exceptions.OutOfMemoryError,
+    )
+    try:
+        outcome, said = cloudpickle.loads(ray.get(reference))
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, DpmclError):
+            raise error.cause from None
+        raise
+    except died as error:
+        _LOG.info("A worker died: %s", str(error).partition("\n")[0])
+        return None
+    for line, once in said:
+        _LOG.warning(line, extra={"once": once})
+    return outcome  # type: ignore[no-any-return]
 
 
 @contextmanager
@@ -137,7 +167,8 @@ class _Starts:
                 array = np.frombuffer(buffer.getbuffer(), dtype=np.uint8)
                 self._streams[id(stream)] = self._ray.put(array)
             folder = None if trainer.folder is None else trainer.folder.resolve()
-            start = cloudpickle.dumps((without_data(spec), trainer.digest, folder))
+            parts = without_data(spec), trainer.digest, folder, trainer.storage
+            start = cloudpickle.dumps(parts)
             self._known[trainer] = start, self._streams[id(stream)]
         return self._known[trainer]
 
@@ -145,13 +176,35 @@ class _Starts:
 def _train(
     start: bytes, stream: np.ndarray, job: Job, *, seconds: float, path: tuple[str, ...]
 ) -> bytes:
-    """Run a job in a worker of Ray, from its last checkpoint; return the pickled outcome."""
+    """Run a job in a worker of Ray, from its last checkpoint.
+
+    Returns the pickled outcome, and what was said meanwhile.
+    """
     sys.path += [entry for entry in path if entry not in sys.path]
     if start not in _trainers:
         _trainers.clear()  # so that two runs' data are not held at once
-        spec, digest, folder = cloudpickle.loads(start)
+        spec, digest, folder, storage = cloudpickle.loads(start)
         loaded = torch.load(BytesIO(stream.data), weights_only=False)
-        _trainers[start] = Trainer(spec, loaded, digest=digest, folder=folder)
-    with threads(1):
-        outcome: bytes = cloudpickle.dumps(_trainers[start].run(job, Keeping(seconds)))
-    return outcome
+        _trainers[start] = Trainer(spec, loaded, digest=digest, folder=folder, storage=storage)
+    trainer = _trainers[start]
+    if (checkpoints := trainer.checkpoints(job)) is not None:
+        checkpoints.refuse_removed()  # before hours of work that this machine cannot keep
+    with threads(1), _said() as said:
+        outcome = trainer.run(job, Keeping(seconds))
+    content: bytes = cloudpickle.dumps((outcome, said))
+    return content
+
+
+@contextmanager
+def _said() -> Iterator[list[tuple[str, str | None]]]:
+    """Collect the lines that are logged in a block, each with its mark of repeated ones."""
+    lines: list[tuple[str, str | None]] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(  # type: ignore[method-assign]
+        (record.getMessage(), getattr(record, "once", None))
+    )
+    _LOG.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        _LOG.removeHandler(handler)

@@ -4,6 +4,7 @@ import itertools
 import logging
 import re
 import shutil
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from dpmcl.core.allocation import allocating
-from dpmcl.core.atomic import path_of, sweep
+from dpmcl.core.atomic import path_of, sweep, write_text
 from dpmcl.core.choices import FigureContent, TableFormat, Where
 from dpmcl.core.errors import Errors
 from dpmcl.core.model import Theta
@@ -36,6 +37,7 @@ from dpmcl.training.job import Job, Outcome, Trainer, prepared, read
 from dpmcl.training.keeper import Keeping
 from dpmcl.training.monitor import MonitorSettings
 from dpmcl.training.spec import Spec, normalised
+from dpmcl.training.storage import Storage, absolute
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -184,6 +186,7 @@ def run(
     keeping: Keeping | None = None,
     fresh: bool = False,
     on: Where = "here",
+    storage: str | None = None,
 ) -> Result:
     """Run the jobs that a folder lacks of a spec, and return all that it then holds.
 
@@ -197,6 +200,7 @@ def run(
         keeping: How often checkpoints are made, and when to stop.
         fresh: Run everything anew; what the folder holds is kept in it until that has finished.
         on: Where jobs run, as for `run_all`.
+        storage: Where they keep checkpoints, as for `run_all`.
 
     Raises:
         FolderError: The folder holds runs of another spec, other data or other code, or another
@@ -205,7 +209,8 @@ def run(
         DivergenceError: A replica diverged, and the spec wants to stop then.
         DpmclError: Something else cannot be run.
     """
-    return run_all([Planned(spec, folder)], watch, keeping=keeping, fresh=fresh, on=on)[0]
+    runs = [Planned(spec, folder)]
+    return run_all(runs, watch, keeping=keeping, fresh=fresh, on=on, storage=storage)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,6 +268,7 @@ def run_all(
     fresh: bool = False,
     shard: Shard | None = None,
     on: Where = "here",
+    storage: str | None = None,
 ) -> list[Result]:
     """Run the jobs that the folders of several runs lack, side by side, as `run` does for one.
 
@@ -273,10 +279,14 @@ def run_all(
         fresh: Run everything anew.
         shard: Which jobs are run; None for all.
         on: "here", in this process and workers beside it, or "ray" (`study.on_ray`).
+        storage: Address at which jobs on Ray keep checkpoints; None for the run folders, which all
+            nodes must see then.
 
     Raises:
         DpmclError: As `run` raises it. Jobs that had finished are stored.
     """
+    if storage is not None and on == "here":
+        raise SpecError("--storage is for jobs on other machines; add --on ray, or leave it out.")
     with ExitStack() as stack:
         stack.enter_context(threads(runs[0].spec.threads))
         stack.enter_context(allocating())
@@ -286,7 +296,7 @@ def run_all(
                 stack.enter_context(locked(planned.folder))
         streams: dict[str, Stream] = {}
         studies = [_Study(planned, watch, fresh, streams) for planned in runs]
-        assignments = [one for study in studies for one in study.begin(shard)]
+        assignments = [one for study in studies for one in study.begin(shard, storage)]
         if assignments:
             owner = {one: study for study in studies for one in study.assignments}
             whole = _Whole(assignments, watch if len(runs) > 1 else None)
@@ -343,10 +353,11 @@ class _Study:
         self.theta: dict[str, dict[tuple[int, ...], Theta]] = {}
         self.done: dict[Job, tuple[int, int]] = {}
         self.assignments: list[Assignment] = []
+        self.storage: Storage | None = None
         held = {name: {*record.test.seeds} for name, record in self.records.items()}
         self.missing = {name: {*spec.seeds} - held.get(name, set()) for name in spec.methods}
 
-    def begin(self, shard: Shard | None = None) -> list[Assignment]:
+    def begin(self, shard: Shard | None, storage: str | None) -> list[Assignment]:
         """Refuse what cannot be run, make the folder ready, and return the jobs that it lacks."""
         spec, before, folder = self.spec, self.before, self.folder
         trained = {name for name, seeds in self.missing.items() if seeds}
@@ -356,9 +367,13 @@ class _Study:
         stream, self.info = _built(spec, before.stream, self.streams)
         identity.refuse_other_data(before, self.info, spec)
         self.table = identity.united(before, spec.to_table())
+        if folder is not None and storage is not None:
+            self.storage = Storage(absolute(storage), self._stored_as(folder))
         if not trained and shard is None:
             return []
-        self.trainer = Trainer(spec, stream, digest=self.info.digest, folder=folder)
+        self.trainer = Trainer(
+            spec, stream, digest=self.info.digest, folder=folder, storage=self.storage
+        )
         jobs = self.trainer.jobs()
         for name in spec.methods:
             self.trainer.check(next(job for job in jobs if job.method == name))
@@ -369,9 +384,21 @@ class _Study:
             self._begin(folder, trained)
             code = {name: {k: v.hashes for k, v in sources[name].items()} for name in trained}
             store.save_start(folder, self.table, self.info, {**before.code, **code})
+            if self.storage is not None:
+                write_text(folder / "storage", self.storage.run + "\n")
+                self.storage.begin(folder / "spec.toml")
         ordered = self.trainer.longest_first(self.jobs)
         self.assignments = [Assignment(self.trainer, job) for job in ordered]
         return self.assignments
+
+    def _stored_as(self, folder: Path) -> str:
+        """Return the name of the run on storage: a new one, unless checkpoints may be there."""
+        file = folder / "storage"
+        if self.before.spec and file.is_file():  # of a fresh run nothing is held before
+            name = file.read_text("utf-8", errors="replace").strip()
+            if re.fullmatch("[0-9a-f]{32}", name):  # the folder may be anybody's
+                return name
+        return uuid.uuid4().hex
 
     def end(self) -> Result:
         """Remove what is of no more use, and return all results."""
@@ -446,8 +473,13 @@ class _Study:
         """Remove what is left of checkpoints of methods that have finished."""
         for name in self.spec.methods:
             shutil.rmtree(folder_of(folder, name), ignore_errors=True)
+            if self.storage is not None:
+                self.storage.remove(folder_of(Path(), name).as_posix())
         with suppress(OSError):  # other methods' may be in it
             (folder / "checkpoints").rmdir()
+        if self.storage is not None and not self.storage.names("checkpoints"):
+            self.storage.remove("")
+            (folder / "storage").unlink(missing_ok=True)
 
 
 @contextmanager

@@ -110,6 +110,7 @@ def tune(
     watch: Watch | None = None,
     keeping: Keeping | None = None,
     on: Where = "here",
+    storage: str | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
     """Search settings for each method of a spec, and write the spec with the best ones.
 
@@ -124,6 +125,7 @@ def tune(
         watch: Told of progress.
         keeping: How often checkpoints are made, and when to stop.
         on: Where jobs run, as for `run_all`.
+        storage: Where they keep checkpoints, as for `run_all`.
 
     Returns:
         The table of the spec with the best settings, and a line a trial.
@@ -134,7 +136,7 @@ def tune(
     """
     base = spec.normalised(table)
     studies = {name: _study(name, search, folder) for name in base["methods"]}
-    run = partial(run_all, watch=watch, keeping=keeping, on=on)
+    run = partial(run_all, watch=watch, keeping=keeping, on=on, storage=storage)
     scores = _scores(base, search, folder, run)
     while pending := [one for name in studies for one in _pending(name, studies[name], search)]:
         for (name, number, _), score in zip(pending, scores(pending), strict=True):

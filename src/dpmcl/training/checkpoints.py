@@ -7,8 +7,8 @@ file, with a SHA-256 sum over all of it; the last two are kept, and a damaged on
 import hashlib
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -92,7 +92,7 @@ class Checkpoints:
         Raises:
             FolderError: It cannot be written, or the run folder is gone.
         """
-        refuse_removed(self._root)
+        self.refuse_removed()
         tensors = _tensors(run)
         about = _About(
             format=2,
@@ -102,23 +102,24 @@ class Checkpoints:
             diverged=dict(run.diverged),
         )
         text = about.model_dump_json()
-        number = max(map(_number, self._folder.glob("*.safetensors")), default=0) + 1
-        with atomic(self._folder / f"{number:08d}.safetensors") as temporary:
+        number = max(map(_number, self._names()), default=0) + 1
+        with self._writing(f"{number:08d}.safetensors") as temporary:
             try:
                 save_file(tensors, temporary, {"about": text, "sum": _sum(text, tensors)})
             except SafetensorError as error:  # a full disk, to the library that writes
                 raise OSError(reason(error)) from None
-        for path in self._files()[:-KEPT]:
-            path.unlink(missing_ok=True)
+        for name in self._names()[:-KEPT]:
+            self._remove(name)
 
     def newest(self) -> "Saved | None":
         """Return the newest whole checkpoint; None where there is none. Damaged ones are named."""
-        for path in reversed(self._files()):
+        for name in reversed(self._names()):
             try:
-                return _read(path)
+                with self._reading(name) as path:
+                    return _read(path, f"{self._folder}/{name}")
             except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-                why = f"{path} is damaged ({reason(error)}); the one before it is used, if any."
-                _LOG.warning(printable(why))
+                why = f"{self._folder}/{name} is damaged ({reason(error)}); the one before it is "
+                _LOG.warning(printable(f"{why}used, if any."))
         return None
 
     def clear(self) -> None:
@@ -128,10 +129,33 @@ class Checkpoints:
             self._folder.parent.rmdir()
             self._folder.parent.parent.rmdir()
 
-    def _files(self) -> list[Path]:
-        """Oldest first. A pipe or a folder of such a name is none."""
-        found = [p for p in self._folder.glob("*.safetensors") if _number(p) > 0 and p.is_file()]
-        return sorted(found, key=_number)
+    def refuse_removed(self) -> None:
+        """Raise FolderError where the run folder is gone."""
+        refuse_removed(self._root)
+
+    def _names(self) -> list[str]:
+        """Return the checkpoints' names, oldest first."""
+        return in_order(path.name for path in self._folder.glob("*.safetensors") if path.is_file())
+
+    def _writing(self, name: str) -> AbstractContextManager[Path]:
+        """Return a block that writes a checkpoint."""
+        return atomic(self._folder / name)
+
+    def _reading(self, name: str) -> AbstractContextManager[Path]:
+        """Return a block that reads a checkpoint."""
+        return nullcontext(self._folder / name)
+
+    def _remove(self, name: str) -> None:
+        (self._folder / name).unlink(missing_ok=True)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return those of some names that are checkpoints', oldest first.
+
+    Args:
+        names: Of files.
+    """
+    return sorted((name for name in names if _number(name) > 0), key=_number)
 
 
 def folder_of(root: Path, method: str) -> Path:
@@ -161,11 +185,15 @@ def refuse_removed(root: Path) -> None:
         root: The run folder.
     """
     if not (root / "spec.toml").is_file():
-        raise FolderError(f"{root} was removed while a run was writing to it; run the spec again.")
+        raise FolderError(
+            f"{root} was removed while a run was writing to it, or this machine does not see it; "
+            "run the spec again."
+        )
 
 
-def _number(path: Path) -> int:
-    return int(path.stem) if path.stem.isascii() and path.stem.isdigit() else 0
+def _number(name: str) -> int:
+    stem = name.removesuffix(".safetensors")
+    return int(stem) if stem.isascii() and stem.isdigit() else 0
 
 
 def _tensors(run: RunState) -> dict[str, Tensor]:
@@ -192,12 +220,12 @@ class Saved:
     """A checkpoint that was read.
 
     Attributes:
-        path: Its file.
+        name: Its file.
         about: What it says of itself.
         tensors: By name.
     """
 
-    path: Path
+    name: str
     about: _About
     tensors: Mapping[str, Tensor]
 
@@ -216,7 +244,7 @@ class Saved:
         try:
             return _state(self.about, self.tensors, like, tasks)
         except (LookupError, TypeError, ValueError, StopIteration, RuntimeError):
-            _LOG.warning(printable(f"{self.path} is of another run or version; it is not used."))
+            _LOG.warning(printable(f"{self.name} is of another run or version; it is not used."))
             return None
 
 
@@ -255,14 +283,14 @@ def _state(about: _About, tensors: Mapping[str, Tensor], like: RunState, tasks: 
     )
 
 
-def _read(path: Path) -> Saved:
+def _read(path: Path, name: str) -> Saved:
     """Return a checkpoint. Raises what a damaged one makes its readers raise."""
     with safe_open(path, "pt") as file:
         meta = file.metadata() or {}
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     if meta["sum"] != _sum(meta["about"], tensors):
         raise ValueError("its checksum does not fit")
-    return Saved(path, _About.model_validate_json(meta["about"]), tensors)
+    return Saved(name, _About.model_validate_json(meta["about"]), tensors)
 
 
 def _sum(text: str, tensors: Mapping[str, Tensor]) -> str:

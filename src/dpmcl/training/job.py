@@ -35,6 +35,7 @@ from dpmcl.training.second_order import noise
 from dpmcl.training.setup import Setup
 from dpmcl.training.spec import Spec
 from dpmcl.training.step_size import StepSize
+from dpmcl.training.storage import Storage, StoredCheckpoints
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Trainer:
         stream: Its data: those that all replicas share, or else the first seed's.
         digest: Fingerprint of the data.
         folder: The run folder, in which jobs are kept; None keeps nothing.
+        storage: Storage in which jobs are kept instead.
     """
 
     def __init__(
@@ -79,8 +81,9 @@ class Trainer:
         *,
         digest: str = "",
         folder: Path | None = None,
+        storage: Storage | None = None,
     ) -> None:
-        self.spec, self.digest, self.folder = spec, digest, folder
+        self.spec, self.digest, self.folder, self.storage = spec, digest, folder, storage
         self._stream = stream
 
     @cached_property
@@ -141,6 +144,8 @@ class Trainer:
         Args:
             job: One of `jobs`.
         """
+        if self.storage is not None:
+            return StoredCheckpoints(self.storage, job.method, job.seeds)
         if self.folder is None:
             return None
         return Checkpoints(self.folder, job.method, job.seeds)

@@ -1,0 +1,178 @@
+"""Checkpoints at an address, as in a bucket, for jobs on machines that share no folder.
+
+A checkpoint is one file, written at once. An object store shows a file when all of it is there; a
+mounted folder may show a part, which the checkpoint's checksum reveals, and then the one before is
+used. Either way a job never goes on from half of one.
+"""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from dpmcl.core.atomic import path_of
+from dpmcl.exceptions import DpmclError, FolderError, reason, shown
+from dpmcl.training.checkpoints import Checkpoints, in_order
+
+_MARK = "spec.toml"
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The folder of a run on storage that several machines see.
+
+    Attributes:
+        address: Address of the storage: "s3://bucket/folder", another that pyarrow or fsspec reads,
+            or an absolute path.
+        run: Name of the folder; no other run has it.
+    """
+
+    address: str
+    run: str
+
+    def begin(self, spec: Path) -> None:
+        """Write the mark by which other machines know that they see the same storage.
+
+        Args:
+            spec: The run's spec, which serves as the mark.
+
+        Raises:
+            FolderError: The storage cannot be written.
+        """
+        self.put(spec, _MARK)
+
+    def refuse_unseen(self) -> None:
+        """Raise FolderError where the mark is not seen: removed, or this is another storage."""
+        if _MARK not in self.names(""):
+            raise FolderError(
+                f"{self.address} on this machine does not hold {self.run}, which the command wrote "
+                "there: it was removed, or machines see different folders; give --storage that all "
+                "of them share."
+            )
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of files and folders in a folder, [] if it does not exist.
+
+        Args:
+            folder: Its path below the run's.
+        """
+        from pyarrow.fs import FileSelector
+
+        with self._opened(folder) as (files, path):
+            return [one.base_name for one in files.get_file_info(FileSelector(path, True))]
+
+    def put(self, source: Path, name: str) -> None:
+        """Write a file.
+
+        Args:
+            source: The file to copy.
+            name: Its path below the run's folder.
+        """
+        with self._opened(name) as (files, path):
+            files.create_dir(path.rpartition("/")[0], recursive=True)
+            with source.open("rb") as content, files.open_output_stream(path) as out:
+                shutil.copyfileobj(content, out)
+
+    def get(self, name: str, target: Path) -> None:
+        """Read a file.
+
+        Args:
+            name: Its path below the run's folder.
+            target: The copy.
+        """
+        with (
+            self._opened(name) as (files, path),
+            files.open_input_stream(path) as content,
+            target.open("wb") as out,
+        ):
+            shutil.copyfileobj(content, out)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, or a folder and all in it, if it exists.
+
+        Args:
+            name: Its path below the run's folder.
+        """
+        with self._opened(name) as (files, path), suppress(FileNotFoundError):
+            if files.get_file_info(path).is_file:
+                files.delete_file(path)
+            else:
+                files.delete_dir(path)
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[tuple[Any, str]]:
+        """Yield the file system and the path of a name; what fails is a FolderError."""
+        try:
+            files, root = _connected(self.address)
+            yield files, "/".join(part for part in (root.rstrip("/"), self.run, name) if part)
+        except DpmclError:
+            raise
+        except Exception as error:  # of any library that fsspec knows
+            raise FolderError(
+                f"The storage {shown(self.address)} cannot be read or written ({reason(error)}); "
+                "give --storage a folder, or an address that pyarrow or fsspec reads."
+            ) from None
+
+
+@cache
+def _connected(address: str) -> tuple[Any, str]:
+    """Return the file system of an address, and its path there."""
+    import fsspec
+    from pyarrow import ArrowInvalid, fs
+
+    try:
+        return fs.FileSystem.from_uri(address)  # type: ignore[no-any-return]
+    except ArrowInvalid:  # not one of its own
+        files, path = fsspec.url_to_fs(address)
+        return fs.PyFileSystem(fs.FSSpecHandler(files)), path
+
+
+def absolute(address: str) -> str:
+    """Return an address, a relative path as an absolute one.
+
+    Args:
+        address: As a user writes it.
+    """
+    return address if "://" in address else str(path_of(address).absolute())
+
+
+class StoredCheckpoints(Checkpoints):
+    """The checkpoints of one job on storage.
+
+    Args:
+        storage: The run's folder there.
+        method: The job's method.
+        seeds: The job's seeds.
+    """
+
+    def __init__(self, storage: Storage, method: str, seeds: Sequence[int]) -> None:
+        super().__init__(Path(), method, seeds)
+        self._storage = storage
+
+    def clear(self) -> None:
+        self._storage.remove(str(self._folder))
+
+    def refuse_removed(self) -> None:
+        self._storage.refuse_unseen()
+
+    def _names(self) -> list[str]:
+        return in_order(self._storage.names(str(self._folder)))
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[Path]:
+        with TemporaryDirectory(prefix="dpmcl-") as scratch:
+            yield Path(scratch) / name
+            self._storage.put(Path(scratch) / name, f"{self._folder}/{name}")
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[Path]:
+        with TemporaryDirectory(prefix="dpmcl-") as scratch:
+            self._storage.get(f"{self._folder}/{name}", Path(scratch) / name)
+            yield Path(scratch) / name
+
+    def _remove(self, name: str) -> None:
+        self._storage.remove(f"{self._folder}/{name}")
