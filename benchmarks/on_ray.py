@@ -2,45 +2,64 @@
 
     python -m benchmarks.on_ray [--jobs 100] [--seconds 5] [--quick]
 
-Each job is one seed of ER on the digits, of as many updates as take about so many seconds. Both
-ways use two processes, and store results; Ray's own start is timed apart.
+Each job is one seed of a method that waits in each update, so that it takes its seconds on a busy
+machine too, and the ratio is of what comes on top: starting, handing over, checkpoints, storing.
+Both ways use two processes. Ray's own start is timed apart.
 """
 
 import argparse
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from benchmarks import report
+from dpmcl import Method, Phase, State
+from dpmcl.core.batch import Batch
 from dpmcl.core.choices import Where
+from dpmcl.core.model import Model
+from dpmcl.data.task_info import TaskInfo
 from dpmcl.study import study
 from dpmcl.training.spec import Spec
 
+UPDATES, TASKS = 25, 2
 
-def spec(jobs: int, updates: int) -> Spec:
-    """Return a spec of so many jobs, one seed each."""
-    return Spec.parse(
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting(Method):
+    """Waits, and changes nothing."""
+
+    pause: float = 0.1
+
+    def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
+        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            time.sleep(self.pause)
+            return state
+
+        return [Phase("wait", self.updates_of(task), {"new": self.new_rows()}, update)]
+
+
+def timed(jobs: int, seconds: float, on: Where) -> float:
+    """Return the seconds that a run of so many jobs takes, each of so many seconds."""
+    spec = Spec.parse(
         {
-            "stream": {"name": "digits", "tasks": 2},
+            "stream": {"name": "digits", "tasks": TASKS},
             "network": {"name": "mlp", "hidden": 64},
             "replicas": jobs,
             "workers": 2,
             "engine": "looped",
-            "training": {"updates": updates},
-            "methods": ["er"],
+            "training": {"updates": UPDATES},
+            "methods": {"benchmarks.on_ray:Waiting": {"pause": seconds / UPDATES / TASKS}},
         }
     )
-
-
-def timed(jobs: int, updates: int, on: Where) -> float:
-    """Return the seconds that a run takes."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        study.run(spec(jobs, updates), Path(folder) / "run", on=on)
+        study.run(spec, Path(folder) / "run", on=on)
         return time.perf_counter() - began
 
 
@@ -57,15 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     began = time.perf_counter()
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     start = time.perf_counter() - began
-    timed(1, 50, "here")  # warm: imports, data
-    some = 1000
-    each = timed(1, some, "here") / some
-    updates = max(50, round(seconds / each))
-    here = timed(jobs, updates, "here")
-    there = timed(jobs, updates, "ray")
+    timed(1, 0.1, "here")  # imports, data
+    here, there = (timed(jobs, seconds, on) for on in ("here", "ray"))
     row = {
         "jobs": jobs,
-        "updates a task": updates,
+        "seconds a job": seconds,
         "seconds in processes": round(here, 2),
         "seconds on Ray": round(there, 2),
         "ratio": round(there / here, 3),

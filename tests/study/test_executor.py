@@ -15,6 +15,7 @@ import dpmcl
 from dpmcl.exceptions import DeviceError, Stopped
 from dpmcl.results import store
 from dpmcl.study import executor, study
+from dpmcl.study.worker import Order
 from dpmcl.training.job import Job, Trainer, read
 from dpmcl.training.keeper import Keeping
 from dpmcl.training.spec import Spec

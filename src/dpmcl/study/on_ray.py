@@ -1,6 +1,6 @@
 """Runs jobs as tasks of a Ray cluster, or of Ray on this machine.
 
-A job is a Ray task of one CPU, and of one GPU where it trains on one. Its checkpoints are in its run
+A job is a Ray task of one CPU, and of one GPU if it trains on one. Its checkpoints are in the run
 folder, which all nodes must see under the same path, or on storage with an address. A task whose
 worker or node dies is begun anew by Ray and goes on from its last checkpoint; so does the next call
 after the driver has died. Stored bytes are those of any other way to run the jobs.
