@@ -73,11 +73,11 @@ def test_bytes_depend_neither_on_processes_nor_on_pieces_nor_on_a_death(
     real = executor._Worker._pass_on
     passed: list[Job] = []
 
-    def kill_once(self: Any, one: executor.Assignment, start: Path) -> None:
+    def kill_once(self: Any, one: executor.Assignment, order: Order) -> None:
         passed.append(one.job)
         if len(passed) == 1:
             os.kill(self._process.pid, signal.SIGKILL)
-        real(self, one, start)
+        real(self, one, order)
 
     monkeypatch.setattr(executor._Worker, "_pass_on", kill_once)
     run(tmp_path, workers=1, methods={"naive": {}})

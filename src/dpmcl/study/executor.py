@@ -16,7 +16,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ import cloudpickle
 import loky
 import torch
 
+from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DeviceError, Stopped
-from dpmcl.study.worker import Start
+from dpmcl.study.starts import Starts
+from dpmcl.study.worker import Order
 from dpmcl.training.job import Job, Outcome, Trainer
 from dpmcl.training.keeper import Keeping
 from dpmcl.training.spec import Spec
@@ -119,7 +122,7 @@ class _Execution:
 
     def run(self) -> None:
         with tempfile.TemporaryDirectory(prefix="dpmcl-") as scratch:
-            self._starts = _Starts(Path(scratch), self._keeping.seconds)
+            self._starts = Starts(partial(_saved, Path(scratch)))
             try:
                 while self._waiting:  # again, where a worker gave one back
                     self._take_jobs()
@@ -175,6 +178,10 @@ class _Execution:
         except IndexError:
             return None
 
+    def _order(self, one: Assignment) -> Order:
+        start, stream = self._starts.of(one.trainer)
+        return Order(start, stream, one.job, self._keeping.seconds)
+
     def _stops(self) -> bool:
         return self._error is not None or self._keeping.stop()
 
@@ -211,64 +218,16 @@ class _Execution:
         self._workers = []
         try:
             for _ in range(many):
-                self._workers.append(_Worker(self._next, self._starts, self._inbox))
+                self._workers.append(_Worker(self._next, self._order, self._inbox))
         except OSError as error:  # no process to be had
             _LOG.info("No worker processes: %s", error)
 
 
-def without_data(spec: Spec) -> Spec:
-    """Return a spec to send beside its stream: settings that hold shared data lose them.
-
-    Args:
-        spec: Of a run.
-    """
-    return replace(spec, stream=replace(spec.stream)) if spec.stream.shared else spec
-
-
-class _Starts:
-    """Files from which worker processes learn of a run, written when the first one needs them.
-
-    Args:
-        folder: Where they go.
-        seconds: Between checkpoints within a task.
-    """
-
-    def __init__(self, folder: Path, seconds: float) -> None:
-        self._folder, self._seconds = folder, seconds
-        self._lock = threading.Lock()
-        self._written: dict[Trainer, Path] = {}
-        self._streams: dict[int, Path] = {}
-
-    def of(self, trainer: Trainer) -> Path:
-        """Return the file of a trainer.
-
-        Args:
-            trainer: Of the run.
-
-        Raises:
-            Exception: A user's object cannot be sent, or there is no room for the stream.
-        """
-        with self._lock:
-            if trainer not in self._written:
-                self._written[trainer] = self._write(trainer)
-            return self._written[trainer]
-
-    def _write(self, trainer: Trainer) -> Path:
-        spec, stream = trainer.spec, trainer.stream
-        if id(stream) not in self._streams:  # trainers keep theirs, so no other has its number
-            path = self._folder / f"stream-{len(self._streams)}"
-            torch.save(stream, path, pickle_module=cloudpickle)
-            self._streams[id(stream)] = path
-        start = Start(
-            without_data(spec),
-            self._streams[id(stream)],
-            trainer.digest,
-            trainer.folder,
-            self._seconds,
-        )
-        path = self._folder / f"start-{len(self._written)}"
-        path.write_bytes(cloudpickle.dumps(start))
-        return path
+def _saved(folder: Path, stream: Stream) -> Path:
+    """Save a stream in a folder, and return its file, which all workers map into memory."""
+    path = folder / f"stream-{len(list(folder.iterdir()))}"
+    torch.save(stream, path, pickle_module=cloudpickle)
+    return path
 
 
 class _Worker:
@@ -276,15 +235,19 @@ class _Worker:
 
     Args:
         take: Gives the next job, or None.
-        starts: Give the file that tells of a job's run.
+        order: Returns what a worker needs to run a job; raises what a user's object that cannot be
+            sent raises, or a full disk.
         inbox: Takes the worker's messages, with the job that they are about.
     """
 
     def __init__(
-        self, take: Callable[[], Assignment | None], starts: _Starts, inbox: _Inbox
+        self,
+        take: Callable[[], Assignment | None],
+        order: Callable[[Assignment], Order],
+        inbox: _Inbox,
     ) -> None:
         self._command = [sys.executable, "-c", _COMMAND.format(path=sys.path)]
-        self._take, self._starts, self._inbox = take, starts, inbox
+        self._take, self._order, self._inbox = take, order, inbox
         self._stopped = self._ended = False
         self._process = self._started()
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -313,22 +276,22 @@ class _Worker:
         """Give the process jobs, and pass its messages on, until there are no more jobs."""
         while not self._ended and (one := self._take()) is not None:
             try:
-                start = self._starts.of(one.trainer)
-            except Exception as error:  # a user's object, which pickles as it likes; a full disk
+                order = self._order(one)
+            except Exception as error:
                 self._inbox.put((one, "unsent", error))
                 return
             try:
                 if self._process.poll() is not None:  # it died over the job before
                     self._process = self._started()
-                self._pass_on(one, start)
+                self._pass_on(one, order)
             except (EOFError, pickle.UnpicklingError, OSError):
                 self._process.kill()
                 self._process.wait()
                 self._inbox.put((one, "died", None))
 
-    def _pass_on(self, one: Assignment, start: Path) -> None:
+    def _pass_on(self, one: Assignment, order: Order) -> None:
         """Give the process a job, and pass on what it sends until the job has ended."""
-        self._send((start, one.job))
+        self._send(order)
         if self._stopped:
             self._send(None)
         kind = ""

@@ -19,8 +19,10 @@ import numpy as np
 import torch
 
 from dpmcl.core.threads import threads
+from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DeviceError, DpmclError, Stopped
-from dpmcl.study.executor import Assignment, Listener, without_data
+from dpmcl.study.executor import Assignment, Listener
+from dpmcl.study.starts import Start, Starts
 from dpmcl.training.job import Job, Outcome, Trainer
 from dpmcl.training.keeper import Keeping
 
@@ -83,7 +85,7 @@ def _submitted(
     """Hand all jobs to Ray; return them by the references of their results."""
     train = ray.remote(num_cpus=1, max_retries=_RETRIES)(_train)
     on_gpu = train.options(num_gpus=1)
-    starts = _Starts(ray)
+    starts = Starts(lambda stream: ray.put(_bytes_of(stream)))
     waiting = {}
     for one in assignments:
         start, stream = starts.of(one.trainer)
@@ -93,6 +95,13 @@ def _submitted(
         )
         waiting[reference] = one
     return waiting
+
+
+def _bytes_of(stream: Stream) -> np.ndarray:
+    """Return a stream in the form in which Ray's store shares memory: an array, uint8."""
+    buffer = BytesIO()
+    torch.save(stream, buffer, pickle_module=cloudpickle)
+    return np.frombuffer(buffer.getbuffer(), dtype=np.uint8)
 
 
 def _outcome(ray: Any, reference: Any) -> Outcome | None:
@@ -145,34 +154,6 @@ def _cluster() -> Iterator[Any]:
         ray.shutdown()
 
 
-class _Starts:
-    """Puts what workers need to know of each run into Ray's store, once."""
-
-    def __init__(self, ray: Any) -> None:
-        self._ray = ray
-        self._known: dict[Trainer, tuple[bytes, Any]] = {}
-        self._streams: dict[int, Any] = {}
-
-    def of(self, trainer: Trainer) -> tuple[bytes, Any]:
-        """Return the pickled settings of a trainer, and a reference of its stream.
-
-        Args:
-            trainer: Of the run.
-        """
-        if trainer not in self._known:
-            spec, stream = trainer.spec, trainer.stream
-            if id(stream) not in self._streams:
-                buffer = BytesIO()
-                torch.save(stream, buffer, pickle_module=cloudpickle)
-                array = np.frombuffer(buffer.getbuffer(), dtype=np.uint8)
-                self._streams[id(stream)] = self._ray.put(array)
-            folder = None if trainer.folder is None else trainer.folder.resolve()
-            parts = without_data(spec), trainer.digest, folder, trainer.storage
-            start = cloudpickle.dumps(parts)
-            self._known[trainer] = start, self._streams[id(stream)]
-        return self._known[trainer]
-
-
 def _train(
     start: bytes, stream: np.ndarray, job: Job, *, seconds: float, path: tuple[str, ...]
 ) -> bytes:
@@ -183,9 +164,8 @@ def _train(
     sys.path += [entry for entry in path if entry not in sys.path]
     if start not in _trainers:
         _trainers.clear()  # so that two runs' data are not held at once
-        spec, digest, folder, storage = cloudpickle.loads(start)
-        loaded = torch.load(BytesIO(stream.data), weights_only=False)
-        _trainers[start] = Trainer(spec, loaded, digest=digest, folder=folder, storage=storage)
+        begun: Start = cloudpickle.loads(start)
+        _trainers[start] = begun.trainer(torch.load(BytesIO(stream.data), weights_only=False))
     trainer = _trainers[start]
     if (checkpoints := trainer.checkpoints(job)) is not None:
         checkpoints.refuse_removed()  # before hours of work that this machine cannot keep

@@ -283,6 +283,7 @@ def run_all(
             nodes must see then.
 
     Raises:
+        SpecError: `storage` is given, and jobs run here.
         DpmclError: As `run` raises it. Jobs that had finished are stored.
     """
     if storage is not None and on == "here":

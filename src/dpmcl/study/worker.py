@@ -1,8 +1,8 @@
 """A worker process: runs jobs that come through its standard input.
 
-Messages in both directions are pickles, one after another. The parent sends jobs, each with the
-file of a pickled `Start`, and None to stop; a job is answered by any number of "progress" and "log"
-messages and one "finished" or "failed".
+Messages in both directions are pickles, one after another. The parent sends orders, and None to
+stop; an order is answered by any number of "progress" and "log" messages and one "finished" or
+"failed".
 """
 
 import logging
@@ -13,36 +13,31 @@ import signal
 import sys
 import threading
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import cloudpickle
 import torch
 
-from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DpmclError
-from dpmcl.training.job import Job, Trainer
+from dpmcl.study.starts import Start
+from dpmcl.training.job import Job
 from dpmcl.training.keeper import Keeping
-from dpmcl.training.spec import Spec
 
 
-@dataclass(frozen=True, eq=False)
-class Start:
-    """What a worker needs to know of a run before its first job.
+class Order(NamedTuple):
+    """A job to run.
 
     Attributes:
-        spec: That of the run.
+        start: The pickled `Start` of its run.
         stream: File of the stream (`torch.save`), mapped into memory by all workers.
-        digest: Fingerprint of the data.
-        folder: The run folder, or None.
+        job: The job.
         seconds: Between checkpoints within a task.
     """
 
-    spec: Spec
+    start: bytes
     stream: Path
-    digest: str
-    folder: Path | None
+    job: Job
     seconds: float
 
 
@@ -76,19 +71,20 @@ def main() -> None:
     log = logging.getLogger("dpmcl")
     log.addHandler(_ToParent(out))
     log.propagate = False
-    jobs: queue.SimpleQueue[tuple[Path, Job]] = queue.SimpleQueue()
+    orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
     stopped = threading.Event()
-    threading.Thread(target=_listen, args=(jobs, stopped), daemon=True).start()
-    before, trainer, seconds = None, None, 0.0
+    threading.Thread(target=_listen, args=(orders, stopped), daemon=True).start()
+    before, trainer = None, None
     while True:
-        start, job = jobs.get()
+        order = orders.get()
         try:
-            if trainer is None or start != before:
+            if trainer is None or order.start != before:
                 trainer = None  # so that two runs' data are not held at once
-                trainer, seconds = _begun(start)
-                before = start
-            keeping = Keeping(seconds, stopped.is_set)
-            outcome = trainer.run(job, keeping, lambda *done: out.send("progress", done))
+                start: Start = pickle.loads(order.start)
+                trainer = start.trainer(torch.load(order.stream, mmap=True, weights_only=False))
+                before = order.start
+            keeping = Keeping(order.seconds, stopped.is_set)
+            outcome = trainer.run(order.job, keeping, lambda *done: out.send("progress", done))
         except BaseException as error:
             if not isinstance(error, DpmclError):
                 error.add_note(f"In a worker process:\n{traceback.format_exc().rstrip()}")
@@ -97,20 +93,7 @@ def main() -> None:
             out.send("finished", outcome)
 
 
-def _begun(path: Path) -> tuple[Trainer, float]:
-    """Return the trainer of a run, and the seconds between its checkpoints."""
-    start: Start = pickle.loads(path.read_bytes())
-    stream: Stream = torch.load(start.stream, mmap=True, weights_only=False)
-    trainer = Trainer(
-        start.spec,
-        stream,
-        digest=start.digest,
-        folder=start.folder,
-    )
-    return trainer, start.seconds
-
-
-def _listen(jobs: "queue.SimpleQueue[tuple[Path, Job]]", stopped: threading.Event) -> None:
+def _listen(orders: "queue.SimpleQueue[Order]", stopped: threading.Event) -> None:
     """Take the parent's messages; end this process when the parent has gone."""
     while True:
         try:
@@ -120,4 +103,4 @@ def _listen(jobs: "queue.SimpleQueue[tuple[Path, Job]]", stopped: threading.Even
         if message is None:
             stopped.set()
         else:
-            jobs.put(message)
+            orders.put(message)
