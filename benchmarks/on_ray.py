@@ -2,7 +2,7 @@
 
     python -m benchmarks.on_ray [--jobs 100] [--seconds 5] [--quick]
 
-Each job is one seed of a method that waits in each update, so that it takes its seconds on a busy
+Each job is one seed of a method that waits after each task, so that it takes its seconds on a busy
 machine too, and the ratio is of what comes on top: starting, handing over, checkpoints, storing.
 Both ways use two processes. Ray's own start is timed apart.
 """
@@ -11,37 +11,33 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from benchmarks import report
-from dpmcl import Method, Phase, State
-from dpmcl.core.batch import Batch
+from dpmcl import State
 from dpmcl.core.choices import Where
 from dpmcl.core.model import Model
 from dpmcl.data.task_info import TaskInfo
+from dpmcl.methods.naive import Naive
 from dpmcl.study import study
 from dpmcl.training.spec import Spec
 
-UPDATES, TASKS = 25, 2
+TASKS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waiting(Method):
-    """Waits, and changes nothing."""
+class Waiting(Naive):
+    """Trains a little, and waits after each task."""
 
-    pause: float = 0.1
+    pause: float = 1.0
 
-    def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
-        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
-            time.sleep(self.pause)
-            return state
-
-        return [Phase("wait", self.updates_of(task), {"new": self.new_rows()}, update)]
+    def end_of_task(self, state: State, model: Model, task: TaskInfo) -> State:
+        time.sleep(self.pause)  # in an update it would be left out once the update is traced
+        return state
 
 
 def timed(jobs: int, seconds: float, on: Where) -> float:
@@ -53,8 +49,8 @@ def timed(jobs: int, seconds: float, on: Where) -> float:
             "replicas": jobs,
             "workers": 2,
             "engine": "looped",
-            "training": {"updates": UPDATES},
-            "methods": {"benchmarks.on_ray:Waiting": {"pause": seconds / UPDATES / TASKS}},
+            "training": {"updates": 10},
+            "methods": {"benchmarks.on_ray:Waiting": {"pause": seconds / TASKS}},
         }
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -158,3 +158,13 @@ def assert_invoked(words: list[str]) -> None:
 def test_storage_is_for_ray_alone(tmp_path):
     with pytest.raises(SpecError, match="add --on ray"):
         study.run(Spec.parse(TABLE), tmp_path, storage=str(tmp_path))
+
+
+def test_a_folder_cannot_name_other_files_of_the_storage(tmp_path):
+    table = {**TABLE, "training": {"updates": 2, "batch": 8}}
+    study.run(Spec.parse({**table, "replicas": 1}), tmp_path / "run")
+    (tmp_path / "run/storage").write_text("../precious")
+    precious = tmp_path / "precious/checkpoints/er"
+    precious.mkdir(parents=True)
+    study.run(Spec.parse(table), tmp_path / "run", on="ray", storage=str(tmp_path / "kept"))
+    assert precious.exists()
