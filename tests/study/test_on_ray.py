@@ -72,7 +72,7 @@ def workers(process: psutil.Process) -> list[psutil.Process]:
     return [one for one in inner if one.is_running() and "ray::_train" in "".join(one.cmdline())]
 
 
-def wait(until, seconds: float = 120) -> None:
+def wait(until, seconds: float = 300) -> None:
     for _ in range(int(seconds / 0.02)):
         if until():
             return
