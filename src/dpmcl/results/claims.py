@@ -5,13 +5,25 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from dpmcl.results.paper import STREAMS, Key
+from dpmcl.metrics.cme import cme
+from dpmcl.metrics.nte import nte
+from dpmcl.results.comparison import Entry, by_seed
+from dpmcl.results.paper import METHODS, STREAMS, Key
 from dpmcl.results.statistics import Comparison, compare, estimate
 
 Answer = Literal["yes", "no", "in direction", "not told apart", "not run"]
 
 BySeed = Mapping[int, float]
 """A measure by seed."""
+
+Values = Mapping[str, Mapping[float, BySeed]]
+"""Measures along an axis of Figure 3, by name and by value of the axis."""
+
+MEASURES = {"CME": cme, "NTE": nte}
+"""The paper's measures."""
+
+_ZETA, _KAPPA = 2, 200
+"""Where Figure 3 holds zeta while kappa varies, and kappa while zeta varies."""
 
 _ABOUT = 2.0
 """A difference is "about" the printed one if it is between half and twice as large."""
@@ -36,6 +48,42 @@ class Claim(NamedTuple):
     figures: str
 
 
+def table1_values(entries: Sequence[Entry], labels: Sequence[str]) -> dict[Key, BySeed]:
+    """Return CME and NTE of the paper's methods on its streams, by seed.
+
+    Args:
+        entries: Methods of runs.
+        labels: What each is called; one that several runs have, with settings, is left out.
+    """
+    return {
+        (entry.stream.name, name, label): by_seed(entry.record.test, measure(entry.record.test))
+        for entry, label in zip(entries, labels, strict=True)
+        if entry.stream.name in STREAMS and label in METHODS
+        for name, measure in MEASURES.items()
+    }
+
+
+def figure3_values(entries: Sequence[Entry], axis: Literal["zeta", "kappa"]) -> Values:
+    """Return CME and NTE of DPMCL on Omniglot along an axis of Figure 3, by seed.
+
+    Args:
+        entries: Methods of runs.
+        axis: "zeta", with kappa 200, or "kappa", with zeta 2.
+    """
+    held, at = ("kappa", _KAPPA) if axis == "zeta" else ("zeta", _ZETA)
+    chosen = {
+        entry.settings[axis]: entry.record.test
+        for entry in entries
+        if (entry.stream.name, entry.method) == ("omniglot", "dpmcl")
+        and entry.settings.get(held) == at
+        and axis in entry.settings
+    }
+    return {
+        name: {x: by_seed(errors, measure(errors)) for x, errors in chosen.items()}
+        for name, measure in MEASURES.items()
+    }
+
+
 def of_table1(values: Mapping[Key, BySeed]) -> list[Claim]:
     """Return the claims about Table 1 on the streams that were run.
 
@@ -55,9 +103,7 @@ def of_table1(values: Mapping[Key, BySeed]) -> list[Claim]:
     return claims
 
 
-def of_figure3(
-    zeta: Mapping[str, Mapping[float, BySeed]], kappa: Mapping[str, Mapping[float, BySeed]]
-) -> list[Claim]:
+def of_figure3(zeta: Values, kappa: Values) -> list[Claim]:
     """Return the claims about Figure 3: DPMCL on Omniglot against zeta and kappa.
 
     Args:
