@@ -284,7 +284,7 @@ class Stream:
         *,
         replica: int | slice = slice(None),
     ) -> Batch:
-        """Return rows as a batch: x (*row.shape, ...) in [0, 1] for uint8 pools.
+        """Return rows as a batch; x is in [0, 1] for uint8 pools.
 
         Args:
             row: int64 of any shape, rows of the pool.
