@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test lint types clean
+.PHONY: run test lint types docs clean
 
 run: .venv/.installed
 	$(BIN)/dpmcl run digits
@@ -17,6 +17,9 @@ lint: .venv/.installed
 
 types: .venv/.installed
 	$(BIN)/mypy
+
+docs: .venv/.installed
+	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv

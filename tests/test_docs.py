@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import dpmcl
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md"), ROOT / "benchmarks/README.md"])
 THEORY = ("theory", "theory_results")
@@ -30,3 +32,9 @@ def test_every_statement_of_the_theory_names_a_test_that_is_there():
         assert list((ROOT / "tests").rglob(file)), file
     for script in re.findall(r"(benchmarks/\w+\.(?:py|json))", text):
         assert (ROOT / script).exists(), script
+
+
+def test_the_reference_has_every_public_name():
+    page = (ROOT / "docs/api.md").read_text("utf-8")
+    named = set(re.findall(r"^\.\. auto\w+:: dpmcl\.(\w+)$", page, re.MULTILINE))
+    assert named == set(dpmcl.__all__)

@@ -72,6 +72,10 @@ __all__ = [*_HOME]
 def __getattr__(name: str) -> Any:
     import importlib
 
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("dpmcl")
     if name not in _HOME:
         raise AttributeError(f"module 'dpmcl' has no attribute '{name}'")
     if name in _NAMES["core"]:

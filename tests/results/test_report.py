@@ -30,11 +30,11 @@ def record(entropy: int, level: float) -> Record:
     return Record({"test": errors}, work, {3: Divergence(1, 0, 5)} if level > 0.5 else {})
 
 
-def stored(lr: float, **records: Record) -> Stored:
-    spec = {"replicas": 9, "seed": 0, "stream": {"name": "toy"}, "training": {"lr": lr}}
+def stored(lr: float, *, stream: str = "toy", **records: Record) -> Stored:
+    spec = {"replicas": 9, "seed": 0, "stream": {"name": stream}, "training": {"lr": lr}}
     spec["methods"] = {name: {} for name in records}
     names = tuple("0123")
-    return Stored(spec, StreamInfo("toy", "classification", names, names), records)
+    return Stored(spec, StreamInfo(stream, "classification", names, names), records)
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +74,23 @@ def test_a_page_of_markdown_has_the_same_and_its_figures():
     assert list(files) == ["results.md", "results-1.svg", "results-2.svg"]
     assert "| toy | er | 9 | 0 | 0.1" in page and "](results-1.svg)" in page
     assert files == markdown(runs, environment={"a": [{"torch": "2.11"}]}, stem="results")
+
+
+def test_results_on_the_papers_streams_stand_beside_the_papers():
+    ours = {
+        name: record(i, level) for i, (name, level) in enumerate({"er": 0.1, "dpmcl": 0.4}.items())
+    }
+    page = markdown({"a": stored(0.1, stream="mnist", **ours)}, environment={})["report.md"]
+    assert "| mnist | dpmcl | CME | 0.020(0.001) | 0.45" in page
+    assert "| mnist: DPMCL has the lowest CME | no | er 0.1" in page
+    zetas = {}
+    for zeta in (0, 2, 20):
+        run = stored(0.1, stream="omniglot", dpmcl=record(zeta, 0.5 - zeta / 50))
+        run.spec["methods"]["dpmcl"] = {"zeta": zeta, "kappa": 200}
+        zetas[f"zeta={zeta}"] = run
+    page = markdown(zetas, environment={})["report.md"]
+    assert "| omniglot: CME is best with zeta = 20 | yes | zeta 20 0.1" in page
+    assert "| omniglot: CME falls as kappa grows | not run |" in page
 
 
 @pytest.fixture(scope="module")

@@ -305,3 +305,12 @@ def test_runs_in_several_threads_are_those_of_one(stream):
         together = list(pool.map(errors, range(6)))
     for seed, found in enumerate(together):
         np.testing.assert_array_equal(found, errors(seed))
+
+
+def test_a_result_as_a_table_of_pandas(result):
+    frame = result.to_pandas()
+    errors = result.errors["er"]
+    last = frame[(frame["method"] == "er") & (frame["after"] == frame["after"].max())]
+    mean = last[last["split"] == "test"].groupby("seed")["error"].mean()
+    np.testing.assert_allclose(mean.to_numpy(), errors.values[:, -1].mean(-1))
+    assert repr(result) == "<Result of er on arrays, 1 replica>"

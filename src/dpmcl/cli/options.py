@@ -1,5 +1,6 @@
 """Arguments and options that several commands share."""
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,24 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 """The command line, to which each command is added where it is defined."""
+
+
+def _say_version(wanted: bool) -> None:
+    """Print the version and end."""
+    if wanted:
+        typer.echo(f"dpmcl {version('dpmcl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _everywhere(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_say_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Take what every command takes."""
+
 
 Folders = Annotated[
     list[Path], typer.Argument(metavar="DIR...", help="Run folders.", parser=path_of)

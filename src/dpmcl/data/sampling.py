@@ -16,17 +16,18 @@ from dpmcl.core.batch import Batch
 from dpmcl.core.memory import Memories
 from dpmcl.core.tree import tree_map
 from dpmcl.data.motion import Motion
-from dpmcl.data.splits import Splits
+from dpmcl.data.splits import Rows, Splits
 from dpmcl.data.stream import Stream
 from dpmcl.discounts._discount import Discount, gamma
 from dpmcl.discounts.constant import Constant
 from dpmcl.exceptions import SpecError
 
-Source = Literal["new", "memory", "all", "earlier"]
+Source = Literal["new", "memory", "all", "earlier", "background"]
 Moved = Literal["exact", "estimated"]
 Shift = tuple[Tensor, Tensor]
 
 _MOST = 2**31 - 1  # below it, integers are drawn exactly
+_CHOICE = 1 << 20  # lanes from here on choose a task, or order the rows of a class
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class Draw:
     Args:
         source: "new", the new task's rows; "memory", D_P, or for validation rows a reservoir of
             their own, as long as D_P; "all", every row of the tasks seen so far; "earlier", every
-            row of the tasks before the new one.
+            row of the tasks before the new one; "background", rows of the classes that are in no
+            task (`ScenarioSettings.background`).
         batch: Rows a batch.
         block: None for one batch, (batch, ...); k for a block of k batches, (k, batch, ...), so
             that an inner loop can live inside one update.
@@ -47,6 +49,9 @@ class Draw:
             "estimated" by what the means moved since the last task.
         replace: True draws with replacement. False goes through the rows in a random order, anew
             in each pass; where they do not fill the last update of a pass, rows of weight 0 do.
+        of_one: "class", of the background, takes distinct rows of one random class; "task", of
+            "all", takes rows of one random task, the same for all such draws of an update. None
+            takes any.
     """
 
     source: Source
@@ -56,8 +61,15 @@ class Draw:
     like: str | None = None
     moved: Moved | None = None
     replace: bool = True
+    of_one: Literal["class", "task"] | None = None
 
     def __post_init__(self) -> None:
+        wanted = {"class": "background", "task": "all"}.get(self.of_one or "", self.source)
+        if self.source != wanted or (self.of_one and not self.replace):
+            raise SpecError(
+                f"of_one = {self.of_one!r} is for draws with replacement of source = "
+                f"{wanted!r}, got {self.source!r}."
+            )
         if self.split not in ("train", "validation"):
             raise SpecError(
                 f"Updates draw training or validation rows, got split = {self.split!r}; no method "
@@ -233,7 +245,8 @@ def chunk(
             _check_like(name, draw, draws)
         where = _Where(key, place, step, lanes[draw.like or name])
         picked = _picked(draw, supply, where)
-        _check_seen(name, picked, supply.splits.named(draw.split).offset[:, task + 1])
+        if draw.source != "background":
+            _check_seen(name, picked, supply.splits.named(draw.split).offset[:, task + 1])
         _add_draw(made, name, draw, picked, supply=supply)
         if name != remember:
             made.position.pop(name)
@@ -277,7 +290,7 @@ class _Picked(NamedTuple):
 
 def _add_draw(made: Chunk, name: str, draw: Draw, picked: _Picked, *, supply: Supply) -> None:
     """Put what a draw picked into the dicts of a chunk that is being made."""
-    pool = supply.splits.named(draw.split)
+    pool = _background(supply) if draw.source == "background" else supply.splits.named(draw.split)
     shape = (draw.batch,) if draw.block is None else (draw.block, draw.batch)
     index, like = picked.position.flatten(1), picked.position
 
@@ -333,12 +346,14 @@ def _each(leaf: Tensor, steps: int) -> Tensor:
 
 def _picked(draw: Draw, supply: Supply, where: _Where) -> _Picked:
     """Pick the rows of a draw."""
+    if draw.source == "background":
+        return _of_background(draw, supply, where)
     weighing = supply.weighing
     by_chance = weighing is not None and weighing.on == "sampling" and draw.source != "new"
-    if by_chance and not draw.replace:
+    if by_chance and (draw.of_one or not draw.replace):
         raise SpecError(
-            "discount_on = 'sampling' draws rows by chance, and a pass without replacement takes "
-            "each once; use discount_on = 'weights'."
+            "discount_on = 'sampling' draws rows by chance; a pass without replacement takes each "
+            "once, and FTML rows of one task. Use discount_on = 'weights'."
         )
     if draw.source == "memory":
         slot, present = _slots(draw, supply, where)
@@ -356,9 +371,48 @@ def _picked(draw: Draw, supply: Supply, where: _Where) -> _Picked:
     if not draw.replace:
         rank, present = _in_passes(stop - start, supply.seed, where, n)
         return _Picked(start[:, None, None] + rank, present)
+    if draw.of_one == "task":
+        chosen = keys.integers(where.key, (1,), task + 1, _CHOICE)[..., 0]
+        low, high = offset.gather(1, chosen), offset.gather(1, chosen + 1)
+        position = low[..., None] + keys.integers(
+            where.key, (n,), (high - low)[..., None], where.lane
+        )
+        return _Picked(position, (high > low)[..., None].expand_as(position))
     count = (stop - start)[:, None, None]
     position = start[:, None, None] + keys.integers(where.key, (n,), count, where.lane)
     return _Picked(position, (count > 0).expand_as(position))
+
+
+def _background(supply: Supply) -> Rows:
+    """Return the rows of the background classes."""
+    if supply.splits.background is None:
+        raise SpecError(
+            "This method is trained on background classes before the stream, and the stream has "
+            "none; set stream.background to how many classes are kept out of the tasks for it."
+        )
+    return supply.splits.background
+
+
+def _of_background(draw: Draw, supply: Supply, where: _Where) -> _Picked:
+    """Pick rows of the background: any, or distinct ones of one random class."""
+    rows, n = _background(supply), draw.batch * (draw.block or 1)
+    if draw.of_one is None:
+        position = keys.integers(where.key, (n,), rows.row.shape[1], where.lane)
+        return _Picked(position, torch.ones_like(position, dtype=torch.bool))
+    count = rows.offset[0].diff()
+    if n > int(count.min()):
+        raise SpecError(
+            f"An update wants {n} distinct rows of a background class, and one has "
+            f"{int(count.min())}; make the method's trajectory shorter."
+        )
+    chosen = keys.integers(where.key, (1,), len(count), where.lane)
+    rank = torch.arange(int(count.max()), device=count.device)
+    score = keys.scores(where.key, len(rank), _CHOICE + where.lane)
+    absent = rank >= count[chosen]
+    last = torch.iinfo(torch.int64).max
+    order = torch.argsort(torch.where(absent, last, score), dim=-1, stable=True)[..., :n]
+    position = rows.offset[0][chosen] + order
+    return _Picked(position, torch.ones_like(position, dtype=torch.bool))
 
 
 def _slots(draw: Draw, supply: Supply, where: _Where) -> tuple[Tensor, Tensor]:

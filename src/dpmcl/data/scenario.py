@@ -54,6 +54,8 @@ class ScenarioSettings(Settings):
         rotation: The last task's angle in degrees; None for 180.
         blur: Share of each task's training and validation rows that arrives in its neighbours,
             half in the one before and half in the one after; test rows stay.
+        background: How many classes, the last ones of the order, are in no task: methods that
+            are meta-trained before the stream (reading = "original") draw their rows.
     """
 
     scenario: Scenario | None = None
@@ -64,6 +66,7 @@ class ScenarioSettings(Settings):
     domain: Literal["permuted", "rotated"] | None = None
     rotation: Annotated[float, at.Gt(0), at.Le(360)] | None = None
     blur: Share = 0.0
+    background: NonNegative = 0
 
 
 class Plan(NamedTuple):
@@ -78,6 +81,7 @@ class Plan(NamedTuple):
         within: bool (tasks, classes), the classes among which an answer is looked for, or None for
             all.
         repeats: Whether rows belong to more than one task.
+        background: int64 (m,), pool rows of the background classes, class after class, or None.
     """
 
     row: Tensor
@@ -87,6 +91,7 @@ class Plan(NamedTuple):
     view: View | None = None
     within: Tensor | None = None
     repeats: bool = False
+    background: Tensor | None = None
 
 
 def plan(data: Labelled, settings: ScenarioSettings) -> Plan:
@@ -145,6 +150,7 @@ def _refuse_unread(settings: ScenarioSettings, scenario: str, by_class: bool) ->
         "order_seed": shuffled or (domains and settings.domain != "rotated"),
         "domain": domains,
         "rotation": domains and settings.domain == "rotated",
+        "background": by_class,
     }
     for name, is_read in read.items():
         value = getattr(settings, name)
@@ -164,17 +170,33 @@ def _classes(data: Labelled, settings: ScenarioSettings) -> Plan:
             "classes, stream.kind = 'classification'."
         )
     order = _order(data.classes, data.y, settings, "class")
+    if settings.background >= len(order):
+        raise SpecError(
+            f"background must leave classes for tasks, got {settings.background} of the "
+            f"{len(order)} of '{data.name}'."
+        )
+    order, apart = (
+        order[: len(order) - settings.background],
+        order[len(order) - settings.background :],
+    )
     sizes = _sizes(len(order), settings.classes_per_task)
     tasks = _limit(len(sizes), settings, data.name)
     groups = [order[sum(sizes[:k]) : sum(sizes[: k + 1])] for k in range(tasks)]
-    task_of = torch.full((len(order),), tasks)
+    task_of = torch.full((len(data.classes),), tasks)
     for k, group in enumerate(groups):
         task_of[torch.tensor(group)] = k
     names = tuple(_title([data.classes[c] for c in group]) for group in groups)
     each = f"{sizes[0]}" if len(set(sizes)) == 1 else ", ".join(map(str, sizes[:tasks]))
     plural = "" if each == "1" else "es"
     line = f"{each} class{plural} a task, order {_order_name(settings, data.classes)}"
-    return _sorted(task_of[data.y], names, line)
+    made = _sorted(task_of[data.y], names, line)
+    if not apart:
+        return made
+    numbers = torch.tensor(sorted(apart))
+    rows = torch.argsort(data.y, stable=True)
+    rows = rows[torch.isin(data.y[rows], numbers)]
+    line = f"{line}, {len(apart)} background classes"
+    return made._replace(scenario=line, background=rows)
 
 
 def _given(data: Labelled, settings: ScenarioSettings) -> Plan:

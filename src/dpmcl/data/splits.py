@@ -37,11 +37,18 @@ class Rows(NamedTuple):
 
 
 class Splits(NamedTuple):
-    """The disjoint rows that train, validate and test."""
+    """The disjoint rows that train, validate and test.
+
+    Attributes:
+        train, validation, test: Rows of the tasks.
+        background: Rows of the classes that are in no task, whose offsets are those of classes;
+            None where there are none.
+    """
 
     train: Rows
     validation: Rows
     test: Rows
+    background: Rows | None = None
 
     def named(self, name: str) -> Rows:
         """Return one of the splits.
@@ -113,7 +120,7 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
         train_rows, validation_rows = (
             _blurred(rows, stream.blur) for rows in (train_rows, validation_rows)
         )
-    return Splits(train_rows, validation_rows, test_rows)
+    return Splits(train_rows, validation_rows, test_rows, _background(stream, replicas))
 
 
 def held_out(splits: Splits, share: float) -> Splits:
@@ -140,7 +147,18 @@ def held_out(splits: Splits, share: float) -> Splits:
         _select(train.row, train.task, inside & first, kept),
         splits.validation,
         _select(train.row, train.task, inside & ~first, count - kept),
+        splits.background,
     )
+
+
+def _background(stream: Stream, replicas: int) -> Rows | None:
+    """Return the rows of the background classes, the same for all replicas, class after class."""
+    row = stream.background
+    if row is None:
+        return None
+    _, count = stream.y[row].unique_consecutive(return_counts=True)
+    each = row.expand(replicas, len(row))
+    return Rows(each, torch.zeros_like(each), _offsets(count.expand(replicas, len(count))))
 
 
 def _groups(stream: Stream) -> tuple[Tensor, Tensor]:

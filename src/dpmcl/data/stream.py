@@ -72,6 +72,8 @@ class Stream:
             row moves when the next task comes, so dx is exact; a row that moves no further names
             itself.
         trajectory: int64 (rows,), rows of one number are one moving point, and are split alike.
+        background: int64 (m,), pool rows of classes that are in no task, class after class; None
+            where there are none.
         notes: Lines that say what became of the source (`Labelled`).
     """
 
@@ -94,6 +96,7 @@ class Stream:
     columns: tuple[str, ...] = ()
     following: Tensor | None = None
     trajectory: Tensor | None = None
+    background: Tensor | None = None
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -129,6 +132,7 @@ class Stream:
             blur=settings.blur,
             scaled=data.scaled,
             columns=data.columns,
+            background=made.background,
             notes=data.notes,
         )
 
@@ -284,7 +288,7 @@ class Stream:
         *,
         replica: int | slice = slice(None),
     ) -> Batch:
-        """Return rows as a batch: x (*row.shape, ...) in [0, 1] for uint8 pools.
+        """Return rows as a batch; x is in [0, 1] for uint8 pools.
 
         Args:
             row: int64 of any shape, rows of the pool.
@@ -361,8 +365,8 @@ class Stream:
         out = hashlib.sha256()
         for f in fields(self):
             value = getattr(self, f.name)
-            # Streams without dynamics keep the fingerprint that they always had.
-            absent = value is None and f.name in ("following", "trajectory")
+            # Streams without dynamics or background keep the fingerprint that they always had.
+            absent = value is None and f.name in ("following", "trajectory", "background")
             if absent or f.name in ("name", "scenario", "notes"):
                 continue
             out.update(f.name.encode())

@@ -1,4 +1,4 @@
-"""Methods of two loops, and the four ways to read the paper's words for them (appendix B.5).
+"""Methods of two loops, and the ways to read the paper's words for them (appendix B.5).
 
 An inner loop learns the new task, an outer loop keeps all tasks seen. The paper's boxes, its text
 and the published originals disagree about which loop is inside, and which rows each loop sees.
@@ -23,7 +23,7 @@ from dpmcl.data.task_info import TaskInfo
 from dpmcl.methods._method import Graph, Method, Phase, State, Update
 from dpmcl.optimisers._optimiser import Optimiser, build
 
-Interpretation = Literal["box", "box-literal", "text", "nested"]
+Interpretation = Literal["box", "box-literal", "text", "nested", "original"]
 Parts = tuple[str, ...]
 
 
@@ -45,13 +45,15 @@ class TwoLoop(Method, ABC):
       of `meta_parts` on validation rows of the tasks seen;
     - "nested": n_meta outer updates. Each makes theta~ anew from theta by `inner` updates of
       `inner_parts`, each on a batch of the new task's training rows; then steps `outer_parts` of
-      theta with the gradient of the cost on validation rows of the tasks seen, taken at theta~.
+      theta with the gradient of the cost on validation rows of the tasks seen, taken at theta~;
+    - "original": what the publication does that the method is after, which the class describes.
 
     Validation rows are drawn from a reservoir of their own, as long as D_P (`memory`). Those of the
     new task are offered to it before the task's first update. Other methods never train on them.
 
-    order: of the nested reading. 1 applies the gradient at theta~ to theta as it is; 2 takes it
-    through the inner updates. inner_lr: step of the updates that make theta~ (None: lr); a fresh
+    order: of the nested and the original reading. 1 applies the gradient at theta~ to theta as it
+    is; 2 takes it through the inner updates; None is 1, and in the original what was published.
+    inner_lr: step of the updates that make theta~ (None: lr); a fresh
     Adagrad's first step is inner_lr times the gradient's sign, however small the gradient, so the
     nested reading wants a small one. n_meta, n_grad: N_meta and N_grad of appendix B.3 (None: half
     of `updates` each). theta's optimiser state lives as long as the run, theta~'s starts fresh.
@@ -64,19 +66,23 @@ class TwoLoop(Method, ABC):
     grad_parts: ClassVar[Parts]
     inner_parts: ClassVar[Parts]
     outer_parts: ClassVar[Parts]
+    published_order: ClassVar[Literal[1, 2]] = 2
 
     reading: Interpretation = "text"
     n_meta: Positive | None = None
     n_grad: Positive | None = None
     inner: Positive = 1
     inner_lr: Rate | None = None
-    order: Literal[1, 2] = 1
+    order: Literal[1, 2] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("n_meta", "n_grad"):
             if getattr(self, name) is None and self.passes is None:
                 object.__setattr__(self, name, max(1, self.updates // 2))
+        if self.order is None:
+            published = self.published_order if self.reading == "original" else 1
+            object.__setattr__(self, "order", published)
 
     @property
     def trains_on_validation(self) -> bool:
@@ -84,7 +90,7 @@ class TwoLoop(Method, ABC):
 
     @property
     def graph(self) -> Graph | None:
-        if self.reading != "nested" or self.order == 1:
+        if self.reading not in ("nested", "original") or self.order == 1:
             return None
         return Graph(moves=self.inner_parts, cause="order = 2", instead="order = 1")
 
@@ -110,9 +116,7 @@ class TwoLoop(Method, ABC):
             ]
         outer = self.n_meta or self.updates_of(task, self.inner)
         draws = {"new": self.new_rows(self.inner), "seen": validation}
-        return [
-            Phase("nested", outer, draws, self._nested(model), self.inner + 1, steps_on=("seen",))
-        ]
+        return [self._nested(model, "nested", outer, draws)]
 
     def _plain(self, model: Model, name: str, updates: int, draw: Draw, *, parts: Parts) -> Phase:
         """Return updates of some parts on one batch each."""
@@ -169,33 +173,33 @@ class TwoLoop(Method, ABC):
 
         return update
 
-    def _nested(self, model: Model) -> Update:
-        rule = self._rule_ahead
+    def _adapted(self, model: Model, theta: Theta, batches: Batch, key: Tensor) -> Theta:
+        """Return theta~, from theta by `inner` updates with a fresh optimiser state."""
 
-        def inner_loop(theta: Theta, batches: Batch, key: Tensor) -> Theta:
-            """theta~, from theta by `inner` updates with a fresh optimiser state."""
+        def J(moving: Theta, step: int) -> Tensor:
+            return model.cost({**theta, **moving}, at(batches, step), key[step])
 
-            def J_N(moving: Theta, step: int) -> Tensor:
-                return model.cost({**theta, **moving}, at(batches, step), key[step])
+        moving = {part: theta[part] for part in self.inner_parts}
+        return {**theta, **self._rule_ahead.descended(J, moving, self.inner)}
 
-            moving = {part: theta[part] for part in self.inner_parts}
-            return {**theta, **rule.descended(J_N, moving, self.inner)}
+    def _nested(self, model: Model, name: str, updates: int, draws: Mapping[str, Draw]) -> Phase:
+        """Return outer updates on rows "seen", at theta~ made by inner updates on rows "new"."""
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             seen, outer = batches["seen"], key[self.inner]
             if self.order == 1:
-                ahead = inner_loop(state.theta, batches["new"], key)
+                ahead = self._adapted(model, state.theta, batches["new"], key)
                 grads, J = _gradient(model, ahead, seen, outer, parts=self.outer_parts)
                 return self.descend(state, grads, J)
 
             def cost(moving: Theta) -> Tensor:
-                ahead = inner_loop({**state.theta, **moving}, batches["new"], key)
+                ahead = self._adapted(model, {**state.theta, **moving}, batches["new"], key)
                 return model.cost(ahead, seen, outer)
 
             grads, J = gradient(cost)({part: state.theta[part] for part in self.outer_parts})
             return self.descend(state, grads, J)
 
-        return update
+        return Phase(name, updates, draws, update, self.inner + 1, steps_on=("seen",))
 
 
 def _gradient(

@@ -1,15 +1,16 @@
 """ANML (appendix B.5): a second network gates the first."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
 
 from dpmcl.core.model import Gate, Model
+from dpmcl.core.settings import Positive, Rate
 from dpmcl.exceptions import SpecError
-from dpmcl.methods._two_loop import TwoLoop
+from dpmcl.methods._meta_trained import MetaTrained
+from dpmcl.methods._two_loop import Interpretation
 
 
 @dataclass(frozen=True, kw_only=True)
-class ANML(TwoLoop):
+class ANML(MetaTrained):
     """Neuromodulated meta learning: a gating network multiplies what the other computes.
 
     Source: appendix B.5 (after Beaulieu et al., 2020); tested on the gated model. theta_1 is the
@@ -20,7 +21,10 @@ class ANML(TwoLoop):
     - "box": N_meta updates of theta_2 on D_PN, then N_grad of theta_1 on D_N;
     - "text": N_grad updates of theta_1 on D_N, then N_meta of theta_2 on validation rows;
     - "nested": inner updates move h and g, the gate stays; outer steps move all. As in the
-      original, whose inner loop moves the whole prediction network, its convolutions too.
+      original, whose inner loop moves the whole prediction network, its convolutions too;
+    - "original": ANML as Beaulieu et al. publish it (see `MetaTrained`): twenty inner steps of 0.1
+      on h and g, the outer cost on the trajectory and 64 random rows, first order, on all parts.
+      At the stream the prediction alone learns.
 
     There is no "box-literal": ANML's box has no theta~, and "box" follows it.
 
@@ -40,12 +44,18 @@ class ANML(TwoLoop):
     inner_parts = ("representation", "prediction")
     outer_parts = ("representation", "prediction", "gate")
 
-    reading: Literal["box", "text", "nested"] = "box"
+    published_order = 1
+    published_step = 0.1
+    held_out = False
+
+    reading: Interpretation = "box"
     gate: Gate = "features"
+    meta_lr: Rate = 1e-3
+    trajectory: Positive = 20
+    queries: Positive = 64
 
     def __post_init__(self) -> None:
-        reading: Any = self.reading
-        if reading == "box-literal":
+        if self.reading == "box-literal":
             raise SpecError(
                 "reading = 'box-literal' is of OML's and CML's boxes; ANML's has no theta~, and "
                 "reading = 'box' follows it to the letter."

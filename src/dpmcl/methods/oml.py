@@ -1,7 +1,15 @@
 """OML (appendix B.5): an inner loop on the new task, an outer loop on all, with one network."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
+from dpmcl.core.batch import Batch
+from dpmcl.core.model import Model
+from dpmcl.data.sampling import Draw
+from dpmcl.data.task_info import TaskInfo
+from dpmcl.methods._method import Phase, State
 from dpmcl.methods._two_loop import TwoLoop
 
 
@@ -16,7 +24,13 @@ class OML(TwoLoop):
     - "box-literal": N_meta updates on D_PN make theta~ of a copy of theta, then N_grad of theta on
       D_N by the cost at theta~;
     - "text": N_grad updates of theta on D_N, then N_meta of theta on validation rows;
-    - "nested": inner updates and outer steps both move all of theta.
+    - "nested": inner updates and outer steps both move all of theta;
+    - "original": follow the meta leader (FTML; Finn et al., 2019). Each update takes one of the
+      tasks seen at random, makes theta~ by `inner` updates on its training rows and steps theta
+      with the gradient of the cost on its validation rows, through the inner updates (order 2).
+      Before an evaluation a copy of theta is adapted by `inner` updates on the newest task, and
+      answers for all tasks. All rows seen are kept, whatever `memory` says. FTML takes updates
+      until an error is reached; here `updates` a task.
 
     "text" is the default: on MNIST it comes nearest to the paper's row (`benchmarks/README.md`).
 
@@ -27,6 +41,29 @@ class OML(TwoLoop):
     grad_parts = ("representation", "prediction")
     inner_parts = ("representation", "prediction")
     outer_parts = ("representation", "prediction")
+
+    def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
+        if self.reading != "original":
+            return super().phases(model, task)
+        draws = {
+            "new": Draw("all", self.batch, block=self.inner, of_one="task"),
+            "seen": Draw("all", self.batch, split="validation", of_one="task"),
+        }
+        return [self._nested(model, "meta", self.updates_of(task), draws)]
+
+    @property
+    def trains_on_validation(self) -> bool:
+        return self.reading == "original" or super().trains_on_validation
+
+    def evaluation_phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
+        if self.reading != "original":
+            return super().evaluation_phases(model, task)
+
+        def adapt(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            return state._replace(theta=self._adapted(model, state.theta, batches["new"], key))
+
+        draws = {"new": Draw("new", self.batch, block=self.inner)}
+        return [Phase("adapt", 1, draws, adapt, self.inner)]
 
 
 plugin = OML

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import tomli_w
 
 from dpmcl.exceptions import DpmclError
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte
-from dpmcl.results import comparison, figures, heat_map, theory_figures
+from dpmcl.results import claims, comparison, figures, heat_map, paper, theory_figures
 from dpmcl.results.comparison import Entry
 from dpmcl.results.names import displayed
 from dpmcl.results.statistics import Interval, compare, estimate
@@ -148,6 +149,7 @@ def _content(
         _asked(runs),
         _results(entries, labels),
         _statistics(entries, labels, against),
+        _paper(entries, labels),
         _pictures(entries, labels),
         _settings(entries, labels),
         _cost(entries, labels),
@@ -254,6 +256,40 @@ def _statistics(
         "-1 where a method is lower on every seed."
     )
     return _Section("Statistics", [text], tables) if tables else None
+
+
+def _paper(entries: Sequence[Entry], labels: Sequence[str]) -> _Section | None:
+    """Return the paper's Table 1 and claims beside results; None where they are of other things."""
+    ours = claims.table1_values(entries, labels)
+    zeta, kappa = (claims.figure3_values(entries, axis) for axis in ("zeta", "kappa"))
+    told = claims.of_table1(ours)
+    if any(len(points["CME"]) > 1 for points in (zeta, kappa)):
+        told += claims.of_figure3(zeta, kappa)
+    if not told:
+        return None
+    cells = paper.compared(
+        {key: estimate(np.array(list(values.values()))) for key, values in ours.items()}
+    )
+    rows = [
+        [
+            *map(_Cell, (cell.stream, cell.method, cell.measure, cell.printed)),
+            _number(cell.ours.mean),
+            _number(cell.ours.error),
+            _Cell(cell.mark),
+        ]
+        for cell in cells
+        if cell.ours is not None
+    ]
+    header = ["stream", "method", "error", "paper", "ours", "standard error", "mark"]
+    answers = [[_Cell(one.text), _Cell(one.answer), _Cell(one.figures)] for one in told]
+    tables = [_Table("The paper's Table 1", header, rows, words=4)] * bool(rows)
+    tables.append(_Table("Its claims", ["claim", "holds here", "our figures"], answers, words=3))
+    text = (
+        "Within: at most two combined standard errors apart; same order: above and below the same "
+        "other methods as in the paper. A claim holds where the 95 % intervals of paired "
+        'differences say so; "in direction" is a difference of the printed sign and another size.'
+    )
+    return _Section("Beside the paper", [text], tables)
 
 
 def _pictures(entries: Sequence[Entry], labels: Sequence[str]) -> _Section:

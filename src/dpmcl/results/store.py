@@ -324,14 +324,23 @@ def save_records(folder: Path, records: Mapping[str, Record]) -> None:
         _write_json(folder / "divergence.json", diverged)
     monitored.save(folder, records)
     predicted.save(folder, records)
+    with atomic(folder / "errors.parquet") as temporary:
+        pq.write_table(errors_table(records), temporary)
+
+
+def errors_table(records: Mapping[str, Record]) -> pa.Table:
+    """Return errors as they are stored: a row for each method, split, seed, after and task.
+
+    Args:
+        records: Results by method.
+    """
     columns = [
         _columns_of(name, split, errors)
-        for name, record in methods
+        for name, record in sorted(records.items())
         for split, errors in sorted(record.errors.items())
     ]
-    table = pa.concat_tables(pa.table(c, schema=pa.schema(_COLUMNS)) for c in columns)
-    with atomic(folder / "errors.parquet") as temporary:
-        pq.write_table(table.combine_chunks(), temporary)
+    tables = [pa.table(c, schema=pa.schema(_COLUMNS)) for c in columns]
+    return pa.concat_tables([pa.schema(_COLUMNS).empty_table(), *tables]).combine_chunks()
 
 
 def add_environment(folder: Path, entry: Mapping[str, Any]) -> None:

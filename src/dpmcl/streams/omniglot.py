@@ -21,7 +21,8 @@ class Omniglot(ImageFilesSettings):
 
     The classes are the first `classes` of the background set, in alphabetical order of alphabet and
     character (appendix B.1: "the first fifty classes"), named "Alphabet/characterNN". With the
-    default split each has 12 drawings to train, 3 to validate and 5 to test.
+    default split each has 12 drawings to train, 3 to validate and 5 to test. With `background`, so
+    many classes after them are read too, and are in no task.
 
     Inputs (1, 28, 28), uint8, 255 for ink and 0 for paper, in [0, 1] once in a batch: the 105x105
     files, resized with Pillow's BILINEAR filter (which averages when it shrinks) and inverted. The
@@ -43,17 +44,18 @@ class Omniglot(ImageFilesSettings):
         decoding = Decoding(size=(28, 28), channels=1, invert=True, levels=2)
         source = self._source()
         data = labelled_images(source, decoding, "omniglot", innermost=True)
-        if len(data.classes) < self.classes:
+        wanted = self.classes + self.background
+        if len(data.classes) < wanted:
             raise DataError(
-                f"The first {self.classes} classes are wanted, and {source} holds "
+                f"The first {wanted} classes are wanted, and {source} holds "
                 f"{len(data.classes)}; ask for fewer, or use a source with more."
             )
-        first = data.y < self.classes
+        first = data.y < wanted
         return replace(
             data,
             x=data.x[first],
             y=data.y[first],
-            classes=data.classes[: self.classes],
+            classes=data.classes[:wanted],
             notes=(*data.notes, UNCHECKED),
         )
 

@@ -50,20 +50,25 @@ class Request:
         """The spec as a table, with the changes."""
         return spec.changed(self._base, self._changes)
 
-    def choose(self, methods: Sequence[str]) -> Self:
+    def choose(
+        self, methods: Sequence[str], changes: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> Self:
         """Run these methods and no others, each with the settings that it has in the table.
 
         Args:
             methods: Names, in order.
+            changes: Settings by name, on top of those in the table.
 
         Raises:
             SpecError: Nobody has a name.
         """
-        before = self._base["methods"]
+        before, changes = self._base["methods"], changes or {}
         for name in methods:
-            plugins.find("method", spec.method_of(name, before.get(name, {})))
+            settings = changes.get(name) or before.get(name, {})
+            named = settings if isinstance(settings, Mapping) else {}
+            plugins.find("method", spec.method_of(name, named))
         self._base["methods"] = {name: before.get(name, {}) for name in methods}
-        return self
+        return self.change({"methods": {k: table for k, table in changes.items() if table != {}}})
 
     def set(self, assignments: Sequence[str]) -> Self:
         """Apply assignments in turn.
@@ -179,10 +184,7 @@ def run(
         request = Request(source)
         if methods is not None:
             tables = _tables(methods)
-            request.choose(list(tables))
-            request.change(
-                {"methods": {name: table for name, table in tables.items() if table != {}}}
-            )
+            request.choose(list(tables), tables)
         for key, value in (settings or {}).items():
             request.change(spec.assigned(key, value))
         request.update(replicas=replicas, seed=seed, device=device, engine=engine)

@@ -1,5 +1,6 @@
 """A study: a spec and its folder. Runs what is missing, stores it, and hands back the results."""
 
+import importlib.util
 import itertools
 import logging
 import re
@@ -40,6 +41,7 @@ from dpmcl.training.spec import Spec, normalised
 from dpmcl.training.storage import Storage, absolute
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 Watch = Callable[[str, int, int], None]
@@ -109,6 +111,24 @@ class Result:
             style: "text", "json", "csv", "markdown" or "latex".
         """
         return table.render(self.rows(), style)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return the errors as a table: columns method, seed, after, task, split, error, examples.
+
+        `after` is the task after which was evaluated, -1 before the first.
+
+        Raises:
+            DpmclError: pandas is not installed.
+        """
+        if importlib.util.find_spec("pandas") is None:
+            raise DpmclError("A table of pandas needs it: pip install pandas.")
+        return store.errors_table(self.records).to_pandas()
+
+    def __repr__(self) -> str:
+        replicas = max((len(record.test.seeds) for record in self.records.values()), default=0)
+        methods = ", ".join(self.records)
+        plural = "s" * (replicas != 1)
+        return f"<Result of {methods} on {self.stream.name}, {replicas} replica{plural}>"
 
     def plot(
         self,

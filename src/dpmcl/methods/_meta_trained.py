@@ -1,0 +1,285 @@
+"""The published forms of the two-loop methods that are meta-trained before the stream."""
+
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from dpmcl.core import keys
+from dpmcl.core.batch import Batch, join, weighted_mean
+from dpmcl.core.gradients import gradient
+from dpmcl.core.model import Model, Parameters, Theta
+from dpmcl.core.settings import Positive, Rate
+from dpmcl.core.tree import at, leaves, stack, tree_map
+from dpmcl.data.sampling import Draw
+from dpmcl.data.task_info import TaskInfo
+from dpmcl.exceptions import SpecError
+from dpmcl.methods._method import Graph, Phase, State, Update
+from dpmcl.methods._two_loop import Parts, TwoLoop
+from dpmcl.optimisers._optimiser import Optimiser, build
+from dpmcl.optimisers.sgd import SGD
+
+_ROWS_AT_ONCE = 512  # of the training rows on which rates are compared
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetaTrained(TwoLoop, ABC):
+    """Adds reading = "original" to CML and ANML: meta-training on classes that are in no task.
+
+    Before the first task, `meta_updates` outer steps. Each takes a trajectory, `trajectory` rows of
+    one random background class, sets the head's row of that class to new random weights, and makes
+    theta~ by one plain gradient step of `inner_parts` on each row, by `inner_lr` (None: what was
+    published). Adam then steps
+    `outer_parts` by `meta_lr`, with the gradient at theta~ of the mean cost on `queries` random
+    background rows and on further rows of the trajectory's class (`held_out`) or the trajectory
+    itself. With order = 2 it goes through the inner steps, with 1 it is applied as it is.
+
+    At the stream the head starts from new random weights, and the prediction is all that learns,
+    by plain gradient steps on the new rows: as published one row at a time, once
+    (training.batch = 1, training.passes = 1). A copy of it learns at each of the `rates`; before an
+    evaluation the one with the highest accuracy on all training rows seen is chosen. The memory is
+    not drawn from.
+
+    pretraining: "meta"; "plain" trains all parts with Adam on batches of the background instead;
+    "none" does neither, and all parts learn at the stream: training from scratch.
+    """
+
+    held_out: ClassVar[bool]
+    published_step: ClassVar[float]
+
+    pretraining: Literal["meta", "plain", "none"] = "meta"
+    meta_updates: Positive = 2000
+    meta_lr: Rate = 1e-4
+    trajectory: Positive = 5
+    queries: Positive = 15
+    rates: tuple[Rate, ...] = (0.001, 0.003, 0.01, 0.03)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.rates:
+            raise SpecError("rates must name a learning rate at least.")
+
+    @property
+    def trains_on_validation(self) -> bool:
+        return self.reading != "original" and super().trains_on_validation
+
+    @property
+    def graph(self) -> Graph | None:
+        if self.reading != "original":
+            return super().graph
+        if self.order == 1 or self.pretraining != "meta":
+            return None
+        return Graph(moves=self.inner_parts, cause="order = 2", instead="order = 1", fresh=False)
+
+    def start(self, theta: Theta, task: TaskInfo) -> State:
+        if self.reading != "original":
+            return super().start(theta, task)
+        moving = tuple(theta) if self.pretraining == "none" else ("prediction",)
+        copies = [{part: theta[part] for part in moving} for _ in self.rates]
+        right = torch.zeros(len(self.rates), dtype=torch.int64, device=leaves(theta)[0].device)
+        extra = {"meta": self._outer.init(theta), "online": stack(copies), "right": right}
+        return super().start(theta, task)._replace(extra=extra)
+
+    @property
+    def _outer(self) -> Optimiser:
+        """Return the rule of the outer steps."""
+        return build("adam", self.meta_lr)
+
+    def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
+        if self.reading != "original":
+            return super().phases(model, task)
+        online = Phase(
+            "online", self.updates_of(task), {"new": self.new_rows()}, self._learn(model)
+        )
+        if task.number or self.pretraining == "none":
+            return [online]
+        rows = self.trajectory * (1 + self.held_out)
+        if self.pretraining == "plain":
+            draws = {"batch": Draw("background", self.queries + self.trajectory)}
+            update = self._pretrain(model, task.outputs)
+            return [Phase("background", self.meta_updates, draws, update), online]
+        draws = {
+            "class": Draw("background", 1, block=rows, of_one="class"),
+            "random": Draw("background", self.queries),
+        }
+        update = self._meta(model, task.outputs)
+        count = self.trajectory + 2  # of keys: a step's each, the outer cost's, the new row's
+        phase = Phase("background", self.meta_updates, draws, update, count, steps_on=("random",))
+        return [phase, online]
+
+    def evaluation_phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
+        if self.reading != "original" or len(self.rates) == 1:
+            return super().evaluation_phases(model, task)
+        draws = {"seen": Draw("all", _ROWS_AT_ONCE, replace=False)}
+        updates = -(-task.rows_seen // _ROWS_AT_ONCE)
+        return [Phase("rates", updates, draws, self._compare(model))]
+
+    def evaluated(self, state: State) -> State:
+        if self.reading != "original":
+            return super().evaluated(state)
+        best = state.extra["right"].argmax()
+
+        def of_best(leaf: Tensor) -> Tensor:
+            chosen = leaf[0]
+            for number in range(1, len(self.rates)):
+                chosen = torch.where(best == number, leaf[number], chosen)
+            return chosen
+
+        online: Theta = tree_map(of_best, state.extra["online"])
+        return state._replace(theta={**state.theta, **online})
+
+    def _pretrain(self, model: Model, outputs: int) -> Update:
+        """Return an update of all parts on a batch of the background."""
+
+        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            grads, _ = gradient(model.cost)(state.theta, batches["batch"], key[0])
+            return self._stepped(state, grads, outputs)
+
+        return update
+
+    def _meta(self, model: Model, outputs: int) -> Update:
+        """Return an outer step of the meta-training."""
+        rule, steps = SGD(lr=self.inner_lr or self.published_step), self.trajectory
+
+        def ahead(theta: Theta, trajectory: Batch, key: Tensor) -> Theta:
+            """theta~, from theta with a new row of the head."""
+            label = trajectory.y[0, 0]
+            renewed = _renewed(theta["prediction"], label, outputs, key[steps + 1])
+            theta = {**theta, "prediction": renewed}
+
+            def J(moving: Theta, step: int) -> Tensor:
+                return model.cost({**theta, **moving}, at(trajectory, step), key[step])
+
+            moving = {part: theta[part] for part in self.inner_parts}
+            return {**theta, **rule.descended(J, moving, steps)}
+
+        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            rows = batches["class"]
+            trajectory = tree_map(lambda leaf: leaf[:steps], rows)
+            asked = tree_map(lambda leaf: leaf[steps:].flatten(0, 1), rows)
+            if not self.held_out:
+                asked = tree_map(lambda leaf: leaf.flatten(0, 1), trajectory)
+            query, outer = join(batches["random"], asked), key[steps]
+            parts = {part: state.theta[part] for part in self.outer_parts}
+
+            def through(moving: Theta) -> Tensor:
+                theta = ahead({**state.theta, **moving}, trajectory, key)
+                return model.cost(theta, query, outer)
+
+            if self.order == 2:
+                grads, _ = gradient(through)(parts)
+                return self._stepped(state, grads, outputs)
+            fast = ahead(state.theta, trajectory, key)
+
+            def cost(moving: Theta) -> Tensor:
+                return model.cost({**fast, **moving}, query, outer)
+
+            grads, _ = gradient(cost)({part: fast[part] for part in parts})
+            return self._stepped(state, grads, outputs)
+
+        return update
+
+    def _stepped(self, state: State, grads: Theta, outputs: int) -> State:
+        """Return the state after an outer step; what learns at the stream begins from there."""
+        before = {part: state.theta[part] for part in grads}
+        optimiser = {part: state.extra["meta"][part] for part in grads}
+        after, optimiser = self._outer.step(before, grads, optimiser)
+        theta = {**state.theta, **after}
+        new_head = state.extra["online"]["prediction"]
+        names = head(theta["prediction"], outputs)
+        prediction = {
+            name: leaf if name in names else theta["prediction"][name].expand_as(leaf)
+            for name, leaf in new_head.items()
+        }
+        extra = {
+            **state.extra,
+            "meta": {**state.extra["meta"], **optimiser},
+            "online": {**state.extra["online"], "prediction": prediction},
+        }
+        return state._replace(theta=theta, extra=extra)
+
+    def _learn(self, model: Model) -> Update:
+        """Return an update of every copy of what learns at the stream, each at its rate."""
+
+        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            new, copies = batches["new"], []
+            fixed = "representation" not in state.extra["online"]
+            features = model.seen(state.theta, new.x, key[0], w=new.w) if fixed else None
+
+            def cost(online: Theta) -> Tensor:
+                theta = {**state.theta, **online}
+                if features is None:
+                    return model.cost(theta, new, key[0])
+                outputs = model.answer(theta, features, new.x, key[0], w=new.w)
+                return weighted_mean(model.losses(outputs, new.y), new.w)
+
+            for number, rate in enumerate(self.rates):
+                online = at(state.extra["online"], number)
+                grads, _ = gradient(cost)(online)
+                copies.append(tree_map(lambda a, g, rate=rate: a - rate * g, online, grads))
+            return state._replace(extra={**state.extra, "online": stack(copies)})
+
+        return update
+
+    def _compare(self, model: Model) -> Update:
+        """Return an update that counts the right answers of every copy."""
+
+        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            seen, right = batches["seen"], []
+            held = model.holding(state.buffers)
+            for number in range(len(self.rates)):
+                theta = {**state.theta, **at(state.extra["online"], number)}
+                answers = held.predict(theta, seen.x).argmax(-1)
+                right.append(((answers == seen.y) & (seen.w > 0)).sum())
+            counted = state.extra["right"] + torch.stack(right)
+            return state._replace(extra={**state.extra, "right": counted})
+
+        return update
+
+
+def head(prediction: Mapping[str, Any], outputs: int) -> Parts:
+    """Return the names of the last layer's parameters: a weight for each output, and its bias.
+
+    Args:
+        prediction: Parameters of the prediction network.
+        outputs: Its width.
+
+    Raises:
+        SpecError: There is no such layer.
+
+    >>> head({"0.weight": torch.zeros(7, 5), "2.weight": torch.zeros(3, 7)}, outputs=3)
+    ('2.weight',)
+    """
+    weights = [
+        name
+        for name, leaf in prediction.items()
+        if name.endswith("weight") and leaf.dim() == 2 and len(leaf) == outputs
+    ]
+    if not weights:
+        raise SpecError(
+            "reading = 'original' sets the head's row of a class anew, and the prediction network "
+            f"has no linear layer of {outputs} outputs; give it one at its end."
+        )
+    last = weights[-1]
+    bias = f"{last.removesuffix('weight')}bias"
+    return (last, bias) if bias in prediction else (last,)
+
+
+def _renewed(prediction: Parameters, label: Tensor, outputs: int, key: Tensor) -> Parameters:
+    """Return a prediction network whose head has new random weights for one class.
+
+    They are uniform within 1 / sqrt(inputs), as nn.Linear's are.
+    """
+    names = head(prediction, outputs)
+    bound = prediction[names[0]].shape[1] ** -0.5
+    chosen = torch.arange(outputs, device=label.device) == label
+    out = dict(prediction)
+    for lane, name in enumerate(names):
+        leaf = prediction[name]
+        fresh = (2 * keys.uniform(key, leaf.shape[1:] or (1,), lane) - 1).to(leaf.dtype) * bound
+        mask = chosen[:, None] if leaf.dim() == 2 else chosen
+        out[name] = torch.where(mask, fresh, leaf)
+    return out

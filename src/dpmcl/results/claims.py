@@ -1,0 +1,261 @@
+"""What the paper claims of its results, and whether ours bear it out."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from dpmcl.metrics.cme import cme
+from dpmcl.metrics.nte import nte
+from dpmcl.results.comparison import Entry, by_seed
+from dpmcl.results.paper import METHODS, STREAMS, Key
+from dpmcl.results.statistics import Comparison, compare, estimate
+
+Answer = Literal["yes", "no", "in direction", "not told apart", "not run"]
+
+BySeed = Mapping[int, float]
+"""A measure by seed."""
+
+Values = Mapping[str, Mapping[float, BySeed]]
+"""Measures along an axis of Figure 3, by name and by value of the axis."""
+
+MEASURES = {"CME": cme, "NTE": nte}
+"""The paper's measures."""
+
+_ZETA, _KAPPA = 2, 200
+"""Where Figure 3 holds zeta while kappa varies, and kappa while zeta varies."""
+
+_ABOUT = 2.0
+"""A difference is "about" the printed one if it is between half and twice as large."""
+
+_RANKED = 3
+"""Points that a trend needs."""
+
+
+class Claim(NamedTuple):
+    """A sentence of the paper's section 4 that figures can answer.
+
+    Attributes:
+        text: The claim.
+        answer: "yes" or "no" where the 95 % intervals of paired differences say so; "in
+            direction" for a difference of the printed sign and another size; "not told apart"
+            where an interval holds 0; "not run" where results are missing.
+        figures: Our means with their standard errors.
+    """
+
+    text: str
+    answer: Answer
+    figures: str
+
+
+def table1_values(entries: Sequence[Entry], labels: Sequence[str]) -> dict[Key, BySeed]:
+    """Return CME and NTE of the paper's methods on its streams, by seed.
+
+    Args:
+        entries: Methods of runs.
+        labels: What each is called; one that several runs have, with settings, is left out.
+    """
+    return {
+        (entry.stream.name, name, label): by_seed(entry.record.test, measure(entry.record.test))
+        for entry, label in zip(entries, labels, strict=True)
+        if entry.stream.name in STREAMS and label in METHODS
+        for name, measure in MEASURES.items()
+    }
+
+
+def figure3_values(entries: Sequence[Entry], axis: Literal["zeta", "kappa"]) -> Values:
+    """Return CME and NTE of DPMCL on Omniglot along an axis of Figure 3, by seed.
+
+    Args:
+        entries: Methods of runs.
+        axis: "zeta", with kappa 200, or "kappa", with zeta 2.
+    """
+    held, at = ("kappa", _KAPPA) if axis == "zeta" else ("zeta", _ZETA)
+    chosen = {
+        entry.settings[axis]: entry.record.test
+        for entry in entries
+        if (entry.stream.name, entry.method) == ("omniglot", "dpmcl")
+        and entry.settings.get(held) == at
+        and axis in entry.settings
+    }
+    return {
+        name: {x: by_seed(errors, measure(errors)) for x, errors in chosen.items()}
+        for name, measure in MEASURES.items()
+    }
+
+
+def of_table1(values: Mapping[Key, BySeed]) -> list[Claim]:
+    """Return the claims about Table 1 on the streams that were run.
+
+    Args:
+        values: CME and NTE by stream, measure and method, each by seed.
+    """
+    claims: list[Claim] = []
+    for stream in STREAMS:
+        ours = {
+            measure: {
+                key[2]: value for key, value in values.items() if key[:2] == (stream, measure)
+            }
+            for measure in ("CME", "NTE")
+        }
+        if any(ours.values()):
+            claims += _of_stream(stream, ours["CME"], ours["NTE"])
+    return claims
+
+
+def of_figure3(zeta: Values, kappa: Values) -> list[Claim]:
+    """Return the claims about Figure 3: DPMCL on Omniglot against zeta and kappa.
+
+    Args:
+        zeta: CME and NTE by value of zeta, each by seed, by name of the measure.
+        kappa: The same by value of kappa.
+    """
+    claims: list[Claim] = []
+    for measure, points in zeta.items():
+        named = {f"zeta {value:g}": points[value] for value in sorted(points)}
+        claims += [
+            _extreme(f"omniglot: {measure} is worst with zeta = 0", named, ["zeta 0"], "highest"),
+            _trend(f"omniglot: {measure} falls as zeta grows", points),
+            _extreme(f"omniglot: {measure} is best with zeta = 20", named, ["zeta 20"], "lowest"),
+        ]
+    for measure, points in kappa.items():
+        if measure == "CME":
+            claims.append(_trend("omniglot: CME falls as kappa grows", points))
+        else:
+            claims.append(_levels_off(points))
+    return claims
+
+
+def _of_stream(
+    stream: str, cme: Mapping[str, BySeed], nte: Mapping[str, BySeed]
+) -> Iterable[Claim]:
+    """Yield the claims about one stream, from its measures by method."""
+    if stream == "sine":
+        yield _on_a_par(cme)
+    elif stream == "cifar10":
+        yield _gap("ER's CME is lower than DPMCL's, by 0.032", cme, ("er", "dpmcl"), -0.032)
+        yield _gap("ER's NTE is higher than DPMCL's, by 0.227", nte, ("er", "dpmcl"), 0.227)
+        yield _gap("OML's NTE is lower than DPMCL's, by 0.123", nte, ("oml", "dpmcl"), -0.123)
+        yield _gap("OML's CME is higher than DPMCL's, by 0.180", cme, ("oml", "dpmcl"), 0.180)
+    else:
+        yield _extreme(f"{stream}: DPMCL has the lowest CME", cme, ["dpmcl"], "lowest")
+    text = f"{stream}: Naive and CML have the lowest NTE"
+    yield _extreme(text, nte, ["naive", "cml"], "lowest")
+    yield _extreme(f"{stream}: ANML has the highest NTE", nte, ["anml"], "highest")
+
+
+def _extreme(
+    text: str,
+    values: Mapping[str, BySeed],
+    chosen: Sequence[str],
+    which: Literal["lowest", "highest"],
+) -> Claim:
+    """Return the claim that every chosen one is below (or above) all the others."""
+    others = [name for name in values if name not in chosen]
+    if not others or not all(name in values for name in chosen):
+        return Claim(text, "not run", _figures(values))
+    sign = -1 if which == "lowest" else 1
+    signs = [sign * _sign(values[name], values[other]) for name in chosen for other in others]
+    return Claim(text, _all_of(signs), _figures(values))
+
+
+def _on_a_par(cme: Mapping[str, BySeed]) -> Claim:
+    """Return the claim about SINE, whose errors the paper prints to a power of ten."""
+    text = "sine: DPMCL, OML and ER have a CME within a factor of ten"
+    level = {name: cme[name] for name in ("dpmcl", "oml", "er") if name in cme}
+    means = [estimate(_array(value)).mean for value in level.values()]
+    known = [mean for mean in means if mean is not None]
+    if len(known) < 3:
+        return Claim(text, "not run", _figures(level))
+    return Claim(text, "yes" if max(known) < 10 * min(known) else "no", _figures(level))
+
+
+def _gap(text: str, values: Mapping[str, BySeed], pair: tuple[str, str], printed: float) -> Claim:
+    """Return the claim that two methods on CIFAR10 differ by about what is printed."""
+    text = f"cifar10: {text}"
+    both = {name: values[name] for name in pair if name in values}
+    if len(both) < 2:
+        return Claim(text, "not run", _figures(both))
+    one = _compared(both[pair[0]], both[pair[1]])
+    sign = _sign_of(one)
+    answer: Answer = "not told apart"
+    if sign and one.difference is not None:
+        about = 1 / _ABOUT <= one.difference / printed <= _ABOUT
+        answer = "no" if sign * printed < 0 else "yes" if about else "in direction"
+    return Claim(text, answer, f"{_figures(both)}; difference {_number(one.difference)}")
+
+
+def _trend(text: str, points: Mapping[float, BySeed]) -> Claim:
+    """Return the claim that a measure falls: the mean rank correlation over seeds is below 0."""
+    xs = sorted(points)
+    seeds = set.intersection(*(set(points[x]) for x in xs)) if xs else set()
+    if len(xs) < _RANKED or len(seeds) < 2:
+        return Claim(text, "not run", _along(points))
+    slopes = {seed: _rank_correlation([points[x][seed] for x in xs]) for seed in sorted(seeds)}
+    falls = -_sign(slopes, dict.fromkeys(slopes, 0.0))
+    return Claim(text, _all_of([falls]), _along(points))
+
+
+def _levels_off(points: Mapping[float, BySeed]) -> Claim:
+    """Return the claim that NTE falls up to kappa 200 and no further from 250 on."""
+    text = "omniglot: NTE falls with kappa up to 200, and no further from 250 on"
+    before = {x: points[x] for x in points if x <= 200}
+    if len(before) < 2 or not {250, 300} <= points.keys():
+        return Claim(text, "not run", _along(points))
+    first = _sign(points[max(before)], points[min(before)])
+    later = _sign(points[300], points[250])
+    if later < 0:  # it does fall further
+        return Claim(text, "no", _along(points))
+    return Claim(text, _all_of([-first]), _along(points))
+
+
+def _all_of(signs: Sequence[int]) -> Answer:
+    """Return whether all differences have the claimed sign, 1."""
+    if any(sign < 0 for sign in signs):
+        return "no"
+    return "yes" if all(sign > 0 for sign in signs) else "not told apart"
+
+
+def _sign(ours: BySeed, theirs: BySeed) -> int:
+    """Return 1 or -1 where ours are higher or lower than theirs; 0 where the interval holds 0."""
+    return _sign_of(_compared(ours, theirs))
+
+
+def _compared(ours: BySeed, theirs: BySeed) -> Comparison:
+    return compare({"ours": ours, "theirs": theirs}, "theirs")[0]
+
+
+def _sign_of(one: Comparison) -> int:
+    if one.interval is None or one.interval[0] <= 0 <= one.interval[1]:
+        return 0
+    return 1 if one.interval[0] > 0 else -1
+
+
+def _rank_correlation(values: Sequence[float]) -> float:
+    """Return Spearman's correlation of values with their order."""
+    from scipy import stats
+
+    return float(stats.spearmanr(range(len(values)), values).statistic)
+
+
+def _figures(values: Mapping[str, BySeed]) -> str:
+    """Return means with standard errors, smallest first."""
+    ours = {key: estimate(_array(value)) for key, value in values.items()}
+    known = sorted((one.mean, key) for key, one in ours.items() if one.mean is not None)
+    return ", ".join(f"{key} {_number(mean)} ({_number(ours[key].error)})" for mean, key in known)
+
+
+def _along(points: Mapping[float, BySeed]) -> str:
+    """Return means with standard errors along an axis."""
+    ours = {x: estimate(_array(points[x])) for x in sorted(points)}
+    return ", ".join(
+        f"{x:g}: {_number(one.mean)} ({_number(one.error)})" for x, one in ours.items()
+    )
+
+
+def _array(values: BySeed) -> np.ndarray:
+    return np.array(list(values.values()), dtype=np.float64)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"

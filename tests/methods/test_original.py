@@ -1,0 +1,220 @@
+"""reading = "original": what FTML, OML and ANML do as published."""
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import memory_of, tiny_model, tiny_run, tiny_stream, train
+from dpmcl import plugins
+from dpmcl.core.tree import at, tree_map
+from dpmcl.data.labelled import from_arrays
+from dpmcl.data.sampling import Draw, Supply, chunk
+from dpmcl.data.scenario import ScenarioSettings
+from dpmcl.data.splits import split
+from dpmcl.data.stream import Stream
+from dpmcl.data.task_info import task_infos
+from dpmcl.engine.batched import Batched
+from dpmcl.engine.looped import Looped
+from dpmcl.exceptions import SpecError
+from dpmcl.training.setup import Setup
+
+ROWS = 12  # a class
+
+
+def with_background(background: int = 3) -> Stream:
+    """Return three tasks of one class each, and classes beside them, points in the plane."""
+    tiny = tiny_stream(3, ROWS)
+    names = [f"class {c}" for c in tiny.y.tolist()]
+    return Stream.from_arrays(tiny.x, names, tasks=3, background=background)
+
+
+def method(name: str, **settings):
+    few = {"batch": 1, "passes": 1, "memory": 10}
+    own = {"meta_updates": 6, "trajectory": 3, "queries": 4, "rates": [0.01, 0.1]}
+    own = own if name != "oml" else {}
+    return plugins.find("method", name)(**{**few, **own, "reading": "original", **settings})
+
+
+def trained(made, stream: Stream, engine=None, seeds=(0, 1)):
+    model = tiny_model(stream)
+    splits = split(stream, seeds, (0.6, 0.2, 0.2))
+    return train(made, model, stream, splits, seeds, engine or Looped())
+
+
+def test_background_classes_are_in_no_task():
+    stream = with_background()
+    assert stream.tasks == ("class 0", "class 1", "class 2")
+    assert set(stream.y[stream.background].tolist()) == {3, 4, 5}
+    assert not set(stream.background.tolist()) & set(stream.row.flatten().tolist())
+    splits = split(stream, [0, 1], (0.6, 0.2, 0.2))
+    assert splits.background.offset.tolist() == [[0, ROWS, 2 * ROWS, 3 * ROWS]] * 2
+    assert stream.digest() != with_background(2).digest()
+    data = from_arrays(np.zeros((4, 1)), list("abab"))
+    with pytest.raises(SpecError, match="background must leave classes for tasks, got 2 of the 2"):
+        Stream.of(data, ScenarioSettings(background=2))
+    with pytest.raises(SpecError, match="background = 1 has no meaning here"):
+        Stream.of(data, ScenarioSettings(background=1, scenario="instance-incremental", tasks=2))
+
+
+def test_draws_of_one_class_and_of_one_task():
+    stream, seeds = with_background(), [0, 5]
+    splits = split(stream, seeds, (0.6, 0.2, 0.2))
+    held = {"train": memory_of(splits, seeds, 2, 9)}
+    draws = {
+        "class": Draw("background", 1, block=5, of_one="class"),
+        "random": Draw("background", 7),
+        "train": Draw("all", 4, block=2, of_one="task"),
+        "validation": Draw("all", 4, split="validation", of_one="task"),
+    }
+    made = chunk(draws, Supply(splits, held, torch.tensor(seeds)), (2, 0), range(40))
+    label = stream.y[made.row["class"].flatten(2)]
+    assert (label == label[..., :1]).all() and set(label.unique().tolist()) == {3, 4, 5}
+    distinct = made.row["class"].flatten(2).sort(-1).values.diff(dim=-1)
+    assert (distinct > 0).all()
+    assert set(stream.y[made.row["random"]].unique().tolist()) == {3, 4, 5}
+    of_train, of_validation = made.task["train"].flatten(2), made.task["validation"]
+    assert (of_train == of_validation[..., :1]).all()
+    assert set(of_train.unique().tolist()) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("draw", "line"),
+    [
+        ({"source": "all", "batch": 1, "of_one": "class"}, "source = 'background', got 'all'"),
+        ({"source": "new", "batch": 1, "of_one": "task"}, "source = 'all', got 'new'"),
+    ],
+)
+def test_draws_of_one_are_of_one_source(draw, line):
+    with pytest.raises(SpecError, match=line):
+        Draw(**draw)
+
+
+def test_what_is_missing_is_named():
+    with pytest.raises(SpecError, match=r"the stream has none; set stream.background"):
+        tiny_run(method("cml"))
+    with pytest.raises(SpecError, match="wants 14 distinct rows of a background class, and one"):
+        trained(method("cml", trajectory=7), with_background())
+    with pytest.raises(SpecError, match="rates must name a learning rate"):
+        method("cml", rates=[])
+
+
+@pytest.mark.parametrize("name", ["cml", "anml", "oml"])
+def test_batched_and_looped_alike(name):
+    made, stream = method(name, inner=2), with_background()
+    one, other = (trained(made, stream, engine) for engine in (Looped(), Batched()))
+    np.testing.assert_allclose(one.errors["test"].values, other.errors["test"].values)
+    tree_map(lambda a, b: torch.testing.assert_close(a, b), one.theta, other.theta)
+
+
+def first_update(made, stream: Stream):
+    """Return the state before and after the first update, its batches and its keys."""
+    model = made.prepare(tiny_model(stream))
+    splits = split(stream, [0], (0.6, 0.2, 0.2))
+    setup = Setup(
+        method=made, model=model, stream=stream, splits=splits, seeds=(0,), engine=Looped()
+    )
+    phase = setup.phases[0][0]
+    supply = Supply(splits, {}, torch.tensor([0]))
+    drawn = chunk(phase.draws, supply, (0, 0), range(1), update_keys=phase.keys)
+    batches, key = drawn.batches(stream, model.dtype, 0, 0), drawn.key[0, 0]
+    state = at(setup.start, 0)
+    return model, state, phase.update(state, batches, key), batches
+
+
+def test_an_outer_step_of_oml_written_out():
+    """Two rows of a class, one inner step each on the head alone; then Adam's first step."""
+    made = method("cml", trajectory=2, meta_lr=0.1, inner_lr=0.5)
+    _, before, after, batches = first_update(made, with_background())
+    rows, random = batches["class"], batches["random"]
+    label = int(rows.y[0, 0])
+
+    def features(h, x):
+        hidden = torch.relu(x @ h["0.weight"].T + h["0.bias"])
+        return torch.relu(hidden @ h["2.weight"].T + h["2.bias"])
+
+    def logits(h, g, x):
+        hidden = torch.relu(features(h, x) @ g["0.weight"].T + g["0.bias"])
+        return hidden @ g["2.weight"].T + g["2.bias"]
+
+    entropy = torch.nn.functional.cross_entropy
+    h, g = before.theta["representation"], dict(before.theta["prediction"])
+    h = {k: v.clone().requires_grad_() for k, v in h.items()}
+    g = leaf = {k: v.clone().requires_grad_() for k, v in g.items()}
+    from dpmcl.core import keys
+    from dpmcl.methods._meta_trained import _renewed, head
+
+    seed = torch.tensor([0])
+    key = keys.derive(seed, keys.Purpose.DROPOUT, 0, 0, step=torch.arange(4))  # trajectory + 2
+    g = _renewed(g, torch.tensor(label), 6, key[3])
+    untouched = torch.arange(6) != label
+    names = head(leaf, 6)
+    assert names == ("2.weight", "2.bias")
+    for name in names:
+        assert torch.equal(g[name][untouched], leaf[name][untouched])
+        assert (g[name][label] != leaf[name][label]).all()
+        assert (g[name][label].abs() <= 8**-0.5).all()
+    for step in range(2):
+        cost = entropy(logits(h, g, rows.x[step]), rows.y[step])
+        grads = torch.autograd.grad(cost, list(g.values()), create_graph=True)
+        g = {k: v - 0.5 * grad for (k, v), grad in zip(g.items(), grads, strict=True)}
+    x = torch.cat([random.x, rows.x[2:].flatten(0, 1)])
+    y = torch.cat([random.y, rows.y[2:].flatten()])
+    cost = entropy(logits(h, g, x), y)
+    both = [*h.values(), *leaf.values()]
+    expected = torch.autograd.grad(cost, both)
+    moved = [*after.theta["representation"].values(), *after.theta["prediction"].values()]
+    for old, new, grad in zip(both, moved, expected, strict=True):
+        step = 0.1 * grad / (grad.abs() + 1e-8)  # Adam's first
+        torch.testing.assert_close(new, old.detach() - step, rtol=0, atol=1e-7)
+
+
+def test_the_stream_begins_with_a_new_head_on_what_was_meta_trained():
+    made = method("cml", meta_lr=0.1)
+    _, before, after, _ = first_update(made, with_background())
+    online = after.extra["online"]["prediction"]
+    for rate in range(2):
+        for name in ("2.weight", "2.bias"):
+            assert torch.equal(online[name][rate], before.theta["prediction"][name])
+        for name in ("0.weight", "0.bias"):
+            assert torch.equal(online[name][rate], after.theta["prediction"][name])
+    assert not torch.equal(online["0.weight"][0], before.theta["prediction"]["0.weight"])
+
+
+def test_anml_steps_all_parts_by_the_gradient_at_the_fast_weights():
+    made = method("anml", meta_lr=0.1)
+    assert made.order == 1
+    _, before, after, _ = first_update(made, with_background())
+    for part in ("representation", "prediction", "gate"):
+        name = next(iter(before.theta[part]))
+        assert not torch.equal(before.theta[part][name], after.theta[part][name])
+
+
+def test_only_the_prediction_learns_at_the_stream_and_the_best_rate_answers():
+    stream = with_background()
+    meta = trained(method("cml", passes=2, rates=[0.3]), stream)
+    both = trained(method("cml", passes=2, rates=[1e-9, 0.3]), stream)
+    tree_map(torch.testing.assert_close, meta.theta, both.theta)  # what is meta-trained
+    first = (meta.errors["test"].values[:, 1], both.errors["test"].values[:, 1])
+    np.testing.assert_array_equal(*first)  # at 1e-9 the first class is not learned
+    plain = trained(method("cml", pretraining="plain"), stream)
+    scratch = trained(method("cml", pretraining="none"), stream)
+    assert plain.work.rows_backpropagated == 6 * (4 + 3)  # of the background; then the head alone
+    assert (plain.work.rows_head, scratch.work.rows_head) == (3 * 7 * 2, 0)  # rows, at two rates
+    assert scratch.work.rows_backpropagated == 3 * 7 * 2
+
+
+def test_ftml_with_a_vanishing_inner_step_is_a_step_on_the_drawn_tasks_validation_rows():
+    made = plugins.find("method", "oml")(
+        reading="original", inner_lr=1e-14, optimiser="sgd", lr=0.1, batch=4, updates=3
+    )
+    stream = tiny_stream()
+    model, before, after, batches = first_update(made, stream)
+    grads = torch.func.grad(lambda theta: model.cost(theta, batches["seen"]))(before.theta)
+    expected = tree_map(lambda a, g: a - 0.1 * g, before.theta, grads)
+    tree_map(
+        lambda a, b: torch.testing.assert_close(a, b, rtol=0, atol=1e-9), expected, after.theta
+    )
+    info = task_infos(stream, split(stream, [0], (0.6, 0.2, 0.2)))[0]
+    (adapt,) = made.evaluation_phases(model, info)
+    assert (adapt.name, adapt.draws["new"].source) == ("adapt", "new")
+    assert made.trains_on_validation and made.order == 2

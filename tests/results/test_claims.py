@@ -1,0 +1,86 @@
+"""The paper's claims, answered from results that are made up."""
+
+import pytest
+
+from dpmcl.results.claims import Answer, BySeed, Claim, of_figure3, of_table1
+from dpmcl.results.paper import METHODS, Key
+
+SEEDS = range(10)
+
+
+def around(mean: float, spread: float = 0.001) -> BySeed:
+    """Return ten values about a mean."""
+    return {seed: mean + spread * (1 + mean) * (seed - 4.5) for seed in SEEDS}
+
+
+def table(stream: str, cme: list[float], nte: list[float]) -> dict[Key, BySeed]:
+    """Return means in the order of the paper's table as values by seed."""
+    both = {"CME": cme, "NTE": nte}
+    return {
+        (stream, measure, method): around(mean)
+        for measure, means in both.items()
+        for method, mean in zip(METHODS, means, strict=True)
+    }
+
+
+def answers(claims: list[Claim]) -> dict[str, Answer]:
+    return {claim.text: claim.answer for claim in claims}
+
+
+def test_the_papers_own_figures_bear_out_what_it_claims_of_mnist() -> None:
+    printed = table(
+        "mnist",
+        [0.912, 0.020, 0.023, 0.659, 0.873, 0.030],
+        [0.001, 0.013, 0.021, 0.001, 0.884, 0.034],
+    )
+    claims = of_table1(printed)
+    assert set(answers(claims).values()) == {"yes"}
+    assert claims[0].figures.startswith("dpmcl 0.02 (0.000977), oml 0.023")
+
+
+def test_a_better_rival_and_a_rival_that_nothing_tells_apart() -> None:
+    text = "mnist: DPMCL has the lowest CME"
+    worse = table("mnist", [0.9, 0.05, 0.06, 0.6, 0.8, 0.04], [0.0] * 6)
+    assert answers(of_table1(worse))[text] == "no"
+    level = table("mnist", [0.9, 0.05, 0.06, 0.6, 0.8, 0.05], [0.0] * 6)
+    assert answers(of_table1(level))[text] == "not told apart"
+    alone = {("mnist", "CME", "dpmcl"): around(0.05)}
+    assert answers(of_table1(alone))[text] == "not run"
+
+
+@pytest.mark.parametrize(
+    ("er", "answer"),
+    [(0.464, "yes"), (0.40, "in direction"), (0.55, "no"), (0.496, "not told apart")],
+)
+def test_a_difference_is_compared_with_the_printed_one(er: float, answer: Answer) -> None:
+    ours = table("cifar10", [0.9, 0.496, 0.676, 0.65, 0.9, er], [0.0, 0.23, 0.1, 0.0, 0.7, 0.458])
+    told = answers(of_table1(ours))
+    assert told["cifar10: ER's CME is lower than DPMCL's, by 0.032"] == answer
+    assert told["cifar10: OML's CME is higher than DPMCL's, by 0.180"] == "yes"
+
+
+def test_sine_is_a_matter_of_powers_of_ten() -> None:
+    text = "sine: DPMCL, OML and ER have a CME within a factor of ten"
+
+    def told(er: float) -> Answer:
+        means = dict(zip(METHODS, [1e-4, 1e-5, 2e-5, 5e-4, 1e-4, er], strict=True))
+        ours = {("sine", "CME", name): dict.fromkeys(SEEDS, mean) for name, mean in means.items()}
+        return answers(of_table1(ours))[text]
+
+    assert (told(9e-5), told(2e-4)) == ("yes", "no")
+
+
+def test_zeta_and_kappa() -> None:
+    falling = {x: around(0.5 - x / 100) for x in (0, 2, 5, 20)}
+    rising = {x: around(0.1 + x / 100) for x in (0, 2, 5, 20)}
+    nothing: dict[float, BySeed] = {}
+    told = answers(of_figure3({"CME": falling, "NTE": rising}, {"CME": nothing, "NTE": nothing}))
+    assert [answer for text, answer in told.items() if "zeta" in text] == ["yes"] * 3 + ["no"] * 3
+    assert [answer for text, answer in told.items() if "kappa" in text] == ["not run"] * 2
+
+    levels = {50: 0.5, 100: 0.4, 200: 0.3, 250: 0.25, 300: 0.25}
+    kappa = {x: around(mean) for x, mean in levels.items()}
+    deeper = {**kappa, 300: around(0.2)}
+    text = "omniglot: NTE falls with kappa up to 200, and no further from 250 on"
+    assert answers(of_figure3({}, {"CME": kappa, "NTE": kappa}))[text] == "yes"
+    assert answers(of_figure3({}, {"CME": kappa, "NTE": deeper}))[text] == "no"
