@@ -45,7 +45,7 @@ def forecast(runs: Sequence[Planned]) -> list[Forecast]:
     """
     trainers: dict[str, Trainer] = {}
     groups: dict[str, list[tuple[int, ...]]] = {}
-    seconds: dict[str, float] = {}
+    seconds: dict[tuple[str, int], float] = {}
     out = []
     for planned in runs:
         spec = planned.spec
@@ -55,17 +55,18 @@ def forecast(runs: Sequence[Planned]) -> list[Forecast]:
         )
         if key not in trainers:
             trainers[key] = Trainer(spec, read(spec, spec.seeds[:1]))
-            first = next(iter(spec.methods))
-            groups[key] = [job.seeds for job in trainers[key].jobs() if job.method == first]
+        known = trainers[key]
+        trainer = Trainer(spec, known.stream)
+        trainer.__dict__.update(model=known.model, engine=known.engine)
         done = store.seeds_done(planned.folder) if planned.folder is not None else {}
-        trainer = trainers[key]
         for name, method in spec.methods.items():
-            for seeds in groups[key]:
-                cost = repr((key, type(method), _costly(method.to_table()), len(seeds)))
+            costly = repr((key, type(method), _costly(method.to_table())))
+            if costly not in groups:
+                groups[costly] = trainer.groups(name)
+            for seeds in groups[costly]:
+                cost = costly, len(seeds)
                 if cost not in seconds:
-                    measured = Trainer(spec, trainer.stream)
-                    measured.__dict__.update(model=trainer.model, engine=trainer.engine)
-                    seconds[cost] = _seconds(measured.setup(Job(name, seeds)))
+                    seconds[cost] = _seconds(trainer.setup(Job(name, seeds)))
                 missing = not done.get(name, frozenset()) >= set(seeds)
                 out.append(Forecast(planned.name, Job(name, seeds), missing, seconds[cost]))
     return out

@@ -359,10 +359,9 @@ class _Study:
         if not trained and shard is None:
             return []
         self.trainer = Trainer(spec, stream, digest=self.info.digest, folder=folder)
-        jobs = self.trainer.jobs()
         for name in spec.methods:
-            self.trainer.check(next(job for job in jobs if job.method == name))
-        mine = [job for job in jobs if shard is None or shard.takes()]
+            self.trainer.check(Job(name, spec.seeds[:1]))
+        mine = [job for job in self.trainer.jobs() if shard is None or shard.takes()]
         self.jobs = [job for job in mine if self.missing[job.method] & {*job.seeds}]
         if folder is not None and trained:
             identity.sources(spec)  # again: workers read the user's files when they start

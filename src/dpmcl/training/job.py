@@ -82,6 +82,7 @@ class Trainer:
     ) -> None:
         self.spec, self.digest, self.folder = spec, digest, folder
         self._stream = stream
+        self._flops: dict[str, int] = {}
 
     @cached_property
     def device(self) -> torch.device:
@@ -118,10 +119,28 @@ class Trainer:
 
     def jobs(self) -> list[Job]:
         """Return all jobs of the spec. They depend on the seeds asked for, not on those missing."""
+        return [Job(name, group) for name in self.spec.methods for group in self.groups(name)]
+
+    def groups(self, method: str) -> list[tuple[int, ...]]:
+        """Return the seeds of each job of a method.
+
+        Args:
+            method: Its name in the spec.
+        """
         seeds = self.spec.seeds
-        size = group_size(self.engine, self.model, len(seeds))
-        groups = [seeds[first : first + size] for first in range(0, len(seeds), size)]
-        return [Job(name, group) for name in self.spec.methods for group in groups]
+        size = group_size(self.engine, self.model, len(seeds), lambda: self.flops(method))
+        return [seeds[first : first + size] for first in range(0, len(seeds), size)]
+
+    def flops(self, method: str) -> int:
+        """Return about how many FLOPs a replica's training takes: every task counts as the first.
+
+        Args:
+            method: Its name in the spec.
+        """
+        if method not in self._flops:
+            setup = self.setup(Job(method, self.spec.seeds[:1]))
+            self._flops[method] = setup.tasks * first_task(setup).flops
+        return self._flops[method]
 
     def longest_first(self, jobs: Sequence[Job]) -> list[Job]:
         """Return jobs in the order in which processes should take them: the last ones are short.
@@ -129,11 +148,9 @@ class Trainer:
         Args:
             jobs: Some of `jobs`.
         """
-        names = {job.method for job in jobs}
-        if len(names) == 1:  # the jobs of a method are cut longest first
+        if len({job.method for job in jobs}) == 1:  # the jobs of a method are cut longest first
             return list(jobs)
-        work = {name: first_task(self.setup(Job(name, self.spec.seeds[:1]))) for name in names}
-        return sorted(jobs, key=lambda job: -work[job.method].flops * len(job.seeds))
+        return sorted(jobs, key=lambda job: -self.flops(job.method) * len(job.seeds))
 
     def checkpoints(self, job: Job) -> Checkpoints | None:
         """Return the checkpoints of a job, None where nothing is kept.
