@@ -11,6 +11,7 @@
     .lock                held while a process writes to the folder
     stream.json          kind, scenario, task names, the label map, a fingerprint of the data
     code.json            hashes of the source of plugins from outside the package, by method
+    protocol.json        rules of a fair comparison, and where methods broke them
     environment.json     versions, device, engine, commit of each run that added to it
     figures/
     before-fresh/        an earlier run, until the run with --fresh that replaces it has finished
@@ -22,7 +23,7 @@ list have not been run.
 import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -83,6 +84,36 @@ Code = dict[str, dict[str, dict[str, str] | None]]
 """Hashes of sources by module, by method and plugin ("network 'my:Net'"); None without a source."""
 
 
+@dataclass(frozen=True)
+class Rule:
+    """A rule of a fair comparison.
+
+    Attributes:
+        rule: The rule, in words.
+        violations: Lines that say where methods broke it; none where it held.
+    """
+
+    rule: str
+    violations: list[str]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The rules of a fair comparison, checked on the results of a run.
+
+    Attributes:
+        budget: What each method was to spend, as in "flops=2000"; None where it was not limited.
+        rules: The rules.
+    """
+
+    budget: str | None
+    rules: list[Rule]
+
+    def to_table(self) -> dict[str, Any]:
+        """Return the content of protocol.json."""
+        return {"passed": not any(rule.violations for rule in self.rules), **asdict(self)}
+
+
 @dataclass(frozen=True, eq=False)
 class Stored:
     """Content of a run folder.
@@ -91,11 +122,15 @@ class Stored:
         spec: The table of spec.toml.
         stream: Description of the data.
         records: Results by method.
+        environment: Entries of environment.json.
+        protocol: Rules of a fair comparison; None where they were not checked.
     """
 
     spec: dict[str, Any]
     stream: StreamInfo
     records: dict[str, Record]
+    environment: Sequence[Any] = ()
+    protocol: Protocol | None = None
 
 
 LOCKS = (".lock", ".lock.json")
@@ -109,6 +144,7 @@ FILES = (
     monitored.FILE,
     predicted.FILE,
     "divergence.json",
+    "protocol.json",
     "environment.json",
     "parameters",
     "checkpoints",
@@ -130,6 +166,7 @@ _SHAPES = {
     "code.json": pydantic.TypeAdapter[Any](Code),
     "work.json": _by_seed(dict[_SPENT, NonNegative]),
     "divergence.json": _by_seed(Divergence),
+    "protocol.json": pydantic.TypeAdapter[Any](Protocol),
 }
 """Form of each JSON file."""
 
@@ -208,7 +245,9 @@ def _read(folder: Path) -> Stored:
             readings.get(name),
             predictions.get(name),
         )
-    return Stored(spec, info, records)
+    checked = folder / "protocol.json"
+    protocol = _json(checked) if checked.exists() else None
+    return Stored(spec, info, records, environment(folder), protocol)
 
 
 def seeds_done(folder: Path) -> dict[str, frozenset[int]]:
@@ -330,6 +369,16 @@ def save_records(folder: Path, records: Mapping[str, Record]) -> None:
     table = pa.concat_tables(pa.table(c, schema=pa.schema(_COLUMNS)) for c in columns)
     with atomic(folder / "errors.parquet") as temporary:
         pq.write_table(table.combine_chunks(), temporary)
+
+
+def save_protocol(folder: Path, protocol: Protocol) -> None:
+    """Write protocol.json.
+
+    Args:
+        folder: The run folder.
+        protocol: Its content.
+    """
+    _write_json(folder / "protocol.json", protocol.to_table())
 
 
 def add_environment(folder: Path, entry: Mapping[str, Any]) -> None:

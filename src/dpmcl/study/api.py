@@ -149,8 +149,9 @@ def run(
         device: "auto", "cpu" or "cuda".
         engine: "auto", "batched" or "looped".
         monitor: Readings that are recorded, "terms" and "stability" (`Result.readings`).
-        watch: Called with the progress, as watch(method, done, total); True draws a bar for each
-            method, with the time left.
+        watch: Called with the progress, as watch(method, done, total), where there are several
+            methods also as watch("all jobs", done, total); True draws these as bars, with the time
+            left.
         checkpoint_seconds: Seconds between checkpoints within a task; there is one after every
             task as well.
         fresh: Start anew; what `out` holds is kept in it until the new run has finished.

@@ -9,7 +9,8 @@ from dpmcl.exceptions import FolderError
 from dpmcl.results import store
 from dpmcl.results.record import merge as merge_records
 from dpmcl.results.record import of_seeds
-from dpmcl.study import identity
+from dpmcl.study import identity, protocol
+from dpmcl.study.budget import Budget
 from dpmcl.study.lock import locked
 from dpmcl.training.spec import Spec
 
@@ -87,4 +88,7 @@ def _add(target: Path, source: Path) -> str:
     for entry in store.environment(source):
         store.add_environment(target, entry)
     store.save_records(target, records)
+    if theirs.protocol is not None:
+        budget = theirs.protocol.budget
+        protocol.keep(target, None if budget is None else Budget.parse(budget))
     return ", ".join(told)

@@ -25,7 +25,8 @@ from dpmcl.exceptions import DpmclError, SpecError, shown
 from dpmcl.results import comparison, figures, store, table, theory_figures
 from dpmcl.results.record import Record, merge, of_seeds
 from dpmcl.results.store import StreamInfo
-from dpmcl.study import aside, identity
+from dpmcl.study import aside, identity, protocol
+from dpmcl.study.budget import Budget
 from dpmcl.study.environment import describe
 from dpmcl.study.executor import Assignment, Listener, execute
 from dpmcl.study.identity import Held
@@ -41,10 +42,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Watch = Callable[[str, int, int], None]
-"""watch(method, done, total): updates of all replicas done, and to be done."""
+"""watch(method, done, total): updates of all replicas done, and to be done; of several methods also
+watch(ALL, done, total)."""
 
 ALL = "all jobs"
-"""Name under which the progress of several runs together is told."""
+"""Name under which the progress of several methods or runs together is told."""
 
 _LOG = logging.getLogger("dpmcl")
 
@@ -69,7 +71,7 @@ class Result:
 
     @property
     def readings(self) -> dict[str, Readings]:
-        """What was watched, by method; methods that were not are left out."""
+        """Readings of the monitor, by method; methods that were not are left out."""
         found = {name: record.readings for name, record in self.records.items()}
         return {name: readings for name, readings in found.items() if readings is not None}
 
@@ -216,11 +218,13 @@ class Planned:
         spec: What to run.
         folder: The run folder, or None.
         name: What its methods' progress begins with; empty for a run by itself.
+        budget: What the spec was made to keep to, for the protocol; None for nothing.
     """
 
     spec: Spec
     folder: Path | None
     name: str = ""
+    budget: Budget | None = None
 
 
 class Shard:
@@ -289,7 +293,8 @@ def run_all(
         assignments = [one for study in studies for one in study.begin(shard)]
         if assignments:
             owner = {one: study for study in studies for one in study.assignments}
-            whole = _Whole(assignments, watch if len(runs) > 1 else None)
+            several = len({(one.trainer, one.job.method) for one in assignments}) > 1
+            whole = _Whole(assignments, watch if several else None)
 
             def progress(one: Assignment, done: int, total: int) -> None:
                 owner[one].progress(one.job, done, total)
@@ -336,6 +341,7 @@ class _Study:
         self, planned: Planned, watch: Watch | None, fresh: bool, streams: dict[str, Stream]
     ) -> None:
         self.spec, self.folder, self.name = planned.spec, planned.folder, planned.name
+        self.budget = planned.budget
         self.watch, self.fresh, self.streams = watch, fresh, streams
         spec = self.spec
         self.before = _before(spec, self.folder, fresh)
@@ -378,7 +384,8 @@ class _Study:
         if folder is not None:
             self._remove_checkpoints(folder)
             aside.remove_finished(folder, self.table, self.records)
-            return replace(load(folder), theta=theta)
+            stored = protocol.keep(folder, self.budget)
+            return Result(stored.spec, stored.stream, stored.records, theta)
         records = {name: self.records[name] for name in self.spec.methods}
         return Result(self.table, self.info, records, theta)
 

@@ -29,7 +29,7 @@ from dpmcl.training.spec import Spec
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """What a worker needs to know of a run before its first job.
+    """Settings and data of a run, which a worker learns before its first job.
 
     Attributes:
         spec: That of the run.
