@@ -166,7 +166,7 @@ def _protocol(runs: Mapping[str, Stored]) -> _Section:
             _Cell(displayed(name)),
             _Cell(rule.rule),
             _Cell("not held" if rule.violations else "held"),
-            _Cell(displayed(" ".join(rule.violations)) or "-"),
+            _Cell(displayed(" ".join(rule.violations) or "-")),
         ]
         for name, stored in runs.items()
         for rule in (stored.protocol.rules if stored.protocol else ())

@@ -381,23 +381,24 @@ def save_protocol(folder: Path, protocol: Protocol) -> None:
     _write_json(folder / "protocol.json", protocol.to_table())
 
 
-def add_environment(folder: Path, entry: Mapping[str, Any]) -> None:
-    """Add an entry to environment.json: what computed the newest results.
+def add_environment(folder: Path, *new: Mapping[str, Any]) -> None:
+    """Add entries to environment.json: what computed the newest results.
 
     Seeds that were computed alike share an entry.
 
     Args:
         folder: The run folder.
-        entry: The entry (`dpmcl.study.environment.describe`).
+        new: The entries (`dpmcl.study.environment.describe`).
     """
     entries = environment(folder)
-    for known in entries:
-        if {**known, "seeds": [], "finished": ""} == {**entry, "seeds": [], "finished": ""}:
-            known["seeds"] = sorted({*known["seeds"], *entry["seeds"]})
-            known["finished"] = entry["finished"]
-            break
-    else:
-        entries.append(dict(entry))
+    for entry in new:
+        for known in entries:
+            if {**known, "seeds": [], "finished": ""} == {**entry, "seeds": [], "finished": ""}:
+                known["seeds"] = sorted({*known["seeds"], *entry["seeds"]})
+                known["finished"] = entry["finished"]
+                break
+        else:
+            entries.append(dict(entry))
     _write_json(folder / "environment.json", entries)
 
 
@@ -456,7 +457,7 @@ def _read_errors(path: Path, tasks: int) -> dict[str, dict[str, Errors]]:
 def _read_columns(path: Path, tasks: int) -> dict[str, Any]:
     """Return the columns of errors.parquet, of the right type and within their ranges."""
     with pq.ParquetFile(_file(path)) as file:  # `read_table` takes folders named a=1 for columns
-        table = file.read()
+        table = file.read(use_threads=False)  # a file is small, and a study has many
     for name, kind in _COLUMNS.items():
         column = table[name]
         if column.type != kind or column.null_count:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from dpmcl.core.threads import threads
+from dpmcl.data.stream import Stream
 from dpmcl.results import store
 from dpmcl.study.study import Planned
 from dpmcl.training.job import Job, Trainer, read
@@ -43,7 +44,8 @@ def forecast(runs: Sequence[Planned]) -> list[Forecast]:
     Args:
         runs: The runs.
     """
-    trainers: dict[str, Trainer] = {}
+    trainer: Trainer | None = None
+    streams: dict[str, Stream] = {}
     groups: dict[str, list[tuple[int, ...]]] = {}
     seconds: dict[tuple[str, int], float] = {}
     out = []
@@ -53,11 +55,9 @@ def forecast(runs: Sequence[Planned]) -> list[Forecast]:
         key = repr(
             (spec.stream, spec.network, spec.dtype, spec.engine, spec.device, spec.seeds, batch)
         )
-        if key not in trainers:
-            trainers[key] = Trainer(spec, read(spec, spec.seeds[:1]))
-        known = trainers[key]
-        trainer = Trainer(spec, known.stream)
-        trainer.__dict__.update(model=known.model, engine=known.engine)
+        if key not in streams:
+            streams[key] = read(spec, spec.seeds[:1])
+        trainer = Trainer(spec, streams[key], like=trainer)
         done = store.seeds_done(planned.folder) if planned.folder is not None else {}
         for name, method in spec.methods.items():
             costly = repr((key, type(method), _costly(method.to_table())))

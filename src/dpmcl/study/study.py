@@ -290,7 +290,10 @@ def run_all(
                 stack.enter_context(locked(planned.folder))
         streams: dict[str, Stream] = {}
         studies = [_Study(planned, watch, fresh, streams) for planned in runs]
-        assignments = [one for study in studies for one in study.begin(shard)]
+        assignments: list[Assignment] = []
+        for study in studies:
+            like = assignments[-1].trainer if assignments else None
+            assignments += study.begin(shard, like)
         if assignments:
             owner = {one: study for study in studies for one in study.assignments}
             several = len({(one.trainer, one.job.method) for one in assignments}) > 1
@@ -352,8 +355,11 @@ class _Study:
         held = {name: {*record.test.seeds} for name, record in self.records.items()}
         self.missing = {name: {*spec.seeds} - held.get(name, set()) for name in spec.methods}
 
-    def begin(self, shard: Shard | None = None) -> list[Assignment]:
-        """Refuse what cannot be run, make the folder ready, and return the jobs that it lacks."""
+    def begin(self, shard: Shard | None, like: Trainer | None) -> list[Assignment]:
+        """Refuse what cannot be run, make the folder ready, and return the jobs that it lacks.
+
+        like: the trainer of another run, whose network may be the same.
+        """
         spec, before, folder = self.spec, self.before, self.folder
         trained = {name for name, seeds in self.missing.items() if seeds}
         _say_unwatched(spec, before.records, trained)
@@ -364,7 +370,8 @@ class _Study:
         self.table = identity.united(before, spec.to_table())
         if not trained and shard is None:
             return []
-        self.trainer = Trainer(spec, stream, digest=self.info.digest, folder=folder)
+        digest = self.info.digest
+        self.trainer = Trainer(spec, stream, digest=digest, folder=folder, like=like)
         for name in spec.methods:
             self.trainer.check(Job(name, spec.seeds[:1]))
         mine = [job for job in self.trainer.jobs() if shard is None or shard.takes()]

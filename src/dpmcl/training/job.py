@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -70,6 +70,8 @@ class Trainer:
         stream: Its data: those that all replicas share, or else the first seed's.
         digest: Fingerprint of the data.
         folder: The run folder, in which jobs are kept; None keeps nothing.
+        like: Another trainer, whose data, network and engine it shares where their specs differ in
+            nothing that decides these.
     """
 
     def __init__(
@@ -79,10 +81,13 @@ class Trainer:
         *,
         digest: str = "",
         folder: Path | None = None,
+        like: "Trainer | None" = None,
     ) -> None:
         self.spec, self.digest, self.folder = spec, digest, folder
         self._stream = stream
         self._flops: dict[str, int] = {}
+        if like is not None and _decisive(spec) == _decisive(like.spec):
+            self.__dict__.update(stream=like.stream, model=like.model, engine=like.engine)
 
     @cached_property
     def device(self) -> torch.device:
@@ -243,6 +248,13 @@ class Trainer:
             keeper=Keeper(keeping, self.checkpoints(job), origin),
             tell=tell,
         )
+
+
+def _decisive(spec: Spec) -> tuple[Any, ...]:
+    """Return what decides a trainer's data, network and engine."""
+    names = ("stream_name", "stream", "network_name", "network", "dtype", "precision", "device")
+    batch = max(method.batch for method in spec.methods.values())
+    return (*(getattr(spec, name) for name in names), spec.engine, spec.seeds, batch)
 
 
 def measured(
