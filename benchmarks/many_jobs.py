@@ -1,19 +1,19 @@
 """What a study of 1,200 jobs costs beside its training: planned, listed, and merged from shards.
 
-    python -m benchmarks.many_jobs [--jobs 1200] [--shards 40] [--quick]
+    python -m benchmarks.many_jobs [--jobs 1200] [--shards 8] [--quick]
 
 Jobs are stubs that train nothing and return errors of the right shape. Two shapes of study are
 timed after a first one of two jobs, which imports what is needed: few runs of many seeds, and as
-many runs as jobs. Of each: planning its runs, listing them with an estimate (`--dry-run`), storing
-the shards' results, merging the shards into one folder, listing what is done, and the table. Wall
-and CPU seconds; every file that is stored waits for the disk.
+many runs as jobs. Of each: planning its runs, listing them with an estimate (`--dry-run`), merging
+shards into one folder, listing what is done, and the table. Wall and CPU
+seconds; every file that is merged waits for the disk.
 """
 
 import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,14 +25,14 @@ import torch
 from benchmarks import report
 from dpmcl.core.errors import Errors
 from dpmcl.core.gradients import Work
+from dpmcl.results import store
 from dpmcl.results.record import Record
-from dpmcl.study import studies
+from dpmcl.results.store import StreamInfo
+from dpmcl.study import protocol, studies
 from dpmcl.study.forecast import forecast, written
 from dpmcl.study.merging import merge
 from dpmcl.study.plan import Cell, cells
-from dpmcl.study.study import Planned, Shard, run_all
-from dpmcl.training.job import Job, Outcome, Trainer
-from dpmcl.training.keeper import Keeping
+from dpmcl.study.study import Planned, Shard
 
 TASKS = 5
 
@@ -50,13 +50,25 @@ def study(runs: int, seeds: int) -> list[Cell]:
     return cells(table, {"training.lr": [round(1e-4 * (1 + k), 7) for k in range(runs)]})
 
 
-def stub(self: Trainer, job: Job, keeping: Keeping, tell: Callable[[int, int], None]) -> Outcome:
-    """Return an outcome without training."""
-    tell(1, 1)
-    values = np.full((len(job.seeds), 1 + TASKS, TASKS), 0.5)
-    errors = Errors(job.seeds, values, np.ones((len(job.seeds), TASKS), dtype=np.int64))
-    record = Record({"test": errors}, dict.fromkeys(job.seeds, Work(1, 2, 3, 4, 5)))
-    return Outcome(record, {"prediction": {"weight": torch.zeros(len(job.seeds), 1)}}, {})
+def store_stubs(planned: Sequence[Planned], part: Path, shard: Shard) -> None:
+    """Store results of a shard's jobs that train nothing, without waiting for the disk."""
+    names = tuple(map(str, range(TASKS)))
+    info = StreamInfo("digits", "classification", names, names, digest="0")
+    for run in planned:
+        seeds = tuple(seed for seed in run.spec.seeds if shard.takes())
+        if not seeds:
+            continue
+        values = np.full((len(seeds), 1 + TASKS, TASKS), 0.5)
+        errors = Errors(seeds, values, np.ones((len(seeds), TASKS), dtype=np.int64))
+        records = {"er": Record({"test": errors}, dict.fromkeys(seeds, Work(1, 2, 3, 4, 5)))}
+        folder = part / run.name
+        store.save_start(folder, run.spec.to_table(), info, {})
+        theta = {"prediction": {"weight": torch.zeros(len(seeds), 1)}}
+        store.save_parameters(folder, "er", seeds, theta)
+        entry = {"method": "er", "seeds": list(seeds), "finished": "", "dpmcl": "stub"}
+        store.add_environment(folder, entry)
+        store.save_records(folder, records)
+        protocol.keep(folder)
 
 
 @contextmanager
@@ -80,10 +92,9 @@ def seconds_of(runs: int, seeds: int, shards: int) -> dict[str, float]:
             listed = written(forecast(planned), 2)
         assert f"{runs * seeds} of {runs * seeds} jobs are missing" in listed[-1]
         parts = [folder / f"part-{k}" for k in range(1, shards + 1)]
-        with mock.patch.object(Trainer, "run", stub), timed(seconds, "stored by the shards"):
+        with mock.patch("os.fsync"):
             for k, part in enumerate(parts, 1):
-                own = [Planned(one.spec, part / one.name, one.name) for one in planned]
-                run_all(own, shard=Shard(k, shards))
+                store_stubs(planned, part, Shard(k, shards))
         with timed(seconds, "merged"):
             merge(folder / "all", [part for part in parts if part.exists()])
         with timed(seconds, "listed when done"):
@@ -101,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print the seconds of each step."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--jobs", type=int, default=1200)
-    parser.add_argument("--shards", type=int, default=40)
+    parser.add_argument("--shards", type=int, default=8)
     parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
     options = parser.parse_args(arguments)
     if options.quick:
