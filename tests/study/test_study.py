@@ -158,6 +158,7 @@ def test_the_files_of_a_folder(stored):
         "environment.json",
         "errors.parquet",
         *(f"parameters/{m}/seed-{s}.safetensors" for m in ("dpmcl", "er") for s in (0, 1)),
+        "protocol.json",
         "spec.toml",
         "stream.json",
         "work.json",

@@ -26,7 +26,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -54,6 +54,9 @@ _COLUMNS = {
     "error": pa.float64(),
     "examples": pa.int64(),
 }
+
+
+_BUDGET = r"^(flops|rows|bytes)=[1-9][0-9]*$"
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class Protocol:
         rules: The rules.
     """
 
-    budget: str | None
+    budget: Annotated[str, pydantic.StringConstraints(pattern=_BUDGET)] | None
     rules: list[Rule]
 
     def to_table(self) -> dict[str, Any]:

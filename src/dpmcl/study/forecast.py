@@ -6,10 +6,9 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from dpmcl.core.threads import threads
-from dpmcl.data.stream import Stream
 from dpmcl.results import store
 from dpmcl.study.study import Planned
-from dpmcl.training.job import Job, Trainer, read
+from dpmcl.training.job import Job, Trainer, built_of, read
 from dpmcl.training.loop import first_state, learn_task
 from dpmcl.training.observer import Observer
 from dpmcl.training.setup import Setup
@@ -44,20 +43,16 @@ def forecast(runs: Sequence[Planned]) -> list[Forecast]:
     Args:
         runs: The runs.
     """
-    trainer: Trainer | None = None
-    streams: dict[str, Stream] = {}
+    built: dict[str, Trainer] = {}
     groups: dict[str, list[tuple[int, ...]]] = {}
     seconds: dict[tuple[str, int], float] = {}
     out = []
     for planned in runs:
         spec = planned.spec
-        batch = max(method.batch for method in spec.methods.values())
-        key = repr(
-            (spec.stream, spec.network, spec.dtype, spec.engine, spec.device, spec.seeds, batch)
-        )
-        if key not in streams:
-            streams[key] = read(spec, spec.seeds[:1])
-        trainer = Trainer(spec, streams[key], like=trainer)
+        key = built_of(spec)
+        if key not in built:
+            built[key] = Trainer(spec, read(spec, spec.seeds[:1]))
+        trainer = Trainer(spec, built[key].stream, like=built[key])
         done = store.seeds_done(planned.folder) if planned.folder is not None else {}
         for name, method in spec.methods.items():
             costly = repr((key, type(method), _costly(method.to_table())))

@@ -33,7 +33,7 @@ from dpmcl.study.identity import Held
 from dpmcl.study.lock import locked
 from dpmcl.theory.readings import Readings
 from dpmcl.training.checkpoints import folder_of, job_folder, refuse_removed
-from dpmcl.training.job import Job, Outcome, Trainer, prepared, read
+from dpmcl.training.job import Job, Outcome, Trainer, built_of, prepared, read
 from dpmcl.training.keeper import Keeping
 from dpmcl.training.monitor import MonitorSettings
 from dpmcl.training.spec import Spec, normalised
@@ -290,10 +290,8 @@ def run_all(
                 stack.enter_context(locked(planned.folder))
         streams: dict[str, Stream] = {}
         studies = [_Study(planned, watch, fresh, streams) for planned in runs]
-        assignments: list[Assignment] = []
-        for study in studies:
-            like = assignments[-1].trainer if assignments else None
-            assignments += study.begin(shard, like)
+        built: dict[str, Trainer] = {}
+        assignments = [one for study in studies for one in study.begin(shard, built)]
         if assignments:
             owner = {one: study for study in studies for one in study.assignments}
             several = len({(one.trainer, one.job.method) for one in assignments}) > 1
@@ -355,10 +353,10 @@ class _Study:
         held = {name: {*record.test.seeds} for name, record in self.records.items()}
         self.missing = {name: {*spec.seeds} - held.get(name, set()) for name in spec.methods}
 
-    def begin(self, shard: Shard | None, like: Trainer | None) -> list[Assignment]:
+    def begin(self, shard: Shard | None, built: dict[str, Trainer]) -> list[Assignment]:
         """Refuse what cannot be run, make the folder ready, and return the jobs that it lacks.
 
-        like: the trainer of another run, whose network may be the same.
+        built: trainers of other runs, by `built_of`; this one's is added.
         """
         spec, before, folder = self.spec, self.before, self.folder
         trained = {name for name, seeds in self.missing.items() if seeds}
@@ -370,8 +368,10 @@ class _Study:
         self.table = identity.united(before, spec.to_table())
         if not trained and shard is None:
             return []
-        digest = self.info.digest
+        key, digest = built_of(spec), self.info.digest
+        like = built.get(key)
         self.trainer = Trainer(spec, stream, digest=digest, folder=folder, like=like)
+        built.setdefault(key, self.trainer)
         for name in spec.methods:
             self.trainer.check(Job(name, spec.seeds[:1]))
         mine = [job for job in self.trainer.jobs() if shard is None or shard.takes()]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -70,8 +70,8 @@ class Trainer:
         stream: Its data: those that all replicas share, or else the first seed's.
         digest: Fingerprint of the data.
         folder: The run folder, in which jobs are kept; None keeps nothing.
-        like: Another trainer, whose data, network and engine it shares where their specs differ in
-            nothing that decides these.
+        like: Another trainer, whose data, network and engine it shares: of a spec with the same
+            `built_of`.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Trainer:
         self.spec, self.digest, self.folder = spec, digest, folder
         self._stream = stream
         self._flops: dict[str, int] = {}
-        if like is not None and _decisive(spec) == _decisive(like.spec):
+        if like is not None:
             self.__dict__.update(stream=like.stream, model=like.model, engine=like.engine)
 
     @cached_property
@@ -250,11 +250,15 @@ class Trainer:
         )
 
 
-def _decisive(spec: Spec) -> tuple[Any, ...]:
-    """Return what decides a trainer's data, network and engine."""
+def built_of(spec: Spec) -> str:
+    """Return what decides a trainer's data, network and engine, as a text.
+
+    Args:
+        spec: The trainer's.
+    """
     names = ("stream_name", "stream", "network_name", "network", "dtype", "precision", "device")
     batch = max(method.batch for method in spec.methods.values())
-    return (*(getattr(spec, name) for name in names), spec.engine, spec.seeds, batch)
+    return repr((*(getattr(spec, name) for name in names), spec.engine, spec.seeds, batch))
 
 
 def measured(
