@@ -82,7 +82,7 @@ def _add(target: Path, sources: Sequence[Path]) -> list[str]:
 
 def _joined(held: Held, theirs: Stored, code: Code, both: str) -> tuple[Held, str]:
     """Return what a folder holds together with another's results; say in words which came."""
-    if held.spec:
+    if held.spec not in ({}, theirs.spec):  # those of a study's shards are the same
         assert held.folder is not None
         places = Spec.parse(theirs.spec).stream.places
         identity.refuse_difference(held.folder, held.spec, theirs.spec, places)
