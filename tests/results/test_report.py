@@ -11,7 +11,7 @@ from dpmcl.core.errors import Errors
 from dpmcl.core.gradients import Work
 from dpmcl.exceptions import DpmclError, SpecError
 from dpmcl.results.record import Divergence, Record
-from dpmcl.results.store import Stored, StreamInfo
+from dpmcl.results.store import Protocol, Rule, Stored, StreamInfo
 
 pytest.importorskip("matplotlib")
 
@@ -30,18 +30,24 @@ def record(entropy: int, level: float) -> Record:
     return Record({"test": errors}, work, {3: Divergence(1, 0, 5)} if level > 0.5 else {})
 
 
+PROTOCOL = Protocol(
+    "rows=320", [Rule("Same test rows", []), Rule("Within rows=320", ["er: it took 800 rows."])]
+)
+
+
 def stored(lr: float, *, stream: str = "toy", **records: Record) -> Stored:
     spec = {"replicas": 9, "seed": 0, "stream": {"name": stream}, "training": {"lr": lr}}
     spec["methods"] = {name: {} for name in records}
     names = tuple("0123")
-    return Stored(spec, StreamInfo(stream, "classification", names, names), records)
+    info = StreamInfo(stream, "classification", names, names)
+    return Stored(spec, info, records, [{"torch": "2.11"}], PROTOCOL if lr == 0.1 else None)
 
 
 @pytest.fixture(scope="module")
 def page() -> str:
     first = stored(0.1, er=record(0, 0.1), naive=record(1, 0.8), **{NASTY: record(2, 0.4)})
     runs = {"runs/a": first, "runs/b": stored(0.5, er=record(3, 0.3))}
-    return html(runs, environment={"runs/a": [{"torch": "2.11"}], "runs/b": []}, against=None)
+    return html(runs)
 
 
 def test_a_report_says_what_was_asked_what_came_out_and_what_it_cost(page: str) -> None:
@@ -52,6 +58,8 @@ def test_a_report_says_what_was_asked_what_came_out_and_what_it_cost(page: str) 
         "3,456",
         "90,000",
         "&#34;torch&#34;: &#34;2.11&#34;",
+        "er: it took 800 rows.",
+        "Not checked: runs/b",
         "<svg",
     ):
         assert part in page
@@ -61,26 +69,28 @@ def test_a_report_says_what_was_asked_what_came_out_and_what_it_cost(page: str) 
 
 def test_what_cannot_be_reported_is_refused() -> None:
     with pytest.raises(DpmclError, match="no results to report"):
-        html({"a": stored(0.1)}, environment={})
+        html({"a": stored(0.1)})
     runs = {"a": stored(0.1, er=record(0, 0.1), naive=record(1, 0.8))}
     with pytest.raises(SpecError, match="method to compare with"):
-        html(runs, environment={}, against="dpmcl")
+        html(runs, against="dpmcl")
 
 
 def test_a_page_of_markdown_has_the_same_and_its_figures():
     runs = {"a": stored(0.1, er=record(0, 0.1), naive=record(1, 0.8))}
-    files = markdown(runs, environment={"a": [{"torch": "2.11"}]}, stem="results")
+    files = markdown(runs, stem="results")
     page = files["results.md"]
     assert list(files) == ["results.md", "results-1.svg", "results-2.svg"]
     assert "| toy | er | 9 | 0 | 0.1" in page and "](results-1.svg)" in page
-    assert files == markdown(runs, environment={"a": [{"torch": "2.11"}]}, stem="results")
+    assert "| a | Same test rows | held | - |" in page
+    assert "| a | Within rows=320 | not held | er: it took 800 rows. |" in page
+    assert files == markdown(runs, stem="results")
 
 
 def test_results_on_the_papers_streams_stand_beside_the_papers():
     ours = {
         name: record(i, level) for i, (name, level) in enumerate({"er": 0.1, "dpmcl": 0.4}.items())
     }
-    page = markdown({"a": stored(0.1, stream="mnist", **ours)}, environment={})["report.md"]
+    page = markdown({"a": stored(0.1, stream="mnist", **ours)})["report.md"]
     assert "| mnist | dpmcl | CME | 0.020(0.001) | 0.45" in page
     assert "| mnist: DPMCL has the lowest CME | no | er 0.1" in page
     zetas = {}
@@ -88,7 +98,7 @@ def test_results_on_the_papers_streams_stand_beside_the_papers():
         run = stored(0.1, stream="omniglot", dpmcl=record(zeta, 0.5 - zeta / 50))
         run.spec["methods"]["dpmcl"] = {"zeta": zeta, "kappa": 200}
         zetas[f"zeta={zeta}"] = run
-    page = markdown(zetas, environment={})["report.md"]
+    page = markdown(zetas)["report.md"]
     assert "| omniglot: CME is best with zeta = 20 | yes | zeta 20 0.1" in page
     assert "| omniglot: CME falls as kappa grows | not run |" in page
 

@@ -14,7 +14,7 @@ from dpmcl.training.spec import Spec
 METHODS = ("naive", "er", "dpmcl", "oml")
 
 
-def trainer(*methods: str, **training) -> Trainer:
+def spec_of(*methods: str, **training) -> Spec:
     table = {
         "stream": {"name": "digits", "tasks": 2},
         "network": {"name": "mlp", "hidden": 8},
@@ -22,15 +22,14 @@ def trainer(*methods: str, **training) -> Trainer:
         "methods": list(methods),
         "replicas": 2,
     }
-    spec = Spec.parse(table)
-    return Trainer(spec, read(spec, (0,)))
+    return Spec.parse(table)
 
 
 @pytest.mark.parametrize("text", ["flops=2e6", "rows=500"])
 def test_every_method_has_as_many_updates_as_fit(text: str) -> None:
     budget = Budget.parse(text)
-    before = trainer(*METHODS)
-    spec, lines = within(before, budget)
+    before = Trainer(spec_of(*METHODS), read(spec_of(*METHODS), (0,)))
+    spec, _, lines = within(before.spec, budget)
     for name, line in zip(METHODS, lines, strict=True):
         setup = before.setup(Job(name, (0,)))
         method = spec.methods[name]
@@ -49,7 +48,7 @@ def test_every_method_has_as_many_updates_as_fit(text: str) -> None:
 
 def test_bytes_buy_rows_of_memory() -> None:
     row = 4 * 64 + 8  # an image of 8x8 in float32, and its class number
-    spec, lines = within(trainer("naive", "er", "oml"), Budget.parse("bytes=2k"))
+    spec, _, lines = within(spec_of("naive", "er", "oml"), Budget.parse("bytes=2k"))
     assert spec.methods["er"].memory == 2000 // row
     assert spec.methods["oml"].memory == 2000 // (2 * row)  # and as many validation rows
     assert lines[0] == "naive: keeps no rows, and 0 bytes of other things"
@@ -59,11 +58,22 @@ def test_bytes_buy_rows_of_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["flops", "flops=0", "time=3", "flops=-1", "rows=1.5.2", "rows=1e999"]
+    "text", ["bytes", "flops=0", "time=3", "flops=-1", "rows=1.5.2", "rows=1e999"]
 )
 def test_what_is_no_budget_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match=r"A budget is flops=N"):
         Budget.parse(text)
+
+
+def test_without_a_number_every_method_has_what_dpmcl_takes() -> None:
+    spec, budget, (_, line) = within(spec_of("er", "dpmcl"), Budget.parse("flops"))
+    work = dpmcl.run({**spec.to_table(), "replicas": 1}).records
+    assert budget.amount == work["dpmcl"].work[0].flops / 2  # two tasks
+    assert 0.9 * budget.amount < work["er"].work[0].flops / 2 <= budget.amount
+    assert spec.methods["dpmcl"] == spec_of("dpmcl").methods["dpmcl"] and line.startswith("dpmcl")
+    assert Budget.parse("printed") is None
+    with pytest.raises(SpecError, match="'dpmcl' takes, which is not among the methods"):
+        within(spec_of("er"), Budget.parse("rows"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +94,9 @@ class Stubborn(ER):
 )
 def test_a_budget_that_cannot_be_kept_is_refused(text: str, message: str, training: dict) -> None:
     with pytest.raises(SpecError, match=message):
-        within(trainer("er", **training), Budget.parse(text))
+        within(spec_of("er", **training), Budget.parse(text))
 
 
 def test_a_method_that_does_not_scale_is_refused() -> None:
     with pytest.raises(SpecError, match="name all its numbers of updates there"):
-        within(trainer(f"{__name__}:Stubborn"), Budget.parse("rows=80"))
+        within(spec_of(f"{__name__}:Stubborn"), Budget.parse("rows=80"))

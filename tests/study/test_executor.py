@@ -107,7 +107,7 @@ def test_all_stop_when_told_and_keep_checkpoints(tmp_path):
     started: set[str] = set()
 
     def watch(method: str, done: int, total: int) -> None:
-        started.add(method)
+        started.update({method} - {study.ALL})
         if len(started) == 1:  # leave the processor to the worker that is coming up
             time.sleep(0.1)
 

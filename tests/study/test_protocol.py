@@ -15,8 +15,9 @@ from dpmcl.core.errors import Errors
 from dpmcl.exceptions import SpecError
 from dpmcl.methods.er import ER
 from dpmcl.methods.naive import Naive
+from dpmcl.results import store
 from dpmcl.results.record import Record
-from dpmcl.study.protocol import violations
+from dpmcl.study.protocol import check
 
 TABLE = {
     "stream": {"name": "digits", "tasks": 2},
@@ -84,9 +85,21 @@ def test_a_budget_that_is_overspent_is_told(tmp_path):
     done = CliRunner().invoke(app, words.split(), catch_exceptions=False)
     assert done.exit_code == 0
     told = json.loads((tmp_path / "protocol.json").read_text())
-    (line,) = told["lr=0.1"]["violations"]
+    *held, last = told["lr=0.1"]["rules"]
+    assert all(rule["violations"] == [] for rule in held) and len(held) == 3
+    assert last["rule"] == "No method took more than rows=320"
+    (line,) = last["violations"]
     assert "WorksLonger: it took 800 rows a task, and 320 were allowed" in line
     assert told["lr=0.1"]["budget"] == "rows=320" and not told["lr=0.2"]["passed"]
+
+
+def test_a_run_has_a_protocol_too_and_remembers_its_budget(tmp_path):
+    words = f"run digits --method er --method naive --tasks 2 --replicas 1 --out {tmp_path}"
+    CliRunner().invoke(app, [*words.split(), "--budget", "rows=64"], catch_exceptions=False)
+    first = store.load(tmp_path).protocol
+    assert first is not None and first.budget == "rows=64" and first.to_table()["passed"]
+    dpmcl.run(tmp_path, replicas=2)
+    assert store.load(tmp_path).protocol == first
 
 
 def test_other_test_rows_and_other_times_are_told():
@@ -98,8 +111,13 @@ def test_other_test_rows_and_other_times_are_told():
         return Record({"test": Errors((7,), errors, np.array([rows]))})
 
     fair = {"a": record((5, 6)), "b": record((5, 6))}
-    assert violations(fair, 2, None) == []
-    (line,) = violations({**fair, "c": record((5, 7))}, 2, None)
+
+    def violations(**more: Record) -> list[str]:
+        rules = check({**fair, **more}, 2).rules
+        return [line for rule in rules for line in rule.violations]
+
+    assert violations() == []
+    (line,) = violations(c=record((5, 7)))
     assert line == "c and a, seed 7: they were tested on other rows."
-    (line,) = violations({**fair, "d": record((5, 6), {(1, 1): 0.1})}, 2, None)
+    (line,) = violations(d=record((5, 6), {(1, 1): 0.1}))
     assert line == "d and a, seed 7: they were tested at other times."

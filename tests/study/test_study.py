@@ -16,6 +16,8 @@ import torch
 import dpmcl
 from dpmcl.exceptions import FolderError
 from dpmcl.streams.digits import Digits
+from dpmcl.study import study
+from dpmcl.training.spec import Spec
 
 UPDATES, BATCH, KAPPA, ZETA, TASKS = 3, 8, 3, 2, 2
 SPEC: dict[str, Any] = {
@@ -93,6 +95,13 @@ def test_watch_counts_the_updates_of_all_replicas():
     assert {of for _, _, of in calls} == {total}
 
 
+def test_the_whole_of_several_methods_is_told_too():
+    calls: list[tuple[str, int, int]] = []
+    study.run(Spec.parse(SPEC), watch=lambda *call: calls.append(call))
+    shares = [done / total for name, done, total in calls if name == study.ALL]
+    assert shares == sorted(shares) and shares[-1] == 1
+
+
 def test_a_spec_file_and_a_run_folder_are_sources(stored, tmp_path):
     folder, result = stored
     text = (folder / "spec.toml").read_text()
@@ -149,6 +158,7 @@ def test_the_files_of_a_folder(stored):
         "environment.json",
         "errors.parquet",
         *(f"parameters/{m}/seed-{s}.safetensors" for m in ("dpmcl", "er") for s in (0, 1)),
+        "protocol.json",
         "spec.toml",
         "stream.json",
         "work.json",

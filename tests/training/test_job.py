@@ -52,3 +52,18 @@ def test_a_job_is_checked_before_training(method, monitor, line):
     made = trainer(method, monitor=monitor)
     with pytest.raises(SpecError, match=line):
         made.check(Job(method, (5, 6)))
+
+
+@pytest.mark.parametrize(
+    ("flops", "sizes"), [(10**10, [7, 7]), (2 * 10**13, [4, 4, 4, 2]), (10**15, [1] * 14)]
+)
+def test_jobs_that_would_take_hours_are_cut_by_their_flops(flops, sizes, monkeypatch):
+    made = trainer("er", replicas=14, engine="batched")
+    monkeypatch.setattr(Trainer, "flops", lambda self, method: flops)
+    assert [len(seeds) for seeds in made.groups("er")] == sizes
+
+
+def test_flops_of_a_run_are_those_that_its_training_counts():
+    made = trainer("dpmcl")
+    work = dpmcl.run(made.spec.to_table()).records["dpmcl"].work[5]
+    assert made.flops("dpmcl") == work.flops > 0

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dpmcl.core.atomic import path_of
-from dpmcl.core.choices import Where
+from dpmcl.core.choices import TableFormat, Where
 
 app = typer.Typer(
     help="Meta-continual learning via dynamic programming.",
@@ -36,6 +36,20 @@ def _everywhere(
     """Take what every command takes."""
 
 
+Source = Annotated[
+    str, typer.Argument(metavar="SOURCE", help="A preset, a spec, a stream, or data (my.csv).")
+]
+Methods = Annotated[list[str] | None, typer.Option(help="This method; may be repeated.")]
+Replicas = Annotated[int | None, typer.Option(help="Seeded runs of each method.")]
+Against = Annotated[
+    str | None,
+    typer.Option(metavar="METHOD", help="Compare every method with this one, over seeds."),
+]
+Style = Annotated[TableFormat, typer.Option("--format")]
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Folder; below runs/ by default.", parser=path_of),
+]
 Folders = Annotated[
     list[Path], typer.Argument(metavar="DIR...", help="Run folders.", parser=path_of)
 ]
@@ -50,8 +64,9 @@ Fresh = Annotated[
 BudgetText = Annotated[
     str | None,
     typer.Option(
-        metavar="flops=N|rows=N|bytes=N",
-        help="As many updates (rows of memory, for bytes) as this allows each method a task.",
+        metavar="printed|flops|flops=N|rows=N|bytes=N",
+        help="As many updates (rows of memory, for bytes) as this allows each method a task; "
+        "flops without a number is what DPMCL takes.",
     ),
 ]
 On = Annotated[

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from dpmcl.cli.options import Folders, app
+from dpmcl.cli.options import Against, Folders, Style, app
 from dpmcl.core.atomic import path_of
-from dpmcl.core.choices import FigureContent, FigureFormat, TableFormat
+from dpmcl.core.choices import FigureContent, FigureFormat
 from dpmcl.exceptions import DpmclError, SpecError, printable
 
 
@@ -16,7 +16,7 @@ from dpmcl.exceptions import DpmclError, SpecError, printable
 def table(
     folders: Folders,
     *,
-    style: Annotated[TableFormat, typer.Option("--format")] = "text",
+    style: Style = "text",
     metric: Annotated[
         list[str] | None, typer.Option(help="Add a metric's mean and standard error.")
     ] = None,
@@ -27,10 +27,7 @@ def table(
     cost: Annotated[
         bool, typer.Option("--cost", help="What a replica's updates cost, and what it keeps.")
     ] = False,
-    against: Annotated[
-        str | None,
-        typer.Option(metavar="METHOD", help="Compare every method with this one, over seeds."),
-    ] = None,
+    against: Against = None,
     columns: Annotated[
         str | None, typer.Option(metavar="TITLE,...", help="Only these columns, in this order.")
     ] = None,
@@ -118,9 +115,7 @@ def report(
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="An .html file, or an .md file.", parser=path_of)
     ] = Path("report.html"),
-    against: Annotated[
-        str | None, typer.Option(metavar="METHOD", help="Compare every method with this one.")
-    ] = None,
+    against: Against = None,
 ) -> None:
     """Write a report of run folders: tables, statistics, figures, costs, environment."""
     from dpmcl.core.atomic import write_text
@@ -128,11 +123,10 @@ def report(
     from dpmcl.results import store
 
     runs = {str(folder): store.load(folder) for folder in folders}
-    environment = {str(folder): store.environment(folder) for folder in folders}
     if out.suffix == ".html":
-        made = {out.name: reports.html(runs, environment=environment, against=against)}
+        made = {out.name: reports.html(runs, against)}
     elif out.suffix == ".md":
-        made = reports.markdown(runs, environment=environment, against=against, stem=out.stem)
+        made = reports.markdown(runs, against, stem=out.stem)
     else:
         raise SpecError(f"A report is an .html or an .md file, got {printable(out.name)!r}.")
     for name, text in made.items():

@@ -12,7 +12,11 @@ from dpmcl.cli.options import (
     BudgetText,
     Checkpoint,
     Fresh,
+    Methods,
     On,
+    Out,
+    Replicas,
+    Source,
     StorageAddress,
     Tasks,
     app,
@@ -20,8 +24,7 @@ from dpmcl.cli.options import (
 )
 from dpmcl.cli.study import run_study
 from dpmcl.cli.terminal import LOG, dispensable, stoppable
-from dpmcl.core.atomic import path_of
-from dpmcl.core.choices import DeviceName, EngineName, OnDivergence
+from dpmcl.core.choices import DeviceName, EngineName, OnDivergence, Where
 from dpmcl.exceptions import printable
 
 if TYPE_CHECKING:
@@ -30,21 +33,14 @@ if TYPE_CHECKING:
 
 @app.command()
 def run(
-    source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A preset, a spec, a stream, or data (my.csv).")
-    ],
+    source: Source,
     *,
-    method: Annotated[
-        list[str] | None, typer.Option(help="Run this method; may be repeated.")
-    ] = None,
-    replicas: Annotated[int | None, typer.Option(help="Seeded runs of each method.")] = None,
+    method: Methods = None,
+    replicas: Replicas = None,
     seed: Annotated[int | None, typer.Option(metavar="FIRST", help="The first seed.")] = None,
     tasks: Tasks = None,
     set_: Assignments = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Run folder; runs/NAME by default.", parser=path_of),
-    ] = None,
+    out: Out = None,
     device: DeviceName | None = None,
     engine: EngineName | None = None,
     on_divergence: Annotated[
@@ -68,7 +64,6 @@ def run(
 
     An unfinished run goes on from its last checkpoint.
     """
-    from dpmcl.study import study
     from dpmcl.study.api import Request
     from dpmcl.study.plan import axis, cells
 
@@ -79,11 +74,9 @@ def run(
     request.update(device=device, engine=engine, on_divergence=on_divergence)
     request.update(watch=watch.split(",") if watch is not None else None)
     if sweep:
-        name = f"{short(source)}-sweep"
-        varied = cells(request.table, dict(map(axis, sweep)))
         run_study(
-            varied,
-            out or Path("runs") / name,
+            cells(request.table, dict(map(axis, sweep))),
+            out or Path("runs") / f"{short(source)}-sweep",
             budget=budget,
             seconds=checkpoint,
             fresh=fresh,
@@ -91,13 +84,41 @@ def run(
             storage=storage,
         )
         return
-    spec = request.spec()
     folder = out or request.folder or Path("runs") / short(source)
-    if budget is not None:
-        spec = _budgeted(spec, budget)
-    with stoppable(checkpoint, _rerun(folder)) as (keeping, progress):
-        result = study.run(
-            spec, folder, progress, keeping=keeping, fresh=fresh, on=on, storage=storage
+    _run_one(
+        request.spec(),
+        folder,
+        budget=budget,
+        seconds=checkpoint,
+        fresh=fresh,
+        on=on,
+        storage=storage,
+    )
+
+
+def _run_one(
+    spec: "Spec",
+    folder: Path,
+    *,
+    budget: str | None,
+    seconds: float,
+    fresh: bool,
+    on: Where,
+    storage: str | None,
+) -> None:
+    """Make a run; show its table and draw its figure."""
+    from dpmcl.study import study
+    from dpmcl.study.budget import Budget, within
+
+    allowed = None if budget is None else Budget.parse(budget)
+    if allowed is not None:
+        spec, allowed, lines = within(spec, allowed)
+        for line in lines:
+            LOG.info("%s", printable(line))
+    planned = study.Planned(spec, folder, budget=allowed)
+    with stoppable(seconds, _rerun(folder)) as (keeping, progress):
+        (result,) = study.run_all(
+            [planned], progress, keeping=keeping, fresh=fresh, on=on, storage=storage
         )
     typer.echo(result.table())
     try:
@@ -105,17 +126,6 @@ def run(
             typer.echo(printable(f"figure: {study.draw(result, folder)}"))
     finally:
         typer.echo(printable(f"folder: {folder}"))
-
-
-def _budgeted(spec: "Spec", text: str) -> "Spec":
-    """Return a spec within a budget, and say what it allows."""
-    from dpmcl.study.budget import Budget, within
-    from dpmcl.training.job import Trainer, read
-
-    spec, lines = within(Trainer(spec, read(spec, spec.seeds[:1])), Budget.parse(text))
-    for line in lines:
-        LOG.info("%s", printable(line))
-    return spec
 
 
 def _rerun(folder: Path) -> str:

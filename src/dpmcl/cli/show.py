@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dpmcl.cli.options import Assignments, Tasks, app, short
+from dpmcl.cli.options import Assignments, Source, Tasks, app, short
 from dpmcl.cli.terminal import dispensable
 from dpmcl.core.atomic import path_of
 from dpmcl.exceptions import printable
@@ -45,9 +45,7 @@ def show(preset: Annotated[str, typer.Argument(metavar="PRESET")]) -> None:
 
 @app.command()
 def stream(
-    source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A stream, a preset, a spec, or data (my.csv).")
-    ],
+    source: Source,
     *,
     seed: Annotated[int | None, typer.Option(help="Whose split, and whose draws.")] = None,
     tasks: Tasks = None,

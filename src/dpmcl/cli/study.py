@@ -10,8 +10,13 @@ from dpmcl.cli.options import (
     BudgetText,
     Checkpoint,
     Fresh,
+    Methods,
     On,
+    Out,
+    Replicas,
+    Source,
     StorageAddress,
+    Style,
     Tasks,
     app,
     short,
@@ -19,11 +24,12 @@ from dpmcl.cli.options import (
 from dpmcl.cli.terminal import LOG, dispensable, stoppable
 from dpmcl.core.atomic import path_of
 from dpmcl.core.choices import Preset, TableFormat, Where
-from dpmcl.exceptions import printable
+from dpmcl.exceptions import SpecError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dpmcl.study.paper_studies import Choice
     from dpmcl.study.plan import Cell
 
 
@@ -42,17 +48,14 @@ def study(
     methods: Annotated[
         str | None, typer.Option(metavar="NAME,...", help="Only these methods.")
     ] = None,
-    replicas: Annotated[int | None, typer.Option(help="Seeded runs of each method.")] = None,
+    replicas: Replicas = None,
     tasks: Tasks = None,
     preset: Annotated[
         Preset, typer.Option(help="The rates as printed, or those that learn.")
     ] = "calibrated",
     set_: Assignments = None,
     budget: BudgetText = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder; runs/NAME by default.", parser=path_of),
-    ] = None,
+    out: Out = None,
     checkpoint: Checkpoint = 60.0,
     on: On = "here",
     storage: StorageAddress = None,
@@ -63,42 +66,28 @@ def study(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the jobs, and about how long they take.")
     ] = False,
-    style: Annotated[TableFormat, typer.Option("--format")] = "text",
+    style: Style = "text",
 ) -> None:
     """Make the runs of a study that are missing; then show its table and draw its figure."""
-    from dpmcl.exceptions import SpecError
-    from dpmcl.study import paper_studies, plan
-    from dpmcl.study.api import Request
+    from dpmcl.study.paper_studies import Choice
     from dpmcl.training import spec
 
     changes: dict[str, Any] = {}
     for text in set_ or []:
         changes = spec.together(changes, spec.assignment(text))
-    if Path(name).suffix != ".toml":
-        choice = paper_studies.Choice(
-            streams=_names(streams),
-            methods=_names(methods),
-            replicas=replicas,
-            tasks=tasks,
-            preset=preset,
-            changes=changes,
-        )
-        cells = paper_studies.runs(name, choice)
-        folder = Path("runs") / f"{'zeta' if name == 'zeta' else 'paper'}-{preset}"
-    else:
-        if streams or methods:
-            raise SpecError(
-                "--streams and --methods are of the paper's studies; set them in the file."
-            )
-        table, axes = plan.read(Request(name).table)
-        request = Request(table).change(changes).update(replicas=replicas, tasks=tasks)
-        cells = plan.cells(request.table, axes)
-        name = short(name)
-        folder = Path("runs") / name
+    choice = Choice(
+        streams=_names(streams),
+        methods=_names(methods),
+        replicas=replicas,
+        tasks=tasks,
+        preset=preset,
+        changes=changes,
+    )
+    cells, folder = _planned(name, choice)
     run_study(
         cells,
         out or folder,
-        name=name,
+        name=name if Path(name).suffix != ".toml" else short(name),
         budget=budget,
         seconds=checkpoint,
         fresh=fresh,
@@ -112,13 +101,9 @@ def study(
 
 @app.command()
 def tune(
-    source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A preset, a spec, a stream, or data (my.csv).")
-    ],
+    source: Source,
     *,
-    method: Annotated[
-        list[str] | None, typer.Option(help="Search for this method; may be repeated.")
-    ] = None,
+    method: Methods = None,
     vary: Annotated[
         list[str] | None,
         typer.Option(
@@ -132,10 +117,7 @@ def tune(
     tasks: Annotated[int, typer.Option(help="The stream's first tasks.", min=1)] = 3,
     replicas: Annotated[int, typer.Option(help="Seeds of a trial.", min=1)] = 2,
     set_: Assignments = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder; runs/NAME-tune by default.", parser=path_of),
-    ] = None,
+    out: Out = None,
     checkpoint: Checkpoint = 60.0,
     on: On = "here",
     storage: StorageAddress = None,
@@ -213,8 +195,7 @@ def run_study(
     with stoppable(seconds, "the same command") as (keeping, progress):
         run_all(runs, progress, keeping=keeping, fresh=fresh, shard=share, on=on, storage=storage)
     stored = studies.stored(cells, out)
-    for line in studies.store_protocol(stored, out, allowed):
-        LOG.warning("%s", printable(line))
+    studies.store_protocol(stored, out)
     table, draw = studies.shown(name, cells, stored, style)
     typer.echo(table)
     try:
@@ -224,6 +205,22 @@ def run_study(
             typer.echo(printable(f"figure: {path}"))
     finally:
         typer.echo(printable(f"folder: {out}"))
+
+
+def _planned(name: str, choice: "Choice") -> "tuple[list[Cell], Path]":
+    """Return the runs of a study, and the folder that it usually has."""
+    from dpmcl.study import paper_studies, plan
+    from dpmcl.study.api import Request
+
+    if Path(name).suffix != ".toml":
+        folder = f"{'zeta' if name == 'zeta' else 'paper'}-{choice.preset}"
+        return paper_studies.runs(name, choice), Path("runs") / folder
+    if choice.streams or choice.methods:
+        raise SpecError("--streams and --methods are of the paper's studies; set them in the file.")
+    table, axes = plan.read(Request(name).table)
+    request = Request(table).change(choice.changes or {})
+    request.update(replicas=choice.replicas, tasks=choice.tasks)
+    return plan.cells(request.table, axes), Path("runs") / short(name)
 
 
 def _names(text: str | None) -> list[str] | None:

@@ -1,4 +1,4 @@
-"""What a command shows while it runs, and how it is stopped."""
+"""Output of a running command, and how it is stopped."""
 
 import logging
 import os

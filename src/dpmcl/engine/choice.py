@@ -1,5 +1,7 @@
 """Choose the engine, the groups and the device: by what is known of a run, never by a clock."""
 
+from collections.abc import Callable
+
 import torch
 
 from dpmcl.core.choices import DeviceName, EngineName
@@ -14,6 +16,10 @@ _NEAR = 1e-2  # rounding is far below, though kernels differ
 
 MOST = {False: 13, True: 5}
 """Replicas that are batched at once on a CPU at most, without convolutions and with them."""
+
+MOST_FLOPS = 85 * 10**12
+"""FLOPs of a job on a CPU at most, unless one replica has more: about half an hour of one core. The
+longest job of the paper's studies, five replicas of DPMCL on Omniglot, has 81 * 10**12."""
 
 LARGE = 64
 """Rows a batch above which mapped convolutions are slower on a CPU than one after another."""
@@ -50,26 +56,30 @@ def choose(
     return Batched(apart=on_cpu and convolves)
 
 
-def group_size(engine: Engine, model: Model, replicas: int) -> int:
+def group_size(engine: Engine, model: Model, replicas: int, flops: Callable[[], int]) -> int:
     """Return how many replicas are trained together, as one job.
 
-    On a GPU all of them; looped, one. Batched on a CPU as many as its caches hold (MOST). Networks
-    with convolutions make an even number of groups, so that two cores, or four, have as much to do
-    each. Small dense ones are not split further: their updates cost as much for five replicas as
-    for ten.
+    On a GPU all of them; looped, one. Batched on a CPU as many as its caches hold (MOST), and as
+    stay below MOST_FLOPS. Networks with convolutions make an even number of groups, so that two
+    cores, or four, have as much to do each. Small dense ones are not split further: their updates
+    cost as much for five replicas as for ten.
 
     Args:
         engine: The run's.
         model: The network.
         replicas: Seeds that are asked for.
+        flops: Counts the FLOPs of a replica's whole training.
     """
     if model.device.type != "cpu":
         return replicas
     if engine.name == "looped":
         return 1
+    if replicas == 1:
+        return 1
     convolves = has_convolution(model)
-    groups = -(-replicas // MOST[convolves])
-    if convolves and replicas > 1:
+    most = min(MOST[convolves], max(1, MOST_FLOPS // max(1, flops())))
+    groups = -(-replicas // most)
+    if convolves:
         groups += groups % 2
     return -(-replicas // groups)
 

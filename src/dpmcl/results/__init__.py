@@ -1,1 +1,1 @@
-"""What a study leaves behind: records, the run folder, tables and figures."""
+"""Results of a study: records, the run folder, tables and figures."""

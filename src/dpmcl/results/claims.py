@@ -5,8 +5,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from dpmcl.metrics.cme import cme
-from dpmcl.metrics.nte import nte
 from dpmcl.results.comparison import Entry, by_seed
 from dpmcl.results.paper import METHODS, STREAMS, Key
 from dpmcl.results.statistics import Comparison, compare, estimate
@@ -18,9 +16,6 @@ BySeed = Mapping[int, float]
 
 Values = Mapping[str, Mapping[float, BySeed]]
 """Measures along an axis of Figure 3, by name and by value of the axis."""
-
-MEASURES = {"CME": cme, "NTE": nte}
-"""The paper's measures."""
 
 _ZETA, _KAPPA = 2, 200
 """Where Figure 3 holds zeta while kappa varies, and kappa while zeta varies."""
@@ -56,10 +51,10 @@ def table1_values(entries: Sequence[Entry], labels: Sequence[str]) -> dict[Key, 
         labels: What each is called; one that several runs have, with settings, is left out.
     """
     return {
-        (entry.stream.name, name, label): by_seed(entry.record.test, measure(entry.record.test))
+        (entry.stream.name, measure, label): values[label]
         for entry, label in zip(entries, labels, strict=True)
         if entry.stream.name in STREAMS and label in METHODS
-        for name, measure in MEASURES.items()
+        for measure, values in by_seed({label: entry.record}).items()
     }
 
 
@@ -72,16 +67,14 @@ def figure3_values(entries: Sequence[Entry], axis: Literal["zeta", "kappa"]) -> 
     """
     held, at = ("kappa", _KAPPA) if axis == "zeta" else ("zeta", _ZETA)
     chosen = {
-        entry.settings[axis]: entry.record.test
+        entry.settings[axis]: entry.record
         for entry in entries
         if (entry.stream.name, entry.method) == ("omniglot", "dpmcl")
         and entry.settings.get(held) == at
         and axis in entry.settings
     }
-    return {
-        name: {x: by_seed(errors, measure(errors)) for x, errors in chosen.items()}
-        for name, measure in MEASURES.items()
-    }
+    measured = by_seed({str(x): record for x, record in chosen.items()})
+    return {name: {x: values[str(x)] for x in chosen} for name, values in measured.items()}
 
 
 def of_table1(values: Mapping[Key, BySeed]) -> list[Claim]:

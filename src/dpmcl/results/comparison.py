@@ -1,12 +1,16 @@
 """Methods of one or more runs side by side: what tells them apart, and what each is called."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpmcl.core.errors import Errors
+from dpmcl.metrics.cme import cme
+from dpmcl.metrics.nte import nte
 from dpmcl.results.record import Record
 from dpmcl.results.store import Stored, StreamInfo
+
+MEASURES = {"CME": cme, "NTE": nte}
+"""The errors by which methods are compared."""
 
 _SHARED = ("dtype", "precision", "split_seed", "weights_seed")
 """Settings outside tables that move numbers; seeds and the machine's do not tell runs apart."""
@@ -110,14 +114,31 @@ def written(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def by_seed(errors: Errors, values: Iterable[float]) -> dict[int, float]:
-    """Return a metric's values by seed.
+def by_stream(several: Sequence[Entry]) -> dict[str, dict[str, Entry]]:
+    """Return entries by the name of their stream and by what each is called (`labels`).
 
     Args:
-        errors: The errors that it is of.
-        values: One a replica.
+        several: The entries.
     """
-    return {seed: float(value) for seed, value in zip(errors.seeds, values, strict=True)}
+    out: dict[str, dict[str, Entry]] = {}
+    for entry, label in zip(several, labels(several), strict=True):
+        out.setdefault(entry.stream.name, {})[label] = entry
+    return out
+
+
+def by_seed(records: Mapping[str, Record]) -> dict[str, dict[str, dict[int, float]]]:
+    """Return CME and NTE of each seed: by measure, name and seed.
+
+    Args:
+        records: Results of one stream, by name.
+    """
+    return {
+        title: {
+            name: dict(zip(one.test.seeds, map(float, measure(one.test)), strict=True))
+            for name, one in records.items()
+        }
+        for title, measure in MEASURES.items()
+    }
 
 
 def _settings(spec: Mapping[str, Any], method: str) -> dict[str, Any]:

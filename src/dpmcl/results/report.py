@@ -6,25 +6,21 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import tomli_w
 
 from dpmcl.exceptions import DpmclError
-from dpmcl.metrics.cme import cme
-from dpmcl.metrics.nte import nte
 from dpmcl.results import claims, comparison, figures, heat_map, paper, theory_figures
-from dpmcl.results.comparison import Entry
+from dpmcl.results.comparison import MEASURES, Entry
 from dpmcl.results.names import displayed
 from dpmcl.results.statistics import Interval, compare, estimate
 from dpmcl.results.store import Stored
-from dpmcl.results.table import formatted
+from dpmcl.results.table import COSTS, cost_rows, formatted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_MEASURES = {"CME": cme, "NTE": nte}
 
 
 class _Cell(NamedTuple):
@@ -73,17 +69,11 @@ class _Section:
         object.__setattr__(self, "anchor", self.title.lower().replace(" ", "-"))
 
 
-def html(
-    runs: Mapping[str, Stored],
-    *,
-    environment: Mapping[str, Sequence[Any]],
-    against: str | None = None,
-) -> str:
+def html(runs: Mapping[str, Stored], against: str | None = None) -> str:
     """Return a report of runs as HTML.
 
     Args:
         runs: What run folders hold, by name.
-        environment: Entries of each run's environment.json.
         against: The method that the others are compared with; None for the first one.
 
     Raises:
@@ -94,24 +84,19 @@ def html(
         import jinja2
     except ImportError:
         raise DpmclError("A report needs jinja2: pip install 'dpmcl[plot]'.") from None
-    title, sections = _content(runs, environment, against)
+    title, sections = _content(runs, against)
     template = files("dpmcl.results").joinpath("report.html.jinja").read_text("utf-8")
     made = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     return made.from_string(template).render(title=title, sections=sections)
 
 
 def markdown(
-    runs: Mapping[str, Stored],
-    *,
-    environment: Mapping[str, Sequence[Any]],
-    against: str | None = None,
-    stem: str = "report",
+    runs: Mapping[str, Stored], against: str | None = None, *, stem: str = "report"
 ) -> dict[str, str]:
     """Return a report of runs as the contents of files: a page of Markdown, and its figures.
 
     Args:
         runs: What run folders hold, by name.
-        environment: Entries of each run's environment.json.
         against: The method that the others are compared with; None for the first one.
         stem: Name of the page without its suffix, with which the names of figures begin.
 
@@ -119,7 +104,7 @@ def markdown(
         DpmclError: There are no results, or matplotlib or SciPy is not installed.
         SpecError: There is no method of that name.
     """
-    title, sections = _content(runs, environment, against)
+    title, sections = _content(runs, against)
     lines = [f"# {title}"]
     out: dict[str, str] = {}
     for section in sections:
@@ -127,7 +112,7 @@ def markdown(
         for table in section.tables:
             body = [[cell.text for cell in row] for row in table.rows]
             lines.append(f"{table.caption}:")
-            lines.append(formatted(table.header, body, "markdown", table.words))
+            lines.append(formatted(table.header, body, "markdown", words=table.words))
         for picture in section.figures:
             name = f"{stem}-{len(out) + 1}.svg"
             out[name] = picture.svg
@@ -137,9 +122,7 @@ def markdown(
     return {f"{stem}.md": "\n\n".join(lines) + "\n", **out}
 
 
-def _content(
-    runs: Mapping[str, Stored], environment: Mapping[str, Sequence[Any]], against: str | None
-) -> tuple[str, list[_Section]]:
+def _content(runs: Mapping[str, Stored], against: str | None) -> tuple[str, list[_Section]]:
     """Return the title and the sections of a report."""
     entries = comparison.entries(runs)
     if not entries:
@@ -147,13 +130,14 @@ def _content(
     labels = comparison.labels(entries)
     sections = [
         _asked(runs),
+        _protocol(runs),
         _results(entries, labels),
-        _statistics(entries, labels, against),
+        _statistics(entries, against),
         _paper(entries, labels),
-        _pictures(entries, labels),
+        _pictures(entries),
         _settings(entries, labels),
         _cost(entries, labels),
-        _made(environment),
+        _made(runs),
     ]
     streams = dict.fromkeys(displayed(entry.stream.name) for entry in entries)
     title = f"Continual learning on {', '.join(streams)}"
@@ -177,6 +161,31 @@ def _asked(runs: Mapping[str, Stored]) -> _Section:
     return _Section("What was asked", texts, blocks=blocks)
 
 
+def _protocol(runs: Mapping[str, Stored]) -> _Section:
+    """Return the rules of a fair comparison, each with whether it held."""
+    rows = [
+        [
+            _Cell(displayed(name)),
+            _Cell(rule.rule),
+            _Cell("not held" if rule.violations else "held"),
+            _Cell(displayed(" ".join(rule.violations) or "-")),
+        ]
+        for name, stored in runs.items()
+        for rule in (stored.protocol.rules if stored.protocol else ())
+    ]
+    unchecked = [displayed(name) for name, stored in runs.items() if stored.protocol is None]
+    texts = [
+        "Rows that training may not see are refused as they are drawn; the other rules are checked "
+        "on results."
+    ]
+    if unchecked:
+        told = ", ".join(unchecked)
+        texts.append(f"Not checked: {told}; `dpmcl run` with the folder checks it.")
+    header = ["run", "rule", "held", "where not"]
+    tables = [_Table("Rules of a fair comparison", header, rows, words=4)] if rows else []
+    return _Section("Protocol", texts, tables)
+
+
 def _results(entries: Sequence[Entry], labels: Sequence[str]) -> _Section:
     """Return CME and NTE of each method, and how sure they are."""
     text = (
@@ -195,7 +204,7 @@ def _results(entries: Sequence[Entry], labels: Sequence[str]) -> _Section:
         "95 % interval (bootstrap)",
     )
     tables = []
-    for name, measure in _MEASURES.items():
+    for name, measure in MEASURES.items():
         rows = []
         for entry, label in zip(entries, labels, strict=True):
             errors, lost = entry.record.test, len(entry.record.diverged)
@@ -216,25 +225,15 @@ def _results(entries: Sequence[Entry], labels: Sequence[str]) -> _Section:
     return _Section("Results", [text], tables)
 
 
-def _statistics(
-    entries: Sequence[Entry], labels: Sequence[str], against: str | None
-) -> _Section | None:
+def _statistics(entries: Sequence[Entry], against: str | None) -> _Section | None:
     """Return every method compared with one, stream by stream; None where there is but one."""
     tables = []
-    for stream in dict.fromkeys(entry.stream.name for entry in entries):
-        ours = {
-            label: entry
-            for entry, label in zip(entries, labels, strict=True)
-            if entry.stream.name == stream
-        }
+    for stream, ours in comparison.by_stream(entries).items():
         if len(ours) < 2:
             continue
         chosen = against if against is not None else next(iter(ours))
-        for name, measure in _MEASURES.items():
-            values = {
-                label: comparison.by_seed(entry.record.test, measure(entry.record.test))
-                for label, entry in ours.items()
-            }
+        records = {label: entry.record for label, entry in ours.items()}
+        for name, values in comparison.by_seed(records).items():
             rows = [
                 [
                     _Cell(displayed(one.method)),
@@ -292,15 +291,12 @@ def _paper(entries: Sequence[Entry], labels: Sequence[str]) -> _Section | None:
     return _Section("Beside the paper", [text], tables)
 
 
-def _pictures(entries: Sequence[Entry], labels: Sequence[str]) -> _Section:
+def _pictures(entries: Sequence[Entry]) -> _Section:
     """Return the figures of each stream."""
     pictures = []
-    for stream in {entry.stream.name: entry.stream for entry in entries}.values():
-        records = {
-            label: entry.record
-            for entry, label in zip(entries, labels, strict=True)
-            if entry.stream.name == stream.name
-        }
+    for ours in comparison.by_stream(entries).values():
+        stream = next(reversed(ours.values())).stream
+        records = {label: entry.record for label, entry in ours.items()}
         name = displayed(stream.name)
         caption = f"{name}: errors against tasks"
         pictures.append(_picture(caption, figures.curves(records, stream)))
@@ -332,39 +328,22 @@ def _settings(entries: Sequence[Entry], labels: Sequence[str]) -> _Section | Non
 
 
 def _cost(entries: Sequence[Entry], labels: Sequence[str]) -> _Section:
-    header = (
-        "gradients",
-        "rows backpropagated, whole network",
-        "rows backpropagated, head alone",
-        "rows forward only",
-        "FLOPs (estimate)",
-    )
     rows = []
     for entry, label in zip(entries, labels, strict=True):
-        work = list(entry.record.work.values())
-        sums = [
-            sum(getattr(one, name) for one in work) / len(work) if work else None
-            for name in (
-                "gradient_evaluations",
-                "rows_backpropagated",
-                "rows_head",
-                "rows_forward",
-                "flops",
-            )
-        ]
-        stream = _Cell(displayed(entry.stream.name))
-        rows.append([stream, _Cell(displayed(label)), *map(_count, sums)])
-    caption = "Cost of a replica's updates, mean over seeds"
-    table = _Table(caption, ["stream", "method", *header], rows, words=2)
+        (spent,) = cost_rows({entry.method: entry.record}, entry.stream)
+        words = [_Cell(displayed(entry.stream.name)), _Cell(displayed(label))]
+        rows.append([*words, *(_count(spent[kind]) for kind in COSTS)])
+    caption = "Cost of a replica's updates, and what it keeps, mean over seeds"
+    table = _Table(caption, ["stream", "method", *COSTS.values()], rows, words=2)
     return _Section("Cost", tables=[table])
 
 
-def _made(environment: Mapping[str, Sequence[Any]]) -> _Section:
+def _made(runs: Mapping[str, Stored]) -> _Section:
     """Return what computed the results."""
     blocks = [
-        _Block(f"{displayed(name)}/environment.json", json.dumps(entries, indent=1))
-        for name, entries in environment.items()
-        if entries
+        _Block(f"{displayed(name)}/environment.json", json.dumps(stored.environment, indent=1))
+        for name, stored in runs.items()
+        if stored.environment
     ]
     return _Section("Environment", blocks=blocks)
 

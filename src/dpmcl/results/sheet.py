@@ -1,4 +1,4 @@
-"""What a stream looks like to its first replica: a table of its tasks, and a sheet of samples."""
+"""A stream as its first replica sees it: a table of its tasks, and a sheet of samples."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a difference between methods is worth: intervals, paired tests and effect sizes."""
+"""Differences between methods, and how sure they are: intervals, paired tests and effect sizes."""
 
 import math
 from collections.abc import Mapping, Sequence

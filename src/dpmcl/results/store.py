@@ -12,6 +12,7 @@
     .lock                held while a process writes to the folder
     stream.json          kind, scenario, task names, the label map, a fingerprint of the data
     code.json            hashes of the source of plugins from outside the package, by method
+    protocol.json        rules of a fair comparison, and where methods broke them
     environment.json     versions, device, engine, commit of each run that added to it
     figures/
     before-fresh/        an earlier run, until the run with --fresh that replaces it has finished
@@ -23,10 +24,10 @@ list have not been run.
 import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -54,6 +55,9 @@ _COLUMNS = {
     "error": pa.float64(),
     "examples": pa.int64(),
 }
+
+
+_BUDGET = r"^(flops|rows|bytes)=[1-9][0-9]*$"
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,36 @@ Code = dict[str, dict[str, dict[str, str] | None]]
 """Hashes of sources by module, by method and plugin ("network 'my:Net'"); None without a source."""
 
 
+@dataclass(frozen=True)
+class Rule:
+    """A rule of a fair comparison.
+
+    Attributes:
+        rule: The rule, in words.
+        violations: Lines that say where methods broke it; none where it held.
+    """
+
+    rule: str
+    violations: list[str]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The rules of a fair comparison, checked on the results of a run.
+
+    Attributes:
+        budget: What each method was to spend, as in "flops=2000"; None where it was not limited.
+        rules: The rules.
+    """
+
+    budget: Annotated[str, pydantic.StringConstraints(pattern=_BUDGET)] | None
+    rules: list[Rule]
+
+    def to_table(self) -> dict[str, Any]:
+        """Return the content of protocol.json."""
+        return {"passed": not any(rule.violations for rule in self.rules), **asdict(self)}
+
+
 @dataclass(frozen=True, eq=False)
 class Stored:
     """Content of a run folder.
@@ -92,11 +126,15 @@ class Stored:
         spec: The table of spec.toml.
         stream: Description of the data.
         records: Results by method.
+        environment: Entries of environment.json.
+        protocol: Rules of a fair comparison; None where they were not checked.
     """
 
     spec: dict[str, Any]
     stream: StreamInfo
     records: dict[str, Record]
+    environment: Sequence[Any] = ()
+    protocol: Protocol | None = None
 
 
 LOCKS = (".lock", ".lock.json")
@@ -110,6 +148,7 @@ FILES = (
     monitored.FILE,
     predicted.FILE,
     "divergence.json",
+    "protocol.json",
     "environment.json",
     "parameters",
     "checkpoints",
@@ -132,6 +171,7 @@ _SHAPES = {
     "code.json": pydantic.TypeAdapter[Any](Code),
     "work.json": _by_seed(dict[_SPENT, NonNegative]),
     "divergence.json": _by_seed(Divergence),
+    "protocol.json": pydantic.TypeAdapter[Any](Protocol),
 }
 """Form of each JSON file."""
 
@@ -210,7 +250,9 @@ def _read(folder: Path) -> Stored:
             readings.get(name),
             predictions.get(name),
         )
-    return Stored(spec, info, records)
+    checked = folder / "protocol.json"
+    protocol = _json(checked) if checked.exists() else None
+    return Stored(spec, info, records, environment(folder), protocol)
 
 
 def seeds_done(folder: Path) -> dict[str, frozenset[int]]:
@@ -343,23 +385,34 @@ def errors_table(records: Mapping[str, Record]) -> pa.Table:
     return pa.concat_tables([pa.schema(_COLUMNS).empty_table(), *tables]).combine_chunks()
 
 
-def add_environment(folder: Path, entry: Mapping[str, Any]) -> None:
-    """Add an entry to environment.json: what computed the newest results.
+def save_protocol(folder: Path, protocol: Protocol) -> None:
+    """Write protocol.json.
+
+    Args:
+        folder: The run folder.
+        protocol: Its content.
+    """
+    _write_json(folder / "protocol.json", protocol.to_table())
+
+
+def add_environment(folder: Path, *new: Mapping[str, Any]) -> None:
+    """Add entries to environment.json: what computed the newest results.
 
     Seeds that were computed alike share an entry.
 
     Args:
         folder: The run folder.
-        entry: The entry (`dpmcl.study.environment.describe`).
+        new: The entries (`dpmcl.study.environment.describe`).
     """
     entries = environment(folder)
-    for known in entries:
-        if {**known, "seeds": [], "finished": ""} == {**entry, "seeds": [], "finished": ""}:
-            known["seeds"] = sorted({*known["seeds"], *entry["seeds"]})
-            known["finished"] = entry["finished"]
-            break
-    else:
-        entries.append(dict(entry))
+    for entry in new:
+        for known in entries:
+            if {**known, "seeds": [], "finished": ""} == {**entry, "seeds": [], "finished": ""}:
+                known["seeds"] = sorted({*known["seeds"], *entry["seeds"]})
+                known["finished"] = entry["finished"]
+                break
+        else:
+            entries.append(dict(entry))
     _write_json(folder / "environment.json", entries)
 
 
@@ -418,7 +471,7 @@ def _read_errors(path: Path, tasks: int) -> dict[str, dict[str, Errors]]:
 def _read_columns(path: Path, tasks: int) -> dict[str, Any]:
     """Return the columns of errors.parquet, of the right type and within their ranges."""
     with pq.ParquetFile(_file(path)) as file:  # `read_table` takes folders named a=1 for columns
-        table = file.read()
+        table = file.read(use_threads=False)  # a file is small, and a study has many
     for name, kind in _COLUMNS.items():
         column = table[name]
         if column.type != kind or column.null_count:

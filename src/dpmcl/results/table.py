@@ -32,7 +32,7 @@ from dpmcl.results.store import StreamInfo
 
 Row = dict[str, Any]
 
-_COSTS = {
+COSTS = {
     "gradient_evaluations": "gradients",
     "rows_backpropagated": "rows",
     "rows_head": "rows, head alone",
@@ -172,7 +172,7 @@ def rows_by_task(records: Mapping[str, Record], stream: StreamInfo) -> list[Row]
 
 @dataclass(frozen=True)
 class Look:
-    """What a table shows beside its usual columns, and how.
+    """Additions to a table's usual columns, and how it looks.
 
     Attributes:
         settings: Keys of rows that are settings, shown beside the method.
@@ -217,9 +217,8 @@ def best(records: Mapping[str, Record]) -> list[tuple[str, str]]:
         records: Results of one stream, by method.
     """
     out = []
-    for title, measure in (("CME", cme), ("NTE", nte)):
-        values = {k: by_seed(record.test, measure(record.test)) for k, record in records.items()}
-        means = {k: mean(measure(record.test)) for k, record in records.items()}
+    for title, values in by_seed(records).items():
+        means = {k: mean(np.array([*seeds.values()])) for k, seeds in values.items()}
         known = {k: value for k, value in means.items() if value is not None}
         lowest = min(known, key=lambda k: known[k], default=None)
         if lowest is not None and len(values) > 1:
@@ -256,30 +255,37 @@ def render(rows: Sequence[Row], style: TableFormat, look: Look | None = None) ->
     header = list(columns)
     body = [[cell(row) for cell in columns.values()] for row in rows]
     left = 2 + len(settings) + ("task" in header)  # columns of words
-    if style == "latex":
-        body = [[escaped(cell) for cell in line] for line in body]
-        for row, title in look.best():
-            for column, name in enumerate(header):
-                if name in (title, f"{title} (macro)"):
-                    body[row][column] = rf"\textbf{{{body[row][column]}}}"
     chosen = _chosen(header, look.columns)
+    bold = {
+        (row, column)
+        for row, title in (look.best() if style == "latex" else ())
+        for column, place in enumerate(chosen)
+        if header[place] in (title, f"{title} (macro)")
+    }
     words = sum(place < left for place in chosen)
     header = [printable(look.renamed.get(header[place], header[place])) for place in chosen]
     body = [[line[place] for place in chosen] for line in body]
     footer = _footer(rows) if style == "text" else []
-    return "\n".join([formatted(header, body, style, words), *footer])
+    text = formatted(header, body, style, words=words, bold=bold)
+    return "\n".join([text, *footer])
 
 
 def formatted(
-    header: Sequence[str], body: Sequence[Sequence[str]], style: TableFormat, words: int
+    header: Sequence[str],
+    body: Sequence[Sequence[str]],
+    style: TableFormat,
+    *,
+    words: int,
+    bold: Collection[tuple[int, int]] = (),
 ) -> str:
     """Return cells as a table of text, Markdown or LaTeX.
 
     Args:
         header: Titles of the columns.
-        body: Cells of each line; for LaTeX escaped, so that they may hold commands.
+        body: Cells of each line.
         style: "text", "markdown" or "latex".
         words: Number of columns, from the first, that are aligned at their left.
+        bold: Line and column of cells that LaTeX sets in bold.
     """
     if style == "markdown":
         rule = [*["---"] * words, *["--:"] * (len(header) - words)]
@@ -291,7 +297,10 @@ def formatted(
         columns = "l" * words + "r" * (len(header) - words)
         first = _latex_line(list(map(escaped, header)))
         top = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", first, r"\midrule"]
-        return "\n".join([*top, *map(_latex_line, body), r"\bottomrule", r"\end{tabular}"])
+        cells = [[escaped(cell) for cell in line] for line in body]
+        for line, column in bold:
+            cells[line][column] = rf"\textbf{{{cells[line][column]}}}"
+        return "\n".join([*top, *map(_latex_line, cells), r"\bottomrule", r"\end{tabular}"])
     return aligned(header, body, words)
 
 
@@ -370,7 +379,7 @@ def _columns(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
             "error at last": pair("last"),
         }
     if "flops" in first:
-        return {**words, "replicas": _replicas, **{_COSTS[k]: count(k) for k in _COSTS}}
+        return {**words, "replicas": _replicas, **{COSTS[k]: count(k) for k in COSTS}}
     means = {"CME": pair("cme")}
     if not all(_alike(row["cme_mean"], row["cme_micro_mean"]) for row in rows):
         means = {"CME (macro)": pair("cme"), "CME (micro)": pair("cme_micro")}

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dpmcl.exceptions import DpmclError
-from dpmcl.metrics.cme import cme
-from dpmcl.metrics.nte import nte
+from dpmcl.results.comparison import MEASURES
 from dpmcl.results.figures import PLAIN, drawing, legend, line, shortened, styles
 from dpmcl.results.record import Record
 from dpmcl.results.store import Stored
@@ -16,19 +15,17 @@ if TYPE_CHECKING:
 SMOOTH = 2.0
 """Standard deviation, in tasks, of the Gaussian filter of the paper's figures."""
 
-_MEASURES = {"CME": cme, "NTE": nte}
 _COLUMN, _LINE = 2.6, 2.3  # inches
 
 
 @drawing()
-def trajectories(runs: Mapping[str, Stored], smooth: float = SMOOTH) -> "Figure":
+def trajectories(runs: Mapping[str, Stored]) -> "Figure":
     """Return a figure of CME above and NTE below, a column for each run.
 
     Lines are means over seeds, bands one standard error either side, both smoothed over tasks.
 
     Args:
         runs: What run folders hold, by name; those without results are left out.
-        smooth: Standard deviation, in tasks, of a Gaussian filter; 0 for none.
 
     Raises:
         DpmclError: There are no results, or matplotlib or SciPy is not installed.
@@ -44,11 +41,9 @@ def trajectories(runs: Mapping[str, Stored], smooth: float = SMOOTH) -> "Figure"
     axes: Any = figure.subplots(2, len(shown), squeeze=False, sharex="col")
     lines: dict[str, Any] = {}
     for column, run in zip(axes.T, shown, strict=True):
-        for ax, measure in zip(column, _MEASURES, strict=True):
+        for ax, measure in zip(column, MEASURES, strict=True):
             for name, record in run.records.items():
-                lines[name] = _draw(
-                    ax, _MEASURES[measure], record, style=style[name], smooth=smooth
-                )
+                lines[name] = _draw(ax, MEASURES[measure], record, style=style[name])
             ax.grid(alpha=0.25, linewidth=0.5)
             ax.spines[["top", "right"]].set_visible(False)
             if run.stream.kind == "regression":
@@ -56,7 +51,7 @@ def trajectories(runs: Mapping[str, Stored], smooth: float = SMOOTH) -> "Figure"
                 ax.set_ylabel("mean squared error", fontsize=9)
         column[0].set_title(shortened(run.stream.name, 20), fontsize=11, **PLAIN)
         column[1].set_xlabel("tasks seen")
-    for ax, measure in zip(axes[:, 0], _MEASURES, strict=True):
+    for ax, measure in zip(axes[:, 0], MEASURES, strict=True):
         what = "mean squared error" if shown[0].stream.kind == "regression" else "error"
         ax.set_ylabel(f"{measure} ({what})")
     figure.align_ylabels(axes[:, 0])
@@ -66,10 +61,10 @@ def trajectories(runs: Mapping[str, Stored], smooth: float = SMOOTH) -> "Figure"
     return figure
 
 
-def _draw(ax: Any, measure: Any, record: Record, *, style: Any, smooth: float) -> Any:
+def _draw(ax: Any, measure: Any, record: Record, *, style: Any) -> Any:
     """Draw the line and band of one method."""
     colour, marker, dashes = style
-    x, middle, error = line(measure, record.test, smooth)
+    x, middle, error = line(measure, record.test, SMOOTH)
     (drawn,) = ax.plot(x, middle, linestyle=dashes, color=colour, marker=marker,
                       markersize=4, markevery=max(1, len(x) // 8), linewidth=1.5)  # fmt: skip
     ax.fill_between(x, middle - error, middle + error, color=colour, alpha=0.2, linewidth=0)

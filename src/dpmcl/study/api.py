@@ -16,7 +16,7 @@ from dpmcl.results import store
 from dpmcl.streams.python import Python
 from dpmcl.study import study
 from dpmcl.study.bars import bars
-from dpmcl.study.study import Result, Watch
+from dpmcl.study.study import ALL, Result, Watch
 from dpmcl.training import spec
 from dpmcl.training.keeper import Keeping
 
@@ -155,7 +155,7 @@ def run(
         engine: "auto", "batched" or "looped".
         monitor: Readings that are recorded, "terms" and "stability" (`Result.readings`).
         watch: Called with the progress, as watch(method, done, total); True draws a bar for each
-            method, with the time left.
+            method, and one for all of them, with the time left.
         checkpoint_seconds: Seconds between checkpoints within a task; there is one after every
             task as well.
         fresh: Start anew; what `out` holds is kept in it until the new run has finished.
@@ -193,7 +193,7 @@ def run(
         raise SpecError("Settings are nested too deeply; a spec is a table of tables.") from None
     folder = request.folder if out is None else path_of(out)
     with bars() as drawn:
-        told = (drawn if watch else None) if isinstance(watch, bool) else watch
+        told = (drawn if watch else None) if isinstance(watch, bool) else _of_methods(watch)
         return study.run(checked, folder, told, keeping=keeping, fresh=fresh)
 
 
@@ -208,6 +208,13 @@ def load(folder: str | Path) -> Result:
         FolderError: It is no run folder, or a file in it is damaged.
     """
     return study.load(path_of(folder))
+
+
+def _of_methods(watch: Watch | None) -> Watch | None:
+    """Return a function that is told of methods alone, and not of all jobs together."""
+    if watch is None:
+        return None
+    return lambda name, done, total: None if name == ALL else watch(name, done, total)
 
 
 def _tables(methods: Any) -> dict[str, Mapping[str, Any]]:

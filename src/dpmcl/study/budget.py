@@ -2,39 +2,45 @@
 
 import re
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 from dpmcl.exceptions import SpecError, shown
 from dpmcl.methods._method import Method
-from dpmcl.training.job import Job, Trainer
+from dpmcl.training.job import Job, Trainer, read
 from dpmcl.training.kept import copied_bytes, note_bytes, row_bytes
 from dpmcl.training.loop import first_state, first_task
 from dpmcl.training.setup import Setup
 from dpmcl.training.spec import Spec
+
+REFERENCE = "dpmcl"
+"""The method whose cost, as its settings stand, is the budget where no number is named."""
 
 _SUFFIX = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What each method of a run may spend.
+    """A limit on what each method of a run may spend.
 
     Attributes:
         on: "flops", operations a task; "rows", rows a task whose gradient goes through the whole
             network; or "bytes", of what is kept beside the network.
-        amount: How many.
+        amount: How many; None for what `REFERENCE` takes as its settings stand.
     """
 
     on: Literal["flops", "rows", "bytes"]
-    amount: int
+    amount: int | None = None
+
+    def __str__(self) -> str:
+        return self.on if self.amount is None else f"{self.on}={self.amount}"
 
     @classmethod
-    def parse(cls, text: str) -> Self:
-        """Return the budget of a text.
+    def parse(cls, text: str) -> Self | None:
+        """Return the budget of a text; None for "printed", the updates that a spec has.
 
         Args:
             text: As in "flops=2e9", "rows=10000" or "bytes=4M" (k, M, G, T and P are powers of
-                1,000).
+                1,000); "flops" or "rows" alone, what DPMCL takes; or "printed".
 
         Raises:
             SpecError: It is none.
@@ -42,34 +48,53 @@ class Budget:
         >>> Budget.parse("bytes=4M")
         Budget(on='bytes', amount=4000000)
         """
+        if text == "printed":
+            return None
+        if text in ("flops", "rows"):
+            return cls("flops" if text == "flops" else "rows")
         form = r"(flops|rows|bytes)=(\d+(?:\.\d+)?(?:e\d{1,2})?)([kMGTP]?)"
         match = re.fullmatch(form, text)
         amount = round(float(match[2]) * _SUFFIX[match[3]]) if match else 0
         if match is None or amount < 1:
             raise SpecError(
-                f"A budget is flops=N, rows=N or bytes=N, as in flops=2e9, got {shown(text)}."
+                "A budget is flops=N, rows=N or bytes=N, as in flops=2e9; flops or rows alone, "
+                f"for what DPMCL takes; or printed, got {shown(text)}."
             )
         on: Literal["flops", "rows", "bytes"]
         on = "flops" if match[1] == "flops" else "rows" if match[1] == "rows" else "bytes"
         return cls(on, amount)
 
 
-def within(trainer: Trainer, budget: Budget) -> tuple[Spec, list[str]]:
-    """Return a trainer's spec with as much for each method as a budget allows.
+class Limited(NamedTuple):
+    """A spec within a budget.
+
+    Attributes:
+        spec: The spec, with as much for each method as the budget allows.
+        budget: The budget, with its amount.
+        lines: Updates or rows of memory of each method, in words.
+    """
+
+    spec: Spec
+    budget: Budget
+    lines: list[str]
+
+
+def within(spec: Spec, budget: Budget) -> Limited:
+    """Return a spec with as much for each method as a budget allows.
 
     A task's cost is that of the first one; updates cost the same in every task.
 
     Args:
-        trainer: Of the spec.
-        budget: What each may spend.
-
-    Returns:
-        The spec, and a line a method that says how many updates or rows it has.
+        spec: The spec.
+        budget: What each method may spend.
 
     Raises:
-        SpecError: The budget does not allow a method one update, or one row.
+        SpecError: The budget does not allow a method one update, or one row; or it is what DPMCL
+            takes, and DPMCL is not among the methods.
     """
-    spec, lines = trainer.spec, []
+    trainer, lines = Trainer(spec, read(spec, spec.seeds[:1])), []
+    if budget.amount is None:
+        budget = replace(budget, amount=_reference(trainer, budget))
     methods: dict[str, Method] = {}
     for name in spec.methods:
         job = Job(name, spec.seeds[:1])
@@ -78,7 +103,19 @@ def within(trainer: Trainer, budget: Budget) -> tuple[Spec, list[str]]:
         else:
             methods[name], line = _updating(trainer, job, budget)
         lines.append(f"{name}: {line}")
-    return replace(spec, methods=methods), lines
+    return Limited(replace(spec, methods=methods), budget, lines)
+
+
+def _reference(trainer: Trainer, budget: Budget) -> int:
+    """Return what DPMCL takes a task as its settings stand."""
+    if REFERENCE not in trainer.spec.methods:
+        known = ", ".join(trainer.spec.methods)
+        raise SpecError(
+            f"A budget without a number is what '{REFERENCE}' takes, which is not among the methods"
+            f" of a run ({known}); add it, or name a number, as in {budget.on}=2e9."
+        )
+    assert budget.on != "bytes"
+    return cost(trainer.setup(Job(REFERENCE, trainer.spec.seeds[:1])), budget.on)
 
 
 def cost(setup: Setup, on: Literal["flops", "rows"]) -> int:
@@ -100,7 +137,7 @@ def _updating(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, str]:
             f"A budget of {budget.on} sets the updates of '{job.method}', and passes = "
             f"{method.passes} sets them too; leave out one of the two."
         )
-    assert budget.on != "bytes"
+    assert budget.on != "bytes" and budget.amount is not None
     setup = trainer.setup(job)
     scaled = method.scaled(budget.amount / max(cost(setup, budget.on), 1))
     if scaled is None:
@@ -122,6 +159,7 @@ def _updating(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, str]:
 def _remembering(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, str]:
     """Return a method with the rows of memory that a budget allows."""
     method: Method = trainer.spec.methods[job.method]
+    assert budget.amount is not None
     setup = trainer.setup(job)
     run = first_state(setup)
     copies = copied_bytes(run)

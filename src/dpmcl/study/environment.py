@@ -1,5 +1,6 @@
 """Describe what could change the numbers: versions, device, engine, commit."""
 
+import functools
 import importlib.metadata
 import os
 import platform
@@ -78,6 +79,7 @@ def _libraries() -> dict[str, Any]:
     }
 
 
+@functools.cache
 def _commit() -> str | None:
     """Return the commit of the package's checkout, with "+" if it was changed; None elsewhere."""
     root = Path(__file__).resolve().parents[3]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from dpmcl.core.threads import threads
 from dpmcl.results import store
 from dpmcl.study.study import Planned
-from dpmcl.training.job import Job, Trainer, read
+from dpmcl.training.job import Job, Trainer, built_of, read
 from dpmcl.training.loop import first_state, learn_task
 from dpmcl.training.observer import Observer
 from dpmcl.training.setup import Setup
@@ -43,29 +43,25 @@ def forecast(runs: Sequence[Planned]) -> list[Forecast]:
     Args:
         runs: The runs.
     """
-    trainers: dict[str, Trainer] = {}
+    built: dict[str, Trainer] = {}
     groups: dict[str, list[tuple[int, ...]]] = {}
-    seconds: dict[str, float] = {}
+    seconds: dict[tuple[str, int], float] = {}
     out = []
     for planned in runs:
         spec = planned.spec
-        batch = max(method.batch for method in spec.methods.values())
-        key = repr(
-            (spec.stream, spec.network, spec.dtype, spec.engine, spec.device, spec.seeds, batch)
-        )
-        if key not in trainers:
-            trainers[key] = Trainer(spec, read(spec, spec.seeds[:1]))
-            first = next(iter(spec.methods))
-            groups[key] = [job.seeds for job in trainers[key].jobs() if job.method == first]
+        key = built_of(spec)
+        if key not in built:
+            built[key] = Trainer(spec, read(spec, spec.seeds[:1]))
+        trainer = Trainer(spec, built[key].stream, like=built[key])
         done = store.seeds_done(planned.folder) if planned.folder is not None else {}
-        trainer = trainers[key]
         for name, method in spec.methods.items():
-            for seeds in groups[key]:
-                cost = repr((key, type(method), _costly(method.to_table()), len(seeds)))
+            costly = repr((key, type(method), _costly(method.to_table())))
+            if costly not in groups:
+                groups[costly] = trainer.groups(name)
+            for seeds in groups[costly]:
+                cost = costly, len(seeds)
                 if cost not in seconds:
-                    measured = Trainer(spec, trainer.stream)
-                    measured.__dict__.update(model=trainer.model, engine=trainer.engine)
-                    seconds[cost] = _seconds(measured.setup(Job(name, seeds)))
+                    seconds[cost] = _seconds(trainer.setup(Job(name, seeds)))
                 missing = not done.get(name, frozenset()) >= set(seeds)
                 out.append(Forecast(planned.name, Job(name, seeds), missing, seconds[cost]))
     return out

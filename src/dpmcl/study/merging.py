@@ -2,14 +2,18 @@
 
 import shutil
 from collections.abc import Sequence
-from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from dpmcl.exceptions import FolderError
 from dpmcl.results import store
 from dpmcl.results.record import merge as merge_records
 from dpmcl.results.record import of_seeds
-from dpmcl.study import identity
+from dpmcl.results.store import Code, Stored
+from dpmcl.study import identity, protocol
+from dpmcl.study.budget import Budget
+from dpmcl.study.identity import Held
 from dpmcl.study.lock import locked
 from dpmcl.training.spec import Spec
 
@@ -17,28 +21,30 @@ from dpmcl.training.spec import Spec
 def merge(into: Path, others: Sequence[Path]) -> list[str]:
     """Add the results of other folders to a folder, run by run; a seed that it has stays as it is.
 
+    A run is written once, after its results in all other folders have been read.
+
     Args:
         into: A run folder, or a folder of run folders; it may be new.
         others: Folders of the same kind; they stay as they are.
 
     Returns:
-        A line for each run to which something was added.
+        A line for each run and folder from which something was added.
 
     Raises:
         FolderError: A folder holds no run, or runs of one name differ in spec, data or code.
     """
-    lines = []
+    sources: dict[str, list[Path]] = {}
     for other in others:
         runs = _runs(other)
         if not runs:
             raise FolderError(f"{other} holds no run; give a run's or a study's folder.")
         for name, folder in runs.items():
-            target = into / name if name else into
-            with ExitStack() as stack:
-                for path in (target, folder):
-                    stack.enter_context(locked(path))
-                if added := _add(target, folder):
-                    lines.append(f"{target}: {added} from {folder}")
+            sources.setdefault(name, []).append(folder)
+    lines = []
+    for name, folders in sources.items():
+        target = into / name if name else into
+        with locked(target):
+            lines += _add(target, folders)
     return lines
 
 
@@ -50,41 +56,62 @@ def _runs(folder: Path) -> dict[str, Path]:
     return {path.name: path for path in inner if store.is_run(path)}
 
 
-def _add(target: Path, source: Path) -> str:
-    """Add a run's results to another one; say in words which."""
-    theirs, code = store.load(source), store.load_code(source)
-    before = identity.held(target)
-    records = dict(before.records)
-    if before.spec:
+def _add(target: Path, sources: Sequence[Path]) -> list[str]:
+    """Add the results of other run folders to a run's; say in words which."""
+    held, budget = identity.held(target), None
+    lines: list[str] = []
+    entries: list[Any] = []
+    for source in sources:
+        theirs = store.load(source)
+        held, told = _joined(held, theirs, store.load_code(source), f"{target} and {source}")
+        if told:
+            lines.append(f"{target}: {told} from {source}")
+            entries += theirs.environment
+        if theirs.protocol is not None and theirs.protocol.budget is not None:
+            budget = Budget.parse(theirs.protocol.budget)
+    if lines:
+        assert held.stream is not None
+        store.save_start(target, held.spec, held.stream, held.code)
+        for source in sources:
+            _copy_parameters(source, target)
+        store.add_environment(target, *entries)
+        store.save_records(target, held.records)
+        protocol.keep(target, budget)
+    return lines
+
+
+def _joined(held: Held, theirs: Stored, code: Code, both: str) -> tuple[Held, str]:
+    """Return what a folder holds together with another's results; say in words which came."""
+    if held.spec not in ({}, theirs.spec):  # those of a study's shards are the same
+        assert held.folder is not None
         places = Spec.parse(theirs.spec).stream.places
-        identity.refuse_difference(target, before.spec, theirs.spec, places)
-        digest = before.stream.digest if before.stream else ""
-        if digest and digest != theirs.stream.digest:
-            raise FolderError(f"{target} and {source} hold results on other data; merge neither.")
-        for method in set(before.code) & set(code):
-            if before.code[method] != code[method]:
-                raise FolderError(
-                    f"{target} and {source} hold results of other code of {method}; merge neither."
-                )
-    told = []
+        identity.refuse_difference(held.folder, held.spec, theirs.spec, places)
+    digest = held.stream.digest if held.stream else ""
+    if digest and digest != theirs.stream.digest:
+        raise FolderError(f"{both} hold results on other data; merge neither.")
+    for method in set(held.code) & set(code):
+        if held.code[method] != code[method]:
+            raise FolderError(f"{both} hold results of other code of {method}; merge neither.")
+    records, told = dict(held.records), []
     for method, record in theirs.records.items():
         known = records[method].test.seeds if method in records else ()
         new = tuple(seed for seed in record.test.seeds if seed not in known)
-        if not new:
-            continue
-        part = of_seeds(record, new)
-        records[method] = merge_records(records[method], part) if method in records else part
-        told.append(f"{len(new)} of {method}")
+        if new:
+            part = of_seeds(record, new)
+            records[method] = merge_records(records[method], part) if known else part
+            told.append(f"{len(new)} of {method}")
     if not told:
-        return ""
-    united = identity.united(before, theirs.spec)
-    store.save_start(target, united, theirs.stream, {**code, **before.code})
+        return held, ""
+    spec = identity.united(held, theirs.spec)
+    code = {**code, **held.code}
+    held = replace(held, spec=spec, records=records, stream=theirs.stream, code=code)
+    return held, ", ".join(told)
+
+
+def _copy_parameters(source: Path, target: Path) -> None:
+    """Copy the parameters that a run's folder lacks from another."""
     for file in sorted((source / "parameters").glob("*/*.safetensors")):
         copied = target / "parameters" / file.parent.name / file.name
         if not copied.exists():
             copied.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copied)
-    for entry in store.environment(source):
-        store.add_environment(target, entry)
-    store.save_records(target, records)
-    return ", ".join(told)

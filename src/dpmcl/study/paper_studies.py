@@ -21,7 +21,7 @@ _AT = {ZETA: 2, KAPPA: 200}  # where Figure 3 holds the other one
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What is chosen of a study; None takes what the study has.
+    """A choice of a study's runs; None takes what the study has.
 
     Attributes:
         streams: Names of streams.

@@ -1,69 +1,98 @@
-"""The protocol of a fair comparison, checked on results.
+"""The protocol of a fair comparison, checked on results, and kept beside them.
 
 That no update learns from test rows, or from rows of tasks to come, is refused where rows are drawn
 (`data.sampling`). What only results can show is checked here: that all methods had the same splits
 and evaluation, and kept to their budget.
 """
 
-from collections.abc import Mapping
-from typing import Any
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import numpy as np
 
 from dpmcl.core.gradients import Work
+from dpmcl.results import store
 from dpmcl.results.record import Record
+from dpmcl.results.store import Protocol, Rule, Stored
 from dpmcl.study.budget import Budget
 
+_LOG = logging.getLogger("dpmcl")
 
-def violations(records: Mapping[str, Record], tasks: int, budget: Budget | None) -> list[str]:
-    """Return where methods of a run were not treated alike, a line for each.
+
+def keep(folder: Path, budget: Budget | None = None) -> Stored:
+    """Check the protocol of a run folder's results, and write protocol.json; log what is not fair.
+
+    Args:
+        folder: The run folder.
+        budget: What each method was to spend; None for what an earlier check was told.
+
+    Returns:
+        What the folder holds.
+
+    Raises:
+        FolderError: It is no run folder, or a file in it is damaged.
+    """
+    stored = store.load(folder)
+    if budget is None and stored.protocol is not None and stored.protocol.budget is not None:
+        budget = Budget.parse(stored.protocol.budget)
+    checked = check(stored.records, len(stored.stream.tasks), budget)
+    for rule in checked.rules:
+        for line in rule.violations:
+            _LOG.warning("%s: %s", folder, line)
+    if stored.records and checked != stored.protocol:
+        store.save_protocol(folder, checked)
+    return stored
+
+
+def check(records: Mapping[str, Record], tasks: int, budget: Budget | None = None) -> Protocol:
+    """Return the rules of a fair comparison, and where methods of a run broke them.
 
     Args:
         records: Results by method.
         tasks: Tasks of the stream.
         budget: What each method was to spend; None where it was not limited.
     """
-    out = []
-    first: dict[int, tuple[str, np.ndarray, np.ndarray]] = {}
+    rules = [
+        Rule("No update learned from test rows, or from rows of tasks to come", []),
+        Rule("All methods were tested on the same rows", list(_other_rows(records))),
+        Rule("All methods were tested at the same times", list(_other_times(records))),
+    ]
+    if budget is not None:
+        overspent = list(_overspent(records, tasks, budget))
+        rules.append(Rule(f"No method took more than {budget}", overspent))
+    return Protocol(None if budget is None else str(budget), rules)
+
+
+def _other_rows(records: Mapping[str, Record]) -> Iterator[str]:
+    """Yield a line for each method and seed with other test rows than the first method's."""
+    first: dict[int, tuple[str, np.ndarray]] = {}
     for name, record in records.items():
-        errors = record.test
-        for place, seed in enumerate(errors.seeds):
-            examples, evaluated = errors.examples[place], ~np.isnan(errors.values[place])
-            other, rows, cells = first.setdefault(seed, (name, examples, evaluated))
+        for seed, examples in zip(record.test.seeds, record.test.examples, strict=True):
+            other, rows = first.setdefault(seed, (name, examples))
             if not np.array_equal(rows, examples):
-                out.append(f"{name} and {other}, seed {seed}: they were tested on other rows.")
-            if seed not in record.diverged and (evaluated & ~cells).any():
-                out.append(f"{name} and {other}, seed {seed}: they were tested at other times.")
-        out += _overspent(name, record, tasks, budget)
-    return out
+                yield f"{name} and {other}, seed {seed}: they were tested on other rows."
 
 
-def described(records: Mapping[str, Record], tasks: int, budget: Budget | None) -> dict[str, Any]:
-    """Return what is stored with a study about a run's protocol.
-
-    Args:
-        records: Results by method.
-        tasks: Tasks of the stream.
-        budget: What each method was to spend.
-    """
-    found = violations(records, tasks, budget)
-    return {
-        "training rows": "train and validation rows of tasks seen; others are refused as drawn",
-        "budget": None if budget is None else f"{budget.on}={budget.amount}",
-        "passed": not found,
-        "violations": found,
-    }
+def _other_times(records: Mapping[str, Record]) -> Iterator[str]:
+    """Yield a line for each method and seed that was tested where the first method was not."""
+    first: dict[int, tuple[str, np.ndarray]] = {}
+    for name, record in records.items():
+        for seed, values in zip(record.test.seeds, record.test.values, strict=True):
+            other, cells = first.setdefault(seed, (name, ~np.isnan(values)))
+            if seed not in record.diverged and (~np.isnan(values) & ~cells).any():
+                yield f"{name} and {other}, seed {seed}: they were tested at other times."
 
 
-def _overspent(name: str, record: Record, tasks: int, budget: Budget | None) -> list[str]:
-    """Return a line for a method that spent more than its budget."""
-    if budget is None:
-        return []
-    most = max((_spent(work, tasks, budget) for work in record.work.values()), default=0)
-    if most <= budget.amount:
-        return []
+def _overspent(records: Mapping[str, Record], tasks: int, budget: Budget) -> Iterator[str]:
+    """Yield a line for each method that spent more than its budget."""
+    assert budget.amount is not None
     each = "" if budget.on == "bytes" else " a task"
-    return [f"{name}: it took {most:,.0f} {budget.on}{each}, and {budget.amount:,} were allowed."]
+    for name, record in records.items():
+        most = max((_spent(work, tasks, budget) for work in record.work.values()), default=0)
+        if most > budget.amount:
+            allowed = f"{budget.amount:,} were allowed"
+            yield f"{name}: it took {most:,.0f} {budget.on}{each}, and {allowed}."
 
 
 def _spent(work: Work, tasks: int, budget: Budget) -> float:

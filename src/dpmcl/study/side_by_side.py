@@ -5,18 +5,15 @@ from dataclasses import replace
 
 from dpmcl.core.choices import TableFormat
 from dpmcl.exceptions import SpecError
-from dpmcl.metrics.cme import cme
-from dpmcl.metrics.nte import nte
 from dpmcl.results import comparison
 from dpmcl.results.comparison import Entry
 from dpmcl.results.names import displayed
 from dpmcl.results.record import Record
 from dpmcl.results.statistics import Comparison, compare
 from dpmcl.results.store import Stored, StreamInfo
-from dpmcl.results.table import Look, Row, best, escaped, formatted, render
+from dpmcl.results.table import Look, Row, best, formatted, render
 from dpmcl.study.study import Result
 
-_MEASURES = {"CME": cme, "NTE": nte}
 _RUN = "run"
 
 _HEADER = (
@@ -80,14 +77,12 @@ class SideBySide:
             SpecError: No stream has it beside another method.
         """
         out = {}
-        for stream, ours in self._by_stream().items():
-            if against not in ours and len(self._by_stream()) > 1:
+        streams = comparison.by_stream(self.entries)
+        for stream, ours in streams.items():
+            if against not in ours and len(streams) > 1:
                 continue
-            for name, measure in _MEASURES.items():
-                values = {
-                    label: comparison.by_seed(entry.record.test, measure(entry.record.test))
-                    for label, entry in ours.items()
-                }
+            records = {label: entry.record for label, entry in ours.items()}
+            for name, values in comparison.by_seed(records).items():
                 out[stream, name] = compare(values, against)
         if not any(out.values()):
             known = ", ".join(dict.fromkeys(self.labels))
@@ -114,17 +109,10 @@ class SideBySide:
     def _named(self) -> Sequence[tuple[Entry, str]]:
         return list(zip(self.entries, self.labels, strict=True))
 
-    def _by_stream(self) -> dict[str, dict[str, Entry]]:
-        """Return the entries of each stream, by label."""
-        out: dict[str, dict[str, Entry]] = {}
-        for entry, label in self._named():
-            out.setdefault(entry.stream.name, {})[label] = entry
-        return out
-
     def _best(self) -> list[tuple[int, str]]:
         """Return the places of the means that are best beyond doubt."""
         out = []
-        for stream, ours in self._by_stream().items():
+        for stream, ours in comparison.by_stream(self.entries).items():
             for label, title in best({k: entry.record for k, entry in ours.items()}):
                 places = [
                     row
@@ -171,6 +159,4 @@ def render_comparisons(
                 row["verdict"],
             ]
         )
-    if style == "latex":
-        body = [[escaped(cell) for cell in line] for line in body]
     return formatted(_HEADER, body, style, words=4)

@@ -224,7 +224,7 @@ def _has_constants(tree: ast.Module | ast.ClassDef, space: Mapping[str, Any]) ->
 
 
 class _Script:
-    """What a class of a script or notebook consists of, as nested lists of texts.
+    """The code of a class of a script or notebook, as nested lists of texts.
 
     Attributes:
         modules: Names of the modules in files that it uses.

@@ -8,27 +8,21 @@ from typing import TYPE_CHECKING
 from dpmcl.core.atomic import write_text
 from dpmcl.core.choices import TableFormat
 from dpmcl.exceptions import DpmclError, FolderError
-from dpmcl.metrics.cme import cme
-from dpmcl.metrics.nte import nte
 from dpmcl.results import axis_figure, paper, store, trajectories
 from dpmcl.results.axis_figure import Points
-from dpmcl.results.comparison import written
+from dpmcl.results.comparison import MEASURES, written
 from dpmcl.results.paper import Key
 from dpmcl.results.statistics import Estimate, estimate
 from dpmcl.results.store import Stored
-from dpmcl.results.table import Look, escaped, formatted, render
-from dpmcl.study import protocol
+from dpmcl.results.table import Look, formatted, render
 from dpmcl.study.budget import Budget, within
 from dpmcl.study.plan import Cell
 from dpmcl.study.side_by_side import SideBySide
 from dpmcl.study.study import Planned, Result
-from dpmcl.training.job import Trainer, read
 from dpmcl.training.spec import Spec
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_MEASURES = {"CME": cme, "NTE": nte}
 
 
 def planned(
@@ -54,11 +48,11 @@ def planned(
         )
     runs, lines = [], []
     for cell in cells:
-        spec = Spec.parse(cell.table)
+        spec, allowed = Spec.parse(cell.table), None
         if budget is not None:
-            spec, told = within(Trainer(spec, read(spec, spec.seeds[:1])), budget)
+            spec, allowed, told = within(spec, budget)
             lines += [f"{cell.name}: {line}" for line in told]
-        runs.append(Planned(spec, out / cell.name, cell.name))
+        runs.append(Planned(spec, out / cell.name, cell.name, allowed))
     return runs, lines
 
 
@@ -87,7 +81,7 @@ def table1(runs: Mapping[str, Stored], style: TableFormat = "text") -> str:
         (stream, name, method): estimate(measure(record.test))
         for stream, run in runs.items()
         for method, record in run.records.items()
-        for name, measure in _MEASURES.items()
+        for name, measure in MEASURES.items()
     }
     rows = [
         {
@@ -112,8 +106,6 @@ def table1(runs: Mapping[str, Stored], style: TableFormat = "text") -> str:
         mean = "-" if row["ours"] is None else f"{row['ours']:.3g}{error}"
         names = [str(row[key]) for key in ("stream", "method", "error", "paper")]
         body.append([*names, mean, str(row["replicas"]), str(row["mark"])])
-    if style == "latex":
-        body = [[escaped(cell) for cell in line] for line in body]
     text = formatted(header, body, style, words=3)
     notes = (
         "within: at most two combined standard errors apart; the paper's (0) counts as "
@@ -124,22 +116,15 @@ def table1(runs: Mapping[str, Stored], style: TableFormat = "text") -> str:
     return "\n".join([text, *notes]) if style == "text" else text
 
 
-def store_protocol(
-    runs: Mapping[str, Stored], out: Path, budget: Budget | None = None
-) -> list[str]:
-    """Check the protocol of a study's runs, write protocol.json, and return what is not fair.
+def store_protocol(runs: Mapping[str, Stored], out: Path) -> None:
+    """Write the protocols of a study's runs into one file, protocol.json.
 
     Args:
         runs: What the runs hold, by name.
         out: Folder of the study.
-        budget: What each method was to spend.
     """
-    told = {
-        name: protocol.described(run.records, len(run.stream.tasks), budget)
-        for name, run in runs.items()
-    }
+    told = {name: run.protocol.to_table() for name, run in runs.items() if run.protocol}
     write_text(out / "protocol.json", json.dumps(told, indent=1) + "\n")
-    return [f"{name}: {line}" for name, one in told.items() for line in one["violations"]]
 
 
 def shown(
@@ -202,7 +187,7 @@ def _lines(
     axis: str, cells: Sequence[Cell], runs: Mapping[str, Stored]
 ) -> dict[str, dict[str, Points]]:
     """Return the points of each measure and line of a panel, {} where no line has two points."""
-    out: dict[str, dict[str, dict[object, object]]] = {name: {} for name in _MEASURES}
+    out: dict[str, dict[str, dict[object, object]]] = {name: {} for name in MEASURES}
     for cell in cells:
         if axis not in cell.point or cell.name not in runs:
             continue
@@ -212,7 +197,7 @@ def _lines(
             label = f"{method} ({told})" if told else method
             x = cell.point[axis]
             x = x if isinstance(x, int | float | str) else written(x)
-            for name, measure in _MEASURES.items():
+            for name, measure in MEASURES.items():
                 out[name].setdefault(label, {})[x] = measure(record.test)
     kept = {
         name: {label: points for label, points in lines.items() if len(points) > 1}

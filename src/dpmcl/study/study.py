@@ -27,14 +27,15 @@ from dpmcl.exceptions import DpmclError, SpecError, shown
 from dpmcl.results import comparison, figures, store, table, theory_figures
 from dpmcl.results.record import Record, merge, of_seeds
 from dpmcl.results.store import StreamInfo
-from dpmcl.study import aside, identity
+from dpmcl.study import aside, identity, protocol
+from dpmcl.study.budget import Budget
 from dpmcl.study.environment import describe
 from dpmcl.study.executor import Assignment, Listener, execute
 from dpmcl.study.identity import Held
 from dpmcl.study.lock import locked
 from dpmcl.theory.readings import Readings
 from dpmcl.training.checkpoints import folder_of, job_folder, refuse_removed
-from dpmcl.training.job import Job, Outcome, Trainer, prepared, read
+from dpmcl.training.job import Job, Outcome, Trainer, built_of, prepared, read
 from dpmcl.training.keeper import Keeping
 from dpmcl.training.monitor import MonitorSettings
 from dpmcl.training.spec import Spec, normalised
@@ -45,10 +46,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Watch = Callable[[str, int, int], None]
-"""watch(method, done, total): updates of all replicas done, and to be done."""
+"""watch(method, done, total): updates of all replicas done, and to be done; of several methods also
+watch(ALL, done, total)."""
 
 ALL = "all jobs"
-"""Name under which the progress of several runs together is told."""
+"""Name under which the progress of several methods or runs together is told."""
 
 _LOG = logging.getLogger("dpmcl")
 
@@ -73,7 +75,7 @@ class Result:
 
     @property
     def readings(self) -> dict[str, Readings]:
-        """What was watched, by method; methods that were not are left out."""
+        """Readings of the monitor, by method; methods that were not are left out."""
         found = {name: record.readings for name, record in self.records.items()}
         return {name: readings for name, readings in found.items() if readings is not None}
 
@@ -241,11 +243,13 @@ class Planned:
         spec: What to run.
         folder: The run folder, or None.
         name: What its methods' progress begins with; empty for a run by itself.
+        budget: What the spec was made to keep to, for the protocol; None for nothing.
     """
 
     spec: Spec
     folder: Path | None
     name: str = ""
+    budget: Budget | None = None
 
 
 class Shard:
@@ -317,10 +321,12 @@ def run_all(
                 stack.enter_context(locked(planned.folder))
         streams: dict[str, Stream] = {}
         studies = [_Study(planned, watch, fresh, streams) for planned in runs]
-        assignments = [one for study in studies for one in study.begin(shard, storage)]
+        built: dict[str, Trainer] = {}
+        assignments = [one for study in studies for one in study.begin(shard, storage, built)]
         if assignments:
             owner = {one: study for study in studies for one in study.assignments}
-            whole = _Whole(assignments, watch if len(runs) > 1 else None)
+            several = len({(one.trainer, one.job.method) for one in assignments}) > 1
+            whole = _Whole(assignments, watch if several else None)
 
             def progress(one: Assignment, done: int, total: int) -> None:
                 owner[one].progress(one.job, done, total)
@@ -367,6 +373,7 @@ class _Study:
         self, planned: Planned, watch: Watch | None, fresh: bool, streams: dict[str, Stream]
     ) -> None:
         self.spec, self.folder, self.name = planned.spec, planned.folder, planned.name
+        self.budget = planned.budget
         self.watch, self.fresh, self.streams = watch, fresh, streams
         spec = self.spec
         self.before = _before(spec, self.folder, fresh)
@@ -378,8 +385,13 @@ class _Study:
         held = {name: {*record.test.seeds} for name, record in self.records.items()}
         self.missing = {name: {*spec.seeds} - held.get(name, set()) for name in spec.methods}
 
-    def begin(self, shard: Shard | None, storage: str | None) -> list[Assignment]:
-        """Refuse what cannot be run, make the folder ready, and return the jobs that it lacks."""
+    def begin(
+        self, shard: Shard | None, storage: str | None, built: dict[str, Trainer]
+    ) -> list[Assignment]:
+        """Refuse what cannot be run, make the folder ready, and return the jobs that it lacks.
+
+        built: trainers of other runs, by `built_of`; this one's is added.
+        """
         spec, before, folder = self.spec, self.before, self.folder
         trained = {name for name, seeds in self.missing.items() if seeds}
         _say_unwatched(spec, before.records, trained)
@@ -392,13 +404,19 @@ class _Study:
             self.storage = Storage(absolute(storage), self._stored_as(folder))
         if not trained and shard is None:
             return []
+        key = built_of(spec)
         self.trainer = Trainer(
-            spec, stream, digest=self.info.digest, folder=folder, storage=self.storage
+            spec,
+            stream,
+            digest=self.info.digest,
+            folder=folder,
+            storage=self.storage,
+            like=built.get(key),
         )
-        jobs = self.trainer.jobs()
+        built.setdefault(key, self.trainer)
         for name in spec.methods:
-            self.trainer.check(next(job for job in jobs if job.method == name))
-        mine = [job for job in jobs if shard is None or shard.takes()]
+            self.trainer.check(Job(name, spec.seeds[:1]))
+        mine = [job for job in self.trainer.jobs() if shard is None or shard.takes()]
         self.jobs = [job for job in mine if self.missing[job.method] & {*job.seeds}]
         if folder is not None and trained:
             identity.sources(spec)  # again: workers read the user's files when they start
@@ -427,7 +445,8 @@ class _Study:
         if folder is not None:
             self._remove_checkpoints(folder)
             aside.remove_finished(folder, self.table, self.records)
-            return replace(load(folder), theta=theta)
+            stored = protocol.keep(folder, self.budget)
+            return Result(stored.spec, stored.stream, stored.records, theta)
         records = {name: self.records[name] for name in self.spec.methods}
         return Result(self.table, self.info, records, theta)
 

@@ -40,7 +40,7 @@ class Range(NamedTuple):
 
 
 Space = Mapping[str, Sequence[Any] | Range]
-"""What is searched, by the dotted name of a setting."""
+"""Values that are searched, by the dotted name of a setting."""
 
 _AT_ONCE = 4
 """New trials of a range between two looks at the scores."""

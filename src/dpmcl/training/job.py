@@ -72,6 +72,8 @@ class Trainer:
         digest: Fingerprint of the data.
         folder: The run folder, in which jobs are kept; None keeps nothing.
         storage: Storage in which jobs are kept instead.
+        like: Another trainer, whose data, network and engine it shares: of a spec with the same
+            `built_of`.
     """
 
     def __init__(
@@ -82,9 +84,13 @@ class Trainer:
         digest: str = "",
         folder: Path | None = None,
         storage: Storage | None = None,
+        like: "Trainer | None" = None,
     ) -> None:
         self.spec, self.digest, self.folder, self.storage = spec, digest, folder, storage
         self._stream = stream
+        self._flops: dict[str, int] = {}
+        if like is not None:
+            self.__dict__.update(stream=like.stream, model=like.model, engine=like.engine)
 
     @cached_property
     def device(self) -> torch.device:
@@ -121,10 +127,28 @@ class Trainer:
 
     def jobs(self) -> list[Job]:
         """Return all jobs of the spec. They depend on the seeds asked for, not on those missing."""
+        return [Job(name, group) for name in self.spec.methods for group in self.groups(name)]
+
+    def groups(self, method: str) -> list[tuple[int, ...]]:
+        """Return the seeds of each job of a method.
+
+        Args:
+            method: Its name in the spec.
+        """
         seeds = self.spec.seeds
-        size = group_size(self.engine, self.model, len(seeds))
-        groups = [seeds[first : first + size] for first in range(0, len(seeds), size)]
-        return [Job(name, group) for name in self.spec.methods for group in groups]
+        size = group_size(self.engine, self.model, len(seeds), lambda: self.flops(method))
+        return [seeds[first : first + size] for first in range(0, len(seeds), size)]
+
+    def flops(self, method: str) -> int:
+        """Return about how many FLOPs a replica's training takes: every task counts as the first.
+
+        Args:
+            method: Its name in the spec.
+        """
+        if method not in self._flops:
+            setup = self.setup(Job(method, self.spec.seeds[:1]))
+            self._flops[method] = setup.tasks * first_task(setup).flops
+        return self._flops[method]
 
     def longest_first(self, jobs: Sequence[Job]) -> list[Job]:
         """Return jobs in the order in which processes should take them: the last ones are short.
@@ -132,11 +156,9 @@ class Trainer:
         Args:
             jobs: Some of `jobs`.
         """
-        names = {job.method for job in jobs}
-        if len(names) == 1:  # the jobs of a method are cut longest first
+        if len({job.method for job in jobs}) == 1:  # the jobs of a method are cut longest first
             return list(jobs)
-        work = {name: first_task(self.setup(Job(name, self.spec.seeds[:1]))) for name in names}
-        return sorted(jobs, key=lambda job: -work[job.method].flops * len(job.seeds))
+        return sorted(jobs, key=lambda job: -self.flops(job.method) * len(job.seeds))
 
     def checkpoints(self, job: Job) -> Checkpoints | None:
         """Return the checkpoints of a job, None where nothing is kept.
@@ -231,6 +253,17 @@ class Trainer:
             keeper=Keeper(keeping, self.checkpoints(job), origin),
             tell=tell,
         )
+
+
+def built_of(spec: Spec) -> str:
+    """Return what decides a trainer's data, network and engine, as a text.
+
+    Args:
+        spec: The trainer's.
+    """
+    names = ("stream_name", "stream", "network_name", "network", "dtype", "precision", "device")
+    batch = max(method.batch for method in spec.methods.values())
+    return repr((*(getattr(spec, name) for name in names), spec.engine, spec.seeds, batch))
 
 
 def measured(

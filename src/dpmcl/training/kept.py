@@ -1,4 +1,4 @@
-"""What a method keeps from task to task beside its network: bytes of rows, notes and copies."""
+"""Bytes that a method keeps from task to task beside its network: rows, notes and copies."""
 
 from dataclasses import replace
 

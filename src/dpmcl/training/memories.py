@@ -1,4 +1,4 @@
-"""What enters the memories: rows of a task, or of an update, with the method's notes on them."""
+"""Fill the memories: with rows of a task, or of an update, with the method's notes on them."""
 
 from functools import partial
 

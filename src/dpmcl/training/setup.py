@@ -1,4 +1,4 @@
-"""What stays the same while one method is trained for a group of replicas."""
+"""The part of a job that stays the same while one method is trained for a group of replicas."""
 
 import logging
 from collections.abc import Mapping, Sequence
