@@ -15,6 +15,7 @@
     protocol.json        rules of a fair comparison, and where methods broke them
     environment.json     versions, device, engine, commit of each run that added to it
     figures/
+    tensorboard/, mlflow.db  what trackers wrote (`track`)
     before-fresh/        an earlier run, until the run with --fresh that replaces it has finished
 
 Every file appears whole or not at all. `errors.parquet` is written last: seeds that it does not
@@ -154,6 +155,8 @@ FILES = (
     "checkpoints",
     "storage",
     "figures",
+    "tensorboard",
+    "mlflow.db",
 )
 """Files and folders that a run writes beside spec.toml."""
 

@@ -27,7 +27,17 @@ Sources = Mapping[str, Mapping[str, Source]]
 
 _log = logging.getLogger("dpmcl")
 
-_FREE = ("replicas", "seed", "device", "engine", "threads", "workers", "on_divergence", "methods")
+_FREE = (
+    "replicas",
+    "seed",
+    "device",
+    "engine",
+    "threads",
+    "workers",
+    "on_divergence",
+    "track",
+    "methods",
+)
 """Settings in which runs of one folder may differ."""
 
 _MONITOR_DECIDES = ("exceeding", "beta", "interval", "rows", "patience")

@@ -36,6 +36,7 @@ from dpmcl.training.setup import Setup
 from dpmcl.training.spec import Spec
 from dpmcl.training.step_size import StepSize
 from dpmcl.training.storage import Storage, StoredCheckpoints
+from dpmcl.training.tracking import tracking
 
 
 @dataclass(frozen=True)
@@ -252,6 +253,7 @@ class Trainer:
             on_divergence=spec.on_divergence,
             keeper=Keeper(keeping, self.checkpoints(job), origin),
             tell=tell,
+            more=[tracking(tracker, self.folder, _tracked(job)) for tracker in spec.track],
         )
 
 
@@ -274,6 +276,7 @@ def measured(
     keeper: Keeper,
     tell: Tell = lambda done, total: None,
     on_divergence: Literal["freeze", "stop"] = "freeze",
+    more: Sequence[Observer] = (),
 ) -> Outcome:
     """Train with all observers that settings ask for, and return what they saw.
 
@@ -284,6 +287,7 @@ def measured(
         keeper: Where training goes on from, and when it is saved.
         tell: Told of progress.
         on_divergence: Whether a replica that is not finite is frozen, or ends the run.
+        more: Further observers, which see what has been evaluated.
     """
     if line := noise(setup.method, setup.model.dtype):
         setup.say(line, once="noise")
@@ -294,7 +298,7 @@ def measured(
     if isinstance(rule, Theorem) and rule.drift != "none":
         observers.append(StepSize(rule))
     observers += [watching] if watching else []
-    observers += [score, Progress(tell), keeper]
+    observers += [score, *more, Progress(tell), keeper]
     run = train(setup, observers, keeper.last(setup, first_state(setup)))
     work = dict.fromkeys(setup.seeds, with_kept(setup, run))
     diverged = {setup.seeds[replica]: where for replica, where in run.diverged.items()}
@@ -302,6 +306,11 @@ def measured(
     predictions = score.predictions(setup, run)
     record = Record(score.errors(setup, run), work, diverged, readings, predictions)
     return Outcome(record, run.replicas.theta, run.replicas.buffers, keeper.resumed)
+
+
+def _tracked(job: Job) -> str:
+    """Return the name of a job for a tracker."""
+    return f"{job.method} seeds {job.seeds[0]}-{job.seeds[-1]}".replace(":", ".")
 
 
 def _shifted(tell: Tell, half: int) -> Tell:

@@ -31,7 +31,7 @@ from typing import Annotated, Any, Literal, Self
 import annotated_types as at
 
 from dpmcl import plugins
-from dpmcl.core.choices import DeviceName, EngineName, OnDivergence
+from dpmcl.core.choices import DeviceName, EngineName, OnDivergence, Tracker
 from dpmcl.core.precision import Precision
 from dpmcl.core.settings import NonNegative, Positive, Settings
 from dpmcl.data.sources import is_data, stream_for
@@ -62,6 +62,7 @@ class Spec(Settings):
         threads: Threads of PyTorch on a CPU; small networks run fastest on one.
         workers: Processes that share the replicas on a CPU; None for one a core, 1 for none.
         on_divergence: Whether a replica that is no longer finite is frozen, or ends the run.
+        track: Trackers to which errors are written while it runs: "tensorboard", "mlflow".
         split_seed: Seed of the split that all replicas share; None if each draws its own.
         weights_seed: The same for the initial weights. (stream.order_seed is that of the tasks.)
         stream_name: Name of the stream's plugin; stream has its settings.
@@ -85,6 +86,7 @@ class Spec(Settings):
     threads: Annotated[Positive, at.Le(1024)] = 1
     workers: Annotated[Positive, at.Le(1024)] | None = None
     on_divergence: OnDivergence = "freeze"
+    track: tuple[Tracker, ...] = ()
     split_seed: NonNegative | None = None
     weights_seed: NonNegative | None = None
     stream_name: str

@@ -1,0 +1,103 @@
+"""Errors after each task, written for TensorBoard or MLflow while a job runs."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock
+
+from dpmcl.core.choices import Tracker
+from dpmcl.exceptions import DpmclError, SpecError
+from dpmcl.training.observer import Observer
+from dpmcl.training.setup import Setup
+from dpmcl.training.state import RunState
+
+Write = Callable[[int, Mapping[str, float]], None]
+"""write(step, values by name)."""
+
+
+@dataclass(frozen=True)
+class Tracking(Observer):
+    """Hands the errors on test rows after each task to a writer, means over the job's replicas.
+
+    It comes after the observer that evaluates.
+
+    Attributes:
+        write: Takes the number of the task, from 0, and CME, NTE and the error on each task seen.
+    """
+
+    write: Write
+
+    def after_task(self, setup: Setup, run: RunState) -> RunState:
+        task = run.position.task - 1
+        errors = run.values["errors.test"][:, 1 + task, : task + 1]
+        alive = errors[np.isfinite(errors[:, task])]
+        if len(alive):
+            on_each = alive.mean(0)
+            values = {f"error/{setup.stream.tasks[k]}": e for k, e in enumerate(on_each.tolist())}
+            seen = {name: value for name, value in values.items() if np.isfinite(value)}
+            summary = {"CME": float(np.nanmean(on_each)), "NTE": float(on_each[task])}
+            self.write(task, {**summary, **seen})
+        return run
+
+
+def tracking(tracker: Tracker, folder: Path | None, name: str) -> Tracking:
+    """Return an observer that writes below a run folder.
+
+    Args:
+        tracker: "tensorboard" writes events to FOLDER/tensorboard/NAME, "mlflow" a run NAME to
+            FOLDER/mlflow.db.
+        folder: The run folder.
+        name: Of the job.
+
+    Raises:
+        SpecError: There is no run folder.
+        DpmclError: The package of the tracker is not installed.
+    """
+    if folder is None:
+        raise SpecError(f"track = ['{tracker}'] writes into the run folder; give one with `out`.")
+    try:
+        if tracker == "tensorboard":
+            return Tracking(_tensorboard(folder, name))
+        return Tracking(_mlflow(folder, name))
+    except ImportError as error:
+        raise DpmclError(
+            f"track = ['{tracker}'] needs {error.name}: pip install 'dpmcl[tracking]'."
+        ) from None
+
+
+def _tensorboard(folder: Path, name: str) -> Write:
+    from torch.utils.tensorboard import SummaryWriter
+
+    def write(step: int, values: Mapping[str, float]) -> None:
+        with SummaryWriter(folder / "tensorboard" / name) as writer:
+            for key, value in values.items():
+                writer.add_scalar(key, value, step)
+
+    return write
+
+
+def _mlflow(folder: Path, name: str) -> Write:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / "mlflow.db.lock"):  # jobs of one run create the tables at once
+        client = MlflowClient(f"sqlite:///{(folder / 'mlflow.db').absolute()}")
+        title = folder.absolute().name
+        known = client.get_experiment_by_name(title)
+        experiment = known.experiment_id if known else client.create_experiment(title)
+        runs = client.search_runs([experiment], f"attributes.run_name = '{name}'", max_results=1)
+        run = (runs or [client.create_run(experiment, run_name=name)])[0].info.run_id
+
+    def write(step: int, values: Mapping[str, float]) -> None:
+        metrics = [Metric(_plain(key), value, 0, step) for key, value in values.items()]
+        client.log_batch(run, metrics)
+
+    return write
+
+
+def _plain(key: str) -> str:
+    """Return a name that MLflow takes."""
+    return "".join(c if c.isalnum() or c in "_-. /" else "_" for c in key)
