@@ -190,6 +190,14 @@ class Method(Settings, ABC):
         """
         return model
 
+    def remark(self, tasks: Sequence[TaskInfo]) -> str | None:
+        """Return what a run says once before it begins; nothing by default.
+
+        Args:
+            tasks: All tasks of the stream.
+        """
+        return None
+
     def start(self, theta: Theta, task: TaskInfo) -> State:
         """Return one replica's state before the first task.
 

@@ -249,6 +249,8 @@ def measured(
     """
     if line := noise(setup.method, setup.model.dtype):
         setup.say(line, once="noise")
+    if line := setup.method.remark(setup.task_infos):
+        setup.say(line, once="remark")
     score = Score(evaluation)
     watching = Monitor(monitor, setup) if monitor.active else None
     rule = setup.method.rule
