@@ -89,6 +89,8 @@ def run(
     try:
         with dispensable("figure"):
             typer.echo(printable(f"figure: {study.draw(result, folder)}"))
+            if result.spec.get("evaluation", {}).get("confusion"):
+                typer.echo(printable(f"figure: {study.draw(result, folder, what='confusion')}"))
     finally:
         typer.echo(printable(f"folder: {folder}"))
 

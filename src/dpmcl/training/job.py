@@ -21,6 +21,7 @@ from dpmcl.engine import Engine, choose, device_of, group_size
 from dpmcl.exceptions import DataError, DeviceError, DpmclError, reason
 from dpmcl.optimisers.theorem import Theorem
 from dpmcl.results.record import Record, merge
+from dpmcl.training.arriving import SPLIT, Arriving
 from dpmcl.training.checkpoints import Checkpoints, Origin
 from dpmcl.training.divergence import FreezeNonFinite
 from dpmcl.training.evaluation import Evaluation, Score
@@ -258,13 +259,18 @@ def measured(
     if isinstance(rule, Theorem) and rule.drift != "none":
         observers.append(StepSize(rule))
     observers += [watching] if watching else []
+    arriving = Arriving(setup) if evaluation.arriving else None
+    observers += [arriving] if arriving else []
     observers += [score, Progress(tell), keeper]
     run = train(setup, observers, keeper.last(setup, first_state(setup)))
     work = dict.fromkeys(setup.seeds, with_kept(setup, run))
     diverged = {setup.seeds[replica]: where for replica, where in run.diverged.items()}
     readings = watching.readings(setup, run) if watching else None
     predictions = score.predictions(setup, run)
-    record = Record(score.errors(setup, run), work, diverged, readings, predictions)
+    errors = score.errors(setup, run)
+    if arriving:
+        errors[SPLIT] = arriving.errors(setup, run)
+    record = Record(errors, work, diverged, readings, predictions)
     return Outcome(record, run.replicas.theta, run.replicas.buffers, keeper.resumed)
 
 

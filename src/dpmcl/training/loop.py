@@ -19,7 +19,7 @@ from dpmcl.training.memories import (
 )
 from dpmcl.training.observer import Chunk, Observer
 from dpmcl.training.second_order import check_second_derivatives
-from dpmcl.training.setup import Setup, check_splits
+from dpmcl.training.setup import Setup, check_augmentation, check_splits
 from dpmcl.training.state import Position, RunState
 from dpmcl.training.user_code import located
 
@@ -64,9 +64,10 @@ def check(setup: Setup) -> None:
         setup: What stays the same.
 
     Raises:
-        SpecError: The method draws rows that it may not see.
+        SpecError: The method draws rows that it may not see, or augments what are not images.
         ModelError: The network has no second derivatives, and the method needs them.
     """
+    check_augmentation(setup)
     check_splits(setup.method, [*setup.phases, *setup.evaluation_phases])
     check_second_derivatives(setup)
 
