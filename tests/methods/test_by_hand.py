@@ -11,14 +11,17 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import tiny_run
+from conftest import tiny_run, train
 from dpmcl import plugins
 from dpmcl.core import keys
 from dpmcl.core.batch import Batch
 from dpmcl.core.memory import Offer, empty
 from dpmcl.core.model import Model
 from dpmcl.core.tree import leaves, rebuilt, tree_map
+from dpmcl.data.splits import split
+from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import TaskInfo
+from dpmcl.engine import Looped
 from dpmcl.exceptions import SpecError
 from dpmcl.methods._fisher import sampled
 
@@ -480,6 +483,13 @@ def test_er_ace_refuses_regressions_and_says_where_its_first_term_is_gone():
     everything = torch.ones(3, dtype=torch.bool)
     line = method.remark([type(last)(**{**last.__dict__, "seen": everything})])
     assert line.startswith("from task 2 on no unseen class is left to compete")
+
+    stream = Stream.from_arrays(random(30, 2), np.arange(30) % 3, classes_per_task=1)
+    splits, said = split(stream, (0,), (0.6, 0.2, 0.2)), []
+    own = {**SMALL, "updates": 2}
+    train(find("er_ace")(**own), model("classification"), stream, splits, (0,), Looped(),
+          note=said.append)  # fmt: skip
+    assert said == [line]
 
 
 def test_mir_needs_as_many_candidates_as_it_replays():

@@ -36,10 +36,12 @@ class EWC(Method):
     it takes no more room); "last", online EWC (Schwarz et al., 2018): F <- decay F + F_k, and one
     anchor, the last theta_k. decay is theirs alone.
 
+    A spring is a stiff term: plain gradient descent diverges where lr strength F exceeds 2.
+
     Deviations: a rule that wants a cost gets J(b_N), without the penalty.
     """
 
-    strength: Annotated[float, at.Ge(0)] = 100.0
+    strength: Annotated[float, at.Ge(0)] = 10.0
     fisher: Targets = "sampled"
     fisher_rows: Positive | None = 200
     anchors: Literal["each", "last"] = "each"
