@@ -32,6 +32,8 @@ class CLSER(Rehearsal):
     the t-th update of the run; stable alike. The stable model is the one that is evaluated. Source:
     Arani et al., "Learning fast, learning slow", 2022.
 
+    In runs of a few hundred updates the stable model is the mean over all of the run, and lags.
+
     Deviations: by default D_N enters D_P after the task (the original is `enters = "during"`). The
     averages answer without dropout, and with theta's running statistics.
     """

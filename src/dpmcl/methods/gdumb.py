@@ -39,7 +39,7 @@ class GDumb(Method):
         return {"kind": batch.y if model.kind == "classification" else batch.task}
 
     def policy(self, memory_: Memory, offer: Offer, key: Tensor) -> Memory:
-        """Keep of each class the first, then of each the second, ...; held rows come first."""
+        # Of each class the first is kept, then of each the second, ...; held rows come first.
         capacity = len(memory_.position)
         kind = torch.cat([memory_.notes["kind"], offer.notes["kind"]])
         held = torch.arange(capacity, device=key.device) < memory_.filled
