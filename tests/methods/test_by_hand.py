@@ -474,6 +474,25 @@ def test_a_special_case_is_the_other_method(name, own, other, tasks):
         torch.testing.assert_close(one, two, rtol=0, atol=1e-9)
 
 
+def test_what_methods_cost_and_keep_is_counted():
+    """Three tasks of 36 rows, 6 updates each, 4 rows a batch; notes cost a forward pass a row."""
+    forward = {
+        ("der", "during"): 3 * 6 * 4,
+        ("der", "after"): 3 * 36,
+        ("mir", "after"): 3 * 6 * 2 * 20,  # candidates, twice
+        ("replay", "after"): 0,
+    }
+    for (name, enters), rows in forward.items():
+        work = tiny_run(find(name)(**SMALL, enters=enters), (0,)).work
+        assert work.rows_forward == rows
+        assert work.notes_bytes == (20 * 6 * 8 if name == "der" else 0)  # six logits a row
+        assert work.memory_bytes == 20 * 3 * 8
+    theta = sum(leaf.nbytes for leaf in leaves(tiny_run(find("lwf")(**SMALL), (0,)).theta))
+    for name, copies in {"lwf": 1, "cls_er": 2, "si": 3, "ewc": 3, "la_maml": 1}.items():
+        kept = tiny_run(find(name)(**SMALL), (0,)).work.copies_bytes
+        assert theta * copies <= kept <= theta * copies + 16
+
+
 def test_er_ace_refuses_regressions_and_says_where_its_first_term_is_gone():
     with pytest.raises(SpecError, match="er_ace masks the classes that do not compete"):
         find("er_ace")().prepare(model("regression"))
