@@ -51,6 +51,9 @@ TINY_SPEC: dict[str, Any] = {
     "workers": 1,
 }
 
+PAPER = ("naive", "er", "dpmcl", "oml", "cml", "anml", "joint")
+"""Methods that are tested with every optimiser; the others step theta by the same `descend`."""
+
 torch.set_num_threads(1)  # the problems are tiny, and the tests run in two processes
 
 

@@ -106,6 +106,15 @@ def variants() -> Iterator[tuple[str, dict[str, Any]]]:
         yield name, {"reading": "text", "memory": 9}  # of 36 validation rows
     yield "anml", {"gate": "outputs"}
     yield "joint", {"budget": "task"}
+    for name in ("replay", "agem", "mir", "lor", "cls_er", "la_maml"):
+        yield name, {"enters": "during"}
+    for name in ("er_ace", "der", "derpp"):
+        yield name, {"enters": "after"}
+    for name in ("der", "derpp"):
+        yield name, {"compared": "seen"}
+    yield "la_maml", {"order": 2, "outer": "each"}
+    yield "ewc", {"fisher": "empirical", "anchors": "last", "decay": 0.5}
+    yield "naive", {"options": ["l2_init", "shrink_perturb"]}
 
 
 def cases() -> Cases:

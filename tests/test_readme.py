@@ -22,12 +22,12 @@ def printed(folder: Path, *arguments: str) -> str:
 
 
 def test_a_method_of_ones_own(tmp_path):
-    (source,) = [block for block in code("python") if "class Replay" in block]
-    (tmp_path / "replay.py").write_text(source)
-    (command,) = [line for line in "".join(code("sh")).split("\n") if "replay:Replay" in line]
+    (source,) = [block for block in code("python") if "class Mine" in block]
+    (tmp_path / "mine.py").write_text(source)
+    (command,) = [line for line in "".join(code("sh")).split("\n") if "mine:Mine" in line]
     small = ["--replicas", "1", "--tasks", "2", "--set", "training.updates=3"]
     out = printed(tmp_path, "-c", MAIN, *command.split("#")[0].split()[1:], *small)
-    assert "replay:Replay" in out
+    assert "mine:Mine" in out
 
 
 def test_data_of_ones_own(tmp_path):

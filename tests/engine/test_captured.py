@@ -9,7 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conftest import tiny_model, tiny_run, tiny_stream, tiny_task, train
+from conftest import PAPER, tiny_model, tiny_run, tiny_stream, tiny_task, train
 from dpmcl import plugins
 from dpmcl.core.model import initial
 from dpmcl.core.tree import leaves, tree_map
@@ -27,13 +27,20 @@ CASES = [
     ("oml", {"reading": "nested", "inner": 2}),
     ("dpmcl", {"third_term": "exact", "zeta": 2, "step": "joint"}),
     ("dpmcl", {"third_term": "first", "buffer_state": "copied"}),
+    ("la_maml", {"order": 2, "outer": "each"}),
+    ("ewc", {"fisher": "empirical"}),
 ]
 every_case = pytest.mark.parametrize(
     ("name", "own"),
     CASES,
     ids=lambda v: v if isinstance(v, str) else "-".join(map(str, v.values())),
 )
-every_optimiser = pytest.mark.parametrize("optimiser", ["adagrad", "adam", "sgd"])
+every_case_and_optimiser = pytest.mark.parametrize(
+    ("name", "own", "optimiser"),
+    [(name, own, o) for name, own in CASES for o in ("adagrad", "adam", "sgd")
+     if name in PAPER or o == "adam"],
+    ids=str,
+)  # fmt: skip
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 
@@ -184,8 +191,7 @@ class OnMeta(Looped):
         return state
 
 
-@every_case
-@every_optimiser
+@every_case_and_optimiser
 def test_an_update_looks_at_no_value_and_copies_nothing_from_the_host(name, own, optimiser):
     method = settings(name, optimiser, **own)
     tiny_run(replace(method, updates=1), engine=OnMeta(), tasks=2, dropout=0.2)
@@ -277,8 +283,7 @@ def run_on(device, method, engine):
 
 
 @needs_gpu
-@every_case
-@every_optimiser
+@every_case_and_optimiser
 def test_captured_on_a_gpu_equals_looped_on_a_cpu(name, own, optimiser):
     method = settings(name, optimiser, **own)
     gpu, cpu = torch.device("cuda"), torch.device("cpu")

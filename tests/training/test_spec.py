@@ -57,7 +57,8 @@ def test_to_table_is_complete_and_reads_back():
     assert list(table["training"]) == [name for name in Method.names() if name not in unset]
     assert table["training"]["memory_policy"] == "reservoir"
     assert table["evaluation"] == {
-        "train": False, "future": False, "evaluate_every": 1, "predictions": False
+        "train": False, "future": False, "evaluate_every": 1, "predictions": False,
+        "confusion": False, "arriving": False,
     }  # fmt: skip
     assert table["network"] == {"name": "mlp", "hidden": 100}
     assert table["stream"]["split"] == [0.6, 0.2, 0.2]

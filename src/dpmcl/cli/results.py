@@ -70,7 +70,7 @@ def plot(
         float, typer.Option(metavar="SIGMA", help="Gaussian filter over tasks, 0 for none.")
     ] = 0.0,
     what: Annotated[
-        FigureContent, typer.Option(help="Errors, or what --watch recorded.")
+        FigureContent, typer.Option(help="Errors, what --watch recorded, or a confusion matrix.")
     ] = "errors",
     ylim: Annotated[
         str | None, typer.Option(metavar="LOW,HIGH", help="Errors shown; those of the data.")

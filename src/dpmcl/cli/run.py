@@ -124,6 +124,8 @@ def _run_one(
     try:
         with dispensable("figure"):
             typer.echo(printable(f"figure: {study.draw(result, folder)}"))
+            if result.spec.get("evaluation", {}).get("confusion"):
+                typer.echo(printable(f"figure: {study.draw(result, folder, what='confusion')}"))
     finally:
         typer.echo(printable(f"folder: {folder}"))
 

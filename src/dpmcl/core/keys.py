@@ -120,6 +120,18 @@ def uniform(key: Tensor, shape: Sequence[int], lane: int = 0) -> Tensor:
     return out
 
 
+def normal(key: Tensor, shape: Sequence[int], lane: int = 0) -> Tensor:
+    """Return standard normal numbers: float64 (..., *shape), by Box and Muller's rule.
+
+    Args:
+        key: Keys, int64 (..., 2).
+        shape: Of the numbers for one key.
+        lane: Separates several draws under one key.
+    """
+    u, v = uniform(key, (2, *shape), lane).to(torch.float64).unbind(key.dim() - 1)
+    return (-2 * torch.log1p(-u)).sqrt() * torch.cos(2 * math.pi * v)
+
+
 def integers(key: Tensor, shape: Sequence[int], high: int | Tensor, lane: int = 0) -> Tensor:
     """Return integers in [0, high), int64 (..., *shape).
 

@@ -21,6 +21,8 @@ from dpmcl.core.memory import Memory, Notes, Offer, Policy
 from dpmcl.core.model import Buffers, Model, Theta
 from dpmcl.core.settings import Positive, Rate, Settings
 from dpmcl.core.tree import leaves, tree_map
+from dpmcl.data.augmentation import Augmentation
+from dpmcl.data.augmentation import build as build_augmentation
 from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.discounts._discount import Discount
@@ -135,6 +137,9 @@ class Method(Settings, ABC):
             seen ("sampling").
         options: Penalties and perturbations of learning (`dpmcl.Option`), each a name or a table
             of a name and settings.
+        augment: Random changes of training images, anew in each draw: "shift", "flip", "cutout",
+            each a name or a table of a name and settings (`data.augmentation`). Rows are kept,
+            noted, watched and evaluated as they are.
     """
 
     stores: ClassVar[Literal["never", "before", "after"]] = "never"
@@ -158,10 +163,12 @@ class Method(Settings, ABC):
     discount: str | dict[str, Any] = "constant"
     discount_on: Literal["weights", "sampling"] = "weights"
     options: tuple[str | dict[str, Any], ...] = ()
+    augment: tuple[str | dict[str, Any], ...] = ()
     rule: Optimiser = field(init=False, repr=False, compare=False, default=Adagrad())
     discounting: Discount = field(init=False, repr=False, compare=False, default=Constant())
     scheduling: Schedule | None = field(init=False, repr=False, compare=False, default=None)
     optional: tuple[Option, ...] = field(init=False, repr=False, compare=False, default=())
+    augmenting: tuple[Augmentation, ...] = field(init=False, repr=False, compare=False, default=())
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -170,6 +177,8 @@ class Method(Settings, ABC):
         object.__setattr__(self, "scheduling", build_schedule(self.schedule))
         options = tuple(plugins.from_setting("option", setting) for setting in self.options)
         object.__setattr__(self, "optional", options)
+        augmenting = tuple(build_augmentation(setting) for setting in self.augment)
+        object.__setattr__(self, "augmenting", augmenting)
 
     # What a method says
 
@@ -189,6 +198,14 @@ class Method(Settings, ABC):
             model: The network and its cost.
         """
         return model
+
+    def remark(self, tasks: Sequence[TaskInfo]) -> str | None:
+        """Return what a run says once before it begins; nothing by default.
+
+        Args:
+            tasks: All tasks of the stream.
+        """
+        return None
 
     def start(self, theta: Theta, task: TaskInfo) -> State:
         """Return one replica's state before the first task.

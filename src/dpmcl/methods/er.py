@@ -19,6 +19,8 @@ class ER(Method):
 
     D_N is appended to D_PN, then N updates, each one step of theta on J_PN(b_PN); b_PN is drawn
     from D_PN. Source: appendix B.5, algorithm "Experience Replay".
+
+    What the field calls ER, a batch of the new task joined with one from the memory, is `replay`.
     """
 
     stores = "before"

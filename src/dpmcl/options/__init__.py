@@ -1,1 +1,1 @@
-"""Options that every method can have, one a file, found by file name. None is shipped."""
+"""Options that every method can have, one a file, found by file name."""

@@ -25,6 +25,7 @@ from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DpmclError, SpecError, shown
 from dpmcl.results import comparison, figures, store, table, theory_figures
+from dpmcl.results.confusion import confusions
 from dpmcl.results.record import Record, merge, of_seeds
 from dpmcl.results.store import StreamInfo
 from dpmcl.study import aside, identity, protocol
@@ -144,7 +145,8 @@ class Result:
         Args:
             path: File to write, or None.
             smooth: Deviation of the smoothing over tasks; 0 for none.
-            what: "errors", CME and NTE against tasks; "terms" or "stability", what was watched.
+            what: "errors", CME and NTE against tasks; "terms" or "stability", what was watched;
+                "confusion", which classes were taken for which.
             **look: Of errors: `ylim`, `log`, `width` and `caption` (`figures.Look`); the caption is
                 that of the settings if none is given.
 
@@ -152,11 +154,15 @@ class Result:
             SpecError: There is no such figure.
         """
         if not isinstance(what, str):
-            raise SpecError(f"A figure shows errors, terms or stability, got {shown(what)}.")
+            raise SpecError(
+                f"A figure shows errors, terms, stability or confusion, got {shown(what)}."
+            )
         if what == "errors":
             look.setdefault("caption", caption(self.spec))
             drawn = figures.Look(smooth=smooth, **look)
             figure = figures.curves(self.records, self.stream, drawn)
+        elif what == "confusion":
+            figure = confusions(self.records, self.stream)
         else:
             figure = theory_figures.draw(self.readings, self.stream, what)
         if path is not None:

@@ -37,6 +37,9 @@ class Evaluation(Settings):
             what evaluation costs on long streams.
         predictions: Whether the final predictions on test rows are kept, for metrics that read
             them: classes, or values of a regression; with their targets and tasks.
+        confusion: Whether they are kept, and the confusion matrix by class is drawn.
+        arriving: Whether new rows are evaluated just before they are trained on, test-then-train,
+            as errors of the split "arriving", a mean a task; needs training.passes = 1.
         held_out: Share of each task's training rows that is kept from training and evaluated in
             place of the test rows, so that settings can be chosen; None evaluates the test rows.
     """
@@ -46,6 +49,8 @@ class Evaluation(Settings):
     evaluate_every: Positive = 1
     test_rows: Positive | None = None
     predictions: bool = False
+    confusion: bool = False
+    arriving: bool = False
     held_out: Annotated[float, at.Gt(0), at.Lt(1)] | None = None
 
     def tasks(self, after: int, tasks: int) -> range:
@@ -183,7 +188,7 @@ class Score(Observer):
             setup: The run's.
             run: Its last state.
         """
-        if not self.evaluation.predictions:
+        if not (self.evaluation.predictions or self.evaluation.confusion):
             return None
         state = _shown(setup, rehearsed(setup, run, setup.tasks - 1))
         return predict(setup, state, self._rows(setup, "test"))

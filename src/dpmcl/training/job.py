@@ -21,6 +21,7 @@ from dpmcl.engine import Engine, choose, device_of, group_size
 from dpmcl.exceptions import DataError, DeviceError, DpmclError, reason
 from dpmcl.optimisers.theorem import Theorem
 from dpmcl.results.record import Record, merge
+from dpmcl.training.arriving import SPLIT, Arriving
 from dpmcl.training.checkpoints import Checkpoints, Origin
 from dpmcl.training.divergence import FreezeNonFinite
 from dpmcl.training.evaluation import Evaluation, Score
@@ -291,6 +292,8 @@ def measured(
     """
     if line := noise(setup.method, setup.model.dtype):
         setup.say(line, once="noise")
+    if line := setup.method.remark(setup.task_infos):
+        setup.say(line, once="remark")
     score = Score(evaluation)
     watching = Monitor(monitor, setup) if monitor.active else None
     rule = setup.method.rule
@@ -298,13 +301,18 @@ def measured(
     if isinstance(rule, Theorem) and rule.drift != "none":
         observers.append(StepSize(rule))
     observers += [watching] if watching else []
+    arriving = Arriving(setup) if evaluation.arriving else None
+    observers += [arriving] if arriving else []
     observers += [score, *more, Progress(tell), keeper]
     run = train(setup, observers, keeper.last(setup, first_state(setup)))
     work = dict.fromkeys(setup.seeds, with_kept(setup, run))
     diverged = {setup.seeds[replica]: where for replica, where in run.diverged.items()}
     readings = watching.readings(setup, run) if watching else None
     predictions = score.predictions(setup, run)
-    record = Record(score.errors(setup, run), work, diverged, readings, predictions)
+    errors = score.errors(setup, run)
+    if arriving:
+        errors[SPLIT] = arriving.errors(setup, run)
+    record = Record(errors, work, diverged, readings, predictions)
     return Outcome(record, run.replicas.theta, run.replicas.buffers, keeper.resumed)
 
 

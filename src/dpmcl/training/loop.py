@@ -10,10 +10,16 @@ from dpmcl.core.gradients import Work, counting
 from dpmcl.core.tree import at
 from dpmcl.methods._method import Phase, State
 from dpmcl.training.divergence import choose_state
-from dpmcl.training.memories import empty_memories, has_own, with_task, with_update
+from dpmcl.training.memories import (
+    empty_memories,
+    has_own,
+    notes_work,
+    with_task,
+    with_update,
+)
 from dpmcl.training.observer import Chunk, Observer
 from dpmcl.training.second_order import check_second_derivatives
-from dpmcl.training.setup import Setup, check_splits
+from dpmcl.training.setup import Setup, check_augmentation, check_splits
 from dpmcl.training.state import Position, RunState
 from dpmcl.training.user_code import located
 
@@ -58,9 +64,10 @@ def check(setup: Setup) -> None:
         setup: What stays the same.
 
     Raises:
-        SpecError: The method draws rows that it may not see.
+        SpecError: The method draws rows that it may not see, or augments what are not images.
         ModelError: The network has no second derivatives, and the method needs them.
     """
+    check_augmentation(setup)
     check_splits(setup.method, [*setup.phases, *setup.evaluation_phases])
     check_second_derivatives(setup)
 
@@ -131,7 +138,7 @@ def _begun(setup: Setup, run: RunState) -> RunState:
         )
     run = replace(run, replicas=_of_alive(run, state))
     if method.stores == "before":
-        run = replace(run, memories=with_task(setup, run, task))
+        run = _with_rows(setup, run)
     return run
 
 
@@ -139,12 +146,19 @@ def _ended(setup: Setup, run: RunState) -> RunState:
     """Return the state once a task's phases are over; its position is the next task."""
     method, model, task = setup.method, setup.model, run.position.task
     if method.stores == "after":
-        run = replace(run, memories=with_task(setup, run, task))
+        run = _with_rows(setup, run)
     if has_own(method, "end_of_task"):
         info = setup.task_infos[task]
         state = setup.engine.map(lambda one: method.end_of_task(one, model, info), run.replicas)
         run = replace(run, replicas=_of_alive(run, state))
     return replace(run, position=Position(task + 1))
+
+
+def _with_rows(setup: Setup, run: RunState) -> RunState:
+    """Return the state after the rows of its task were offered to the memories."""
+    task = run.position.task
+    work = run.work + notes_work(setup, run, setup.task_infos[task].rows)
+    return replace(run, memories=with_task(setup, run, task), work=work)
 
 
 def _through(setup: Setup, run: RunState, phase: Phase, observers: Sequence[Observer]) -> RunState:
@@ -199,4 +213,5 @@ def _work(setup: Setup, run: RunState, phase: Phase) -> Work:
     what = f"The update of '{setup.method_name}'"
     with counting() as one, located(what, batched=False):
         setup.update(phase)(at(run.replicas, 0), feed.batches(0, 0), feed.key[0, 0])
-    return one.times(phase.updates)
+    offered = feed.chunk.row[phase.remember][0, 0].numel() if phase.remember else 0
+    return (one + notes_work(setup, run, offered)).times(phase.updates)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from dpmcl.core import keys, memory
 from dpmcl.core.batch import Batch
+from dpmcl.core.gradients import Work, counting
 from dpmcl.core.memory import Memories, Memory, Notes, Offer
 from dpmcl.core.tree import at, tree_map
 from dpmcl.data.sampling import Chunk
@@ -75,6 +76,24 @@ def with_update(setup: Setup, run: RunState, phase: Phase, drawn: Chunk) -> Memo
         **run.memories,
         "train": _offered(setup, "train", held, run.replicas, offer=offer, key=key),
     }
+
+
+def notes_work(setup: Setup, run: RunState, rows: int) -> Work:
+    """Return the work of the notes on some rows, counted on one row of one replica.
+
+    Args:
+        setup: The run's.
+        run: A state of it.
+        rows: How many rows.
+    """
+    row = setup.splits.train.row[:1, :1]
+    with counting() as one:
+        if has_own(setup.method, "notes"):
+            state: State = at(run.replicas, 0)
+            model = setup.model.holding(state.buffers)
+            batch = setup.stream.batch(row[0], row[0] >= 0, row[0] * 0, model.dtype, replica=0)
+            setup.method.notes(model, state, batch)
+    return one.times(rows)
 
 
 def has_own(method: Method, name: str) -> bool:

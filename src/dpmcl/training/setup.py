@@ -12,6 +12,7 @@ from dpmcl.core.batch import Batch
 from dpmcl.core.memory import Memories
 from dpmcl.core.model import Buffers, Model, Theta, initial
 from dpmcl.core.tree import tree_map
+from dpmcl.data.augmentation import Augmentation, augmented
 from dpmcl.data.motion import Motion, motion_of
 from dpmcl.data.sampling import Draw, Supply, Weighing, chunk, probe, weigh
 from dpmcl.data.splits import Splits
@@ -110,7 +111,7 @@ class Setup:
         return count + update
 
     def update(self, phase: Phase) -> Update:
-        """Return a phase's update, which also moves the network's running statistics.
+        """Return a phase's update, on augmented batches, which also moves running statistics.
 
         They move once, at the parameters before the update, by the rows of its real step: never
         while a method looks ahead.
@@ -118,9 +119,9 @@ class Setup:
         Args:
             phase: One of the run's.
         """
-        if not self.start.buffers:
-            return phase.update
-        return _moving(self.model, phase)
+        update = _moving(self.model, phase) if self.start.buffers else phase.update
+        augmentations = self.method.augmenting
+        return _augmented(update, phase, augmentations) if augmentations else update
 
     def motion(self, task: int) -> Motion:
         """Return where rows go at a task.
@@ -210,6 +211,41 @@ def _moving(model: Model, phase: Phase) -> Update:
         return after._replace(buffers=moved)
 
     return update
+
+
+def _augmented(plain: Update, phase: Phase, augmentations: tuple[Augmentation, ...]) -> Update:
+    """Return an update on batches whose images have been changed."""
+    # A draw that is like another has the rows of that one, and so its changes.
+    numbers = {name: number for number, name in enumerate(phase.draws)}
+    lanes = tuple((name, numbers[draw.like or name]) for name, draw in phase.draws.items())
+
+    def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        changed = {
+            name: batches[name]._replace(
+                x=augmented(batches[name].x, augmentations, key[0], draw=number)
+            )
+            for name, number in lanes
+        }
+        return plain(state, changed, key)
+
+    return update
+
+
+def check_augmentation(setup: Setup) -> None:
+    """Check that a method that augments its batches gets images.
+
+    Args:
+        setup: The run's.
+
+    Raises:
+        SpecError: Its inputs are something else.
+    """
+    shape = tuple(setup.stream.x.shape[1:])
+    if setup.method.augmenting and len(shape) != 3:
+        raise SpecError(
+            "augment changes images, (channels, height, width), and this stream's inputs have the "
+            f"shape {shape}; leave `augment` out for it."
+        )
 
 
 def check_splits(method: Method, tasks: Sequence[Sequence[Phase]]) -> None:

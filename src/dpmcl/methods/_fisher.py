@@ -1,0 +1,60 @@
+"""The diagonal of the Fisher information, row by row."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dpmcl.core import keys
+from dpmcl.core.batch import Batch
+from dpmcl.core.gradients import gradient
+from dpmcl.core.model import Model, Theta
+from dpmcl.core.tree import tree_map
+
+Targets = Literal["sampled", "empirical"]
+"""Whether targets are drawn from the model's own answers, or are the rows' own."""
+
+
+def squared_gradients(
+    model: Model, theta: Theta, batch: Batch, targets: Targets, *, key: Tensor
+) -> Theta:
+    """Return the sum over rows of their weight times the squared gradient of their own loss.
+
+    Args:
+        model: Holding the running statistics of theta.
+        theta: Parameters by part.
+        batch: n rows.
+        targets: Which targets the losses have.
+        key: Random key of the draw of targets.
+    """
+    y = batch.y
+    if targets == "sampled":
+        y = sampled(model, model.predict(theta, batch.x), key)
+
+    def loss(theta: Theta, x: Tensor, y: Tensor) -> Tensor:
+        return model.losses(model.predict(theta, x[None]), y[None])[0]
+
+    one = gradient(loss)
+    each = torch.func.vmap(lambda x, y: one(theta, x, y)[0])(batch.x, y)
+    out: Theta = tree_map(lambda g: torch.einsum("i,i...->...", batch.w, g.square()), each)
+    return out
+
+
+def sampled(model: Model, outputs: Tensor, key: Tensor) -> Tensor:
+    """Return targets drawn from a model's own answers: classes, or values of a regression.
+
+    Args:
+        model: Says which kind.
+        outputs: Its answers (n, outputs).
+        key: Random key of the draw.
+    """
+    n, width = outputs.shape
+    if model.kind == "regression":
+        # exp(-loss) is a normal density of variance width / 2; noise of any form with it will do.
+        sign = torch.where(keys.uniform(key, (n, width)) < 0.5, -1.0, 1.0).to(outputs.dtype)
+        return outputs + sign * math.sqrt(width / 2)
+    edge = torch.softmax(outputs, 1).cumsum(1)
+    u = keys.uniform(key, (n, 1)).to(outputs.dtype)
+    chosen: Tensor = (edge <= u * edge[:, -1:]).sum(1).clamp(max=width - 1)
+    return chosen

@@ -1,0 +1,46 @@
+"""A-GEM: a step on the new task that does not raise the cost of old rows, to first order."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dpmcl.core.batch import Batch
+from dpmcl.core.gradients import gradient
+from dpmcl.core.model import Model
+from dpmcl.core.tree import leaves, tree_map
+from dpmcl.data.task_info import TaskInfo
+from dpmcl.methods._method import Phase, State
+from dpmcl.methods._rehearsal import Rehearsal
+
+
+@dataclass(frozen=True, kw_only=True)
+class AGEM(Rehearsal):
+    """A-GEM, averaged gradient episodic memory: steps that do not raise the cost of old rows.
+
+    N updates a task. g_N = grad J(b_N), g_P = grad J(b_P); the step is on g_N where g_N . g_P >= 0,
+    else on g_N - (g_N . g_P / g_P . g_P) g_P. The products are over all parameters. At the first
+    task g_P = 0, and the step is on g_N. Source: Chaudhry et al., "Efficient lifelong learning with
+    A-GEM", 2019.
+
+    Deviations: b_P has `batch` rows unless `replayed` says more (the original takes 256, or as many
+    as b_N). An optimiser with a state gets the projected gradient. A rule that wants a cost gets
+    J(b_N).
+    """
+
+    def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
+        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            g_N, J_N = gradient(model.cost)(state.theta, batches["new"], key[0])
+            g_P, _ = gradient(model.cost)(state.theta, batches["past"], key[0])
+            pairs = list(zip(leaves(g_N), leaves(g_P), strict=True))
+            product = torch.stack([(a * b).sum() for a, b in pairs]).sum()
+            square = torch.stack([b.square().sum() for _, b in pairs]).sum()
+            share = product.clamp(max=0) / torch.where(square > 0, square, 1)
+            grads = tree_map(lambda a, b: a - share * b, g_N, g_P)
+            return self.descend(state, grads, J_N)
+
+        return self.rehearse(task, update)
+
+
+plugin = AGEM

@@ -1,0 +1,91 @@
+"""CLS-ER: replay, with two averages of the weights whose answers on old rows are kept."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import annotated_types as at
+import torch
+from torch import Tensor
+
+from dpmcl.core import keys
+from dpmcl.core.batch import Batch, join, weighted_mean
+from dpmcl.core.gradients import gradient
+from dpmcl.core.model import Model, Theta
+from dpmcl.core.settings import Share
+from dpmcl.core.tree import leaves, tree_map
+from dpmcl.data.task_info import TaskInfo
+from dpmcl.methods._method import Phase, State
+from dpmcl.methods._rehearsal import Rehearsal
+
+Chance = Annotated[float, at.Ge(0), at.Le(1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CLSER(Rehearsal):
+    """CLS-ER, complementary learning systems: replay that agrees with two slower models.
+
+    Two moving averages of theta are kept, plastic and stable. N updates a task, each one step on
+    J(b_P u b_N) + strength D(b_P), D = mean over rows and outputs of (f(x) - z)^2; z are the
+    outputs of whichever average has the lower loss on the row. After the step, with chance
+    `plastic_chance`, plastic <- a plastic + (1 - a) theta, a = min(plastic_decay, 1 - 1/(t + 1)) at
+    the t-th update of the run; stable alike. The stable model is the one that is evaluated. Source:
+    Arani et al., "Learning fast, learning slow", 2022.
+
+    In runs of a few hundred updates the stable model is the mean over all of the run, and lags.
+
+    Deviations: by default D_N enters D_P after the task (the original is `enters = "during"`). The
+    averages answer without dropout, and with theta's running statistics.
+    """
+
+    strength: Annotated[float, at.Ge(0)] = 2.0
+    plastic_decay: Share = 0.99
+    stable_decay: Share = 0.999
+    plastic_chance: Chance = 1.0
+    stable_chance: Chance = 0.9
+
+    def start(self, theta: Theta, task: TaskInfo) -> State:
+        count = torch.zeros((), dtype=torch.int64, device=leaves(theta)[0].device)
+        extra = {"plastic": theta, "stable": theta, "count": count}
+        return super().start(theta, task)._replace(extra=extra)
+
+    def evaluated(self, state: State) -> State:
+        return state._replace(theta=state.extra["stable"])
+
+    def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
+        settled = ("plastic", self.plastic_decay, self.plastic_chance)
+        slow = ("stable", self.stable_decay, self.stable_chance)
+
+        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            b_P, both = batches["past"], join(batches["past"], batches["new"])
+            held = model.holding(state.buffers)
+            plastic, stable = (
+                held.predict(state.extra[name], b_P.x) for name in ("plastic", "stable")
+            )
+            surer = held.losses(plastic, b_P.y) < held.losses(stable, b_P.y)
+            target = torch.where(surer[:, None], plastic, stable)
+
+            def cost(theta: Theta) -> Tensor:
+                outputs = model.predict(theta, both.x, key[0], w=both.w)
+                each = (outputs[: len(target)] - target).square().flatten(1).mean(1)
+                J_PN = weighted_mean(model.losses(outputs, both.y), both.w)
+                return J_PN + self.strength * weighted_mean(each, b_P.w)
+
+            grads, J = gradient(cost)(state.theta)
+            after = self.descend(state, grads, J)
+            count = state.extra["count"] + 1
+            young = 1 - 1 / (count + 1).to(model.dtype)
+            luck = keys.uniform(key[1], (2,)).unbind()
+            extra = dict(state.extra)
+            for (name, decay, chance), u in zip((settled, slow), luck, strict=True):
+                stays = torch.where(u < chance, young.clamp(max=decay), 1.0)
+                extra[name] = tree_map(
+                    lambda a, b, s=stays: torch.lerp(b, a, s),
+                    *(state.extra[name], after.theta),
+                )
+            return after._replace(extra={**extra, "count": count})
+
+        return self.rehearse(task, update, keys=2)
+
+
+plugin = CLSER

@@ -1,0 +1,86 @@
+"""DER, dark experience replay: old rows keep the outputs that they had when they were stored."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import annotated_types as at
+import torch
+from torch import Tensor
+
+from dpmcl.core.batch import Batch, weighted_mean
+from dpmcl.core.gradients import gradient
+from dpmcl.core.memory import Notes
+from dpmcl.core.model import Model, Theta
+from dpmcl.data.task_info import TaskInfo
+from dpmcl.methods._method import Phase, State
+from dpmcl.methods._rehearsal import Rehearsal
+
+
+@dataclass(frozen=True, kw_only=True)
+class DER(Rehearsal):
+    """DER, dark experience replay: old rows keep the outputs that they were stored with.
+
+    D_P holds rows and outputs z = f(x) (logits; values of a regression). N updates a task, each one
+    step on J(b_N) + alpha D(b_P), D = mean over rows and outputs of (f(x) - z)^2. Source: Buzzega
+    et al., "Dark experience for general continual learning: a strong, simple baseline", 2020.
+
+    Rows enter while their task is learned, with the outputs from before the update that drew them:
+    the targets come from all along the way, as in the original.
+
+    compared: "all" outputs, as in the original, or "seen", those of classes that had come by the
+    row's own task; the others were an untrained part of the head when the row was stored.
+
+    Deviations: outputs are noted without dropout, and of the row as it is where batches are
+    augmented. Costs of no rows are 0 while D_P is empty.
+    """
+
+    enters: Literal["after", "during"] = "during"
+    alpha: Annotated[float, at.Ge(0)] = 0.5
+    compared: Literal["all", "seen"] = "all"
+
+    def notes(self, model: Model, state: State, batch: Batch) -> Notes:
+        return {"outputs": model.predict(state.theta, batch.x)}
+
+    def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
+        known = _known(task) if self.compared == "seen" else None
+
+        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            b_P = batches["past"]
+
+            def cost(theta: Theta) -> Tensor:
+                outputs = model.predict(theta, b_P.x, key[0], w=b_P.w)
+                distance = (outputs - b_P.notes["outputs"]).square()
+                if known is None:
+                    each = distance.flatten(1).mean(1)
+                else:
+                    counts = known[b_P.task].to(distance.dtype)
+                    each = (distance * counts).sum(1) / counts.sum(1)
+                J = model.cost(theta, batches["new"], key[0])
+                J = J + self.alpha * weighted_mean(each, b_P.w)
+                return J + self._more(model, theta, batches, key[0])
+
+            grads, J = gradient(cost)(state.theta)
+            return self.descend(state, grads, J)
+
+        return self.rehearse(task, update)
+
+    def _more(
+        self, model: Model, theta: Theta, batches: Mapping[str, Batch], key: Tensor
+    ) -> Tensor | float:
+        """Return what DER++ adds to the cost."""
+        return 0.0
+
+
+def _known(task: TaskInfo) -> Tensor:
+    """Return the outputs of the classes that had come by each task, bool (tasks, outputs)."""
+    shape, device = (task.tasks, task.outputs), task.seen.device
+    if task.kind == "regression":
+        return torch.ones(shape, dtype=torch.bool, device=device)
+    known = torch.zeros(shape, dtype=torch.bool, device=device)
+    for number, classes in enumerate(task.classes):
+        known[number:, list(classes)] = True
+    return known
+
+
+plugin = DER

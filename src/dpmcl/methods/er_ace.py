@@ -1,0 +1,78 @@
+"""ER-ACE: the new task's rows compete among the new classes, old rows among all."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dpmcl.core.batch import Batch, weighted_mean
+from dpmcl.core.gradients import gradient
+from dpmcl.core.model import Model, Theta
+from dpmcl.data.task_info import TaskInfo
+from dpmcl.exceptions import SpecError
+from dpmcl.methods._masks import among
+from dpmcl.methods._method import Phase, State
+from dpmcl.methods._rehearsal import Rehearsal
+
+
+@dataclass(frozen=True, kw_only=True)
+class ERACE(Rehearsal):
+    """ER-ACE, asymmetric cross entropy: new rows do not push old classes away.
+
+    N updates a task, each theta <- theta - lr grad [J(b_N; C) + J(b_P)]. In J(b_N; C) only the
+    classes C compete: those of b_N, and those that no row has had yet. J(b_P) is over all classes.
+    Two means are added, so the step is up to twice that of `replay`. Source: Caccia et al., "New
+    insights on reducing abrupt representation change in online continual learning", 2022.
+
+    The new task's rows enter D_P while it is learned: it is b_P that sets new classes against old
+    ones. With one class a task C holds that class and unseen ones; where none is left, J(b_N; C) is
+    0 and the class is learned from b_P alone, which the run says.
+
+    Deviations: classes are told apart by what was seen, not by the order of their numbers. Masked
+    logits are the least number of their type, not minus infinity.
+    """
+
+    enters: Literal["after", "during"] = "during"
+
+    def prepare(self, model: Model) -> Model:
+        if model.kind == "regression":
+            raise SpecError(
+                "er_ace masks the classes that do not compete, and a regression has none; use "
+                "'replay', or 'derpp'."
+            )
+        return model
+
+    def remark(self, tasks: Sequence[TaskInfo]) -> str | None:
+        for task in tasks:
+            if len(task.classes[task.number]) == 1 and bool(task.seen.all()):
+                return (
+                    f"from task {task.number} on no unseen class is left to compete with the one "
+                    "of a task, so the cost of b_N is 0 there, and b_P alone teaches it."
+                )
+        return None
+
+    def start(self, theta: Theta, task: TaskInfo) -> State:
+        seen = torch.zeros_like(task.seen)
+        return super().start(theta, task)._replace(extra={"seen": seen})
+
+    def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
+        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            b_N, b_P = batches["new"], batches["past"]
+            number = torch.arange(task.outputs, device=b_N.y.device)
+            present = ((b_N.y[:, None] == number) & (b_N.w > 0)[:, None]).any(0)
+
+            def cost(theta: Theta) -> Tensor:
+                logits = model.predict(theta, b_N.x, key[0], w=b_N.w)
+                each = model.losses(among(logits, present | ~state.extra["seen"]), b_N.y)
+                return weighted_mean(each, b_N.w) + model.cost(theta, b_P, key[0])
+
+            grads, J = gradient(cost)(state.theta)
+            seen = state.extra["seen"] | present
+            return self.descend(state, grads, J)._replace(extra={"seen": seen})
+
+        return self.rehearse(task, update)
+
+
+plugin = ERACE

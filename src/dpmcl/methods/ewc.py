@@ -1,0 +1,95 @@
+"""EWC, elastic weight consolidation: weights that old tasks need are held by springs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import annotated_types as at
+import torch
+from torch import Tensor
+
+from dpmcl.core.batch import Batch
+from dpmcl.core.gradients import gradient
+from dpmcl.core.model import Model, Theta
+from dpmcl.core.settings import Positive
+from dpmcl.core.tree import tree_map
+from dpmcl.data.sampling import Draw
+from dpmcl.data.task_info import TaskInfo
+from dpmcl.methods._fisher import Targets, squared_gradients
+from dpmcl.methods._method import Method, Phase, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class EWC(Method):
+    """EWC, elastic weight consolidation: a quadratic penalty on weights that old tasks need.
+
+    N updates a task, each one step on J(b_N) + strength/2 sum_k sum F_k (theta - theta_k)^2, with
+    theta_k as task k left it and F_k the diagonal of its Fisher information. After the updates F_k
+    is the mean, over rows of D_N, of each row's own squared gradient of its loss, exact per row,
+    not the square of a mean. No memory. Source: Kirkpatrick et al., 2017.
+
+    fisher: "sampled", targets drawn from the model's own answers (for a regression of outputs with
+    the variance that its cost implies), which makes F_k an unbiased estimate, or "empirical", the
+    rows' own targets. fisher_rows: rows it is taken of; None for all of the task's.
+
+    anchors: "each" task's penalty stays, as in the original (their sum is one quadratic form, so
+    it takes no more room); "last", online EWC (Schwarz et al., 2018): F <- decay F + F_k, and one
+    anchor, the last theta_k. decay is theirs alone.
+
+    A spring is a stiff term: plain gradient descent diverges where lr strength F exceeds 2.
+
+    Deviations: a rule that wants a cost gets J(b_N), without the penalty.
+    """
+
+    strength: Annotated[float, at.Ge(0)] = 10.0
+    fisher: Targets = "sampled"
+    fisher_rows: Positive | None = 200
+    anchors: Literal["each", "last"] = "each"
+    decay: Annotated[float, at.Ge(0), at.Le(1)] = 1.0
+
+    def start(self, theta: Theta, task: TaskInfo) -> State:
+        zero = tree_map(torch.zeros_like, theta)
+        total = theta["prediction"][next(iter(theta["prediction"]))].new_zeros(())
+        extra = {"F": zero, "F_theta": zero, "gathered": zero, "rows": total}
+        return super().start(theta, task)._replace(extra=extra)
+
+    def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
+        def train(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            grads, J_N = gradient(model.cost)(state.theta, batches["new"], key[0])
+            held = state.extra
+            grads = tree_map(
+                lambda g, p, F, F_theta: g + self.strength * (F * p - F_theta),
+                *(grads, state.theta, held["F"], held["F_theta"]),
+            )
+            return self.descend(state, grads, J_N)
+
+        def gather(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            rows, held = batches["rows"], state.extra
+            model_now = model.holding(state.buffers)
+            squares = squared_gradients(model_now, state.theta, rows, self.fisher, key=key[0])
+            gathered = tree_map(torch.add, held["gathered"], squares)
+            extra = {**held, "gathered": gathered, "rows": held["rows"] + rows.w.sum()}
+            return state._replace(extra=extra)
+
+        rows = min(task.rows, self.fisher_rows or task.rows)
+        draws = {"rows": Draw("new", self.batch, replace=False)}
+        return [
+            Phase("train", self.updates_of(task), {"new": self.new_rows()}, train),
+            Phase("fisher", -(-rows // self.batch), draws, gather),
+        ]
+
+    def end_of_task(self, state: State, model: Model, task: TaskInfo) -> State:
+        held, theta = state.extra, state.theta
+        new = tree_map(lambda g: g / held["rows"].clamp(min=1), held["gathered"])
+        kept = 1.0 if self.anchors == "each" else self.decay
+        F = tree_map(lambda a, b: kept * a + b, held["F"], new)
+        if self.anchors == "each":
+            F_theta = tree_map(lambda a, b, p: a + b * p, held["F_theta"], new, theta)
+        else:
+            F_theta = tree_map(torch.mul, F, theta)
+        zero = tree_map(torch.zeros_like, new)
+        extra = {"F": F, "F_theta": F_theta, "gathered": zero, "rows": held["rows"] * 0}
+        return state._replace(extra=extra)
+
+
+plugin = EWC

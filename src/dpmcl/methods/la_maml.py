@@ -1,0 +1,97 @@
+"""La-MAML: looks ahead row by row, and learns a rate for each weight."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dpmcl.core.batch import Batch, join
+from dpmcl.core.gradients import gradient
+from dpmcl.core.model import Model, Theta
+from dpmcl.core.settings import Positive, Rate
+from dpmcl.core.tree import leaves, tree_map
+from dpmcl.data.task_info import TaskInfo
+from dpmcl.methods._method import Graph, Phase, State
+from dpmcl.methods._rehearsal import Rehearsal
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaMAML(Rehearsal):
+    """La-MAML, look-ahead meta-learning with learned rates: one a weight.
+
+    N updates a task. b_N is cut into `inner` pieces; theta_0 = theta, theta_i = theta_(i-1) -
+    a grad J(piece i) at theta_(i-1), with a rate for each weight in a. L is the cost of b_P u b_N
+    at the last theta_i, or (`outer = "each"`) the mean of those at each. Then the rates,
+    a <- a - rate_lr dL/da, and after them theta <- theta - max(0, a) dL/dtheta. order 2 takes both
+    derivatives through the inner steps; 1 has their gradients as constants. Both derivatives are
+    shortened to norm `clip` where they are longer (None: never). Source: Gupta et al., "La-MAML:
+    look-ahead meta learning for continual learning", 2020.
+
+    Rates start at lr; rate_lr None is twice lr (the original: 0.15 and 0.3). theta's step is one of
+    the run's optimiser on max(0, a) / lr dL/dtheta: with "sgd" and a constant schedule it is the
+    one above, and others weigh the rates in their own way.
+
+    Deviations: `inner = batch`, a row a piece, is the original's. One glance at a batch (it has
+    five; more updates do as much). Gradients of the inner steps are not clipped. By default D_N
+    enters D_P after the task (the original is `enters = "during"`). The authors' code has
+    `outer = "each"`.
+    """
+
+    inner: Positive = 4
+    order: Literal[1, 2] = 1
+    outer: Literal["last", "each"] = "last"
+    rate_lr: Rate | None = None
+    clip: Rate | None = 2.0
+
+    @property
+    def graph(self) -> Graph | None:
+        if self.order == 1:
+            return None
+        moves = ("representation", "prediction")
+        return Graph(moves=moves, cause="order = 2", instead="order = 1", fresh=False)
+
+    def start(self, theta: Theta, task: TaskInfo) -> State:
+        rates = tree_map(lambda p: torch.full_like(p, self.lr), theta)
+        return super().start(theta, task)._replace(extra={"rates": rates})
+
+    def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
+        rate_lr = self.rate_lr or 2 * self.lr
+        size = -(-self.batch // min(self.inner, self.batch))
+
+        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            b_N = batches["new"]._replace(row=())
+            both = join(batches["past"], b_N)
+
+            def L(theta: Theta, rates: Theta) -> Tensor:
+                ahead, costs = theta, []
+                for first in range(0, self.batch, size):
+                    piece = tree_map(lambda leaf, i=first: leaf[i : i + size], b_N)
+                    slope, _ = gradient(model.cost)(ahead, piece, key[0])
+                    if self.order == 1:
+                        slope = tree_map(Tensor.detach, slope)
+                    ahead = tree_map(lambda p, a, g: p - a * g, ahead, rates, slope)
+                    if self.outer == "each" or first + size >= self.batch:
+                        costs.append(model.cost(ahead, both, key[0]))
+                return torch.stack(costs).mean()
+
+            (by_theta, by_rates), J = gradient(L, argnums=(0, 1))(state.theta, state.extra["rates"])
+            by_theta, by_rates = self._clipped(by_theta), self._clipped(by_rates)
+            rates = tree_map(lambda a, g: a - rate_lr * g, state.extra["rates"], by_rates)
+            grads = tree_map(lambda a, g: torch.relu(a) / self.lr * g, rates, by_theta)
+            return self.descend(state, grads, J)._replace(extra={"rates": rates})
+
+        return self.rehearse(task, update)
+
+    def _clipped(self, grads: Theta) -> Theta:
+        """Return a gradient, no longer than `clip`."""
+        if self.clip is None:
+            return grads
+        norm = torch.stack([leaf.square().sum() for leaf in leaves(grads)]).sum().sqrt()
+        share = (self.clip / norm.clamp(min=1e-12)).clamp(max=1)
+        out: Theta = tree_map(lambda g: share * g, grads)
+        return out
+
+
+plugin = LaMAML

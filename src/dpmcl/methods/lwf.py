@@ -1,0 +1,68 @@
+"""LwF, learning without forgetting: on new rows, old outputs stay as the last task left them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import annotated_types as at
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from dpmcl.core.batch import Batch, weighted_mean
+from dpmcl.core.gradients import gradient
+from dpmcl.core.model import Model, Theta
+from dpmcl.core.settings import Rate
+from dpmcl.data.task_info import TaskInfo
+from dpmcl.methods._masks import among
+from dpmcl.methods._method import Method, Phase, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class LwF(Method):
+    """LwF, learning without forgetting: on new rows the old outputs stay what they were.
+
+    N updates a task, each one step on J(b_N) + strength D(b_N). f' is the network as the last task
+    left it. D is the mean over rows of -sum_c q_c log p_c, q and p the softmax of f'(x) / T and
+    f(x) / T over the classes seen before this task; of a regression, of the squared difference
+    of outputs, mean over outputs. At the first task D = 0. No memory, one copy of the weights.
+    Source: Li and Hoiem, "Learning without forgetting", 2016 (lambda_o is `strength`, T is 2).
+
+    Deviations: one head for all tasks, so J(b_N) is over all classes. f' answers anew in each
+    update, without dropout and with the present running statistics. No first stage with the new
+    outputs alone.
+    """
+
+    strength: Annotated[float, at.Ge(0)] = 1.0
+    temperature: Rate = 2.0
+
+    def start(self, theta: Theta, task: TaskInfo) -> State:
+        extra = {"teacher": theta, "seen": torch.zeros_like(task.seen)}
+        return super().start(theta, task)._replace(extra=extra)
+
+    def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
+        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            b_N, seen = batches["new"], state.extra["seen"]
+            kept = model.holding(state.buffers).predict(state.extra["teacher"], b_N.x)
+
+            def cost(theta: Theta) -> Tensor:
+                outputs = model.predict(theta, b_N.x, key[0], w=b_N.w)
+                if model.kind == "regression":
+                    each = (outputs - kept).square().mean(1)
+                else:
+                    q, p = (among(f / self.temperature, seen) for f in (kept, outputs))
+                    each = functional.cross_entropy(p, torch.softmax(q, 1), reduction="none")
+                D = self.strength * weighted_mean(each, b_N.w) * seen.any()
+                J: Tensor = weighted_mean(model.losses(outputs, b_N.y), b_N.w) + D
+                return J
+
+            grads, J = gradient(cost)(state.theta)
+            return self.descend(state, grads, J)
+
+        return [Phase("train", self.updates_of(task), {"new": self.new_rows()}, update)]
+
+    def end_of_task(self, state: State, model: Model, task: TaskInfo) -> State:
+        return state._replace(extra={"teacher": state.theta, "seen": task.seen})
+
+
+plugin = LwF

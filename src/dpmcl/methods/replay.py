@@ -1,0 +1,39 @@
+"""Replay: what the field calls ER, a batch of the new task joined with one from the memory."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from dpmcl.core.batch import Batch, join
+from dpmcl.core.gradients import gradient
+from dpmcl.core.model import Model
+from dpmcl.data.task_info import TaskInfo
+from dpmcl.methods._method import Phase, State
+from dpmcl.methods._rehearsal import Rehearsal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay(Rehearsal):
+    """Replay, the field's ER: one step on a batch of the new task joined with one of old rows.
+
+    N updates a task, each theta <- theta - lr grad J(b_P u b_N): one mean over the rows of both, so
+    the step is not twice as far as one on a single batch. At the first task D_P is empty, and
+    b_P u b_N = b_N. Source: Chaudhry et al., "On tiny episodic memories in continual learning",
+    2019.
+
+    `er` is the paper's ER: one batch from a memory to which the new task was added first.
+
+    Deviations: by default D_N enters D_P after the task; `enters = "during"` is the original.
+    """
+
+    def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
+        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            b_PN = join(batches["past"], batches["new"])
+            grads, J_PN = gradient(model.cost)(state.theta, b_PN, key[0])
+            return self.descend(state, grads, J_PN)
+
+        return self.rehearse(task, update)
+
+
+plugin = Replay

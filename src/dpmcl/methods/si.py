@@ -1,0 +1,69 @@
+"""SI, synaptic intelligence: weights are held by what they did for the cost on their way."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import annotated_types as at
+import torch
+from torch import Tensor
+
+from dpmcl.core.batch import Batch
+from dpmcl.core.gradients import gradient
+from dpmcl.core.model import Model, Theta
+from dpmcl.core.settings import Rate
+from dpmcl.core.tree import tree_map
+from dpmcl.data.task_info import TaskInfo
+from dpmcl.methods._method import Method, Phase, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class SI(Method):
+    """SI, synaptic intelligence: a penalty by how much each weight lowered the cost on its way.
+
+    N updates a task, each one step on J(b_N) + strength sum Omega (theta - theta~)^2, theta~ as the
+    last task left theta. On the way omega <- omega - g (theta' - theta), g = grad J(b_N) alone and
+    theta' after the step. After the task Omega <- Omega + omega / ((theta - theta~)^2 + damping),
+    and omega is 0 again. No memory. Source: Zenke et al., "Continual learning through synaptic
+    intelligence", 2017 (its c is `strength`, its xi `damping`).
+
+    Deviations: a negative omega counts as 0, or its penalty would have no lower bound. A rule that
+    wants a cost gets J(b_N), without the penalty.
+    """
+
+    strength: Annotated[float, at.Ge(0)] = 0.1
+    damping: Rate = 0.1
+
+    def start(self, theta: Theta, task: TaskInfo) -> State:
+        zero = tree_map(torch.zeros_like, theta)
+        extra = {"Omega": zero, "omega": zero, "anchor": theta}
+        return super().start(theta, task)._replace(extra=extra)
+
+    def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
+        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            g, J_N = gradient(model.cost)(state.theta, batches["new"], key[0])
+            held, before = state.extra, state.theta
+            grads = tree_map(
+                lambda g, p, anchor, Omega: g + 2 * self.strength * Omega * (p - anchor),
+                *(g, before, held["anchor"], held["Omega"]),
+            )
+            after = self.descend(state, grads, J_N)
+            omega = tree_map(
+                lambda o, g, new, old: o - g * (new - old),
+                *(held["omega"], g, after.theta, before),
+            )
+            return after._replace(extra={**held, "omega": omega})
+
+        return [Phase("train", self.updates_of(task), {"new": self.new_rows()}, update)]
+
+    def end_of_task(self, state: State, model: Model, task: TaskInfo) -> State:
+        held = state.extra
+        Omega = tree_map(
+            lambda sum_, o, p, a: sum_ + torch.relu(o) / ((p - a).square() + self.damping),
+            *(held["Omega"], held["omega"], state.theta, held["anchor"]),
+        )
+        zero = tree_map(torch.zeros_like, Omega)
+        return state._replace(extra={"Omega": Omega, "omega": zero, "anchor": state.theta})
+
+
+plugin = SI

@@ -1,0 +1,38 @@
+"""Shrink and perturb: before each new task the weights shrink, and noise is added."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import annotated_types as at
+from torch import Tensor
+
+from dpmcl.core import keys
+from dpmcl.core.model import Theta
+from dpmcl.core.tree import leaves, rebuilt
+from dpmcl.options._option import Option
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShrinkPerturb(Option):
+    """Shrink and perturb: at each task theta <- shrink theta + noise e, e standard normal.
+
+    Source: Ash and Adams, "On warm-starting neural network training", 2020, who do it where new
+    data arrive. The forms that shrink in each step are `weight_decay`, without their noise.
+
+    Deviations: the first task begins with it too. Noise is alike for all weights, whatever they
+    were initialised with.
+    """
+
+    shrink: Annotated[float, at.Ge(0), at.Le(1)] = 0.6
+    noise: Annotated[float, at.Ge(0)] = 0.01
+
+    def begin_task(self, theta: Theta, key: Tensor) -> Theta:
+        moved = [
+            self.shrink * leaf + self.noise * keys.normal(key, leaf.shape, lane).to(leaf)
+            for lane, leaf in enumerate(leaves(theta))
+        ]
+        out: Theta = rebuilt(theta, moved)
+        return out
+
+
+plugin = ShrinkPerturb

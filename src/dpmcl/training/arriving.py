@@ -1,0 +1,98 @@
+"""Test, then train: what new rows cost the model that has not been trained on them yet."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpmcl.core.batch import Batch
+from dpmcl.core.errors import Errors
+from dpmcl.exceptions import SpecError
+from dpmcl.methods._method import Phase, State
+from dpmcl.training.observer import Chunk, Observer
+from dpmcl.training.setup import Setup
+from dpmcl.training.state import Position, RunState
+
+SPLIT = "arriving"
+_SUM, _COUNT = f"{SPLIT}.sum", f"{SPLIT}.rows"
+
+
+class Arriving(Observer):
+    """Evaluates each batch of new rows with the model before the update that is made on it.
+
+    Only the first phase of a task that draws new rows counts: the rows of later ones are known.
+
+    Args:
+        setup: The run's.
+
+    Raises:
+        SpecError: Rows come more than once.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        if setup.method.passes != 1:
+            raise SpecError(
+                "evaluation.arriving tests each row once before it is trained on, so it needs "
+                f"training.passes = 1, got {setup.method.passes or 'draws with replacement'}; set "
+                "it, or leave `arriving` out."
+            )
+        self._phase = [
+            next((n for n, phase in enumerate(phases) if _draw(phase)), None)
+            for phases in setup.phases
+        ]
+
+    def begin(self, setup: Setup, run: RunState) -> RunState:
+        if _SUM in run.values:
+            return run
+        shape = (len(setup.seeds), setup.tasks)
+        empty = {_SUM: np.zeros(shape), _COUNT: np.zeros(shape, dtype=np.int64)}
+        return replace(run, values={**run.values, **empty})
+
+    def stop(self, setup: Setup, position: Position, last: int) -> int:
+        counts = position.phase == self._phase[position.task]
+        return position.update + 1 if counts else last  # the model moves with each update
+
+    def after_chunk(self, setup: Setup, run: RunState, chunk: Chunk) -> RunState:
+        task, phase, _ = chunk.before.position
+        name = _draw(chunk.phase)
+        if phase != self._phase[task] or name is None:
+            return run
+        model, within = setup.model, setup.stream.within
+
+        def error(state: State, rows: Batch) -> Tensor:
+            x, y = rows.x.flatten(0, rows.w.dim() - 1), rows.y.flatten(0, rows.w.dim() - 1)
+            outputs = model.holding(state.buffers).predict(state.theta, x)
+            mask = None if within is None else within[rows.task.flatten()]
+            return torch.where(rows.w.flatten() > 0, model.errors(outputs, y, mask), 0)
+
+        batch = chunk.feed.batches(0, slice(None))[name]
+        with torch.no_grad():
+            errors = setup.engine.map(error, chunk.before.replicas, batch)
+        errors[~run.alive] = torch.nan
+        values = {name: run.values[name].copy() for name in (_SUM, _COUNT)}
+        values[_SUM][:, task] += errors.sum(1).cpu().numpy()
+        values[_COUNT][:, task] += (batch.w.flatten(1) > 0).sum(1).cpu().numpy()
+        return replace(run, values={**run.values, **values})
+
+    def errors(self, setup: Setup, run: RunState) -> Errors:
+        """Return the mean error of each task's rows as they came, on the diagonal.
+
+        Args:
+            setup: The run's.
+            run: Its last state.
+        """
+        count = run.values[_COUNT]
+        mean = np.where(count > 0, run.values[_SUM] / np.maximum(count, 1), np.nan)
+        values = np.full((len(mean), 1 + setup.tasks, setup.tasks), np.nan)
+        task = np.arange(setup.tasks)
+        values[:, 1 + task, task] = mean
+        return Errors(setup.seeds, values, count)
+
+
+def _draw(phase: Phase) -> str | None:
+    """Return the name of a phase's draw of new training rows, if it has one."""
+    for name, draw in phase.draws.items():
+        if (draw.source, draw.split, draw.like) == ("new", "train", None):
+            return name
+    return None

@@ -1,0 +1,516 @@
+"""One update of each method beside the paper's, against the same worked out in NumPy.
+
+The network is y = V tanh(W x + b) + c; its derivatives are written out below. Each case is a
+function of NumPy arrays that does what the method's docstring says, by plain gradient descent.
+"""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from conftest import tiny_run, train
+from dpmcl import plugins
+from dpmcl.core import keys
+from dpmcl.core.batch import Batch
+from dpmcl.core.memory import Offer, empty
+from dpmcl.core.model import Model
+from dpmcl.core.tree import leaves, rebuilt, tree_map
+from dpmcl.data.splits import split
+from dpmcl.data.stream import Stream
+from dpmcl.data.task_info import TaskInfo
+from dpmcl.engine import Looped
+from dpmcl.exceptions import SpecError
+from dpmcl.methods._fisher import sampled
+
+LR, WIDTH, ROWS = 0.1, 3, 4
+KEY = torch.tensor([[1, 2], [3, 4]])
+
+
+def find(name):
+    return plugins.find("method", name)
+
+
+def network():
+    return nn.Sequential(nn.Linear(2, 5), nn.Tanh()), nn.Linear(5, WIDTH)
+
+
+def model(kind):
+    example = torch.ones(2, 2, dtype=torch.float64)
+    return Model.build(network, kind, example, WIDTH, dtype=torch.float64)
+
+
+def task(kind, number=1):
+    seen = torch.tensor([True, True, kind == "regression"])
+    return TaskInfo(
+        number=number, tasks=3, input_shape=(2,), outputs=WIDTH, kind=kind, rows=8, rows_seen=16,
+        classes=((0,), (1,), (2,)) if kind == "classification" else ((),) * 3,
+        seen=seen, new=torch.tensor([False, True, False]),
+    )  # fmt: skip
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def theta_of(seed):
+    """(W, b, V, c)."""
+    return [random(5, 2, seed=seed), random(5, seed=seed + 1), random(WIDTH, 5, seed=seed + 2),
+            random(WIDTH, seed=seed + 3)]  # fmt: skip
+
+
+def tree(arrays):
+    like = {"representation": {"0.weight": 0, "0.bias": 0}, "prediction": {"weight": 0, "bias": 0}}
+    return rebuilt(like, [torch.tensor(array) for array in arrays])
+
+
+class Rows:
+    """A batch as arrays: inputs, targets (classes or values), weights, task numbers, notes."""
+
+    def __init__(self, kind, seed, w=(1, 1, 1, 1), y=None):
+        self.x, self.w = random(len(w), 2, seed=seed), np.array(w, dtype=float)
+        classes = np.arange(len(w)) % 2 if y is None else np.array(y)
+        self.y = classes if kind == "classification" else random(len(w), WIDTH, seed=seed + 9)
+        self.task = np.arange(len(w)) % 2
+        self.z = random(len(w), WIDTH, seed=seed + 5)
+
+    def batch(self):
+        leaf = map(torch.tensor, (self.x, self.y, self.w, self.task))
+        return Batch(*leaf, notes={"outputs": torch.tensor(self.z)})
+
+    def at(self, index):
+        out = object.__new__(Rows)
+        out.__dict__.update({name: value[index] for name, value in self.__dict__.items()})
+        return out
+
+
+def joined(first, second):
+    out = object.__new__(Rows)
+    both = ((name, first.__dict__[name], second.__dict__[name]) for name in first.__dict__)
+    out.__dict__.update({name: np.concatenate(pair) for name, *pair in both})
+    return out
+
+
+def f(theta, x):
+    W, b, V, c = theta
+    return np.tanh(x @ W.T + b) @ V.T + c
+
+
+def pulled_back(theta, x, d):
+    """The gradient of a scalar by (W, b, V, c), of its derivatives d by the outputs."""
+    W, b, V, _ = theta
+    a = np.tanh(x @ W.T + b)
+    da = (d @ V) * (1 - a**2)
+    return [da.T @ x, da.sum(0), d.T @ a, d.sum(0)]
+
+
+def softmax(f):
+    e = np.exp(f - f.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def losses(f, y):
+    """Each row's loss, and its derivatives by the outputs."""
+    if y.ndim == 2:
+        return ((f - y) ** 2).mean(1), 2 * (f - y) / WIDTH
+    p, one = softmax(f), np.eye(WIDTH)[y]
+    return -np.log(p[np.arange(len(y)), y]), p - one
+
+
+def J(theta, rows, each=losses):
+    """The weighted mean of a loss, and its gradient."""
+    loss, d = each(f(theta, rows.x), rows.y)
+    share = rows.w / max(rows.w.sum(), 1)
+    return (loss * share).sum(), pulled_back(theta, rows.x, d * share[:, None])
+
+
+def distance(theta, rows, z, counts=None):
+    """The weighted mean of the squared distance of outputs to z, and its gradient."""
+    counts = np.ones_like(z) if counts is None else counts
+    weight = counts / counts.sum(1, keepdims=True)
+    return J(theta, rows, lambda f, _: (((f - z) ** 2 * weight).sum(1), 2 * (f - z) * weight))
+
+
+def plus(first, second, factor=1.0):
+    return [a + factor * b for a, b in zip(first, second, strict=True)]
+
+
+def dot(first, second):
+    return sum((a * b).sum() for a, b in zip(first, second, strict=True))
+
+
+# Methods, in NumPy: theta and the batches to the gradient that is descended on.
+
+
+def replay(theta, b):
+    return J(theta, joined(b["past"], b["new"]))[1]
+
+
+def er_ace(theta, b, competing):
+    def masked(f, y):
+        return losses(np.where(competing, f, -1e9), y)
+
+    return plus(J(theta, b["new"], masked)[1], J(theta, b["past"])[1])
+
+
+def agem(theta, b, projects):
+    g, p = J(theta, b["new"])[1], J(theta, b["past"])[1]
+    assert (dot(g, p) < 0) == projects
+    return plus(g, p, -dot(g, p) / dot(p, p)) if projects else g
+
+
+def der(theta, b, alpha, beta=0.0, counts=None):
+    D = distance(theta, b["past"], b["past"].z, counts)[1]
+    out = plus(J(theta, b["new"])[1], D, alpha)
+    return plus(out, J(theta, b["again"])[1], beta) if beta else out
+
+
+def mir(theta, b, replayed):
+    ahead = plus(theta, J(theta, b["new"])[1], -LR)
+    past = b["past"]
+    rise = losses(f(ahead, past.x), past.y)[0] - losses(f(theta, past.x), past.y)[0]
+    rise[past.w == 0] = -np.inf
+    chosen = np.argsort(-rise)[:replayed]
+    return J(theta, joined(past.at(chosen), b["new"]))[1]
+
+
+def lor(theta, b, directions, eta, mu):
+    g, p = J(theta, b["new"])[1], J(theta, b["past"])[1]
+    share = keys.uniform(KEY[1], (directions,)).double().numpy()
+    costs, slopes = [], []
+    for w in share:
+        direction = [w * a + (1 - w) * c for a, c in zip(g, p, strict=True)]
+        L, G = J(plus(theta, direction, -eta), joined(b["past"], b["new"]))
+        costs.append(L)
+        slopes.append(G)
+    weight = np.exp(np.array(costs) / mu)
+    weight /= weight.sum()
+    return [sum(w * g for w, g in zip(weight, leaf, strict=True)) for leaf in zip(*slopes)]  # noqa: B905
+
+
+def cls_er(theta, b, strength):
+    past = b["past"]
+    plastic, stable = f(theta_of(30), past.x), f(theta_of(60), past.x)
+    surer = losses(plastic, past.y)[0] < losses(stable, past.y)[0]
+    assert 0 < surer.sum() < len(surer)
+    z = np.where(surer[:, None], plastic, stable)
+    return plus(replay(theta, b), distance(theta, past, z)[1], strength)
+
+
+def outer_cost(theta, rates, b, each, pieces=2, constant=None):
+    """La-MAML's outer cost; `constant` are the inner gradients where they are held still."""
+    new, both = b["new"], joined(b["past"], b["new"])
+    costs, slopes = [], []
+    for i in range(pieces):
+        half = new.at(slice(i * ROWS // pieces, (i + 1) * ROWS // pieces))
+        slope = constant[i] if constant else J(theta, half)[1]
+        theta = [p - a * g for p, a, g in zip(theta, rates, slope, strict=True)]
+        slopes.append(slope)
+        costs.append(J(theta, both)[0])
+    return (np.mean(costs) if each else costs[-1]), slopes
+
+
+def differences(cost, arrays, step=1e-6):
+    """The gradient of a cost by finite differences."""
+    out = [np.zeros_like(array) for array in arrays]
+    for array, slope in zip(arrays, out, strict=True):
+        for place in np.ndindex(array.shape):
+            kept = array[place]
+            array[place] = kept + step
+            high = cost()
+            array[place] = kept - step
+            slope[place] = (high - cost()) / (2 * step)
+            array[place] = kept
+    return out
+
+
+def la_maml(theta, b, order, each):
+    """With rates that differ, as if they had been learned; 0 where they fall below it."""
+    theta, rates = [p.copy() for p in theta], [p * 0.05 for p in theta]
+    held = outer_cost(theta, rates, b, each)[1] if order == 1 else None
+    by_theta = differences(lambda: outer_cost(theta, rates, b, each, constant=held)[0], theta)
+    by_rates = differences(lambda: outer_cost(theta, rates, b, each, constant=held)[0], rates)
+    rates = plus(rates, by_rates, -2 * LR)
+    assert any((a < 0).any() for a in rates)
+    return [np.maximum(a, 0) / LR * g for a, g in zip(rates, by_theta, strict=True)]
+
+
+def ewc(theta, b, strength):
+    F, anchored = [p**2 for p in theta_of(30)], theta_of(60)
+    pull = [a * p - c for a, p, c in zip(F, theta, anchored, strict=True)]
+    return plus(J(theta, b["new"])[1], pull, strength)
+
+
+def si(theta, b, strength):
+    Omega, anchor = [p**2 for p in theta_of(30)], theta_of(60)
+    pull = [2 * o * (p - a) for o, p, a in zip(Omega, theta, anchor, strict=True)]
+    return plus(J(theta, b["new"])[1], pull, strength)
+
+
+def lwf(theta, b, strength, T, kind):
+    new = b["new"]
+    teacher = f(theta_of(30), new.x)
+    if kind == "regression":
+        return plus(J(theta, new)[1], distance(theta, new, teacher)[1], strength)
+
+    def distilled(f, _):
+        q, p = (softmax(logits[:, :2] / T) for logits in (teacher, f))  # class 2 was never seen
+        d = np.hstack([(p - q) / T, np.zeros((len(f), 1))])
+        return -(q * np.log(p)).sum(1), d
+
+    return plus(J(theta, new)[1], J(theta, new, distilled)[1], strength)
+
+
+BOTH = ("classification", "regression")
+CLASSES = ("classification",)
+SEEN = {"seen": torch.tensor([True, False, False])}
+ALL = {"seen": torch.tensor([True, True, True])}
+NONE = {"seen": torch.tensor([False, False, False])}
+MOVING = {
+    "plastic": tree(theta_of(30)),
+    "stable": tree(theta_of(60)),
+    "count": torch.tensor(8),
+}
+SQUARES = tree([p**2 for p in theta_of(30)])
+ZERO = tree_map(torch.zeros_like, SQUARES)
+RATES = {"rates": tree([p * 0.05 for p in theta_of(0)])}
+EWC = {"F": SQUARES, "F_theta": tree(theta_of(60)), "gathered": ZERO, "rows": torch.tensor(0.0)}
+SI = {"Omega": SQUARES, "omega": ZERO, "anchor": tree(theta_of(60))}
+TEACHER = {"teacher": tree(theta_of(30))}
+KNOWN = np.array([[1, 0, 0], [1, 1, 0], [1, 0, 0], [1, 1, 0]])  # by the tasks of the rows
+
+# name of the case -> method, its settings, what its state holds, kinds, the update in NumPy
+CASES = {
+    "replay": ("replay", {}, {}, BOTH, replay),
+    "gdumb": ("gdumb", {}, {}, BOTH, lambda theta, b: J(theta, b["held"])[1]),
+    "er_ace, old classes masked": ("er_ace", {}, ALL, CLASSES,
+                                   partial(er_ace, competing=np.array([True, True, False]))),
+    "er_ace, unseen classes compete": ("er_ace", {}, SEEN, CLASSES,
+                                       partial(er_ace, competing=np.array([False, True, True]))),
+    "er_ace, nothing masked": ("er_ace", {}, NONE, CLASSES, partial(der, alpha=0.0, beta=1.0)),
+    "agem, conflict": ("agem", {}, {}, CLASSES, partial(agem, projects=True)),
+    "agem, none": ("agem", {}, {}, CLASSES, partial(agem, projects=False)),
+    "der": ("der", {"alpha": 0.3}, {}, BOTH, partial(der, alpha=0.3)),
+    "der, seen": ("der", {"alpha": 0.3, "compared": "seen"}, {}, CLASSES,
+                  partial(der, alpha=0.3, counts=KNOWN)),
+    "der, seen, regression": ("der", {"alpha": 0.3, "compared": "seen"}, {}, ("regression",),
+                              partial(der, alpha=0.3)),
+    "derpp": ("derpp", {"alpha": 0.3, "beta": 0.7}, {}, BOTH, partial(der, alpha=0.3, beta=0.7)),
+    "derpp, two means": ("derpp", {"alpha": 0.0, "beta": 1.0}, {}, BOTH,
+                         partial(der, alpha=0.0, beta=1.0)),
+    "mir": ("mir", {"replayed": 2, "candidates": 4}, {}, BOTH, partial(mir, replayed=2)),
+    "mir, no choice": ("mir", {"candidates": 4}, {}, BOTH, replay),
+    "lor": ("lor", {"directions": 3, "eta": 0.2, "mu": 0.5}, {}, BOTH,
+            partial(lor, directions=3, eta=0.2, mu=0.5)),
+    "lor, no look-ahead": ("lor", {"directions": 1, "eta": 0.0}, {}, BOTH, replay),
+    "cls_er": ("cls_er", {"strength": 0.4}, MOVING, BOTH, partial(cls_er, strength=0.4)),
+    "cls_er, no penalty": ("cls_er", {"strength": 0.0}, MOVING, BOTH, replay),
+    **{f"la_maml, order {order}, {outer}":
+           ("la_maml", {"order": order, "outer": outer, "inner": 2, "clip": None}, RATES, BOTH,
+            partial(la_maml, order=order, each=outer == "each"))
+       for order in (1, 2) for outer in ("last", "each")},
+    "ewc": ("ewc", {"strength": 0.3}, EWC, BOTH, partial(ewc, strength=0.3)),
+    "si": ("si", {"strength": 0.3}, SI, BOTH, partial(si, strength=0.3)),
+    "lwf": ("lwf", {"strength": 0.6, "temperature": 2.0},
+            {**TEACHER, "seen": torch.tensor([True, True, False])}, CLASSES,
+            partial(lwf, strength=0.6, T=2.0, kind="classification")),
+    "lwf, regression": ("lwf", {"strength": 0.6}, {**TEACHER, **ALL}, ("regression",),
+                        partial(lwf, strength=0.6, T=2.0, kind="regression")),
+    "lwf, first task": ("lwf", {"strength": 0.6}, {**TEACHER, **NONE}, BOTH,
+                        lambda theta, b: J(theta, b["new"])[1]),
+}  # fmt: skip
+
+
+def rows_of(case, kind):
+    """Batches by draw. A row of the memory is absent; in conflict, the rest says the contrary."""
+    new, past = Rows(kind, 100), Rows(kind, 200, w=(1, 1, 0, 1))
+    if case.startswith("agem"):
+        past = Rows(kind, 100, w=(1, 1, 0, 1), y=[1, 0, 1, 0] if "conflict" in case else None)
+    if case.startswith("er_ace"):
+        new = Rows(kind, 100, y=[0, 1, 1, 0] if "masked" in case else [1, 1, 1, 1])
+        past = Rows(kind, 200, w=(1, 1, 0, 1), y=[0, 1, 2, 2])
+    again = past if case == "er_ace, nothing masked" else Rows(kind, 300)
+    return {"new": new, "past": past, "again": again, "held": Rows(kind, 400, w=(1, 0, 1, 1))}
+
+
+def updated(case, kind):
+    """The state after the case's update, from theta_of(0)."""
+    name, own, extra, _, _ = CASES[case]
+    method = find(name)(optimiser="sgd", lr=LR, batch=ROWS, **own)
+    phase = method.phases(model(kind), task(kind))[0]
+    state = method.start(tree(theta_of(0)), task(kind, 0))
+    assert set(state.extra) == set(extra)
+    state = state._replace(extra={**state.extra, **extra})
+    rows = rows_of(case, kind)
+    return phase.update(state, {name: rows[name].batch() for name in phase.draws}, KEY)
+
+
+@pytest.mark.parametrize(
+    ("case", "kind"), [(case, kind) for case, parts in CASES.items() for kind in parts[3]]
+)
+def test_an_update_is_the_one_by_hand(case, kind):
+    after = updated(case, kind)
+    gradient = CASES[case][4](theta_of(0), rows_of(case, kind))
+    close = 1e-8 if case.startswith("la_maml") else 1e-9  # finite differences
+    expected = plus(theta_of(0), gradient, -LR)
+    for one, other in zip(leaves(after.theta), expected, strict=True):
+        np.testing.assert_allclose(one.numpy(), other, rtol=0, atol=close)
+    assert max(np.abs(g).max() for g in gradient) > 1e-2
+
+
+def test_what_is_carried_along_is_what_it_says():
+    after = updated("er_ace, unseen classes compete", "classification")
+    assert after.extra["seen"].tolist() == [True, True, False]
+
+    after = updated("cls_er", "classification")
+    moved = [p.numpy() for p in leaves(after.theta)]
+    u = keys.uniform(KEY[1], (2,)).tolist()
+    for name, seed, decay, chance in (("plastic", 30, 0.99, 1.0), ("stable", 60, 0.999, 0.9)):
+        stays = min(decay, 1 - 1 / 10) if u[("plastic", "stable").index(name)] < chance else 1.0
+        average = [stays * a + (1 - stays) * b for a, b in zip(theta_of(seed), moved, strict=True)]
+        for one, other in zip(leaves(after.extra[name]), average, strict=True):
+            np.testing.assert_allclose(one.numpy(), other, atol=1e-12)
+    assert int(after.extra["count"]) == 9
+    assert find("cls_er")().evaluated(after).theta is after.extra["stable"]
+
+    rows = rows_of("si", "regression")
+    after = updated("si", "regression")
+    steps = [n.numpy() - o for n, o in zip(leaves(after.theta), theta_of(0), strict=True)]
+    omega = [-g * d for g, d in zip(J(theta_of(0), rows["new"])[1], steps, strict=True)]
+    ended = find("si")(damping=0.2).end_of_task(after, None, None)
+    for one, o, p, old, anchor in zip(
+        leaves(ended.extra["Omega"]), omega, leaves(after.theta), theta_of(30), theta_of(60),
+        strict=True,
+    ):  # fmt: skip
+        new = old**2 + np.maximum(o, 0) / ((p.numpy() - anchor) ** 2 + 0.2)
+        np.testing.assert_allclose(one.numpy(), new, atol=1e-9)
+    assert all(not leaf.any() for leaf in leaves(ended.extra["omega"]))
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_the_fisher_information_of_ewc_is_by_row_and_its_anchors_are_each_task_s(kind):
+    rows = Rows(kind, 100, w=(1, 1, 0, 1))
+    settings = {"fisher": "empirical", "batch": ROWS, "fisher_rows": 6}
+    method = find("ewc")(**settings)
+    _, phase = method.phases(model(kind), task(kind))
+    assert (phase.updates, phase.draws["rows"].replace) == (2, False)
+    state = method.start(tree(theta_of(0)), task(kind, 0))._replace(extra=EWC)
+    state = phase.update(phase.update(state, {"rows": rows.batch()}, KEY),
+                         {"rows": rows.batch()}, KEY)  # fmt: skip
+    F = [np.zeros_like(p) for p in theta_of(0)]
+    for i in (0, 1, 3):
+        one = rows.at(slice(i, i + 1))
+        F = plus(F, [g**2 for g in J(theta_of(0), one)[1]], 1 / 3)
+    for anchors, decay in (("each", 1.0), ("last", 0.5)):
+        ended = find("ewc")(**settings, anchors=anchors, decay=decay).end_of_task(state, None, None)
+        total = plus(F, [p**2 for p in theta_of(30)], decay)
+        pull = [a * p for a, p in zip(total, theta_of(0), strict=True)]
+        if anchors == "each":
+            pull = plus(theta_of(60), [a * p for a, p in zip(F, theta_of(0), strict=True)])
+        for name, expected in (("F", total), ("F_theta", pull)):
+            for one, other in zip(leaves(ended.extra[name]), expected, strict=True):
+                np.testing.assert_allclose(one.numpy(), other, atol=1e-9)
+        assert float(ended.extra["rows"]) == 0
+
+
+def test_sampled_targets_have_the_model_s_own_distribution():
+    n = 40_000
+    logits = torch.tensor([[0.0, 1.0, -1.0]], dtype=torch.float64)
+    y = sampled(model("classification"), logits.expand(n, 3), KEY[0])
+    share = torch.bincount(y, minlength=3) / n
+    torch.testing.assert_close(share.double(), torch.softmax(logits[0], 0), atol=0.01, rtol=0)
+    values = sampled(model("regression"), logits.expand(n, 3), KEY[0])
+    torch.testing.assert_close(values.mean(0), logits[0], atol=0.03, rtol=0)
+    torch.testing.assert_close(values.var(0), torch.full((3,), 1.5).double(), atol=0.01, rtol=0)
+
+
+def test_la_maml_shortens_long_gradients():
+    method = find("la_maml")(clip=2.0)
+    for norm, kept in ((1.0, 1.0), (8.0, 2.0)):
+        grads = method._clipped({"p": {"w": torch.full((16,), norm / 4)}})
+        assert float(grads["p"]["w"].norm()) == pytest.approx(kept)
+
+
+def test_gdumb_s_memory_is_balanced_by_class_and_keeps_the_rows_that_it_has():
+    """Six slots: of a class alone six rows, of two three each, and of three two each."""
+    policy = find("gdumb")().policy
+    memory = empty(6, notes={"kind": torch.zeros(1, dtype=torch.int64)})
+    counts = []
+    for number, rows in enumerate((8, 8, 3, 8)):
+        position = torch.arange(8) + 8 * number
+        kind = torch.full((8,), min(number, 2))
+        offer = Offer(position, torch.arange(8) < rows, {"kind": kind})
+        before, memory = memory, policy(memory, offer, KEY[0] + number)
+        counts.append(torch.bincount(memory.notes["kind"], minlength=3).tolist())
+        assert (memory.position // 8).clamp(max=2).tolist() == memory.notes["kind"].tolist()
+        assert (int(memory.filled), len(set(memory.position.tolist()))) == (6, 6)
+    assert counts == [[6, 0, 0], [3, 3, 0], [2, 2, 2], [2, 2, 2]]
+    assert sorted(before.position.tolist()) == sorted(memory.position.tolist())
+
+
+SMALL = {"optimiser": "sgd", "lr": 0.05, "batch": 4, "updates": 6, "memory": 20}
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "other", "tasks"),
+    [
+        ("agem", {}, "naive", 1),
+        ("ewc", {"strength": 0.0}, "naive", 2),
+        ("si", {"strength": 0.0}, "naive", 2),
+        ("lwf", {"strength": 0.0}, "naive", 2),
+        ("lor", {"directions": 1, "eta": 0.0}, "replay", 2),
+        ("mir", {"candidates": 4}, "replay", 2),
+        ("cls_er", {"strength": 0.0}, "replay", 2),
+    ],
+)
+def test_a_special_case_is_the_other_method(name, own, other, tasks):
+    first, second = (
+        tiny_run(find(each)(**SMALL, **settings), (0,), tasks=tasks).theta
+        for each, settings in ((name, own), (other, {}))
+    )
+    for one, two in zip(leaves(first), leaves(second), strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-9)
+
+
+def test_what_methods_cost_and_keep_is_counted():
+    """Three tasks of 36 rows, 6 updates each, 4 rows a batch; notes cost a forward pass a row."""
+    forward = {
+        ("der", "during"): 3 * 6 * 4,
+        ("der", "after"): 3 * 36,
+        ("mir", "after"): 3 * 6 * 2 * 20,  # candidates, twice
+        ("replay", "after"): 0,
+    }
+    for (name, enters), rows in forward.items():
+        work = tiny_run(find(name)(**SMALL, enters=enters), (0,)).work
+        assert work.rows_forward == rows
+        assert work.notes_bytes == (20 * 6 * 8 if name == "der" else 0)  # six logits a row
+        assert work.memory_bytes == 20 * 3 * 8
+    theta = sum(leaf.nbytes for leaf in leaves(tiny_run(find("lwf")(**SMALL), (0,)).theta))
+    for name, copies in {"lwf": 1, "cls_er": 2, "si": 3, "ewc": 3, "la_maml": 1}.items():
+        kept = tiny_run(find(name)(**SMALL), (0,)).work.copies_bytes
+        assert theta * copies <= kept <= theta * copies + 16
+
+
+def test_er_ace_refuses_regressions_and_says_where_its_first_term_is_gone():
+    with pytest.raises(SpecError, match="er_ace masks the classes that do not compete"):
+        find("er_ace")().prepare(model("regression"))
+    method = find("er_ace")()
+    last = task("classification", 2)
+    assert method.remark([task("classification")]) is None  # class 2 is still to come
+    everything = torch.ones(3, dtype=torch.bool)
+    line = method.remark([type(last)(**{**last.__dict__, "seen": everything})])
+    assert line.startswith("from task 2 on no unseen class is left to compete")
+
+    stream = Stream.from_arrays(random(30, 2), np.arange(30) % 3, classes_per_task=1)
+    splits, said = split(stream, (0,), (0.6, 0.2, 0.2)), []
+    own = {**SMALL, "updates": 2}
+    train(find("er_ace")(**own), model("classification"), stream, splits, (0,), Looped(),
+          note=said.append)  # fmt: skip
+    assert said == [line]
+
+
+def test_mir_needs_as_many_candidates_as_it_replays():
+    with pytest.raises(SpecError, match="candidates must be at least the rows replayed, 32, got 5"):
+        find("mir")(candidates=5)

@@ -1,0 +1,73 @@
+"""Anytime and micro accuracy, confusion, and the error of rows as they arrive."""
+
+import numpy as np
+import pytest
+
+import dpmcl
+from conftest import tiny_stream
+from dpmcl.core.errors import Errors
+from dpmcl.exceptions import DpmclError, SpecError
+from dpmcl.metrics._confusion import confusion
+from dpmcl.metrics.accuracy_micro import accuracy_micro
+from dpmcl.metrics.anytime_accuracy import anytime_accuracy
+from dpmcl.metrics.nte_path import nte_path
+
+NAN = np.nan
+E = np.array([
+    [[1, 1, 1], [0.2, NAN, NAN], [0.4, 0.0, NAN], [0.6, 0.3, 0.0]],
+    [[1, 1, 1], [0.0, NAN, NAN], [NAN, 0.0, NAN], [0.3, 0.3, 0.3]],
+])  # fmt: skip
+ERRORS = Errors((0, 1), E, np.array([[10, 20, 30], [10, 20, 30]]))
+
+
+def test_anytime_and_micro_accuracy():
+    np.testing.assert_allclose(anytime_accuracy(ERRORS), [(0.8 + 0.8 + 0.7) / 3, NAN])
+    micro = [0.8, 1 - 4 / 30, 1 - 12 / 60]
+    np.testing.assert_allclose(anytime_accuracy(ERRORS, micro=True), [np.mean(micro), NAN])
+    np.testing.assert_allclose(accuracy_micro(ERRORS), [0.8, 0.7])
+
+
+SETTINGS = {"workers": 1, "network.hidden": 8, "training.batch": 5, "training.lr": 0.05,
+            "training.passes": 1}  # fmt: skip
+
+
+def run(methods, **settings):
+    changes = {**SETTINGS, **{key.replace("__", "."): v for key, v in settings.items()}}
+    return dpmcl.run(tiny_stream(), methods=methods, replicas=2, settings=changes)
+
+
+def test_a_confusion_matrix_counts_the_final_predictions(tmp_path):
+    result = run(["naive"], evaluation__confusion=True)
+    counts = confusion(result.records["naive"].predictions, 6)
+    assert counts.sum((1, 2)).tolist() == [36, 36]
+    assert (counts.sum(2) == 6).all()
+    right = counts.diagonal(axis1=1, axis2=2).sum(1) / 36
+    np.testing.assert_allclose(right, accuracy_micro(result.errors["naive"]))
+    figure = result.plot(tmp_path / "confusion.png", what="confusion")
+    shown = figure.axes[0].images[0].get_array()
+    np.testing.assert_allclose(shown, counts.sum(0) / 12)
+    with pytest.raises(DpmclError, match="needs predictions of classes"):
+        run(["naive"]).plot(what="confusion")
+
+
+@pytest.mark.parametrize("engine", ["looped", "batched"])
+def test_rows_are_tested_before_they_are_trained_on(engine):
+    """With no step to speak of, the error of the rows as they come is that of training rows."""
+    table = {"evaluation__arriving": True, "evaluation__train": True, "engine": engine}
+    still = run(["naive"], training__lr=1e-30, **table).records["naive"].errors
+    task = np.arange(3)
+    assert still["arriving"].examples.tolist() == [[36] * 3] * 2
+    np.testing.assert_allclose(
+        still["arriving"].after[:, task, task], still["train"].after[:, task, task]
+    )
+    result = run(["naive", "er_ace", "ewc", "er"], **table)
+    for name in ("naive", "er_ace", "ewc"):
+        errors = result.records[name].errors["arriving"]
+        assert (errors.examples == 36).all()
+        assert (nte_path(errors) > nte_path(result.errors[name])).all()
+    assert np.isnan(result.records["er"].errors["arriving"].values).all()
+
+
+def test_rows_that_come_twice_have_no_first_time():
+    with pytest.raises(SpecError, match=r"needs training\.passes = 1, got 2"):
+        run(["naive"], training__passes=2, evaluation__arriving=True)

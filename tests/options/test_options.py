@@ -1,0 +1,63 @@
+"""Options that every method can have, against the formulas of their docstrings."""
+
+import torch
+
+from conftest import tiny_run
+from dpmcl import plugins
+from dpmcl.core import keys
+from dpmcl.core.tree import leaves
+from dpmcl.methods.naive import Naive
+from dpmcl.options.l2_init import L2Init
+from dpmcl.options.shrink_perturb import ShrinkPerturb
+
+KEY = torch.tensor([3, 4])
+
+
+def parts(*values):
+    return {"prediction": {"weight": torch.tensor(values, dtype=torch.float64)}}
+
+
+def test_l2_init_pulls_back_to_the_initial_weights():
+    option = L2Init(strength=0.25)
+    grads = option.gradient(parts(1.0, 5.0), parts(0.1, 0.2), parts(1.0, 3.0))
+    assert leaves(grads)[0].tolist() == [0.1, 0.2 + 2 * 0.25 * 2.0]
+
+
+def test_shrink_and_perturb_shrinks_and_adds_noise_of_its_own_to_each_weight():
+    theta = {"representation": {"weight": torch.ones(200, 100)}, **parts(*[1.0] * 100)}
+    h, g = leaves(ShrinkPerturb(shrink=0.5, noise=0.1).begin_task(theta, KEY))
+    assert (h.dtype, g.dtype) == (torch.float32, torch.float64)
+    assert abs(float(h.mean()) - 0.5) < 0.003
+    assert abs(float(h.std()) - 0.1) < 0.002
+    assert not torch.equal(h[0].double(), g)
+    noise = keys.normal(KEY, (100_000,))
+    for power, moment in ((1, 0.0), (2, 1.0), (3, 0.0), (4, 3.0)):
+        assert abs(float((noise**power).mean()) - moment) < 0.08
+
+
+def test_every_method_takes_them():
+    """In each step of theta, and before each task; a run of plain gradient descent differs."""
+    small = {"optimiser": "sgd", "lr": 0.05, "batch": 4, "updates": 3, "memory": 10}
+    options = [{"name": "l2_init", "strength": 0.1}, "shrink_perturb"]
+    for name in plugins.names("method"):
+        method = plugins.find("method", name)
+        plain, with_them = (
+            leaves(tiny_run(method(**small, options=o), (0,), tasks=1).theta) for o in ((), options)
+        )
+        assert not any(torch.equal(*pair) for pair in zip(plain, with_them, strict=True)), name
+
+
+def test_an_option_alone_is_that_of_the_formula():
+    """theta after one step: g + 2 strength (theta - theta_0) is g at the first update."""
+    small = {"optimiser": "sgd", "lr": 0.05, "batch": 4}
+    runs = {}
+    for n in (1, 2):
+        for strength in (0.0, 0.5):
+            method = Naive(**small, updates=n, options=[{"name": "l2_init", "strength": strength}])
+            runs[n, strength] = leaves(tiny_run(method, (0,), tasks=1).theta)
+    start = leaves(tiny_run(Naive(**{**small, "lr": 1e-30}, updates=1), (0,), tasks=1).theta)
+    for once, pulled, two, moved, initial in zip(
+        runs[1, 0.0], runs[1, 0.5], runs[2, 0.0], runs[2, 0.5], start, strict=True
+    ):
+        assert torch.equal(once, pulled)
+        torch.testing.assert_close(moved, two - 0.05 * 2 * 0.5 * (once - initial))
