@@ -106,9 +106,9 @@ def variants() -> Iterator[tuple[str, dict[str, Any]]]:
         yield name, {"reading": "text", "memory": 9}  # of 36 validation rows
     yield "anml", {"gate": "outputs"}
     yield "joint", {"budget": "task"}
-    for name in ("replay", "agem", "mir", "lor", "cls_er", "la_maml"):
+    for name in ("replay", "agem", "mir", "lor", "cls_er"):
         yield name, {"enters": "during"}
-    for name in ("er_ace", "der", "derpp"):
+    for name in ("er_ace", "der", "derpp", "la_maml"):
         yield name, {"enters": "after"}
     for name in ("der", "derpp"):
         yield name, {"compared": "seen"}

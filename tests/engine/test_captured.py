@@ -45,8 +45,9 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CU
 
 
 def settings(name, optimiser="adagrad", **own):
+    updates = 20 if name in PAPER else 9
     return plugins.find("method", name)(
-        optimiser=optimiser, lr=0.01, batch=4, updates=20, memory=20, **own
+        optimiser=optimiser, lr=0.01, batch=4, updates=updates, memory=20, **own
     )
 
 

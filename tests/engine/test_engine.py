@@ -16,8 +16,9 @@ OPTIMISERS = ["adagrad", "sgd", "adam"]
 
 
 def settings(method: str, optimiser: str = "adagrad", **own):
+    updates = 20 if method in PAPER else 6
     return plugins.find("method", method)(
-        optimiser=optimiser, lr=0.01, batch=4, updates=20, memory=20, **own
+        optimiser=optimiser, lr=0.01, batch=4, updates=updates, memory=20, **own
     )
 
 

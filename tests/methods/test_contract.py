@@ -29,12 +29,6 @@ def equal(first, second):
     return all(torch.equal(*pair) for pair in zip(leaves(first), leaves(second), strict=True))
 
 
-@pytest.fixture(scope="module", params=METHODS)
-def trained(request):
-    """A method of each name, and what it left on the tiny stream."""
-    return request.param, tiny_run(build(request.param))
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_an_update_is_a_pure_function_that_keeps_shapes(name):
     """The first of each phase of the second task, with a memory that holds the first task."""
@@ -58,19 +52,20 @@ def test_an_update_is_a_pure_function_that_keeps_shapes(name):
         assert shapes(first) == shapes(state)
 
 
-def test_the_first_task_is_learned_and_every_part_moves(trained):
-    name, outcome = trained
+@pytest.mark.parametrize("name", METHODS)
+def test_the_first_task_is_learned_and_every_part_moves(name):
+    outcome = tiny_run(build(name), tasks=2)
     errors = outcome.errors["test"]
     assert errors.after[:, 0, 0].max() <= 0.1
-    assert errors.before[:, 0].mean() > 0.3
-    start = initial(build(name).prepare(tiny_model(tiny_stream())), [0, 1])
+    assert errors.before[:, 0].mean() > 0.2
+    start = initial(build(name).prepare(tiny_model(tiny_stream(2))), [0, 1])
     for part, parameters in start.items():
         for key, value in parameters.items():
             moved = (outcome.theta[part][key] != value).flatten(1).any(1)
             assert moved.all(), f"{name}: {part}.{key}"
-    assert outcome.work.gradient_evaluations >= 3 * 60
+    assert outcome.work.gradient_evaluations >= 2 * 60
     rows = outcome.work.rows_backpropagated + outcome.work.rows_head
-    assert rows >= 8 * 3 * 60
+    assert rows >= 8 * 2 * 60
 
 
 @pytest.mark.parametrize("name", METHODS)

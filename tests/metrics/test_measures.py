@@ -65,7 +65,30 @@ def test_rows_are_tested_before_they_are_trained_on(engine):
         errors = result.records[name].errors["arriving"]
         assert (errors.examples == 36).all()
         assert (nte_path(errors) > nte_path(result.errors[name])).all()
-    assert np.isnan(result.records["er"].errors["arriving"].values).all()
+    assert "arriving" not in result.records["er"].errors
+
+
+def test_a_run_that_was_stopped_or_is_extended_has_the_same_error_of_arriving_rows(tmp_path):
+    table = {"evaluation.arriving": True, **SETTINGS}
+    whole = dpmcl.run(tiny_stream(), methods=["naive", "er"], replicas=3, settings=table)
+    count = iter(range(10_000))
+
+    def leave(*_):
+        if next(count) == 5:
+            raise KeyboardInterrupt
+
+    for replicas, watch in ((2, leave), (2, None), (3, None)):
+        try:
+            again = dpmcl.run(
+                tiny_stream(), methods=["naive", "er"], replicas=replicas, settings=table,
+                out=tmp_path / "run", watch=watch, checkpoint_seconds=0,
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            assert watch
+    for result in (again, dpmcl.load(tmp_path / "run")):
+        one, other = (r.records["naive"].errors["arriving"] for r in (whole, result))
+        np.testing.assert_allclose(one.values, other.values, atol=1e-12)
+        assert np.array_equal(one.examples, other.examples)
 
 
 def test_rows_that_come_twice_have_no_first_time():

@@ -29,16 +29,19 @@ class LaMAML(Rehearsal):
     shortened to norm `clip` where they are longer (None: never). Source: Gupta et al., "La-MAML:
     look-ahead meta learning for continual learning", 2020.
 
+    The new task's rows enter D_P while it is learned: the inner steps fit b_N, so theta itself
+    learns the new task from those of its rows that are in b_P.
+
     Rates start at lr; rate_lr None is twice lr (the original: 0.15 and 0.3). theta's step is one of
     the run's optimiser on max(0, a) / lr dL/dtheta: with "sgd" and a constant schedule it is the
     one above, and others weigh the rates in their own way.
 
     Deviations: `inner = batch`, a row a piece, is the original's. One glance at a batch (it has
-    five; more updates do as much). Gradients of the inner steps are not clipped. By default D_N
-    enters D_P after the task (the original is `enters = "during"`). The authors' code has
-    `outer = "each"`.
+    five; more updates do as much). Gradients of the inner steps are not clipped. The authors' code
+    has `outer = "each"`.
     """
 
+    enters: Literal["after", "during"] = "during"
     inner: Positive = 4
     order: Literal[1, 2] = 1
     outer: Literal["last", "each"] = "last"

@@ -75,19 +75,23 @@ class Arriving(Observer):
         values[_COUNT][:, task] += (batch.w.flatten(1) > 0).sum(1).cpu().numpy()
         return replace(run, values={**run.values, **values})
 
-    def errors(self, setup: Setup, run: RunState) -> Errors:
-        """Return the mean error of each task's rows as they came, on the diagonal.
+    def errors(self, setup: Setup, run: RunState) -> dict[str, Errors]:
+        """Return the mean error of each task's rows as they came, on the diagonal, by split.
+
+        A method that draws no new rows has none.
 
         Args:
             setup: The run's.
             run: Its last state.
         """
+        if None in self._phase:
+            return {}
         count = run.values[_COUNT]
         mean = np.where(count > 0, run.values[_SUM] / np.maximum(count, 1), np.nan)
         values = np.full((len(mean), 1 + setup.tasks, setup.tasks), np.nan)
         task = np.arange(setup.tasks)
         values[:, 1 + task, task] = mean
-        return Errors(setup.seeds, values, count)
+        return {SPLIT: Errors(setup.seeds, values, count)}
 
 
 def _draw(phase: Phase) -> str | None:

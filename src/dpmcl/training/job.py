@@ -21,7 +21,7 @@ from dpmcl.engine import Engine, choose, device_of, group_size
 from dpmcl.exceptions import DataError, DeviceError, DpmclError, reason
 from dpmcl.optimisers.theorem import Theorem
 from dpmcl.results.record import Record, merge
-from dpmcl.training.arriving import SPLIT, Arriving
+from dpmcl.training.arriving import Arriving
 from dpmcl.training.checkpoints import Checkpoints, Origin
 from dpmcl.training.divergence import FreezeNonFinite
 from dpmcl.training.evaluation import Evaluation, Score
@@ -311,7 +311,7 @@ def measured(
     predictions = score.predictions(setup, run)
     errors = score.errors(setup, run)
     if arriving:
-        errors[SPLIT] = arriving.errors(setup, run)
+        errors |= arriving.errors(setup, run)
     record = Record(errors, work, diverged, readings, predictions)
     return Outcome(record, run.replicas.theta, run.replicas.buffers, keeper.resumed)
 
