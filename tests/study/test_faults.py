@@ -90,12 +90,12 @@ def clean(tmp_path_factory) -> tuple[bytes, list[tuple[str, str]]]:
     return (folder / "errors.parquet").read_bytes(), disk.done
 
 
-def test_every_file_is_written_whole_and_the_errors_last(clean):
+def test_every_file_is_written_whole_and_what_is_made_of_the_errors_after_them(clean):
     made = [given for step, given in clean[1] if step == "replace"]
     for name in FILES:
         assert any(f".{name}." in given or f"/{name}." in given for given in made), name
     assert sum("checkpoints" in given for given in made) > 10  # three in each task
-    assert "errors" in made[-1]
+    assert "errors" in made[-2] and "protocol" in made[-1]
     counts = [sum(step == name for step, _ in clean[1]) for name in STEPS]
     assert counts[0] == counts[2] == counts[3] == len(made)
 

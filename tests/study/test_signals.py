@@ -123,7 +123,7 @@ def test_the_command_that_goes_on_is_of_the_folder(name, tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     Path("short.toml").write_text(LONG.replace("250", "2"))
     with monkeypatch.context() as patch:
-        patch.setattr(study, "run", stopped)
+        patch.setattr(study, "run_all", stopped)
         assert command("run", "short.toml", "--out", name) == 130
     arguments = shlex.split(capsys.readouterr().err.split("`")[1])
     assert arguments[:2] == ["dpmcl", "run"]

@@ -196,7 +196,7 @@ class Spec(Settings):
             for name, method in self.methods.items()
         }
         return {
-            **{key: getattr(self, key) for key in _top() if getattr(self, key) is not None},
+            **{key: value for key, value in super().to_table().items() if key in _top()},
             "stream": {"name": self.stream_name, **self.stream.to_table()},
             "network": {"name": self.network_name, **self.network.to_table()},
             "training": training,
