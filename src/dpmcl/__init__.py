@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dpmcl.exceptions import FolderError as FolderError
     from dpmcl.exceptions import ModelError as ModelError
     from dpmcl.exceptions import SpecError as SpecError
+    from dpmcl.learner.learner import Learner as Learner
     from dpmcl.methods._method import Method as Method
     from dpmcl.methods._method import Phase as Phase
     from dpmcl.methods._method import State as State
@@ -52,6 +53,7 @@ _NAMES = {
     "data.task_info": ("TaskInfo",),
     "discounts._discount": ("Discount",),
     "exceptions": ("DataError", "DpmclError", "FolderError", "ModelError", "SpecError"),
+    "learner.learner": ("Learner",),
     "methods._method": ("Method", "Phase", "State"),
     "networks._network": ("NetworkSettings",),
     "optimisers._optimiser": ("Optimiser",),

@@ -1,0 +1,395 @@
+"""A learner: rows come in chunks, each is learned as a task, and old ones are minded."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, Literal, Self, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpmcl import plugins
+from dpmcl.core import keys
+from dpmcl.core.allocation import allocating
+from dpmcl.core.batch import Batch
+from dpmcl.core.choices import DeviceName, EngineName
+from dpmcl.core.model import Kind
+from dpmcl.core.precision import arithmetic
+from dpmcl.core.threads import threads
+from dpmcl.data.labelled import Labelled, check_kind, kind_of, targets_of
+from dpmcl.data.readers.datasets import read_dataset
+from dpmcl.exceptions import DataError, SpecError, shown
+from dpmcl.learner.inputs import Inputs, is_table, target_apart
+from dpmcl.learner.knowledge import Config, Form, Knowledge, device_of_learner, learned
+from dpmcl.learner.labels import LabelMap, declared
+from dpmcl.learner.network import network_of
+from dpmcl.learner.pool import Part
+from dpmcl.methods._method import Method, State
+
+Array = NDArray[Any]
+
+_ROWS_AT_ONCE = 1024
+_NOTHING = "Nothing has been learned yet; call learn(x, y) first."
+
+
+class Learner:
+    """A network that learns chunk after chunk, and minds what it learned before.
+
+    Each chunk is a task of the method, and a bounded memory keeps rows of the past. Labels come
+    back as they were. A call that raises leaves the learner as it was.
+
+    Args:
+        model: A network's name ("mlp", "lenet"), a table of a name and settings, settings
+            (`dpmcl.NetworkSettings`), or a function of (shape, outputs) that returns the two
+            modules, representation and prediction.
+        method: A method's name, or a `dpmcl.Method` or a subclass of it. Methods that need all
+            rows of the past ("joint") cannot be used.
+        memory: Rows of the past that are kept, for each replica.
+        seed: Of the first replica.
+        replicas: Networks that learn side by side, with seeds of their own; their mean predicts.
+        classes: Labels of all classes, in the order of the outputs; None adds classes as they come.
+        kind: "classification" or "regression"; None to tell by the first targets.
+        scale: Whether numbers (and targets of a regression) are brought to mean 0 and deviation 1,
+            by the first chunk; None for tables alone, as in a run.
+        validation: Share of each chunk's rows for methods that train on validation rows.
+        dtype: "float32" or "float64".
+        device: "auto", "cpu" or "cuda".
+        engine: "auto", "batched" or "looped".
+        **settings: Settings of the method, as in updates=100, lr=0.05 (`dpmcl.Method`).
+
+    Raises:
+        SpecError: An argument breaks a rule.
+
+    >>> learner = Learner(updates=50, lr=0.1)
+    >>> learner.learn([[0.0, 0.1], [1.0, 0.9]] * 10, ["no", "yes"] * 10)
+    Learner(er, mlp, 1 chunk, 20 rows, classes no, yes)
+    >>> learner.learn([[3.0, 3.0]] * 10, ["maybe"] * 10).predict([[3.0, 3.0], [0.0, 0.0]])
+    array(['maybe', 'no'], dtype='<U5')
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        *,
+        method: str | type[Method] | Method = "er",
+        memory: int = 1000,
+        seed: int = 0,
+        replicas: int = 1,
+        classes: Any = None,
+        kind: Kind | None = None,
+        scale: bool | None = None,
+        validation: float | None = None,
+        dtype: Literal["float32", "float64"] = "float32",
+        device: DeviceName = "auto",
+        engine: EngineName = "auto",
+        **settings: Any,
+    ) -> None:
+        check_kind(kind)
+        _check_choices(dtype=dtype, device=device, engine=engine)
+        for name, value, least in (("memory", memory, 1), ("replicas", replicas, 1), ("seed", seed, 0)):
+            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+                raise SpecError(f"{name} must be a whole number from {least}, got {shown(value)}.")
+        if seed + replicas > 2**63:
+            raise SpecError(f"Seeds must stay below 2^63, got {replicas} from {seed}.")
+        self._name, self._config = _config(
+            model,
+            _method(method, {**settings, "memory": int(memory)}),
+            tuple(range(int(seed), int(seed) + int(replicas))),
+            dtype=getattr(torch, dtype),
+            device=device,
+            engine=engine,
+        )
+        self._kind, self._scale = kind, scale
+        self._validation = _share(validation, self._config.method)
+        self._labels = LabelMap() if classes is None else declared(classes)
+        self._known: Knowledge | None = None
+
+    # ---- learning --------------------------------------------------------------------------------
+
+    @threads(1)
+    def learn(self, x: Any, y: Any = None) -> Self:
+        """Learn the next chunk.
+
+        Args:
+            x: Inputs (rows, ...), an array, tensor or list; a table (pandas, pyarrow, or a mapping
+                of columns); or without y a data set of (x, y).
+            y: A target for each row, or the name of a table's column.
+
+        Returns:
+            The learner itself.
+
+        Raises:
+            DataError: The rows cannot be used, or are not like those learned before.
+            SpecError: The method cannot be used in this way.
+            ModelError: The network cannot be used.
+            DivergenceError: Parameters are no longer finite.
+        """
+        x, y = _apart(x, y)
+        form, part = self._read(x, y)
+        with self._computing():
+            self._known = learned(self._config, self._known, form, self._split(part))
+        return self
+
+    def _read(self, x: Any, y: Any) -> tuple[Form, Part]:
+        """Return rows and targets as tensors, and what they have in common with those before."""
+        form = None if self._known is None else self._known.form
+        y = y.to_numpy() if hasattr(y, "to_numpy") else y
+        if form is None:
+            inputs, kind = Inputs.of(x), self._kind or kind_of(y)
+            if kind == "regression" and self._labels.names:
+                raise SpecError("classes= is for classification, and the targets are numbers.")
+            scale = bool(inputs.fields) if self._scale is None else self._scale
+            flat = np.ndim(y) == 1
+            form = Form(inputs=inputs, kind=kind, labels=self._labels, flat=flat, scale=scale)
+        values, labels = form.inputs.read(x), form.labels
+        if form.kind == "classification":
+            labels, targets = labels.numbered(y, "Labels")
+        else:
+            targets = targets_of(y, "Targets")
+        if len(targets) != len(values):
+            raise DataError(
+                f"Every row needs a target, got {len(values)} rows and {len(targets)} targets."
+            )
+        data = Labelled("the chunk", "regression", values, targets.reshape(len(targets), -1))
+        known = self._known
+        if form.kind == "regression" and known and data.y.shape[1] != known.setup.stream.outputs:
+            raise DataError(
+                f"Targets must have {known.setup.stream.outputs} values a row, as those learned "
+                f"first, got {data.y.shape[1]}."
+            )
+        device = device_of_learner(self._config)
+        y_ = targets if form.kind == "classification" else data.y
+        return replace(form, labels=labels), Part(values.to(device), y_.to(device))
+
+    def _split(self, part: Part) -> Mapping[str, Part]:
+        """Return a chunk's rows by split."""
+        if not self._validation:
+            return {"train": part}
+        before = 0 if self._known is None else self._known.chunks
+        key = keys.derive(self._config.seeds[0], keys.Purpose.SPLIT, before)
+        order = keys.permutation(key, len(part.x)).to(part.x.device)
+        count = min(max(round(self._validation * len(order)), 1), len(order) - 1)
+        if count < 1:
+            raise DataError("A chunk needs two rows, one of which is for validation, got one.")
+        validation, train = order[:count], order[count:].sort().values
+        return {
+            "train": Part(part.x[train], part.y[train]),
+            "validation": Part(part.x[validation], part.y[validation]),
+        }
+
+    # ---- answers ---------------------------------------------------------------------------------
+
+    @overload
+    def predict(self, x: Any, return_std: Literal[False] = ...) -> Array: ...
+
+    @overload
+    def predict(self, x: Any, return_std: Literal[True]) -> tuple[Array, Array]: ...
+
+    def predict(self, x: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
+        """Return a label for each row, or the value of a regression.
+
+        Args:
+            x: Inputs, as for `learn`.
+            return_std: Whether to return the deviation over replicas too, for a regression.
+
+        Returns:
+            Labels as they came (rows,), or values (rows,) or (rows, outputs) as targets came.
+
+        Raises:
+            DataError: The rows are not like those learned.
+            SpecError: Nothing has been learned yet.
+        """
+        known = self._learned()
+        outputs = self._answers(x)
+        if known.form.kind == "classification":
+            if return_std:
+                raise SpecError("return_std is for regression; predict_proba has it for classes.")
+            answer: Array = self.classes_[outputs.mean(0).argmax(-1).numpy()]
+            return answer
+        flat = known.form.flat
+        mean, std = (
+            (value[:, 0] if flat else value).numpy()
+            for value in (outputs.mean(0), outputs.std(0, correction=0))
+        )
+        return (mean, std) if return_std else mean
+
+    @overload
+    def predict_proba(self, x: Any, return_std: Literal[False] = ...) -> Array: ...
+
+    @overload
+    def predict_proba(self, x: Any, return_std: Literal[True]) -> tuple[Array, Array]: ...
+
+    def predict_proba(self, x: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
+        """Return the probability of each class, in the order of `classes_`.
+
+        Args:
+            x: Inputs, as for `learn`.
+            return_std: Whether to return the deviation over replicas too: where they disagree, the
+                learner knows little.
+
+        Returns:
+            Float64 (rows, classes), the mean over replicas; with return_std the deviations as well.
+
+        Raises:
+            SpecError: Nothing has been learned yet, or it is a regression.
+        """
+        if self._learned().form.kind == "regression":
+            raise SpecError("A regression has no classes; use predict(x, return_std=True).")
+        outputs = self._answers(x)
+        mean, std = outputs.mean(0).numpy(), outputs.std(0, correction=0).numpy()
+        return (mean, std) if return_std else mean
+
+    def evaluate(self, x: Any, y: Any = None) -> float:
+        """Return the error on rows: the share of wrong labels, or the mean squared error.
+
+        Args:
+            x, y: As for `learn`. A label that has not been learned is an error.
+
+        Raises:
+            DataError: The rows are not like those learned.
+            SpecError: Nothing has been learned yet.
+        """
+        known = self._learned()
+        x, y = _apart(x, y)
+        y = y.to_numpy() if hasattr(y, "to_numpy") else y
+        if known.form.kind == "regression":
+            targets = targets_of(y, "Targets").to(torch.float64).numpy()
+            values = np.reshape(self.predict(x), targets.shape)
+            return float(np.square(values - targets).mean())
+        labels, targets = replace(known.form.labels, fixed=False).numbered(y, "Labels")
+        predicted = self._answers(x).mean(0).argmax(-1)
+        if len(predicted) != len(targets):
+            raise DataError(
+                f"Every row needs a label, got {len(predicted)} rows and {len(targets)} labels."
+            )
+        return float((predicted != targets).double().mean())
+
+    @property
+    def classes_(self) -> Array:
+        """Return the labels there are, in the order of `predict_proba`.
+
+        Raises:
+            SpecError: It is a regression, or nothing has been learned and no class declared.
+        """
+        labels = self._labels if self._known is None else self._known.form.labels
+        if not labels.names:
+            raise SpecError(_NOTHING if self._known is None else "A regression has no classes.")
+        return labels.originals()
+
+    def __repr__(self) -> str:
+        known = self._known
+        if known is None:
+            return f"Learner({self._name}, nothing learned)"
+        chunks = f"{known.chunks:,} chunk{'s' * (known.chunks != 1)}"
+        names = known.form.labels.names
+        what = "regression" if not names else f"classes {', '.join(names[:5])}"
+        more = ", ..." if len(names) > 5 else ""
+        return f"Learner({self._name}, {chunks}, {known.rows:,} rows, {what}{more})"
+
+    def _learned(self) -> Knowledge:
+        """Return what is known."""
+        if self._known is None:
+            raise SpecError(_NOTHING)
+        return self._known
+
+    def _computing(self) -> ExitStack:
+        """Return a context in which numbers are computed as in a run."""
+        stack = ExitStack()
+        for context in (threads(1), allocating(), arithmetic(None)):
+            stack.enter_context(context)
+        return stack
+
+    def _answers(self, x: Any) -> Tensor:
+        """Return probabilities or values of each replica, float64 (replicas, rows, outputs)."""
+        known = self._learned()
+        setup, classes = known.setup, known.form.kind == "classification"
+        values = known.form.inputs.read(x).to(setup.model.device)
+        stream = replace(setup.stream, x=values, y=setup.stream.y.new_zeros(len(values), *setup.stream.y.shape[1:]))
+
+        def answer(state: State, batch: Batch) -> Tensor:
+            model = setup.model.holding(state.buffers)
+            outputs = model.among(model.predict(state.theta, batch.x)).double()
+            return outputs.softmax(-1) if classes else outputs
+
+        blocks = []
+        with self._computing(), torch.no_grad():
+            for row in torch.arange(len(values), device=values.device).split(_ROWS_AT_ONCE):
+                rows = row.expand(len(setup.seeds), -1)
+                batch = stream.batch(rows, rows >= 0, rows * 0, setup.model.dtype)
+                blocks.append(setup.engine.map(answer, known.shown, batch))
+        out = torch.cat(blocks, dim=1)
+        if classes:
+            return out[..., : len(known.form.labels.names)].cpu()
+        if stream.scale is not None:
+            out = out * stream.scale.y_deviation[:, None] + stream.scale.y_mean[:, None]
+        return out.cpu()
+
+
+def _config(model: Any, method: Method, seeds: tuple[int, ...], **options: Any) -> tuple[str, Config]:
+    """Return the title of a learner, and what it is made with."""
+    network = network_of(model)
+    name = plugins.name_of("method", type(method)) or type(method).__name__
+    return f"{name}, {network.name}", Config(method=method, network=network, seeds=seeds, **options)
+
+
+def _method(method: Any, settings: dict[str, Any]) -> Method:
+    """Return a method with settings."""
+    if isinstance(method, Method):
+        return replace(method, **settings)
+    if isinstance(method, type) and issubclass(method, Method):
+        checked: Method = method.from_table(settings, f"Method {method.__name__}:")
+        return checked
+    if not isinstance(method, str):
+        raise SpecError(
+            f"method must be a name, a dpmcl.Method or a subclass of it, got {shown(method)}."
+        )
+    checked = plugins.find("method", method).from_table(settings, f"Method '{method}':")
+    return checked
+
+
+def _share(validation: Any, method: Method) -> float:
+    """Return the share of rows that are for validation, 0 for none."""
+    if validation is None and not method.trains_on_validation:
+        return 0.0
+    number = isinstance(validation, int | float) and not isinstance(validation, bool)
+    if method.trains_on_validation and number and 0 < validation < 1:
+        return float(validation)
+    if method.trains_on_validation:
+        raise SpecError(
+            "This method trains on validation rows; say how many of each chunk's, as in "
+            f"validation=0.2, got {shown(validation)}."
+        )
+    raise SpecError("validation is for methods that train on validation rows; leave it out.")
+
+
+def _check_choices(**choices: Any) -> None:
+    known = {
+        "dtype": ("float32", "float64"),
+        "device": ("auto", "cpu", "cuda"),
+        "engine": ("auto", "batched", "looped"),
+    }
+    for name, value in choices.items():
+        if value not in known[name]:
+            raise SpecError(f"{name} must be {' or '.join(known[name])}, got {shown(value)}.")
+
+
+def _apart(x: Any, y: Any) -> tuple[Any, Any]:
+    """Return inputs and targets, of whatever came."""
+    if isinstance(y, str):
+        if not is_table(x):
+            raise DataError(f"y may name a column of a table, and x is a {type(x).__name__}.")
+        return target_apart(x, y)
+    if y is not None:
+        return x, y
+    if isinstance(x, Tensor | np.ndarray) or is_table(x):
+        raise DataError(
+            "A chunk needs targets; give them as y, or, of a table, the name of their column."
+        )
+    data = x if isinstance(x, Labelled) else read_dataset(x)
+    if data.kind == "regression":
+        return data.x, data.y
+    whole = all(name.lstrip("-").isdigit() for name in data.classes)
+    names = np.array([int(name) for name in data.classes] if whole else data.classes)
+    return data.x, names[data.y.numpy()]
