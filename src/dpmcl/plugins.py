@@ -114,6 +114,16 @@ def home(kind: str, name: str) -> str:
     return _entry_points(kind)[name].module
 
 
+def is_ours(kind: str, name: Any) -> bool:
+    """Return True if a name is that of a plugin of the package.
+
+    Args:
+        kind: A key of `KINDS`.
+        name: Anything.
+    """
+    return isinstance(name, str) and name in _modules(kind)
+
+
 def name_of(kind: str, plugin: type) -> str | None:
     """Return the name of a plugin of the package; None for one from outside.
 

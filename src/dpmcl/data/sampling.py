@@ -393,7 +393,9 @@ def _in_passes(count: Tensor, supply: Supply, where: _Where, n: int) -> tuple[Te
     seeds, counts = tuple(seed.tolist()), tuple(count.tolist())
     rank = torch.zeros_like(item)
     for each in range(int(number.min()), int(number.max()) + 1):
-        order = _order(seeds, counts, (supply.first + task, phase, each), where.lane).to(seed.device)
+        order = _order(seeds, counts, (supply.first + task, phase, each), where.lane).to(
+            seed.device
+        )
         taken = order.gather(1, item.clamp(max=order.shape[1] - 1).flatten(1)).view_as(item)
         rank = torch.where((number == each)[..., None], taken, rank)
     return torch.where(present, rank, 0), present

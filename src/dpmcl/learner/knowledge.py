@@ -12,7 +12,7 @@ from dpmcl.data.scaling import check_digits, fitted
 from dpmcl.data.splits import Rows, Splits
 from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import TaskInfo
-from dpmcl.engine import choose, device_of
+from dpmcl.engine import choose
 from dpmcl.exceptions import DivergenceError, SpecError
 from dpmcl.learner.growth import check_answers, room, widened, widened_memories
 from dpmcl.learner.inputs import Inputs
@@ -67,6 +67,11 @@ class Form:
     flat: bool = True
     scale: bool = False
 
+    @property
+    def fixed(self) -> bool:
+        """Return whether the network has the outputs that it will always have."""
+        return self.labels.fixed or self.kind == "regression"
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Knowledge:
@@ -116,6 +121,7 @@ def learned(
     stream, splits = joined(like, held, chunk, number=number, replicas=len(config.seeds))
     check_digits(stream, config.dtype)
     known = _with_room(config, known, form, (stream, splits))
+    stream = replace(stream, outputs=known.setup.stream.outputs)
     infos, seen = _told(known, chunk)
     setup = known.setup.over(stream, splits, infos)
     if number == 0:
@@ -130,9 +136,10 @@ def learned(
             f"Learning left the finite numbers ({str(error).partition(';')[0]}); the learner is as "
             "it was. Take smaller steps (lr=...), or scale the inputs (scale=True)."
         ) from None
+    rest, nobody = resting(config, form, chunk["train"], stream.outputs)
     return Knowledge(
         form=form,
-        setup=_at_rest(setup),
+        setup=setup.over(replace(rest, scale=stream.scale), nobody, ()),
         run=replace(run, memories=numbered(run.memories)),
         held=dropped(stream, splits, run.memories),
         shown=shown(setup, rehearsed(setup, run, task)),
@@ -142,80 +149,85 @@ def learned(
     )
 
 
-def built(config: Config, stream: Stream, outputs: int) -> Model:
-    """Return the model of a learner, checked.
+def setup_of(config: Config, form: Form, rows: tuple[Stream, Splits], example: Tensor) -> Setup:
+    """Return the setup of a learner, with a network that was checked.
 
     Args:
         config: What the learner was made with.
-        stream: Rows of inputs to check it with.
-        outputs: Width of its output.
+        form: What all chunks have in common.
+        rows: A stream and its splits.
+        example: Inputs (n, ...) to check the network with.
 
     Raises:
         ModelError: The network cannot be used.
     """
-    shape = stream.x.shape[1:]
+    stream, splits = rows
+    shape, outputs = example.shape[1:], stream.outputs
     model = Model.build(
         lambda: config.network.build(shape, outputs),
-        stream.kind,
-        stream.example(config.dtype),
+        form.kind,
+        example,
         outputs,
         dtype=config.dtype,
-        device=stream.x.device,
+        device=example.device,
     )
-    return config.method.prepare(model)
-
-
-def device_of_learner(config: Config) -> torch.device:
-    """Return the device that a learner computes on.
-
-    Args:
-        config: What it was made with.
-    """
-    return device_of(config.device)
-
-
-def _nothing(config: Config, form: Form, chunk: Mapping[str, Part]) -> Knowledge:
-    """Return what a learner knows before its first chunk, with a network for its shapes."""
-    train = chunk["train"]
-    fixed = form.labels.fixed or form.kind == "regression"
-    names = form.labels.names
-    outputs = train.y.shape[1] if form.kind == "regression" else len(names)
-    outputs = outputs if fixed else room(outputs)
-    scaled = form.inputs.numeric.to(train.x.device) if form.scale else None
-    stream = Stream(
-        name="the learner's rows",
-        kind=form.kind,
-        x=train.x,
-        y=train.y,
-        row=torch.arange(len(train.x), device=train.x.device)[None],
-        task=torch.zeros(1, len(train.x), dtype=torch.int64, device=train.x.device),
-        tasks=("chunk 0",),
-        classes=names,
-        outputs=outputs,
-        scaled=scaled,
-        columns=form.inputs.columns,
-    )
-    stream, splits = joined(stream, None, chunk, number=0, replicas=len(config.seeds))
-    stream = fitted(stream, splits)
-    model = built(config, stream, outputs)
-    if not fixed:
-        model = replace(model, present=_first(outputs, len(names), model))
-    example = stream.example(config.dtype)
+    if not form.fixed:
+        model = replace(model, present=_first(outputs, len(form.labels.names), model))
     replicas, batch = len(config.seeds), config.method.batch
-    setup = Setup(
+    return Setup(
         method=config.method,
-        model=model,
+        model=config.method.prepare(model),
         stream=stream,
         splits=splits,
         seeds=config.seeds,
         engine=choose(config.engine, model, example, replicas=replicas, batch=batch),
     )
-    seen = torch.zeros(outputs, dtype=torch.bool, device=model.device)
+
+
+def resting(config: Config, form: Form, like: Part, outputs: int) -> tuple[Stream, Splits]:
+    """Return the stream of a learner between two chunks, without rows.
+
+    Args:
+        config: What the learner was made with.
+        form: What all chunks have in common.
+        like: Rows, of which the types count alone.
+        outputs: Width of the network's output.
+    """
+    device = like.x.device
+    nobody = torch.zeros(len(config.seeds), 0, dtype=torch.int64, device=device)
+    stream = Stream(
+        name="the learner's rows",
+        kind=form.kind,
+        x=like.x[:0].clone(),
+        y=like.y[:0].clone(),
+        row=nobody,
+        task=nobody,
+        tasks=("no chunk",),
+        classes=form.labels.names,
+        outputs=outputs,
+        scaled=form.inputs.numeric.to(device) if form.scale else None,
+        columns=form.inputs.columns,
+    )
+    rows = Rows(nobody, nobody, nobody.new_zeros(len(config.seeds), 2))
+    return stream, Splits(rows, rows, rows)
+
+
+def _nothing(config: Config, form: Form, chunk: Mapping[str, Part]) -> Knowledge:
+    """Return what a learner knows before its first chunk, with a network for its shapes."""
+    train, names = chunk["train"], form.labels.names
+    outputs = train.y.shape[1] if form.kind == "regression" else len(names)
+    rest, _ = resting(config, form, train, outputs if form.fixed else room(outputs))
+    stream, splits = joined(rest, None, chunk, number=0, replicas=len(config.seeds))
+    stream = fitted(stream, splits)
+    setup = setup_of(config, form, (stream, splits), stream.example(config.dtype))
     memories = empty_memories(setup, config.method.memory)
-    run = RunState(Position(), setup.start, memories)
-    held = Held(train.x[:0], train.y[:0], stream.task[0, :0])
     return Knowledge(
-        form=form, setup=setup, run=run, held=held, shown=setup.start, seen=seen
+        form=form,
+        setup=setup,
+        run=RunState(Position(), setup.start, memories),
+        held=Held(train.x[:0], train.y[:0], stream.task[0, :0]),
+        shown=setup.start,
+        seen=torch.zeros(stream.outputs, dtype=torch.bool, device=train.x.device),
     )
 
 
@@ -224,25 +236,21 @@ def _with_room(
 ) -> Knowledge:
     """Return what is known with an output for each class."""
     setup, classes = known.setup, len(form.labels.names)
-    if setup.model.present is None or classes == int(setup.model.present.sum()):
+    model, outputs = setup.model, setup.stream.outputs
+    if model.present is None or classes == int(model.present.sum()):
         return known
-    outputs = setup.stream.outputs
     if classes <= outputs:
-        model = replace(setup.model, present=_first(outputs, classes, setup.model))
-        setup = replace(setup, model=model).starting(setup.start)
-        return replace(known, setup=setup)
-    outputs = room(classes)
-    stream = replace(rows[0], outputs=outputs)
-    model = built(config, stream, outputs)
-    model = replace(model, present=_first(outputs, classes, model))
-    wider = replace(setup, model=model, stream=stream, splits=rows[1])
+        model = replace(model, present=_first(outputs, classes, model))
+        return replace(known, setup=replace(setup, model=model).starting(setup.start))
+    stream = replace(rows[0], outputs=room(classes))
+    example = stream.example(config.dtype)
+    wider = replace(setup_of(config, form, (stream, rows[1]), example), engine=setup.engine)
     start, empty = wider.start, empty_memories(wider, config.method.memory)
     state: State = widened(known.run.replicas, start)
-    example = stream.example(config.dtype)
-    check_answers((setup.model, model), (known.run.replicas, state), example)
+    check_answers((model, wider.model), (known.run.replicas, state), example)
     run = replace(known.run, replicas=state, memories=widened_memories(known.run.memories, empty))
-    seen = torch.zeros(outputs, dtype=torch.bool, device=model.device)
-    seen[: len(known.seen)] = known.seen
+    seen = torch.zeros(stream.outputs, dtype=torch.bool, device=model.device)
+    seen[:outputs] = known.seen
     wider = wider.starting(widened(setup.start, start))
     return replace(known, setup=wider, run=run, seen=seen)
 
@@ -299,15 +307,6 @@ def _check_method(setup: Setup) -> None:
             "A learner does not know how many chunks will come, and a schedule over the run needs "
             "that; set its over to 'task'."
         )
-
-
-def _at_rest(setup: Setup) -> Setup:
-    """Return a setup without rows, between two chunks."""
-    stream = setup.stream
-    nobody = stream.row[:, :0]
-    empty = replace(stream, x=stream.x[:0].clone(), y=stream.y[:0].clone(), row=nobody, task=nobody)
-    rows = Rows(nobody, nobody, torch.zeros_like(setup.splits.train.offset))
-    return setup.over(empty, Splits(rows, rows, rows), ())
 
 
 def _first(outputs: int, classes: int, model: Model) -> Tensor:

@@ -1,8 +1,10 @@
 """A learner: rows come in chunks, each is learned as a task, and old ones are minded."""
 
+import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Literal, Self, overload
 
 import numpy as np
@@ -20,9 +22,11 @@ from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
 from dpmcl.data.labelled import Labelled, check_kind, kind_of, targets_of
 from dpmcl.data.readers.datasets import read_dataset
+from dpmcl.engine import device_of
 from dpmcl.exceptions import DataError, SpecError, shown
+from dpmcl.learner import artefact
 from dpmcl.learner.inputs import Inputs, is_table, target_apart
-from dpmcl.learner.knowledge import Config, Form, Knowledge, device_of_learner, learned
+from dpmcl.learner.knowledge import Config, Form, Knowledge, learned
 from dpmcl.learner.labels import LabelMap, declared
 from dpmcl.learner.network import network_of
 from dpmcl.learner.pool import Part
@@ -31,6 +35,7 @@ from dpmcl.methods._method import Method, State
 Array = NDArray[Any]
 
 _ROWS_AT_ONCE = 1024
+_LOG = logging.getLogger("dpmcl")
 _NOTHING = "Nothing has been learned yet; call learn(x, y) first."
 
 
@@ -88,7 +93,11 @@ class Learner:
     ) -> None:
         check_kind(kind)
         _check_choices(dtype=dtype, device=device, engine=engine)
-        for name, value, least in (("memory", memory, 1), ("replicas", replicas, 1), ("seed", seed, 0)):
+        for name, value, least in (
+            ("memory", memory, 1),
+            ("replicas", replicas, 1),
+            ("seed", seed, 0),
+        ):
             if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
                 raise SpecError(f"{name} must be a whole number from {least}, got {shown(value)}.")
         if seed + replicas > 2**63:
@@ -105,6 +114,96 @@ class Learner:
         self._validation = _share(validation, self._config.method)
         self._labels = LabelMap() if classes is None else declared(classes)
         self._known: Knowledge | None = None
+
+    # ---- a folder --------------------------------------------------------------------------------
+
+    def save(self, path: str | Path, *, memory: bool = True) -> Path:
+        """Write the learner to a folder, from which `load` goes on to the same bits.
+
+        The folder holds JSON and safetensors. A learner that is in it is replaced at once, or stays
+        if writing fails.
+
+        Args:
+            path: The folder.
+            memory: Whether the rows of the memory are written. Without them no row leaves the
+                machine, and what the loaded learner learns next is not balanced by rows of the
+                past. Labels, columns, categories, means and deviations are always written.
+
+        Returns:
+            The folder.
+
+        Raises:
+            FolderError: The folder cannot be written.
+        """
+        config, known = self._config, self._known
+        labels = self._labels if known is None else known.form.labels
+        name = plugins.name_of("method", type(config.method))
+        about = artefact.About(
+            method={**({"name": name} if name else {}), **config.method.to_table()},
+            network=dict(config.network.table),
+            seed=config.seeds[0],
+            replicas=len(config.seeds),
+            dtype="float64" if config.dtype == torch.float64 else "float32",
+            engine=config.engine,
+            kind=self._kind,
+            scale=self._scale,
+            validation=self._validation,
+            labels=artefact.Labels(**asdict(labels)),
+        )
+        if not memory:
+            _LOG.warning(
+                "Saved without its memory: what the loaded learner learns next is not balanced by "
+                "rows of the past."
+            )
+        return artefact.write(path, about, known, memory=memory)
+
+    @classmethod
+    @threads(1)
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        model: Any = None,
+        method: type[Method] | None = None,
+        device: DeviceName = "auto",
+    ) -> "Learner":
+        """Return a learner that was saved, which goes on where that one stopped.
+
+        Nothing that the folder names is imported or run.
+
+        Args:
+            path: The folder.
+            model: The network, where it is not one of the package; as for `Learner`.
+            method: The method's class, where it is not one of the package.
+            device: "auto", "cpu" or "cuda".
+
+        Raises:
+            FolderError: The folder holds no learner, or is damaged.
+            SpecError: A model or a method must be brought.
+            ModelError: The network is not the one that was saved.
+        """
+        folder, about = artefact.read(path)
+        if model is None and not plugins.is_ours("network", about.network.get("name")):
+            raise SpecError(
+                "The network of this learner is not one of the package; bring it, as in "
+                "Learner.load(path, model=...)."
+            )
+        learner = cls.__new__(cls)
+        learner._name, learner._config = _config(
+            about.network if model is None else model,
+            artefact.method_of(about, method),
+            tuple(range(about.seed, about.seed + about.replicas)),
+            dtype=getattr(torch, about.dtype),
+            device=device,
+            engine=about.engine,
+        )
+        learner._kind, learner._scale = about.kind, about.scale
+        learner._validation = about.validation
+        labels = LabelMap(**about.labels.model_dump())
+        learner._labels = labels if labels.fixed else LabelMap()
+        with learner._computing():
+            learner._known = artefact.restored(folder, about, learner._config)
+        return learner
 
     # ---- learning --------------------------------------------------------------------------------
 
@@ -159,7 +258,7 @@ class Learner:
                 f"Targets must have {known.setup.stream.outputs} values a row, as those learned "
                 f"first, got {data.y.shape[1]}."
             )
-        device = device_of_learner(self._config)
+        device = device_of(self._config.device)
         y_ = targets if form.kind == "classification" else data.y
         return replace(form, labels=labels), Part(values.to(device), y_.to(device))
 
@@ -258,13 +357,13 @@ class Learner:
             targets = targets_of(y, "Targets").to(torch.float64).numpy()
             values = np.reshape(self.predict(x), targets.shape)
             return float(np.square(values - targets).mean())
-        labels, targets = replace(known.form.labels, fixed=False).numbered(y, "Labels")
+        _, wanted = replace(known.form.labels, fixed=False).numbered(y, "Labels")
         predicted = self._answers(x).mean(0).argmax(-1)
-        if len(predicted) != len(targets):
+        if len(predicted) != len(wanted):
             raise DataError(
-                f"Every row needs a label, got {len(predicted)} rows and {len(targets)} labels."
+                f"Every row needs a label, got {len(predicted)} rows and {len(wanted)} labels."
             )
-        return float((predicted != targets).double().mean())
+        return float((predicted != wanted).double().mean())
 
     @property
     def classes_(self) -> Array:
@@ -306,7 +405,11 @@ class Learner:
         known = self._learned()
         setup, classes = known.setup, known.form.kind == "classification"
         values = known.form.inputs.read(x).to(setup.model.device)
-        stream = replace(setup.stream, x=values, y=setup.stream.y.new_zeros(len(values), *setup.stream.y.shape[1:]))
+        stream = replace(
+            setup.stream,
+            x=values,
+            y=setup.stream.y.new_zeros(len(values), *setup.stream.y.shape[1:]),
+        )
 
         def answer(state: State, batch: Batch) -> Tensor:
             model = setup.model.holding(state.buffers)
@@ -327,7 +430,9 @@ class Learner:
         return out.cpu()
 
 
-def _config(model: Any, method: Method, seeds: tuple[int, ...], **options: Any) -> tuple[str, Config]:
+def _config(
+    model: Any, method: Method, seeds: tuple[int, ...], **options: Any
+) -> tuple[str, Config]:
     """Return the title of a learner, and what it is made with."""
     network = network_of(model)
     name = plugins.name_of("method", type(method)) or type(method).__name__
@@ -339,13 +444,12 @@ def _method(method: Any, settings: dict[str, Any]) -> Method:
     if isinstance(method, Method):
         return replace(method, **settings)
     if isinstance(method, type) and issubclass(method, Method):
-        checked: Method = method.from_table(settings, f"Method {method.__name__}:")
-        return checked
+        return method.from_table(settings, f"Method {method.__name__}:")
     if not isinstance(method, str):
         raise SpecError(
             f"method must be a name, a dpmcl.Method or a subclass of it, got {shown(method)}."
         )
-    checked = plugins.find("method", method).from_table(settings, f"Method '{method}':")
+    checked: Method = plugins.from_setting("method", method, **settings)
     return checked
 
 

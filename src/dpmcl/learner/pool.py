@@ -70,8 +70,7 @@ def joined(
         task = torch.cat([held.task, task])
     own = dict(zip(chunk, new.split([len(part.x) for part in parts]), strict=True))
     rows = {
-        name: _rows(None if held is None else held.row.get(name), row, task, replicas)
-        for name, row in own.items()
+        name: _rows(_slots(held, name, replicas), row, task, replicas) for name, row in own.items()
     }
     nobody = new[:0].expand(replicas, 0)
     absent = Rows(nobody, nobody, torch.zeros_like(rows["train"].offset))
@@ -110,8 +109,16 @@ def dropped(stream: Stream, splits: Splits, memories: Memories) -> Held:
     for part in (splits.train, splits.validation):
         task[part.row] = part.task
     where = {name: torch.searchsorted(kept, row.clamp(min=0)) for name, row in rows.items()}
-    row = {name: index.clamp(max=max(len(kept) - 1, 0)) for name, index in where.items()}
-    return Held(stream.x[kept].clone(), stream.y[kept].clone(), task[kept], row)
+    slots = {name: index.clamp(max=max(len(kept) - 1, 0)) for name, index in where.items()}
+    return Held(stream.x[kept].clone(), stream.y[kept].clone(), task[kept], slots)
+
+
+def _slots(held: Held | None, name: str, replicas: int) -> Tensor | None:
+    """Return the row in each slot of a memory; no slots where it was left behind."""
+    if held is None:
+        return None
+    nobody = torch.zeros(replicas, 0, dtype=torch.int64, device=held.x.device)
+    return held.row.get(name, nobody)
 
 
 def _rows(held: Tensor | None, new: Tensor, task: Tensor, replicas: int) -> Rows:
