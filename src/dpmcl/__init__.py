@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from dpmcl.exceptions import FolderError as FolderError
     from dpmcl.exceptions import ModelError as ModelError
     from dpmcl.exceptions import SpecError as SpecError
+    from dpmcl.learner.estimators import ContinualClassifier as ContinualClassifier
+    from dpmcl.learner.estimators import ContinualRegressor as ContinualRegressor
     from dpmcl.learner.learner import Learner as Learner
     from dpmcl.methods._method import Method as Method
     from dpmcl.methods._method import Phase as Phase
@@ -53,6 +55,7 @@ _NAMES = {
     "data.task_info": ("TaskInfo",),
     "discounts._discount": ("Discount",),
     "exceptions": ("DataError", "DpmclError", "FolderError", "ModelError", "SpecError"),
+    "learner.estimators": ("ContinualClassifier", "ContinualRegressor"),
     "learner.learner": ("Learner",),
     "methods._method": ("Method", "Phase", "State"),
     "networks._network": ("NetworkSettings",),

@@ -50,8 +50,8 @@ class Model:
         gate: What a third network multiplies (`gated`), or None.
         convolutions, precision: How h and g are computed (`core.convolution`, `core.precision`).
         buffers: Running statistics that evaluation uses (`holding`), or None.
-        present: Classes that there are, bool (outputs,): the others are room for classes to come, and
-            neither costs nor answers know of them. None for all.
+        present: Classes that there are, bool (outputs,); None for all. The others are room for
+            classes to come, which neither costs nor answers know of.
     """
 
     network: Network

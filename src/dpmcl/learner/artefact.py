@@ -10,15 +10,15 @@ somebody else's folder says is data: nothing that it names is imported.
 import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import annotated_types as at
 import pydantic
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from dpmcl import plugins
@@ -111,14 +111,49 @@ class About(_Strict):
     state: _State | None = None
 
 
-def write(path: Any, about: About, known: Knowledge | None, *, memory: bool) -> Path:
+def packed(about: About, known: Knowledge | None, *, memory: bool = True) -> tuple[About, bytes]:
+    """Return what is said of a learner, and the bytes of its tensors.
+
+    Args:
+        about: What it was made with.
+        known: What it knows; None for nothing.
+        memory: Whether the rows of its memory are among the tensors.
+    """
+    if known is None:
+        return about, b""
+    tensors = {
+        name: leaf.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, leaf in _tensors(known, memory).items()
+    }
+    content, form = save(tensors), known.form
+    total = hashlib.sha256(content).hexdigest()
+    state = _State(
+        form=_Form(
+            shape=form.inputs.shape,
+            images=form.inputs.images,
+            fields=tuple(_Field(**asdict(field)) for field in form.inputs.fields),
+            kind=form.kind,
+            flat=form.flat,
+            scale=form.scale,
+        ),
+        outputs=known.setup.stream.outputs,
+        chunks=known.chunks,
+        rows=known.rows,
+        work=known.run.work,
+        memory=memory,
+        file=f"state-{total[:16]}.safetensors",
+        sum=total,
+    )
+    return about.model_copy(update={"state": state}), content
+
+
+def write(path: Any, about: About, content: bytes) -> Path:
     """Write a learner to a folder, whole or not at all.
 
     Args:
         path: The folder; a learner that is in it is replaced.
-        about: What it was made with.
-        known: What it knows; None for nothing.
-        memory: Whether the rows of its memory are written.
+        about: As `packed` returns it.
+        content: The bytes of its tensors.
 
     Returns:
         The folder.
@@ -126,37 +161,13 @@ def write(path: Any, about: About, known: Knowledge | None, *, memory: bool) -> 
     Raises:
         FolderError: It cannot be written.
     """
-    folder = path_of(path)
-    if known is not None:
-        content = save(
-            {k: t.detach().cpu().contiguous().clone() for k, t in _tensors(known, memory).items()}
-        )
-        total = hashlib.sha256(content).hexdigest()
-        name = f"state-{total[:16]}.safetensors"
-        with atomic(folder / name) as temporary:
+    folder, file = path_of(path), "" if about.state is None else about.state.file
+    if file:
+        with atomic(folder / file) as temporary:
             temporary.write_bytes(content)
-        inputs, form = known.form.inputs, known.form
-        fields = [_Field(name=f.name, kind=f.kind, categories=f.categories) for f in inputs.fields]  # type: ignore[arg-type]
-        about.state = _State(
-            form=_Form(
-                shape=inputs.shape,
-                images=inputs.images,
-                fields=tuple(fields),
-                kind=form.kind,
-                flat=form.flat,
-                scale=form.scale,
-            ),
-            outputs=known.setup.stream.outputs,
-            chunks=known.chunks,
-            rows=known.rows,
-            work=known.run.work,
-            memory=memory,
-            file=name,
-            sum=total,
-        )
     write_text(folder / FILE, about.model_dump_json(indent=1) + "\n")
     for old in folder.glob("state-*.safetensors"):
-        if about.state is None or old.name != about.state.file:
+        if old.name != file:
             with suppress(OSError):
                 old.unlink()
     return folder
@@ -218,12 +229,37 @@ def method_of(about: About, brought: type[Method] | None) -> Method:
     return method
 
 
-def restored(folder: Path, about: About, config: Config) -> Knowledge | None:
+def content_of(folder: Path, about: About) -> bytes:
+    """Return the bytes of the tensors in a folder; none for a learner that has learned nothing.
+
+    Args:
+        folder: The folder.
+        about: What it says.
+
+    Raises:
+        FolderError: They are missing or damaged.
+    """
+    if about.state is None:
+        return b""
+    path = folder / about.state.file
+    try:
+        if not path.is_file():
+            raise OSError(f"{path.name} is missing")
+        content = path.read_bytes()
+    except OSError as error:
+        raise _damaged(folder, reason(error)) from None
+    if hashlib.sha256(content).hexdigest() != about.state.sum:
+        raise _damaged(folder, f"the sum of {path.name} does not fit")
+    return content
+
+
+def restored(where: Any, about: About, content: bytes, config: Config) -> Knowledge | None:
     """Return what a learner that was saved knows.
 
     Args:
-        folder: Its folder.
-        about: What the folder says.
+        where: Its folder, for messages.
+        about: What is said of it.
+        content: The bytes of its tensors.
         config: What the learner is made with again.
 
     Raises:
@@ -232,14 +268,14 @@ def restored(folder: Path, about: About, config: Config) -> Knowledge | None:
     """
     if about.state is None:
         return None
-    tensors = _read_tensors(folder, about.state)
     try:
+        tensors = load(content)
         _check_sizes(about.state, config.network, tensors, about.replicas)
         return _knowledge(about, about.state, config, tensors)
-    except (LookupError, TypeError, ValueError, RuntimeError, StopIteration) as error:
+    except (LookupError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
         if isinstance(error, ModelError | SpecError):
             raise
-        raise _damaged(folder, reason(error)) from None
+        raise _damaged(where, reason(error)) from None
 
 
 def _tensors(known: Knowledge, memory: bool) -> dict[str, Tensor]:
@@ -260,20 +296,6 @@ def _tensors(known: Knowledge, memory: bool) -> dict[str, Tensor]:
         if name in known.held.row:
             out[f"held.row.{name}"] = known.held.row[name]
     return out | like
-
-
-def _read_tensors(folder: Path, state: _State) -> dict[str, Tensor]:
-    """Return the tensors of a file once its sum is right."""
-    path = folder / state.file
-    try:
-        if not path.is_file():
-            raise ValueError(f"{state.file} is missing")
-        if hashlib.sha256(path.read_bytes()).hexdigest() != state.sum:
-            raise ValueError(f"the sum of {state.file} does not fit")
-        with safe_open(path, "pt") as file:
-            return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except (OSError, ValueError, SafetensorError) as error:
-        raise _damaged(folder, reason(error)) from None
 
 
 def _check_sizes(
@@ -404,5 +426,5 @@ def _form(about: About, state: _State) -> Form:
     )
 
 
-def _damaged(folder: Path, why: str) -> FolderError:
+def _damaged(folder: Any, why: str) -> FolderError:
     return FolderError(f"{folder} is damaged: {why}. Save the learner again.")

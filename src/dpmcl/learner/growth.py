@@ -80,7 +80,8 @@ def check_answers(models: tuple[Model, Model], states: tuple[State, State], x: T
     before, after = old, new[:, : old.shape[1]]
     if not (before - after).norm() <= _NEAR * (1 + before.norm()):
         raise ModelError(
-            f"A network with more outputs must keep the old ones, and this one does not; {_WAY_OUT}."
+            "A network with more outputs must keep the old ones, and this one does not; "
+            f"{_WAY_OUT}."
         )
 
 

@@ -63,7 +63,7 @@ class Form:
 
     inputs: Inputs
     kind: Kind
-    labels: LabelMap = LabelMap()
+    labels: LabelMap
     flat: bool = True
     scale: bool = False
 

@@ -135,6 +135,15 @@ class Learner:
         Raises:
             FolderError: The folder cannot be written.
         """
+        if not memory:
+            _LOG.warning(
+                "Saved without its memory: what the loaded learner learns next is not balanced by "
+                "rows of the past."
+            )
+        return artefact.write(path, *self._packed(memory))
+
+    def _packed(self, memory: bool = True) -> tuple[artefact.About, bytes]:
+        """Return all that the learner is, as JSON and the bytes of its tensors."""
         config, known = self._config, self._known
         labels = self._labels if known is None else known.form.labels
         name = plugins.name_of("method", type(config.method))
@@ -150,12 +159,23 @@ class Learner:
             validation=self._validation,
             labels=artefact.Labels(**asdict(labels)),
         )
-        if not memory:
-            _LOG.warning(
-                "Saved without its memory: what the loaded learner learns next is not balanced by "
-                "rows of the past."
-            )
-        return artefact.write(path, about, known, memory=memory)
+        return artefact.packed(about, known, memory=memory)
+
+    def __getstate__(self) -> dict[str, Any]:
+        about, content = self._packed()
+        brought = None if about.network else self._config.network
+        return {
+            "about": about.model_dump_json(),
+            "content": content,
+            "model": brought,
+            "method": None if "name" in about.method else type(self._config.method),
+            "device": self._config.device,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        about = artefact.About.model_validate_json(state["about"])
+        brought = {name: state[name] for name in ("model", "method", "device")}
+        self._restore("the pickle", (about, state["content"]), **brought)
 
     @classmethod
     @threads(1)
@@ -189,7 +209,22 @@ class Learner:
                 "Learner.load(path, model=...)."
             )
         learner = cls.__new__(cls)
-        learner._name, learner._config = _config(
+        content = artefact.content_of(folder, about)
+        learner._restore(folder, (about, content), model=model, method=method, device=device)
+        return learner
+
+    def _restore(
+        self,
+        where: Any,
+        packed: tuple[artefact.About, bytes],
+        *,
+        model: Any,
+        method: type[Method] | None,
+        device: DeviceName,
+    ) -> None:
+        """Become the learner that was packed."""
+        about, content = packed
+        self._name, self._config = _config(
             about.network if model is None else model,
             artefact.method_of(about, method),
             tuple(range(about.seed, about.seed + about.replicas)),
@@ -197,13 +232,12 @@ class Learner:
             device=device,
             engine=about.engine,
         )
-        learner._kind, learner._scale = about.kind, about.scale
-        learner._validation = about.validation
+        self._kind, self._scale = about.kind, about.scale
+        self._validation = about.validation
         labels = LabelMap(**about.labels.model_dump())
-        learner._labels = labels if labels.fixed else LabelMap()
-        with learner._computing():
-            learner._known = artefact.restored(folder, about, learner._config)
-        return learner
+        self._labels = labels if labels.fixed else LabelMap()
+        with self._computing():
+            self._known = artefact.restored(where, about, content, self._config)
 
     # ---- learning --------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from dpmcl import plugins
-from dpmcl.exceptions import ModelError, SpecError, shown
+from dpmcl.exceptions import SpecError, shown
 from dpmcl.networks._network import NetworkSettings
 
 Build = Callable[[Sequence[int], int], tuple[nn.Module, nn.Module]]
@@ -39,6 +39,8 @@ def network_of(model: Any) -> Network:
     Raises:
         SpecError: It is none of these, or nothing has that name.
     """
+    if isinstance(model, Network):
+        return model
     if isinstance(model, Mapping | str) or model is None:
         setting = "mlp" if model is None else model
         name, _ = plugins.named("network", setting)
@@ -47,24 +49,8 @@ def network_of(model: Any) -> Network:
     if isinstance(model, NetworkSettings):
         return Network(model.build, type(model).__name__)
     if callable(model) and not isinstance(model, type | nn.Module):
-        return Network(_called(model), getattr(model, "__name__", "a function"))
+        return Network(model, getattr(model, "__name__", "a function"))
     raise SpecError(
         "A learner's model must be the name of a network, its settings, or a function of (shape, "
         f"outputs) that returns two modules, got {shown(model)}."
     )
-
-
-def _called(function: Callable[..., Any]) -> Build:
-    """Return a user's function, whose result is checked where the model is built."""
-
-    def build(shape: Sequence[int], outputs: int) -> tuple[nn.Module, nn.Module]:
-        try:
-            modules: tuple[nn.Module, nn.Module] = function(tuple(shape), outputs)
-        except TypeError as error:
-            raise ModelError(
-                f"A function that builds a network takes (shape, outputs), and {shown(function)} "
-                f"fails: {error}."
-            ) from error
-        return modules
-
-    return build
