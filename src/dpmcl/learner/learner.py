@@ -1,7 +1,7 @@
 """A learner: rows come in chunks, each is learned as a task, and old ones are minded."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from dpmcl.learner import artefact
 from dpmcl.learner.inputs import Inputs, is_table, target_apart
 from dpmcl.learner.knowledge import Config, Form, Knowledge, learned
 from dpmcl.learner.labels import LabelMap, declared
-from dpmcl.learner.network import network_of
+from dpmcl.learner.network import Network, network_of
 from dpmcl.learner.pool import Part
 from dpmcl.methods._method import Method, State
 
@@ -47,8 +47,9 @@ class Learner:
 
     Args:
         model: A network's name ("mlp", "lenet"), a table of a name and settings, settings
-            (`dpmcl.NetworkSettings`), or a function of (shape, outputs) that returns the two
-            modules, representation and prediction.
+            (`dpmcl.NetworkSettings`), a module of your own, two of them (representation and
+            prediction), or a function of (shape, outputs) that returns either. A module keeps its
+            weights; a last linear layer of another width than there are classes is made anew.
         method: A method's name, or a `dpmcl.Method` or a subclass of it. Methods that need all
             rows of the past ("joint") cannot be used.
         memory: Rows of the past that are kept, for each replica.
@@ -59,6 +60,9 @@ class Learner:
         scale: Whether numbers (and targets of a regression) are brought to mean 0 and deviation 1,
             by the first chunk; None for tables alone, as in a run.
         validation: Share of each chunk's rows for methods that train on validation rows.
+        before: Name of the layer before which one module is split into representation and
+            prediction; None for its last linear layer.
+        frozen: Names of layers of modules that stay as they are.
         dtype: "float32" or "float64".
         device: "auto", "cpu" or "cuda".
         engine: "auto", "batched" or "looped".
@@ -86,6 +90,8 @@ class Learner:
         kind: Kind | None = None,
         scale: bool | None = None,
         validation: float | None = None,
+        before: str | None = None,
+        frozen: Sequence[str] = (),
         dtype: Literal["float32", "float64"] = "float32",
         device: DeviceName = "auto",
         engine: EngineName = "auto",
@@ -103,7 +109,7 @@ class Learner:
         if seed + replicas > 2**63:
             raise SpecError(f"Seeds must stay below 2^63, got {replicas} from {seed}.")
         self._name, self._config = _config(
-            model,
+            network_of(model, before, frozen),
             _method(method, {**settings, "memory": int(memory)}),
             tuple(range(int(seed), int(seed) + int(replicas))),
             dtype=getattr(torch, dtype),
@@ -185,6 +191,8 @@ class Learner:
         *,
         model: Any = None,
         method: type[Method] | None = None,
+        before: str | None = None,
+        frozen: Sequence[str] = (),
         device: DeviceName = "auto",
     ) -> "Learner":
         """Return a learner that was saved, which goes on where that one stopped.
@@ -195,6 +203,7 @@ class Learner:
             path: The folder.
             model: The network, where it is not one of the package; as for `Learner`.
             method: The method's class, where it is not one of the package.
+            before, frozen: As for `Learner`, with a module of your own.
             device: "auto", "cpu" or "cuda".
 
         Raises:
@@ -210,7 +219,8 @@ class Learner:
             )
         learner = cls.__new__(cls)
         content = artefact.content_of(folder, about)
-        learner._restore(folder, (about, content), model=model, method=method, device=device)
+        brought: dict[str, Any] = {"model": model, "before": before, "frozen": frozen}
+        learner._restore(folder, (about, content), method=method, device=device, **brought)
         return learner
 
     def _restore(
@@ -221,11 +231,13 @@ class Learner:
         model: Any,
         method: type[Method] | None,
         device: DeviceName,
+        before: str | None = None,
+        frozen: Sequence[str] = (),
     ) -> None:
         """Become the learner that was packed."""
         about, content = packed
         self._name, self._config = _config(
-            about.network if model is None else model,
+            network_of(about.network if model is None else model, before, frozen),
             artefact.method_of(about, method),
             tuple(range(about.seed, about.seed + about.replicas)),
             dtype=getattr(torch, about.dtype),
@@ -465,10 +477,9 @@ class Learner:
 
 
 def _config(
-    model: Any, method: Method, seeds: tuple[int, ...], **options: Any
+    network: Network, method: Method, seeds: tuple[int, ...], **options: Any
 ) -> tuple[str, Config]:
     """Return the title of a learner, and what it is made with."""
-    network = network_of(model)
     name = plugins.name_of("method", type(method)) or type(method).__name__
     return f"{name}, {network.name}", Config(method=method, network=network, seeds=seeds, **options)
 

@@ -7,8 +7,8 @@ from typing import Any
 from torch import nn
 
 from dpmcl import plugins
-from dpmcl.exceptions import SpecError, shown
 from dpmcl.networks._network import NetworkSettings
+from dpmcl.networks.python import own_network
 
 Build = Callable[[Sequence[int], int], tuple[nn.Module, nn.Module]]
 
@@ -29,15 +29,19 @@ class Network:
     table: Mapping[str, Any] = field(default_factory=dict)
 
 
-def network_of(model: Any) -> Network:
+def network_of(model: Any, before: str | None = None, frozen: Sequence[str] = ()) -> Network:
     """Return the network that a user names, or brings.
 
     Args:
         model: None for "mlp", a network's name, a table of a name and settings, settings
-            (`dpmcl.NetworkSettings`), or a function of (shape, outputs) that returns two modules.
+            (`dpmcl.NetworkSettings`), a module, two modules, or a function of (shape, outputs)
+            that returns either.
+        before: Name of the layer before which one module is split.
+        frozen: Names of layers of modules that stay as they are.
 
     Raises:
-        SpecError: It is none of these, or nothing has that name.
+        SpecError: Nothing has that name.
+        ModelError: It is none of these.
     """
     if isinstance(model, Network):
         return model
@@ -46,11 +50,10 @@ def network_of(model: Any) -> Network:
         name, _ = plugins.named("network", setting)
         settings = plugins.from_setting("network", setting)
         return Network(settings.build, name, {"name": name, **settings.to_table()})
+    if before is not None or len(frozen):
+        own = own_network(model, before=before, frozen=frozen)
+        return Network(own.build, type(model).__name__)
     if isinstance(model, NetworkSettings):
         return Network(model.build, type(model).__name__)
-    if callable(model) and not isinstance(model, type | nn.Module):
-        return Network(model, getattr(model, "__name__", "a function"))
-    raise SpecError(
-        "A learner's model must be the name of a network, its settings, or a function of (shape, "
-        f"outputs) that returns two modules, got {shown(model)}."
-    )
+    name = getattr(model, "__name__", type(model).__name__)
+    return Network(own_network(model, before=before, frozen=frozen).build, name)
