@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from conftest import TINY_SPEC, refused
-from dpmcl import Learner, SpecError
+from dpmcl import Learner, ModelError, SpecError
 from dpmcl.core.tree import leaves
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DivergenceError
@@ -239,7 +239,7 @@ def test_wrong_arguments_are_refused():
     refused(lambda: learner(method="joint").learn(CLOUDS, NAMES), "keeps only", error=SpecError)
     refused(lambda: learner(method="oml"), "validation=0.2", error=SpecError)
     refused(lambda: learner(validation=0.1), "leave it out", error=SpecError)
-    refused(lambda: Learner(3), "must be the name of a network", error=SpecError)
+    refused(lambda: Learner(3), "a module, two modules", error=ModelError)
     over = {"name": "cosine", "over": "run"}
     refused(lambda: learner(schedule=over).learn(CLOUDS, NAMES), "over to 'task'", error=SpecError)
     wild = learner(optimiser="sgd", lr=1e30)

@@ -36,7 +36,7 @@ from dpmcl.learner.inputs import Field, Inputs
 from dpmcl.learner.knowledge import Config, Form, Knowledge, resting, setup_of
 from dpmcl.learner.labels import LabelMap
 from dpmcl.learner.network import Network
-from dpmcl.learner.pool import Held, Part
+from dpmcl.learner.pool import Group, Held, Part
 from dpmcl.methods._method import Method, State
 from dpmcl.training.memories import empty_memories
 from dpmcl.training.state import Position, RunState
@@ -81,6 +81,13 @@ class _Form(_Strict):
     scale: bool
 
 
+class _Group(_Strict):
+    first: NonNegative
+    last: NonNegative
+    then: float
+    rows: Positive
+
+
 class _State(_Strict):
     """What a learner knows, beside its tensors."""
 
@@ -90,6 +97,8 @@ class _State(_Strict):
     rows: NonNegative
     work: Work
     memory: bool
+    groups: tuple[_Group, ...]
+    held_out: NonNegative
     file: Annotated[str, pydantic.Field(pattern=r"^state-[0-9a-f]{16}\.safetensors$")]
     sum: Text
 
@@ -107,6 +116,8 @@ class About(_Strict):
     kind: Literal["classification", "regression"] | None
     scale: bool | None
     validation: Annotated[float, at.Ge(0), at.Lt(1)]
+    holdout: Annotated[float, at.Ge(0), at.Lt(1)]
+    forgetting_limit: Annotated[float, at.Ge(0)] | None
     labels: Labels
     state: _State | None = None
 
@@ -141,6 +152,11 @@ def packed(about: About, known: Knowledge | None, *, memory: bool = True) -> tup
         rows=known.rows,
         work=known.run.work,
         memory=memory,
+        groups=tuple(
+            _Group(first=g.first, last=g.last, then=g.then, rows=len(g.x))
+            for g in known.groups * memory
+        ),
+        held_out=known.held_out,
         file=f"state-{total[:16]}.safetensors",
         sum=total,
     )
@@ -291,6 +307,9 @@ def _tensors(known: Knowledge, memory: bool) -> dict[str, Tensor]:
     like = {"held.x": known.held.x, "held.y": known.held.y, "held.task": known.held.task}
     if not memory:  # of which the types are kept
         return out | {name: leaf[:0] for name, leaf in like.items()}
+    if known.groups:
+        like["holdout.x"] = torch.cat([group.x for group in known.groups])
+        like["holdout.y"] = torch.cat([group.y for group in known.groups])
     for name, held in run.memories.items():
         out |= named_leaves(dict(held._asdict()), f"memory.{name}")
         if name in known.held.row:
@@ -371,7 +390,21 @@ def _knowledge(
         seen=seen,
         chunks=state.chunks,
         rows=state.rows,
+        groups=_groups(state, part, tensors),
+        held_out=state.held_out,
     )
+
+
+def _groups(state: _State, like: Part, tensors: Mapping[str, Tensor]) -> tuple[Group, ...]:
+    """Return the rows that were held out."""
+    if not state.groups:
+        return ()
+    x, y = tensors["holdout.x"].to(like.x.device), tensors["holdout.y"].to(like.y.device)
+    sizes = [group.rows for group in state.groups]
+    if x.shape[1:] != like.x.shape[1:] or y.shape[1:] != like.y.shape[1:]:
+        raise ValueError("the rows held out have another form")
+    parts = zip(state.groups, x.split(sizes), y.split(sizes), strict=True)
+    return tuple(Group(g.first, g.last, g.then, *rows) for g, *rows in parts)
 
 
 def _memory(

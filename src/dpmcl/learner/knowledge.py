@@ -18,7 +18,7 @@ from dpmcl.learner.growth import check_answers, room, widened, widened_memories
 from dpmcl.learner.inputs import Inputs
 from dpmcl.learner.labels import LabelMap
 from dpmcl.learner.network import Network
-from dpmcl.learner.pool import Held, Part, dropped, joined, numbered
+from dpmcl.learner.pool import Group, Held, Part, dropped, joined, numbered
 from dpmcl.methods._method import Method, State
 from dpmcl.optimisers.theorem import Theorem
 from dpmcl.training.divergence import FreezeNonFinite
@@ -86,6 +86,8 @@ class Knowledge:
         seen: Outputs of the classes that have been learned, bool (outputs,).
         chunks: How many have been learned.
         rows: Training rows learned.
+        groups: Rows that were held out, by chunk.
+        held_out: How many have been held out of all chunks.
     """
 
     form: Form
@@ -96,6 +98,8 @@ class Knowledge:
     seen: Tensor
     chunks: int = 0
     rows: int = 0
+    groups: tuple[Group, ...] = ()
+    held_out: int = 0
 
 
 def learned(
@@ -146,6 +150,8 @@ def learned(
         seen=seen,
         chunks=number + 1,
         rows=infos[-1].rows_seen,
+        groups=known.groups,
+        held_out=known.held_out,
     )
 
 

@@ -1,8 +1,8 @@
 """A learner: rows come in chunks, each is learned as a task, and old ones are minded."""
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, Self, overload
@@ -14,27 +14,25 @@ from torch import Tensor
 
 from dpmcl import plugins
 from dpmcl.core import keys
-from dpmcl.core.allocation import allocating
-from dpmcl.core.batch import Batch
 from dpmcl.core.choices import DeviceName, EngineName
 from dpmcl.core.model import Kind
-from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
 from dpmcl.data.labelled import Labelled, check_kind, kind_of, targets_of
 from dpmcl.data.readers.datasets import read_dataset
 from dpmcl.engine import device_of
 from dpmcl.exceptions import DataError, SpecError, shown
 from dpmcl.learner import artefact
+from dpmcl.learner.answers import answers, computing, error
 from dpmcl.learner.inputs import Inputs, is_table, target_apart
 from dpmcl.learner.knowledge import Config, Form, Knowledge, learned
 from dpmcl.learner.labels import LabelMap, declared
 from dpmcl.learner.network import Network, network_of
 from dpmcl.learner.pool import Part
-from dpmcl.methods._method import Method, State
+from dpmcl.learner.report import Report, cost, report, with_chunk
+from dpmcl.methods._method import Method
 
 Array = NDArray[Any]
 
-_ROWS_AT_ONCE = 1024
 _LOG = logging.getLogger("dpmcl")
 _NOTHING = "Nothing has been learned yet; call learn(x, y) first."
 
@@ -60,6 +58,10 @@ class Learner:
         scale: Whether numbers (and targets of a regression) are brought to mean 0 and deviation 1,
             by the first chunk; None for tables alone, as in a run.
         validation: Share of each chunk's rows for methods that train on validation rows.
+        holdout: Share of each chunk's rows that are kept from training, for `report`: at most 50 of
+            a chunk, and of 20 groups of chunks.
+        forgetting_limit: A chunk is reported that costs more than so much on the rows held out of
+            earlier ones; `undo` takes it back.
         before: Name of the layer before which one module is split into representation and
             prediction; None for its last linear layer.
         frozen: Names of layers of modules that stay as they are.
@@ -90,6 +92,8 @@ class Learner:
         kind: Kind | None = None,
         scale: bool | None = None,
         validation: float | None = None,
+        holdout: float = 0.0,
+        forgetting_limit: float | None = None,
         before: str | None = None,
         frozen: Sequence[str] = (),
         dtype: Literal["float32", "float64"] = "float32",
@@ -118,6 +122,8 @@ class Learner:
         )
         self._kind, self._scale = kind, scale
         self._validation = _share(validation, self._config.method)
+        self._holdout, self._limit = _watching(holdout, forgetting_limit)
+        self._previous: tuple[Knowledge | None] | None = None
         self._labels = LabelMap() if classes is None else declared(classes)
         self._known: Knowledge | None = None
 
@@ -163,6 +169,8 @@ class Learner:
             kind=self._kind,
             scale=self._scale,
             validation=self._validation,
+            holdout=self._holdout,
+            forgetting_limit=self._limit,
             labels=artefact.Labels(**asdict(labels)),
         )
         return artefact.packed(about, known, memory=memory)
@@ -245,10 +253,11 @@ class Learner:
             engine=about.engine,
         )
         self._kind, self._scale = about.kind, about.scale
-        self._validation = about.validation
+        self._validation, self._holdout = about.validation, about.holdout
+        self._limit, self._previous = about.forgetting_limit, None
         labels = LabelMap(**about.labels.model_dump())
         self._labels = labels if labels.fixed else LabelMap()
-        with self._computing():
+        with computing():
             self._known = artefact.restored(where, about, content, self._config)
 
     # ---- learning --------------------------------------------------------------------------------
@@ -273,9 +282,30 @@ class Learner:
         """
         x, y = _apart(x, y)
         form, part = self._read(x, y)
-        with self._computing():
-            self._known = learned(self._config, self._known, form, self._split(part))
+        parts = dict(self._split(part))
+        apart = parts.pop("holdout", None)
+        with computing():
+            known = learned(self._config, self._known, form, parts)
+        if apart is not None:
+            known = with_chunk(known, apart)
+        before, self._known = self._known, known
+        self._previous = (before,)
+        self._tell(before, known)
         return self
+
+    def _tell(self, before: Knowledge | None, known: Knowledge) -> None:
+        """Say where a chunk cost more on older ones than it may."""
+        if self._limit is None or before is None or not before.groups:
+            return
+        grown = cost(before, known)
+        if grown > self._limit:
+            _LOG.warning(
+                "Chunk %d cost %.3g on earlier ones, whose limit is %.3g; learner.undo() takes it "
+                "back.",
+                known.chunks - 1,
+                grown,
+                self._limit,
+            )
 
     def _read(self, x: Any, y: Any) -> tuple[Form, Part]:
         """Return rows and targets as tensors, and what they have in common with those before."""
@@ -293,10 +323,7 @@ class Learner:
             labels, targets = labels.numbered(y, "Labels")
         else:
             targets = targets_of(y, "Targets")
-        if len(targets) != len(values):
-            raise DataError(
-                f"Every row needs a target, got {len(values)} rows and {len(targets)} targets."
-            )
+        _check_lengths(values, targets)
         data = Labelled("the chunk", "regression", values, targets.reshape(len(targets), -1))
         known = self._known
         if form.kind == "regression" and known and data.y.shape[1] != known.setup.stream.outputs:
@@ -309,20 +336,30 @@ class Learner:
         return replace(form, labels=labels), Part(values.to(device), y_.to(device))
 
     def _split(self, part: Part) -> Mapping[str, Part]:
-        """Return a chunk's rows by split."""
-        if not self._validation:
+        """Return a chunk's rows by split: "train", and those held out or for validation."""
+        shares = {"holdout": self._holdout, "validation": self._validation}
+        if not any(shares.values()):
             return {"train": part}
-        before = 0 if self._known is None else self._known.chunks
-        key = keys.derive(self._config.seeds[0], keys.Purpose.SPLIT, before)
-        order = keys.permutation(key, len(part.x)).to(part.x.device)
-        count = min(max(round(self._validation * len(order)), 1), len(order) - 1)
-        if count < 1:
-            raise DataError("A chunk needs two rows, one of which is for validation, got one.")
-        validation, train = order[:count], order[count:].sort().values
-        return {
-            "train": Part(part.x[train], part.y[train]),
-            "validation": Part(part.x[validation], part.y[validation]),
+        known, rows = self._known, len(part.x)
+        chunks = 0 if known is None else known.chunks
+        key = keys.derive(self._config.seeds[0], keys.Purpose.SPLIT, chunks)
+        order = keys.permutation(key, rows).to(part.x.device)
+        before = 0 if known is None else known.rows + known.held_out
+        counts = {
+            "holdout": math.floor((before + rows) * self._holdout)
+            - (0 if known is None else known.held_out),
+            "validation": max(round(self._validation * rows), 1) if self._validation else 0,
         }
+        counts["holdout"] = max(min(counts["holdout"], rows - 1 - counts["validation"]), 0)
+        if rows <= sum(counts.values()):
+            raise DataError(f"A chunk needs a row to learn beside those held out, got {rows}.")
+        out = {}
+        for name, count in counts.items():
+            chosen, order = order[:count].sort().values, order[count:]
+            if shares[name]:
+                out[name] = Part(part.x[chosen], part.y[chosen])
+        train = order.sort().values
+        return {"train": Part(part.x[train], part.y[train]), **out}
 
     # ---- answers ---------------------------------------------------------------------------------
 
@@ -347,7 +384,7 @@ class Learner:
             SpecError: Nothing has been learned yet.
         """
         known = self._learned()
-        outputs = self._answers(x)
+        outputs = answers(known, known.form.inputs.read(x))
         if known.form.kind == "classification":
             if return_std:
                 raise SpecError("return_std is for regression; predict_proba has it for classes.")
@@ -380,9 +417,10 @@ class Learner:
         Raises:
             SpecError: Nothing has been learned yet, or it is a regression.
         """
-        if self._learned().form.kind == "regression":
+        known = self._learned()
+        if known.form.kind == "regression":
             raise SpecError("A regression has no classes; use predict(x, return_std=True).")
-        outputs = self._answers(x)
+        outputs = answers(known, known.form.inputs.read(x))
         mean, std = outputs.mean(0).numpy(), outputs.std(0, correction=0).numpy()
         return (mean, std) if return_std else mean
 
@@ -399,17 +437,63 @@ class Learner:
         known = self._learned()
         x, y = _apart(x, y)
         y = y.to_numpy() if hasattr(y, "to_numpy") else y
+        values = known.form.inputs.read(x)
         if known.form.kind == "regression":
-            targets = targets_of(y, "Targets").to(torch.float64).numpy()
-            values = np.reshape(self.predict(x), targets.shape)
-            return float(np.square(values - targets).mean())
-        _, wanted = replace(known.form.labels, fixed=False).numbered(y, "Labels")
-        predicted = self._answers(x).mean(0).argmax(-1)
-        if len(predicted) != len(wanted):
-            raise DataError(
-                f"Every row needs a label, got {len(predicted)} rows and {len(wanted)} labels."
+            targets = targets_of(y, "Targets")
+        else:
+            _, targets = replace(known.form.labels, fixed=False).numbered(y, "Labels")
+        _check_lengths(values, targets)
+        return error(known, values, targets)
+
+    def score_then_learn(self, x: Any, y: Any = None) -> float:
+        """Return the error on a chunk before it is learned, and learn it (test, then train).
+
+        Args:
+            x, y: As for `learn`.
+
+        Returns:
+            The error, as `evaluate` has it; NaN for the first chunk, of which nothing is known.
+
+        Raises:
+            DpmclError: As for `learn`.
+        """
+        x, y = _apart(x, y)
+        before = math.nan if self._known is None else self.evaluate(x, y)
+        self.learn(x, y)
+        return before
+
+    # ---- what became of the past -----------------------------------------------------------------
+
+    def report(self) -> Report:
+        """Return the errors on what was learned, from the rows that were held out as they came.
+
+        Raises:
+            SpecError: No rows are held out, or nothing has been learned yet.
+        """
+        known = self._learned()
+        if not known.groups:
+            raise SpecError(
+                "A report needs rows that were held out as they came; make the learner with a "
+                "share of them, as in holdout=0.1."
             )
-        return float((predicted != wanted).double().mean())
+        return report(known)
+
+    def undo(self) -> Self:
+        """Go back to before the last chunk was learned; once.
+
+        Returns:
+            The learner itself.
+
+        Raises:
+            SpecError: There is nothing to go back to.
+        """
+        if self._previous is None:
+            raise SpecError(
+                "Only the last chunk can be undone, once, and not after loading or pickling; save "
+                "the learner to go back further."
+            )
+        (self._known,), self._previous = self._previous, None
+        return self
 
     @property
     def classes_(self) -> Array:
@@ -438,42 +522,6 @@ class Learner:
         if self._known is None:
             raise SpecError(_NOTHING)
         return self._known
-
-    def _computing(self) -> ExitStack:
-        """Return a context in which numbers are computed as in a run."""
-        stack = ExitStack()
-        for context in (threads(1), allocating(), arithmetic(None)):
-            stack.enter_context(context)
-        return stack
-
-    def _answers(self, x: Any) -> Tensor:
-        """Return probabilities or values of each replica, float64 (replicas, rows, outputs)."""
-        known = self._learned()
-        setup, classes = known.setup, known.form.kind == "classification"
-        values = known.form.inputs.read(x).to(setup.model.device)
-        stream = replace(
-            setup.stream,
-            x=values,
-            y=setup.stream.y.new_zeros(len(values), *setup.stream.y.shape[1:]),
-        )
-
-        def answer(state: State, batch: Batch) -> Tensor:
-            model = setup.model.holding(state.buffers)
-            outputs = model.among(model.predict(state.theta, batch.x)).double()
-            return outputs.softmax(-1) if classes else outputs
-
-        blocks = []
-        with self._computing(), torch.no_grad():
-            for row in torch.arange(len(values), device=values.device).split(_ROWS_AT_ONCE):
-                rows = row.expand(len(setup.seeds), -1)
-                batch = stream.batch(rows, rows >= 0, rows * 0, setup.model.dtype)
-                blocks.append(setup.engine.map(answer, known.shown, batch))
-        out = torch.cat(blocks, dim=1)
-        if classes:
-            return out[..., : len(known.form.labels.names)].cpu()
-        if stream.scale is not None:
-            out = out * stream.scale.y_deviation[:, None] + stream.scale.y_mean[:, None]
-        return out.cpu()
 
 
 def _config(
@@ -511,6 +559,28 @@ def _share(validation: Any, method: Method) -> float:
             f"validation=0.2, got {shown(validation)}."
         )
     raise SpecError("validation is for methods that train on validation rows; leave it out.")
+
+
+def _watching(holdout: Any, limit: Any) -> tuple[float, float | None]:
+    """Return the share of rows that is held out, and the limit of forgetting."""
+    for name, value in (("holdout", holdout), ("forgetting_limit", limit)):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (value is None and name != "holdout") and not (number and 0 <= value < math.inf):
+            raise SpecError(f"{name} must be a number from 0, got {shown(value)}.")
+    if holdout >= 1:
+        raise SpecError(f"holdout must be a share below 1, got {shown(holdout)}.")
+    if limit is not None and holdout == 0:
+        raise SpecError(
+            "forgetting_limit needs rows that are held out; set a share of them, as in holdout=0.1."
+        )
+    return float(holdout), limit
+
+
+def _check_lengths(values: Tensor, targets: Tensor) -> None:
+    if len(targets) != len(values):
+        raise DataError(
+            f"Every row needs a target, got {len(values)} rows and {len(targets)} targets."
+        )
 
 
 def _check_choices(**choices: Any) -> None:

@@ -28,6 +28,23 @@ class Part(NamedTuple):
     y: Tensor
 
 
+class Group(NamedTuple):
+    """Rows held out of one chunk, or of several that were merged.
+
+    Attributes:
+        first, last: Numbers of its chunks, from 0.
+        then: Error on its rows just after they came.
+        x: Inputs (rows, ...).
+        y: Targets.
+    """
+
+    first: int
+    last: int
+    then: float
+    x: Tensor
+    y: Tensor
+
+
 @dataclass(frozen=True, eq=False)
 class Held:
     """Rows that memories hold.
