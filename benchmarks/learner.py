@@ -1,6 +1,6 @@
 """Measure a learner: ten thousand chunks, and what it adds to learning one task.
 
-    python -m benchmarks.learner [--chunks 10000] [--out benchmarks/learner.json]
+python -m benchmarks.learner [--chunks 10000] [--out benchmarks/learner.json]
 """
 
 import argparse
@@ -75,7 +75,7 @@ def overhead(rounds: int = 15) -> dict[str, float]:
     }
 
 
-def one_info(known: Knowledge):  # noqa: ANN201
+def one_info(known: Knowledge):
     """What a method is told of the rows held and of a chunk."""
     from dpmcl.learner.knowledge import _told
 

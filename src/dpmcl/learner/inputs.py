@@ -1,8 +1,9 @@
 """How a learner reads rows: as its first chunk came, arrays or a table."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from dpmcl.data.labelled import Labelled, inputs_of
 from dpmcl.data.readers.table_columns import Column
-from dpmcl.data.readers.table_sources import in_memory
+from dpmcl.data.readers.table_sources import in_memory, of_file
 from dpmcl.data.readers.tables import categories_of
 from dpmcl.exceptions import DataError, shown
 
@@ -122,6 +123,23 @@ class Inputs:
             return cls((sum(len(field.names) for field in fields),), fields=fields)
         values = checked(inputs_of(x, "Inputs"))
         return cls(tuple(values.shape[1:]), values.dtype == torch.uint8)
+
+    @staticmethod
+    def of_file(path: Path, others: Collection[str]) -> tuple[Field, ...]:
+        """Return the input columns of a table in a file.
+
+        Args:
+            path: The file.
+            others: Columns that are no inputs.
+
+        Raises:
+            DataError: It cannot be read.
+        """
+        source = of_file(path, str(path))
+        outside = {*others, *source.indexes}
+        wanted = [name for name in source.names if name not in outside]
+        table = source.read(wanted)
+        return tuple(Field.of(Column(name, str(path), table.column(name))) for name in wanted)
 
     @property
     def columns(self) -> tuple[str, ...]:

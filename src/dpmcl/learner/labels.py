@@ -1,5 +1,6 @@
 """The labels that a learner has met, and the class number of each."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,6 +93,20 @@ def declared(classes: Any) -> LabelMap:
         raise DataError("classes must name each class once; leave out those that come twice.")
     ordered = tuple(names[k] for k in y.tolist())
     return LabelMap(ordered, family_of(classes), _type_of(classes), fixed=True)
+
+
+def of_names(classes: Sequence[str]) -> LabelMap:
+    """Return the map of classes of which the names alone are known, as of a stored run.
+
+    Args:
+        classes: Their labels as text; they are whole numbers, or true and false, where all of them
+            are written so.
+    """
+    if all(name.lstrip("-").isdigit() for name in classes):
+        return LabelMap(tuple(classes), "whole numbers", "int64", fixed=True)
+    if {*classes} <= {"True", "False"}:
+        return LabelMap(tuple(classes), "true/false", "bool", fixed=True)
+    return LabelMap(tuple(classes), "strings", "str", fixed=True)
 
 
 def _type_of(labels: Any) -> str:

@@ -25,7 +25,7 @@ from dpmcl.learner import artefact
 from dpmcl.learner.answers import answers, computing, error
 from dpmcl.learner.inputs import Inputs, is_table, target_apart
 from dpmcl.learner.knowledge import Config, Form, Knowledge, learned
-from dpmcl.learner.labels import LabelMap, declared
+from dpmcl.learner.labels import LabelMap, declared, of_names
 from dpmcl.learner.network import Network, network_of
 from dpmcl.learner.pool import Part
 from dpmcl.learner.report import Report, cost, report, with_chunk
@@ -229,6 +229,17 @@ class Learner:
         content = artefact.content_of(folder, about)
         brought: dict[str, Any] = {"model": model, "before": before, "frozen": frozen}
         learner._restore(folder, (about, content), method=method, device=device, **brought)
+        return learner
+
+    @classmethod
+    def _knowing(cls, name: str, config: Config, known: Knowledge) -> "Learner":
+        """Return a learner that knows something already."""
+        learner = cls.__new__(cls)
+        learner._name, learner._config, learner._known = name, config, known
+        learner._kind, learner._scale = known.form.kind, known.form.scale
+        learner._validation = 0.25 if config.method.trains_on_validation else 0.0
+        learner._holdout, learner._limit, learner._previous = 0.0, None, None
+        learner._labels = known.form.labels
         return learner
 
     def _restore(
@@ -609,6 +620,4 @@ def _apart(x: Any, y: Any) -> tuple[Any, Any]:
     data = x if isinstance(x, Labelled) else read_dataset(x)
     if data.kind == "regression":
         return data.x, data.y
-    whole = all(name.lstrip("-").isdigit() for name in data.classes)
-    names = np.array([int(name) for name in data.classes] if whole else data.classes)
-    return data.x, names[data.y.numpy()]
+    return data.x, of_names(data.classes).originals()[data.y.numpy()]

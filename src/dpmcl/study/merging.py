@@ -79,8 +79,9 @@ def _add(target: Path, source: Path) -> str:
         return ""
     united = identity.united(before, theirs.spec)
     store.save_start(target, united, theirs.stream, {**code, **before.code})
-    for file in sorted((source / "parameters").glob("*/*.safetensors")):
-        copied = target / "parameters" / file.parent.name / file.name
+    files = [*source.glob("parameters/*/*.safetensors"), *source.glob("states/*/*.safetensors")]
+    for file in sorted(files):
+        copied = target / file.relative_to(source)
         if not copied.exists():
             copied.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copied)
