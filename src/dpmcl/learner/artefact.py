@@ -79,6 +79,7 @@ class _Form(_Strict):
     kind: Literal["classification", "regression"]
     flat: bool
     scale: bool
+    target: Text
 
 
 class _Group(_Strict):
@@ -146,6 +147,7 @@ def packed(about: About, known: Knowledge | None, *, memory: bool = True) -> tup
             kind=form.kind,
             flat=form.flat,
             scale=form.scale,
+            target=form.target,
         ),
         outputs=known.setup.stream.outputs,
         chunks=known.chunks,
@@ -456,6 +458,7 @@ def _form(about: About, state: _State) -> Form:
         labels=LabelMap(**about.labels.model_dump()),
         flat=form.flat,
         scale=form.scale,
+        target=form.target,
     )
 
 

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled, inputs_of
 from dpmcl.data.readers.table_columns import Column
 from dpmcl.data.readers.table_sources import in_memory, of_file
@@ -205,6 +206,26 @@ class Inputs:
         return torch.from_numpy(np.concatenate(blocks, axis=1))
 
 
+def opened(x: Any) -> Any:
+    """Return the table in a file as a pyarrow Table, its cells as they are written.
+
+    Args:
+        x: The path of a table; anything else is returned as it is.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    if not isinstance(x, str | Path):
+        return x
+    where = str(x)
+    with whole(where, "correct it, or write it again"):
+        source = of_file(Path(x), where)
+        twice = next((name for name in source.names if source.names.count(name) > 1), None)
+        if twice is not None:
+            raise DataError(f"Columns must have different names, and {where} has {twice!r} twice.")
+        return source.read([name for name in source.names if name not in source.indexes])
+
+
 def is_table(x: Any) -> bool:
     """Return True for a pandas DataFrame, a pyarrow Table, or a mapping of columns.
 
@@ -214,6 +235,15 @@ def is_table(x: Any) -> bool:
     pandas = sys.modules.get("pandas")
     frame = pandas is not None and isinstance(x, pandas.DataFrame)
     return frame or isinstance(x, pa.Table | Mapping)
+
+
+def columns_of(table: Any) -> list[str]:
+    """Return the names of a table's columns.
+
+    Args:
+        table: As for `is_table`.
+    """
+    return in_memory(table, _WHAT).names
 
 
 def target_apart(table: Any, target: str) -> tuple[Any, list[Any]]:

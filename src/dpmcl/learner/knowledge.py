@@ -59,6 +59,7 @@ class Form:
         labels: The classes there are; empty for regression.
         flat: Whether targets of a regression came as (rows,).
         scale: Whether numbers (and targets of regression) are scaled by the first chunk.
+        target: Name of the column of targets, where they came in a table.
     """
 
     inputs: Inputs
@@ -66,6 +67,7 @@ class Form:
     labels: LabelMap
     flat: bool = True
     scale: bool = False
+    target: str = ""
 
     @property
     def fixed(self) -> bool:

@@ -23,7 +23,7 @@ from dpmcl.engine import device_of
 from dpmcl.exceptions import DataError, SpecError, shown
 from dpmcl.learner import artefact
 from dpmcl.learner.answers import answers, computing, error
-from dpmcl.learner.inputs import Inputs, is_table, target_apart
+from dpmcl.learner.inputs import Inputs, columns_of, is_table, opened, target_apart
 from dpmcl.learner.knowledge import Config, Form, Knowledge, learned
 from dpmcl.learner.labels import LabelMap, declared, of_names
 from dpmcl.learner.network import Network, network_of
@@ -278,9 +278,10 @@ class Learner:
         """Learn the next chunk.
 
         Args:
-            x: Inputs (rows, ...), an array, tensor or list; a table (pandas, pyarrow, or a mapping
-                of columns); or without y a data set of (x, y).
-            y: A target for each row, or the name of a table's column.
+            x: Inputs (rows, ...), an array, tensor or list; a table (pandas, pyarrow, a mapping of
+                columns, or the path of a CSV or Parquet file); or a data set of (x, y).
+            y: A target for each row, or the name of a table's column; None for the column that was
+                named before, and for a data set.
 
         Returns:
             The learner itself.
@@ -291,8 +292,10 @@ class Learner:
             ModelError: The network cannot be used.
             DivergenceError: Parameters are no longer finite.
         """
-        x, y = _apart(x, y)
+        target = self._target(x, y)
+        x, y = _apart(x, y if target is None else target)
         form, part = self._read(x, y)
+        form = form if target is None else replace(form, target=target)
         parts = dict(self._split(part))
         apart = parts.pop("holdout", None)
         with computing():
@@ -317,6 +320,14 @@ class Learner:
                 grown,
                 self._limit,
             )
+
+    def _target(self, x: Any, y: Any) -> str | None:
+        """Return the name of the column of targets, if they come in one."""
+        if isinstance(y, str):
+            return y
+        table = is_table(x) or isinstance(x, str | Path)
+        remembered = self._known.form.target if self._known is not None and table else ""
+        return remembered or None if y is None else None
 
     def _read(self, x: Any, y: Any) -> tuple[Form, Part]:
         """Return rows and targets as tensors, and what they have in common with those before."""
@@ -395,7 +406,7 @@ class Learner:
             SpecError: Nothing has been learned yet.
         """
         known = self._learned()
-        outputs = answers(known, known.form.inputs.read(x))
+        outputs = answers(known, known.form.inputs.read(self._inputs(x)))
         if known.form.kind == "classification":
             if return_std:
                 raise SpecError("return_std is for regression; predict_proba has it for classes.")
@@ -431,7 +442,7 @@ class Learner:
         known = self._learned()
         if known.form.kind == "regression":
             raise SpecError("A regression has no classes; use predict(x, return_std=True).")
-        outputs = answers(known, known.form.inputs.read(x))
+        outputs = answers(known, known.form.inputs.read(self._inputs(x)))
         mean, std = outputs.mean(0).numpy(), outputs.std(0, correction=0).numpy()
         return (mean, std) if return_std else mean
 
@@ -445,8 +456,8 @@ class Learner:
             DataError: The rows are not like those learned.
             SpecError: Nothing has been learned yet.
         """
-        known = self._learned()
-        x, y = _apart(x, y)
+        known, target = self._learned(), self._target(x, y)
+        x, y = _apart(x, y if target is None else target)
         y = y.to_numpy() if hasattr(y, "to_numpy") else y
         values = known.form.inputs.read(x)
         if known.form.kind == "regression":
@@ -468,7 +479,6 @@ class Learner:
         Raises:
             DpmclError: As for `learn`.
         """
-        x, y = _apart(x, y)
         before = math.nan if self._known is None else self.evaluate(x, y)
         self.learn(x, y)
         return before
@@ -527,6 +537,13 @@ class Learner:
         what = "regression" if not names else f"classes {', '.join(names[:5])}"
         more = ", ..." if len(names) > 5 else ""
         return f"Learner({self._name}, {chunks}, {known.rows:,} rows, {what}{more})"
+
+    def _inputs(self, x: Any) -> Any:
+        """Return inputs without the column of targets, which may be among them."""
+        x, target = opened(x), self._learned().form.target
+        if not target or not is_table(x) or target not in columns_of(x):
+            return x
+        return target_apart(x, target)[0]
 
     def _learned(self) -> Knowledge:
         """Return what is known."""
@@ -607,6 +624,7 @@ def _check_choices(**choices: Any) -> None:
 
 def _apart(x: Any, y: Any) -> tuple[Any, Any]:
     """Return inputs and targets, of whatever came."""
+    x = opened(x)
     if isinstance(y, str):
         if not is_table(x):
             raise DataError(f"y may name a column of a table, and x is a {type(x).__name__}.")
