@@ -10,6 +10,7 @@ import dpmcl
 from conftest import TINY_SPEC, refused
 from dpmcl import Learner, ModelError
 from dpmcl.core.model import Model
+from dpmcl.learner import knowledge, learner
 from dpmcl.networks.python import own_network
 
 
@@ -96,16 +97,32 @@ def test_any_module_is_split_and_learns(kind, said):
     )
 
 
-def test_frozen_layers_stay_and_have_no_dropout():
+def test_frozen_layers_stay_and_have_no_dropout(tmp_path):
     torch.manual_seed(0)
     module, x = Net(images(), 12), torch.rand(30, 1, 4, 4)
     one = Learner(module, frozen=["body"], updates=20, lr=0.1).learn(x, ["a", "b", "c"] * 10)
-    theta, model = one._known.run.replicas.theta, one._known.setup.model
-    assert theta["representation"] == {}
+    assert one._known.run.replicas.theta["representation"] == {}
     assert one._known.run.replicas.buffers == {}
-    features = model.features({}, x, torch.zeros(2, dtype=torch.int64))
-    torch.testing.assert_close(features, module.eval().body(x))
-    assert one.learn(x, ["a", "b", "c"] * 10).classes_.tolist() == [*"abc"]
+    held = one._known.held.x  # features, computed once
+    torch.testing.assert_close(held.sort(0).values, module.eval().body(x).sort(0).values)
+    before = one.predict_proba(x)
+    one.save(tmp_path)
+    other = Learner.load(tmp_path, model=module, frozen=["body"])
+    assert (other.predict_proba(x) == before).all()
+    for each in (one, other):
+        each.learn(x, ["a", "b", "c"] * 10)
+    assert (other.predict_proba(x) == one.predict_proba(x)).all()
+
+
+def test_features_kept_learn_what_rows_would(monkeypatch):
+    torch.manual_seed(0)
+    module, x, shares = Net(images(), 12), torch.rand(30, 1, 4, 4), []
+    for body in (knowledge.with_body, lambda config, form, x: form):
+        monkeypatch.setattr(learner, "with_body", body)
+        one = Learner(module, frozen=["body"], updates=20, lr=0.1).learn(x[:20], ["a", "b"] * 10)
+        shares.append(one.learn(x, ["a", "b", "c"] * 10).predict_proba(x))
+        assert (one._known.form.body is None) == (len(shares) == 2)
+    torch.testing.assert_close(*map(torch.tensor, shares), atol=1e-4, rtol=0)
 
 
 def test_dpmcl_learns_a_head_behind_a_frozen_body():

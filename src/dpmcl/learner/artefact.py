@@ -33,7 +33,7 @@ from dpmcl.data.stream import Scale
 from dpmcl.engine import device_of
 from dpmcl.exceptions import FolderError, ModelError, SpecError, reason
 from dpmcl.learner.inputs import Field, Inputs
-from dpmcl.learner.knowledge import Config, Form, Knowledge, resting, setup_of
+from dpmcl.learner.knowledge import Config, Form, Knowledge, resting, setup_of, with_body
 from dpmcl.learner.labels import LabelMap
 from dpmcl.learner.network import Network
 from dpmcl.learner.pool import Group, Held, Part
@@ -80,6 +80,7 @@ class _Form(_Strict):
     flat: bool
     scale: bool
     target: Text
+    features: bool
 
 
 class _Group(_Strict):
@@ -148,6 +149,7 @@ def packed(about: About, known: Knowledge | None, *, memory: bool = True) -> tup
             flat=form.flat,
             scale=form.scale,
             target=form.target,
+            features=form.body is not None,
         ),
         outputs=known.setup.stream.outputs,
         chunks=known.chunks,
@@ -344,13 +346,19 @@ def _knowledge(
     """Return what a learner knows. Raises what tensors of another form make it raise."""
     device, form = device_of(config.device), _form(about, state)
     part = Part(tensors["held.x"].to(device), tensors["held.y"].to(device))
-    types = (str(part.x.dtype), part.x.shape[1:] == form.inputs.shape, part.x.dim() > 1)
+    if state.form.features:
+        made_up = keys.uniform(
+            keys.derive(0, keys.Purpose.PROBE), (_EXAMPLE_ROWS, *form.inputs.shape)
+        )
+        form = with_body(config, form, made_up.to(device))
+    shape = form.inputs.shape if form.body is None else part.x.shape[1:]
+    types = (str(part.x.dtype), part.x.shape[1:] == shape, part.x.dim() > 1)
     if types[0] not in _TYPES or not all(types[1:]) or part.y.dtype == torch.bool:
         raise ValueError("the rows have another form")
     if len(form.labels.names) > state.outputs:
         raise ValueError("there are more classes than outputs")
     key = keys.derive(0, keys.Purpose.PROBE)
-    example = keys.uniform(key, (_EXAMPLE_ROWS, *form.inputs.shape)).to(device, config.dtype)
+    example = keys.uniform(key, (_EXAMPLE_ROWS, *shape)).to(device, config.dtype)
     stream, splits = resting(config, form, part, state.outputs)
     if form.scale:
         stream = replace(

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpmcl.core.choices import DeviceName, EngineName
 from dpmcl.core.model import Kind, Model
+from dpmcl.core.part import Modules
 from dpmcl.data.scaling import check_digits, fitted
 from dpmcl.data.splits import Rows, Splits
 from dpmcl.data.stream import Stream
@@ -60,6 +61,7 @@ class Form:
         flat: Whether targets of a regression came as (rows,).
         scale: Whether numbers (and targets of regression) are scaled by the first chunk.
         target: Name of the column of targets, where they came in a table.
+        body: The network, where its representation is frozen: rows are then kept as features.
     """
 
     inputs: Inputs
@@ -68,6 +70,7 @@ class Form:
     flat: bool = True
     scale: bool = False
     target: str = ""
+    body: Model | None = None
 
     @property
     def fixed(self) -> bool:
@@ -157,6 +160,52 @@ def learned(
     )
 
 
+def with_body(config: Config, form: Form, x: Tensor) -> Form:
+    """Return the form with its frozen representation, if it is frozen whole and nothing is scaled.
+
+    Args:
+        config: What the learner was made with.
+        form: What all chunks have in common.
+        x: Some inputs (rows, ...), to check the network with.
+
+    Raises:
+        ModelError: The network cannot be used.
+    """
+    if not config.network.frozen or form.scale:
+        return form
+    shape = form.inputs.shape
+    example = _delivered(config.dtype, x[:36].unique(dim=0)[:6])
+    model = Model.build(
+        lambda: config.network.build(shape, 2),
+        form.kind,
+        example,
+        2,
+        dtype=config.dtype,
+        device=example.device,
+    )
+    part = model.parts["representation"]
+    return form if part.parameters or part.statistics else replace(form, body=model)
+
+
+def kept(form: Form, x: Tensor) -> Tensor:
+    """Return inputs as they are kept: as they are, or as features of a frozen representation.
+
+    Args:
+        form: What all chunks have in common.
+        x: Inputs (rows, ...), as `Inputs.read` returns them.
+    """
+    body = form.body
+    if body is None:
+        return x
+    with torch.no_grad():
+        blocks = [_delivered(body.dtype, block) for block in x.to(body.device).split(256)]
+        return torch.cat([body.features({}, block) for block in blocks])
+
+
+def _delivered(dtype: torch.dtype, x: Tensor) -> Tensor:
+    return x.to(dtype) / 255 if x.dtype == torch.uint8 else x.to(dtype)
+
+
 def setup_of(config: Config, form: Form, rows: tuple[Stream, Splits], example: Tensor) -> Setup:
     """Return the setup of a learner, with a network that was checked.
 
@@ -170,9 +219,14 @@ def setup_of(config: Config, form: Form, rows: tuple[Stream, Splits], example: T
         ModelError: The network cannot be used.
     """
     stream, splits = rows
-    shape, outputs = example.shape[1:], stream.outputs
+    shape, outputs = form.inputs.shape, stream.outputs
+
+    def network() -> Modules:
+        representation, prediction = config.network.build(shape, outputs)
+        return (representation if form.body is None else nn.Identity()), prediction
+
     model = Model.build(
-        lambda: config.network.build(shape, outputs),
+        network,
         form.kind,
         example,
         outputs,

@@ -24,7 +24,7 @@ from dpmcl.exceptions import DataError, SpecError, shown
 from dpmcl.learner import artefact
 from dpmcl.learner.answers import answers, computing, error
 from dpmcl.learner.inputs import Inputs, columns_of, is_table, opened, target_apart
-from dpmcl.learner.knowledge import Config, Form, Knowledge, learned
+from dpmcl.learner.knowledge import Config, Form, Knowledge, kept, learned, with_body
 from dpmcl.learner.labels import LabelMap, declared, of_names
 from dpmcl.learner.network import Network, network_of
 from dpmcl.learner.pool import Part
@@ -340,7 +340,8 @@ class Learner:
             scale = bool(inputs.fields) if self._scale is None else self._scale
             flat = np.ndim(y) == 1
             form = Form(inputs=inputs, kind=kind, labels=self._labels, flat=flat, scale=scale)
-        values, labels = form.inputs.read(x), form.labels
+        device = device_of(self._config.device)
+        values, labels = form.inputs.read(x).to(device), form.labels
         if form.kind == "classification":
             labels, targets = labels.numbered(y, "Labels")
         else:
@@ -353,9 +354,12 @@ class Learner:
                 f"Targets must have {known.setup.stream.outputs} values a row, as those learned "
                 f"first, got {data.y.shape[1]}."
             )
-        device = device_of(self._config.device)
         y_ = targets if form.kind == "classification" else data.y
-        return replace(form, labels=labels), Part(values.to(device), y_.to(device))
+        with computing():
+            if known is None:
+                form = with_body(self._config, form, values)
+            part = Part(kept(form, values), y_.to(device))
+        return replace(form, labels=labels), part
 
     def _split(self, part: Part) -> Mapping[str, Part]:
         """Return a chunk's rows by split: "train", and those held out or for validation."""
@@ -406,7 +410,7 @@ class Learner:
             SpecError: Nothing has been learned yet.
         """
         known = self._learned()
-        outputs = answers(known, known.form.inputs.read(self._inputs(x)))
+        outputs = answers(known, self._values(x))
         if known.form.kind == "classification":
             if return_std:
                 raise SpecError("return_std is for regression; predict_proba has it for classes.")
@@ -442,7 +446,7 @@ class Learner:
         known = self._learned()
         if known.form.kind == "regression":
             raise SpecError("A regression has no classes; use predict(x, return_std=True).")
-        outputs = answers(known, known.form.inputs.read(self._inputs(x)))
+        outputs = answers(known, self._values(x))
         mean, std = outputs.mean(0).numpy(), outputs.std(0, correction=0).numpy()
         return (mean, std) if return_std else mean
 
@@ -459,7 +463,7 @@ class Learner:
         known, target = self._learned(), self._target(x, y)
         x, y = _apart(x, y if target is None else target)
         y = y.to_numpy() if hasattr(y, "to_numpy") else y
-        values = known.form.inputs.read(x)
+        values = self._values(x)
         if known.form.kind == "regression":
             targets = targets_of(y, "Targets")
         else:
@@ -538,12 +542,13 @@ class Learner:
         more = ", ..." if len(names) > 5 else ""
         return f"Learner({self._name}, {chunks}, {known.rows:,} rows, {what}{more})"
 
-    def _inputs(self, x: Any) -> Any:
-        """Return inputs without the column of targets, which may be among them."""
-        x, target = opened(x), self._learned().form.target
-        if not target or not is_table(x) or target not in columns_of(x):
-            return x
-        return target_apart(x, target)[0]
+    def _values(self, x: Any) -> Tensor:
+        """Return inputs as they are kept; the column of targets may be among those of a table."""
+        form, x = self._learned().form, opened(x)
+        if form.target and is_table(x) and form.target in columns_of(x):
+            x, _ = target_apart(x, form.target)
+        with computing():
+            return kept(form, form.inputs.read(x))
 
     def _learned(self) -> Knowledge:
         """Return what is known."""

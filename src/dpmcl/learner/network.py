@@ -22,11 +22,13 @@ class Network:
             outputs, newly initialised.
         name: What a message calls it.
         table: Its settings and name, if it is one of the package; empty for a user's.
+        frozen: Whether some of its layers stay as they are.
     """
 
     build: Build
     name: str
     table: Mapping[str, Any] = field(default_factory=dict)
+    frozen: bool = False
 
 
 def network_of(model: Any, before: str | None = None, frozen: Sequence[str] = ()) -> Network:
@@ -52,7 +54,7 @@ def network_of(model: Any, before: str | None = None, frozen: Sequence[str] = ()
         return Network(settings.build, name, {"name": name, **settings.to_table()})
     if before is not None or len(frozen):
         own = own_network(model, before=before, frozen=frozen)
-        return Network(own.build, type(model).__name__)
+        return Network(own.build, type(model).__name__, frozen=len(frozen) > 0)
     if isinstance(model, NetworkSettings):
         return Network(model.build, type(model).__name__)
     name = getattr(model, "__name__", type(model).__name__)
