@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dpmcl import plugins
 from dpmcl.core import keys
+from dpmcl.core.atomic import path_of
 from dpmcl.core.choices import DeviceName, EngineName
 from dpmcl.core.model import Kind
 from dpmcl.core.threads import threads
@@ -23,6 +24,7 @@ from dpmcl.engine import device_of
 from dpmcl.exceptions import DataError, SpecError, shown
 from dpmcl.learner import artefact
 from dpmcl.learner.answers import answers, computing, error
+from dpmcl.learner.export import export
 from dpmcl.learner.inputs import Inputs, columns_of, is_table, opened, target_apart
 from dpmcl.learner.knowledge import Config, Form, Knowledge, kept, learned, with_body
 from dpmcl.learner.labels import LabelMap, declared, of_names
@@ -153,6 +155,30 @@ class Learner:
                 "rows of the past."
             )
         return artefact.write(path, *self._packed(memory))
+
+    def export(self, path: str | Path) -> Path:
+        """Write a program of `torch.export` that predicts the same, for any number of rows.
+
+        It takes inputs as they come (float64; uint8 for images; of a table its columns, encoded as
+        the file's "dpmcl.json" says) and returns probabilities in the order of `classes_`, or
+        values. `torch.export.load(path).module()` runs it without this package.
+
+        Args:
+            path: The file, which ends in .pt2.
+
+        Returns:
+            The file.
+
+        Raises:
+            SpecError: The path ends otherwise, or nothing has been learned yet.
+            ModelError: The network cannot be exported.
+            FolderError: The file cannot be written.
+        """
+        file = path_of(path)
+        if file.suffix != ".pt2":
+            raise SpecError(f"An exported program is a .pt2 file, got {shown(str(path))}.")
+        export(self._learned(), file)
+        return file
 
     def _packed(self, memory: bool = True) -> tuple[artefact.About, bytes]:
         """Return all that the learner is, as JSON and the bytes of its tensors."""
