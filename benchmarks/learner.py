@@ -78,7 +78,7 @@ def overhead(rounds: int = 15) -> dict[str, float]:
 
 
 def frozen(updates: int = 100) -> dict[str, float]:
-    """A chunk of 64 images behind a frozen body: with features kept, and computed at each update."""
+    """A chunk of 64 images behind a frozen body: features kept, or computed at each update."""
     torch.manual_seed(0)
     layers: list[nn.Module] = []
     for before, after in ((3, 32), (32, 64), (64, 64)):

@@ -26,7 +26,7 @@ from dpmcl.core import keys
 from dpmcl.core.atomic import atomic, path_of, write_text
 from dpmcl.core.choices import EngineName
 from dpmcl.core.gradients import Work
-from dpmcl.core.memory import Memory
+from dpmcl.core.memory import Memories, Memory
 from dpmcl.core.settings import NonNegative, Positive
 from dpmcl.core.tree import leaves, named_leaves, rebuilt
 from dpmcl.data.stream import Scale
@@ -373,21 +373,11 @@ def _knowledge(
     if any(name.startswith("shown.") for name in tensors):
         shown = _tree(setup.start, "shown", tensors)
     setup = setup.starting(start)
-    memories, held = empty_memories(setup, 1), Held(part.x, part.y, tensors["held.task"].to(device))
+    held = Held(part.x, part.y, tensors["held.task"].to(device))
+    memories = empty_memories(setup, config.method.memory if not state.memory else 1)
     if state.memory:
-        capacity = config.method.memory
-        row = {}
-        for name, empty in memories.items():
-            kept = {k: v for k, v in tensors.items() if k.startswith(f"memory.{name}.")}
-            memories = {**memories, name: _memory(empty, name, kept, capacity, device)}
-            row[name] = tensors[f"held.row.{name}"].to(device)
-            if row[name].shape != (len(config.seeds), capacity) or not _within(
-                row[name], len(part.x)
-            ):
-                raise ValueError("the memory has another form")
+        memories, row = _memories(memories, config, len(part.x), tensors)
         held = replace(held, row=row)
-    else:
-        memories = empty_memories(setup, config.method.memory)
     seen = tensors["seen"].to(device)
     if seen.shape != (state.outputs,) or seen.dtype != torch.bool:
         raise ValueError("the classes seen have another form")
@@ -417,14 +407,26 @@ def _groups(state: _State, like: Part, tensors: Mapping[str, Tensor]) -> tuple[G
     return tuple(Group(g.first, g.last, g.then, *rows) for g, *rows in parts)
 
 
-def _memory(
-    like: Memory, name: str, tensors: Mapping[str, Tensor], capacity: int, device: torch.device
-) -> Memory:
+def _memories(
+    like: Memories, config: Config, rows: int, tensors: Mapping[str, Tensor]
+) -> tuple[Memories, dict[str, Tensor]]:
+    """Return the memories of a file, and the rows in their slots; `like` have one slot each."""
+    memories, row, capacity = {}, {}, config.method.memory
+    for name, one in like.items():
+        device = one.position.device
+        memories[name] = _memory(one, name, capacity, tensors)
+        row[name] = tensors[f"held.row.{name}"].to(device)
+        if row[name].shape != (len(config.seeds), capacity) or not _within(row[name], rows):
+            raise ValueError("the memory has another form")
+    return memories, row
+
+
+def _memory(like: Memory, name: str, capacity: int, tensors: Mapping[str, Tensor]) -> Memory:
     """Return a memory of a file; `like` has one slot."""
     form = named_leaves(dict(like._asdict()), f"memory.{name}")
     values = []
     for key, leaf in form.items():
-        value, shape = tensors[key].to(device), list(leaf.shape)
+        value, shape = tensors[key].to(leaf.device), list(leaf.shape)
         if len(shape) > 1:
             shape[1] = capacity
         if list(value.shape) != shape or value.dtype != leaf.dtype:
