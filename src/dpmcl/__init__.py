@@ -10,6 +10,7 @@ Everything here is loaded on first use, so that `import dpmcl` costs nothing.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpmcl import testing as testing
     from dpmcl.core import keys as keys
     from dpmcl.core import tree as tree
     from dpmcl.core.batch import Batch as Batch
@@ -71,12 +72,14 @@ _NAMES = {
 
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = [*_HOME]
+__all__ = [*_HOME, "testing"]
 
 
 def __getattr__(name: str) -> Any:
     import importlib
 
+    if name == "testing":
+        return importlib.import_module("dpmcl.testing")
     if name not in _HOME:
         raise AttributeError(f"module 'dpmcl' has no attribute '{name}'")
     if name in _NAMES["core"]:
