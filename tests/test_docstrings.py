@@ -11,7 +11,7 @@ import dpmcl
 from dpmcl import exceptions
 
 ROOT = Path(dpmcl.__file__).parent
-COMMANDS = {ROOT / "cli" / f"{name}.py" for name in ("results", "run", "show", "study")}
+COMMANDS = {ROOT / "cli" / f"{name}.py" for name in ("learner", "results", "run", "show", "study")}
 SOURCES = [path for path in sorted(ROOT.rglob("*.py")) if path not in COMMANDS]  # Typer's help
 
 

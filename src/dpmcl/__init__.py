@@ -10,6 +10,7 @@ Everything here is loaded on first use, so that `import dpmcl` costs nothing.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpmcl import testing as testing
     from dpmcl.core import keys as keys
     from dpmcl.core import tree as tree
     from dpmcl.core.batch import Batch as Batch
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from dpmcl.exceptions import FolderError as FolderError
     from dpmcl.exceptions import ModelError as ModelError
     from dpmcl.exceptions import SpecError as SpecError
+    from dpmcl.learner.estimators import ContinualClassifier as ContinualClassifier
+    from dpmcl.learner.estimators import ContinualRegressor as ContinualRegressor
+    from dpmcl.learner.learner import Learner as Learner
     from dpmcl.methods._method import Method as Method
     from dpmcl.methods._method import Phase as Phase
     from dpmcl.methods._method import State as State
@@ -52,6 +56,8 @@ _NAMES = {
     "data.task_info": ("TaskInfo",),
     "discounts._discount": ("Discount",),
     "exceptions": ("DataError", "DpmclError", "FolderError", "ModelError", "SpecError"),
+    "learner.estimators": ("ContinualClassifier", "ContinualRegressor"),
+    "learner.learner": ("Learner",),
     "methods._method": ("Method", "Phase", "State"),
     "networks._network": ("NetworkSettings",),
     "optimisers._optimiser": ("Optimiser",),
@@ -66,7 +72,7 @@ _NAMES = {
 
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = [*_HOME]
+__all__ = [*_HOME, "testing"]
 
 
 def __getattr__(name: str) -> Any:
@@ -76,6 +82,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("dpmcl")
+    if name == "testing":
+        return importlib.import_module("dpmcl.testing")
     if name not in _HOME:
         raise AttributeError(f"module 'dpmcl' has no attribute '{name}'")
     if name in _NAMES["core"]:

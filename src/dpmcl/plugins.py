@@ -114,6 +114,28 @@ def home(kind: str, name: str) -> str:
     return _entry_points(kind)[name].module
 
 
+def is_ours(kind: str, name: Any) -> bool:
+    """Return True if a name is that of a plugin of the package.
+
+    Args:
+        kind: A key of `KINDS`.
+        name: Anything.
+    """
+    return isinstance(name, str) and name in _modules(kind)
+
+
+def name_of(kind: str, plugin: type) -> str | None:
+    """Return the name of a plugin of the package; None for one from outside.
+
+    Args:
+        kind: A key of `KINDS`.
+        plugin: The class.
+    """
+    folder, _, name = plugin.__module__.rpartition(".")
+    known = folder == f"dpmcl.{KINDS[kind]}" and name in _modules(kind)
+    return name if known and find(kind, name) is plugin else None
+
+
 def summary(kind: str, name: str) -> str:
     """Return the first line of a plugin's documentation.
 

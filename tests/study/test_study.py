@@ -160,6 +160,7 @@ def test_the_files_of_a_folder(stored):
         *(f"parameters/{m}/seed-{s}.safetensors" for m in ("dpmcl", "er") for s in (0, 1)),
         "protocol.json",
         "spec.toml",
+        *(f"states/{m}/seed-{s}.safetensors" for m in ("dpmcl", "er") for s in (0, 1)),
         "stream.json",
         "work.json",
     ]

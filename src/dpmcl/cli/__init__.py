@@ -6,12 +6,12 @@ from pathlib import Path
 
 import typer
 
-from dpmcl.cli import results, run, show, study
+from dpmcl.cli import learner, results, run, show, study
 from dpmcl.cli.options import app
 from dpmcl.cli.terminal import abandon_output, logged_lines, open_streams
 from dpmcl.exceptions import DpmclError
 
-__all__ = ["app", "main", "results", "run", "show", "study"]
+__all__ = ["app", "learner", "main", "results", "run", "show", "study"]
 
 
 def main() -> None:

@@ -33,6 +33,9 @@ from dpmcl.exceptions import ModelError
 Gate = Literal["features", "outputs"]
 Kind = Literal["classification", "regression"]
 
+_ABSENT = -1e30
+"""Logit of a class that is not there: exp gives 0, and all derivatives stay finite."""
+
 
 @dataclass(frozen=True)
 class Model:
@@ -47,6 +50,8 @@ class Model:
         gate: What a third network multiplies (`gated`), or None.
         convolutions, precision: How h and g are computed (`core.convolution`, `core.precision`).
         buffers: Running statistics that evaluation uses (`holding`), or None.
+        present: Classes that there are, bool (outputs,); None for all. The others are room for
+            classes to come, which neither costs nor answers know of.
     """
 
     network: Network
@@ -58,6 +63,7 @@ class Model:
     convolutions: Convolutions = "native"
     precision: Precision | None = None
     buffers: Buffers | None = None
+    present: Tensor | None = None
 
     @classmethod
     def build(
@@ -336,8 +342,16 @@ class Model:
             y: Targets, int64 (n,) or (n, outputs).
         """
         if self.kind == "classification":
-            return functional.cross_entropy(outputs, y, reduction="none")
+            return functional.cross_entropy(self.among(outputs), y, reduction="none")
         return (outputs - y).square().flatten(1).mean(1)
+
+    def among(self, outputs: Tensor) -> Tensor:
+        """Return logits that are so low for classes not `present` that their share is 0.
+
+        Args:
+            outputs: As `predict` returns them.
+        """
+        return outputs if self.present is None else torch.where(self.present, outputs, _ABSENT)
 
     def errors(self, outputs: Tensor, y: Tensor, within: Tensor | None = None) -> Tensor:
         """Return the error of each row, float64 (n,): 0 or 1 for a class, else mean squared error.
@@ -350,6 +364,7 @@ class Model:
             within: Classes among which the answer is searched, bool (n, classes); None for all.
         """
         if self.kind == "classification":
+            outputs = self.among(outputs)
             finite = outputs.isfinite().all(-1)
             if within is not None:
                 outputs = torch.where(within, outputs, -torch.inf)

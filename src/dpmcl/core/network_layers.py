@@ -105,15 +105,8 @@ def traced(parts: Parts, rule: str, way: str) -> Iterator[list[str]]:
         parts: Whose layers; {} for none.
         rule, way: Of the ModelError, naming the layer, that another library's exception becomes.
     """
-    left: list[str] = []
     entered: list[str] = []
-    with ExitStack() as hooks:
-        for modules in forms(parts) if parts else ():
-            for label, layer in named_layers(modules):
-                enter = layer.register_forward_pre_hook(lambda *_, own=label: entered.append(own))
-                leave = layer.register_forward_hook(lambda *_: left.append(entered.pop()))
-                hooks.callback(enter.remove)
-                hooks.callback(leave.remove)
+    with entering(parts, entered) as left:
         try:
             yield left
         except DpmclError:
@@ -121,3 +114,22 @@ def traced(parts: Parts, rule: str, way: str) -> Iterator[list[str]]:
         except Exception as error:
             where = f" in {entered[-1]}" if entered else ""
             raise ModelError(f"{rule}{where}: {reason(error)}; {way}.") from error
+
+
+@contextmanager
+def entering(parts: Parts, entered: list[str]) -> Iterator[list[str]]:
+    """Record the labels of the layers that the passes of a block go through, as they end.
+
+    Args:
+        parts: Whose layers; {} for none.
+        entered: Filled with the layers that a pass is in, outermost first.
+    """
+    left: list[str] = []
+    with ExitStack() as hooks:
+        for modules in forms(parts) if parts else ():
+            for label, layer in named_layers(modules):
+                enter = layer.register_forward_pre_hook(lambda *_, own=label: entered.append(own))
+                leave = layer.register_forward_hook(lambda *_: left.append(entered.pop()))
+                hooks.callback(enter.remove)
+                hooks.callback(leave.remove)
+        yield left

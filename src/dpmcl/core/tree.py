@@ -46,6 +46,25 @@ def leaves(tree: Any) -> list[Any]:
     return [tree]
 
 
+def named_leaves(tree: Any, name: str) -> dict[str, Any]:
+    """Return the leaves of a tree by their way through it, in the order of `leaves`.
+
+    Args:
+        tree: Any tree.
+        name: Its own name, with which all begin.
+
+    >>> named_leaves({"x": 1, "y": (2, 3)}, "tree")
+    {'tree.x': 1, 'tree.y.0': 2, 'tree.y.1': 3}
+    """
+    if not isinstance(tree, dict | tuple):
+        return {name: tree}
+    keys = getattr(tree, "_fields", range(len(tree))) if isinstance(tree, tuple) else tree
+    children = zip(keys, tree.values() if isinstance(tree, dict) else tree, strict=True)
+    return {
+        k: v for key, child in children for k, v in named_leaves(child, f"{name}.{key}").items()
+    }
+
+
 def rebuilt(like: Any, values: Sequence[Any]) -> Any:
     """Return a tree of the form of another one.
 

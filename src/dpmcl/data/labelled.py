@@ -115,10 +115,10 @@ def from_arrays(
     ('a', 'b')
     """
     check_kind(kind)
-    inputs = _inputs(x, f"Inputs of '{name}'")
-    kind = kind or ("regression" if _is_float(y) else "classification")
+    inputs = inputs_of(x, f"Inputs of '{name}'")
+    kind = kind or kind_of(y)
     if kind == "regression":
-        targets = _targets(y, f"Targets of '{name}'")
+        targets = targets_of(y, f"Targets of '{name}'")
         classes: tuple[str, ...] = ()
     else:
         targets, classes = number_labels(y, f"Labels of '{name}'")
@@ -135,16 +135,32 @@ def from_arrays(
     )
 
 
-def _inputs(x: Any, what: str) -> Tensor:
-    """Return inputs as a tensor of a pool's type."""
+def inputs_of(x: Any, what: str) -> Tensor:
+    """Return inputs as a tensor of a pool's type (`from_arrays`).
+
+    Args:
+        x: Inputs (rows, ...).
+        what: Names them in errors.
+
+    Raises:
+        DataError: They are no numbers of one shape a row.
+    """
     array = _array(x, what, "numbers of one shape a row")
     if isinstance(x, Tensor) and (x.is_floating_point() or x.dtype == torch.uint8):
         return x.detach()
     return shared(compact(array, what))
 
 
-def _targets(y: Any, what: str) -> Tensor:
-    """Return targets of regression as floats (rows, outputs)."""
+def targets_of(y: Any, what: str) -> Tensor:
+    """Return targets of regression as floats (rows, outputs).
+
+    Args:
+        y: Numbers (rows,) or (rows, outputs).
+        what: Names them in errors.
+
+    Raises:
+        DataError: They are anything else.
+    """
     array = _array(y, what, "numbers")
     if array.dtype.kind == "c" or array.ndim not in (1, 2) or 0 in array.shape[1:]:
         raise DataError(
@@ -175,6 +191,15 @@ def _array(values: Any, what: str, rule: str) -> NDArray[Any]:
         return array
     except Exception as error:  # NumPy asks any object what it is
         raise DataError(f"{what} must be {rule} ({reason(error)}).") from None
+
+
+def kind_of(y: Any) -> Kind:
+    """Return "regression" for floats, and "classification" for other targets.
+
+    Args:
+        y: Targets.
+    """
+    return "regression" if _is_float(y) else "classification"
 
 
 def _is_float(y: Any) -> bool:

@@ -60,6 +60,15 @@ def number_labels(labels: Any, what: str) -> Labels:
     return Labels(y, tuple(classes))
 
 
+def family_of(labels: Any) -> str:
+    """Return what labels are: "strings", "whole numbers" or "true/false".
+
+    Args:
+        labels: Labels that `number_labels` takes.
+    """
+    return _family(_python(next(iter(labels)))) or ""
+
+
 def in_order(names: Iterable[str], folders: bool = False) -> list[str]:
     """Return class names in order: by value where all are plainly written whole numbers.
 

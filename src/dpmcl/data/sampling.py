@@ -121,6 +121,7 @@ class Supply(NamedTuple):
         seed: Seed of each replica, int64 (replicas,).
         motion: Where rows go at this task; for draws that are moved.
         weighing: What gamma does at this task; None where all tasks weigh the same.
+        first: Number of the splits' first task; keys are made of the numbers from there.
     """
 
     splits: Splits
@@ -128,6 +129,7 @@ class Supply(NamedTuple):
     seed: Tensor
     motion: Motion | None = None
     weighing: Weighing | None = None
+    first: int = 0
 
 
 class Chunk(NamedTuple):
@@ -224,7 +226,7 @@ def chunk(
     Args:
         draws: What each update draws, by name.
         supply: What is drawn from.
-        place: Numbers of the task and of the phase.
+        place: Numbers of the task in the splits, and of the phase.
         steps: The updates of the phase to draw for.
         update_keys: How many random keys each update gets.
         remember: The draw whose rows will enter the memory, if any.
@@ -237,7 +239,8 @@ def chunk(
     task, phase = place
     seed = supply.seed
     step = torch.arange(steps.start, steps.stop, device=seed.device)
-    key = keys.derive(seed[:, None], purpose, task, phase, step=step)
+    number = supply.first + task
+    key = keys.derive(seed[:, None], purpose, number, phase, step=step)
     lanes = {name: lane for lane, name in enumerate(draws)}
     made = Chunk({}, {}, {}, key, {}, {}, {})
     for name, draw in draws.items():
@@ -250,11 +253,11 @@ def chunk(
         _add_draw(made, name, draw, picked, supply=supply)
         if name != remember:
             made.position.pop(name)
-    number = step[:, None] * update_keys + torch.arange(update_keys, device=seed.device)
+    each = step[:, None] * update_keys + torch.arange(update_keys, device=seed.device)
     probing = purpose == keys.Purpose.PROBE
     own_purpose = keys.Purpose.PROBE_DROPOUT if probing else keys.Purpose.DROPOUT
     return made._replace(
-        key=keys.derive(seed[:, None, None], own_purpose, task, phase, step=number)
+        key=keys.derive(seed[:, None, None], own_purpose, number, phase, step=each)
     )
 
 
@@ -369,7 +372,7 @@ def _picked(draw: Draw, supply: Supply, where: _Where) -> _Picked:
         chance = weighing.gamma[pool.task] * (place < stop[:, None])
         return _Picked(*_weighted(chance, where, n))
     if not draw.replace:
-        rank, present = _in_passes(stop - start, supply.seed, where, n)
+        rank, present = _in_passes(stop - start, supply, where, n)
         return _Picked(start[:, None, None] + rank, present)
     if draw.of_one == "task":
         chosen = keys.integers(where.key, (1,), task + 1, _CHOICE)[..., 0]
@@ -423,19 +426,20 @@ def _slots(draw: Draw, supply: Supply, where: _Where) -> tuple[Tensor, Tensor]:
         own = supply.splits.named(draw.split).task.gather(1, held.position)
         return _weighted(weighing.gamma[own] * (slot < held.filled[:, None]), where, n)
     if not draw.replace:
-        return _in_passes(held.filled, supply.seed, where, n)
+        return _in_passes(held.filled, supply, where, n)
     pair: tuple[Tensor, Tensor] = torch.func.vmap(
         lambda one, keys_of: torch.func.vmap(lambda k: memory.draw(one, k, n, where.lane))(keys_of)
     )(held, where.key)
     return pair
 
 
-def _in_passes(count: Tensor, seed: Tensor, where: _Where, n: int) -> tuple[Tensor, Tensor]:
+def _in_passes(count: Tensor, supply: Supply, where: _Where, n: int) -> tuple[Tensor, Tensor]:
     """Take ranks of `count` rows in a random order, n an update, pass after pass.
 
     Returns ranks and whether they are there, (replicas, steps, n) each. A replica's order depends
     on its own count alone.
     """
+    seed, (task, phase) = supply.seed, where.place
     updates = ((count + n - 1) // n).clamp(min=1)[:, None]  # of a pass
     number, within = where.step // updates, where.step % updates
     item = within[..., None] * n + torch.arange(n, device=seed.device)
@@ -443,7 +447,9 @@ def _in_passes(count: Tensor, seed: Tensor, where: _Where, n: int) -> tuple[Tens
     seeds, counts = tuple(seed.tolist()), tuple(count.tolist())
     rank = torch.zeros_like(item)
     for each in range(int(number.min()), int(number.max()) + 1):
-        order = _order(seeds, counts, (*where.place, each), where.lane).to(seed.device)
+        order = _order(seeds, counts, (supply.first + task, phase, each), where.lane).to(
+            seed.device
+        )
         taken = order.gather(1, item.clamp(max=order.shape[1] - 1).flatten(1)).view_as(item)
         rank = torch.where((number == each)[..., None], taken, rank)
     return torch.where(present, rank, 0), present

@@ -16,12 +16,12 @@ class TaskInfo:
 
     Args:
         number: Which task it is, from 0.
-        tasks: How many tasks the stream has.
+        tasks: How many tasks the stream has; in a learner, how many have come.
         input_shape: Shape of one input.
         outputs: Width of the model's output.
         kind: "classification" or "regression".
         classes: Class numbers of each task of the stream, by the rows that arrive with it; empty
-            tuples for regression.
+            tuples for regression, and in a learner for the tasks before this one.
         seen: Outputs of the classes of all tasks so far, this one included, bool (outputs,); all
             outputs for regression.
         new: Outputs of the classes that come with this task for the first time, bool (outputs,);

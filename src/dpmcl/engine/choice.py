@@ -1,17 +1,20 @@
 """Choose the engine, the groups and the device: by what is known of a run, never by a clock."""
 
+import logging
 from collections.abc import Callable
 
 import torch
 
 from dpmcl.core.choices import DeviceName, EngineName
 from dpmcl.core.model import Model, Theta, has_convolution, initial
+from dpmcl.core.network_layers import entering
 from dpmcl.core.tree import at, leaves
 from dpmcl.engine.batched import Batched
 from dpmcl.engine.contract import Engine
 from dpmcl.engine.looped import Looped
 from dpmcl.exceptions import ModelError, SpecError, reason
 
+_LOG = logging.getLogger("dpmcl")
 _NEAR = 1e-2  # rounding is far below, though kernels differ
 
 MOST = {False: 13, True: 5}
@@ -49,7 +52,9 @@ def choose(
         return Looped()
     obstacle = _unmappable(model, example)
     if name == "batched" and obstacle:
-        raise ModelError(f"This network cannot be batched ({obstacle}); use engine = 'looped'.")
+        raise ModelError(f"This network {obstacle}; use engine = 'looped'.")
+    if obstacle and replicas > 1:
+        _LOG.warning("Replicas are trained one after another, since the network %s.", obstacle)
     slow = on_cpu and convolves and batch > LARGE
     if name == "auto" and (replicas == 1 or slow or obstacle):
         return Looped()
@@ -113,11 +118,14 @@ def _unmappable(model: Model, example: torch.Tensor) -> str | None:
         return [model.predict(theta, x), *leaves(grads)]
 
     theta = initial(model, [0, 1])
+    entered: list[str] = []
     try:
-        together = torch.func.vmap(once)(theta, x, key)
+        with entering(model.parts, entered):
+            together = torch.func.vmap(once)(theta, x, key)
     except Exception as error:  # each layer has its own way to say no
-        return reason(error)
+        where = f"in {entered[-1]} ({reason(error)})" if entered else f"({reason(error)})"
+        return f"cannot be batched {where}"
     for many, one in zip(together, once(*at((theta, x, key), 1)), strict=True):
         if (many[1] - one).norm() > _NEAR * one.norm() + _NEAR:
-            return "it gives other numbers when it is mapped"
+            return "cannot be batched (it gives other numbers when it is mapped)"
     return None

@@ -3,6 +3,7 @@
     spec.toml            the complete spec; its methods and seeds are the last ones asked for
     errors.parquet       method, seed, after, task, split, error, examples: one row a value
     parameters/METHOD/seed-N.safetensors
+    states/METHOD/seed-N.safetensors  optimiser and memory at the end, for learners that go on
     work.json            gradients, rows and operations spent, by method and seed
     monitor.parquet      what was watched (`--watch`): a row for each method, seed and reading
     predictions.safetensors  predictions by method and split, where they are kept
@@ -36,6 +37,7 @@ import pyarrow.parquet as pq
 import pydantic
 import safetensors.torch
 import tomli_w
+from torch import Tensor
 
 from dpmcl.core.atomic import atomic, write_text
 from dpmcl.core.errors import Errors
@@ -152,6 +154,7 @@ FILES = (
     "protocol.json",
     "environment.json",
     "parameters",
+    "states",
     "checkpoints",
     "storage",
     "figures",
@@ -342,6 +345,54 @@ def save_parameters(folder: Path, method: str, seeds: tuple[int, ...], theta: Th
         path = folder / "parameters" / method.replace(":", ".") / f"seed-{seed}.safetensors"
         with atomic(path) as temporary:
             temporary.write_bytes(safetensors.torch.save(tensors))
+
+
+def save_state(folder: Path, method: str, seed: int, tensors: Mapping[str, Tensor]) -> None:
+    """Write what a replica had at the end beside its parameters.
+
+    Args:
+        folder: The run folder.
+        method: Name of the method.
+        seed: The replica's.
+        tensors: By name.
+    """
+    path = state_file(folder, method, seed)
+    with atomic(path) as temporary:
+        temporary.write_bytes(safetensors.torch.save(dict(tensors)))
+
+
+def load_state(folder: Path, method: str, seed: int) -> dict[str, Tensor]:
+    """Return what `save_state` wrote, with the parameters.
+
+    Args:
+        folder: The run folder.
+        method: Name of the method.
+        seed: The replica's.
+
+    Raises:
+        FolderError: There is none, or it is damaged.
+    """
+    path = state_file(folder, method, seed)
+    if not path.is_file():
+        raise FolderError(
+            f"{folder} has no state of '{method}' with seed {seed}; folders have them since "
+            "version 0.4, of the seeds that have been run."
+        )
+    try:
+        return safetensors.torch.load(path.read_bytes())
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise FolderError(f"{path} is damaged: {error}. Run the spec into a new folder.") from None
+
+
+def state_file(folder: Path, method: str, seed: int) -> Path:
+    """Return the file of a replica's last state.
+
+    Args:
+        folder: The run folder.
+        method: Name of the method.
+        seed: The replica's.
+    """
+    return folder / "states" / method.replace(":", ".") / f"seed-{seed}.safetensors"
 
 
 def save_records(folder: Path, records: Mapping[str, Record]) -> None:

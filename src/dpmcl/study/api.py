@@ -12,8 +12,9 @@ from dpmcl.data import sources
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import FolderError, SpecError, shown, unknown
 from dpmcl.methods._method import Method
+from dpmcl.networks.python import Python, own_network
 from dpmcl.results import store
-from dpmcl.streams.python import Python
+from dpmcl.streams.python import Python as PythonStream
 from dpmcl.study import study
 from dpmcl.study.bars import bars
 from dpmcl.study.study import ALL, Result, Watch
@@ -43,6 +44,7 @@ class Request:
         self._stream = source if isinstance(source, Stream) else None
         table, self.folder = _started(source)
         self._base = spec.normalised(table)
+        self._network: Python | None = None
         self._changes: dict[str, Any] = {}
 
     @property
@@ -108,6 +110,17 @@ class Request:
             changes["monitor"] = {"watch": [watch] if isinstance(watch, str) else watch}
         return self.change(changes)
 
+    def bring(self, network: Any) -> Self:
+        """Use a network: by its name or settings, or modules of the user's own.
+
+        Args:
+            network: As `run` takes it.
+        """
+        if isinstance(network, str | Mapping):
+            return self.change({"network": network})
+        self._network = own_network(network)
+        return self.change({"network": {"name": "python", "digest": self._network.digest}})
+
     def spec(self) -> spec.Spec:
         """Return the checked spec.
 
@@ -115,8 +128,10 @@ class Request:
             SpecError: An entry breaks a rule.
         """
         parsed = spec.Spec.parse(self.table)
-        if self._stream is not None and isinstance(parsed.stream, Python):
-            return replace(parsed, stream=parsed.stream.holding(self._stream))
+        if self._stream is not None and isinstance(parsed.stream, PythonStream):
+            parsed = replace(parsed, stream=parsed.stream.holding(self._stream))
+        if self._network is not None and isinstance(parsed.network, Python):
+            parsed = replace(parsed, network=parsed.network.holding(self._network.modules))
         return parsed
 
 
@@ -125,6 +140,7 @@ def run(
     source: Source,
     *,
     methods: Methods | None = None,
+    network: Any = None,
     replicas: int | None = None,
     seed: int | None = None,
     tasks: int | None = None,
@@ -144,6 +160,10 @@ def run(
             ("my.csv", with settings={"stream.target": "kind"}), a run folder, or a `Stream`.
         methods: One or more names, or classes of your own, or a table of their settings, as in
             {"er": {"lr": 0.1}}. For data without a spec: naive, er, dpmcl and joint.
+        network: A network's name, a table of a name and settings, or your own: a module, which is
+            split before its last linear layer (settings={"network.before": "head"} names another),
+            two modules, or a function of (shape, outputs) that returns either.
+            settings={"network.frozen": ["backbone"]} keeps layers as they are.
         replicas: Number of seeds.
         seed: The first seed.
         tasks: Number of tasks, the stream's first ones.
@@ -185,6 +205,8 @@ def run(
         if methods is not None:
             tables = _tables(methods)
             request.choose(list(tables), tables)
+        if network is not None:
+            request.bring(network)
         for key, value in (settings or {}).items():
             request.change(spec.assigned(key, value))
         request.update(replicas=replicas, seed=seed, device=device, engine=engine)

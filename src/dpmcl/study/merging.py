@@ -109,9 +109,10 @@ def _joined(held: Held, theirs: Stored, code: Code, both: str) -> tuple[Held, st
 
 
 def _copy_parameters(source: Path, target: Path) -> None:
-    """Copy the parameters that a run's folder lacks from another."""
-    for file in sorted((source / "parameters").glob("*/*.safetensors")):
-        copied = target / "parameters" / file.parent.name / file.name
+    """Copy the parameters and last states that a run's folder lacks from another."""
+    files = [*source.glob("parameters/*/*.safetensors"), *source.glob("states/*/*.safetensors")]
+    for file in sorted(files):
+        copied = target / file.relative_to(source)
         if not copied.exists():
             copied.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copied)

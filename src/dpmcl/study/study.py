@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
+from torch import Tensor
 
 from dpmcl.core.allocation import allocating
 from dpmcl.core.atomic import path_of, sweep, write_text
@@ -23,7 +24,9 @@ from dpmcl.core.threads import threads
 from dpmcl.core.tree import tree_map
 from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
-from dpmcl.exceptions import DpmclError, SpecError, shown
+from dpmcl.exceptions import DpmclError, SpecError, shown, unknown
+from dpmcl.learner.from_run import last_state, learner_of_run
+from dpmcl.learner.learner import Learner
 from dpmcl.results import comparison, figures, store, table, theory_figures
 from dpmcl.results.confusion import confusions
 from dpmcl.results.record import Record, merge, of_seeds
@@ -62,12 +65,45 @@ class Result:
 
     spec: the complete spec as a table. stream: names. records: errors and work.
     theta: final parameters of the methods trained in this call, replicas first.
+    folder: the run folder, or None. made: the spec of this call; None for a loaded result.
+    states: last states of this call by method and seed, where there is no folder.
     """
 
     spec: Mapping[str, Any]
     stream: StreamInfo
     records: Mapping[str, Record]
     theta: Mapping[str, Theta] = field(default_factory=dict)
+    folder: Path | None = None
+    made: Spec | None = field(default=None, repr=False)
+    states: Mapping[tuple[str, int], Mapping[str, Tensor]] = field(default_factory=dict, repr=False)
+
+    def learner(self, method: str, seed: int | None = None) -> Learner:
+        """Return a learner that goes on where a replica of the run ended.
+
+        The data are read again, and must be the same; memory, optimiser, scales and labels are the
+        replica's.
+
+        Args:
+            method: Name of the method in the spec.
+            seed: The replica's; None for the first.
+
+        Raises:
+            SpecError: The run has no such replica, or a learner cannot go on from it.
+            FolderError: The folder has no states, or the data have changed.
+        """
+        if method not in self.records:
+            raise unknown("method", method, self.records, f"It has {', '.join(self.records)}.")
+        seeds = self.records[method].test.seeds
+        seed = seeds[0] if seed is None else seed
+        if seed not in seeds:
+            raise SpecError(f"The run has the seeds {shown(list(seeds))}, got {shown(seed)}.")
+        tensors = self.states.get((method, seed))
+        if tensors is None:
+            if self.folder is None:
+                raise SpecError("This result has no states; run the spec into a folder.")
+            tensors = store.load_state(self.folder, method, seed)
+        spec = self.made or Spec.parse(self.spec)
+        return learner_of_run(spec, method, seed, tensors=tensors, digest=self.stream.digest)
 
     @property
     def errors(self) -> dict[str, Errors]:
@@ -203,7 +239,7 @@ def load(folder: Path) -> Result:
         folder: A run folder.
     """
     stored = store.load(folder)
-    return Result(stored.spec, stored.stream, stored.records)
+    return Result(stored.spec, stored.stream, stored.records, folder=folder)
 
 
 def run(
@@ -385,6 +421,7 @@ class _Study:
         self.before = _before(spec, self.folder, fresh)
         self.records = dict(self.before.records)
         self.theta: dict[str, dict[tuple[int, ...], Theta]] = {}
+        self.states: dict[tuple[str, int], Mapping[str, Tensor]] = {}
         self.done: dict[Job, tuple[int, int]] = {}
         self.assignments: list[Assignment] = []
         self.storage: Storage | None = None
@@ -452,9 +489,11 @@ class _Study:
             self._remove_checkpoints(folder)
             aside.remove_finished(folder, self.table, self.records)
             stored = protocol.keep(folder, self.budget)
-            return Result(stored.spec, stored.stream, stored.records, theta)
+            return Result(
+                stored.spec, stored.stream, stored.records, theta, folder=folder, made=self.spec
+            )
         records = {name: self.records[name] for name in self.spec.methods}
-        return Result(self.table, self.info, records, theta)
+        return Result(self.table, self.info, records, theta, made=self.spec, states=self.states)
 
     def _begin(self, folder: Path, trained: set[str]) -> None:
         """Make ready a folder to which jobs are about to write, now that nothing is refused."""
@@ -498,9 +537,13 @@ class _Study:
         self.theta.setdefault(name, {})[new] = theta
         before = self.records.get(name)
         self.records[name] = record if before is None else merge(before, record)
+        states = {(name, seeds[i]): last_state(outcome, i) for i in places}
         if self.folder is None:
+            self.states |= states
             return
         refuse_removed(self.folder)
+        for (_, seed), tensors in states.items():
+            store.save_state(self.folder, name, seed, tensors)
         whole = {part: {**values, **buffers.get(part, {})} for part, values in theta.items()}
         store.save_parameters(self.folder, name, new, whole)
         entry = describe(

@@ -190,7 +190,7 @@ class Score(Observer):
         """
         if not (self.evaluation.predictions or self.evaluation.confusion):
             return None
-        state = _shown(setup, rehearsed(setup, run, setup.tasks - 1))
+        state = shown(setup, rehearsed(setup, run, setup.tasks - 1))
         return predict(setup, state, self._rows(setup, "test"))
 
     @property
@@ -204,7 +204,7 @@ class Score(Observer):
     def _evaluated(self, setup: Setup, run: RunState, after: int) -> RunState:
         tasks = self.evaluation.tasks(after, setup.tasks)
         rehearsal = rehearsed(setup, run, after) if after >= 0 else run
-        state = _shown(setup, rehearsal)
+        state = shown(setup, rehearsal)
         values: Mapping[str, np.ndarray] = dict(run.values)
         for split in self._splits:
             errors = evaluate(setup, state, self._rows(setup, split), tasks)
@@ -213,8 +213,13 @@ class Score(Observer):
         return replace(run, values=values, work=rehearsal.work)
 
 
-def _shown(setup: Setup, run: RunState) -> State:
-    """Return the states whose models are evaluated."""
+def shown(setup: Setup, run: RunState) -> State:
+    """Return the states whose models are evaluated.
+
+    Args:
+        setup: What stays the same.
+        run: The state after a task, and after the phases that come before an evaluation.
+    """
     if not has_own(setup.method, "evaluated"):
         return run.replicas
     state: State = setup.engine.map(setup.method.evaluated, run.replicas)

@@ -10,6 +10,7 @@ import torch
 
 from dpmcl.core.allocation import allocating, out_of_memory
 from dpmcl.core.generators import forked
+from dpmcl.core.memory import Memories, beside
 from dpmcl.core.model import Buffers, Model, Theta
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
@@ -19,6 +20,7 @@ from dpmcl.data.splits import Splits, held_out, split
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Engine, choose, device_of, group_size
 from dpmcl.exceptions import DataError, DeviceError, DpmclError, reason
+from dpmcl.methods._method import State
 from dpmcl.optimisers.theorem import Theorem
 from dpmcl.results.record import Record, merge
 from dpmcl.training.arriving import Arriving
@@ -54,15 +56,25 @@ class Outcome:
 
     Attributes:
         record: Errors, work, divergences and readings.
-        theta: Final parameters, replicas first.
-        buffers: Final running statistics, replicas first.
+        state: Final state of the replicas.
+        memories: What their memories hold at the end.
         resumed: Whether it went on from a checkpoint.
     """
 
     record: Record
-    theta: Theta
-    buffers: Buffers
+    state: State
+    memories: Memories
     resumed: bool = False
+
+    @property
+    def theta(self) -> Theta:
+        """Return the final parameters, replicas first."""
+        return self.state.theta
+
+    @property
+    def buffers(self) -> Buffers:
+        """Return the final running statistics, replicas first."""
+        return self.state.buffers
 
 
 class Trainer:
@@ -202,10 +214,13 @@ class Trainer:
             self.run(Job(job.method, seeds), keeping, _shifted(tell, part))
             for part, seeds in enumerate((job.seeds[:half], job.seeds[half:]))
         )
-        trees = (first.theta, first.buffers), (second.theta, second.buffers)
-        theta, buffers = tree_map(lambda *leaf: torch.cat(leaf), *trees)
-        resumed = first.resumed or second.resumed
-        return Outcome(merge(first.record, second.record), theta, buffers, resumed)
+        state = tree_map(lambda *leaf: torch.cat(leaf), first.state, second.state)
+        return Outcome(
+            merge(first.record, second.record),
+            state,
+            beside(first.memories, second.memories),
+            first.resumed or second.resumed,
+        )
 
     def check(self, job: Job) -> None:
         """Check what can be known before training.
@@ -313,7 +328,7 @@ def measured(
     if arriving:
         errors |= arriving.errors(setup, run)
     record = Record(errors, work, diverged, readings, predictions)
-    return Outcome(record, run.replicas.theta, run.replicas.buffers, keeper.resumed)
+    return Outcome(record, run.replicas, run.memories, keeper.resumed)
 
 
 def _tracked(job: Job) -> str:

@@ -129,7 +129,8 @@ def _begun(setup: Setup, run: RunState) -> RunState:
         first, last = (0, setup.tasks) if whole else (task, task + 1)
         updates = setup.updates_before(Position(last)) - setup.updates_before(Position(first))
         option = torch.arange(len(method.optional), device=setup.seed.device)
-        key = keys.derive(setup.seed[:, None], keys.Purpose.OPTION, task, option)
+        number = setup.first + task
+        key = keys.derive(setup.seed[:, None], keys.Purpose.OPTION, number, option)
         state = setup.engine.map(
             lambda state, start, key: method.begin_task(state, start, updates, key),
             state,

@@ -18,20 +18,21 @@ from dpmcl.training.state import RunState
 _ROWS_AT_ONCE = 256  # whose notes are taken together
 
 
-def empty_memories(setup: Setup) -> Memories:
+def empty_memories(setup: Setup, capacity: int | None = None) -> Memories:
     """Return the memories before the first task.
 
     Args:
         setup: The run's; a method that trains on validation rows has a reservoir of these too.
+        capacity: Of each; None for the method's, or all rows of the stream where these are fewer.
     """
     one_row = setup.seed[:, None] * 0
     notes = _notes(setup, setup.start, Offer(one_row, one_row == 0))  # for their shapes
     memories = {}
     for name in _splits(setup):
         # Beyond the stream's rows of the split a longer memory would hold nothing more.
-        capacity = min(setup.method.memory, setup.splits.named(name).row.shape[1])
+        most = min(setup.method.memory, setup.splits.named(name).row.shape[1])
         kept = at(notes, 0) if name == "train" else {}
-        one = memory.empty(capacity, setup.model.device, kept)
+        one = memory.empty(capacity or most, setup.model.device, kept)
         memories[name] = tree_map(lambda leaf: leaf.expand(len(setup.seeds), *leaf.shape), one)
     return memories
 
@@ -47,10 +48,10 @@ def with_task(setup: Setup, run: RunState, task: int) -> Memories:
     memories = {}
     for lane, (name, held) in enumerate(run.memories.items()):
         offset = setup.splits.named(name).offset
-        item = torch.arange(int(offset.diff(dim=1).max()), device=offset.device)
+        item = torch.arange(int(offset.diff(dim=1)[:, task].max()), device=offset.device)
         position = offset[:, task, None] + item
         present = position < offset[:, task + 1, None]
-        key = keys.derive(setup.seed, keys.Purpose.MEMORY, task, lane)
+        key = keys.derive(setup.seed, keys.Purpose.MEMORY, setup.first + task, lane)
         offer = Offer(position, present)
         memories[name] = _offered(setup, name, held, run.replicas, offer=offer, key=key)
     return memories
@@ -68,6 +69,7 @@ def with_update(setup: Setup, run: RunState, phase: Phase, drawn: Chunk) -> Memo
     if phase.remember is None:
         return run.memories
     task, number, update = run.position
+    task += setup.first
     key = keys.derive(setup.seed, keys.Purpose.MEMORY, task, number, step=update + 1)
     position, present = drawn.position[phase.remember], drawn.present[phase.remember]
     offer = Offer(position.flatten(1), present.flatten(1) > 0)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -39,6 +39,8 @@ class Setup:
         engine: Runs functions of one replica for all of them.
         weights: Seeds of the initial weights; `seeds` where they are not fixed by the spec.
         name: Of the method in the spec; messages begin with it.
+        infos: What the method is told of each task; () to tell it by the stream. A learner, whose
+            stream holds its memory and the newest rows alone, knows more.
     """
 
     method: Method
@@ -49,6 +51,7 @@ class Setup:
     engine: Engine
     weights: tuple[int, ...] = ()
     name: str = ""
+    infos: tuple[TaskInfo, ...] = ()
     _said: set[str] = field(default_factory=set, init=False)
 
     @cached_property
@@ -69,7 +72,12 @@ class Setup:
     @cached_property
     def task_infos(self) -> tuple[TaskInfo, ...]:
         """Return what the method is told of each task."""
-        return task_infos(self.stream, self.splits)
+        return self.infos or task_infos(self.stream, self.splits)
+
+    @property
+    def first(self) -> int:
+        """Return the number of the stream's first task, by which draws are made."""
+        return self.infos[0].number if self.infos else 0
 
     @cached_property
     def phases(self) -> tuple[tuple[Phase, ...], ...]:
@@ -97,6 +105,26 @@ class Setup:
             lambda leaf: leaf.expand(replicas, *leaf.shape).clone(), self.model.init_buffers()
         )
         return state._replace(buffers=buffers)
+
+    def over(self, stream: Stream, splits: Splits, infos: tuple[TaskInfo, ...]) -> "Setup":
+        """Return the same setup for other rows; the replicas' first states stay.
+
+        Args:
+            stream: Tasks over a pool of rows.
+            splits: Rows of each replica.
+            infos: What the method is told of each task.
+        """
+        return replace(self, stream=stream, splits=splits, infos=infos).starting(self.start)
+
+    def starting(self, start: State) -> "Setup":
+        """Return the same setup with other first states of the replicas.
+
+        Args:
+            start: The states, replicas first.
+        """
+        other = replace(self)
+        other.__dict__["start"] = start
+        return other
 
     def updates_before(self, position: Position) -> int:
         """Return how many updates each replica makes before a position.
@@ -141,7 +169,8 @@ class Setup:
         Args:
             task: Number of the task.
         """
-        weights = weigh(self.method.discounting, task, self.tasks)
+        first = self.first
+        weights = weigh(self.method.discounting, first + task, first + self.tasks)
         if weights is None:
             return None
         return Weighing(weights.to(self.model.device), self.method.discount_on)
@@ -160,7 +189,7 @@ class Setup:
         motion = self.motion(task) if moves else None
         draws = chunk(
             phase.draws,
-            Supply(self.splits, memories, self.seed, motion, self.weighing(task)),
+            Supply(self.splits, memories, self.seed, motion, self.weighing(task), self.first),
             (task, number),
             range(first, stop),
             update_keys=phase.keys,
@@ -179,7 +208,8 @@ class Setup:
             weighing: What gamma does to the rows; None for nothing.
         """
         task, number, update = run.position
-        supply = Supply(self.splits, run.memories, self.seed, self.motion(task), weighing)
+        motion = self.motion(task)
+        supply = Supply(self.splits, run.memories, self.seed, motion, weighing, self.first)
         drawn = probe(draws, supply, (task, number), update)
         return drawn.batches(self.stream, self.model.dtype, 0, slice(None))
 

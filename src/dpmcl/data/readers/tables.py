@@ -210,7 +210,7 @@ def _inputs(
     for column in columns:
         column.check_present("put the column in ignore")
         if column.kind == "text" or column.categorical:
-            categories, code = _categories(column)
+            categories, code = categories_of(column)
             names += [f"{column.name}={value}" for value in categories]
             blocks.append(np.eye(len(categories), dtype=np.float32)[code])
             became = f"{len(categories)} {'category' if len(categories) == 1 else 'categories'}"
@@ -224,8 +224,15 @@ def _inputs(
     return torch.from_numpy(np.concatenate(blocks, axis=1)), tuple(names), numeric, notes
 
 
-def _categories(column: Column) -> tuple[list[Any], NDArray[np.int64]]:
-    """Return the categories of an input, and which of them each row has."""
+def categories_of(column: Column) -> tuple[list[Any], NDArray[np.int64]]:
+    """Return the categories of an input, and which of them each row has.
+
+    Args:
+        column: A column of text, or a pandas Categorical.
+
+    Raises:
+        DataError: They are numbers, or too many.
+    """
     out = "put the column in ignore"
     column.check_no_numbers(
         f"{out}; if they are categories, begin each with a letter, or give a pandas Categorical"

@@ -1,0 +1,131 @@
+"""Measure a learner: ten thousand chunks, and what it adds to learning one task.
+
+python -m benchmarks.learner [--chunks 10000] [--out benchmarks/learner.json]
+"""
+
+import argparse
+import json
+import platform
+import resource
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+from torch import nn
+
+from dpmcl import Learner
+from dpmcl.learner import learner
+from dpmcl.learner.knowledge import Knowledge, with_body
+from dpmcl.learner.pool import Part, joined
+from dpmcl.training.loop import learn_task
+from dpmcl.training.state import Position
+
+
+def endless(chunks: int) -> dict[str, float]:
+    """Time and memory of chunks of ten rows of twenty columns, two updates each."""
+    rng, one = np.random.default_rng(0), Learner(updates=2, memory=1000)
+    times, peaks = [], []
+    for chunk in range(chunks):
+        x, y = rng.normal(size=(10, 20)), rng.integers(0, 5, 10)
+        start = time.perf_counter()
+        one.learn(x, y)
+        times.append(1e3 * (time.perf_counter() - start))
+        if chunk in (chunks // 5, chunks - 1):
+            peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    tenth = chunks // 10
+    return {
+        "chunks": chunks,
+        "ms a chunk, second tenth": round(median(times[tenth : 2 * tenth]), 3),
+        "ms a chunk, last tenth": round(median(times[-tenth:]), 3),
+        "peak MiB after a fifth": round(peaks[0], 1),
+        "peak MiB at the end": round(peaks[1], 1),
+    }
+
+
+def overhead(rounds: int = 15) -> dict[str, float]:
+    """`learn` on 100 rows of 20 columns, 100 updates, beside `learn_task` alone; both warm."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(100, 20)), rng.integers(0, 5, 100)
+    one = Learner(updates=100, memory=1000, classes=range(5))
+    for _ in range(12):  # the memory is full, and the update is traced
+        one.learn(x, y)
+    alone, whole = [], []
+    for _ in range(rounds):
+        known = one._known
+        assert isinstance(known, Knowledge)
+        chunk = {"train": Part(torch.from_numpy(x), torch.from_numpy(y))}
+        stream, splits = joined(
+            known.setup.stream, known.held, chunk, number=known.chunks, replicas=1
+        )
+        infos = one_info(known)
+        setup = known.setup.over(stream, splits, infos)
+        run = replace(known.run, position=Position(1))
+        torch.set_num_threads(1)
+        start = time.perf_counter()
+        learn_task(setup, run)
+        alone.append(1e3 * (time.perf_counter() - start))
+        start = time.perf_counter()
+        one.learn(x, y)
+        whole.append(1e3 * (time.perf_counter() - start))
+    return {
+        "ms learn_task alone": round(median(alone), 2),
+        "ms learn": round(median(whole), 2),
+        "ratio": round(median(b / a for a, b in zip(alone, whole, strict=True)), 3),
+    }
+
+
+def frozen(updates: int = 100) -> dict[str, float]:
+    """A chunk of 64 images behind a frozen body: features kept, or computed at each update."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for before, after in ((3, 32), (32, 64), (64, 64)):
+        layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+    body = nn.Sequential(*layers, nn.Flatten())
+    module = nn.Sequential(body, nn.Linear(1024, 5))
+    x, y = torch.rand(64, 3, 32, 32), torch.arange(64) % 5
+    times = {}
+    for name, keep in (("kept", with_body), ("each time", lambda config, form, x: form)):
+        learner.with_body = keep
+        one = Learner(module, frozen=["0"], updates=updates).learn(x, y)
+        start = time.perf_counter()
+        one.learn(x, y)
+        times[name] = time.perf_counter() - start
+    learner.with_body = with_body
+    return {
+        "ms a chunk, features kept": round(1e3 * times["kept"], 1),
+        "ms a chunk, features each time": round(1e3 * times["each time"], 1),
+        "times faster": round(times["each time"] / times["kept"], 1),
+    }
+
+
+def one_info(known: Knowledge):
+    """What a method is told of the rows held and of a chunk."""
+    from dpmcl.learner.knowledge import _told
+
+    x = torch.zeros(100, 20, dtype=torch.float64)
+    return _told(known, {"train": Part(x, torch.arange(100) % 5)})[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--chunks", type=int, default=10_000)
+    parser.add_argument("--out", type=Path)
+    settings = parser.parse_args()
+    told = {
+        "overhead": overhead(),
+        "frozen": frozen(),
+        "endless": endless(settings.chunks),
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+    }
+    text = json.dumps(told, indent=1)
+    print(text)
+    if settings.out:
+        settings.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""The commands for a model in use: `learn`, `predict` and `inspect`."""
+
+import csv
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dpmcl.cli.options import app
+from dpmcl.core.atomic import atomic, path_of
+from dpmcl.exceptions import SpecError, printable
+
+Model = Annotated[
+    Path, typer.Argument(metavar="MODEL_DIR", help="The folder of the model.", parser=path_of)
+]
+Table = Annotated[
+    str, typer.Argument(metavar="ROWS", help="A table: a .csv, .tsv or .parquet file.")
+]
+
+
+@app.command()
+def learn(
+    model: Model,
+    rows: Table,
+    *,
+    target: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The column to predict.")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="The method of a new model; er.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="K=V", help="A setting of a new model, as in updates=100."),
+    ] = None,
+) -> None:
+    """Make a model of a table, or extend one by further rows; a tenth is held out to watch it."""
+    from dpmcl import Learner
+    from dpmcl.learner.artefact import FILE
+
+    if (model / FILE).is_file():
+        if method is not None or set_:
+            raise SpecError(f"{model} is a model already; --method and --set are for a new one.")
+        learner = Learner.load(model)
+    else:
+        if target is None:
+            raise SpecError("A new model needs the column to predict, as in --target kind.")
+        learner = Learner(**{"method": method or "er", "holdout": 0.1, **_settings(set_ or [])})
+    before = learner.score_then_learn(rows, target)
+    learner.save(model)
+    known = "" if before != before else f" (error before it was learned: {before:.3g})"
+    typer.echo(printable(f"{learner!r}{known}"))
+
+
+@app.command()
+def predict(
+    model: Model,
+    rows: Table,
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The CSV; standard output.", parser=path_of),
+    ] = None,
+) -> None:
+    """Write a CSV with a label for each row and the probability of each, or with values."""
+    from dpmcl import Learner
+
+    learner = Learner.load(model)
+    answers = learner.predict(rows)
+    if learner._learned().form.kind == "classification":
+        header = ["label", *(f"p({label})" for label in learner.classes_)]
+        lines = zip(answers, *learner.predict_proba(rows).T, strict=True)
+    else:
+        header, lines = ["value"], zip(answers, strict=True)
+    with ExitStack() as stack:
+        file: Any = sys.stdout
+        if out is not None:
+            temporary = stack.enter_context(atomic(out))
+            file = stack.enter_context(temporary.open("w", newline="", encoding="utf-8"))
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(header)
+        table.writerows(lines)
+
+
+@app.command()
+def inspect(model: Model) -> None:
+    """Show what a model has learned, and the error on each chunk when it came and now."""
+    from dpmcl import Learner
+
+    learner = Learner.load(model)
+    typer.echo(printable(repr(learner)))
+    for line in repr(learner.report()).split("\n"):
+        typer.echo(printable(line))
+
+
+def _settings(assignments: list[str]) -> dict[str, Any]:
+    """Return settings of a learner of texts KEY=VALUE."""
+    from dpmcl.training.spec import assignment
+
+    settings: dict[str, Any] = {}
+    for text in assignments:
+        settings |= assignment(text)
+    return settings

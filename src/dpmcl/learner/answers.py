@@ -1,0 +1,71 @@
+"""What a learner answers: probabilities, or values in the targets' units."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from dpmcl.core.allocation import allocating
+from dpmcl.core.batch import Batch
+from dpmcl.core.precision import arithmetic
+from dpmcl.core.threads import threads
+from dpmcl.learner.knowledge import Knowledge
+from dpmcl.methods._method import State
+
+_ROWS_AT_ONCE = 1024
+
+
+@contextmanager
+def computing() -> Iterator[None]:
+    """Compute numbers in a block as a run does."""
+    with ExitStack() as stack:
+        for context in (threads(1), allocating(), arithmetic(None)):
+            stack.enter_context(context)
+        yield
+
+
+def answers(known: Knowledge, x: Tensor) -> Tensor:
+    """Return each replica's probabilities or values, float64 (replicas, rows, outputs), on the CPU.
+
+    Args:
+        known: What the learner knows.
+        x: Inputs (rows, ...), as `Inputs.read` returns them.
+    """
+    setup, classes = known.setup, known.form.kind == "classification"
+    x = x.to(setup.model.device)
+    y = setup.stream.y.new_zeros(len(x), *setup.stream.y.shape[1:])
+    stream = replace(setup.stream, x=x, y=y)
+
+    def answer(state: State, batch: Batch) -> Tensor:
+        model = setup.model.holding(state.buffers)
+        outputs = model.among(model.predict(state.theta, batch.x)).double()
+        return outputs.softmax(-1) if classes else outputs
+
+    blocks = []
+    with computing(), torch.no_grad():
+        for row in torch.arange(len(x), device=x.device).split(_ROWS_AT_ONCE):
+            rows = row.expand(len(setup.seeds), -1)
+            batch = stream.batch(rows, rows >= 0, rows * 0, setup.model.dtype)
+            blocks.append(setup.engine.map(answer, known.shown, batch))
+    out = torch.cat(blocks, dim=1)
+    if classes:
+        return out[..., : len(known.form.labels.names)].cpu()
+    if stream.scale is not None:
+        out = out * stream.scale.y_deviation[:, None] + stream.scale.y_mean[:, None]
+    return out.cpu()
+
+
+def error(known: Knowledge, x: Tensor, y: Tensor) -> float:
+    """Return the error on rows: the share of wrong labels, or the mean squared error.
+
+    Args:
+        known: What the learner knows.
+        x: Inputs, as for `answers`.
+        y: Class numbers (rows,), or values (rows, outputs).
+    """
+    predicted, y = answers(known, x).mean(0), y.cpu()
+    if known.form.kind == "classification":
+        return float((predicted.argmax(-1) != y).double().mean())
+    return float((predicted - y.double()).square().mean())

@@ -1,0 +1,294 @@
+"""How a learner reads rows: as its first chunk came, arrays or a table."""
+
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpmcl.data.damaged import whole
+from dpmcl.data.labelled import Labelled, inputs_of
+from dpmcl.data.readers.table_columns import Column
+from dpmcl.data.readers.table_sources import in_memory, of_file
+from dpmcl.data.readers.tables import categories_of
+from dpmcl.exceptions import DataError, shown
+
+_WHAT = "the rows"
+_OUT = "leave the column out"
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column of a table.
+
+    Attributes:
+        name: Of the column.
+        kind: "numbers", "true/false" or "categories".
+        categories: The values that it may have, as text.
+    """
+
+    name: str
+    kind: str
+    categories: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, column: Column) -> "Field":
+        """Return the field that a column of the first chunk makes.
+
+        Args:
+            column: The column.
+
+        Raises:
+            DataError: It cannot be an input.
+        """
+        column.check_present(_OUT)
+        if column.kind == "text" or column.categorical:
+            return cls(column.name, "categories", tuple(map(str, categories_of(column)[0])))
+        return cls(column.name, "true/false" if column.kind == "true/false" else "numbers")
+
+    @property
+    def names(self) -> list[str]:
+        """Return a name for each input that the column becomes."""
+        if self.kind != "categories":
+            return [self.name]
+        return [f"{self.name}={value}" for value in self.categories]
+
+    def values(self, column: Column) -> NDArray[Any]:
+        """Return the inputs that a column becomes, (rows, inputs).
+
+        Args:
+            column: The column, of this chunk or a later one.
+
+        Raises:
+            DataError: It holds something else than in the first chunk.
+        """
+        column.check_present(_OUT)
+        if self.kind == "categories":
+            return self._coded(column)
+        kind = "numbers" if column.kind in ("whole", "floats") else column.kind
+        if kind != self.kind or column.categorical:
+            raise DataError(
+                f"Column '{self.name}' must hold {self.kind}, as in the rows learned first, got "
+                f"{kind}; correct it."
+            )
+        return column.numbers(_OUT)[:, None]
+
+    def _coded(self, column: Column) -> NDArray[Any]:
+        """Return a 1 for the category of each row, and 0 for the others."""
+        values = column.values if column.written is None else column.written
+        texts = list(map(str, values.to_pylist()))
+        number = {value: k for k, value in enumerate(self.categories)}
+        row = next((row for row, text in enumerate(texts) if text not in number), None)
+        if row is not None:
+            raise DataError(
+                f"Column '{self.name}' has the categories of the rows learned first "
+                f"({', '.join(self.categories[:10])}), got {texts[row]!r:.60} in row {row}; "
+                "correct the row, or leave it out."
+            )
+        return np.eye(len(self.categories), dtype=np.float32)[[number[text] for text in texts]]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What every chunk's inputs are like.
+
+    Attributes:
+        shape: Of one input.
+        images: Whether they are uint8, 0 to 255, brought to [0, 1].
+        fields: Columns of a table; () for arrays.
+    """
+
+    shape: tuple[int, ...]
+    images: bool = False
+    fields: tuple[Field, ...] = ()
+
+    @classmethod
+    def of(cls, x: Any) -> "Inputs":
+        """Return what the first chunk's inputs are like.
+
+        Args:
+            x: A table, or numbers (rows, ...).
+
+        Raises:
+            DataError: They are no inputs.
+        """
+        if is_table(x):
+            columns = _columns(x)
+            fields = tuple(Field.of(column) for column in columns)
+            return cls((sum(len(field.names) for field in fields),), fields=fields)
+        values = checked(inputs_of(x, "Inputs"))
+        return cls(tuple(values.shape[1:]), values.dtype == torch.uint8)
+
+    @staticmethod
+    def of_file(path: Path, others: Collection[str]) -> tuple[Field, ...]:
+        """Return the input columns of a table in a file.
+
+        Args:
+            path: The file.
+            others: Columns that are no inputs.
+
+        Raises:
+            DataError: It cannot be read.
+        """
+        source = of_file(path, str(path))
+        outside = {*others, *source.indexes}
+        wanted = [name for name in source.names if name not in outside]
+        table = source.read(wanted)
+        return tuple(Field.of(Column(name, str(path), table.column(name))) for name in wanted)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return a name for each input of a table; () for arrays."""
+        return tuple(name for field in self.fields for name in field.names)
+
+    @property
+    def numeric(self) -> Tensor:
+        """Return which inputs are numbers, and no categories: bool, the shape of one."""
+        if not self.fields:
+            return torch.ones(self.shape, dtype=torch.bool)
+        return torch.tensor([f.kind == "numbers" for f in self.fields for _ in f.names])
+
+    def read(self, x: Any) -> Tensor:
+        """Return inputs as a tensor (rows, *shape) of a pool's type.
+
+        Args:
+            x: A table, or numbers (rows, ...), like the first chunk's.
+
+        Raises:
+            DataError: They are not like those, or a value is missing or not finite.
+        """
+        if self.fields and is_table(x):
+            return checked(self._of_table(x), self.columns)
+        if is_table(x):
+            raise DataError(
+                "Inputs must be an array, as those learned first, got a table; give its values, as "
+                "by frame.to_numpy()."
+            )
+        if self.fields:
+            raise DataError(
+                "Inputs must be a table with the columns of the rows learned first "
+                f"({_some([field.name for field in self.fields])}), got a {type(x).__name__}."
+            )
+        values = checked(inputs_of(x, "Inputs"))
+        if tuple(values.shape[1:]) != self.shape:
+            raise DataError(
+                f"Inputs must have the shape (rows, {', '.join(map(str, self.shape))}), as those "
+                f"learned first, got {tuple(values.shape)}."
+            )
+        if (values.dtype == torch.uint8) != self.images:
+            images = "uint8 or true/false (0 to 255 for 0 to 1)"
+            wanted, came = (images, "numbers") if self.images else ("numbers", images)
+            raise DataError(f"Inputs must be {wanted}, as those learned first, got {came}.")
+        return values
+
+    def _of_table(self, x: Any) -> Tensor:
+        columns = {column.name: column for column in _columns(x)}
+        for field in self.fields:
+            if field.name not in columns:
+                raise DataError(
+                    f"Rows must have the columns of those learned first, and '{field.name}' is "
+                    f"missing; they have {_some(list(columns))}."
+                )
+        names = [field.name for field in self.fields]
+        for name in columns:
+            if name not in names:
+                raise DataError(
+                    f"Rows must have the columns of those learned first, and '{name}' is new; "
+                    "leave it out."
+                )
+        blocks = [field.values(columns[field.name]) for field in self.fields]
+        return torch.from_numpy(np.concatenate(blocks, axis=1))
+
+
+def opened(x: Any) -> Any:
+    """Return the table in a file as a pyarrow Table, its cells as they are written.
+
+    Args:
+        x: The path of a table; anything else is returned as it is.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    if not isinstance(x, str | Path):
+        return x
+    where = str(x)
+    with whole(where, "correct it, or write it again"):
+        source = of_file(Path(x), where)
+        twice = next((name for name in source.names if source.names.count(name) > 1), None)
+        if twice is not None:
+            raise DataError(f"Columns must have different names, and {where} has {twice!r} twice.")
+        return source.read([name for name in source.names if name not in source.indexes])
+
+
+def is_table(x: Any) -> bool:
+    """Return True for a pandas DataFrame, a pyarrow Table, or a mapping of columns.
+
+    Args:
+        x: Anything.
+    """
+    pandas = sys.modules.get("pandas")
+    frame = pandas is not None and isinstance(x, pandas.DataFrame)
+    return frame or isinstance(x, pa.Table | Mapping)
+
+
+def columns_of(table: Any) -> list[str]:
+    """Return the names of a table's columns.
+
+    Args:
+        table: As for `is_table`.
+    """
+    return in_memory(table, _WHAT).names
+
+
+def target_apart(table: Any, target: str) -> tuple[Any, list[Any]]:
+    """Return a table without one of its columns, and the values of that column.
+
+    Args:
+        table: As for `is_table`.
+        target: Name of the column.
+
+    Raises:
+        DataError: There is no such column, or a cell of it is missing.
+    """
+    source = in_memory(table, _WHAT)
+    if target not in source.names:
+        raise DataError(f"No column {target!r:.60} in the rows; they have {_some(source.names)}.")
+    rest = source.read([name for name in source.names if name != target])
+    column = Column(target, _WHAT, source.read([target]).column(target))
+    column.check_present("drop the rows")
+    return rest, column.values.to_pylist()
+
+
+def checked(x: Tensor, columns: tuple[str, ...] = ()) -> Tensor:
+    """Return inputs once it is sure that there are some, and that all are finite.
+
+    Args:
+        x: Inputs (rows, ...).
+        columns: A name for each input of a table.
+
+    Raises:
+        DataError: They are not.
+    """
+    return Labelled(_WHAT, "regression", x, torch.zeros(len(x), 1), columns=columns).x
+
+
+def _columns(x: Any) -> list[Column]:
+    """Return the columns of a table."""
+    source = in_memory(x, _WHAT)
+    wanted = [name for name in source.names if name not in source.indexes]
+    if not wanted or len({*wanted}) < len(wanted):
+        raise DataError(f"Rows must have columns, each of another name, got {shown(wanted)}.")
+    table = source.read(wanted)
+    if table.num_rows == 0:
+        raise DataError("There must be rows, and the table has only columns; give it some.")
+    return [Column(name, _WHAT, table.column(name)) for name in wanted]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:30]) + (", ..." if len(names) > 30 else "")

@@ -1,0 +1,376 @@
+"""What a learner knows, and how a chunk changes it: pure functions around `learn_task`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from dpmcl.core.choices import DeviceName, EngineName
+from dpmcl.core.model import Kind, Model
+from dpmcl.core.part import Modules
+from dpmcl.data.scaling import check_digits, fitted
+from dpmcl.data.splits import Rows, Splits
+from dpmcl.data.stream import Stream
+from dpmcl.data.task_info import TaskInfo
+from dpmcl.engine import choose
+from dpmcl.exceptions import DivergenceError, SpecError
+from dpmcl.learner.growth import check_answers, room, widened, widened_memories
+from dpmcl.learner.inputs import Inputs
+from dpmcl.learner.labels import LabelMap
+from dpmcl.learner.network import Network
+from dpmcl.learner.pool import Group, Held, Part, dropped, joined, numbered
+from dpmcl.methods._method import Method, State
+from dpmcl.optimisers.theorem import Theorem
+from dpmcl.training.divergence import FreezeNonFinite
+from dpmcl.training.evaluation import shown
+from dpmcl.training.loop import check, learn_task, rehearsed
+from dpmcl.training.memories import empty_memories
+from dpmcl.training.setup import Setup
+from dpmcl.training.state import Position, RunState
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Config:
+    """What a learner was made with.
+
+    Attributes:
+        method: The method, whose `memory` is the learner's.
+        network: Builds the network for the shapes of the first chunk.
+        seeds: One for each replica.
+        dtype: Type of parameters.
+        device, engine: As in a spec.
+    """
+
+    method: Method
+    network: Network
+    seeds: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+    device: DeviceName = "auto"
+    engine: EngineName = "auto"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Form:
+    """What all chunks have in common; the first one decides.
+
+    Attributes:
+        inputs: How rows are read.
+        kind: "classification" or "regression".
+        labels: The classes there are; empty for regression.
+        flat: Whether targets of a regression came as (rows,).
+        scale: Whether numbers (and targets of regression) are scaled by the first chunk.
+        target: Name of the column of targets, where they came in a table.
+        body: The network, where its representation is frozen: rows are then kept as features.
+    """
+
+    inputs: Inputs
+    kind: Kind
+    labels: LabelMap
+    flat: bool = True
+    scale: bool = False
+    target: str = ""
+    body: Model | None = None
+
+    @property
+    def fixed(self) -> bool:
+        """Return whether the network has the outputs that it will always have."""
+        return self.labels.fixed or self.kind == "regression"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Knowledge:
+    """What a learner knows after a chunk.
+
+    Attributes:
+        form: What all chunks have in common.
+        setup: Method, model, engine and first states, over no rows.
+        run: Replicas and memories; the slots of a memory hold the rows of `held`.
+        held: The rows that the memories hold.
+        shown: The states that predict.
+        seen: Outputs of the classes that have been learned, bool (outputs,).
+        chunks: How many have been learned.
+        rows: Training rows learned.
+        groups: Rows that were held out, by chunk.
+        held_out: How many have been held out of all chunks.
+    """
+
+    form: Form
+    setup: Setup
+    run: RunState
+    held: Held
+    shown: State
+    seen: Tensor
+    chunks: int = 0
+    rows: int = 0
+    groups: tuple[Group, ...] = ()
+    held_out: int = 0
+
+
+def learned(
+    config: Config, before: Knowledge | None, form: Form, chunk: Mapping[str, Part]
+) -> Knowledge:
+    """Return what a learner knows once it has learned a chunk.
+
+    Args:
+        config: What it was made with.
+        before: What it knew; None for nothing.
+        form: What all chunks have in common, with the labels of this one.
+        chunk: Rows by split.
+
+    Raises:
+        SpecError: The method cannot be used without all rows of the past.
+        ModelError: The network cannot be used, or not be widened.
+        DivergenceError: Parameters are no longer finite.
+    """
+    known = before or _nothing(config, form, chunk)
+    number = known.chunks
+    like = replace(known.setup.stream, classes=form.labels.names)
+    held = known.held if number else None
+    stream, splits = joined(like, held, chunk, number=number, replicas=len(config.seeds))
+    check_digits(stream, config.dtype)
+    known = _with_room(config, known, form, (stream, splits))
+    stream = replace(stream, outputs=known.setup.stream.outputs)
+    infos, seen = _told(known, chunk)
+    setup = known.setup.over(stream, splits, infos)
+    if number == 0:
+        check(setup)
+        _check_method(setup)
+    task = len(infos) - 1
+    try:
+        start = replace(known.run, position=Position(task))
+        run = learn_task(setup, start, [FreezeNonFinite("stop")])
+    except DivergenceError as error:
+        raise DivergenceError(
+            f"Learning left the finite numbers ({str(error).partition(';')[0]}); the learner is as "
+            "it was. Take smaller steps (lr=...), or scale the inputs (scale=True)."
+        ) from None
+    rest, nobody = resting(config, form, chunk["train"], stream.outputs)
+    return Knowledge(
+        form=form,
+        setup=setup.over(replace(rest, scale=stream.scale), nobody, ()),
+        run=replace(run, memories=numbered(run.memories)),
+        held=dropped(stream, splits, run.memories),
+        shown=shown(setup, rehearsed(setup, run, task)),
+        seen=seen,
+        chunks=number + 1,
+        rows=infos[-1].rows_seen,
+        groups=known.groups,
+        held_out=known.held_out,
+    )
+
+
+def with_body(config: Config, form: Form, x: Tensor) -> Form:
+    """Return the form with its frozen representation, if it is frozen whole and nothing is scaled.
+
+    Args:
+        config: What the learner was made with.
+        form: What all chunks have in common.
+        x: Some inputs (rows, ...), to check the network with.
+
+    Raises:
+        ModelError: The network cannot be used.
+    """
+    if not config.network.frozen or form.scale:
+        return form
+    shape = form.inputs.shape
+    example = _delivered(config.dtype, x[:36].unique(dim=0)[:6])
+    model = Model.build(
+        lambda: config.network.build(shape, 2),
+        form.kind,
+        example,
+        2,
+        dtype=config.dtype,
+        device=example.device,
+    )
+    part = model.parts["representation"]
+    return form if part.parameters or part.statistics else replace(form, body=model)
+
+
+def kept(form: Form, x: Tensor) -> Tensor:
+    """Return inputs as they are kept: as they are, or as features of a frozen representation.
+
+    Args:
+        form: What all chunks have in common.
+        x: Inputs (rows, ...), as `Inputs.read` returns them.
+    """
+    body = form.body
+    if body is None:
+        return x
+    with torch.no_grad():
+        blocks = [_delivered(body.dtype, block) for block in x.to(body.device).split(256)]
+        return torch.cat([body.features({}, block) for block in blocks])
+
+
+def _delivered(dtype: torch.dtype, x: Tensor) -> Tensor:
+    return x.to(dtype) / 255 if x.dtype == torch.uint8 else x.to(dtype)
+
+
+def setup_of(config: Config, form: Form, rows: tuple[Stream, Splits], example: Tensor) -> Setup:
+    """Return the setup of a learner, with a network that was checked.
+
+    Args:
+        config: What the learner was made with.
+        form: What all chunks have in common.
+        rows: A stream and its splits.
+        example: Inputs (n, ...) to check the network with.
+
+    Raises:
+        ModelError: The network cannot be used.
+    """
+    stream, splits = rows
+    shape, outputs = form.inputs.shape, stream.outputs
+
+    def network() -> Modules:
+        representation, prediction = config.network.build(shape, outputs)
+        return (representation if form.body is None else nn.Identity()), prediction
+
+    model = Model.build(
+        network,
+        form.kind,
+        example,
+        outputs,
+        dtype=config.dtype,
+        device=example.device,
+    )
+    if not form.fixed:
+        model = replace(model, present=_first(outputs, len(form.labels.names), model))
+    replicas, batch = len(config.seeds), config.method.batch
+    return Setup(
+        method=config.method,
+        model=config.method.prepare(model),
+        stream=stream,
+        splits=splits,
+        seeds=config.seeds,
+        engine=choose(config.engine, model, example, replicas=replicas, batch=batch),
+    )
+
+
+def resting(config: Config, form: Form, like: Part, outputs: int) -> tuple[Stream, Splits]:
+    """Return the stream of a learner between two chunks, without rows.
+
+    Args:
+        config: What the learner was made with.
+        form: What all chunks have in common.
+        like: Rows, of which the types count alone.
+        outputs: Width of the network's output.
+    """
+    device = like.x.device
+    nobody = torch.zeros(len(config.seeds), 0, dtype=torch.int64, device=device)
+    stream = Stream(
+        name="the learner's rows",
+        kind=form.kind,
+        x=like.x[:0].clone(),
+        y=like.y[:0].clone(),
+        row=nobody,
+        task=nobody,
+        tasks=("no chunk",),
+        classes=form.labels.names,
+        outputs=outputs,
+        scaled=form.inputs.numeric.to(device) if form.scale else None,
+        columns=form.inputs.columns,
+    )
+    rows = Rows(nobody, nobody, nobody.new_zeros(len(config.seeds), 2))
+    return stream, Splits(rows, rows, rows)
+
+
+def _nothing(config: Config, form: Form, chunk: Mapping[str, Part]) -> Knowledge:
+    """Return what a learner knows before its first chunk, with a network for its shapes."""
+    train, names = chunk["train"], form.labels.names
+    outputs = train.y.shape[1] if form.kind == "regression" else len(names)
+    rest, _ = resting(config, form, train, outputs if form.fixed else room(outputs))
+    stream, splits = joined(rest, None, chunk, number=0, replicas=len(config.seeds))
+    stream = fitted(stream, splits)
+    setup = setup_of(config, form, (stream, splits), stream.example(config.dtype))
+    memories = empty_memories(setup, config.method.memory)
+    return Knowledge(
+        form=form,
+        setup=setup,
+        run=RunState(Position(), setup.start, memories),
+        held=Held(train.x[:0], train.y[:0], stream.task[0, :0]),
+        shown=setup.start,
+        seen=torch.zeros(stream.outputs, dtype=torch.bool, device=train.x.device),
+    )
+
+
+def _with_room(
+    config: Config, known: Knowledge, form: Form, rows: tuple[Stream, Splits]
+) -> Knowledge:
+    """Return what is known with an output for each class."""
+    setup, classes = known.setup, len(form.labels.names)
+    model, outputs = setup.model, setup.stream.outputs
+    if model.present is None or classes == int(model.present.sum()):
+        return known
+    if classes <= outputs:
+        model = replace(model, present=_first(outputs, classes, model))
+        return replace(known, setup=replace(setup, model=model).starting(setup.start))
+    stream = replace(rows[0], outputs=room(classes))
+    example = stream.example(config.dtype)
+    wider = replace(setup_of(config, form, (stream, rows[1]), example), engine=setup.engine)
+    start, empty = wider.start, empty_memories(wider, config.method.memory)
+    state: State = widened(known.run.replicas, start)
+    check_answers((model, wider.model), (known.run.replicas, state), example)
+    run = replace(known.run, replicas=state, memories=widened_memories(known.run.memories, empty))
+    seen = torch.zeros(stream.outputs, dtype=torch.bool, device=model.device)
+    seen[:outputs] = known.seen
+    wider = wider.starting(widened(setup.start, start))
+    return replace(known, setup=wider, run=run, seen=seen)
+
+
+def _told(known: Knowledge, chunk: Mapping[str, Part]) -> tuple[tuple[TaskInfo, ...], Tensor]:
+    """Return what the method is told of the rows held and of a chunk, and the classes seen then."""
+    stream, number, rows = known.setup.stream, known.chunks, len(chunk["train"].x)
+    now = torch.ones_like(known.seen)
+    classes: tuple[int, ...] = ()
+    if stream.kind == "classification":
+        now = torch.zeros_like(known.seen)
+        now[torch.cat([part.y for part in chunk.values()])] = True
+        classes = tuple(now.nonzero().flatten().tolist())
+    info = TaskInfo(
+        number=number,
+        tasks=number + 1,
+        input_shape=tuple(stream.x.shape[1:]),
+        outputs=stream.outputs,
+        kind=stream.kind,
+        classes=(*[()] * number, classes),
+        seen=known.seen | now,
+        new=now & ~known.seen,
+        rows=rows,
+        rows_seen=known.rows + rows,
+    )
+    if number == 0:
+        return (info,), info.seen
+    past = replace(info, number=number - 1, rows=known.rows, rows_seen=known.rows, seen=known.seen)
+    return (past, info), info.seen
+
+
+def _check_method(setup: Setup) -> None:
+    """Refuse a method that needs what a learner does not keep."""
+    name, method = setup.method_name, setup.method
+    for phase in (*setup.phases[0], *setup.evaluation_phases[0]):
+        for draw in phase.draws.values():
+            if draw.source in ("all", "earlier"):
+                raise SpecError(
+                    f"A learner keeps only its memory of past rows, and '{name}' trains on all of "
+                    "them; use a method with a memory, as 'er'."
+                )
+            if draw.moved is not None:
+                raise SpecError(
+                    f"A learner does not know how rows move, which '{name}' asks for; leave out "
+                    "the fourth term (fourth_term='off')."
+                )
+    if isinstance(method.rule, Theorem) and method.rule.drift != "none":
+        raise SpecError(
+            "A learner does not know how rows move, which the optimiser 'theorem' asks for; set "
+            "its drift to 'none'."
+        )
+    if method.scheduling is not None and method.scheduling.over == "run":
+        raise SpecError(
+            "A learner does not know how many chunks will come, and a schedule over the run needs "
+            "that; set its over to 'task'."
+        )
+
+
+def _first(outputs: int, classes: int, model: Model) -> Tensor:
+    """Return which outputs are classes, bool (outputs,)."""
+    return torch.arange(outputs, device=model.device) < classes

@@ -1,0 +1,122 @@
+"""The labels that a learner has met, and the class number of each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpmcl.data.labels import family_of, number_labels, plain_array
+from dpmcl.exceptions import DataError
+
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class LabelMap:
+    """Labels by class number, as they came.
+
+    Attributes:
+        names: The label of each class number, as text.
+        family: "strings", "whole numbers" or "true/false"; empty before the first.
+        dtype: NumPy's name of the type in which they come back.
+        fixed: Whether no other label may come.
+    """
+
+    names: tuple[str, ...] = ()
+    family: str = ""
+    dtype: str = ""
+    fixed: bool = False
+
+    def numbered(self, labels: Any, what: str) -> tuple["LabelMap", Tensor]:
+        """Return the map with the labels that are new, and the class number of each row.
+
+        New labels get the next numbers, in their own order (`number_labels`).
+
+        Args:
+            labels: Strings, whole numbers or true/false (rows,).
+            what: Names them in errors, as in "Labels".
+
+        Raises:
+            DataError: They are no labels, of another type than before, or not among the classes
+                that were declared.
+        """
+        y, names = number_labels(labels, what)
+        family, dtype = family_of(labels), _type_of(labels)
+        if self.family and family != self.family:
+            raise DataError(
+                f"{what} must be {self.family}, as those learned before, got {family}; convert "
+                "them."
+            )
+        new = [name for name in names if name not in self.names]
+        if new and self.fixed:
+            raise DataError(
+                f"{what} must be among the classes {self._listed()}, got {new[0]!r}; leave out "
+                "classes= for a learner to which classes are added as they come."
+            )
+        known = replace(
+            self,
+            names=(*self.names, *new),
+            family=family,
+            dtype=_joined(self.dtype, dtype),
+        )
+        number = torch.tensor([known.names.index(name) for name in names])
+        return known, number[y]
+
+    def originals(self) -> NDArray[Any]:
+        """Return the labels by class number, as they came: text, whole numbers or true/false."""
+        if self.family == "strings":
+            return np.array(self.names)
+        whole = self.family == "whole numbers"
+        values = [int(name) if whole else name == "True" for name in self.names]
+        return np.array(values, dtype=self.dtype)
+
+    def _listed(self) -> str:
+        more = ", ..." if len(self.names) > _SHOWN else ""
+        return f"[{', '.join(self.names[:_SHOWN])}{more}]"
+
+
+def declared(classes: Any) -> LabelMap:
+    """Return the map of classes that are known before any row has come, in this order.
+
+    Args:
+        classes: Their labels.
+
+    Raises:
+        DataError: They are no labels, or one comes twice.
+    """
+    y, names = number_labels(classes, "classes")
+    if len(names) < len(y):
+        raise DataError("classes must name each class once; leave out those that come twice.")
+    ordered = tuple(names[k] for k in y.tolist())
+    return LabelMap(ordered, family_of(classes), _type_of(classes), fixed=True)
+
+
+def of_names(classes: Sequence[str]) -> LabelMap:
+    """Return the map of classes of which the names alone are known, as of a stored run.
+
+    Args:
+        classes: Their labels as text; they are whole numbers, or true and false, where all of them
+            are written so.
+    """
+    if all(name.lstrip("-").isdigit() for name in classes):
+        return LabelMap(tuple(classes), "whole numbers", "int64", fixed=True)
+    if {*classes} <= {"True", "False"}:
+        return LabelMap(tuple(classes), "true/false", "bool", fixed=True)
+    return LabelMap(tuple(classes), "strings", "str", fixed=True)
+
+
+def _type_of(labels: Any) -> str:
+    """Return the name of the type in which labels come back."""
+    array = plain_array(labels, "Labels") if isinstance(labels, Tensor) else np.asarray(labels)
+    if family_of(labels) == "strings":
+        return "str"
+    return str(array.dtype) if array.dtype.kind in "biuf" else "int64"
+
+
+def _joined(first: str, second: str) -> str:
+    """Return the type that holds the labels of both."""
+    return second if first in ("", second) else str(np.promote_types(first, second))

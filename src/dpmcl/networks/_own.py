@@ -1,0 +1,182 @@
+"""A user's module as representation and prediction: where it is split, and what is frozen."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpmcl.exceptions import ModelError, reason, shown, unknown
+
+_BY_HAND = (
+    "give two modules, (representation, prediction), or name the layer that predicts (before=...)"
+)
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_DROPS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+
+
+class Settled(nn.Module):
+    """Normalisation by running statistics, which stay.
+
+    Args:
+        norm: The layer whose statistics and parameters they are.
+    """
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm.eval()
+
+    def train(self, mode: bool = True) -> "Settled":
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x (n, channels, ...), normalised.
+
+        Args:
+            x: Inputs (n, channels, ...).
+        """
+        held: Any = self.norm
+        return nn.functional.batch_norm(
+            x, held.running_mean, held.running_var, held.weight, held.bias, False, 0.0, held.eps
+        )
+
+
+def in_two(modules: Any, before: str | None, shape: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
+    """Return the representation and the prediction of one module, or of two.
+
+    Where one is split, both together are compared with it on made-up rows.
+
+    Args:
+        modules: A module, or two.
+        before: Name of the layer that predicts; None for the last linear layer.
+        shape: Of one input.
+
+    Raises:
+        ModelError: The module cannot be split there.
+    """
+    if isinstance(modules, tuple | list) and len(modules) == 2:
+        return modules[0], modules[1]
+    if not isinstance(modules, nn.Module):
+        raise ModelError(f"A network is one module or two, got {shown(modules)}.")
+    like = next(modules.parameters(), torch.zeros(()))
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand((4, *shape), generator=generator).to(like)
+    whole = copy.deepcopy(modules).eval()
+    name = before if before is not None else _last_linear(whole, x)
+    layers = dict(modules.named_modules())
+    if name not in layers or not name:
+        raise ModelError(str(unknown("layer", name, [*layers][1:], f"It has {_some(layers)}.")))
+    prediction = layers[name]
+    parent, _, child = name.rpartition(".")
+    setattr(layers[parent], child, nn.Identity())
+    _check_split(whole, (modules, prediction), name, x)
+    return modules, prediction
+
+
+def frozen(
+    pair: tuple[nn.Module, nn.Module], whole: Any, names: Sequence[str]
+) -> tuple[nn.Module, nn.Module]:
+    """Return the two parts with layers that stay as they are.
+
+    Args:
+        pair: Representation and prediction, which are changed.
+        whole: What they are parts of; two modules are called representation and prediction.
+        names: Of the layers.
+
+    Raises:
+        ModelError: There is no such layer, or nothing is left to train.
+    """
+    parts = dict(zip(("representation", "prediction"), pair, strict=True))
+    layers = {
+        name.removeprefix("representation.") if isinstance(whole, nn.Module) else name: layer
+        for part, module in parts.items()
+        for name, layer in module.named_modules(prefix=part)
+    }
+    for name in names:
+        if name not in layers:
+            raise ModelError(str(unknown("layer", name, [*layers], f"It has {_some(layers)}.")))
+        layers[name].requires_grad_(False)
+        _settle(layers[name])
+    if names and not any(p.requires_grad for module in pair for p in module.parameters()):
+        raise ModelError("Everything is frozen; leave the layers that are to learn out of frozen.")
+    return pair
+
+
+def with_outputs(pair: tuple[nn.Module, nn.Module], outputs: int) -> tuple[nn.Module, nn.Module]:
+    """Return the parts with a last linear layer of so many outputs; another one is made anew.
+
+    Args:
+        pair: Representation and prediction.
+        outputs: How many.
+    """
+    representation, prediction = pair
+    linear = [(n, m) for n, m in prediction.named_modules() if isinstance(m, nn.Linear)]
+    if not linear or linear[-1][1].out_features == outputs:
+        return pair
+    name, old = linear[-1]
+    new = nn.Linear(old.in_features, outputs, bias=old.bias is not None).to(old.weight)
+    if not name:
+        return representation, new
+    parent, _, child = name.rpartition(".")
+    setattr(prediction.get_submodule(parent), child, new)
+    return pair
+
+
+def _last_linear(module: nn.Module, x: Tensor) -> str:
+    """Return the name of the linear layer that gives a module's result."""
+    results: list[tuple[str, Any]] = []
+    hooks = [
+        layer.register_forward_hook(lambda _m, _x, out, own=name: results.append((own, out)))
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.Linear)
+    ]
+    try:
+        with torch.no_grad():
+            out = module(x)
+    except Exception as error:  # a user's module
+        raise ModelError(
+            f"The network does not take inputs of shape {tuple(x.shape[1:])}: {reason(error)}; "
+            f"mend it, or {_BY_HAND}."
+        ) from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not results:
+        raise ModelError(f"The network has no linear layer before which to split it; {_BY_HAND}.")
+    name, last = results[-1]
+    if last is not out or not name:
+        what = f"more is computed after its last linear layer '{name}'" if name else "it is one"
+        raise ModelError(f"The network cannot be split by itself, since {what}; {_BY_HAND}.")
+    return name
+
+
+def _check_split(whole: nn.Module, pair: tuple[nn.Module, nn.Module], name: str, x: Tensor) -> None:
+    """Refuse a split whose parts do not give what the whole gives."""
+    h, g = (copy.deepcopy(module).eval() for module in pair)
+    try:
+        with torch.no_grad():
+            same = torch.equal(g(h(x)), whole(x))
+    except Exception:  # the rest of the network does not take what goes into the layer
+        same = False
+    if not same:
+        raise ModelError(
+            f"The network cannot be split before '{name}', since that layer is not its last step; "
+            f"{_BY_HAND}."
+        )
+
+
+def _settle(layer: nn.Module) -> None:
+    """Take dropout out of a layer, and keep its running statistics where they are."""
+    for name, child in list(layer.named_children()):
+        if isinstance(child, _NORMS) and child.running_mean is not None:
+            setattr(layer, name, Settled(child))
+        elif isinstance(child, _DROPS):
+            setattr(layer, name, nn.Identity())
+        else:
+            _settle(child)
+
+
+def _some(layers: dict[str, nn.Module]) -> str:
+    names = [name for name in layers if name]
+    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")

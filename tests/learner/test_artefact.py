@@ -1,0 +1,159 @@
+"""A learner that was saved goes on to the same bits, and a folder of somebody else's is data."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from test_learner import CLOUDS, NAMES, learner, parameters
+
+from conftest import refused
+from dpmcl import Learner, ModelError, SpecError
+from dpmcl.exceptions import FolderError
+from dpmcl.learner import artefact
+from dpmcl.methods.er import ER
+from dpmcl.networks.mlp import MLP
+
+GO_ON = """
+import sys, numpy as np
+from dpmcl import Learner
+rows, *folders = sys.argv[1:]
+data = np.load(rows)
+for folder in folders:
+    one = Learner.load(folder)
+    before = one.predict_proba(data["x"])
+    one.learn(data["x"], data["y"]).save(folder)
+    np.savez(folder + "/told.npz", before=before, after=one.predict_proba(data["x"]))
+"""
+
+KINDS = [
+    {"memory": 11, "optimiser": "adam", "replicas": 2, "engine": "looped"},
+    {"method": "dpmcl", "zeta": 1, "memory": 30, "scale": True, "discount": "exponential"},
+]
+
+
+def test_in_a_new_process_a_learner_goes_on_as_if_never_stopped(tmp_path):
+    ones = [learner(**kind, updates=7).learn(CLOUDS[:40], NAMES[:40]) for kind in KINDS]
+    folders = [one.save(tmp_path / str(k)) for k, one in enumerate(ones)]
+    np.savez(tmp_path / "rows.npz", x=CLOUDS[15:], y=NAMES[15:])
+    before = [one.predict_proba(CLOUDS[15:]) for one in ones]
+    for one in ones:
+        one.learn(CLOUDS[15:], NAMES[15:])
+    command = [sys.executable, "-c", GO_ON, str(tmp_path / "rows.npz"), *map(str, folders)]
+    subprocess.run(command, check=True, env=os.environ, timeout=300)
+    for one, folder, old in zip(ones, folders, before, strict=True):
+        told, again = np.load(folder / "told.npz"), Learner.load(folder)
+        assert (told["before"] == old).all()
+        assert (told["after"] == one.predict_proba(CLOUDS[15:])).all()
+        for a, b in zip(parameters(one), parameters(again), strict=True):
+            assert torch.equal(a, b)
+        assert repr(again) == repr(one)
+
+
+def test_a_learner_whose_saving_fails_leaves_the_old_one_whole(tmp_path, monkeypatch):
+    one = learner().learn(CLOUDS, NAMES)
+    one.save(tmp_path)
+    before = one.predict_proba(CLOUDS)
+    one.learn(CLOUDS, NAMES)
+    monkeypatch.setattr(artefact, "write_text", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        one.save(tmp_path)
+    assert (Learner.load(tmp_path).predict_proba(CLOUDS) == before).all()
+    monkeypatch.undo()
+    one.save(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_without_its_memory_no_row_is_written(tmp_path, said):
+    one = learner(method="er").learn(CLOUDS, NAMES)
+    one.save(tmp_path / "with")
+    one.save(tmp_path / "without", memory=False)
+    assert any("without its memory" in line for line in said)
+    kept, left = (
+        load_file(next((tmp_path / n).glob("*.safetensors"))) for n in ("with", "without")
+    )
+    assert len(kept["held.x"]) == 60
+    assert not any(name.startswith("memory.") for name in left)
+    assert len(left["held.x"]) == 0
+    other = Learner.load(tmp_path / "without")
+    assert (other.predict(CLOUDS) == one.predict(CLOUDS)).all()
+    assert other.learn(CLOUDS, NAMES).evaluate(CLOUDS, NAMES) < 0.1
+
+
+class Mine(ER):
+    """A user's method."""
+
+
+def test_what_is_the_users_own_is_brought_again(tmp_path):
+    def network(shape, outputs):
+        return MLP(hidden=3).build(shape, outputs)
+
+    one = Learner(network, method=Mine, updates=5).learn(CLOUDS, NAMES)
+    one.save(tmp_path)
+    refused(lambda: Learner.load(tmp_path), "network", "model=", error=SpecError)
+    refused(lambda: Learner.load(tmp_path, model=network), "method=Mine", error=SpecError)
+    other = Learner.load(tmp_path, model=network, method=Mine)
+    assert (other.predict_proba(CLOUDS) == one.predict_proba(CLOUDS)).all()
+    wider = MLP(hidden=4)
+    refused(
+        lambda: Learner.load(tmp_path, model=wider, method=Mine), "damaged", "shape",
+        error=FolderError,
+    )  # fmt: skip
+
+
+CHANGES = {
+    "method.name": "os:system",
+    "method.optimiser": "os:system",
+    "method.discount": {"name": "os:system"},
+    "method.options": ["os:system"],
+    "method.memory": 10**12,
+    "network.name": "os:system",
+    "network.hidden": 10**9,
+    "state.file": "../state-0123456789abcdef.safetensors",
+    "state.sum": "0",
+    "state.outputs": 10**9,
+    "state.form.shape": [10**9],
+    "labels.dtype": "object",
+    "replicas": 10**6,
+    "more": 1,
+}
+
+
+@pytest.mark.parametrize("path", CHANGES)
+def test_a_hostile_folder_is_refused_in_one_line(path, tmp_path):
+    learner(memory=9).learn(CLOUDS, NAMES).save(tmp_path)
+    about = json.loads((tmp_path / "learner.json").read_text())
+    *inside, last = path.split(".")
+    table = about
+    for key in inside:
+        table = table[key]
+    table[last] = CHANGES[path]
+    (tmp_path / "learner.json").write_text(json.dumps(about))
+    with pytest.raises((FolderError, SpecError, ModelError)) as caught:
+        Learner.load(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_tensors_of_another_form_are_refused(tmp_path):
+    import hashlib
+
+    learner(memory=9).learn(CLOUDS, NAMES).save(tmp_path)
+    about = json.loads((tmp_path / "learner.json").read_text())
+    tensors = load_file(tmp_path / about["state"]["file"])
+    for name, wrong in (
+        ("held.row.train", tensors["held.row.train"] + 100),
+        ("memory.train.filled", tensors["memory.train.filled"] + 100),
+        ("seen", tensors["seen"][:2]),
+        ("held.x", tensors["held.x"][:, :2]),
+    ):
+        save_file({**tensors, name: wrong.contiguous()}, tmp_path / "state.safetensors")
+        content = (tmp_path / "state.safetensors").read_bytes()
+        (tmp_path / about["state"]["file"]).write_bytes(content)
+        about["state"]["sum"] = hashlib.sha256(content).hexdigest()
+        (tmp_path / "learner.json").write_text(json.dumps(about))
+        refused(lambda: Learner.load(tmp_path), "damaged", error=FolderError)
+    refused(lambda: Learner.load(tmp_path / "none"), "no learner", error=FolderError)

@@ -1,0 +1,81 @@
+"""A model in use without a line of Python: `dpmcl learn`, `predict` and `inspect`."""
+
+import csv
+import sys
+
+import numpy as np
+import pytest
+from test_learner import CLOUDS, NAMES
+
+from dpmcl import cli
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["dpmcl", *arguments])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        return end.value.code, *capsys.readouterr()
+
+    return run
+
+
+def write(path, rows, kinds, **columns):
+    names = ["a", "b", "c", *columns]
+    more = list(zip(*columns.values(), strict=True)) or [()] * len(rows)
+    with path.open("w") as file:
+        table = csv.writer(file)
+        table.writerow([*names, "kind"])
+        table.writerows([*x, *m, k] for x, m, k in zip(rows, more, kinds, strict=True))
+
+
+def test_a_model_is_made_extended_and_asked(tmp_path, command):
+    order = np.random.default_rng(0).permutation(60)
+    x, y = CLOUDS[order], NAMES[order]
+    old = np.flatnonzero(y != "c")
+    write(tmp_path / "old.csv", x[old], y[old])
+    write(tmp_path / "new.csv", x, y)
+    status, out, err = command("learn", "m", "old.csv", "--target", "kind", "--set", "lr=0.1")
+    assert (status, err) == (0, "")
+    assert out == "Learner(er, mlp, 1 chunk, 36 rows, classes a, b)\n"
+    status, out, _ = command("learn", "m", "new.csv")
+    assert out.startswith("Learner(er, mlp, 2 chunks, 90 rows, classes a, b, c) (error before it")
+    assert command("predict", "m", "new.csv", "--out", "told.csv")[0] == 0
+    with (tmp_path / "told.csv").open() as file:
+        told = list(csv.DictReader(file))
+    assert [*told[0]] == ["label", "p(a)", "p(b)", "p(c)"]
+    assert np.mean([row["label"] for row in told] == y) > 0.9
+    assert command("predict", "m", "old.csv")[1].startswith("label,p(a),p(b),p(c)\n")
+    status, out, _ = command("inspect", "m")
+    assert out.split("\n")[2].split()[:2] == ["0", "4"]
+    assert "forgetting" in out
+
+
+def test_wrong_rows_are_said_and_nothing_is_lost(tmp_path, command):
+    write(tmp_path / "old.csv", CLOUDS, NAMES)
+    write(tmp_path / "more.csv", CLOUDS, NAMES, d=[1] * 60)
+    (tmp_path / "less.csv").write_text("a,b,kind\n1,2,a\n")
+    (tmp_path / "empty.csv").write_text("a,b,c,kind\n1,2,3,a\n1,,3,a\n")
+    (tmp_path / "torn.csv").write_text("a,b,c,kind\n1,2,3,a\n1,2\n")
+    assert command("learn", "m", "old.csv")[0] == 2
+    assert command("learn", "m", "old.csv", "--target", "kind")[0] == 0
+    before = sorted((file.name, file.read_bytes()) for file in (tmp_path / "m").iterdir())
+    for arguments, part in (
+        (("learn", "m", "more.csv"), "'d' is new"),
+        (("learn", "m", "less.csv"), "'c' is missing"),
+        (("learn", "m", "empty.csv"), "row 1 lacks one"),
+        (("learn", "m", "torn.csv"), "torn.csv"),
+        (("learn", "m", "none.csv"), "none.csv"),
+        (("learn", "m", "old.csv", "--method", "naive"), "for a new one"),
+        (("learn", "n", "old.csv", "--target", "kin"), "No column 'kin'"),
+        (("predict", "none", "old.csv"), "holds no learner"),
+    ):
+        status, out, err = command(*arguments)
+        assert (status, out, err.count("\n")) == (2, "", 1), err
+        assert part in err
+    assert before == sorted((file.name, file.read_bytes()) for file in (tmp_path / "m").iterdir())
+    assert not (tmp_path / "n").exists()

@@ -1,0 +1,54 @@
+"""The estimators are scikit-learn's in every respect that it checks."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+from dpmcl import ContinualClassifier, ContinualRegressor
+
+X, Y = load_iris(return_X_y=True)
+NAMES = np.array(["setosa", "versicolor", "virginica"])[Y]
+
+
+@pytest.mark.parametrize("estimator", [ContinualClassifier(), ContinualRegressor()], ids=repr)
+def test_scikit_learns_own_checks_pass_whole(estimator):
+    results = check_estimator(estimator, on_skip=None)
+    skipped = {result["check_name"] for result in results if result["status"] != "passed"}
+    assert skipped <= {"check_array_api_input"}  # where SCIPY_ARRAY_API is not set
+    tags = estimator.__sklearn_tags__()
+    assert not tags.non_deterministic
+    assert not tags.no_validation
+
+
+def test_classes_appear_and_stay_sorted():
+    one = ContinualClassifier(updates=60)
+    for kind in ("virginica", "setosa", "versicolor"):
+        one.partial_fit(X[kind == NAMES], NAMES[kind == NAMES])
+    assert one.classes_.tolist() == ["setosa", "versicolor", "virginica"]
+    assert one.score(X, NAMES) > 0.8
+    shares = one.predict_proba(X)
+    assert (one.classes_[shares.argmax(1)] == one.predict(X)).all()
+    again = pickle.loads(pickle.dumps(one))
+    assert (again.predict_proba(X) == shares).all()
+    again, one = (each.partial_fit(X, NAMES).predict_proba(X) for each in (again, one))
+    assert (again == one).all()
+
+
+def test_they_work_in_pipelines_and_searches():
+    pipeline = make_pipeline(MinMaxScaler(), ContinualClassifier(updates=20))
+    search = GridSearchCV(pipeline, {"continualclassifier__lr": [1e-6, 0.1]}, cv=2)
+    assert search.fit(X, NAMES).best_params_ == {"continualclassifier__lr": 0.1}
+
+
+def test_scikit_learn_is_imported_on_use_alone():
+    code = "import sys, dpmcl; dpmcl.Learner(); print('sklearn' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "False\n", done.stderr

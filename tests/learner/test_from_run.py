@@ -1,0 +1,69 @@
+"""A learner goes on where a replica of a run ended."""
+
+import numpy as np
+import pytest
+import torch
+from test_learner import CLOUDS, NAMES, parameters
+
+import dpmcl
+from conftest import TINY_SPEC, refused
+from dpmcl import SpecError, Stream
+from dpmcl.exceptions import FolderError
+from dpmcl.training.job import prepared, read
+
+SPEC = {**TINY_SPEC, "replicas": 2, "methods": {"er": {"memory": 9}}, "engine": "auto"}
+
+
+def table(path):
+    rows = [f"{x:.3f},{c},{k}" for x, c, k in zip(CLOUDS[:, 0], "rg" * 30, NAMES, strict=True)]
+    path.write_text("\n".join(["size,colour,kind", *rows]) + "\n")
+    return {**SPEC, "stream": {"name": "table", "path": str(path), "target": "kind"}}
+
+
+def test_it_predicts_what_the_run_predicted_and_goes_on(tmp_path):
+    settings = {"evaluation.predictions": True}
+    first = dpmcl.run(SPEC, out=tmp_path / "run", settings=settings)
+    for result in (first, dpmcl.load(tmp_path / "run")):
+        one = result.learner("er", seed=1)
+        theta = parameters(one)
+        for a, b in zip(dpmcl.core.tree.leaves(first.theta["er"]), theta, strict=True):
+            assert torch.equal(a[1], b[0])
+        assert one._known.chunks == 2
+        assert len(one._known.held.x) == 9
+        spec = first.made
+        stream, splits = prepared(spec, read(spec, (1,)), (1,))
+        row = splits.test.row[0]
+        told = result.records["er"].predictions["test"][1]
+        assert (one.predict(stream.x[row]) == one.classes_[told]).all()
+        assert one.classes_.dtype == np.int64
+        one.learn(stream.x[row], one.classes_[stream.y[row]])
+        assert one._known.chunks == 3
+        assert (one.save(tmp_path / "saved") / "learner.json").exists()
+
+
+def test_a_table_keeps_its_columns_categories_and_scales(tmp_path):
+    spec = table(tmp_path / "rows.csv")
+    result = dpmcl.run(spec, out=tmp_path / "run")
+    one = result.learner("er", seed=1)
+    rows = {"colour": ["r", "g"], "size": [1.0, 2.0]}
+    assert {*one.predict(rows)} <= {"a", "b", "c"}
+    refused(lambda: one.predict({**rows, "colour": ["r", "b"]}), "got 'b' in row 1")
+    scale = one._known.setup.stream.scale
+    assert scale is not None
+    assert scale.x_deviation[0, 0] != 1
+    (tmp_path / "rows.csv").write_text((tmp_path / "rows.csv").read_text().replace("a\n", "b\n", 1))
+    refused(lambda: result.learner("er"), "have changed", error=FolderError)
+
+
+def test_what_is_not_there_is_refused(tmp_path):
+    result = dpmcl.run(Stream.from_arrays(CLOUDS, NAMES), methods=["er"], replicas=1,
+                       settings={"training.updates": 2})  # fmt: skip
+    assert result.learner("er").learn(CLOUDS, NAMES).evaluate(CLOUDS, NAMES) < 0.7
+    refused(lambda: result.learner("err"), "Did you mean 'er'", error=SpecError)
+    refused(lambda: result.learner("er", seed=7), "seeds [0]", error=SpecError)
+    folder = tmp_path / "run"
+    dpmcl.run(SPEC, out=folder)
+    for file in folder.glob("states/*/*"):
+        file.unlink()
+    with pytest.raises(FolderError, match="no state of 'er'"):
+        dpmcl.load(folder).learner("er")

@@ -1,0 +1,247 @@
+"""A learner is a run whose rows come chunk by chunk: the same step, the same numbers."""
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import TINY_SPEC, refused
+from dpmcl import Learner, ModelError, SpecError
+from dpmcl.core.tree import leaves
+from dpmcl.data.stream import Stream
+from dpmcl.exceptions import DivergenceError
+from dpmcl.streams.python import Python
+from dpmcl.training.job import Job, Trainer
+from dpmcl.training.keeper import Keeping
+from dpmcl.training.spec import Spec
+
+CLOUDS = np.random.default_rng(0).normal(size=(60, 3)) + np.repeat(np.eye(3) * 6, 20, axis=0)
+NAMES = np.repeat(["a", "b", "c"], 20)
+
+
+def learner(**settings):
+    return Learner(
+        {"name": "mlp", "hidden": 8}, **{"updates": 30, "batch": 8, "lr": 0.1, **settings}
+    )
+
+
+def parameters(learner):
+    return leaves(learner._known.run.replicas.theta)
+
+
+def trained(stream: Stream, method: str, settings: dict, seeds: int = 2):
+    """A run's setup and final parameters, looped."""
+    table = {**TINY_SPEC, "replicas": seeds, "stream": {"name": "python", "digest": ""}}
+    spec = Spec.parse({**table, "methods": {method: settings}})
+    object.__setattr__(spec, "stream", Python(digest="").holding(stream))
+    trainer = Trainer(spec, stream)
+    job = Job(method, spec.seeds)
+    return trainer.setup(job), trainer.run(job, Keeping())
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("er", {"updates": 5, "memory": 7, "optimiser": "adam"}),
+        ("naive", {"passes": 1}),
+        ("dpmcl", {"updates": 4, "zeta": 2, "memory": 7, "schedule": "cosine"}),
+        ("er", {"updates": 3, "memory": 9, "discount": "exponential", "reset_at_task": True}),
+        ("dpmcl", {"updates": 3, "memory_policy": "resample", "memory": 40, "zeta": 1}),
+        ("oml", {"n_meta": 3, "n_grad": 2, "memory": 7}),
+    ],
+    ids=str,
+)
+def test_fed_the_rows_of_a_run_a_learner_ends_with_its_parameters(method, settings):
+    x = torch.randn(90, 3, generator=torch.Generator().manual_seed(0)).double()
+    y = torch.arange(90) % 6 + 10
+    stream = Stream.from_arrays(x, y, classes_per_task=2)
+    settings = {"batch": 8, **settings}
+    setup, outcome = trained(stream, method, settings)
+    if setup.method.trains_on_validation:
+        settings["validation"] = 0.25
+    network, classes = TINY_SPEC["network"], np.arange(10, 16)
+    for seed in (0, 1):
+        fed = Learner(
+            network, method=method, classes=classes, seed=seed, engine="looped", **settings
+        )
+        for task in range(3):
+            parts = []
+            for rows in (setup.splits.train, setup.splits.validation):
+                low, high = rows.offset[seed, task : task + 2].tolist()
+                parts.append(rows.row[seed, low:high])
+            fed = _fed(fed, x, y, parts)
+        for a, b in zip(leaves(outcome.theta), parameters(fed), strict=True):
+            assert torch.equal(a[seed], b[0])
+
+
+def _fed(fed, x, y, parts):
+    train, validation = parts
+    if fed._validation:
+        fed._split = lambda part: {  # the run's own validation rows
+            name: type(part)(x[rows], y[rows] - 10)
+            for name, rows in (("train", train), ("validation", validation))
+        }
+    return fed.learn(x[train], y[train])
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["x", "a", "long one"],
+        [7, -3, 1000],
+        [True, False, True],
+        [2.0, -1.0, 0.0],
+        np.array([3, 1, 2], dtype=np.uint8),
+        torch.tensor([5, 4, 9]),
+    ],
+    ids=lambda labels: f"{type(labels).__name__} of {type(labels[0]).__name__}",
+)
+def test_labels_come_back_as_they_were(labels):
+    y = [labels[k] for k in np.repeat([0, 1, 2], 20)]
+    y = np.array(y) if isinstance(labels, np.ndarray) else y
+    known = learner(kind="classification").learn(CLOUDS, y)
+    back, wanted = known.predict(CLOUDS), np.asarray(y)
+    assert back.dtype == wanted.dtype
+    assert (back == wanted).mean() > 0.95
+    assert set(known.classes_) == set(wanted)
+
+
+def test_classes_are_added_and_what_was_learned_stays():
+    two = learner(replicas=2, optimiser="sgd", lr=1e-38, updates=1)
+    two.learn(CLOUDS[:40], NAMES[:40])
+    before = parameters(two)
+    start = two._known.setup.start.theta
+    ten = np.repeat(list("cdefghij"), 5)
+    two.learn(np.repeat(CLOUDS[40:48], 5, axis=0), ten)
+    assert two.classes_.tolist() == list("abcdefghij")
+    for a, b in zip(before, parameters(two), strict=True):
+        assert torch.equal(a, b[tuple(slice(0, size) for size in a.shape)])
+    assert [b.shape[1] for b in parameters(two)][-1] == 32
+    assert all(
+        torch.equal(a, b) for a, b in zip(leaves(start)[:2], parameters(two)[:2], strict=True)
+    )
+    new = two.predict_proba(CLOUDS)
+    assert new.shape == (60, 10)
+    assert np.allclose(new.sum(1), 1)
+
+
+def test_old_logits_agree_once_the_head_has_grown():
+    one = learner(method="naive", optimiser="sgd", lr=1e-38, updates=1).learn(
+        CLOUDS[:40], NAMES[:40]
+    )
+    old = np.log(one.predict_proba(CLOUDS))
+    one.learn(CLOUDS[:9], list("klmnopqrs"))
+    new = np.log(one.predict_proba(CLOUDS))
+    np.testing.assert_allclose(new[:, 0] - new[:, 1], old[:, 0] - old[:, 1], atol=1e-6)
+
+
+def test_a_head_that_grew_learns_as_one_that_was_there():
+    """Four classes, two a chunk, over five seeds: room, growth and a head of four alike."""
+    x = np.random.default_rng(1).normal(size=(160, 2)) + np.repeat(
+        [[0, 0], [4, 0], [0, 4], [4, 4]], 40, 0
+    )
+    y, errors = np.repeat([*"abcd"], 40), {}
+    for name, classes in (("whole", [*"abcd"]), ("grown", None)):
+        errors[name] = []
+        for seed in range(5):
+            one = learner(classes=classes, seed=seed, updates=40).learn(x[:80], y[:80])
+            errors[name].append(one.learn(x[80:], y[80:]).evaluate(x, y))
+    assert max(errors["grown"]) < 0.15
+    assert abs(np.mean(errors["grown"]) - np.mean(errors["whole"])) < 0.05
+
+
+def test_replicas_are_learners_of_their_seeds_and_their_mean_predicts():
+    apart = [learner(seed=seed).learn(CLOUDS, NAMES).predict_proba(CLOUDS) for seed in (4, 5)]
+    mean, std = learner(seed=4, replicas=2).learn(CLOUDS, NAMES).predict_proba(CLOUDS, True)
+    np.testing.assert_allclose(mean, np.mean(apart, axis=0), atol=1e-4)
+    np.testing.assert_allclose(std, np.std(apart, axis=0), atol=1e-4)
+    assert std.max() > 0
+
+
+def test_a_stream_without_end_needs_no_more_room():
+    one, rng = learner(memory=20, updates=1, method="er"), np.random.default_rng(0)
+
+    def size():
+        known = one._known
+        tensors = leaves((tuple(known.run.replicas), dict(known.run.memories)))
+        return sum(t.nbytes for t in tensors) + known.held.x.nbytes + known.held.task.nbytes
+
+    sizes = []
+    for chunk in range(40):
+        one.learn(rng.normal(size=(10, 3)), [chunk % 3] * 10)
+        sizes.append(size())
+    assert len({*sizes[3:]}) == 1
+    held = one._known.held
+    assert len(held.x) == 20
+    assert len(held.task.unique()) > 8  # chunks of all ages
+    assert one._known.rows == 400
+
+
+def test_a_table_is_read_by_its_columns():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({
+        "when": 1.7e9 + np.arange(60.0), "colour": np.repeat(["red", "blue"], 30), "kind": NAMES,
+    })  # fmt: skip
+    one = learner(updates=100).learn(frame, "kind")
+    other = one.predict(frame[["colour", "when"]])  # in another order
+    assert (other == NAMES).mean() > 0.8
+    assert one._known.form.inputs.columns == ("when", "colour=blue", "colour=red")
+    rows = frame.drop(columns="kind")
+    refused(lambda: one.predict(rows.assign(more=1)), "'more' is new")
+    refused(lambda: one.predict(rows[["when"]]), "'colour' is missing")
+    refused(lambda: one.predict(rows.replace("red", "pink")), "got 'pink' in row 0", "blue, red")
+    refused(lambda: one.predict(rows.assign(when="x")), "'when' must hold numbers")
+    refused(lambda: one.predict(rows.assign(when=np.nan)), "'when'", "missing")
+    refused(lambda: one.predict(rows.to_numpy()), "must be a table")
+
+
+def test_regression_comes_back_in_its_own_units():
+    x = np.random.default_rng(0).normal(size=(200, 2)) * [1, 1000] + [0, 5e6]
+    y = 3e4 + 100 * x[:, 0] + x[:, 1] / 10
+    one = learner(scale=True, updates=300).learn(x[:100], y[:100]).learn(x[100:], y[100:])
+    assert one.predict(x).shape == (200,)
+    assert one.evaluate(x, y) < 0.1 * y.var()
+    assert one.predict(x, return_std=True)[1].max() == 0
+    refused(lambda: one.predict_proba(x), "no classes", error=SpecError)
+
+
+def test_a_data_set_of_pytorch_is_a_chunk():
+    items = [(torch.tensor(x).float(), label) for x, label in zip(CLOUDS, NAMES, strict=True)]
+    assert learner().learn(items).evaluate(items) < 0.1
+
+
+WRONG = {
+    "another shape": (lambda one: one.learn(CLOUDS[:, :2], NAMES), "shape (rows, 3)"),
+    "another type": (lambda one: one.learn(CLOUDS.astype(np.uint8), NAMES), "must be numbers"),
+    "nan": (lambda one: one.learn(CLOUDS * np.nan, NAMES), "must be finite"),
+    "other labels": (lambda one: one.learn(CLOUDS, [1] * 60), "must be strings"),
+    "lengths": (lambda one: one.learn(CLOUDS, NAMES[:9]), "60 rows and 9"),
+    "no targets": (lambda one: one.learn(CLOUDS), "needs targets"),
+    "no rows": (lambda one: one.learn(CLOUDS[:0], NAMES[:0]), "no rows"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_rows_are_refused_and_the_learner_stays_as_it_was(name):
+    one, call_and_part = learner().learn(CLOUDS, NAMES), WRONG[name]
+    known, before = one._known, one.predict_proba(CLOUDS)
+    refused(lambda: call_and_part[0](one), call_and_part[1])
+    assert one._known is known
+    assert (one.predict_proba(CLOUDS) == before).all()
+
+
+def test_wrong_arguments_are_refused():
+    refused(lambda: learner().predict(CLOUDS), "learn(x, y) first", error=SpecError)
+    refused(lambda: learner(updates=0), "updates", error=SpecError)
+    refused(lambda: learner(memory=0), "memory must be", error=SpecError)
+    refused(lambda: Learner(method="err"), "Did you mean 'er'", error=SpecError)
+    refused(lambda: learner(classes=["a", "a"]), "each class once")
+    refused(lambda: learner(classes=["a"]).learn(CLOUDS, NAMES), "among the classes [a]", "'b'")
+    refused(lambda: learner(method="joint").learn(CLOUDS, NAMES), "keeps only", error=SpecError)
+    refused(lambda: learner(method="oml"), "validation=0.2", error=SpecError)
+    refused(lambda: learner(validation=0.1), "leave it out", error=SpecError)
+    refused(lambda: Learner(3), "a module, two modules", error=ModelError)
+    over = {"name": "cosine", "over": "run"}
+    refused(lambda: learner(schedule=over).learn(CLOUDS, NAMES), "over to 'task'", error=SpecError)
+    wild = learner(optimiser="sgd", lr=1e30)
+    refused(lambda: wild.learn(CLOUDS, NAMES), "as it was", error=DivergenceError)
+    assert repr(wild) == "Learner(er, mlp, nothing learned)"

@@ -1,0 +1,72 @@
+"""What a learner says of its past: errors on rows held out, a limit, and the way back."""
+
+import math
+
+import numpy as np
+import pytest
+from test_learner import CLOUDS, NAMES, learner, parameters
+
+from conftest import refused
+from dpmcl import Learner, SpecError
+
+
+def test_the_report_has_the_errors_on_rows_held_out(tmp_path):
+    one = learner(method="naive", holdout=0.2, updates=60)
+    for k in range(3):
+        one.learn(CLOUDS[20 * k : 20 * k + 20], NAMES[20 * k : 20 * k + 20])
+    told = one.report()
+    assert one._known.rows == 48
+    assert [(line.first, line.last, line.rows) for line in told.lines] == [
+        (k, k, 4) for k in range(3)
+    ]
+    assert [line.then for line in told.lines] == [0, 0, 0]
+    assert [line.now for line in told.lines] == [1, 1, 0]  # naive forgets all but the last class
+    assert (told.nte, told.forgetting) == (0, 1)
+    assert told.cme == pytest.approx(2 / 3)
+    assert repr(told).endswith("CME 0.667, NTE 0, forgetting 1")
+    assert told.to_pandas().now.tolist() == [1, 1, 0]
+    one.save(tmp_path)
+    assert Learner.load(tmp_path).report() == told
+    one.save(tmp_path, memory=False)
+    refused(Learner.load(tmp_path).report, "holdout=0.1", error=SpecError)
+
+
+def test_groups_are_merged_and_their_rows_bounded():
+    one, rng = learner(holdout=0.5, updates=1, memory=5), np.random.default_rng(0)
+    for _ in range(45):
+        one.learn(rng.normal(size=(30, 3)), rng.integers(0, 2, 30))
+    lines = one.report().lines
+    assert len(lines) == 20
+    assert [line.first for line in lines] == [0, *(line.last + 1 for line in lines[:-1])]
+    assert lines[-1].last == 44
+    assert max(line.rows for line in lines) <= 50
+    assert one._known.held_out == 45 * 15
+
+
+def test_a_chunk_that_costs_too_much_is_told_and_taken_back(said):
+    one = learner(method="naive", holdout=0.2, forgetting_limit=0.1, updates=60)
+    one.learn(CLOUDS[:40], NAMES[:40])
+    before, shares = parameters(one), one.predict_proba(CLOUDS)
+    one.learn(CLOUDS[40:], NAMES[40:])
+    assert [line for line in said if line.startswith("Chunk 1 cost 1 on earlier ones")] == said
+    assert len(said) == 1
+    one.undo()
+    assert (one.predict_proba(CLOUDS) == shares).all()
+    assert all((a == b).all() for a, b in zip(before, parameters(one), strict=True))
+    refused(one.undo, "once", error=SpecError)
+    assert repr(learner().learn(CLOUDS, NAMES).undo()) == "Learner(er, mlp, nothing learned)"
+
+
+def test_a_chunk_is_scored_before_it_is_learned():
+    one = learner(updates=60)
+    assert math.isnan(one.score_then_learn(CLOUDS[:40], NAMES[:40]))
+    assert one.score_then_learn(CLOUDS[40:], NAMES[40:]) == 1  # a class that is new
+    assert one.score_then_learn(CLOUDS, NAMES) < 0.1
+
+
+def test_without_rows_held_out_both_are_refused():
+    refused(learner().learn(CLOUDS, NAMES).report, "holdout=0.1", error=SpecError)
+    refused(lambda: learner(forgetting_limit=0.1), "holdout=0.1", error=SpecError)
+    refused(lambda: learner(holdout=1.0), "below 1", error=SpecError)
+    refused(lambda: learner(holdout="x"), "must be a number", error=SpecError)
+    refused(lambda: learner(holdout=0.5).learn(CLOUDS[:0], NAMES[:0]), "no rows")

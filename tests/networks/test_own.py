@@ -1,0 +1,174 @@
+"""A user's own modules: split where they may be, used as they are, or refused."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import dpmcl
+from conftest import TINY_SPEC, refused
+from dpmcl import Learner, ModelError
+from dpmcl.core.model import Model
+from dpmcl.learner import knowledge, learner
+from dpmcl.networks.python import own_network
+
+
+class Net(nn.Module):
+    """A backbone and a head, with what stands between them and after them."""
+
+    def __init__(self, body: nn.Module, features: int, after=None) -> None:
+        super().__init__()
+        self.body, self.head, self.after = body, nn.Linear(features, 4), after
+
+    def forward(self, x):
+        out = self.head(self.body(x))
+        return out if self.after is None else self.after(out)
+
+
+class Last(nn.Module):
+    """The last state of a GRU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(3, 5, batch_first=True)
+
+    def forward(self, x):
+        return self.gru(x)[0][:, -1]
+
+
+class Embedded(nn.Module):
+    """Whole numbers as inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(9, 5)
+
+    def forward(self, x):
+        return self.embedding(x.long()).flatten(1)
+
+
+class Attention(nn.Module):
+    """Attention within a row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, x):
+        return self.attention(x, x, x)[0].mean(1)
+
+
+def images() -> nn.Module:
+    norm = [nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Dropout(0.2), nn.Flatten()]
+    return nn.Sequential(*norm)
+
+
+KINDS = {
+    "GRU": (lambda: Net(Last(), 5), (6, 3), "looped"),
+    "embedding": (lambda: Net(Embedded(), 10), (2,), "batched"),
+    "attention": (lambda: Net(Attention(), 4), (3, 4), "batched"),
+    "BatchNorm and dropout": (lambda: Net(images(), 12), (1, 4, 4), "batched"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_module_is_split_and_learns(kind, said):
+    make, shape, engine = KINDS[kind]
+    torch.manual_seed(0)
+    module, x = make(), torch.rand(40, *shape) * 5
+    y = [*"abcd"] * 10
+    wanted = module.eval()(x).detach().softmax(-1)
+    kept = copy.deepcopy(module.state_dict())
+    one = Learner(module, classes=[*"abcd"], replicas=2, lr=1e-9, updates=3, optimiser="sgd")
+    one.learn(x, y)
+    assert one._known.setup.engine.name == engine
+    assert [line for line in said if "one after another" in line and "GRU" in line] == said
+    assert len(said) == (engine == "looped")
+    if kind != "BatchNorm and dropout":  # whose running statistics have moved
+        torch.testing.assert_close(
+            torch.tensor(one.predict_proba(x)), wanted.double(), atol=1e-5, rtol=0
+        )
+    trained = Learner(module, updates=60, lr=0.1).learn(x, y)
+    assert trained._known.setup.model.network()[1].out_features == 8  # room
+    assert trained.evaluate(x, y) < 0.7
+    assert all(
+        torch.equal(a, b) for a, b in zip(kept.values(), module.state_dict().values(), strict=True)
+    )
+
+
+def test_frozen_layers_stay_and_have_no_dropout(tmp_path):
+    torch.manual_seed(0)
+    module, x = Net(images(), 12), torch.rand(30, 1, 4, 4)
+    one = Learner(module, frozen=["body"], updates=20, lr=0.1).learn(x, ["a", "b", "c"] * 10)
+    assert one._known.run.replicas.theta["representation"] == {}
+    assert one._known.run.replicas.buffers == {}
+    held = one._known.held.x  # features, computed once
+    torch.testing.assert_close(held.sort(0).values, module.eval().body(x).sort(0).values)
+    before = one.predict_proba(x)
+    one.save(tmp_path)
+    other = Learner.load(tmp_path, model=module, frozen=["body"])
+    assert (other.predict_proba(x) == before).all()
+    for each in (one, other):
+        each.learn(x, ["a", "b", "c"] * 10)
+    assert (other.predict_proba(x) == one.predict_proba(x)).all()
+
+
+def test_features_kept_learn_what_rows_would(monkeypatch):
+    torch.manual_seed(0)
+    module, x, shares = Net(images(), 12), torch.rand(30, 1, 4, 4), []
+    for body in (knowledge.with_body, lambda config, form, x: form):
+        monkeypatch.setattr(learner, "with_body", body)
+        one = Learner(module, frozen=["body"], updates=20, lr=0.1).learn(x[:20], ["a", "b"] * 10)
+        shares.append(one.learn(x, ["a", "b", "c"] * 10).predict_proba(x))
+        assert (one._known.form.body is None) == (len(shares) == 2)
+    torch.testing.assert_close(*map(torch.tensor, shares), atol=1e-4, rtol=0)
+
+
+def test_dpmcl_learns_a_head_behind_a_frozen_body():
+    module, x = Net(images(), 12), torch.rand(30, 1, 4, 4)
+    one = Learner(module, method="dpmcl", zeta=1, frozen=["body"], updates=5)
+    before = one.learn(x[:10], ["a", "b"] * 5).predict_proba(x)
+    assert (one.learn(x, ["a", "b"] * 15).predict_proba(x) != before).any()
+
+
+def test_modules_that_cannot_be_used_are_refused():
+    def build(module, shape=(4,), **settings):
+        network, x = own_network(module, **settings), torch.rand(6, *shape)
+        return lambda: Model.build(lambda: network.build(shape, 4), "classification", x, 4)
+
+    body = nn.Sequential(nn.Linear(4, 6), nn.ReLU())
+    refused(build(Net(body, 6, nn.Softmax(-1))), "'head'", "before=", error=ModelError)
+    refused(build(nn.Conv2d(3, 4, 3), (3, 4, 4)), "no linear layer", error=ModelError)
+    refused(build(Net(body, 6), before="body"), "not its last step", error=ModelError)
+    refused(build(Net(body, 6), before="heap"), "Did you mean 'head'", error=ModelError)
+    refused(build(Net(body, 6), frozen=["bdy"]), "Did you mean 'body'", error=ModelError)
+    frozen = ["body", "prediction"]
+    refused(build(Net(body, 6), frozen=frozen), "Everything is frozen", error=ModelError)
+    refused(build(Net(body, 6), (5,)), "does not take inputs of shape (5,)", error=ModelError)
+    drawn = Net(body, 6, lambda out: nn.functional.dropout(out, 0.5, True))
+    refused(build((drawn.body, nn.Sequential(drawn.head, nn.TransformerEncoderLayer(4, 2, 8)))),
+            "draws from PyTorch's generator", error=ModelError)  # fmt: skip
+    refused(lambda: own_network(3), "a module, two modules", error=ModelError)
+
+
+def test_a_run_takes_modules_and_knows_them_again(tmp_path):
+    spec = {key: value for key, value in TINY_SPEC.items() if key != "network"}
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 10))
+    first = dpmcl.run(spec, network=module, out=tmp_path)
+    assert first.spec["network"]["name"] == "python"
+    more = dpmcl.run(spec, network=module, out=tmp_path, replicas=2)
+    assert more.errors["er"].seeds == (0, 1)
+    other = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 10))
+    with pytest.raises(dpmcl.FolderError, match=r"network\.digest"):
+        dpmcl.run(spec, network=other, out=tmp_path)
+    with pytest.raises(ModelError, match=r"network=\.\.\."):
+        dpmcl.run(tmp_path, replicas=3)
+    shapes = []
+
+    def build(shape, outputs):
+        shapes.append((shape, outputs))
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), nn.Linear(3, outputs)
+
+    dpmcl.run(spec, network=build)
+    assert {*shapes} == {((1, 8, 8), 10)}
