@@ -54,6 +54,18 @@ def test_in_a_new_process_a_learner_goes_on_as_if_never_stopped(tmp_path):
         assert repr(again) == repr(one)
 
 
+@pytest.mark.parametrize("method", ["derpp", "ewc", "gdumb"])
+def test_notes_copies_and_growth_go_on_too(method, tmp_path):
+    """Logits beside rows, Fisher information, a policy of its own; then more classes than room."""
+    one = learner(method=method, memory=9, updates=3)
+    one.learn(CLOUDS[:20], np.arange(20) % 3).learn(CLOUDS[20:40], np.arange(20) % 4 + 3)
+    other = Learner.load(one.save(tmp_path))
+    for each in (one, other):
+        each.learn(CLOUDS[40:], np.arange(20) % 5 + 7)
+    assert one.predict_proba(CLOUDS).shape == (60, 12)
+    assert (one.predict_proba(CLOUDS) == other.predict_proba(CLOUDS)).all()
+
+
 def test_a_learner_whose_saving_fails_leaves_the_old_one_whole(tmp_path, monkeypatch):
     one = learner().learn(CLOUDS, NAMES)
     one.save(tmp_path)

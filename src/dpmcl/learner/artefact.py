@@ -29,7 +29,8 @@ from dpmcl.core.gradients import Work
 from dpmcl.core.memory import Memories, Memory
 from dpmcl.core.settings import NonNegative, Positive
 from dpmcl.core.tree import leaves, named_leaves, rebuilt
-from dpmcl.data.stream import Scale
+from dpmcl.data.splits import Rows, Splits
+from dpmcl.data.stream import Scale, Stream
 from dpmcl.engine import device_of
 from dpmcl.exceptions import FolderError, ModelError, SpecError, reason
 from dpmcl.learner.inputs import Field, Inputs
@@ -374,7 +375,8 @@ def _knowledge(
         shown = _tree(setup.start, "shown", tensors)
     setup = setup.starting(start)
     held = Held(part.x, part.y, tensors["held.task"].to(device))
-    memories = empty_memories(setup, config.method.memory if not state.memory else 1)
+    like = setup.over(*_one_row(stream, part, len(config.seeds)), ())
+    memories = empty_memories(like, config.method.memory if not state.memory else 1)
     if state.memory:
         memories, row = _memories(memories, config, len(part.x), tensors)
         held = replace(held, row=row)
@@ -393,6 +395,15 @@ def _knowledge(
         groups=_groups(state, part, tensors),
         held_out=state.held_out,
     )
+
+
+def _one_row(stream: Stream, like: Part, replicas: int) -> tuple[Stream, Splits]:
+    """Return a stream of one made-up row, which tells the shapes of a method's notes."""
+    x = like.x.new_zeros(1, *like.x.shape[1:])
+    y = like.y.new_zeros(1, *like.y.shape[1:])
+    row = torch.zeros(replicas, 1, dtype=torch.int64, device=x.device)
+    rows = Rows(row, row, torch.tensor([0, 1], device=x.device).expand(replicas, -1))
+    return replace(stream, x=x, y=y, row=row, task=row), Splits(rows, rows, rows)
 
 
 def _groups(state: _State, like: Part, tensors: Mapping[str, Tensor]) -> tuple[Group, ...]:
