@@ -31,13 +31,13 @@ def test_a_task_is_split_disjointly_completely_and_by_its_shares(digits, shares)
     splits = split(digits, [0, 1, 5], shares)
     for replica in range(3):
         for task in range(10):
-            train, validation, test = (rows_of(part, replica, task) for part in splits)
+            train, validation, test = (rows_of(part, replica, task) for part in splits[:3])
             members = (digits.y == task).nonzero().flatten().tolist()
             assert sorted([*train, *validation, *test]) == members
             assert len(train) == int(shares[0] * len(members) + 0.5)
             assert len(test) == int(shares[2] * len(members) + 0.5)
             assert train != sorted(train)
-    for part in splits:
+    for part in splits[:3]:
         assert set(rows_of(part, 0, 3)) != set(rows_of(part, 1, 3))
 
 
@@ -77,7 +77,7 @@ def test_every_class_of_a_task_is_split_by_itself_and_mixed_with_the_others():
     stream = Stream.from_arrays(torch.zeros(105, 1), y, classes_per_task=2)
     splits = split(stream, range(5), SHARES)
     rare = stream.y[:1]
-    for part, count in zip(splits, (3, 1, 1), strict=True):
+    for part, count in zip(splits[:3], (3, 1, 1), strict=True):
         assert ((stream.y[part.row] == rare).sum(1) == count).all()
     even = Stream.from_arrays(torch.zeros(400, 1), torch.arange(400) // 200, classes_per_task=2)
     first = even.y[split(even, range(4), SHARES).test.row][:, :20].float().mean(1)
