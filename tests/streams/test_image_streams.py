@@ -144,7 +144,7 @@ def test_omniglots_real_files_are_fifty_tasks_of_pillows_pixels(data):
     expected = tuple(name.removeprefix("images_background/") for name in folders[:50])
     assert stream.tasks == stream.classes == expected
     assert torch.bincount(stream.y).tolist() == [20] * 50
-    for part, rows in zip(split(stream, [0, 1], Omniglot().split), (12, 3, 5), strict=True):
+    for part, rows in zip(split(stream, [0, 1], Omniglot().split)[:3], (12, 3, 5), strict=True):
         assert (part.offset.diff() == rows).all()
 
 
