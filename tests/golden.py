@@ -39,6 +39,7 @@ RELATIVE, ABSOLUTE = 1e-9, 1e-12  # other BLAS libraries may round otherwise
 SEEDS = (0, 1)
 SMALL = {"updates": 6, "batch": 8, "memory": 40}  # of 108 training rows: the reservoir matters
 NESTED = {"reading": "nested", "inner": 2, "inner_lr": 1e-3}
+ORIGINAL = {"reading": "original", "meta_updates": 4, "trajectory": 3, "queries": 5, "rates": [0.1]}
 
 Values = dict[str, Any]
 """errors: by replica, one for each task. theta: by part and replica, the numbers of `digest`."""
@@ -101,6 +102,10 @@ def variants() -> Iterator[tuple[str, dict[str, Any]]]:
             yield name, {"reading": reading}
         for order in (1, 2):
             yield name, {**NESTED, "order": order}
+    yield "oml", {"reading": "original", "inner": 2, "inner_lr": 1e-3}
+    for pretraining in ("meta", "plain", "none"):
+        yield "cml", {**ORIGINAL, "pretraining": pretraining}
+        yield "anml", {**ORIGINAL, "pretraining": pretraining}
     for name in ("oml", "cml"):
         yield name, {"reading": "box-literal"}
         yield name, {"reading": "text", "memory": 9}  # of 36 validation rows
@@ -138,6 +143,10 @@ def _said(key: str, value: Any) -> str:
 
 def _method(name: str, own: dict[str, Any]) -> Values:
     stream = moving_stream() if "fourth_term" in own else tiny_stream()
+    if "pretraining" in own:
+        stream = _two_a_task(background=2)
+        network = partial(MLP(hidden=8).build, stream.x.shape[1:], stream.outputs)
+        return _values(own_methods()[name](**{**SMALL, **own}), stream, network)
     network = partial(tiny_network, stream.outputs, dropout=0.2)
     return _values(own_methods()[name](**{**SMALL, **own}), stream, network)
 

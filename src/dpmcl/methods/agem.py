@@ -21,8 +21,8 @@ class AGEM(Rehearsal):
 
     N updates a task. g_N = grad J(b_N), g_P = grad J(b_P); the step is on g_N where g_N . g_P >= 0,
     else on g_N - (g_N . g_P / g_P . g_P) g_P. The products are over all parameters. At the first
-    task g_P = 0, and the step is on g_N. Source: Chaudhry et al., "Efficient lifelong learning with
-    A-GEM", 2019.
+    task g_P = 0, and the step is on g_N. Source: Chaudhry et al., *Efficient lifelong learning with
+    A-GEM*, 2019.
 
     Deviations: b_P has `batch` rows unless `replayed` says more (the original takes 256, or as many
     as b_N). An optimiser with a state gets the projected gradient. A rule that wants a cost gets

@@ -30,7 +30,7 @@ class CLSER(Rehearsal):
     outputs of whichever average has the lower loss on the row. After the step, with chance
     `plastic_chance`, plastic <- a plastic + (1 - a) theta, a = min(plastic_decay, 1 - 1/(t + 1)) at
     the t-th update of the run; stable alike. The stable model is the one that is evaluated. Source:
-    Arani et al., "Learning fast, learning slow", 2022.
+    Arani et al., *Learning fast, learning slow*, 2022.
 
     The default strength is that of the authors' code; they take 2 on MNIST, where plain gradient
     descent by 0.1 diverges here. In runs of a few hundred updates the stable model is the mean over

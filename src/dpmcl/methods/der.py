@@ -23,7 +23,7 @@ class DER(Rehearsal):
 
     D_P holds rows and outputs z = f(x) (logits; values of a regression). N updates a task, each one
     step on J(b_N) + alpha D(b_P), D = mean over rows and outputs of (f(x) - z)^2. Source: Buzzega
-    et al., "Dark experience for general continual learning: a strong, simple baseline", 2020.
+    et al., *Dark experience for general continual learning: a strong, simple baseline*, 2020.
 
     Rows enter while their task is learned, with the outputs from before the update that drew them:
     the targets come from all along the way, as in the original.

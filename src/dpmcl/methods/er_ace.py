@@ -23,8 +23,8 @@ class ERACE(Rehearsal):
 
     N updates a task, each theta <- theta - lr grad [J(b_N; C) + J(b_P)]. In J(b_N; C) only the
     classes C compete: those of b_N, and those that no row has had yet. J(b_P) is over all classes.
-    Two means are added, so the step is up to twice that of `replay`. Source: Caccia et al., "New
-    insights on reducing abrupt representation change in online continual learning", 2022.
+    Two means are added, so the step is up to twice that of `replay`. Source: Caccia et al., *New
+    insights on reducing abrupt representation change in online continual learning*, 2022.
 
     The new task's rows enter D_P while it is learned: it is b_P that sets new classes against old
     ones. With one class a task C holds that class and unseen ones; where none is left, J(b_N; C) is

@@ -23,8 +23,8 @@ class GDumb(Method):
     A greedy memory: D_N enters D_P, in which each class has as many rows as any other, as far as
     they go; a class that has its share takes no more, and gives rows up at random as shares shrink.
     Then theta starts from its initial weights, and N updates step it on J(b), b drawn from D_P;
-    with `passes`, whole passes over D_P. Source: Prabhu et al., "GDumb: a simple approach that
-    questions our progress in continual learning", 2020.
+    with `passes`, whole passes over D_P. Source: Prabhu et al., *GDumb: a simple approach that
+    questions our progress in continual learning*, 2020.
 
     Deviations: it trains at each task, since each is evaluated, which changes no number. Rows of a
     regression are balanced by task. `memory_policy` does nothing. No cut-mix, no learning rate that

@@ -26,8 +26,8 @@ class LaMAML(Rehearsal):
     at the last theta_i, or (`outer = "each"`) the mean of those at each. Then the rates,
     a <- a - rate_lr dL/da, and after them theta <- theta - max(0, a) dL/dtheta. order 2 takes both
     derivatives through the inner steps; 1 has their gradients as constants. Both derivatives are
-    shortened to norm `clip` where they are longer (None: never). Source: Gupta et al., "La-MAML:
-    look-ahead meta learning for continual learning", 2020.
+    shortened to norm `clip` where they are longer (None: never). Source: Gupta et al., *La-MAML:
+    look-ahead meta learning for continual learning*, 2020.
 
     The new task's rows enter D_P while it is learned: the inner steps fit b_N, so theta itself
     learns the new task from those of its rows that are in b_P.

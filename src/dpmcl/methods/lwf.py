@@ -26,7 +26,7 @@ class LwF(Method):
     left it. D is the mean over rows of -sum_c q_c log p_c, q and p the softmax of f'(x) / T and
     f(x) / T over the classes seen before this task; of a regression, of the squared difference
     of outputs, mean over outputs. At the first task D = 0. No memory, one copy of the weights.
-    Source: Li and Hoiem, "Learning without forgetting", 2016 (lambda_o is `strength`, T is 2).
+    Source: Li and Hoiem, *Learning without forgetting*, 2016 (lambda_o is `strength`, T is 2).
 
     Deviations: one head for all tasks, so J(b_N) is over all classes. f' answers anew in each
     update, without dropout and with the present running statistics. No first stage with the new

@@ -25,7 +25,7 @@ class MIR(Rehearsal):
     N updates a task. A virtual step theta' on J(b_N) alone; of `candidates` rows from D_P (None:
     five times as many as are replayed), b_P are the `replayed` ones whose loss rises most,
     l(theta') - l(theta); then one step from theta on J(b_P u b_N), as in `replay`. Source: Aljundi
-    et al., "Online continual learning with maximally interfered retrieval", 2019 (ER-MIR).
+    et al., *Online continual learning with maximally interfered retrieval*, 2019 (ER-MIR).
 
     Deviations: the virtual step is one of the run's own optimiser, from its state (the original's
     is plain gradient descent). Candidates are drawn with replacement. Both losses of a row share

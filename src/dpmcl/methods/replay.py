@@ -19,7 +19,7 @@ class Replay(Rehearsal):
 
     N updates a task, each theta <- theta - lr grad J(b_P u b_N): one mean over the rows of both, so
     the step is not twice as far as one on a single batch. At the first task D_P is empty, and
-    b_P u b_N = b_N. Source: Chaudhry et al., "On tiny episodic memories in continual learning",
+    b_P u b_N = b_N. Source: Chaudhry et al., *On tiny episodic memories in continual learning*,
     2019.
 
     `er` is the paper's ER: one batch from a memory to which the new task was added first.

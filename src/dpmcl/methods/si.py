@@ -24,8 +24,8 @@ class SI(Method):
     N updates a task, each one step on J(b_N) + strength sum Omega (theta - theta~)^2, theta~ as the
     last task left theta. On the way omega <- omega - g (theta' - theta), g = grad J(b_N) alone and
     theta' after the step. After the task Omega <- Omega + omega / ((theta - theta~)^2 + damping),
-    and omega is 0 again. No memory. Source: Zenke et al., "Continual learning through synaptic
-    intelligence", 2017 (its c is `strength`, its xi `damping`).
+    and omega is 0 again. No memory. Source: Zenke et al., *Continual learning through synaptic
+    intelligence*, 2017 (its c is `strength`, its xi `damping`).
 
     Deviations: a negative omega counts as 0, or its penalty would have no lower bound. A rule that
     wants a cost gets J(b_N), without the penalty.
