@@ -1,12 +1,12 @@
 """ANML (appendix B.5): a second network gates the first."""
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from dpmcl.core.model import Gate, Model
 from dpmcl.core.settings import Positive, Rate
 from dpmcl.exceptions import SpecError
 from dpmcl.methods._meta_trained import MetaTrained
-from dpmcl.methods._two_loop import Interpretation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +48,15 @@ class ANML(MetaTrained):
     published_step = 0.1
     held_out = False
 
-    reading: Interpretation = "box"
+    reading: Literal["box", "text", "nested", "original"] = "box"
     gate: Gate = "features"
     meta_lr: Rate = 1e-3
     trajectory: Positive = 20
     queries: Positive = 64
 
     def __post_init__(self) -> None:
-        if self.reading == "box-literal":
+        reading: Any = self.reading
+        if reading == "box-literal":
             raise SpecError(
                 "reading = 'box-literal' is of OML's and CML's boxes; ANML's has no theta~, and "
                 "reading = 'box' follows it to the letter."
