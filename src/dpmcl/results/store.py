@@ -477,7 +477,7 @@ def environment(folder: Path) -> list[Any]:
         folder: The run folder.
     """
     try:
-        entries = json.loads((folder / "environment.json").read_text("utf-8"))
+        entries = json.loads(_file(folder / "environment.json").read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         return []
     return entries if isinstance(entries, list) else []
