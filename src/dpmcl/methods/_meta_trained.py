@@ -144,40 +144,19 @@ class MetaTrained(TwoLoop, ABC):
         """Return an outer step of the meta-training."""
         rule, steps = SGD(lr=self.inner_lr or self.published_step), self.trajectory
 
-        def ahead(theta: Theta, trajectory: Batch, key: Tensor) -> Theta:
-            """theta~, from theta with a new row of the head."""
-            label = trajectory.y[0, 0]
-            renewed = _renewed(theta["prediction"], label, outputs, key[steps + 1])
-            theta = {**theta, "prediction": renewed}
-
-            def J(moving: Theta, step: int) -> Tensor:
-                return model.cost({**theta, **moving}, at(trajectory, step), key[step])
-
-            moving = {part: theta[part] for part in self.inner_parts}
-            return {**theta, **rule.descended(J, moving, steps)}
-
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             rows = batches["class"]
             trajectory = tree_map(lambda leaf: leaf[:steps], rows)
-            asked = tree_map(lambda leaf: leaf[steps:].flatten(0, 1), rows)
-            if not self.held_out:
-                asked = tree_map(lambda leaf: leaf.flatten(0, 1), trajectory)
-            query, outer = join(batches["random"], asked), key[steps]
-            parts = {part: state.theta[part] for part in self.outer_parts}
+            asked = tree_map(lambda leaf: leaf[steps:], rows) if self.held_out else trajectory
+            query = join(batches["random"], tree_map(lambda leaf: leaf.flatten(0, 1), asked))
 
-            def through(moving: Theta) -> Tensor:
-                theta = ahead({**state.theta, **moving}, trajectory, key)
-                return model.cost(theta, query, outer)
+            def ahead(theta: Theta) -> Theta:
+                """theta~, from theta with a new row of the head."""
+                label, last = trajectory.y[0, 0], key[steps + 1]
+                theta = {**theta, "prediction": _renewed(theta["prediction"], label, outputs, last)}
+                return self._adapted(model, theta, trajectory, key, rule=rule)
 
-            if self.order == 2:
-                grads, _ = gradient(through)(parts)
-                return self._stepped(state, grads, outputs)
-            fast = ahead(state.theta, trajectory, key)
-
-            def cost(moving: Theta) -> Tensor:
-                return model.cost({**fast, **moving}, query, outer)
-
-            grads, _ = gradient(cost)({part: fast[part] for part in parts})
+            grads, _ = self._outer_gradient(model, state.theta, ahead, query, key=key[steps])
             return self._stepped(state, grads, outputs)
 
         return update

@@ -6,7 +6,7 @@ and the published originals disagree about which loop is inside, and which rows 
 """
 
 from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -173,30 +173,46 @@ class TwoLoop(Method, ABC):
 
         return update
 
-    def _adapted(self, model: Model, theta: Theta, batches: Batch, key: Tensor) -> Theta:
-        """Return theta~, from theta by `inner` updates with a fresh optimiser state."""
+    def _adapted(
+        self, model: Model, theta: Theta, batches: Batch, key: Tensor, *, rule: Optimiser
+    ) -> Theta:
+        """Return theta~, from theta by an update of `inner_parts` on each of a block of batches."""
 
         def J(moving: Theta, step: int) -> Tensor:
             return model.cost({**theta, **moving}, at(batches, step), key[step])
 
         moving = {part: theta[part] for part in self.inner_parts}
-        return {**theta, **self._rule_ahead.descended(J, moving, self.inner)}
+        return {**theta, **rule.descended(J, moving, len(batches.w))}
+
+    def _outer_gradient(
+        self,
+        model: Model,
+        theta: Theta,
+        ahead: Callable[[Theta], Theta],
+        batch: Batch,
+        *,
+        key: Tensor,
+    ) -> tuple[Theta, Tensor]:
+        """Return gradient and cost of a batch at theta~ = ahead(theta), by `outer_parts`."""
+        if self.order == 1:
+            return _gradient(model, ahead(theta), batch, key, parts=self.outer_parts)
+
+        def cost(moving: Theta) -> Tensor:
+            return model.cost(ahead({**theta, **moving}), batch, key)
+
+        grads: Theta
+        grads, J = gradient(cost)({part: theta[part] for part in self.outer_parts})
+        return grads, J
 
     def _nested(self, model: Model, name: str, updates: int, draws: Mapping[str, Draw]) -> Phase:
         """Return outer updates on rows "seen", at theta~ made by inner updates on rows "new"."""
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+            def ahead(theta: Theta) -> Theta:
+                return self._adapted(model, theta, batches["new"], key, rule=self._rule_ahead)
+
             seen, outer = batches["seen"], key[self.inner]
-            if self.order == 1:
-                ahead = self._adapted(model, state.theta, batches["new"], key)
-                grads, J = _gradient(model, ahead, seen, outer, parts=self.outer_parts)
-                return self.descend(state, grads, J)
-
-            def cost(moving: Theta) -> Tensor:
-                ahead = self._adapted(model, {**state.theta, **moving}, batches["new"], key)
-                return model.cost(ahead, seen, outer)
-
-            grads, J = gradient(cost)({part: state.theta[part] for part in self.outer_parts})
+            grads, J = self._outer_gradient(model, state.theta, ahead, seen, key=outer)
             return self.descend(state, grads, J)
 
         return Phase(name, updates, draws, update, self.inner + 1, steps_on=("seen",))

@@ -60,7 +60,8 @@ class OML(TwoLoop):
             return super().evaluation_phases(model, task)
 
         def adapt(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
-            return state._replace(theta=self._adapted(model, state.theta, batches["new"], key))
+            theta = self._adapted(model, state.theta, batches["new"], key, rule=self._rule_ahead)
+            return state._replace(theta=theta)
 
         draws = {"new": Draw("new", self.batch, block=self.inner)}
         return [Phase("adapt", 1, draws, adapt, self.inner)]
