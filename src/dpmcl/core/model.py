@@ -351,7 +351,7 @@ class Model:
         Args:
             outputs: As `predict` returns them.
         """
-        return outputs if self.present is None else torch.where(self.present, outputs, _ABSENT)
+        return outputs if self.present is None else among(outputs, self.present)
 
     def errors(self, outputs: Tensor, y: Tensor, within: Tensor | None = None) -> Tensor:
         """Return the error of each row, float64 (n,): 0 or 1 for a class, else mean squared error.
@@ -371,6 +371,18 @@ class Model:
             right = (outputs.argmax(-1) == y) & finite
             return 1.0 - right.to(torch.float64)
         return (outputs.to(torch.float64) - y).square().flatten(1).mean(1)
+
+
+def among(logits: Tensor, classes: Tensor) -> Tensor:
+    """Return logits in which all but some classes are so low that their share is 0.
+
+    They are not minus infinity: the loss of an absent row stays a number, and its weight is 0.
+
+    Args:
+        logits: (n, classes).
+        classes: Those that compete, bool (classes,) or (n, classes).
+    """
+    return torch.where(classes, logits, _ABSENT)
 
 
 def initial(model: Model, seeds: Sequence[int]) -> Theta:

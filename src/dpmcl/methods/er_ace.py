@@ -9,10 +9,9 @@ from torch import Tensor
 
 from dpmcl.core.batch import Batch, weighted_mean
 from dpmcl.core.gradients import gradient
-from dpmcl.core.model import Model, Theta
+from dpmcl.core.model import Model, Theta, among
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.exceptions import SpecError
-from dpmcl.methods._masks import among
 from dpmcl.methods._method import Phase, State
 from dpmcl.methods._rehearsal import Rehearsal
 

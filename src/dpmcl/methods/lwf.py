@@ -11,10 +11,9 @@ from torch.nn import functional
 
 from dpmcl.core.batch import Batch, weighted_mean
 from dpmcl.core.gradients import gradient
-from dpmcl.core.model import Model, Theta
+from dpmcl.core.model import Model, Theta, among
 from dpmcl.core.settings import Rate
 from dpmcl.data.task_info import TaskInfo
-from dpmcl.methods._masks import among
 from dpmcl.methods._method import Method, Phase, State
 
 
