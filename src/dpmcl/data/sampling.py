@@ -409,11 +409,7 @@ def _of_background(draw: Draw, supply: Supply, where: _Where) -> _Picked:
             f"{int(count.min())}; make the method's trajectory shorter."
         )
     chosen = keys.integers(where.key, (1,), len(count), where.lane)
-    rank = torch.arange(int(count.max()), device=count.device)
-    score = keys.scores(where.key, len(rank), _CHOICE + where.lane)
-    absent = rank >= count[chosen]
-    last = torch.iinfo(torch.int64).max
-    order = torch.argsort(torch.where(absent, last, score), dim=-1, stable=True)[..., :n]
+    order = _shuffled(where.key, count[chosen], int(count.max()), _CHOICE + where.lane)[..., :n]
     position = rows.offset[0][chosen] + order
     return _Picked(position, torch.ones_like(position, dtype=torch.bool))
 
@@ -465,11 +461,17 @@ def _order(
     """
     task, phase, number = place
     key = keys.derive(torch.tensor(seeds), keys.Purpose.PASS, task, phase, step=number)
-    width = max(*counts, 1)
-    absent = torch.arange(width) >= torch.tensor(counts)[:, None]
-    score = keys.scores(key, width, lane)
-    last = torch.iinfo(torch.int64).max
-    return torch.argsort(torch.where(absent, last, score), dim=1, stable=True)
+    return _shuffled(key, torch.tensor(counts)[:, None], max(*counts, 1), lane)
+
+
+def _shuffled(key: Tensor, count: Tensor, width: int, lane: int) -> Tensor:
+    """Return the numbers below each count in a random order, then those up to the width.
+
+    key: (..., 2). count: (..., 1). Returns int64 (..., width).
+    """
+    absent = torch.arange(width, device=key.device) >= count
+    score, last = keys.scores(key, width, lane), torch.iinfo(torch.int64).max
+    return torch.argsort(torch.where(absent, last, score), dim=-1, stable=True)
 
 
 def _weighted(chance: Tensor, where: _Where, n: int) -> tuple[Tensor, Tensor]:
