@@ -1,6 +1,5 @@
 """Figures of which classes were taken for which."""
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -8,15 +7,13 @@ import numpy as np
 
 from dpmcl.exceptions import DpmclError
 from dpmcl.metrics._confusion import confusion
-from dpmcl.results.figures import NAMED, PLAIN, drawing, shortened
+from dpmcl.results.figures import drawing
+from dpmcl.results.heat_map import COLOURS, named_ticks, panels
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_ACROSS = 3  # panels beside each other
-_PANEL = 2.9  # inches
 
 
 @drawing()
@@ -36,26 +33,14 @@ def confusions(records: Mapping[str, Record], stream: StreamInfo) -> "Figure":
             "A confusion matrix needs predictions of classes, and this run has kept none; run into "
             "a new folder with --set evaluation.confusion=true."
         )
-    from matplotlib.figure import Figure
-
-    classes = len(stream.classes)
-    columns = min(len(kept), _ACROSS)
-    lines = math.ceil(len(kept) / columns)
-    size = (_PANEL * columns + 0.9, _PANEL * lines + 0.3)
-    figure = Figure(figsize=size, layout="constrained")
-    axes: Any = figure.subplots(lines, columns, squeeze=False)
+    figure, axes = panels(list(kept))
     image: Any = None
-    for ax, (name, predictions) in zip(axes.flat, kept.items(), strict=False):
-        shares = _shares(confusion(predictions, classes).sum(0))
-        image = ax.imshow(shares, cmap="cividis", vmin=0, vmax=1, interpolation="nearest")
-        ax.set_title(shortened(name, 40), fontsize=10, **PLAIN)
+    for ax, predictions in zip(axes.flat, kept.values(), strict=False):
+        shares = _shares(confusion(predictions, len(stream.classes)).sum(0))
+        image = ax.imshow(shares, cmap=COLOURS, vmin=0, vmax=1, interpolation="nearest")
         ax.set_xlabel("predicted")
         ax.set_ylabel("class")
-        if classes <= NAMED and max(map(len, stream.classes)) <= 2:
-            ax.set_xticks(range(classes), stream.classes, fontsize=8, **PLAIN)
-            ax.set_yticks(range(classes), stream.classes, fontsize=8, **PLAIN)
-    for ax in axes.flat[len(kept) :]:
-        ax.set_visible(False)
+        named_ticks(ax, stream.classes)
     figure.colorbar(image, ax=axes, label="share of the class's test rows", shrink=0.9)
     return figure
 

@@ -1,7 +1,7 @@
 """Heat maps of the error tensor: the error on each task, after each task."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,9 @@ from dpmcl.results.store import StreamInfo
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COLOURS = "cividis"  # even steps of lightness, also for colour-blind readers
+COLOURS = "cividis"
+"""Colours of a heat map: even steps of lightness, also for colour-blind readers."""
+
 _ACROSS = 3  # panels beside each other
 _PANEL = 2.9  # inches
 
@@ -33,7 +35,6 @@ def heat_maps(records: Mapping[str, Record], stream: StreamInfo) -> "Figure":
     if not records:
         raise DpmclError("There are no results to draw yet; `dpmcl run` makes some.")
     from matplotlib.colors import LogNorm, Normalize
-    from matplotlib.figure import Figure
 
     means = {name: _mean(record) for name, record in records.items()}
     known = np.concatenate([values[~np.isnan(values)] for values in means.values()])
@@ -42,19 +43,13 @@ def heat_maps(records: Mapping[str, Record], stream: StreamInfo) -> "Figure":
         positive = known[known > 0]
         low, high = (positive.min(), positive.max()) if len(positive) else (0.1, 1.0)
         norm = LogNorm(low, high if high > low else 10 * low)
-    columns = min(len(means), _ACROSS)
-    lines = math.ceil(len(means) / columns)
-    size = (_PANEL * columns + 0.9, _PANEL * lines + 0.3)
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(lines, columns, squeeze=False)
+    figure, axes = panels(list(means))
+    columns = axes.shape[1]
     image: Any = None
-    for ax, (name, values) in zip(axes.flat, means.items(), strict=False):
-        image = ax.imshow(values, cmap=_COLOURS, norm=norm, aspect="auto", interpolation="nearest")
-        ax.set_title(shortened(name, 40), fontsize=10, **PLAIN)
+    for ax, values in zip(axes.flat, means.values(), strict=False):
+        image = ax.imshow(values, cmap=COLOURS, norm=norm, aspect="auto", interpolation="nearest")
         ax.set_facecolor("#ececec")
         _label(ax, stream)
-    for ax in axes.flat[len(means) :]:
-        ax.set_visible(False)
     for ax in axes[:, 0]:
         ax.set_ylabel("after task")
     for ax in axes.flat[max(0, len(means) - columns) : len(means)]:
@@ -62,6 +57,40 @@ def heat_maps(records: Mapping[str, Record], stream: StreamInfo) -> "Figure":
     what = "error" if stream.kind == "classification" else "mean squared error"
     figure.colorbar(image, ax=axes, label=f"{what}, mean over seeds", shrink=0.9)
     return figure
+
+
+def panels(names: Sequence[str]) -> "tuple[Figure, Any]":
+    """Return an empty figure with a titled panel for each name, and its axes (lines, columns).
+
+    Args:
+        names: Titles of the panels.
+    """
+    from matplotlib.figure import Figure
+
+    columns = min(len(names), _ACROSS)
+    lines = math.ceil(len(names) / columns)
+    size = (_PANEL * columns + 0.9, _PANEL * lines + 0.3)
+    figure = Figure(figsize=size, layout="constrained")
+    axes: Any = figure.subplots(lines, columns, squeeze=False)
+    for ax, name in zip(axes.flat, names, strict=False):
+        ax.set_title(shortened(name, 40), fontsize=10, **PLAIN)
+    for ax in axes.flat[len(names) :]:
+        ax.set_visible(False)
+    return figure, axes
+
+
+def named_ticks(ax: Any, names: Sequence[str]) -> bool:
+    """Name the ticks of both axes where there are few short names; return whether it was done.
+
+    Args:
+        ax: A panel.
+        names: One for each line and column.
+    """
+    if len(names) > NAMED or max(map(len, names)) > 2:
+        return False
+    ax.set_xticks(range(len(names)), names, fontsize=8, **PLAIN)
+    ax.set_yticks(range(len(names)), names, fontsize=8, **PLAIN)
+    return True
 
 
 def _mean(record: Record) -> np.ndarray:
@@ -77,10 +106,7 @@ def _label(ax: Any, stream: StreamInfo) -> None:
     """Number the tasks from 1, or name them where there are few short names."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    if len(stream.tasks) <= NAMED and max(map(len, stream.tasks)) <= 2:
-        places = range(len(stream.tasks))
-        ax.set_xticks(places, stream.tasks, fontsize=8, **PLAIN)
-        ax.set_yticks(places, stream.tasks, fontsize=8, **PLAIN)
+    if named_ticks(ax, stream.tasks):
         return
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
