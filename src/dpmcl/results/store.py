@@ -342,8 +342,7 @@ def save_parameters(folder: Path, method: str, seeds: tuple[int, ...], theta: Th
             for part, parameters in at(theta, index).items()
             for name, tensor in parameters.items()
         }
-        path = folder / "parameters" / method.replace(":", ".") / f"seed-{seed}.safetensors"
-        with atomic(path) as temporary:
+        with atomic(_seed_file(folder, "parameters", method, seed)) as temporary:
             temporary.write_bytes(safetensors.torch.save(tensors))
 
 
@@ -356,8 +355,7 @@ def save_state(folder: Path, method: str, seed: int, tensors: Mapping[str, Tenso
         seed: The replica's.
         tensors: By name.
     """
-    path = state_file(folder, method, seed)
-    with atomic(path) as temporary:
+    with atomic(_seed_file(folder, "states", method, seed)) as temporary:
         temporary.write_bytes(safetensors.torch.save(dict(tensors)))
 
 
@@ -372,11 +370,11 @@ def load_state(folder: Path, method: str, seed: int) -> dict[str, Tensor]:
     Raises:
         FolderError: There is none, or it is damaged.
     """
-    path = state_file(folder, method, seed)
+    path = _seed_file(folder, "states", method, seed)
     if not path.is_file():
         raise FolderError(
             f"{folder} has no state of '{method}' with seed {seed}; folders have them since "
-            "version 0.4, of the seeds that have been run."
+            "version 0.3, of the seeds that have been run."
         )
     try:
         return safetensors.torch.load(path.read_bytes())
@@ -384,15 +382,9 @@ def load_state(folder: Path, method: str, seed: int) -> dict[str, Tensor]:
         raise FolderError(f"{path} is damaged: {error}. Run the spec into a new folder.") from None
 
 
-def state_file(folder: Path, method: str, seed: int) -> Path:
-    """Return the file of a replica's last state.
-
-    Args:
-        folder: The run folder.
-        method: Name of the method.
-        seed: The replica's.
-    """
-    return folder / "states" / method.replace(":", ".") / f"seed-{seed}.safetensors"
+def _seed_file(folder: Path, kind: str, method: str, seed: int) -> Path:
+    """Return the file of a replica below "parameters" or "states"."""
+    return folder / kind / method.replace(":", ".") / f"seed-{seed}.safetensors"
 
 
 def save_records(folder: Path, records: Mapping[str, Record]) -> None:
