@@ -9,10 +9,11 @@ every version that we support, and its Python form costs a third of a small netw
 {'weight': tensor([0.5000, 1.0000]), 'bias': tensor(0.2500)}
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
@@ -77,6 +78,36 @@ def rebuilt(like: Any, values: Sequence[Any]) -> Any:
     """
     left = iter(values)
     return tree_map(lambda _: next(left), like)
+
+
+def from_named(like: Any, name: str, tensors: Mapping[str, Tensor]) -> Any:
+    """Return a tree of the form of another one from tensors by name, on the devices of its own.
+
+    Args:
+        like: Sets the form, the shapes and the types.
+        name: Name of the tree, as for `named_leaves`.
+        tensors: By name, its leaves among them.
+
+    Raises:
+        KeyError: A leaf is missing.
+        ValueError: A leaf has another shape or type.
+    """
+    values = []
+    for key, leaf in named_leaves(like, name).items():
+        if tensors[key].shape != leaf.shape or tensors[key].dtype != leaf.dtype:
+            raise ValueError(f"{key} has the shape {tuple(tensors[key].shape)}")
+        values.append(tensors[key].to(leaf.device))
+    return rebuilt(like, values)
+
+
+def whole(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies on the CPU, each of which has memory of its own: safetensors takes no views.
+
+    Args:
+        tensors: By name.
+    """
+    form = torch.contiguous_format
+    return {name: leaf.detach().cpu().clone(memory_format=form) for name, leaf in tensors.items()}
 
 
 def stack(trees: Sequence[Any]) -> Any:

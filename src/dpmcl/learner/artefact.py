@@ -8,7 +8,7 @@ somebody else's folder says is data: nothing that it names is imported.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from dpmcl.core.choices import EngineName
 from dpmcl.core.gradients import Work
 from dpmcl.core.memory import Memories, Memory
 from dpmcl.core.settings import NonNegative, Positive
-from dpmcl.core.tree import leaves, named_leaves, rebuilt
+from dpmcl.core.tree import from_named, named_leaves, rebuilt, whole
 from dpmcl.data.splits import Rows, Splits
 from dpmcl.data.stream import Scale, Stream
 from dpmcl.engine import device_of
@@ -135,11 +135,7 @@ def packed(about: About, known: Knowledge | None, *, memory: bool = True) -> tup
     """
     if known is None:
         return about, b""
-    tensors = {
-        name: leaf.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for name, leaf in _tensors(known, memory).items()
-    }
-    content, form = save(tensors), known.form
+    content, form = save(whole(_tensors(known, memory))), known.form
     total = hashlib.sha256(content).hexdigest()
     state = _State(
         form=_Form(
@@ -348,18 +344,14 @@ def _knowledge(
     device, form = device_of(config.device), _form(about, state)
     part = Part(tensors["held.x"].to(device), tensors["held.y"].to(device))
     if state.form.features:
-        made_up = keys.uniform(
-            keys.derive(0, keys.Purpose.PROBE), (_EXAMPLE_ROWS, *form.inputs.shape)
-        )
-        form = with_body(config, form, made_up.to(device))
+        form = with_body(config, form, _made_up(form.inputs.shape).to(device))
     shape = form.inputs.shape if form.body is None else part.x.shape[1:]
     types = (str(part.x.dtype), part.x.shape[1:] == shape, part.x.dim() > 1)
     if types[0] not in _TYPES or not all(types[1:]) or part.y.dtype == torch.bool:
         raise ValueError("the rows have another form")
     if len(form.labels.names) > state.outputs:
         raise ValueError("there are more classes than outputs")
-    key = keys.derive(0, keys.Purpose.PROBE)
-    example = keys.uniform(key, (_EXAMPLE_ROWS, *shape)).to(device, config.dtype)
+    example = _made_up(shape).to(device, config.dtype)
     stream, splits = resting(config, form, part, state.outputs)
     if form.scale:
         stream = replace(
@@ -368,11 +360,11 @@ def _knowledge(
     setup = setup_of(config, form, (stream, splits), example)
     start = setup.start
     if setup.method.restarts:
-        start = _tree(start, "start", tensors)
-    replicas: State = _tree(setup.start, "state", tensors)
+        start = from_named(start, "start", tensors)
+    replicas: State = from_named(setup.start, "state", tensors)
     shown = replicas
     if any(name.startswith("shown.") for name in tensors):
-        shown = _tree(setup.start, "shown", tensors)
+        shown = from_named(setup.start, "shown", tensors)
     setup = setup.starting(start)
     held = Held(part.x, part.y, tensors["held.task"].to(device))
     like = setup.over(*_one_row(stream, part, len(config.seeds)), ())
@@ -395,6 +387,11 @@ def _knowledge(
         groups=_groups(state, part, tensors),
         held_out=state.held_out,
     )
+
+
+def _made_up(shape: Sequence[int]) -> Tensor:
+    """Return inputs to check a network with, where no rows are at hand."""
+    return keys.uniform(keys.derive(0, keys.Purpose.PROBE), (_EXAMPLE_ROWS, *shape))
 
 
 def _one_row(stream: Stream, like: Part, replicas: int) -> tuple[Stream, Splits]:
@@ -454,17 +451,6 @@ def _within(numbers: Tensor, end: int) -> bool:
     if numbers.dtype != torch.int64 or not numbers.numel():
         return numbers.dtype == torch.int64
     return bool((numbers >= 0).all() and (numbers < max(end, 1)).all())
-
-
-def _tree(form: Any, name: str, tensors: Mapping[str, Tensor]) -> Any:
-    """Return a tree of tensors of a file; ValueError where they have another form."""
-    values = []
-    for key, leaf in named_leaves(form, name).items():
-        if tensors[key].shape != leaf.shape or tensors[key].dtype != leaf.dtype:
-            raise ValueError(f"{key} has the shape {tuple(tensors[key].shape)}")
-        values.append(tensors[key].to(leaf.device))
-    assert len(values) == len(leaves(form))
-    return rebuilt(form, values)
 
 
 def _form(about: About, state: _State) -> Form:

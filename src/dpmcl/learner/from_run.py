@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dpmcl import plugins
 from dpmcl.core.memory import Memories, longer
-from dpmcl.core.tree import named_leaves, rebuilt
+from dpmcl.core.tree import from_named, named_leaves, rebuilt, whole
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import FolderError, SpecError, reason
 from dpmcl.learner.answers import computing
@@ -45,11 +45,7 @@ def last_state(outcome: Outcome, replica: int) -> dict[str, Tensor]:
             notes={key: note[:, :filled] for key, note in memory.notes.items()},
         )
         tensors |= named_leaves(dict(short._asdict()), f"memory.{name}")
-    whole = torch.contiguous_format
-    return {
-        name: leaf[replica : replica + 1].detach().cpu().clone(memory_format=whole)
-        for name, leaf in tensors.items()
-    }
+    return whole({name: leaf[replica : replica + 1] for name, leaf in tensors.items()})
 
 
 def learner_of_run(
@@ -102,7 +98,7 @@ def _config(spec: Spec, setup: Setup) -> Config:
 def _knowledge(spec: Spec, setup: Setup, tensors: Mapping[str, Tensor]) -> Knowledge:
     """Return what a replica knew at the end of a run."""
     config, form = _config(spec, setup), _form(spec, setup.stream)
-    state: State = _tree(setup.start, "state", tensors)
+    state: State = from_named(setup.start, "state", tensors)
     memories = _memories(setup, tensors)
     run = RunState(Position(setup.tasks), state, memories)
     held = dropped(setup.stream, setup.splits, memories)
@@ -139,17 +135,6 @@ def _form(spec: Spec, stream: Stream) -> Form:
     labels = LabelMap() if stream.kind == "regression" else of_names(stream.classes)
     flat, scale = stream.outputs == 1, stream.scaled is not None
     return Form(inputs=inputs, kind=stream.kind, labels=labels, flat=flat, scale=scale)
-
-
-def _tree(form: State, name: str, tensors: Mapping[str, Tensor]) -> State:
-    """Return a tree of tensors; ValueError where they have another form."""
-    values = []
-    for key, leaf in named_leaves(form, name).items():
-        if tensors[key].shape != leaf.shape or tensors[key].dtype != leaf.dtype:
-            raise ValueError(f"{key} has the shape {tuple(tensors[key].shape)}")
-        values.append(tensors[key])
-    state: State = rebuilt(form, values)
-    return state
 
 
 def _memories(setup: Setup, tensors: Mapping[str, Tensor]) -> Memories:

@@ -24,7 +24,7 @@ from dpmcl.core import fingerprint
 from dpmcl.core.atomic import atomic
 from dpmcl.core.gradients import Work
 from dpmcl.core.settings import NonNegative
-from dpmcl.core.tree import leaves, rebuilt
+from dpmcl.core.tree import leaves, rebuilt, whole
 from dpmcl.exceptions import FolderError, printable, reason
 from dpmcl.methods._method import State
 from dpmcl.results.record import Divergence
@@ -200,9 +200,7 @@ def _tensors(run: RunState) -> dict[str, Tensor]:
     """Return all tensors of a state by a name in the file; of values those that are not NaN."""
     trees = {"replicas": tuple(run.replicas), "memories": run.memories}
     out = {
-        f"{name}.{i}": leaf.detach().cpu()
-        for name, tree in trees.items()
-        for i, leaf in enumerate(leaves(tree))
+        f"{name}.{i}": leaf for name, tree in trees.items() for i, leaf in enumerate(leaves(tree))
     }
     for name, values in run.values.items():
         if name.startswith(_ERRORS):  # long streams' are mostly NaN
@@ -210,9 +208,7 @@ def _tensors(run: RunState) -> dict[str, Tensor]:
             columns = np.flatnonzero(~np.isnan(values).all(0))
             out[f"columns.{name}"], values = torch.from_numpy(columns), values[:, columns]
         out[f"values.{name}"] = torch.from_numpy(values)
-    # Leaves may be views, or share memory (a start state), neither of which the format takes.
-    whole = torch.contiguous_format
-    return {name: tensor.clone(memory_format=whole) for name, tensor in out.items()}
+    return whole(out)
 
 
 @dataclass(frozen=True)
