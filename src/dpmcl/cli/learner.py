@@ -66,12 +66,12 @@ def predict(
     from dpmcl import Learner
 
     learner = Learner.load(model)
-    answers = learner.predict(rows)
     if learner._learned().form.kind == "classification":
         header = ["label", *(f"p({label})" for label in learner.classes_)]
-        lines = zip(answers, *learner.predict_proba(rows).T, strict=True)
+        shares = learner.predict_proba(rows)
+        lines = zip(learner.classes_[shares.argmax(1)], *shares.T, strict=True)
     else:
-        header, lines = ["value"], zip(answers, strict=True)
+        header, lines = ["value"], zip(learner.predict(rows), strict=True)
     with ExitStack() as stack:
         file: Any = sys.stdout
         if out is not None:

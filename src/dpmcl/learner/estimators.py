@@ -1,5 +1,6 @@
 """Learners as estimators of scikit-learn, for its pipelines, searches and scores."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -22,7 +23,7 @@ except ImportError as error:
 Array = NDArray[Any]
 
 
-class _Continual(BaseEstimator):  # type: ignore[misc]
+class _Continual(BaseEstimator, ABC):  # type: ignore[misc]
     """What both estimators share."""
 
     learner_: Learner
@@ -72,6 +73,19 @@ class _Continual(BaseEstimator):  # type: ignore[misc]
             **(self.settings or {}),
         )
 
+    def fit(self, X: Any, y: Any) -> Self:
+        """Forget what was learned, and learn rows.
+
+        Args:
+            X: Inputs (rows, inputs).
+            y: A target for each row.
+        """
+        return self._learn(X, y, first=True)
+
+    @abstractmethod
+    def _learn(self, X: Any, y: Any, *, first: bool) -> Self:
+        """Learn rows, as the first chunk or as the next one."""
+
     def _rows(self, X: Any) -> Array:
         """Return the rows to predict, checked."""
         check_is_fitted(self, "learner_")
@@ -108,15 +122,6 @@ class ContinualClassifier(ClassifierMixin, _Continual):  # type: ignore[misc]
     ContinualClassifier()
     """
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Forget what was learned, and learn rows.
-
-        Args:
-            X: Inputs (rows, inputs).
-            y: A label for each row.
-        """
-        return self._learn(X, y, None, first=True)
-
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
         """Learn the next chunk.
 
@@ -126,9 +131,9 @@ class ContinualClassifier(ClassifierMixin, _Continual):  # type: ignore[misc]
             classes: All labels that will ever come, or None to add classes as they come. Heeded at
                 the first call.
         """
-        return self._learn(X, y, classes, first=not hasattr(self, "learner_"))
+        return self._learn(X, y, first=not hasattr(self, "learner_"), classes=classes)
 
-    def _learn(self, X: Any, y: Any, classes: Any, *, first: bool) -> Self:
+    def _learn(self, X: Any, y: Any, *, first: bool, classes: Any = None) -> Self:
         X, y = validate_data(self, X, y, dtype=np.float64, reset=first)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
@@ -180,15 +185,6 @@ class ContinualRegressor(RegressorMixin, _Continual):  # type: ignore[misc]
         learner_: The `dpmcl.Learner`.
         n_features_in_: Number of inputs.
     """
-
-    def fit(self, X: Any, y: Any) -> Self:
-        """Forget what was learned, and learn rows.
-
-        Args:
-            X: Inputs (rows, inputs).
-            y: Targets (rows,) or (rows, outputs).
-        """
-        return self._learn(X, y, first=True)
 
     def partial_fit(self, X: Any, y: Any) -> Self:
         """Learn the next chunk.

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self, get_args, overload
 
 import numpy as np
 import torch
@@ -114,7 +114,7 @@ class Learner:
                 raise SpecError(f"{name} must be a whole number from {least}, got {shown(value)}.")
         if seed + replicas > 2**63:
             raise SpecError(f"Seeds must stay below 2^63, got {replicas} from {seed}.")
-        self._name, self._config = _config(
+        name, config = _config(
             network_of(model, before, frozen),
             _method(method, {**settings, "memory": int(memory)}),
             tuple(range(int(seed), int(seed) + int(replicas))),
@@ -122,12 +122,34 @@ class Learner:
             device=device,
             engine=engine,
         )
-        self._kind, self._scale = kind, scale
-        self._validation = _share(validation, self._config.method)
-        self._holdout, self._limit = _watching(holdout, forgetting_limit)
+        self._become(
+            name,
+            config,
+            kind=kind,
+            scale=scale,
+            validation=_share(validation, config.method),
+            watching=_watching(holdout, forgetting_limit),
+            labels=LabelMap() if classes is None else declared(classes),
+        )
+
+    def _become(
+        self,
+        name: str,
+        config: Config,
+        *,
+        kind: Kind | None,
+        scale: bool | None,
+        validation: float,
+        watching: tuple[float, float | None] = (0.0, None),
+        labels: LabelMap,
+        known: Knowledge | None = None,
+    ) -> None:
+        """Set all that a learner has; `watching` is the share held out, and the limit."""
+        self._name, self._config = name, config
+        self._kind, self._scale, self._labels = kind, scale, labels
+        self._validation, (self._holdout, self._limit) = validation, watching
+        self._known = known
         self._previous: tuple[Knowledge | None] | None = None
-        self._labels = LabelMap() if classes is None else declared(classes)
-        self._known: Knowledge | None = None
 
     # ---- a folder --------------------------------------------------------------------------------
 
@@ -261,11 +283,15 @@ class Learner:
     def _knowing(cls, name: str, config: Config, known: Knowledge) -> "Learner":
         """Return a learner that knows something already."""
         learner = cls.__new__(cls)
-        learner._name, learner._config, learner._known = name, config, known
-        learner._kind, learner._scale = known.form.kind, known.form.scale
-        learner._validation = 0.25 if config.method.trains_on_validation else 0.0
-        learner._holdout, learner._limit, learner._previous = 0.0, None, None
-        learner._labels = known.form.labels
+        learner._become(
+            name,
+            config,
+            kind=known.form.kind,
+            scale=known.form.scale,
+            validation=0.25 if config.method.trains_on_validation else 0.0,
+            labels=known.form.labels,
+            known=known,
+        )
         return learner
 
     def _restore(
@@ -281,7 +307,7 @@ class Learner:
     ) -> None:
         """Become the learner that was packed."""
         about, content = packed
-        self._name, self._config = _config(
+        name, config = _config(
             network_of(about.network if model is None else model, before, frozen),
             artefact.method_of(about, method),
             tuple(range(about.seed, about.seed + about.replicas)),
@@ -289,13 +315,19 @@ class Learner:
             device=device,
             engine=about.engine,
         )
-        self._kind, self._scale = about.kind, about.scale
-        self._validation, self._holdout = about.validation, about.holdout
-        self._limit, self._previous = about.forgetting_limit, None
         labels = LabelMap(**about.labels.model_dump())
-        self._labels = labels if labels.fixed else LabelMap()
         with computing():
-            self._known = artefact.restored(where, about, content, self._config)
+            known = artefact.restored(where, about, content, config)
+        self._become(
+            name,
+            config,
+            kind=about.kind,
+            scale=about.scale,
+            validation=about.validation,
+            watching=(about.holdout, about.forgetting_limit),
+            labels=labels if labels.fixed else LabelMap(),
+            known=known,
+        )
 
     # ---- learning --------------------------------------------------------------------------------
 
@@ -436,13 +468,12 @@ class Learner:
             SpecError: Nothing has been learned yet.
         """
         known = self._learned()
-        outputs = answers(known, self._values(x))
         if known.form.kind == "classification":
             if return_std:
                 raise SpecError("return_std is for regression; predict_proba has it for classes.")
-            answer: Array = self.classes_[outputs.mean(0).argmax(-1).numpy()]
+            answer: Array = self.classes_[self.predict_proba(x).argmax(-1)]
             return answer
-        flat = known.form.flat
+        outputs, flat = answers(known, self._values(x)), known.form.flat
         mean, std = (
             (value[:, 0] if flat else value).numpy()
             for value in (outputs.mean(0), outputs.std(0, correction=0))
@@ -509,6 +540,7 @@ class Learner:
         Raises:
             DpmclError: As for `learn`.
         """
+        x = opened(x)
         before = math.nan if self._known is None else self.evaluate(x, y)
         self.learn(x, y)
         return before
@@ -645,8 +677,8 @@ def _check_lengths(values: Tensor, targets: Tensor) -> None:
 def _check_choices(**choices: Any) -> None:
     known = {
         "dtype": ("float32", "float64"),
-        "device": ("auto", "cpu", "cuda"),
-        "engine": ("auto", "batched", "looped"),
+        "device": get_args(DeviceName),
+        "engine": get_args(EngineName),
     }
     for name, value in choices.items():
         if value not in known[name]:
