@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dpmcl import plugins
 from dpmcl.core.memory import Memories, longer
-from dpmcl.core.tree import from_named, named_leaves, rebuilt, whole
+from dpmcl.core.tree import from_named, named_leaves, rebuilt
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import FolderError, SpecError, reason
 from dpmcl.learner.answers import computing
@@ -22,30 +22,12 @@ from dpmcl.learner.pool import Part, dropped, numbered
 from dpmcl.methods._method import State
 from dpmcl.streams.table import Table
 from dpmcl.training.evaluation import shown
-from dpmcl.training.job import Job, Outcome, Trainer, read
+from dpmcl.training.job import Job, Trainer, read
 from dpmcl.training.loop import rehearsed
 from dpmcl.training.memories import empty_memories
 from dpmcl.training.setup import Setup
 from dpmcl.training.spec import Spec
 from dpmcl.training.state import Position, RunState
-
-
-def last_state(outcome: Outcome, replica: int) -> dict[str, Tensor]:
-    """Return what a replica had at the end of a run, by name: for a file, or to go on from.
-
-    Args:
-        outcome: The job's.
-        replica: Which of its replicas.
-    """
-    tensors = named_leaves(outcome.state, "state")
-    for name, memory in outcome.memories.items():
-        filled = int(memory.filled[replica])
-        short = memory._replace(
-            position=memory.position[:, :filled],
-            notes={key: note[:, :filled] for key, note in memory.notes.items()},
-        )
-        tensors |= named_leaves(dict(short._asdict()), f"memory.{name}")
-    return whole({name: leaf[replica : replica + 1] for name, leaf in tensors.items()})
 
 
 def learner_of_run(
@@ -57,7 +39,7 @@ def learner_of_run(
         spec: The run's.
         method: Name of the method in it.
         seed: The replica's.
-        tensors: As `last_state` returned them.
+        tensors: As `Outcome.last_state` returned them.
         digest: Fingerprint of the run's data.
 
     Raises:

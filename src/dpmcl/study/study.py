@@ -25,8 +25,6 @@ from dpmcl.core.tree import tree_map
 from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DpmclError, SpecError, shown, unknown
-from dpmcl.learner.from_run import last_state, learner_of_run
-from dpmcl.learner.learner import Learner
 from dpmcl.results import comparison, figures, store, table, theory_figures
 from dpmcl.results.confusion import confusions
 from dpmcl.results.record import Record, merge, of_seeds
@@ -48,6 +46,8 @@ from dpmcl.training.storage import Storage, absolute
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+    from dpmcl.learner.learner import Learner
 
 Watch = Callable[[str, int, int], None]
 """watch(method, done, total): updates of all replicas done, and to be done; of several methods also
@@ -77,7 +77,7 @@ class Result:
     made: Spec | None = field(default=None, repr=False)
     states: Mapping[tuple[str, int], Mapping[str, Tensor]] = field(default_factory=dict, repr=False)
 
-    def learner(self, method: str, seed: int | None = None) -> Learner:
+    def learner(self, method: str, seed: int | None = None) -> "Learner":
         """Return a learner that goes on where a replica of the run ended.
 
         The data are read again, and must be the same; memory, optimiser, scales and labels are the
@@ -91,6 +91,8 @@ class Result:
             SpecError: The run has no such replica, or a learner cannot go on from it.
             FolderError: The folder has no states, or the data have changed.
         """
+        from dpmcl.learner.from_run import learner_of_run  # which no run needs
+
         if method not in self.records:
             raise unknown("method", method, self.records, f"It has {', '.join(self.records)}.")
         seeds = self.records[method].test.seeds
@@ -537,7 +539,7 @@ class _Study:
         self.theta.setdefault(name, {})[new] = theta
         before = self.records.get(name)
         self.records[name] = record if before is None else merge(before, record)
-        states = {(name, seeds[i]): last_state(outcome, i) for i in places}
+        states = {(name, seeds[i]): outcome.last_state(i) for i in places}
         if self.folder is None:
             self.states |= states
             return

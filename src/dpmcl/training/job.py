@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from dpmcl.core.allocation import allocating, out_of_memory
 from dpmcl.core.generators import forked
@@ -14,7 +15,7 @@ from dpmcl.core.memory import Memories, beside
 from dpmcl.core.model import Buffers, Model, Theta
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
-from dpmcl.core.tree import tree_map
+from dpmcl.core.tree import named_leaves, tree_map, whole
 from dpmcl.data.scaling import check_digits, fitted
 from dpmcl.data.splits import Splits, held_out, split
 from dpmcl.data.stream import Stream
@@ -75,6 +76,22 @@ class Outcome:
     def buffers(self) -> Buffers:
         """Return the final running statistics, replicas first."""
         return self.state.buffers
+
+    def last_state(self, replica: int) -> dict[str, Tensor]:
+        """Return what a replica had at the end, by name: for a file, or to go on from.
+
+        Args:
+            replica: Which of the job's.
+        """
+        tensors = named_leaves(self.state, "state")
+        for name, memory in self.memories.items():
+            filled = int(memory.filled[replica])
+            short = memory._replace(
+                position=memory.position[:, :filled],
+                notes={key: note[:, :filled] for key, note in memory.notes.items()},
+            )
+            tensors |= named_leaves(dict(short._asdict()), f"memory.{name}")
+        return whole({name: leaf[replica : replica + 1] for name, leaf in tensors.items()})
 
 
 class Trainer:
