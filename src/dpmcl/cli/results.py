@@ -37,9 +37,10 @@ def table(
     ] = None,
 ) -> None:
     """Print the table of one or more run folders, with a column for each setting that differs."""
-    from dpmcl.results.table import Look, render
+    from dpmcl.results import against as comparisons
+    from dpmcl.results.table import Look, laid_out, render
     from dpmcl.study import study
-    from dpmcl.study.side_by_side import SideBySide, render_comparisons
+    from dpmcl.study.side_by_side import SideBySide
 
     runs = {str(folder): study.load(folder) for folder in folders}
     for name, result in runs.items():
@@ -47,7 +48,8 @@ def table(
             raise DpmclError(f"{name} has no results yet; `dpmcl run` makes some.")
     several = SideBySide(runs)
     if against is not None:
-        typer.echo(render_comparisons(several.compared(against), style))
+        compared = comparisons.rows(several.entries, against)
+        typer.echo(laid_out(compared, comparisons.COLUMNS, style, words=4))
         return
     chosen = [name.strip() for name in columns.split(",")] if columns else []
     look = Look(columns=chosen, renamed=dict(map(_renamed, rename or [])))
