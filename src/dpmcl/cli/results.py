@@ -97,12 +97,10 @@ def plot(
     if ylim is not None:
         look["ylim"] = _two_numbers(ylim)
     runs = {str(folder): study.load(folder) for folder in folders}
-    if len(runs) == 1 and out is None:
+    if len(runs) == 1:
+        (result,) = runs.values()
         look = look if what == "errors" else {}
-        path = study.draw(runs[str(folders[0])], folders[0], suffix=picture, what=what, **look)
-    elif len(runs) == 1:
-        path = out or folders[0]
-        runs[str(folders[0])].plot(path, what=what, **(look if what == "errors" else {}))
+        path = study.draw(result, folders[0], out, suffix=picture, what=what, **look)
     else:
         path = out or Path(f"errors.{picture}")
         records, stream = SideBySide(runs).of_one_stream()

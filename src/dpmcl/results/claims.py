@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-import numpy as np
-
 from dpmcl.results.comparison import Entry, by_seed
 from dpmcl.results.paper import STREAMS, BySeed, Key
 from dpmcl.results.statistics import Comparison, compare, estimate
@@ -138,7 +136,7 @@ def _on_a_par(cme: Mapping[str, BySeed]) -> Claim:
     """Return the claim about SINE, whose errors the paper prints to a power of ten."""
     text = "sine: DPMCL, OML and ER have a CME within a factor of ten"
     level = {name: cme[name] for name in ("dpmcl", "oml", "er") if name in cme}
-    means = [estimate(_array(value)).mean for value in level.values()]
+    means = [estimate(seeds.values()).mean for seeds in level.values()]
     known = [mean for mean in means if mean is not None]
     if len(known) < 3:
         return Claim(text, "not run", _figures(level))
@@ -215,16 +213,11 @@ def _rank_correlation(values: Sequence[float]) -> float:
 
 def _figures(values: Mapping[str, BySeed]) -> str:
     """Return means with standard errors, smallest first."""
-    ours = {key: estimate(_array(value)) for key, value in values.items()}
+    ours = {key: estimate(seeds.values()) for key, seeds in values.items()}
     known = sorted((one.mean, key) for key, one in ours.items() if one.mean is not None)
     return ", ".join(f"{key} {number(mean)} ({number(ours[key].error)})" for mean, key in known)
 
 
 def _along(points: Mapping[float, BySeed]) -> str:
     """Return means with standard errors along an axis."""
-    ours = {x: estimate(_array(points[x])) for x in sorted(points)}
-    return ", ".join(f"{x:g}: {number(one.mean)} ({number(one.error)})" for x, one in ours.items())
-
-
-def _array(values: BySeed) -> np.ndarray:
-    return np.array(list(values.values()), dtype=np.float64)
+    return ", ".join(_figures({f"{x:g}:": points[x]}) for x in sorted(points))

@@ -4,8 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-import numpy as np
-
 from dpmcl.results.comparison import Entry, by_seed
 from dpmcl.results.statistics import Estimate, estimate
 from dpmcl.results.table import Columns, Row, number
@@ -106,7 +104,7 @@ def rows(several: Sequence[Entry]) -> list[Row]:
     Args:
         several: The methods of all runs.
     """
-    ours = {key: estimate(np.array(list(seeds.values()))) for key, seeds in values(several).items()}
+    ours = {key: estimate(seeds.values()) for key, seeds in values(several).items()}
     streams = {entry.stream.name for entry in several}
     return [
         {

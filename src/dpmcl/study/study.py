@@ -658,16 +658,18 @@ def preview(spec: Spec) -> tuple[Stream, Splits]:
 def draw(
     result: Result,
     folder: Path,
+    path: Path | None = None,
     *,
     suffix: str = "png",
     what: FigureContent = "errors",
     **look: Any,
 ) -> Path:
-    """Draw a study's curves into its folder, and return the file.
+    """Draw a study's curves, and return the file.
 
     Args:
         result: What to draw.
         folder: The run folder.
+        path: The file; None for one in the folder.
         suffix: Format of the picture.
         what: As for `Result.plot`.
         **look: As for `Result.plot`.
@@ -675,7 +677,7 @@ def draw(
     Raises:
         DpmclError: There are no results yet.
     """
-    path = folder / "figures" / f"{what}.{suffix}"
+    path = path or folder / "figures" / f"{what}.{suffix}"
     if not result.records:
         raise DpmclError(f"{folder} has no results yet; `dpmcl run` makes some.")
     result.plot(path, what=what, **look)
