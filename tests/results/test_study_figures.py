@@ -5,7 +5,6 @@ import pytest
 from scipy.ndimage import gaussian_filter1d
 
 from dpmcl.core.errors import Errors
-from dpmcl.exceptions import DpmclError
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte
 from dpmcl.results.record import Record
@@ -35,7 +34,6 @@ def test_a_column_has_cme_above_and_nte_below() -> None:
     runs = {
         "a": run("sine", "regression", "er", "dpmcl"),
         "b": run("mnist", "classification", "er", "naive"),
-        "c": run("empty", "classification"),
     }
     figure = trajectories(runs)
     assert [ax.get_title() for ax in figure.axes] == ["sine", "mnist", "", ""]
@@ -77,10 +75,3 @@ def test_numbers_are_drawn_to_scale_and_words_in_order() -> None:
         "lr 0.1",
         "lr 1",
     ]
-
-
-def test_nothing_to_draw_is_refused() -> None:
-    with pytest.raises(DpmclError, match="no results"):
-        trajectories({"a": run("mnist", "classification")})
-    with pytest.raises(DpmclError, match="no results"):
-        against([("CME", "zeta", {"dpmcl": {}})])
