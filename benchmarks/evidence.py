@@ -1,4 +1,4 @@
-"""Tables of the results that are stored under results/, as the pages of the documentation show them.
+"""Tables of the results below results/, as the pages of the documentation show them.
 
 Pages hold the calls in comments, which cog fills: `make pages` writes every number anew, and a test
 asks whether any would change.
@@ -41,7 +41,7 @@ def methods(folder: str, settings: Sequence[str] = ("lr",)) -> None:
         flops = work.flops / len(entry.stream.tasks)
         body.append(
             [
-                f"`{entry.method}`",
+                entry.method,
                 str(len(entry.record.test.seeds)),
                 *(_error(entry, measure) for measure in MEASURES),
                 *(comparison.written(entry.settings.get(key)) for key in settings),
@@ -58,10 +58,10 @@ def paired(folder: str, against: str) -> None:
         folder: The run's, below results/.
         against: The other method.
     """
-    by_seed = comparison.by_seed({one.method: one.record for one in entries(folder)})
+    by_seed = comparison.by_seed({one.method: one for one in entries(folder)})
     found = {name: compare(values, against) for name, values in by_seed.items()}
     body = [
-        [f"`{each[0].method}`", *(text for one in each for text in _compared(one))]
+        [each[0].method, *(text for one in each for text in _compared(one))]
         for each in zip(*found.values(), strict=True)
     ]
     header = [text for name in found for text in (f"{name} less {against}'s", "which is")]
@@ -110,4 +110,3 @@ def _compared(one: Comparison) -> tuple[str, str]:
         return "-", one.verdict
     low, high = one.interval
     return f"{one.difference:+.3g} [{low:.3g}, {high:.3g}]", one.verdict
-

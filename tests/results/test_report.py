@@ -57,7 +57,7 @@ def test_a_report_says_what_was_asked_what_came_out_and_what_it_cost(page: str) 
         "Wilcoxon",
         "3,456",
         "90,000",
-        "&#34;torch&#34;: &#34;2.11&#34;",
+        ">2.11</td>",
         "er: it took 800 rows.",
         "Not checked: runs/b",
         "<svg",

@@ -1,7 +1,6 @@
 """A report of runs: one HTML file that needs no network, or a page of Markdown with figures."""
 
 import io
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -60,6 +59,10 @@ class _Section:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "anchor", self.title.lower().replace(" ", "-"))
+
+
+_MADE = ("method", "finished", "engine", "device_name", "dpmcl", "commit", "torch", "python")
+"""What a report shows of environment.json."""
 
 
 def html(runs: Mapping[str, Stored], against: str | None = None) -> str:
@@ -297,12 +300,14 @@ def _cost(entries: Sequence[Entry]) -> _Section:
 
 def _made(runs: Mapping[str, Stored]) -> _Section:
     """Return what computed the results."""
-    blocks = [
-        _Block(f"{displayed(name)}/environment.json", json.dumps(stored.environment, indent=1))
+    body = [
+        [displayed(name), *(displayed(str(one.get(key, "-"))) for key in _MADE)]
         for name, stored in runs.items()
-        if stored.environment
+        for one in stored.environment
     ]
-    return _Section("Environment", blocks=blocks)
+    text = "The environment.json of a run has the rest: seeds, versions, threads, variables."
+    table = _Table("What computed the results", ["run", *_MADE], body, words=1 + len(_MADE))
+    return _Section("Environment", [text], [table] if body else [])
 
 
 def _picture(caption: str, figure: "Figure") -> _Picture:
