@@ -40,7 +40,7 @@ Runs have about 1,000 updates: CLS-ER's averages are ten times as fast as by def
 still hold the first task at the end. La-MAML is that of its authors' code.
 """
 
-OF_THE_PAPER = ("er", "oml", "dpmcl", "dpmcl_off", "replay")
+OF_THE_PAPER = ("er", "oml", "dpmcl", "dpmcl_off", "replay", "derpp")
 """DPMCL as it is and without its third term, and what a reader would take in its place."""
 
 RATES = {"sine": [0.0003, 0.001, 0.003, 0.01]}
