@@ -4,9 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from dpmcl.cli import app
 from dpmcl.core.errors import Errors
 from dpmcl.core.gradients import Work
 from dpmcl.exceptions import SpecError
@@ -118,10 +116,3 @@ def test_costs_are_a_table() -> None:
         "8",
         "2",
     ]
-
-
-def test_the_command_line_refuses_a_bad_name(tmp_path) -> None:
-    spec = tmp_path / "spec.toml"
-    spec.write_text("")
-    told = CliRunner().invoke(app, ["table", str(tmp_path), "--rename", "x"])
-    assert told.exit_code != 0
