@@ -1,15 +1,13 @@
 """Several runs in one table, and compared with one method."""
 
 import json
+from dataclasses import replace
 
-import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from dpmcl.cli import app
-from dpmcl.core.errors import Errors
+from conftest import some_record
 from dpmcl.core.gradients import Work
-from dpmcl.exceptions import SpecError
+from dpmcl.exceptions import DpmclError, SpecError
 from dpmcl.results.against import COLUMNS
 from dpmcl.results.against import rows as compared
 from dpmcl.results.comparison import entries
@@ -19,16 +17,13 @@ from dpmcl.results.table import Look, laid_out, render
 from dpmcl.study.side_by_side import SideBySide
 from dpmcl.study.study import Result
 
-SEEDS, TASKS = tuple(range(10)), 3
+SEEDS = tuple(range(10))
 NAMES = tuple("012")
 
 
 def record(level: float, entropy: int = 0) -> Record:
-    rng = np.random.default_rng(entropy)
-    values = np.full((len(SEEDS), 1 + TASKS, TASKS), level)
-    values += rng.uniform(0, 0.01, values.shape)
-    errors = Errors(SEEDS, values, np.ones((len(SEEDS), TASKS)))
-    return Record({"test": errors}, dict.fromkeys(SEEDS, Work(6, 48, 9, 3, 1_000, 64, 8, 2)))
+    made = some_record(entropy, replicas=len(SEEDS), low=level, high=level + 0.01)
+    return replace(made, work=dict.fromkeys(SEEDS, Work(6, 48, 9, 3, 1_000, 64, 8, 2)))
 
 
 def result(lr: float, stream: str = "toy", **records: Record) -> Result:
@@ -120,8 +115,12 @@ def test_costs_are_a_table() -> None:
     ]
 
 
-def test_the_command_line_refuses_a_bad_name(tmp_path) -> None:
-    spec = tmp_path / "spec.toml"
-    spec.write_text("")
-    told = CliRunner().invoke(app, ["table", str(tmp_path), "--rename", "x"])
-    assert told.exit_code != 0
+def test_several_runs_are_one_figure_of_any_kind(tmp_path) -> None:
+    records, stream = SideBySide(RUNS).of_one_stream()
+    assert list(records) == ["er (lr 0.1)", "my_naive", "er (lr 0.5)"]
+    figure = Result({}, stream, records).plot()
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == list(records)
+    with pytest.raises(DpmclError, match="Nothing was watched"):
+        Result({}, stream, records).plot(what="terms")
+    with pytest.raises(SpecError, match="A figure shows one stream"):
+        SideBySide({**RUNS, "c": result(0.1, "other", er=record(0.1))}).of_one_stream()

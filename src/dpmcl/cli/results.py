@@ -89,7 +89,6 @@ def plot(
     ] = None,
 ) -> None:
     """Draw CME and NTE against tasks, or what was watched: means over seeds, and bands."""
-    from dpmcl.results import figures
     from dpmcl.study import study
     from dpmcl.study.side_by_side import SideBySide
 
@@ -97,14 +96,12 @@ def plot(
     if ylim is not None:
         look["ylim"] = _two_numbers(ylim)
     runs = {str(folder): study.load(folder) for folder in folders}
-    if len(runs) == 1:
-        (result,) = runs.values()
-        look = look if what == "errors" else {}
-        path = study.draw(result, folders[0], out, suffix=picture, what=what, **look)
-    else:
-        path = out or Path(f"errors.{picture}")
+    result = next(iter(runs.values()))
+    if len(runs) > 1:
         records, stream = SideBySide(runs).of_one_stream()
-        figures.save(figures.curves(records, stream, figures.Look(**look)), path)
+        result, out = study.Result({}, stream, records), out or Path(f"{what}.{picture}")
+    look = look if what == "errors" else {}
+    path = study.draw(result, folders[0], out, suffix=picture, what=what, **look)
     typer.echo(printable(str(path)))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 import torch
 from torch import Tensor
@@ -187,7 +187,7 @@ class Result(Stored):
         Raises:
             SpecError: There is no such figure.
         """
-        if not isinstance(what, str):
+        if not (isinstance(what, str) and what in get_args(FigureContent)):
             raise SpecError(
                 f"A figure shows errors, terms, stability or confusion, got {shown(what)}."
             )
