@@ -1,12 +1,15 @@
-"""A model in use without a line of Python: `dpmcl learn`, `predict` and `inspect`."""
+"""A model in use without a line of Python: `dpmcl learn`, `predict`, `inspect`, `export`."""
 
 import csv
 import sys
 
 import numpy as np
 import pytest
+import torch
 from test_learner import CLOUDS, NAMES
 
+import dpmcl
+from conftest import TINY_SPEC
 from dpmcl import cli
 
 
@@ -79,3 +82,31 @@ def test_wrong_rows_are_said_and_nothing_is_lost(tmp_path, command):
         assert part in err
     assert before == sorted((file.name, file.read_bytes()) for file in (tmp_path / "m").iterdir())
     assert not (tmp_path / "n").exists()
+
+
+def test_models_and_replicas_of_runs_are_exported(tmp_path, command):
+    write(tmp_path / "rows.csv", CLOUDS, NAMES)
+    run = {**TINY_SPEC, "replicas": 2, "methods": {"er": {}, "naive": {}}}
+    result = dpmcl.run(run, out=tmp_path / "run")
+    command("learn", "m", "rows.csv", "--target", "kind")
+    assert command("export", "m", "--out", "m.onnx") == (
+        0, "m.onnx: Learner(er, mlp, 1 chunk, 54 rows, classes a, b, c)\n", ""
+    )  # fmt: skip
+    given = "--method", "er", "--seed", "1", "--out", "er.pt2"
+    assert command("export", "run", *given)[0::2] == (0, "")
+    program = torch.export.load("er.pt2").module()
+    one = result.learner("er", seed=1)
+    x = np.random.default_rng(0).random((5, *one._known.form.inputs.shape))
+    np.testing.assert_allclose(program(torch.tensor(x)).numpy(), one.predict_proba(x), atol=1e-5)
+    for arguments, part in (
+        (("run", "--out", "b.onnx"), "--method er; it has er, naive."),
+        (("run", "--method", "ewc", "--out", "b.onnx"), "No method 'ewc'"),
+        (("run", "--method", "er", "--seed", "7", "--out", "b.onnx"), "seeds [0, 1], got 7"),
+        (("m", "--method", "er", "--out", "b.onnx"), "m is a model"),
+        (("m", "--out", "b.pb"), ".pt2 or .onnx file"),
+        (("none", "--out", "b.onnx"), "none"),
+    ):
+        status, out, err = command("export", *arguments)
+        assert (status, out, err.count("\n")) == (2, "", 1), err
+        assert part in err
+    assert sorted(file.name for file in tmp_path.glob("*.*")) == ["er.pt2", "m.onnx", "rows.csv"]

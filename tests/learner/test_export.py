@@ -1,15 +1,21 @@
 """An exported program predicts what its learner predicts, for any number of rows."""
 
 import json
+import logging
+import subprocess
+import sys
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from test_learner import CLOUDS, NAMES, learner
 from torch import nn
 
 from conftest import refused
-from dpmcl import Learner, SpecError
+from dpmcl import Learner, ModelError, SpecError
+from dpmcl.learner import export
+from dpmcl.learner.answers import answers
 
 TIMES = 1.7e9 + np.arange(60.0)
 
@@ -20,47 +26,129 @@ def images():
     )
 
 
+class Last(nn.Module):
+    """A recurrent layer's last output."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer(3, 5, batch_first=True)
+
+    def forward(self, x):
+        return self.layer(x)[0][:, -1]
+
+
+class Counting(nn.Module):
+    """A recurrent layer whose first state has a fixed number of rows in a program."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.GRUCell(3, 5)
+
+    def forward(self, x):
+        return self.cell(x, torch.zeros(len(x), 5))
+
+
+def net(representation):
+    return representation, nn.Linear(5, 3)
+
+
 def rows():
     return {"when": TIMES, "colour": np.repeat(["red", "blue"], 30), "size": CLOUDS[:, 0]}
 
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (60, 1, 4, 4), dtype=np.uint8)
+STEPS = np.random.default_rng(0).normal(size=(60, 4, 3))
 KINDS = {
     "two replicas, room for classes": (lambda: learner(replicas=2), CLOUDS, NAMES),
     "times and categories": (lambda: learner(), rows(), NAMES),
     "regression": (lambda: learner(scale=True), CLOUDS, CLOUDS[:, 0] * 100 + 7),
     "images, running statistics": (lambda: Learner(images(), updates=3), PIXELS, NAMES),
     "frozen": (lambda: Learner(images(), updates=3, frozen=["0"]), PIXELS, NAMES),
+    "recurrent": (lambda: Learner(net(Last(nn.GRU)), updates=3), STEPS, NAMES),
     "a gate": (lambda: Learner(method="anml", n_meta=2, n_grad=2), CLOUDS, NAMES),
 }
 
 
+def loaded(file):
+    """A file as a function of float64 or uint8 rows, and what it says of itself."""
+    if file.suffix == ".onnx":
+        session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+        told = session.get_modelmeta().custom_metadata_map["dpmcl.json"]
+        return lambda x: session.run(["answers"], {"rows": x})[0], json.loads(told)
+    extra = {"dpmcl.json": ""}
+    program = torch.export.load(file, extra_files=extra).module()
+    return lambda x: program(torch.from_numpy(x)).numpy(), json.loads(extra["dpmcl.json"])
+
+
+def encoded(told, x):
+    """Rows as a program takes them, by what its file says alone."""
+    if not told["fields"]:
+        return x.astype(told["input"])
+    columns = []
+    for field in told["fields"]:
+        values = x[field["name"]]
+        if field["kind"] == "categories":
+            columns.extend(values == category for category in field["categories"])
+        else:
+            columns.append(values)
+    return np.stack([column.astype(told["input"]) for column in columns], axis=1)
+
+
+@pytest.mark.parametrize("suffix", [".pt2", ".onnx"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_program_predicts_the_same(kind, tmp_path):
+def test_a_program_predicts_the_same(kind, suffix, tmp_path, capfd, caplog):
     make, x, y = KINDS[kind]
     one = make().learn(x, y)
-    one.export(tmp_path / "model.pt2")
-    extra = {"dpmcl.json": ""}
-    program = torch.export.load(tmp_path / "model.pt2", extra_files=extra).module()
-    told = json.loads(extra["dpmcl.json"])
-    values = one._known.form.inputs.read(x)
-    values = values if told["input"] == "uint8" else values.double()
+    capfd.readouterr()
+    caplog.clear()
+    one.export(tmp_path / f"model{suffix}")
+    assert capfd.readouterr() == ("", "")
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert b"dpmcl/learner/" not in (tmp_path / f"model{suffix}").read_bytes()  # no path of ours
+    answer, told = loaded(tmp_path / f"model{suffix}")
+    values = encoded(told, x)
     for n in (1, 60):
-        answer = program(values[:n]).numpy()
+        some = {name: column[:n] for name, column in x.items()} if isinstance(x, dict) else x[:n]
         if kind == "regression":
-            np.testing.assert_allclose(answer[:, 0], one.predict(x[:n]), rtol=1e-4, atol=1e-3)
+            expected = one.predict(some)[:, None]
+            np.testing.assert_allclose(answer(values[:n]), expected, rtol=1e-4, atol=1e-3)
         else:
-            some = (
-                {name: column[:n] for name, column in x.items()} if isinstance(x, dict) else x[:n]
-            )
-            np.testing.assert_allclose(answer, one.predict_proba(some), atol=1e-5)
+            np.testing.assert_allclose(answer(values[:n]), one.predict_proba(some), atol=1e-5)
             assert told["labels"] == one.classes_.tolist()
     if kind == "times and categories":
         assert told["columns"] == ["when", "colour=blue", "colour=red", "size"]
+        assert np.ptp(answer(values)[:30], axis=0).max() > 1e-3  # the rows are told apart
 
 
-def test_what_cannot_be_exported_is_refused(tmp_path):
+def test_what_cannot_be_exported_is_refused(tmp_path, monkeypatch):
     one = learner().learn(CLOUDS, NAMES)
-    refused(lambda: one.export(tmp_path / "model.onnx"), ".pt2", error=SpecError)
+    refused(lambda: one.export(tmp_path / "model.pb"), ".pt2 or .onnx", error=SpecError)
     refused(lambda: learner().export(tmp_path / "model.pt2"), "learn(x, y) first", error=SpecError)
+    fixed = Learner(net(Counting()), updates=2).learn(CLOUDS, NAMES)
+    for name in ("model.pt2", "model.onnx"):
+        refused(lambda name=name: fixed.export(tmp_path / name), "GRUCell", error=ModelError)
+    monkeypatch.setattr(export, "answers", lambda *given: answers(*given) + 1e-3)
+    for name in ("model.pt2", "model.onnx"):
+        refused(lambda name=name: one.export(tmp_path / name), "not close", error=ModelError)
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    refused(lambda: one.export(tmp_path / "model.onnx"), "dpmcl[onnx]", error=SpecError)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_user_without_a_name_exports(tmp_path):
+    learner().learn(CLOUDS, NAMES).save(tmp_path / "m")
+    code = """
+import os, sys
+for name in ("LOGNAME", "USER", "LNAME", "USERNAME", "TORCHINDUCTOR_CACHE_DIR"):
+    os.environ.pop(name, None)
+os.getuid = lambda: 54321            # has no entry in the password file
+sys.modules["torchvision"] = None    # the exporter says so for each of its operators
+from dpmcl import Learner
+for name in ("m.pt2", "m.onnx"):
+    Learner.load("m").export(name)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (tmp_path / "m.onnx").exists()

@@ -1,4 +1,4 @@
-"""The commands for a model in use: `learn`, `predict` and `inspect`."""
+"""The commands for a model in use: `learn`, `predict`, `inspect` and `export`."""
 
 import csv
 import sys
@@ -91,6 +91,38 @@ def inspect(model: Model) -> None:
     typer.echo(printable(repr(learner)))
     for line in repr(learner.report()).split("\n"):
         typer.echo(printable(line))
+
+
+@app.command()
+def export(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="The folder of a model, or of a run.", parser=path_of),
+    ],
+    *,
+    out: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help="The program, model.onnx or model.pt2.", parser=path_of),
+    ],
+    method: Annotated[str | None, typer.Option(help="Of a run, this method's replica.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The replica's; the first by default.")] = None,
+) -> None:
+    """Write a model, or a run's replica, as a program for ONNX Runtime or PyTorch."""
+    from dpmcl import Learner
+    from dpmcl.learner.artefact import FILE
+    from dpmcl.study import study
+
+    if (folder / FILE).is_file():
+        if method is not None or seed is not None:
+            raise SpecError(f"{folder} is a model; --method and --seed choose among a run's.")
+        learner = Learner.load(folder)
+    else:
+        run = study.load(folder)
+        if method is None and len(run.records) != 1:
+            names = ", ".join(run.records) or "none yet"
+            raise SpecError(f"Say which method of the run, as in --method er; it has {names}.")
+        learner = run.learner(next(iter(run.records)) if method is None else method, seed)
+    typer.echo(printable(f"{learner.export(out)}: {learner!r}"))
 
 
 def _settings(assignments: list[str]) -> dict[str, Any]:

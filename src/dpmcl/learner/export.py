@@ -1,7 +1,14 @@
-"""A learner as a program of torch.export: scaling, network and probabilities in one graph."""
+"""A learner as a program of torch.export or ONNX: from rows to probabilities in one graph."""
 
 import copy
+import importlib.util
 import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import asdict
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +20,18 @@ from dpmcl.core.model import Model
 from dpmcl.core.part import Part
 from dpmcl.core.tree import at
 from dpmcl.data.stream import LIMIT
-from dpmcl.exceptions import ModelError, reason
+from dpmcl.exceptions import ModelError, SpecError, reason, shown
 from dpmcl.learner.answers import answers
 from dpmcl.learner.knowledge import Knowledge, kept
 from dpmcl.methods._method import State
 
+_ABOUT = "dpmcl.json"
 _NEAR = 1e-5
+_TRIED = (1, 2, 7)
+"""Numbers of rows for which a program is compared with the learner; 3 made it."""
+
+Written = tuple[Callable[[Tensor], Tensor], Callable[[Path], None]]
+"""A program as a function of rows, and what writes it to a file."""
 
 
 def export(known: Knowledge, path: Path) -> None:
@@ -26,32 +39,30 @@ def export(known: Knowledge, path: Path) -> None:
 
     Args:
         known: What the learner knows.
-        path: The file, .pt2.
+        path: The file, .pt2 or .onnx.
 
     Raises:
+        SpecError: The path ends otherwise, or the packages for it are missing.
         ModelError: The network cannot be exported.
         FolderError: The file cannot be written.
     """
-    form = known.form
-    example = _example(known, 3)
-    module = _Whole(known).eval()
-    rows = torch.export.Dim("rows")
+    if path.suffix not in _FORMS:
+        raise SpecError(f"An exported program is a .pt2 or .onnx file, got {shown(str(path))}.")
+    if path.suffix == ".onnx":
+        _check_packages()
     try:
-        with torch.no_grad():
-            program = torch.export.export(module, (example,), dynamic_shapes=({0: rows},))
-            for n in (1, 5):
-                x = _example(known, n)
-                expected = answers(known, kept(form, x)).mean(0)
-                torch.testing.assert_close(
-                    program.module()(x).double(), expected, rtol=_NEAR, atol=_NEAR
-                )
+        with _quiet(), torch.no_grad():
+            run, write = _FORMS[path.suffix](_program(known), json.dumps(about(known)))
+            for rows in _TRIED:
+                _check(known, run, _example(known, rows))
     except Exception as error:  # each layer has its own way to say no
         raise ModelError(
-            f"This network cannot be exported for any number of rows: {reason(error)}; use "
-            "learner.save."
+            f"This network{_recurrent(known)} cannot be exported for any number of rows: "
+            f"{reason(_first(error))}; use learner.save, or, in a module of your own, take the "
+            "number of rows from x.shape[0] (len(x) fixes it)."
         ) from error
     with atomic(path) as temporary:
-        torch.export.save(program, temporary, extra_files={"dpmcl.json": json.dumps(about(known))})
+        write(temporary)
 
 
 def about(known: Knowledge) -> dict[str, Any]:
@@ -66,17 +77,110 @@ def about(known: Knowledge) -> dict[str, Any]:
         "input": str(_example(known, 1).dtype).removeprefix("torch."),
         "shape": list(form.inputs.shape),
         "columns": list(form.inputs.columns),
+        "fields": [asdict(field) for field in form.inputs.fields],
         "labels": form.labels.originals().tolist() if form.labels.names else [],
     }
 
 
+def _program(known: Knowledge) -> torch.export.ExportedProgram:
+    """Return the learner as a program, without the paths of this machine."""
+    rows = torch.export.Dim("rows")
+    program = torch.export.export(
+        _Whole(known).eval(), (_example(known, 3),), dynamic_shapes=({0: rows},)
+    )
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            node.meta.pop("stack_trace", None)
+    return program
+
+
+def _pt2(program: torch.export.ExportedProgram, told: str) -> Written:
+    def write(path: Path) -> None:
+        torch.export.save(program, path, extra_files={_ABOUT: told})
+
+    return program.module(), write
+
+
+def _onnx(program: torch.export.ExportedProgram, told: str) -> Written:
+    import onnxruntime
+
+    made = torch.onnx.export(
+        program, (), dynamo=True, verbose=False, input_names=["rows"], output_names=["answers"]
+    )
+    assert made is not None
+    made.model.metadata_props[_ABOUT] = told
+    content = made.model_proto.SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 3, 1
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+    def run(x: Tensor) -> Tensor:
+        return torch.from_numpy(session.run(None, {"rows": x.numpy()})[0])
+
+    def write(path: Path) -> None:
+        path.write_bytes(content)
+
+    return run, write
+
+
+_FORMS = {".pt2": _pt2, ".onnx": _onnx}
+
+
+def _check_packages() -> None:
+    """Refuse ONNX where a package for it is missing."""
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        if importlib.util.find_spec(name) is None:
+            raise SpecError(f"Exporting to ONNX needs {name}: pip install 'dpmcl[onnx]'.")
+
+
+def _check(known: Knowledge, run: Callable[[Tensor], Tensor], x: Tensor) -> None:
+    """Raise where a program does not answer as the learner does."""
+    expected, came = answers(known, kept(known.form, x)).mean(0), run(x).double()
+    near = _NEAR * max(1.0, float(expected.abs().max()))
+    torch.testing.assert_close(came, expected, rtol=_NEAR, atol=near)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what the exporters print, warn of and log from the user."""
+    logger = logging.getLogger("torch")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the error that another one was raised from, if any."""
+    return error if error.__cause__ is None else _first(error.__cause__)
+
+
+def _recurrent(known: Knowledge) -> str:
+    """Return the names of recurrent layers, for an error."""
+    names = {
+        f"{type(layer).__name__} {part}.{name}"
+        for part, module in known.setup.model.parts.items()
+        for name, layer in module.evaluation.named_modules()
+        if isinstance(layer, nn.RNNBase | nn.RNNCellBase)
+    }
+    return f" ({', '.join(sorted(names))})" if names else ""
+
+
 def _example(known: Knowledge, rows: int) -> Tensor:
-    """Return made-up inputs as a program takes them: uint8 for images, else float64."""
-    inputs = known.form.inputs
+    """Return inputs as a program takes them: of the memory, else made up; uint8 or float64."""
+    inputs, scale = known.form.inputs, known.setup.stream.scale
+    held, kind = known.held.x.cpu(), torch.uint8 if inputs.images else torch.float64
+    if known.form.body is None and len(held):
+        return held[torch.arange(rows) * len(held) // rows].to(kind)
     generator = torch.Generator().manual_seed(rows)
     if inputs.images:
-        return torch.randint(0, 256, (rows, *inputs.shape), generator=generator, dtype=torch.uint8)
-    return torch.rand(rows, *inputs.shape, generator=generator, dtype=torch.float64)
+        return torch.randint(0, 256, (rows, *inputs.shape), generator=generator, dtype=kind)
+    x = torch.rand(rows, *inputs.shape, generator=generator, dtype=kind)
+    return x if scale is None else x * scale.x_deviation[0].cpu() + scale.x_mean[0].cpu()
 
 
 class _Whole(nn.Module):

@@ -179,26 +179,25 @@ class Learner:
         return artefact.write(path, *self._packed(memory))
 
     def export(self, path: str | Path) -> Path:
-        """Write a program of `torch.export` that predicts the same, for any number of rows.
+        """Write a program of `torch.export` or ONNX that predicts the same, for any number of rows.
 
         It takes inputs as they come (float64; uint8 for images; of a table its columns, encoded as
         the file's "dpmcl.json" says) and returns probabilities in the order of `classes_`, or
-        values. `torch.export.load(path).module()` runs it without this package.
+        values. `torch.export.load(path).module()` or ONNX Runtime runs it without this package.
 
         Args:
-            path: The file, which ends in .pt2.
+            path: The file, which ends in .pt2 or .onnx (which needs the extra `onnx`).
 
         Returns:
             The file.
 
         Raises:
-            SpecError: The path ends otherwise, or nothing has been learned yet.
+            SpecError: The path ends otherwise, nothing has been learned yet, or a package is
+                missing.
             ModelError: The network cannot be exported.
             FolderError: The file cannot be written.
         """
         file = path_of(path)
-        if file.suffix != ".pt2":
-            raise SpecError(f"An exported program is a .pt2 file, got {shown(str(path))}.")
         export(self._learned(), file)
         return file
 
