@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+READ = ("reading-the-paper.md", "theory.md", "theory_results.md")
 SOURCES = ROOT / "src" / "dpmcl"
 PAGES = sorted(
     [
-        *(ROOT / "docs" / name for name in ("reading-the-paper.md", "theory.md", "theory_results.md")),
+        *(ROOT / "docs" / name for name in READ),
         *SOURCES.glob("presets/paper-*.toml"),
         *(
             page
