@@ -114,7 +114,7 @@ def variants() -> Iterator[tuple[str, dict[str, Any]]]:
         yield name, {"enters": "after"}
     for name in ("der", "derpp"):
         yield name, {"compared": "seen"}
-    yield "la_maml", {"order": 2, "outer": "each"}
+    yield from (("la_maml", own) for own in ({"order": 2}, {"outer": "last"}))
     yield "ewc", {"fisher": "empirical", "anchors": "last", "decay": 0.5}
     yield "naive", {"options": ["l2_init", "shrink_perturb"]}
 
