@@ -4,7 +4,7 @@ Pages hold the calls in comments, which cog fills: `make pages` writes every num
 asks whether any would change.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +58,18 @@ def paired(folder: str, against: str) -> None:
         folder: The run's, below results/.
         against: The other method.
     """
-    by_seed = comparison.by_seed({one.method: one for one in entries(folder)})
-    found = {name: compare(values, against) for name, values in by_seed.items()}
-    body = [
-        [each[0].method, *(text for one in each for text in _compared(one))]
-        for each in zip(*found.values(), strict=True)
-    ]
-    header = [text for name in found for text in (f"{name} less {against}'s", "which is")]
-    show(("method", *header), body)
+    _pairs({one.method: one for one in entries(folder)}, against)
+
+
+def paired_runs(study: str, runs: Mapping[str, str], against: str) -> None:
+    """Print DPMCL in runs of a study less that in another of them, in pairs of the same seed.
+
+    Args:
+        study: The study's folder, below results/.
+        runs: Names of its runs, by what each is called here.
+        against: What the other one is called.
+    """
+    _pairs({name: entries(f"{study}/{run}")[0] for name, run in runs.items()}, against)
 
 
 def grid(study: str, down: Sequence[str], across: str, measure: str) -> None:
@@ -88,6 +92,17 @@ def grid(study: str, down: Sequence[str], across: str, measure: str) -> None:
     header = (*down, *(f"{across} {comparison.written(value)}" for value in columns))
     body = [[*row, *(cells[row].get(value, "-") for value in columns)] for row in sorted(cells)]
     show(header, body, words=len(down))
+
+
+def _pairs(several: Mapping[str, Entry], against: str) -> None:
+    by_seed = comparison.by_seed(several)
+    found = {name: compare(values, against) for name, values in by_seed.items()}
+    body = [
+        [each[0].method, *(text for one in each for text in _compared(one))]
+        for each in zip(*found.values(), strict=True)
+    ]
+    header = [text for name in found for text in (f"{name} less {against}'s", "which is")]
+    show(("method", *header), body)
 
 
 def _mean(entry: Entry, measure: str) -> float:
