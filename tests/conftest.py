@@ -277,7 +277,7 @@ def train(
         options["tell"] = options.pop("progress")
     setup = Setup(
         method=method,
-        model=method.prepare(model),
+        model=method.modelled(model, stream.outputs),
         stream=stream,
         splits=splits,
         seeds=seeds,

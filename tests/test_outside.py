@@ -76,6 +76,12 @@ import numpy as np
 def share_right(errors, predictions):
     return np.mean(predictions["test"] == predictions["test.target"], 1)
 """,
+    "cost": """
+from torch.nn import functional
+
+def squared(outputs, targets):
+    return functional.cross_entropy(outputs, targets, reduction="none").square()
+""",
     "optimiser": """
 from dataclasses import dataclass
 from dpmcl import Optimiser
@@ -136,6 +142,7 @@ def spec(prefix: str, folder: Path) -> dict:
             "lr": 0.01,
             "optimiser": f"{prefix}_optimiser:Signed",
             "discount": f"{prefix}_discount:Halved",
+            "cost": f"{prefix}_cost:squared",
             "options": [{"name": f"{prefix}_option:NearStart", "strength": 0.01}],
         },
         "evaluation": {"predictions": True},

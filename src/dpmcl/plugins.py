@@ -1,4 +1,4 @@
-"""Plugins: methods, streams, networks, metrics, optimisers, discounts, options, by their names.
+"""Plugins: methods, streams, networks, metrics, costs, optimisers, ..., by their names.
 
 One plugin a file, found by its file name in the package's folder of its kind. A third party adds
 one by an entry point in the group of that folder, as `dpmcl.methods`, or names it as
@@ -20,6 +20,7 @@ KINDS = {
     "stream": "streams",
     "network": "networks",
     "metric": "metrics",
+    "cost": "costs",
     "optimiser": "optimisers",
     "discount": "discounts",
     "option": "options",
@@ -31,6 +32,7 @@ _RULES = {
     "stream": ("a subclass of dpmcl.StreamSettings with `build`", ("build", "places")),
     "network": ("a subclass of dpmcl.NetworkSettings with `build`", ("build", "hidden")),
     "metric": ("a function of Errors (and predictions)", ()),
+    "cost": ("a function of outputs and targets", ()),
     "optimiser": ("a subclass of dpmcl.Optimiser with `slots` and `rule`", ("init", "step")),
     "discount": ("a subclass of dpmcl.Discount with `weights`", ("weights", "total")),
     "option": ("a subclass of dpmcl.Option", ("gradient", "begin_task")),

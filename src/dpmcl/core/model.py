@@ -19,6 +19,7 @@ from torch.nn import functional
 from dpmcl.core import keys
 from dpmcl.core.batch import Batch, weighted_mean
 from dpmcl.core.convolution import Convolutions, preferred
+from dpmcl.core.cost import RowCost
 from dpmcl.core.generators import forked
 from dpmcl.core.gradients import count_rows
 from dpmcl.core.network_check import check
@@ -52,6 +53,8 @@ class Model:
         buffers: Running statistics that evaluation uses (`holding`), or None.
         present: Classes that there are, bool (outputs,); None for all. The others are room for
             classes to come, which neither costs nor answers know of.
+        classes: How many classes there are, the first outputs, where `present` is set.
+        row_cost: The cost of a row in place of that of the kind (`core.cost`), or None.
     """
 
     network: Network
@@ -64,6 +67,8 @@ class Model:
     precision: Precision | None = None
     buffers: Buffers | None = None
     present: Tensor | None = None
+    classes: int | None = None
+    row_cost: RowCost | None = None
 
     @classmethod
     def build(
@@ -156,6 +161,16 @@ class Model:
             buffers: As `init_buffers` or `moved` returns them; of one replica, within vmap too.
         """
         return replace(self, buffers=buffers)
+
+    def with_room(self, classes: int, outputs: int) -> "Model":
+        """Return the same model, of whose outputs the first alone are classes.
+
+        Args:
+            classes: How many classes there are.
+            outputs: Width of the network's output.
+        """
+        present = torch.arange(outputs, device=self.device) < classes
+        return replace(self, present=present, classes=classes)
 
     def moved(self, theta: Theta, x: Tensor, w: Tensor, key: Tensor) -> Buffers:
         """Return the running statistics after one training pass, from those that the model holds.
@@ -335,7 +350,20 @@ class Model:
         return weighted_mean(self.losses(outputs, batch.y), batch.w)
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the cost of each row (n,): `row_cost`, or that of the kind.
+
+        Args:
+            outputs: As `predict` returns them.
+            y: Targets, int64 (n,) or (n, outputs).
+        """
+        if self.row_cost is None:
+            return self.usual_losses(outputs, y)
+        return self.row_cost(outputs if self.classes is None else outputs[:, : self.classes], y)
+
+    def usual_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the cost of each row (n,): cross entropy on logits, or mean squared error.
+
+        For what is derived for that cost: a mask over logits, the Fisher information.
 
         Args:
             outputs: As `predict` returns them.

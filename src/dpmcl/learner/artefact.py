@@ -25,6 +25,7 @@ from dpmcl import plugins
 from dpmcl.core import keys
 from dpmcl.core.atomic import atomic, path_of, write_text
 from dpmcl.core.choices import EngineName
+from dpmcl.core.cost import RowCost
 from dpmcl.core.gradients import Work
 from dpmcl.core.memory import Memories, Memory
 from dpmcl.core.settings import NonNegative, Positive
@@ -212,18 +213,36 @@ def read(path: Any) -> tuple[Path, About]:
         raise _damaged(folder, reason(error)) from None
 
 
-def method_of(about: About, brought: type[Method] | None) -> Method:
+def cost_is_ours(about: About) -> bool:
+    """Return True if a learner needs no cost of the user's.
+
+    Args:
+        about: What is said of it.
+    """
+    return "cost" not in about.method or plugins.is_ours("cost", about.method["cost"])
+
+
+def method_of(about: About, brought: type[Method] | None, cost: RowCost | None = None) -> Method:
     """Return the method of a learner that was saved.
 
     Args:
         about: What its folder says.
         brought: The user's class, for a method that is not of the package.
+        cost: The user's function, for a cost that is not of the package.
 
     Raises:
-        SpecError: The method is the user's and was not brought, or a setting names something that
-            is not of the package.
+        SpecError: The method or the cost is the user's and was not brought, or a setting names
+            something that is not of the package.
     """
     settings = dict(about.method)
+    if cost_is_ours(about) != (cost is None):
+        raise SpecError(
+            "The cost of this learner is one of the package; leave out cost=."
+            if cost is not None
+            else "The cost of this learner is not one of the package, and nothing that a folder "
+            "names is imported; bring it, as in Learner.load(path, cost=mine)."
+        )
+    settings |= {} if cost is None else {"cost": cost}
     name = settings.pop("name", None)
     if brought is not None:
         return brought.from_table(settings, f"Method {brought.__name__}:")

@@ -234,11 +234,11 @@ def setup_of(config: Config, form: Form, rows: tuple[Stream, Splits], example: T
         device=example.device,
     )
     if not form.fixed:
-        model = replace(model, present=_first(outputs, len(form.labels.names), model))
+        model = model.with_room(len(form.labels.names), outputs)
     replicas, batch = len(config.seeds), config.method.batch
     return Setup(
         method=config.method,
-        model=config.method.prepare(model),
+        model=config.method.modelled(model, outputs),
         stream=stream,
         splits=splits,
         seeds=config.seeds,
@@ -299,10 +299,10 @@ def _with_room(
     """Return what is known with an output for each class."""
     setup, classes = known.setup, len(form.labels.names)
     model, outputs = setup.model, setup.stream.outputs
-    if model.present is None or classes == int(model.present.sum()):
+    if model.present is None or classes == model.classes:
         return known
     if classes <= outputs:
-        model = replace(model, present=_first(outputs, classes, model))
+        model = model.with_room(classes, outputs)
         return replace(known, setup=replace(setup, model=model).starting(setup.start))
     stream = replace(rows[0], outputs=room(classes))
     example = stream.example(config.dtype)
@@ -369,8 +369,3 @@ def _check_method(setup: Setup) -> None:
             "A learner does not know how many chunks will come, and a schedule over the run needs "
             "that; set its over to 'task'."
         )
-
-
-def _first(outputs: int, classes: int, model: Model) -> Tensor:
-    """Return which outputs are classes, bool (outputs,)."""
-    return torch.arange(outputs, device=model.device) < classes

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, Self, get_args, overload
@@ -52,6 +52,9 @@ class Learner:
             weights; a last linear layer of another width than there are classes is made anew.
         method: A method's name, or a `dpmcl.Method` or a subclass of it. Methods that need all
             rows of the past ("joint") cannot be used.
+        cost: The cost of a row, by its name ("huber", "label_smoothing") or a function of your own
+            of (outputs, targets) that returns one number a row; None for cross entropy, or the
+            squared error.
         memory: Rows of the past that are kept, for each replica.
         seed: Of the first replica.
         replicas: Networks that learn side by side, with seeds of their own; their mean predicts.
@@ -87,6 +90,7 @@ class Learner:
         model: Any = None,
         *,
         method: str | type[Method] | Method = "er",
+        cost: str | Callable[..., Any] | None = None,
         memory: int = 1000,
         seed: int = 0,
         replicas: int = 1,
@@ -116,7 +120,7 @@ class Learner:
             raise SpecError(f"Seeds must stay below 2^63, got {replicas} from {seed}.")
         name, config = _config(
             network_of(model, before, frozen),
-            _method(method, {**settings, "memory": int(memory)}),
+            _method(method, {**settings, "memory": int(memory)} | _given(cost=cost)),
             tuple(range(int(seed), int(seed) + int(replicas))),
             dtype=getattr(torch, dtype),
             device=device,
@@ -230,12 +234,13 @@ class Learner:
             "content": content,
             "model": brought,
             "method": None if "name" in about.method else type(self._config.method),
+            "cost": None if artefact.cost_is_ours(about) else self._config.method.cost,
             "device": self._config.device,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         about = artefact.About.model_validate_json(state["about"])
-        brought = {name: state[name] for name in ("model", "method", "device")}
+        brought = {name: state[name] for name in ("model", "method", "cost", "device")}
         self._restore("the pickle", (about, state["content"]), **brought)
 
     @classmethod
@@ -246,6 +251,7 @@ class Learner:
         *,
         model: Any = None,
         method: type[Method] | None = None,
+        cost: Callable[..., Any] | None = None,
         before: str | None = None,
         frozen: Sequence[str] = (),
         device: DeviceName = "auto",
@@ -258,12 +264,13 @@ class Learner:
             path: The folder.
             model: The network, where it is not one of the package; as for `Learner`.
             method: The method's class, where it is not one of the package.
+            cost: The function, where it is not one of the package.
             before, frozen: As for `Learner`, with a module of your own.
             device: "auto", "cpu" or "cuda".
 
         Raises:
             FolderError: The folder holds no learner, or is damaged.
-            SpecError: A model or a method must be brought.
+            SpecError: A model, a method or a cost must be brought.
             ModelError: The network is not the one that was saved.
         """
         folder, about = artefact.read(path)
@@ -275,7 +282,8 @@ class Learner:
         learner = cls.__new__(cls)
         content = artefact.content_of(folder, about)
         brought: dict[str, Any] = {"model": model, "before": before, "frozen": frozen}
-        learner._restore(folder, (about, content), method=method, device=device, **brought)
+        brought |= {"method": method, "cost": cost}
+        learner._restore(folder, (about, content), device=device, **brought)
         return learner
 
     @classmethod
@@ -300,6 +308,7 @@ class Learner:
         *,
         model: Any,
         method: type[Method] | None,
+        cost: Callable[..., Any] | None,
         device: DeviceName,
         before: str | None = None,
         frozen: Sequence[str] = (),
@@ -308,7 +317,7 @@ class Learner:
         about, content = packed
         name, config = _config(
             network_of(about.network if model is None else model, before, frozen),
-            artefact.method_of(about, method),
+            artefact.method_of(about, method, cost),
             tuple(range(about.seed, about.seed + about.replicas)),
             dtype=getattr(torch, about.dtype),
             device=device,
@@ -634,6 +643,11 @@ def _method(method: Any, settings: dict[str, Any]) -> Method:
         )
     checked: Method = plugins.from_setting("method", method, **settings)
     return checked
+
+
+def _given(**settings: Any) -> dict[str, Any]:
+    """Return the settings that are not None."""
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _share(validation: Any, method: Method) -> float:

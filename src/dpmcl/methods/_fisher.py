@@ -33,7 +33,7 @@ def squared_gradients(
         y = sampled(model, model.predict(theta, batch.x), key)
 
     def loss(theta: Theta, x: Tensor, y: Tensor) -> Tensor:
-        return model.losses(model.predict(theta, x[None]), y[None])[0]
+        return model.usual_losses(model.predict(theta, x[None]), y[None])[0]
 
     one = gradient(loss)
     each = torch.func.vmap(lambda x, y: one(theta, x, y)[0])(batch.x, y)

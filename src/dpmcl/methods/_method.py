@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import FunctionType
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from dpmcl import plugins
 from dpmcl.core import memory
 from dpmcl.core.batch import Batch
+from dpmcl.core.cost import RowCost, check_cost, made_up
 from dpmcl.core.memory import Memory, Notes, Offer, Policy
 from dpmcl.core.model import Buffers, Model, Theta
 from dpmcl.core.settings import Positive, Rate, Settings
@@ -135,6 +137,9 @@ class Method(Settings, ABC):
         discount_on: Whether gamma is the "weights" of rows in a batch (a batch's cost is their
             weighted mean), or says how often a task's rows are drawn from the memory, or from all
             seen ("sampling").
+        cost: The cost of a row in place of cross entropy or squared error: "huber",
+            "label_smoothing", another's name, or in Python a function of outputs and targets that
+            returns one number a row (`dpmcl.costs`). Weights and means over rows stay the run's.
         options: Penalties and perturbations of learning (`dpmcl.Option`), each a name or a table
             of a name and settings.
         augment: Random changes of training images, anew in each draw: "shift", "flip", "cutout",
@@ -162,12 +167,14 @@ class Method(Settings, ABC):
     reset_at_task: bool = False
     discount: str | dict[str, Any] = "constant"
     discount_on: Literal["weights", "sampling"] = "weights"
+    cost: str | Callable[..., Any] | None = None
     options: tuple[str | dict[str, Any], ...] = ()
     augment: tuple[str | dict[str, Any], ...] = ()
     rule: Optimiser = field(init=False, repr=False, compare=False, default=Adagrad())
     discounting: Discount = field(init=False, repr=False, compare=False, default=Constant())
     scheduling: Schedule | None = field(init=False, repr=False, compare=False, default=None)
     optional: tuple[Option, ...] = field(init=False, repr=False, compare=False, default=())
+    costing: RowCost | None = field(init=False, repr=False, compare=False, default=None)
     augmenting: tuple[Augmentation, ...] = field(init=False, repr=False, compare=False, default=())
 
     def __post_init__(self) -> None:
@@ -175,6 +182,7 @@ class Method(Settings, ABC):
         object.__setattr__(self, "rule", build_optimiser(self.optimiser, self.lr))
         object.__setattr__(self, "discounting", plugins.from_setting("discount", self.discount))
         object.__setattr__(self, "scheduling", build_schedule(self.schedule))
+        object.__setattr__(self, "costing", _cost_of(self.cost))
         options = tuple(plugins.from_setting("option", setting) for setting in self.options)
         object.__setattr__(self, "optional", options)
         augmenting = tuple(build_augmentation(setting) for setting in self.augment)
@@ -331,6 +339,26 @@ class Method(Settings, ABC):
 
     # What a run calls
 
+    def modelled(self, model: Model, outputs: int) -> Model:
+        """Return the model that a run trains: with the method's parts and cost.
+
+        Args:
+            model: The network and its cost.
+            outputs: Width of the network's output.
+
+        Raises:
+            ModelError: The cost cannot be used.
+        """
+        if self.costing is None:
+            return self.prepare(model)
+        some = made_up(model.kind, outputs if model.classes is None else model.classes, model.dtype)
+        check_cost(self.costing, name_of_cost(self.cost), *(t.to(model.device) for t in some))
+        return self.prepare(replace(model, row_cost=self.costing))
+
+    def to_table(self) -> dict[str, Any]:
+        table = super().to_table()
+        return table if self.cost is None else {**table, "cost": name_of_cost(self.cost)}
+
     def scaled(self, factor: float) -> Self | None:
         """Return the method with so many times its updates, rounded down.
 
@@ -396,6 +424,29 @@ class Method(Settings, ABC):
         for option, key in zip(self.optional, keys, strict=True):
             state = state._replace(theta=option.begin_task(state.theta, key))
         return state._replace(common=common)
+
+
+def name_of_cost(cost: Any) -> str:
+    """Return the name of a cost, as a spec writes it.
+
+    Args:
+        cost: A name, or a function.
+    """
+    if isinstance(cost, str):
+        return cost
+    like = cost if hasattr(cost, "__qualname__") else type(cost)
+    return f"{like.__module__}:{like.__qualname__}"
+
+
+def _cost_of(cost: Any) -> RowCost | None:
+    """Return the cost that a setting names."""
+    if not isinstance(cost, str):
+        row_cost: RowCost | None = cost
+        return row_cost
+    named = plugins.find("cost", cost)
+    if not isinstance(named, FunctionType):  # whose source a run can compare
+        raise SpecError(f"cost '{cost}' must be a function of outputs and targets.")
+    return named
 
 
 def _counted(update: Update) -> Update:

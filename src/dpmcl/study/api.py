@@ -1,8 +1,9 @@
 """The interface for Python users: `run` and `load`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Self
 
 from dpmcl import plugins, presets
@@ -141,6 +142,7 @@ def run(
     *,
     methods: Methods | None = None,
     network: Any = None,
+    cost: str | Callable[..., Any] | None = None,
     replicas: int | None = None,
     seed: int | None = None,
     tasks: int | None = None,
@@ -164,6 +166,9 @@ def run(
             split before its last linear layer (settings={"network.before": "head"} names another),
             two modules, or a function of (shape, outputs) that returns either.
             settings={"network.frozen": ["backbone"]} keeps layers as they are.
+        cost: The cost of a row, by its name or a function of your own of (outputs, targets) that
+            returns one number a row; None for cross entropy, or the squared error. It is
+            settings={"training.cost": ...}.
         replicas: Number of seeds.
         seed: The first seed.
         tasks: Number of tasks, the stream's first ones.
@@ -207,6 +212,8 @@ def run(
             request.choose(list(tables), tables)
         if network is not None:
             request.bring(network)
+        if cost is not None:
+            request.change({"training": {"cost": _cost_name(cost)}})
         for key, value in (settings or {}).items():
             request.change(spec.assigned(key, value))
         request.update(replicas=replicas, seed=seed, device=device, engine=engine)
@@ -260,10 +267,25 @@ def _name(method: Any) -> str:
             f"methods must be names or subclasses of dpmcl.Method, got {what or shown(method)}; "
             "settings stand beside the name, as in methods={'er': {'updates': 3}}."
         )
-    name = f"{method.__module__}:{method.__qualname__}"
-    if "." in method.__qualname__ or plugins.find("method", name) is not method:
+    return _findable("method", method)
+
+
+def _cost_name(cost: Any) -> str:
+    """Return the name by which a spec finds a cost."""
+    if isinstance(cost, str):
+        return cost
+    if not isinstance(cost, FunctionType):
+        raise SpecError(f"cost must be a name or a function, got {shown(cost)}.")
+    return _findable("cost", cost)
+
+
+def _findable(kind: str, plugin: type | FunctionType) -> str:
+    """Return the name by which a spec finds a class or a function of a module."""
+    name = f"{plugin.__module__}:{plugin.__qualname__}"
+    if not name.endswith(f":{plugin.__name__}") or plugins.find(kind, name) is not plugin:
         raise SpecError(
-            f"Method '{name}' is not found by its name; define it at the top of a module, once."
+            f"{kind.capitalize()} '{name}' is not found by its name; define it at the top of a "
+            "module, once."
         )
     return name
 

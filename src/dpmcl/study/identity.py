@@ -106,6 +106,7 @@ def sources(spec: Spec) -> Sources:
             ("optimiser", method.optimiser, method.rule),
             ("network", spec.network_name, spec.network),
             ("stream", spec.stream_name, spec.stream),
+            *([("cost", method.cost, method.costing)] if method.cost else []),
             *(("option", *each) for each in zip(method.options, method.optional, strict=True)),
         ]
         out[name] = {}
@@ -113,7 +114,9 @@ def sources(spec: Spec) -> Sources:
             plugin = setting if isinstance(setting, str) else setting["name"]
             home = plugins.home(kind, plugin)
             if home.partition(".")[0] != "dpmcl":
-                out[name][f"{kind} '{plugin}'"] = source(type(value), home)
+                out[name][f"{kind} '{plugin}'"] = source(
+                    value if kind == "cost" else type(value), home
+                )
     return out
 
 

@@ -53,18 +53,18 @@ class Source:
     missing: str = ""
 
 
-def source(cls: type, home: str) -> Source:
-    """Return the hashes of the code of a class.
+def source(cls: type | FunctionType, home: str) -> Source:
+    """Return the hashes of the code of a class or a function.
 
     Args:
-        cls: The class of a plugin.
+        cls: The class of a plugin, or the function that it is.
         home: Name of the module in which it was looked up.
 
     Raises:
         FolderError: A file was changed after Python had imported it.
     """
     hashes = {}
-    modules = {home, *(base.__module__ for base in cls.__mro__)}
+    modules = {home, *(base.__module__ for base in getattr(cls, "__mro__", (cls,)))}
     try:
         if not _in_file(cls.__module__):
             script = _Script()

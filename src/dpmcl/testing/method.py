@@ -82,7 +82,7 @@ def _setup(method: Method, engine: Engine) -> Setup:
     model = Model.build(network, "classification", example, 6, dtype=torch.float64)
     return Setup(
         method=method,
-        model=method.prepare(model),
+        model=method.modelled(model, stream.outputs),
         stream=stream,
         splits=split(stream, _SEEDS, (0.6, 0.2, 0.2)),
         seeds=_SEEDS,

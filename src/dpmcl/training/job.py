@@ -267,7 +267,7 @@ class Trainer:
         method = spec.methods[job.method]
         return Setup(
             method=method,
-            model=method.prepare(self.model),
+            model=method.modelled(self.model, stream.outputs),
             stream=stream,
             splits=splits,
             seeds=job.seeds,
