@@ -7,8 +7,9 @@ All methods, on five tasks of two classes; with --paper those that tell whether 
 is worth its cost, on the stream and with the memory of the preset. Every method may take a task
 what DPMCL takes at the updates of the spec, and keeps as many rows; bytes of notes and of copied
 weights are shown beside. Rates are chosen on rows held out of the training rows of the first two
-tasks, on two seeds that the runs do not use (with --paper six tasks and five seeds: what is compared
-differs by less). A run that was stopped goes on; what is stored is not run again.
+tasks, on two seeds that the runs do not use. With --paper, where what is compared differs by less,
+they are chosen on six tasks and five seeds, and all four are run, to show what the choice does. A
+run that was stopped goes on; what is stored is not run again.
 """
 
 import argparse
@@ -19,6 +20,8 @@ from typing import Any
 from dpmcl import presets
 from dpmcl.study import study
 from dpmcl.study.budget import Budget, within
+from dpmcl.study.plan import cells
+from dpmcl.study.studies import planned
 from dpmcl.study.tune import Search, tune
 from dpmcl.training import spec
 from dpmcl.training.spec import Spec
@@ -81,9 +84,11 @@ def main() -> None:
         search = Search(space={"training.lr": rates}, tasks=tasks, replicas=seeds)
         tuned, lines = tune(equal.to_table(), search, asked.out / f"{name}-rates")
         print(*lines, sep="\n")
-        run = study.Planned(Spec.parse(tuned), asked.out / name, budget=budget)
-        (result,) = study.run_all([run])
-        print(result.table())
+        runs = [study.Planned(Spec.parse(tuned), asked.out / name, budget=budget)]
+        if asked.paper:
+            every = cells(equal.to_table(), {"training.lr": rates})
+            runs += planned(every, asked.out / f"{name}-every-rate")[0]
+        print(study.run_all(runs)[0].table())
 
 
 if __name__ == "__main__":
