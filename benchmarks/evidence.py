@@ -51,6 +51,22 @@ def methods(folder: str, settings: Sequence[str] = ("lr",)) -> None:
     show(("method", "replicas", *MEASURES, *settings, "GFLOP a task"), body)
 
 
+def rates(study: str, measure: str) -> None:
+    """Print a measure of each method at each rate of a study.
+
+    Args:
+        study: The study's folder, below results/.
+        measure: "CME" or "NTE".
+    """
+    folders = sorted(path.parent for path in (ROOT / study).glob("*/errors.parquet"))
+    cells: dict[str, dict[float, str]] = {}
+    for entry in entries(*(str(folder.relative_to(ROOT)) for folder in folders)):
+        cells.setdefault(entry.method, {})[entry.settings["lr"]] = _error(entry, measure)
+    columns = sorted(next(iter(cells.values())))
+    body = [[name, *(cells[name][rate] for rate in columns)] for name in sorted(cells)]
+    show((measure, *(f"lr {rate:g}" for rate in columns)), body)
+
+
 def paired(folder: str, against: str) -> None:
     """Print every method of a run less another, in pairs of the same seed.
 
