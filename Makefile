@@ -1,8 +1,9 @@
 # Two commands do all the set-up: `make run` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
+PAGES := docs/comparison.md docs/reading-the-paper.md
 
-.PHONY: run test lint types docs clean
+.PHONY: run test lint types pages docs clean
 
 run: .venv/.installed
 	$(BIN)/dpmcl run digits
@@ -17,6 +18,11 @@ lint: .venv/.installed
 
 types: .venv/.installed
 	$(BIN)/mypy
+
+# Writes the figures in the documentation anew, from what is stored under results/.
+pages: .venv/.installed
+	$(BIN)/dpmcl report results/table1/* --out docs/results.md
+	$(BIN)/cog -r -P -I . -p "from benchmarks import evidence" $(PAGES)
 
 docs: .venv/.installed
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build

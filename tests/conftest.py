@@ -10,11 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from dpmcl.core import keys, memory
+from dpmcl.core.errors import Errors
 from dpmcl.core.keys import Purpose
 from dpmcl.core.memory import Offer
 from dpmcl.core.model import Model, Theta
@@ -26,6 +28,7 @@ from dpmcl.engine import Engine, Looped
 from dpmcl.exceptions import DataError
 from dpmcl.methods._method import Method, State
 from dpmcl.methods.er import ER
+from dpmcl.results.record import Record
 from dpmcl.study import study
 from dpmcl.training import evaluation
 from dpmcl.training.evaluation import Evaluation
@@ -103,6 +106,17 @@ def refused(make: Callable[[], object], *parts: str, error: Any = DataError) -> 
     """Check that a call is refused in one line that has all the parts."""
     line = complaint(make, error=error)
     assert [part for part in parts if part not in line] == [], line
+
+
+def some_record(
+    entropy: int = 0, *, replicas: int = 3, tasks: int = 3, low: float = 0.0, high: float = 1.0
+) -> Record:
+    """Errors between two bounds, drawn anyhow, of a method that is evaluated on the tasks seen."""
+    shape = (replicas, 1 + tasks, tasks)
+    values = np.random.default_rng(entropy).uniform(low, high, size=shape)
+    for after in range(tasks):
+        values[:, 1 + after, after + 1 :] = np.nan
+    return Record({"test": Errors(tuple(range(replicas)), values, np.ones((replicas, tasks)))})
 
 
 def tiny_stream(tasks: int = 3, rows: int = 30, seed: int = 0) -> Stream:

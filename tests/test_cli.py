@@ -220,6 +220,7 @@ def test_tables_and_figures_in_each_format(command, stored):
         ("show digitz", ["No preset 'digitz'", "Did you mean 'digits'"]),
         ("table unfinished", ["no results yet"]),
         ("table STORED --metric os:getcwd", ["metric 'os:getcwd'", "fails"]),
+        ("table STORED --rename x", ["--rename takes NAME=TEXT"]),
         ("plot STORED --smooth nan", ["smooth", "at least 0", "nan"]),
         ("stream digits --tasks 2 --out sheet.bmp", ["sheet.bmp"]),
     ],
@@ -314,15 +315,3 @@ def test_a_full_disk_is_one_line_and_what_is_stored_stays(limit, file, tmp_path)
     assert "Traceback" not in ran.stderr
     assert list(dpmcl.load(tmp_path / "run").records) == (["er"] if file == "errors.png" else [])
     assert not list(tmp_path.rglob("*.tmp-*"))
-
-
-def test_the_module_runs_and_refuses(tmp_path):
-    (tmp_path / "tiny.toml").write_text(TINY)
-    ran = subprocess_of(tmp_path, "-m", "dpmcl", "run", "tiny.toml", "--method", "er")
-    assert ran.returncode == 0
-    assert "Traceback" not in ran.stderr
-    assert ran.stdout.splitlines()[-1] == "folder: runs/tiny"
-    ran = subprocess_of(tmp_path, "-m", "dpmcl", "show", "digit")
-    assert (ran.returncode, ran.stdout) == (2, "")
-    line = "dpmcl: No preset 'digit'. Did you mean 'digits'? `dpmcl list` shows all."
-    assert the_line(ran.stderr) == line

@@ -1,49 +1,12 @@
 """The user's own data, by command line and in Python."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
 import dpmcl
-from dpmcl import cli
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DataError, FolderError
-
-TARGET = ["--set", "stream.target=kind"]
-BAD = [  # a file, its content, settings, and what is said
-    ("missing.csv", None, TARGET, "missing.csv"),
-    ("my.csv", "a,kind\n1,x\n", [], "needs the setting 'target'"),
-    ("my.csv", "a,kind\n1,x\n2,x\n3,x\n4,y\n", TARGET, "class 'y' of task 1"),
-    ("photos/", None, [], "there are none"),
-    ("my.csv", "a\n1\n", [*TARGET, "--set", "stream.class_per_task=2"], "'classes_per_task'?"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("verb", ["run", "stream"])
-@pytest.mark.parametrize(("file", "content", "sets", "says"), BAD)
-def test_bad_data_are_one_line_and_status_2(
-    tmp_path, monkeypatch, capsys, verb, file, content, sets, says
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-    if content is not None:
-        (tmp_path / file).write_text(content)
-    elif file.endswith("/"):
-        (tmp_path / file).mkdir()
-    monkeypatch.setattr("sys.argv", ["dpmcl", verb, file, *sets])
-    monkeypatch.setattr("sys.path", [*sys.path])
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    out, err = capsys.readouterr()
-    assert (left.value.code, out) == (2, "")
-    assert "Traceback" not in err
-    assert err.rstrip().split("\n")[-1].startswith("dpmcl: ")
-    assert says in err
-    assert not Path("runs").exists()
-
 
 # ---- in Python -----------------------------------------------------------------------------------
 

@@ -44,12 +44,6 @@ def test_an_example_is_distinct_rows_from_all_over_the_stream(digits):
     assert one.tolist() == [[1, 1, 1]]
 
 
-@pytest.mark.parametrize("shares", [(0.6, 0.2, 0.1), (0.8, 0.2, 0.0), (1.2, -0.1, -0.1)])
-def test_shares_that_are_no_split_are_refused(shares):
-    with pytest.raises(SpecError, match="split must be three shares above 0 that add up to 1"):
-        Digits(split=shares)
-
-
 def test_digits_are_the_real_ones_in_ten_tasks(digits):
     from sklearn.datasets import load_digits
 

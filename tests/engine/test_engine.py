@@ -8,8 +8,7 @@ from conftest import PAPER, tiny_model, tiny_run, tiny_stream
 from dpmcl import plugins
 from dpmcl.core.model import Model
 from dpmcl.core.tree import at, leaves
-from dpmcl.engine import Batched, Looped, choose, device_of
-from dpmcl.exceptions import ModelError, SpecError
+from dpmcl.engine import Batched, Looped, choose
 
 METHODS = plugins.names("method")
 OPTIMISERS = ["adagrad", "sgd", "adam"]
@@ -77,27 +76,3 @@ def test_auto_is_a_function_of_network_device_replicas_and_batch():
     ]:
         assert choose(name, network, example, replicas=replicas, batch=batch).name == form
     assert choose("looped", dense, points, replicas=10, batch=32).name == "looped"
-
-
-class Peeks(nn.Module):
-    """Branches on a tensor's value, so it cannot be mapped."""
-
-    def forward(self, x):
-        return x if x.isfinite().all() else x.nan_to_num()
-
-
-def test_a_network_that_cannot_be_mapped_is_looped():
-    points = torch.rand(2, 4)
-    peeking = model(lambda: (Peeks(), nn.Linear(4, 3)), points)
-    assert choose("auto", peeking, points, replicas=10, batch=32).name == "looped"
-    with pytest.raises(ModelError, match=r"engine = 'looped'"):
-        choose("batched", peeking, points, replicas=10, batch=32)
-
-
-def test_a_missing_gpu_is_named():
-    if torch.cuda.is_available():
-        assert device_of("auto").type == "cuda"
-    else:
-        assert device_of("auto").type == "cpu"
-        with pytest.raises(SpecError, match="needs a CUDA GPU"):
-            device_of("cuda")

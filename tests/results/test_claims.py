@@ -2,8 +2,8 @@
 
 import pytest
 
-from dpmcl.results.claims import Answer, BySeed, Claim, of_figure3, of_table1
-from dpmcl.results.paper import METHODS, Key
+from dpmcl.results.claims import Answer, Claim, of_figure3, of_table1
+from dpmcl.results.paper import METHODS, BySeed, Key
 
 SEEDS = range(10)
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dpmcl.core.errors import Errors
-from dpmcl.results.comparison import differing, entries, labels, written
+from dpmcl.results.comparison import Entry, differing, entries, written
 from dpmcl.results.record import Record
 from dpmcl.results.store import Stored, StreamInfo
 
@@ -20,6 +20,10 @@ def stored(*methods: str, stream: str = "digits", own=None, **training) -> Store
     }
     info = StreamInfo(stream, "classification", ("0",), ("0",))
     return Stored(spec, info, dict.fromkeys(methods, ONE))
+
+
+def labels(several: list[Entry]) -> list[str]:
+    return [entry.label for entry in several]
 
 
 def test_two_rates_are_two_names() -> None:

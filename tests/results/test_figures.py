@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from conftest import some_record
 from dpmcl.core.errors import Errors
 from dpmcl.exceptions import DpmclError, FolderError, SpecError
 from dpmcl.results import figures
@@ -17,14 +18,7 @@ STREAM = StreamInfo("toy", "classification", NAMES, NAMES)
 MAGIC = {"png": b"\x89PNG\r\n", "svg": b"<?xml", "pdf": b"%PDF"}
 
 
-def record(replicas: int, entropy: int) -> Record:
-    values = np.random.default_rng(entropy).uniform(size=(replicas, 1 + TASKS, TASKS))
-    for after in range(TASKS):
-        values[:, 1 + after, after + 1 :] = np.nan
-    return Record({"test": Errors(tuple(range(replicas)), values, np.ones((replicas, TASKS)))})
-
-
-RECORDS = {"naive": record(3, 0), "er": record(3, 1)}
+RECORDS = {name: some_record(k, tasks=TASKS) for k, name in enumerate(("naive", "er"))}
 
 
 def heights(figure, panel):
@@ -53,12 +47,14 @@ def test_tasks_and_methods_are_named():
     figure = figures.curves(RECORDS, STREAM)
     assert [text.get_text() for text in figure.axes[1].get_xticklabels()] == list(NAMES)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["naive", "er"]
-    lines = figures.curves({f"m{k}": record(1, k) for k in range(8)}, STREAM).axes[0].get_lines()
+    eight = {f"m{k}": some_record(k, tasks=TASKS) for k in range(8)}
+    lines = figures.curves(eight, STREAM).axes[0].get_lines()
     styles = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}
     assert len(styles) == 8
-    title = figures.curves({"a": record(2, 0), "b": record(4, 0)}, STREAM).get_suptitle()
+    one, two, four = (some_record(replicas=n, tasks=TASKS) for n in (1, 2, 4))
+    title = figures.curves({"a": two, "b": four}, STREAM).get_suptitle()
     assert title == "toy, 2 to 4 replicas, band: one standard error"
-    assert figures.curves({"a": record(1, 0)}, STREAM).get_suptitle() == "toy, 1 replica"
+    assert figures.curves({"a": one}, STREAM).get_suptitle() == "toy, 1 replica"
     sine = figures.curves(RECORDS, StreamInfo("sine", "regression", NAMES, ())).axes[0]
     assert (sine.get_yscale(), sine.get_ylabel()) == ("log", "mean squared error")
     many = StreamInfo("toy", "classification", NAMES * 3, NAMES)

@@ -61,3 +61,9 @@ def test_a_printed_zero_is_an_error_below_a_thousandth() -> None:
     assert marks({key: mean(0.9811, 0.0)})[key] == "not reproduced"
     unusable = ("cifar10", "CME", "naive")  # 0.949(2)
     assert marks({unusable: mean(0.949)})[unusable] == "not reproduced"
+
+
+def test_on_sine_within_is_within_a_power_of_ten_too() -> None:
+    key = ("sine", "CME", "dpmcl")
+    assert marks({key: mean(0.148, 0.114)})[key] == "not reproduced"
+    assert marks({key: mean(5e-5, 1e-5)})[key] == "within"

@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter1d
 
-from dpmcl.core.errors import Errors
-from dpmcl.exceptions import DpmclError
+from conftest import some_record
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte
-from dpmcl.results.record import Record
 from dpmcl.results.store import Stored, StreamInfo
 
 pytest.importorskip("matplotlib")
@@ -19,23 +17,15 @@ from dpmcl.results.trajectories import trajectories
 TASKS = 6
 
 
-def record(entropy: int) -> Record:
-    values = np.random.default_rng(entropy).uniform(0.1, 1, size=(3, 1 + TASKS, TASKS))
-    for after in range(TASKS):
-        values[:, 1 + after, after + 1 :] = np.nan
-    return Record({"test": Errors((0, 1, 2), values, np.ones((3, TASKS)))})
-
-
 def run(name: str, kind: str, *methods: str) -> Stored:
     info = StreamInfo(name, kind, tuple(f"task {k}" for k in range(TASKS)), ())
-    return Stored({}, info, {method: record(len(method)) for method in methods})
+    return Stored({}, info, {m: some_record(len(m), tasks=TASKS, low=0.1) for m in methods})
 
 
 def test_a_column_has_cme_above_and_nte_below() -> None:
     runs = {
         "a": run("sine", "regression", "er", "dpmcl"),
         "b": run("mnist", "classification", "er", "naive"),
-        "c": run("empty", "classification"),
     }
     figure = trajectories(runs)
     assert [ax.get_title() for ax in figure.axes] == ["sine", "mnist", "", ""]
@@ -77,10 +67,3 @@ def test_numbers_are_drawn_to_scale_and_words_in_order() -> None:
         "lr 0.1",
         "lr 1",
     ]
-
-
-def test_nothing_to_draw_is_refused() -> None:
-    with pytest.raises(DpmclError, match="no results"):
-        trajectories({"a": run("mnist", "classification")})
-    with pytest.raises(DpmclError, match="no results"):
-        against([("CME", "zeta", {"dpmcl": {}})])

@@ -9,6 +9,7 @@ import pytest
 from dpmcl.exceptions import DpmclError, SpecError
 from dpmcl.results import figures, theory_figures
 from dpmcl.results.store import StreamInfo
+from dpmcl.study.study import Result
 from dpmcl.theory.readings import Readings
 from dpmcl.theory.stability import CONDITIONS, Reading
 
@@ -151,8 +152,8 @@ def test_huge_and_infinite_numbers_are_drawn_as_far_as_they_go(tmp_path):
 
 
 def test_another_figure_is_refused_and_so_is_none_of_matplotlib(monkeypatch):
-    with pytest.raises(SpecError, match="errors, terms or stability, got 'costs'"):
-        drawn("costs")
+    with pytest.raises(SpecError, match="errors, terms, stability or confusion, got 'costs'"):
+        Result({}, STREAM, {}).plot(what="costs")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(DpmclError, match=r"pip install 'dpmcl\[plot\]'"):
         drawn("terms")

@@ -162,26 +162,6 @@ def test_one_monitor_may_be_a_string(stream):
     assert list(run(stream, monitor="terms").readings) == ["er"]
 
 
-def test_streams_read_their_arguments():
-    for path in (None, 3, ""):
-        refused(dpmcl.Stream.from_images, path)
-    line = refused(dpmcl.Stream.from_arrays, X, Y, classes_per_task=[2, -1, 2])
-    assert line.endswith("classes_per_task[1] must be greater than or equal to 1, got -1.")
-    made = dpmcl.Stream.from_arrays(X, Y, classes_per_task=np.array([2, 1]))
-    assert made.tasks == ("0, 1", "2")
-
-
-def test_results_read_their_arguments(result, here):
-    assert "cme_se" in result.rows("cme")[0]
-    for metrics in (3, [None], "x", ["builtins:str"]):
-        refused(result.rows, metrics)
-    for smooth in (float("nan"), -1, "a"):
-        assert "smooth must be" in refused(result.plot, smooth=smooth)
-    for path in ("x.foo", "", b"x.png", "a\0.png"):
-        refused(result.plot, path)
-    assert list(here.iterdir()) == []
-
-
 # anything
 
 

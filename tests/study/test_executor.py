@@ -1,6 +1,5 @@
 """Jobs give the same bytes in any process, and survive what happens to a worker."""
 
-import json
 import os
 import signal
 import time
@@ -56,11 +55,6 @@ def whole(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
     run(folder, workers=1)
     return folder
-
-
-def test_the_environment_has_an_entry_for_each_method(whole):
-    entries = json.loads((whole / "environment.json").read_text())
-    assert [(e["method"], e["seeds"]) for e in entries] == [("er", [0, 1, 2]), ("naive", [0, 1, 2])]
 
 
 def test_bytes_depend_neither_on_processes_nor_on_pieces_nor_on_a_death(

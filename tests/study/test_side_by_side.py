@@ -1,31 +1,29 @@
 """Several runs in one table, and compared with one method."""
 
 import json
+from dataclasses import replace
 
-import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from dpmcl.cli import app
-from dpmcl.core.errors import Errors
+from conftest import some_record
 from dpmcl.core.gradients import Work
-from dpmcl.exceptions import SpecError
+from dpmcl.exceptions import DpmclError, SpecError
+from dpmcl.results.against import COLUMNS
+from dpmcl.results.against import rows as compared
+from dpmcl.results.comparison import entries
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
-from dpmcl.results.table import Look, render
-from dpmcl.study.side_by_side import SideBySide, render_comparisons
+from dpmcl.results.table import Look, laid_out, render
+from dpmcl.study.side_by_side import SideBySide
 from dpmcl.study.study import Result
 
-SEEDS, TASKS = tuple(range(10)), 3
+SEEDS = tuple(range(10))
 NAMES = tuple("012")
 
 
 def record(level: float, entropy: int = 0) -> Record:
-    rng = np.random.default_rng(entropy)
-    values = np.full((len(SEEDS), 1 + TASKS, TASKS), level)
-    values += rng.uniform(0, 0.01, values.shape)
-    errors = Errors(SEEDS, values, np.ones((len(SEEDS), TASKS)))
-    return Record({"test": errors}, dict.fromkeys(SEEDS, Work(6, 48, 9, 3, 1_000, 64, 8, 2)))
+    made = some_record(entropy, replicas=len(SEEDS), low=level, high=level + 0.01)
+    return replace(made, work=dict.fromkeys(SEEDS, Work(6, 48, 9, 3, 1_000, 64, 8, 2)))
 
 
 def result(lr: float, stream: str = "toy", **records: Record) -> Result:
@@ -75,28 +73,26 @@ def test_the_best_is_bold_where_a_test_says_so() -> None:
 
 
 def test_every_method_is_compared_with_one() -> None:
-    several = SideBySide(RUNS)
-    found = several.compared("er (lr 0.1)")
-    assert [(key, one.method, one.verdict) for key, each in found.items() for one in each] == [
-        (("toy", "CME"), "my_naive", "higher"),
-        (("toy", "CME"), "er (lr 0.5)", "lower"),
-        (("toy", "NTE"), "my_naive", "higher"),
-        (("toy", "NTE"), "er (lr 0.5)", "lower"),
+    found = compared(entries(RUNS), "er (lr 0.1)")
+    assert [(row["stream"], row["error"], row["method"], row["verdict"]) for row in found] == [
+        ("toy", "CME", "my_naive", "higher"),
+        ("toy", "CME", "er (lr 0.5)", "lower"),
+        ("toy", "NTE", "my_naive", "higher"),
+        ("toy", "NTE", "er (lr 0.5)", "lower"),
     ]
-    text = render_comparisons(found, "text").split("\n")
+    text = laid_out(found, COLUMNS, "text", words=4).split("\n")
     assert text[0].split()[:4] == ["stream", "method", "against", "error"] and len(text) == 6
-    assert json.loads(render_comparisons(found, "json"))[0]["p"] < 0.05
-    assert r"my\_naive" in render_comparisons(found, "latex")
+    assert json.loads(laid_out(found, COLUMNS, "json", words=4))[0]["p"] < 0.05
+    assert r"my\_naive" in laid_out(found, COLUMNS, "latex", words=4)
     with pytest.raises(SpecError, match=r"There are: er \(lr 0.1\), my_naive, er \(lr 0.5\)"):
-        several.compared("er")
+        compared(entries(RUNS), "er")
 
 
 def test_streams_without_the_method_are_left_out() -> None:
     runs = {**RUNS, "c": result(0.1, "other", naive=record(0.1), dpmcl=record(0.2))}
-    found = SideBySide(runs).compared("dpmcl")
-    assert {stream for stream, _ in found} == {"other"}
+    assert {row["stream"] for row in compared(entries(runs), "dpmcl")} == {"other"}
     with pytest.raises(SpecError, match="--against names a method with others beside it"):
-        SideBySide(runs).compared("nobody")
+        compared(entries(runs), "nobody")
 
 
 def test_costs_are_a_table() -> None:
@@ -119,8 +115,12 @@ def test_costs_are_a_table() -> None:
     ]
 
 
-def test_the_command_line_refuses_a_bad_name(tmp_path) -> None:
-    spec = tmp_path / "spec.toml"
-    spec.write_text("")
-    told = CliRunner().invoke(app, ["table", str(tmp_path), "--rename", "x"])
-    assert told.exit_code != 0
+def test_several_runs_are_one_figure_of_any_kind(tmp_path) -> None:
+    records, stream = SideBySide(RUNS).of_one_stream()
+    assert list(records) == ["er (lr 0.1)", "my_naive", "er (lr 0.5)"]
+    figure = Result({}, stream, records).plot()
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == list(records)
+    with pytest.raises(DpmclError, match="Nothing was watched"):
+        Result({}, stream, records).plot(what="terms")
+    with pytest.raises(SpecError, match="A figure shows one stream"):
+        SideBySide({**RUNS, "c": result(0.1, "other", er=record(0.1))}).of_one_stream()

@@ -106,27 +106,6 @@ def test_rows_may_be_taken_in_any_chunks(engine, at_once, monkeypatch):
     assert len(whole.unique()) > 2
 
 
-@ENGINES
-@pytest.mark.parametrize("at_once", [7, 1000])
-@pytest.mark.parametrize("tasks", [range(3), range(1, 2)])
-def test_replicas_of_different_sizes_count_their_own_rows_once(engine, at_once, tasks, monkeypatch):
-    monkeypatch.setattr(dpmcl.training.evaluation, "_ROWS_AT_ONCE", at_once)
-    stream = regression_stream()
-    stream = replace(stream, y=torch.arange(120, dtype=torch.float64)[:, None])
-    rows = split(stream, [0, 1], SHARES).train
-    theta = constant_theta([0.0], [0.0])
-    found = evaluate(engine, constant_model(stream), theta, stream, rows, tasks)
-    for replica in range(2):
-        for task in range(3):
-            first, last = rows.offset[replica, task : task + 2].tolist()
-            own = rows.row[replica, first:last].tolist()
-            value = float(found[replica, task])
-            if task in tasks:
-                assert value == pytest.approx(sum(row**2 for row in own) / len(own), rel=1e-12)
-            else:
-                assert np.isnan(value)
-
-
 def test_dropout_has_no_part_in_an_evaluation():
     stream = tiny_stream()
     rows = split(stream, [0, 1], SHARES).test
@@ -223,8 +202,10 @@ def test_a_stored_run_loads_as_it_was_returned_and_its_table_and_figure_have_num
 
 
 @ENGINES
+@pytest.mark.parametrize("at_once", [7, 1000])
 @pytest.mark.parametrize("rows", [1, 3, 100])
-def test_replicas_of_unlike_sizes_are_measured_on_those_rows(rows, engine):
+def test_replicas_of_unlike_sizes_are_measured_on_those_rows(rows, at_once, engine, monkeypatch):
+    monkeypatch.setattr(dpmcl.training.evaluation, "_ROWS_AT_ONCE", at_once)
     sizes = [[12, 12, 6], [11, 11, 8], [5, 5, 20]]
     stream = own_rows_stream(sizes)
     model = tiny_model(stream)

@@ -13,7 +13,7 @@ from dpmcl import plugins
 from dpmcl.core.tree import leaves
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
-from dpmcl.exceptions import DivergenceError, FolderError, SpecError, Stopped
+from dpmcl.exceptions import DivergenceError, FolderError, Stopped
 from dpmcl.methods._method import Phase
 from dpmcl.training.keeper import Keeping
 from dpmcl.training.monitor import MonitorSettings, readings_due
@@ -206,10 +206,3 @@ def test_frozen_for_its_cost_is_stored_and_resumed(tmp_path):
         study(tmp_path / "two", Keeping(1e9, stop=lambda: next(asked) == 5), monitor=monitor)
     study(tmp_path / "two", monitor=monitor)
     assert dpmcl.load(tmp_path / "two").records["er"].diverged == found
-
-
-def test_what_cannot_be_watched_is_refused():
-    with pytest.raises(SpecError, match="watch"):
-        MonitorSettings(watch=("costs",))
-    with pytest.raises(SpecError, match="'exact' needs a stream that knows its dynamics"):
-        trained(watched=settings_of(drift="exact"))

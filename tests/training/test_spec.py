@@ -190,6 +190,7 @@ def test_a_setting_of_ones_own_that_the_new_class_lacks_is_refused():
     [
         ({"methods": ["err"]}, ["No method 'err'", "Did you mean 'er'?", "dpmcl list"]),
         ({"methods": 3}, ["[methods]", "table", "3"]),
+        ({"methods": []}, ["needs at least one method"]),
         ({"methods": [1]}, ["list of names", "[1]"]),
         ({"methods": {"er": {"zeta": 3}}}, ["No setting 'zeta'", "methods.er", "updates"]),
         ({"methods": {"dpmcl": {"zeta": -1}}}, ["zeta", "greater than or equal to 0", "-1"]),
@@ -205,24 +206,3 @@ def test_errors_say_what_came_and_the_way_out(change, words):
     line = refusal(Spec.parse, {**BASE, **change})
     for word in words:
         assert word in line
-
-
-@pytest.mark.parametrize("missing", ["stream", "methods"])
-def test_a_spec_needs_a_stream_and_a_method(missing):
-    table = {key: value for key, value in BASE.items() if key != missing}
-    assert f"needs {'a stream' if missing == 'stream' else 'at least one method'}" in refusal(
-        Spec.parse, table
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("replicas = 1\nseed = 0\nstream = ?\n", "line 3"),
-        (f"seed = {'9' * 5000}", "digits"),
-    ],
-)
-def test_broken_toml_names_the_line(text, words):
-    line = refusal(read, text, "my.toml")
-    assert line.startswith("my.toml must be TOML: ")
-    assert words in line

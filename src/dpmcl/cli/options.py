@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -84,6 +84,24 @@ StorageAddress = Annotated[
 Checkpoint = Annotated[
     float, typer.Option(metavar="SECONDS", help="Between checkpoints within a task.", min=0.0)
 ]
+
+
+class How(NamedTuple):
+    """How runs are made: the options that commands hand on together.
+
+    Attributes:
+        budget: What each method may spend, as text; None for what the spec says.
+        seconds: Between checkpoints within a task.
+        fresh: Start anew.
+        on: Where jobs run.
+        storage: Where jobs on other machines keep checkpoints.
+    """
+
+    budget: str | None
+    seconds: float
+    fresh: bool
+    on: Where
+    storage: str | None
 
 
 def short(source: str) -> str:

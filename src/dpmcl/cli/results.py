@@ -37,9 +37,10 @@ def table(
     ] = None,
 ) -> None:
     """Print the table of one or more run folders, with a column for each setting that differs."""
-    from dpmcl.results.table import Look, render
+    from dpmcl.results import against as comparisons
+    from dpmcl.results.table import Look, laid_out, render
     from dpmcl.study import study
-    from dpmcl.study.side_by_side import SideBySide, render_comparisons
+    from dpmcl.study.side_by_side import SideBySide
 
     runs = {str(folder): study.load(folder) for folder in folders}
     for name, result in runs.items():
@@ -47,7 +48,8 @@ def table(
             raise DpmclError(f"{name} has no results yet; `dpmcl run` makes some.")
     several = SideBySide(runs)
     if against is not None:
-        typer.echo(render_comparisons(several.compared(against), style))
+        compared = comparisons.rows(several.entries, against)
+        typer.echo(laid_out(compared, comparisons.COLUMNS, style, words=4))
         return
     chosen = [name.strip() for name in columns.split(",")] if columns else []
     look = Look(columns=chosen, renamed=dict(map(_renamed, rename or [])))
@@ -87,7 +89,6 @@ def plot(
     ] = None,
 ) -> None:
     """Draw CME and NTE against tasks, or what was watched: means over seeds, and bands."""
-    from dpmcl.results import figures
     from dpmcl.study import study
     from dpmcl.study.side_by_side import SideBySide
 
@@ -95,16 +96,12 @@ def plot(
     if ylim is not None:
         look["ylim"] = _two_numbers(ylim)
     runs = {str(folder): study.load(folder) for folder in folders}
-    if len(runs) == 1 and out is None:
-        look = look if what == "errors" else {}
-        path = study.draw(runs[str(folders[0])], folders[0], suffix=picture, what=what, **look)
-    elif len(runs) == 1:
-        path = out or folders[0]
-        runs[str(folders[0])].plot(path, what=what, **(look if what == "errors" else {}))
-    else:
-        path = out or Path(f"errors.{picture}")
+    result = next(iter(runs.values()))
+    if len(runs) > 1:
         records, stream = SideBySide(runs).of_one_stream()
-        figures.save(figures.curves(records, stream, figures.Look(**look)), path)
+        result, out = study.Result({}, stream, records), out or Path(f"{what}.{picture}")
+    look = look if what == "errors" else {}
+    path = study.draw(result, folders[0], out, suffix=picture, what=what, **look)
     typer.echo(printable(str(path)))
 
 

@@ -12,6 +12,7 @@ from dpmcl.cli.options import (
     BudgetText,
     Checkpoint,
     Fresh,
+    How,
     Methods,
     On,
     Out,
@@ -24,7 +25,7 @@ from dpmcl.cli.options import (
 )
 from dpmcl.cli.study import run_study
 from dpmcl.cli.terminal import LOG, dispensable, stoppable
-from dpmcl.core.choices import DeviceName, EngineName, OnDivergence, Where
+from dpmcl.core.choices import DeviceName, EngineName, OnDivergence
 from dpmcl.exceptions import printable
 
 if TYPE_CHECKING:
@@ -73,52 +74,28 @@ def run(
     request.set(set_ or []).update(replicas=replicas, seed=seed, tasks=tasks)
     request.update(device=device, engine=engine, on_divergence=on_divergence)
     request.update(watch=watch.split(",") if watch is not None else None)
+    how = How(budget, checkpoint, fresh, on, storage)
     if sweep:
-        run_study(
-            cells(request.table, dict(map(axis, sweep))),
-            out or Path("runs") / f"{short(source)}-sweep",
-            budget=budget,
-            seconds=checkpoint,
-            fresh=fresh,
-            on=on,
-            storage=storage,
-        )
-        return
-    folder = out or request.folder or Path("runs") / short(source)
-    _run_one(
-        request.spec(),
-        folder,
-        budget=budget,
-        seconds=checkpoint,
-        fresh=fresh,
-        on=on,
-        storage=storage,
-    )
+        folder = out or Path("runs") / f"{short(source)}-sweep"
+        run_study(cells(request.table, dict(map(axis, sweep))), folder, how)
+    else:
+        _run_one(request.spec(), out or request.folder or Path("runs") / short(source), how)
 
 
-def _run_one(
-    spec: "Spec",
-    folder: Path,
-    *,
-    budget: str | None,
-    seconds: float,
-    fresh: bool,
-    on: Where,
-    storage: str | None,
-) -> None:
+def _run_one(spec: "Spec", folder: Path, how: How) -> None:
     """Make a run; show its table and draw its figure."""
     from dpmcl.study import study
     from dpmcl.study.budget import Budget, within
 
-    allowed = None if budget is None else Budget.parse(budget)
+    allowed = None if how.budget is None else Budget.parse(how.budget)
     if allowed is not None:
         spec, allowed, lines = within(spec, allowed)
         for line in lines:
             LOG.info("%s", printable(line))
     planned = study.Planned(spec, folder, budget=allowed)
-    with stoppable(seconds, _rerun(folder)) as (keeping, progress):
+    with stoppable(how.seconds, _rerun(folder)) as (keeping, progress):
         (result,) = study.run_all(
-            [planned], progress, keeping=keeping, fresh=fresh, on=on, storage=storage
+            [planned], progress, keeping=keeping, fresh=how.fresh, on=how.on, storage=how.storage
         )
     typer.echo(result.table())
     try:

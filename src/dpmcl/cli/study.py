@@ -10,6 +10,7 @@ from dpmcl.cli.options import (
     BudgetText,
     Checkpoint,
     Fresh,
+    How,
     Methods,
     On,
     Out,
@@ -23,7 +24,7 @@ from dpmcl.cli.options import (
 )
 from dpmcl.cli.terminal import LOG, dispensable, stoppable
 from dpmcl.core.atomic import path_of
-from dpmcl.core.choices import Preset, TableFormat, Where
+from dpmcl.core.choices import Preset, TableFormat
 from dpmcl.exceptions import SpecError, printable
 
 if TYPE_CHECKING:
@@ -87,12 +88,8 @@ def study(
     run_study(
         cells,
         out or folder,
+        How(budget, checkpoint, fresh, on, storage),
         name=name if Path(name).suffix != ".toml" else short(name),
-        budget=budget,
-        seconds=checkpoint,
-        fresh=fresh,
-        on=on,
-        storage=storage,
         shard=shard,
         dry_run=dry_run,
         style=style,
@@ -163,13 +160,9 @@ def merge(
 def run_study(
     cells: "Sequence[Cell]",
     out: Path,
+    how: How,
     *,
     name: str = "",
-    budget: str | None = None,
-    seconds: float = 60.0,
-    fresh: bool = False,
-    on: Where = "here",
-    storage: str | None = None,
     shard: str | None = None,
     dry_run: bool = False,
     style: TableFormat = "text",
@@ -182,7 +175,7 @@ def run_study(
     from dpmcl.study.forecast import forecast, written
     from dpmcl.study.study import Shard, run_all
 
-    allowed = None if budget is None else Budget.parse(budget)
+    allowed = None if how.budget is None else Budget.parse(how.budget)
     runs, lines = studies.planned(cells, out, allowed)
     for line in lines:
         LOG.info("%s", printable(line))
@@ -192,8 +185,16 @@ def run_study(
         typer.echo("\n".join(map(printable, written(jobs, processes))))
         return
     share = Shard.parse(shard) if shard is not None else None
-    with stoppable(seconds, "the same command") as (keeping, progress):
-        run_all(runs, progress, keeping=keeping, fresh=fresh, shard=share, on=on, storage=storage)
+    with stoppable(how.seconds, "the same command") as (keeping, progress):
+        run_all(
+            runs,
+            progress,
+            keeping=keeping,
+            fresh=how.fresh,
+            shard=share,
+            on=how.on,
+            storage=how.storage,
+        )
     stored = studies.stored(cells, out)
     studies.store_protocol(stored, out)
     table, draw = studies.shown(name, cells, stored, style)

@@ -3,7 +3,7 @@
 Methods take every gradient through `gradient`, so the engine can count, by running one
 update aside, how many gradients it evaluates and how many rows go through which part of the
 network: methods that take the same number of updates do not do the same work
-(`docs/readings.md`, on the paper's "fair comparisons").
+(`docs/reading-the-paper.md`, on the paper's "fair comparisons").
 """
 
 import math

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpmcl.core.model import Kind
-from dpmcl.data.labels import number_labels, plain_array, unmasked
+from dpmcl.data.labels import number_labels, unwrapped
 from dpmcl.data.pools import compact, shared
 from dpmcl.data.rounding import float_type
 from dpmcl.exceptions import DataError, SpecError, reason, shown
@@ -178,9 +178,7 @@ def targets_of(y: Any, what: str) -> Tensor:
 
 def _array(values: Any, what: str, rule: str) -> NDArray[Any]:
     """Return values as an array of numbers, without a copy where possible. rule: for the error."""
-    if isinstance(values, Tensor):
-        return plain_array(values, what)
-    values = unmasked(values, what)
+    values = unwrapped(values, what)
     try:
         array = np.asarray(values)
         if array.dtype.kind == "O":

@@ -45,9 +45,7 @@ def number_labels(labels: Any, what: str) -> Labels:
     >>> number_labels([7, 3, 7], "labels")
     Labels(y=tensor([1, 0, 1]), classes=('3', '7'))
     """
-    if isinstance(labels, Tensor):
-        labels = plain_array(labels, what)
-    labels = unmasked(labels, what)
+    labels = unwrapped(labels, what)
     digits = 53
     if isinstance(labels, np.ndarray) and (labels.dtype.kind != "O" or labels.ndim):
         if labels.dtype.kind == "f":
@@ -126,8 +124,8 @@ def plain_array(tensor: Tensor, what: str) -> NDArray[Any]:
         ) from None
 
 
-def unmasked(values: Any, what: str) -> Any:
-    """Return values without NumPy's mask if they have one, and anything else as it is.
+def unwrapped(values: Any, what: str) -> Any:
+    """Return a tensor as an array, values without NumPy's mask, and anything else as it is.
 
     Args:
         values: Anything.
@@ -136,6 +134,8 @@ def unmasked(values: Any, what: str) -> Any:
     Raises:
         DataError: A value is masked, which NumPy and PyTorch would take for a number.
     """
+    if isinstance(values, Tensor):
+        return plain_array(values, what)
     if not isinstance(values, np.ma.MaskedArray | list | tuple):
         return values
     rows = [values] if getattr(values, "ndim", 1) == 0 else values

@@ -22,29 +22,30 @@ class LaMAML(Rehearsal):
     """La-MAML, look-ahead meta-learning with learned rates: one a weight.
 
     N updates a task. b_N is cut into `inner` pieces; theta_0 = theta, theta_i = theta_(i-1) -
-    a grad J(piece i) at theta_(i-1), with a rate for each weight in a. L is the cost of b_P u b_N
-    at the last theta_i, or (`outer = "each"`) the mean of those at each. Then the rates,
+    a grad J(piece i) at theta_(i-1), with a rate for each weight in a. L is the mean, over all
+    theta_i, of the cost of b_P u b_N there, or (`outer = "last"`) that at the last. Then the rates,
     a <- a - rate_lr dL/da, and after them theta <- theta - max(0, a) dL/dtheta. order 2 takes both
     derivatives through the inner steps; 1 has their gradients as constants. Both derivatives are
     shortened to norm `clip` where they are longer (None: never). Source: Gupta et al., *La-MAML:
     look-ahead meta learning for continual learning*, 2020.
 
     The new task's rows enter D_P while it is learned: the inner steps fit b_N, so theta itself
-    learns the new task from those of its rows that are in b_P.
+    learns the new task from those of its rows that are in b_P. With `outer = "last"` it learns it
+    from little else, and at small rates not within a few hundred updates.
 
     Rates start at lr; rate_lr None is twice lr (the original: 0.15 and 0.3). theta's step is one of
     the run's optimiser on max(0, a) / lr dL/dtheta: with "sgd" and a constant schedule it is the
     one above, and others weigh the rates in their own way.
 
     Deviations: `inner = batch`, a row a piece, is the original's. One glance at a batch (it has
-    five; more updates do as much). Gradients of the inner steps are not clipped. The authors' code
-    has `outer = "each"`.
+    five; more updates do as much). Gradients of the inner steps are not clipped. `outer =
+    "each"` is the authors' code, "last" the algorithm that they print.
     """
 
     enters: Literal["after", "during"] = "during"
     inner: Positive = 4
     order: Literal[1, 2] = 1
-    outer: Literal["last", "each"] = "last"
+    outer: Literal["last", "each"] = "each"
     rate_lr: Rate | None = None
     clip: Rate | None = 2.0
 

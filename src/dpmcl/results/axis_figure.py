@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpmcl.exceptions import DpmclError
 from dpmcl.results.comparison import written
 from dpmcl.results.figures import PLAIN, drawing, legend, mean_and_error, shortened, styles
 
@@ -27,10 +26,8 @@ def against(panels: Sequence[tuple[str, str, Mapping[str, Points]]]) -> "Figure"
             drawn to scale, other values in the order in which they come.
 
     Raises:
-        DpmclError: There are no results, or matplotlib is not installed.
+        DpmclError: matplotlib is not installed.
     """
-    if not any(points for _, _, lines in panels for points in lines.values()):
-        raise DpmclError("There are no results to draw yet.")
     from matplotlib.figure import Figure
 
     size = (_PANEL[0] * len(panels), _PANEL[1] + 0.4)

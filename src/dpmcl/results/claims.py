@@ -3,16 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-import numpy as np
-
 from dpmcl.results.comparison import Entry, by_seed
-from dpmcl.results.paper import METHODS, STREAMS, Key
+from dpmcl.results.paper import STREAMS, BySeed, Key
 from dpmcl.results.statistics import Comparison, compare, estimate
+from dpmcl.results.table import number
 
 Answer = Literal["yes", "no", "in direction", "not told apart", "not run"]
-
-BySeed = Mapping[int, float]
-"""A measure by seed."""
 
 Values = Mapping[str, Mapping[float, BySeed]]
 """Measures along an axis of Figure 3, by name and by value of the axis."""
@@ -43,21 +39,6 @@ class Claim(NamedTuple):
     figures: str
 
 
-def table1_values(entries: Sequence[Entry], labels: Sequence[str]) -> dict[Key, BySeed]:
-    """Return CME and NTE of the paper's methods on its streams, by seed.
-
-    Args:
-        entries: Methods of runs.
-        labels: What each is called; one that several runs have, with settings, is left out.
-    """
-    return {
-        (entry.stream.name, measure, label): values[label]
-        for entry, label in zip(entries, labels, strict=True)
-        if entry.stream.name in STREAMS and label in METHODS
-        for measure, values in by_seed({label: entry.record}).items()
-    }
-
-
 def figure3_values(entries: Sequence[Entry], axis: Literal["zeta", "kappa"]) -> Values:
     """Return CME and NTE of DPMCL on Omniglot along an axis of Figure 3, by seed.
 
@@ -67,14 +48,13 @@ def figure3_values(entries: Sequence[Entry], axis: Literal["zeta", "kappa"]) -> 
     """
     held, at = ("kappa", _KAPPA) if axis == "zeta" else ("zeta", _ZETA)
     chosen = {
-        entry.settings[axis]: entry.record
+        entry.settings[axis]: entry
         for entry in entries
         if (entry.stream.name, entry.method) == ("omniglot", "dpmcl")
         and entry.settings.get(held) == at
         and axis in entry.settings
     }
-    measured = by_seed({str(x): record for x, record in chosen.items()})
-    return {name: {x: values[str(x)] for x in chosen} for name, values in measured.items()}
+    return by_seed(chosen)
 
 
 def of_table1(values: Mapping[Key, BySeed]) -> list[Claim]:
@@ -156,7 +136,7 @@ def _on_a_par(cme: Mapping[str, BySeed]) -> Claim:
     """Return the claim about SINE, whose errors the paper prints to a power of ten."""
     text = "sine: DPMCL, OML and ER have a CME within a factor of ten"
     level = {name: cme[name] for name in ("dpmcl", "oml", "er") if name in cme}
-    means = [estimate(_array(value)).mean for value in level.values()]
+    means = [estimate(seeds.values()).mean for seeds in level.values()]
     known = [mean for mean in means if mean is not None]
     if len(known) < 3:
         return Claim(text, "not run", _figures(level))
@@ -175,7 +155,7 @@ def _gap(text: str, values: Mapping[str, BySeed], pair: tuple[str, str], printed
     if sign and one.difference is not None:
         about = 1 / _ABOUT <= one.difference / printed <= _ABOUT
         answer = "no" if sign * printed < 0 else "yes" if about else "in direction"
-    return Claim(text, answer, f"{_figures(both)}; difference {_number(one.difference)}")
+    return Claim(text, answer, f"{_figures(both)}; difference {number(one.difference)}")
 
 
 def _trend(text: str, points: Mapping[float, BySeed]) -> Claim:
@@ -233,22 +213,11 @@ def _rank_correlation(values: Sequence[float]) -> float:
 
 def _figures(values: Mapping[str, BySeed]) -> str:
     """Return means with standard errors, smallest first."""
-    ours = {key: estimate(_array(value)) for key, value in values.items()}
+    ours = {key: estimate(seeds.values()) for key, seeds in values.items()}
     known = sorted((one.mean, key) for key, one in ours.items() if one.mean is not None)
-    return ", ".join(f"{key} {_number(mean)} ({_number(ours[key].error)})" for mean, key in known)
+    return ", ".join(f"{key} {number(mean)} ({number(ours[key].error)})" for mean, key in known)
 
 
 def _along(points: Mapping[float, BySeed]) -> str:
     """Return means with standard errors along an axis."""
-    ours = {x: estimate(_array(points[x])) for x in sorted(points)}
-    return ", ".join(
-        f"{x:g}: {_number(one.mean)} ({_number(one.error)})" for x, one in ours.items()
-    )
-
-
-def _array(values: BySeed) -> np.ndarray:
-    return np.array(list(values.values()), dtype=np.float64)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
+    return ", ".join(_figures({f"{x:g}:": points[x]}) for x in sorted(points))

@@ -1,13 +1,15 @@
 """Methods of one or more runs side by side: what tells them apart, and what each is called."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte
 from dpmcl.results.record import Record
 from dpmcl.results.store import Stored, StreamInfo
+
+T = TypeVar("T")
 
 MEASURES = {"CME": cme, "NTE": nte}
 """The errors by which methods are compared."""
@@ -27,6 +29,8 @@ class Entry:
         record: Its results.
         settings: Value of each setting that moves its numbers, by dotted name; those of the method
             have no prefix.
+        label: A name that no other entry of its stream has: that of the method, where several have
+            it with the settings that tell them apart, and where there are none with the run's name.
     """
 
     run: str
@@ -34,6 +38,7 @@ class Entry:
     method: str
     record: Record
     settings: Mapping[str, Any]
+    label: str
 
 
 def entries(runs: Mapping[str, Stored]) -> list[Entry]:
@@ -42,11 +47,19 @@ def entries(runs: Mapping[str, Stored]) -> list[Entry]:
     Args:
         runs: What run folders hold, by name.
     """
-    return [
-        Entry(run, stored.stream, method, record, _settings(stored.spec, method))
+    out = [
+        Entry(run, stored.stream, method, record, _settings(stored.spec, method), method)
         for run, stored in runs.items()
         for method, record in stored.records.items()
     ]
+    keys = differing(out)
+    for longer in (_with_settings, _with_run):
+        names = [(entry.stream.name, entry.label) for entry in out]
+        out = [
+            entry if names.count(name) == 1 else replace(entry, label=longer(entry, keys))
+            for entry, name in zip(out, names, strict=True)
+        ]
+    return out
 
 
 def differing(several: Sequence[Entry]) -> list[str]:
@@ -73,29 +86,6 @@ def differing(several: Sequence[Entry]) -> list[str]:
     ]
 
 
-def labels(several: Sequence[Entry]) -> list[str]:
-    """Return a name for each entry, which no other entry of its stream has.
-
-    It is the method's name, where several have it with the settings that tell them apart, and
-    where there are none with the run's name.
-
-    Args:
-        several: The entries.
-
-    >>> labels([])
-    []
-    """
-    keys = differing(several)
-    names = [entry.method for entry in several]
-    for add in (_with_settings, _with_run):
-        groups = [(entry.stream.name, name) for entry, name in zip(several, names, strict=True)]
-        names = [
-            name if groups.count((entry.stream.name, name)) == 1 else add(entry, name, keys)
-            for entry, name in zip(several, names, strict=True)
-        ]
-    return names
-
-
 def written(value: Any) -> str:
     """Return the value of a setting as a table shows it.
 
@@ -115,27 +105,28 @@ def written(value: Any) -> str:
 
 
 def by_stream(several: Sequence[Entry]) -> dict[str, dict[str, Entry]]:
-    """Return entries by the name of their stream and by what each is called (`labels`).
+    """Return entries by the name of their stream and by their label.
 
     Args:
         several: The entries.
     """
     out: dict[str, dict[str, Entry]] = {}
-    for entry, label in zip(several, labels(several), strict=True):
-        out.setdefault(entry.stream.name, {})[label] = entry
+    for entry in several:
+        out.setdefault(entry.stream.name, {})[entry.label] = entry
     return out
 
 
-def by_seed(records: Mapping[str, Record]) -> dict[str, dict[str, dict[int, float]]]:
+def by_seed(ours: Mapping[T, Entry]) -> dict[str, dict[T, dict[int, float]]]:
     """Return CME and NTE of each seed: by measure, name and seed.
 
     Args:
-        records: Results of one stream, by name.
+        ours: Entries of one stream, by name, or by the value of a setting.
     """
+    errors = {name: one.record.test for name, one in ours.items()}
     return {
         title: {
-            name: dict(zip(one.test.seeds, map(float, measure(one.test)), strict=True))
-            for name, one in records.items()
+            name: dict(zip(one.seeds, map(float, measure(one)), strict=True))
+            for name, one in errors.items()
         }
         for title, measure in MEASURES.items()
     }
@@ -149,10 +140,10 @@ def _settings(spec: Mapping[str, Any], method: str) -> dict[str, Any]:
     return out | {**spec.get("training", {}), **spec.get("methods", {}).get(method, {})}
 
 
-def _with_settings(entry: Entry, name: str, keys: Sequence[str]) -> str:
+def _with_settings(entry: Entry, keys: Sequence[str]) -> str:
     told = [f"{key} {written(entry.settings[key])}" for key in keys if key in entry.settings]
-    return f"{name} ({', '.join(told)})" if told else name
+    return f"{entry.label} ({', '.join(told)})" if told else entry.label
 
 
-def _with_run(entry: Entry, name: str, keys: Sequence[str]) -> str:
-    return f"{name} [{entry.run}]"
+def _with_run(entry: Entry, keys: Sequence[str]) -> str:
+    return f"{entry.label} [{entry.run}]"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpmcl.exceptions import DpmclError
-from dpmcl.results.figures import NAMED, PLAIN, drawing, shortened
+from dpmcl.results.figures import NAMED, PLAIN, drawing, mean_and_error, shortened
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
 
@@ -36,7 +36,11 @@ def heat_maps(records: Mapping[str, Record], stream: StreamInfo) -> "Figure":
         raise DpmclError("There are no results to draw yet; `dpmcl run` makes some.")
     from matplotlib.colors import LogNorm, Normalize
 
-    means = {name: _mean(record) for name, record in records.items()}
+    errors = {name: record.test.after for name, record in records.items()}
+    means = {
+        name: mean_and_error(np.where(np.isfinite(after), after, np.nan))[0]
+        for name, after in errors.items()
+    }
     known = np.concatenate([values[~np.isnan(values)] for values in means.values()])
     norm: Any = Normalize(0, 1)
     if stream.kind == "regression":
@@ -91,15 +95,6 @@ def named_ticks(ax: Any, names: Sequence[str]) -> bool:
     ax.set_xticks(range(len(names)), names, fontsize=8, **PLAIN)
     ax.set_yticks(range(len(names)), names, fontsize=8, **PLAIN)
     return True
-
-
-def _mean(record: Record) -> np.ndarray:
-    """Return mean errors over the seeds that have one, (after, task); NaN where none has."""
-    after = record.test.after
-    after = np.where(np.isfinite(after), after, np.nan)
-    count = (~np.isnan(after)).sum(0)
-    total = np.nansum(after, 0)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 def _label(ax: Any, stream: StreamInfo) -> None:

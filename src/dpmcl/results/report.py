@@ -1,33 +1,25 @@
 """A report of runs: one HTML file that needs no network, or a page of Markdown with figures."""
 
 import io
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import tomli_w
 
 from dpmcl.exceptions import DpmclError
+from dpmcl.results import against as comparisons
 from dpmcl.results import claims, comparison, figures, heat_map, paper, theory_figures
 from dpmcl.results.comparison import MEASURES, Entry
 from dpmcl.results.names import displayed
-from dpmcl.results.statistics import Interval, compare, estimate
+from dpmcl.results.statistics import estimate
 from dpmcl.results.store import Stored
-from dpmcl.results.table import COSTS, cost_rows, formatted
+from dpmcl.results.table import cells, columns_of, cost_rows, formatted, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-class _Cell(NamedTuple):
-    """A cell of a table: its text, and for a number the key by which it is sorted."""
-
-    text: str
-    key: float | None = None
 
 
 @dataclass(frozen=True)
@@ -36,7 +28,7 @@ class _Table:
 
     caption: str
     header: Sequence[str]
-    rows: Sequence[Sequence[_Cell]]
+    body: Sequence[Sequence[str]]
     words: int = 1
 
 
@@ -67,6 +59,10 @@ class _Section:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "anchor", self.title.lower().replace(" ", "-"))
+
+
+_MADE = ("method", "finished", "engine", "device_name", "dpmcl", "commit", "torch", "python")
+"""What a report shows of environment.json."""
 
 
 def html(runs: Mapping[str, Stored], against: str | None = None) -> str:
@@ -110,9 +106,8 @@ def markdown(
     for section in sections:
         lines += [f"## {section.title}", *section.texts]
         for table in section.tables:
-            body = [[cell.text for cell in row] for row in table.rows]
             lines.append(f"{table.caption}:")
-            lines.append(formatted(table.header, body, "markdown", words=table.words))
+            lines.append(formatted(table.header, table.body, "markdown", words=table.words))
         for picture in section.figures:
             name = f"{stem}-{len(out) + 1}.svg"
             out[name] = picture.svg
@@ -127,16 +122,15 @@ def _content(runs: Mapping[str, Stored], against: str | None) -> tuple[str, list
     entries = comparison.entries(runs)
     if not entries:
         raise DpmclError("There are no results to report yet; `dpmcl run` makes some.")
-    labels = comparison.labels(entries)
     sections = [
         _asked(runs),
         _protocol(runs),
-        _results(entries, labels),
+        _results(entries),
         _statistics(entries, against),
-        _paper(entries, labels),
+        _paper(entries),
         _pictures(entries),
-        _settings(entries, labels),
-        _cost(entries, labels),
+        _settings(entries),
+        _cost(entries),
         _made(runs),
     ]
     streams = dict.fromkeys(displayed(entry.stream.name) for entry in entries)
@@ -165,10 +159,10 @@ def _protocol(runs: Mapping[str, Stored]) -> _Section:
     """Return the rules of a fair comparison, each with whether it held."""
     rows = [
         [
-            _Cell(displayed(name)),
-            _Cell(rule.rule),
-            _Cell("not held" if rule.violations else "held"),
-            _Cell(displayed(" ".join(rule.violations) or "-")),
+            displayed(name),
+            rule.rule,
+            "not held" if rule.violations else "held",
+            displayed(" ".join(rule.violations) or "-"),
         ]
         for name, stored in runs.items()
         for rule in (stored.protocol.rules if stored.protocol else ())
@@ -186,7 +180,7 @@ def _protocol(runs: Mapping[str, Stored]) -> _Section:
     return _Section("Protocol", texts, tables)
 
 
-def _results(entries: Sequence[Entry], labels: Sequence[str]) -> _Section:
+def _results(entries: Sequence[Entry]) -> _Section:
     """Return CME and NTE of each method, and how sure they are."""
     text = (
         "CME is the mean error on all tasks at the end, NTE the error on the last task when it "
@@ -205,90 +199,55 @@ def _results(entries: Sequence[Entry], labels: Sequence[str]) -> _Section:
     )
     tables = []
     for name, measure in MEASURES.items():
-        rows = []
-        for entry, label in zip(entries, labels, strict=True):
-            errors, lost = entry.record.test, len(entry.record.diverged)
-            ours = estimate(measure(errors))
-            rows.append(
+        body = []
+        for entry in entries:
+            errors, ours = entry.record.test, estimate(measure(entry.record.test))
+            told = (ours.mean, ours.error, ours.interval, ours.bootstrap)
+            body.append(
                 [
-                    _Cell(displayed(entry.stream.name)),
-                    _Cell(displayed(label)),
-                    _Cell(str(len(errors.seeds)), len(errors.seeds)),
-                    _Cell(str(lost), lost),
-                    _number(ours.mean),
-                    _number(ours.error),
-                    _interval(ours.interval),
-                    _interval(ours.bootstrap),
+                    displayed(entry.stream.name),
+                    displayed(entry.label),
+                    str(len(errors.seeds)),
+                    str(len(entry.record.diverged)),
+                    *map(number, told),
                 ]
             )
-        tables.append(_Table(f"{name} on test rows", header, rows, words=2))
+        tables.append(_Table(f"{name} on test rows", header, body, words=2))
     return _Section("Results", [text], tables)
 
 
 def _statistics(entries: Sequence[Entry], against: str | None) -> _Section | None:
     """Return every method compared with one, stream by stream; None where there is but one."""
-    tables = []
-    for stream, ours in comparison.by_stream(entries).items():
-        if len(ours) < 2:
-            continue
-        chosen = against if against is not None else next(iter(ours))
-        records = {label: entry.record for label, entry in ours.items()}
-        for name, values in comparison.by_seed(records).items():
-            rows = [
-                [
-                    _Cell(displayed(one.method)),
-                    _Cell(str(one.pairs), one.pairs),
-                    _number(one.difference),
-                    _interval(one.interval),
-                    _number(one.p),
-                    _number(one.effect),
-                    _Cell(one.verdict),
-                ]
-                for one in compare(values, chosen)
-            ]
-            caption = f"{displayed(stream)}: {name} of each method less that of {displayed(chosen)}"
-            header = ["method", "pairs", "difference", "95 % interval", "p", "effect", "verdict"]
-            tables.append(_Table(caption, header, rows))
+    rows = comparisons.rows(entries, against)
+    if not rows:
+        return None
+    columns = comparisons.COLUMNS
+    table = _Table("Each method less another", list(columns), cells(rows, columns), words=4)
     text = (
         "Pairs are the seeds that both methods have. p is of Wilcoxon's signed-rank test, "
-        "corrected by Holm for the methods of a table; effect is the rank-biserial correlation, "
+        "corrected by Holm for the methods of a stream; effect is the rank-biserial correlation, "
         "-1 where a method is lower on every seed."
     )
-    return _Section("Statistics", [text], tables) if tables else None
+    return _Section("Statistics", [text], [table])
 
 
-def _paper(entries: Sequence[Entry], labels: Sequence[str]) -> _Section | None:
+def _paper(entries: Sequence[Entry]) -> _Section | None:
     """Return the paper's Table 1 and claims beside results; None where they are of other things."""
-    ours = claims.table1_values(entries, labels)
     zeta, kappa = (claims.figure3_values(entries, axis) for axis in ("zeta", "kappa"))
-    told = claims.of_table1(ours)
+    told = claims.of_table1(paper.values(entries))
     if any(len(points["CME"]) > 1 for points in (zeta, kappa)):
         told += claims.of_figure3(zeta, kappa)
     if not told:
         return None
-    cells = paper.compared(
-        {key: estimate(np.array(list(values.values()))) for key, values in ours.items()}
-    )
-    rows = [
-        [
-            *map(_Cell, (cell.stream, cell.method, cell.measure, cell.printed)),
-            _number(cell.ours.mean),
-            _number(cell.ours.error),
-            _Cell(cell.mark),
-        ]
-        for cell in cells
-        if cell.ours is not None
-    ]
-    header = ["stream", "method", "error", "paper", "ours", "standard error", "mark"]
-    answers = [[_Cell(one.text), _Cell(one.answer), _Cell(one.figures)] for one in told]
-    tables = [_Table("The paper's Table 1", header, rows, words=4)] * bool(rows)
-    tables.append(_Table("Its claims", ["claim", "holds here", "our figures"], answers, words=3))
+    rows = [row for row in paper.rows(entries) if row["replicas"]]
+    body = cells(rows, paper.COLUMNS)
+    tables = [_Table("The paper's Table 1", list(paper.COLUMNS), body, words=4)] * bool(rows)
+    tables.append(_Table("Its claims", ["claim", "holds here", "our figures"], told, words=3))
     text = (
-        "Within: at most two combined standard errors apart; same order: above and below the same "
-        "other methods as in the paper. A claim holds where the 95 % intervals of paired "
-        'differences say so; "in direction" is a difference of the printed sign and another size.'
+        "A claim holds where the 95 % intervals of paired differences say so; "
+        '"in direction" is a difference of the printed sign and another size.'
     )
-    return _Section("Beside the paper", [text], tables)
+    return _Section("Beside the paper", [*paper.NOTES, text], tables)
 
 
 def _pictures(entries: Sequence[Entry]) -> _Section:
@@ -312,40 +271,43 @@ def _pictures(entries: Sequence[Entry]) -> _Section:
     return _Section("Figures", figures=pictures)
 
 
-def _settings(entries: Sequence[Entry], labels: Sequence[str]) -> _Section | None:
+def _settings(entries: Sequence[Entry]) -> _Section | None:
     keys = comparison.differing(entries)
     if not keys:
         return None
-    rows = [
+    body = [
         [
-            _Cell(displayed(label)),
-            *(_Cell(displayed(comparison.written(entry.settings.get(key)))) for key in keys),
+            displayed(entry.label),
+            *(displayed(comparison.written(entry.settings.get(key))) for key in keys),
         ]
-        for entry, label in zip(entries, labels, strict=True)
+        for entry in entries
     ]
-    table = _Table("Settings in which runs differ", ["method", *keys], rows, words=1 + len(keys))
+    table = _Table("Settings in which runs differ", ["method", *keys], body, words=1 + len(keys))
     return _Section("Settings that differ", tables=[table])
 
 
-def _cost(entries: Sequence[Entry], labels: Sequence[str]) -> _Section:
-    rows = []
-    for entry, label in zip(entries, labels, strict=True):
-        (spent,) = cost_rows({entry.method: entry.record}, entry.stream)
-        words = [_Cell(displayed(entry.stream.name)), _Cell(displayed(label))]
-        rows.append([*words, *(_count(spent[kind]) for kind in COSTS)])
+def _cost(entries: Sequence[Entry]) -> _Section:
+    rows = [row for e in entries for row in cost_rows({e.label: e.record}, e.stream)]
+    columns = {
+        "stream": lambda row: displayed(row["stream"]),
+        "method": lambda row: displayed(row["method"]),
+        **columns_of(rows),
+    }
     caption = "Cost of a replica's updates, and what it keeps, mean over seeds"
-    table = _Table(caption, ["stream", "method", *COSTS.values()], rows, words=2)
+    table = _Table(caption, list(columns), cells(rows, columns), words=2)
     return _Section("Cost", tables=[table])
 
 
 def _made(runs: Mapping[str, Stored]) -> _Section:
     """Return what computed the results."""
-    blocks = [
-        _Block(f"{displayed(name)}/environment.json", json.dumps(stored.environment, indent=1))
+    body = [
+        [displayed(name), *(displayed(str(one.get(key, "-"))) for key in _MADE)]
         for name, stored in runs.items()
-        if stored.environment
+        for one in stored.environment
     ]
-    return _Section("Environment", blocks=blocks)
+    text = "The environment.json of a run has the rest: seeds, versions, threads, variables."
+    table = _Table("What computed the results", ["run", *_MADE], body, words=1 + len(_MADE))
+    return _Section("Environment", [text], [table] if body else [])
 
 
 def _picture(caption: str, figure: "Figure") -> _Picture:
@@ -357,15 +319,3 @@ def _picture(caption: str, figure: "Figure") -> _Picture:
     with matplotlib.rc_context({"svg.hashsalt": caption}):  # ids of one page must differ
         figure.savefig(out, format="svg", metadata=nothing)
     return _Picture(caption, "<svg" + out.getvalue().partition("<svg")[2])
-
-
-def _number(value: float | None) -> _Cell:
-    return _Cell("-") if value is None else _Cell(f"{value:.3g}", value)
-
-
-def _interval(ends: Interval | None) -> _Cell:
-    return _Cell("-") if ends is None else _Cell(f"{ends[0]:.3g} to {ends[1]:.3g}", ends[0])
-
-
-def _count(value: float | None) -> _Cell:
-    return _Cell("-") if value is None else _Cell(f"{value:,.0f}", value)

@@ -1,7 +1,7 @@
 """Differences between methods, and how sure they are: intervals, paired tests and effect sizes."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -70,7 +70,7 @@ class Comparison(NamedTuple):
     verdict: Verdict
 
 
-def estimate(values: np.ndarray) -> Estimate:
+def estimate(values: Iterable[float]) -> Estimate:
     """Return the mean of a metric over replicas, with its standard error and intervals.
 
     Args:
@@ -79,6 +79,7 @@ def estimate(values: np.ndarray) -> Estimate:
     Raises:
         DpmclError: SciPy is not installed.
     """
+    values = np.fromiter(values, np.float64)
     known = values[np.isfinite(values)]
     lost = len(values) - len(known)
     mean = float(known.mean()) if len(known) else None

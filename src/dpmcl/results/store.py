@@ -133,9 +133,9 @@ class Stored:
         protocol: Rules of a fair comparison; None where they were not checked.
     """
 
-    spec: dict[str, Any]
+    spec: Mapping[str, Any]
     stream: StreamInfo
-    records: dict[str, Record]
+    records: Mapping[str, Record]
     environment: Sequence[Any] = ()
     protocol: Protocol | None = None
 

@@ -24,13 +24,15 @@ from dpmcl.metrics.cme_micro import cme_micro
 from dpmcl.metrics.forgetting import forgetting
 from dpmcl.metrics.nte import nte
 from dpmcl.metrics.nte_path import nte_path
-from dpmcl.results.comparison import by_seed, written
+from dpmcl.results.comparison import written
 from dpmcl.results.names import displayed
 from dpmcl.results.record import Record
-from dpmcl.results.statistics import compare
+from dpmcl.results.statistics import Interval
 from dpmcl.results.store import StreamInfo
 
 Row = dict[str, Any]
+Columns = Mapping[str, Callable[[Row], str]]
+"""What stands in the cell of a row, by the title of the column."""
 
 COSTS = {
     "gradient_evaluations": "gradients",
@@ -45,6 +47,7 @@ COSTS = {
 """Titles of what a replica's updates cost, by the names in `Work`."""
 
 _NAMES = ("stream", "method", "name")
+_WORDS: Columns = {"stream": lambda row: row["stream"], "method": lambda row: row["method"]}
 # An underscore or a colon within a word marks nothing.
 _MARKDOWN = re.compile(r"[\\`*\[\]<>|~&$#@]|(?<![^\W_])_|_(?![^\W_])|:(?=[\w+-]+:)")
 _LATEX = str.maketrans(
@@ -208,23 +211,42 @@ def cost_rows(records: Mapping[str, Record], stream: StreamInfo) -> list[Row]:
     return out
 
 
-def best(records: Mapping[str, Record]) -> list[tuple[str, str]]:
-    """Return the methods that are best beyond doubt, each with the title of the column.
-
-    A method is where a paired test finds every other one higher (`statistics.compare`).
+def number(value: float | Interval | None) -> str:
+    """Return a number in three digits, or an interval of two; "-" for None.
 
     Args:
-        records: Results of one stream, by method.
+        value: The number or interval.
+
+    >>> number((0.12345, 2)), number(None)
+    ('0.123 to 2', '-')
     """
-    out = []
-    for title, values in by_seed(records).items():
-        means = {k: mean(np.array([*seeds.values()])) for k, seeds in values.items()}
-        known = {k: value for k, value in means.items() if value is not None}
-        lowest = min(known, key=lambda k: known[k], default=None)
-        if lowest is not None and len(values) > 1:
-            verdicts = {one.verdict for one in compare(values, lowest)}
-            out += [(lowest, title)] * (verdicts == {"higher"})
-    return out
+    if isinstance(value, tuple):
+        return " to ".join(map(number, value))
+    return "-" if value is None else f"{value:.3g}"
+
+
+def laid_out(rows: Sequence[Row], columns: Columns, style: TableFormat, *, words: int) -> str:
+    """Return rows as text.
+
+    Args:
+        rows: The rows.
+        columns: Columns of the table; JSON and CSV have all keys of the rows instead.
+        style: Format of the table.
+        words: Number of columns, from the first, that are aligned at their left.
+    """
+    if style in ("json", "csv"):
+        return _data(rows, style, Look())
+    return formatted(list(columns), cells(rows, columns), style, words=words)
+
+
+def cells(rows: Sequence[Row], columns: Columns) -> list[list[str]]:
+    """Return the cells of rows, line by line.
+
+    Args:
+        rows: The rows.
+        columns: The columns.
+    """
+    return [[cell(row) for cell in columns.values()] for row in rows]
 
 
 def render(rows: Sequence[Row], style: TableFormat, look: Look | None = None) -> str:
@@ -248,12 +270,10 @@ def render(rows: Sequence[Row], style: TableFormat, look: Look | None = None) ->
     if style in ("json", "csv"):
         return _data(rows, style, look)
     rows = [{k: displayed(v) if k in _NAMES else v for k, v in row.items()} for row in rows]
-    columns = _columns(rows)
     settings = {key: lambda row, key=key: displayed(written(row[key])) for key in look.settings}
-    first = {title: columns.pop(title) for title in ("stream", "method")}
-    columns = {**first, **settings, **columns}
+    columns = {**_WORDS, **settings, **columns_of(rows)}
     header = list(columns)
-    body = [[cell(row) for cell in columns.values()] for row in rows]
+    body = cells(rows, columns)
     left = 2 + len(settings) + ("task" in header)  # columns of words
     chosen = _chosen(header, look.columns)
     bold = {
@@ -356,8 +376,12 @@ def _footer(rows: Sequence[Row]) -> list[str]:
     return lost + list(dict.fromkeys(more))
 
 
-def _columns(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
-    """Return the columns of a table: what stands in the cell of a row, by the title."""
+def columns_of(rows: Sequence[Row]) -> Columns:
+    """Return the columns of a table beside stream and method.
+
+    Args:
+        rows: Its rows, which tell what kind of table it is.
+    """
 
     def pair(name: str) -> Callable[[Row], str]:
         return lambda row: _pair(row[f"{name}_mean"], row.get(f"{name}_se"))
@@ -366,26 +390,20 @@ def _columns(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
         return lambda row: _count(row[key])
 
     first = rows[0] if rows else {}
-    words: dict[str, Callable[[Row], str]] = {
-        "stream": lambda row: row["stream"],
-        "method": lambda row: row["method"],
-    }
     if "task" in first:
         return {
-            **words,
             "task": lambda row: f"{row['task']}: {row['name']}",
             "replicas": _replicas,
             "error when new": pair("new"),
             "error at last": pair("last"),
         }
     if "flops" in first:
-        return {**words, "replicas": _replicas, **{COSTS[k]: count(k) for k in COSTS}}
+        return {"replicas": _replicas, **{COSTS[k]: count(k) for k in COSTS}}
     means = {"CME": pair("cme")}
     if not all(_alike(row["cme_mean"], row["cme_micro_mean"]) for row in rows):
         means = {"CME (macro)": pair("cme"), "CME (micro)": pair("cme_micro")}
     names = [key.removesuffix("_se") for key in first if key.endswith("_se")]
     return {
-        **words,
         "replicas": _replicas,
         **means,
         "NTE": pair("nte"),

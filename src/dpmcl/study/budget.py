@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self, cast
 
 from dpmcl.exceptions import SpecError, shown
 from dpmcl.methods._method import Method
@@ -11,6 +11,8 @@ from dpmcl.training.kept import copied_bytes, note_bytes, row_bytes
 from dpmcl.training.loop import first_state, first_task
 from dpmcl.training.setup import Setup
 from dpmcl.training.spec import Spec
+
+On = Literal["flops", "rows", "bytes"]
 
 REFERENCE = "dpmcl"
 """The method whose cost, as its settings stand, is the budget where no number is named."""
@@ -28,7 +30,7 @@ class Budget:
         amount: How many; None for what `REFERENCE` takes as its settings stand.
     """
 
-    on: Literal["flops", "rows", "bytes"]
+    on: On
     amount: int | None = None
 
     def __str__(self) -> str:
@@ -51,7 +53,7 @@ class Budget:
         if text == "printed":
             return None
         if text in ("flops", "rows"):
-            return cls("flops" if text == "flops" else "rows")
+            return cls(cast(On, text))
         form = r"(flops|rows|bytes)=(\d+(?:\.\d+)?(?:e\d{1,2})?)([kMGTP]?)"
         match = re.fullmatch(form, text)
         amount = round(float(match[2]) * _SUFFIX[match[3]]) if match else 0
@@ -60,9 +62,7 @@ class Budget:
                 "A budget is flops=N, rows=N or bytes=N, as in flops=2e9; flops or rows alone, "
                 f"for what DPMCL takes; or printed, got {shown(text)}."
             )
-        on: Literal["flops", "rows", "bytes"]
-        on = "flops" if match[1] == "flops" else "rows" if match[1] == "rows" else "bytes"
-        return cls(on, amount)
+        return cls(cast(On, match[1]), amount)
 
 
 class Limited(NamedTuple):
@@ -114,11 +114,10 @@ def _reference(trainer: Trainer, budget: Budget) -> int:
             f"A budget without a number is what '{REFERENCE}' takes, which is not among the methods"
             f" of a run ({known}); add it, or name a number, as in {budget.on}=2e9."
         )
-    assert budget.on != "bytes"
     return cost(trainer.setup(Job(REFERENCE, trainer.spec.seeds[:1])), budget.on)
 
 
-def cost(setup: Setup, on: Literal["flops", "rows"]) -> int:
+def cost(setup: Setup, on: On) -> int:
     """Return what a task costs one replica.
 
     Args:
@@ -137,7 +136,7 @@ def _updating(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, str]:
             f"A budget of {budget.on} sets the updates of '{job.method}', and passes = "
             f"{method.passes} sets them too; leave out one of the two."
         )
-    assert budget.on != "bytes" and budget.amount is not None
+    assert budget.amount is not None
     setup = trainer.setup(job)
     scaled = method.scaled(budget.amount / max(cost(setup, budget.on), 1))
     if scaled is None:

@@ -61,15 +61,14 @@ def cells(table: Mapping[str, Any], axes: Axes) -> list[Cell]:
                 f"'{key}' varies '{owner}', which is not among the methods of this study: "
                 f"{', '.join(base['methods']) or 'none'}; add it, or leave the axis out."
             )
-    runs: dict[tuple[tuple[str, Any], ...], list[str]] = {}
+    runs: dict[str, tuple[dict[str, Any], list[str]]] = {}  # TOML's tables and lists have no hash
     for method in base["methods"]:
         own = [key for key, owner in owners.items() if owner in (None, method)]
         for values in itertools.product(*(axes[key] for key in own)):
-            place = tuple(zip(own, map(_Value, values), strict=True))
-            runs.setdefault(place, []).append(method)
+            point = dict(zip(own, values, strict=True))
+            runs.setdefault(repr(point), (point, []))[1].append(method)
     out: list[Cell] = []
-    for place, methods in runs.items():
-        point = {key: value.content for key, value in place}
+    for point, methods in runs.values():
         one = {**base, "methods": {name: base["methods"][name] for name in methods}}
         for key, value in point.items():
             one = spec.changed(one, spec.assigned(key, value))
@@ -116,19 +115,6 @@ def read(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
             f'[axes] must be a table, as in "training.lr" = [0.01, 0.1], got {shown(axes)}.'
         )
     return rest, dict(axes)
-
-
-class _Value:
-    """A value of an axis, to tell equal ones by: TOML's tables and lists cannot be hashed."""
-
-    def __init__(self, content: Any) -> None:
-        self.content = content
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Value) and repr(self.content) == repr(other.content)
-
-    def __hash__(self) -> int:
-        return hash(repr(self.content))
 
 
 def _check(key: str, values: Any) -> None:

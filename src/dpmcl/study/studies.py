@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING
 from dpmcl.core.atomic import write_text
 from dpmcl.core.choices import TableFormat
 from dpmcl.exceptions import DpmclError, FolderError
-from dpmcl.results import axis_figure, paper, store, trajectories
+from dpmcl.results import axis_figure, comparison, paper, store, trajectories
 from dpmcl.results.axis_figure import Points
 from dpmcl.results.comparison import MEASURES, written
-from dpmcl.results.paper import Key
-from dpmcl.results.statistics import Estimate, estimate
 from dpmcl.results.store import Stored
-from dpmcl.results.table import Look, formatted, render
+from dpmcl.results.table import Look, laid_out, render
 from dpmcl.study.budget import Budget, within
 from dpmcl.study.plan import Cell
 from dpmcl.study.side_by_side import SideBySide
-from dpmcl.study.study import Planned, Result
+from dpmcl.study.study import Planned, Result, load
 from dpmcl.training.spec import Spec
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ def planned(
     return runs, lines
 
 
-def stored(cells: Sequence[Cell], out: Path) -> dict[str, Stored]:
+def stored(cells: Sequence[Cell], out: Path) -> dict[str, Result]:
     """Return what the runs of a study hold so far, by name; those not begun are left out.
 
     Args:
@@ -67,7 +65,7 @@ def stored(cells: Sequence[Cell], out: Path) -> dict[str, Stored]:
         FolderError: A run is damaged.
     """
     folders = {cell.name: out / cell.name for cell in cells}
-    return {name: store.load(path) for name, path in folders.items() if store.is_run(path)}
+    return {name: load(path) for name, path in folders.items() if store.is_run(path)}
 
 
 def table1(runs: Mapping[str, Stored], style: TableFormat = "text") -> str:
@@ -77,43 +75,9 @@ def table1(runs: Mapping[str, Stored], style: TableFormat = "text") -> str:
         runs: What the runs hold, by stream.
         style: Format of the table.
     """
-    ours: dict[Key, Estimate] = {
-        (stream, name, method): estimate(measure(record.test))
-        for stream, run in runs.items()
-        for method, record in run.records.items()
-        for name, measure in MEASURES.items()
-    }
-    rows = [
-        {
-            "stream": cell.stream,
-            "method": cell.method,
-            "error": cell.measure,
-            "paper": cell.printed,
-            "ours": cell.ours.mean if cell.ours else None,
-            "ours_se": cell.ours.error if cell.ours else None,
-            "replicas": cell.ours.replicas if cell.ours else 0,
-            "mark": cell.mark,
-        }
-        for cell in paper.compared(ours)
-        if cell.stream in runs
-    ]
-    if style in ("json", "csv"):
-        return render(rows, style)
-    header = ("stream", "method", "error", "paper", "ours", "replicas", "mark")
-    body = []
-    for row in rows:
-        error = "" if row["ours_se"] is None else f" ({row['ours_se']:.3g})"
-        mean = "-" if row["ours"] is None else f"{row['ours']:.3g}{error}"
-        names = [str(row[key]) for key in ("stream", "method", "error", "paper")]
-        body.append([*names, mean, str(row["replicas"]), str(row["mark"])])
-    text = formatted(header, body, style, words=3)
-    notes = (
-        "within: at most two combined standard errors apart; the paper's (0) counts as "
-        f"{paper.LEAST:g}, and its (2) and (7) are no standard errors, so nothing is within those. "
-        "On SINE, whose errors it prints to a power of ten, that says little.",
-        "same order: above and below the same other methods as in the paper.",
-    )
-    return "\n".join([text, *notes]) if style == "text" else text
+    rows = paper.rows(comparison.entries(runs))
+    text = laid_out(rows, paper.COLUMNS, style, words=3)
+    return "\n".join([text, *paper.NOTES]) if style == "text" else text
 
 
 def store_protocol(runs: Mapping[str, Stored], out: Path) -> None:
@@ -128,7 +92,7 @@ def store_protocol(runs: Mapping[str, Stored], out: Path) -> None:
 
 
 def shown(
-    name: str, cells: Sequence[Cell], runs: Mapping[str, Stored], style: TableFormat
+    name: str, cells: Sequence[Cell], runs: Mapping[str, Result], style: TableFormat
 ) -> "tuple[str, Callable[[], Figure]]":
     """Return the table of a study, and what draws its figure.
 
@@ -152,10 +116,9 @@ def shown(
     return "\n".join(tables), lambda: trajectories.trajectories(runs)
 
 
-def _beside(runs: Mapping[str, Stored], style: TableFormat) -> str:
+def _beside(runs: Mapping[str, Result], style: TableFormat) -> str:
     """Return the table of runs side by side."""
-    results = {run: Result(held.spec, held.stream, held.records) for run, held in runs.items()}
-    rows, look = SideBySide(results).rows(Result.rows, Look())
+    rows, look = SideBySide(runs).rows(Result.rows, Look())
     return render(rows, style, look)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from dpmcl.exceptions import DpmclError, SpecError, shown, unknown
 from dpmcl.results import comparison, figures, store, table, theory_figures
 from dpmcl.results.confusion import confusions
 from dpmcl.results.record import Record, merge, of_seeds
-from dpmcl.results.store import StreamInfo
+from dpmcl.results.store import Stored, StreamInfo
 from dpmcl.study import aside, identity, protocol
 from dpmcl.study.budget import Budget
 from dpmcl.study.environment import describe
@@ -60,18 +60,14 @@ _LOG = logging.getLogger("dpmcl")
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
-    """The results of a study, by method.
+class Result(Stored):
+    """The results of a study, by method: what is stored of them, and what this call knows besides.
 
-    spec: the complete spec as a table. stream: names. records: errors and work.
     theta: final parameters of the methods trained in this call, replicas first.
     folder: the run folder, or None. made: the spec of this call; None for a loaded result.
     states: last states of this call by method and seed, where there is no folder.
     """
 
-    spec: Mapping[str, Any]
-    stream: StreamInfo
-    records: Mapping[str, Record]
     theta: Mapping[str, Theta] = field(default_factory=dict)
     folder: Path | None = None
     made: Spec | None = field(default=None, repr=False)
@@ -191,7 +187,7 @@ class Result:
         Raises:
             SpecError: There is no such figure.
         """
-        if not isinstance(what, str):
+        if not (isinstance(what, str) and what in get_args(FigureContent)):
             raise SpecError(
                 f"A figure shows errors, terms, stability or confusion, got {shown(what)}."
             )
@@ -241,7 +237,7 @@ def load(folder: Path) -> Result:
         folder: A run folder.
     """
     stored = store.load(folder)
-    return Result(stored.spec, stored.stream, stored.records, folder=folder)
+    return Result(**vars(stored), folder=folder)
 
 
 def run(
@@ -491,11 +487,11 @@ class _Study:
             self._remove_checkpoints(folder)
             aside.remove_finished(folder, self.table, self.records)
             stored = protocol.keep(folder, self.budget)
-            return Result(
-                stored.spec, stored.stream, stored.records, theta, folder=folder, made=self.spec
-            )
+            return Result(**vars(stored), theta=theta, folder=folder, made=self.spec)
         records = {name: self.records[name] for name in self.spec.methods}
-        return Result(self.table, self.info, records, theta, made=self.spec, states=self.states)
+        return Result(
+            self.table, self.info, records, theta=theta, made=self.spec, states=self.states
+        )
 
     def _begin(self, folder: Path, trained: set[str]) -> None:
         """Make ready a folder to which jobs are about to write, now that nothing is refused."""
@@ -662,16 +658,18 @@ def preview(spec: Spec) -> tuple[Stream, Splits]:
 def draw(
     result: Result,
     folder: Path,
+    path: Path | None = None,
     *,
     suffix: str = "png",
     what: FigureContent = "errors",
     **look: Any,
 ) -> Path:
-    """Draw a study's curves into its folder, and return the file.
+    """Draw a study's curves, and return the file.
 
     Args:
         result: What to draw.
         folder: The run folder.
+        path: The file; None for one in the folder.
         suffix: Format of the picture.
         what: As for `Result.plot`.
         **look: As for `Result.plot`.
@@ -679,7 +677,7 @@ def draw(
     Raises:
         DpmclError: There are no results yet.
     """
-    path = folder / "figures" / f"{what}.{suffix}"
+    path = path or folder / "figures" / f"{what}.{suffix}"
     if not result.records:
         raise DpmclError(f"{folder} has no results yet; `dpmcl run` makes some.")
     result.plot(path, what=what, **look)

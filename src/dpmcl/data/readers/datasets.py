@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, Subset
 from dpmcl.core.model import Kind
 from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled, from_arrays
-from dpmcl.data.labels import plain_array, unmasked
+from dpmcl.data.labels import unwrapped
 from dpmcl.data.readers.pil_images import open_image, plain
 from dpmcl.data.readers.rows import Rows
 from dpmcl.data.readers.tables import read_table
@@ -191,9 +191,7 @@ def _values(inputs: Any, what: str) -> NDArray[Any]:
 
 def _array(value: Any, what: str, role: str) -> NDArray[Any]:
     try:
-        if isinstance(value, Tensor):
-            return plain_array(value, "The values")
-        return np.asarray(unmasked(value, "The values"))
+        return np.asarray(unwrapped(value, "The values"))
     except Exception as error:  # NumPy asks any object what it is
         raise DataError(
             f"{_start(what)} must have numbers of one shape as {role} ({reason(error)}); convert "

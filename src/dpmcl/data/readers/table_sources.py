@@ -15,7 +15,7 @@ from pyarrow import parquet
 from torch import Tensor
 
 from dpmcl.data.damaged import whole
-from dpmcl.data.labels import plain_array, unmasked
+from dpmcl.data.labels import unwrapped
 from dpmcl.data.sources import at_home
 from dpmcl.exceptions import DataError, reason, shown
 
@@ -117,9 +117,7 @@ def _index(schema: Any) -> list[str]:
 
 def _array(values: Any, what: str) -> Any:
     """Return a column in memory as a pyarrow array."""
-    if isinstance(values, Tensor):
-        values = plain_array(values, what)
-    values = unmasked(values, what)
+    values = unwrapped(values, what)
     one = isinstance(values, str | bytes | Mapping | Set) or getattr(values, "shape", None) == ()
     if one or not hasattr(values, "__len__"):
         raise DataError(f"{what} must be a list of values, got {shown(values)}; give one a row.")

@@ -1,0 +1,50 @@
+"""Methods compared with one of them, in pairs of the same seed, as a table."""
+
+from collections.abc import Sequence
+
+from dpmcl.exceptions import SpecError
+from dpmcl.results.comparison import Entry, by_seed, by_stream
+from dpmcl.results.names import displayed
+from dpmcl.results.statistics import compare
+from dpmcl.results.table import Columns, Row, number
+
+COLUMNS: Columns = {
+    "stream": lambda row: displayed(row["stream"]),
+    "method": lambda row: displayed(row["method"]),
+    "against": lambda row: displayed(row["against"]),
+    "error": lambda row: row["error"],
+    "pairs": lambda row: str(row["pairs"]),
+    "difference": lambda row: number(row["difference"]),
+    "95 % interval": lambda row: number(row["interval"]),
+    "p (Holm)": lambda row: number(row["p"]),
+    "effect": lambda row: number(row["effect"]),
+    "verdict": lambda row: row["verdict"],
+}
+"""The table's columns, of which the first four are words."""
+
+
+def rows(several: Sequence[Entry], against: str | None = None) -> list[Row]:
+    """Return a row for each method, stream and error.
+
+    Args:
+        several: The methods of all runs.
+        against: The label of the one that the others are compared with; None for the first one of
+            each stream. Of several streams those without it are left out.
+
+    Raises:
+        SpecError: No stream has it beside another method.
+    """
+    streams = by_stream(several)
+    out: list[Row] = []
+    for stream, ours in streams.items():
+        chosen = next(iter(ours)) if against is None else against
+        for measure, values in by_seed(ours).items():
+            if chosen in ours or len(streams) == 1:
+                compared = compare(values, chosen)
+                out += [{"stream": stream, "error": measure, **one._asdict()} for one in compared]
+    if against is not None and not out:
+        known = ", ".join(dict.fromkeys(entry.label for entry in several))
+        raise SpecError(
+            f"--against names a method with others beside it, got '{against}'; there are: {known}."
+        )
+    return out
