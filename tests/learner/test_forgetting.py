@@ -8,6 +8,7 @@ from test_learner import CLOUDS, NAMES, learner, parameters
 
 from conftest import refused
 from dpmcl import Learner, SpecError
+from dpmcl.theory import terms
 
 
 def test_the_report_has_the_errors_on_rows_held_out(tmp_path):
@@ -64,9 +65,63 @@ def test_a_chunk_is_scored_before_it_is_learned():
     assert one.score_then_learn(CLOUDS, NAMES) < 0.1
 
 
+@pytest.mark.parametrize("method", ["er", "naive", "derpp", "dpmcl"])
+def test_watching_moves_no_bit(method):
+    settings = {"method": method, "holdout": 0.2, "updates": 60, "optimiser": "sgd", "lr": 0.05}
+    plain, watched = learner(**settings), learner(**settings, monitor="stability")
+    for k in range(3):
+        for one in (plain, watched):
+            one.learn(CLOUDS[20 * k : 20 * k + 20], NAMES[20 * k : 20 * k + 20])
+    assert all((a == b).all() for a, b in zip(*map(parameters, (plain, watched)), strict=True))
+    assert [line.broken for line in plain.report().lines] == [None] * 3
+    assert "theory" not in repr(plain.report())
+    assert watched.report().lines[1].broken == ()
+    assert repr(watched.report()).count("  holds") >= 1
+
+
+def test_the_report_has_what_the_monitor_found(tmp_path):
+    """A step that promises more than twice the cost is told, also by the learner's folder."""
+    large = learner(holdout=0.2, updates=1, optimiser="sgd", lr=30.0, monitor="stability")
+    large.learn(CLOUDS, NAMES)
+    assert "step" in large.report().lines[0].broken
+    assert repr(large.report()).split("\n")[1].endswith("step broke")
+    large.save(tmp_path)
+    again = Learner.load(tmp_path)
+    assert again.report() == large.report()
+    again.learn(CLOUDS, NAMES)
+    assert again.report().lines[1].broken is not None
+
+
+def test_j_past_is_of_rows_that_the_memory_holds(monkeypatch):
+    """Of one row, in a memory with room for more: none of the empty slots is read as a row."""
+    seen = []
+
+    def spying(sensitivity):
+        def spy(model, theta, b_N, b_P, **more):
+            seen.append((b_P.x.clone(), b_P.w.clone()))
+            return sensitivity(model, theta, b_N, b_P, **more)
+
+        return spy
+
+    monkeypatch.setattr(terms, "sensitivity", spying(terms.sensitivity))
+    one = learner(holdout=0.2, updates=2, monitor="stability", memory=500, engine="looped")
+    one.learn(CLOUDS[:20], NAMES[:20])
+    assert all((w == 0).all() for _, w in seen)
+    before = {tuple(x) for x in one._known.held.x.tolist()}
+    seen.clear()
+    one.learn(CLOUDS[20:40], NAMES[20:40])
+    rows = [tuple(x) for batch, _ in seen for x in batch.double().tolist()]
+    near = {tuple(np.float32(x).tolist()) for x in before}
+    assert {*rows} <= near
+    assert len({*rows}) > 5
+    assert all((w == 1).all() for _, w in seen)
+
+
 def test_without_rows_held_out_both_are_refused():
     refused(learner().learn(CLOUDS, NAMES).report, "holdout=0.1", error=SpecError)
     refused(lambda: learner(forgetting_limit=0.1), "holdout=0.1", error=SpecError)
+    refused(lambda: learner(monitor="stability"), "holdout=0.1", error=SpecError)
+    refused(lambda: learner(monitor="terms", holdout=0.1), "'stability'", error=SpecError)
     refused(lambda: learner(holdout=1.0), "below 1", error=SpecError)
     refused(lambda: learner(holdout="x"), "must be a number", error=SpecError)
     refused(lambda: learner(holdout=0.5).learn(CLOUDS[:0], NAMES[:0]), "no rows")

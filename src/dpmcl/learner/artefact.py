@@ -90,6 +90,7 @@ class _Group(_Strict):
     last: NonNegative
     then: float
     rows: Positive
+    broken: tuple[Annotated[str, pydantic.Field(pattern="^[a-z]{1,20}$")], ...] | None = None
 
 
 class _State(_Strict):
@@ -122,6 +123,7 @@ class About(_Strict):
     validation: Annotated[float, at.Ge(0), at.Lt(1)]
     holdout: Annotated[float, at.Ge(0), at.Lt(1)]
     forgetting_limit: Annotated[float, at.Ge(0)] | None
+    monitor: bool = False
     labels: Labels
     state: _State | None = None
 
@@ -155,7 +157,7 @@ def packed(about: About, known: Knowledge | None, *, memory: bool = True) -> tup
         work=known.run.work,
         memory=memory,
         groups=tuple(
-            _Group(first=g.first, last=g.last, then=g.then, rows=len(g.x))
+            _Group(first=g.first, last=g.last, then=g.then, rows=len(g.x), broken=g.broken)
             for g in known.groups * memory
         ),
         held_out=known.held_out,
@@ -431,7 +433,7 @@ def _groups(state: _State, like: Part, tensors: Mapping[str, Tensor]) -> tuple[G
     if x.shape[1:] != like.x.shape[1:] or y.shape[1:] != like.y.shape[1:]:
         raise ValueError("the rows held out have another form")
     parts = zip(state.groups, x.split(sizes), y.split(sizes), strict=True)
-    return tuple(Group(g.first, g.last, g.then, *rows) for g, *rows in parts)
+    return tuple(Group(g.first, g.last, g.then, x_, y_, g.broken) for g, x_, y_ in parts)
 
 
 def _memories(

@@ -26,8 +26,13 @@ from dpmcl.training.divergence import FreezeNonFinite
 from dpmcl.training.evaluation import shown
 from dpmcl.training.loop import check, learn_task, rehearsed
 from dpmcl.training.memories import empty_memories
+from dpmcl.training.monitor import Monitor, MonitorSettings
+from dpmcl.training.observer import Observer
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import Position, RunState
+
+_OF_DRIFT = ("rate", "inputs")
+"""Conditions of Theorem 1 on how rows move from task to task, which a learner does not know."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -40,6 +45,7 @@ class Config:
         seeds: One for each replica.
         dtype: Type of parameters.
         device, engine: As in a spec.
+        monitor: Whether the conditions of Theorem 1 are watched.
     """
 
     method: Method
@@ -48,6 +54,7 @@ class Config:
     dtype: torch.dtype = torch.float32
     device: DeviceName = "auto"
     engine: EngineName = "auto"
+    monitor: bool = False
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -93,6 +100,7 @@ class Knowledge:
         rows: Training rows learned.
         groups: Rows that were held out, by chunk.
         held_out: How many have been held out of all chunks.
+        broken: Conditions of Theorem 1 that broke in the newest; None if they were not watched.
     """
 
     form: Form
@@ -105,6 +113,7 @@ class Knowledge:
     rows: int = 0
     groups: tuple[Group, ...] = ()
     held_out: int = 0
+    broken: tuple[str, ...] | None = None
 
 
 def learned(
@@ -139,7 +148,7 @@ def learned(
     task = len(infos) - 1
     try:
         start = replace(known.run, position=Position(task))
-        run = learn_task(setup, start, [FreezeNonFinite("stop")])
+        run, broken = _watched(config, setup, start)
     except DivergenceError as error:
         raise DivergenceError(
             f"Learning left the finite numbers ({str(error).partition(';')[0]}); the learner is as "
@@ -149,7 +158,7 @@ def learned(
     return Knowledge(
         form=form,
         setup=setup.over(replace(rest, scale=stream.scale), nobody, ()),
-        run=replace(run, memories=numbered(run.memories)),
+        run=replace(run, memories=numbered(run.memories), values={}),
         held=dropped(stream, splits, run.memories),
         shown=shown(setup, rehearsed(setup, run, task)),
         seen=seen,
@@ -157,6 +166,7 @@ def learned(
         rows=infos[-1].rows_seen,
         groups=known.groups,
         held_out=known.held_out,
+        broken=broken,
     )
 
 
@@ -342,6 +352,19 @@ def _told(known: Knowledge, chunk: Mapping[str, Part]) -> tuple[tuple[TaskInfo, 
         return (info,), info.seen
     past = replace(info, number=number - 1, rows=known.rows, rows_seen=known.rows, seen=known.seen)
     return (past, info), info.seen
+
+
+def _watched(
+    config: Config, setup: Setup, start: RunState
+) -> tuple[RunState, tuple[str, ...] | None]:
+    """Return the state after a chunk, and the conditions of Theorem 1 that broke meanwhile."""
+    observers: list[Observer] = [FreezeNonFinite("stop")]
+    if not config.monitor:
+        return learn_task(setup, start, observers), None
+    monitor = Monitor(MonitorSettings(), setup, start.memories if start.memories else None)
+    run = learn_task(setup, monitor.begin(setup, start), [*observers, monitor])
+    broken = monitor.readings(setup, run).broken
+    return run, tuple(name for name in broken if name not in _OF_DRIFT and broken[name].any())
 
 
 def _check_method(setup: Setup) -> None:

@@ -67,6 +67,7 @@ class Learner:
             a chunk, and of 20 groups of chunks.
         forgetting_limit: A chunk is reported that costs more than so much on the rows held out of
             earlier ones; `undo` takes it back.
+        monitor: "stability" to watch the conditions of Theorem 1 on each chunk, for `report`.
         before: Name of the layer before which one module is split into representation and
             prediction; None for its last linear layer.
         frozen: Names of layers of modules that stay as they are.
@@ -100,6 +101,7 @@ class Learner:
         validation: float | None = None,
         holdout: float = 0.0,
         forgetting_limit: float | None = None,
+        monitor: Literal["stability"] | None = None,
         before: str | None = None,
         frozen: Sequence[str] = (),
         dtype: Literal["float32", "float64"] = "float32",
@@ -125,6 +127,7 @@ class Learner:
             dtype=getattr(torch, dtype),
             device=device,
             engine=engine,
+            monitor=_monitored(monitor, holdout),
         )
         self._become(
             name,
@@ -222,6 +225,7 @@ class Learner:
             validation=self._validation,
             holdout=self._holdout,
             forgetting_limit=self._limit,
+            monitor=config.monitor,
             labels=artefact.Labels(**asdict(labels)),
         )
         return artefact.packed(about, known, memory=memory)
@@ -322,6 +326,7 @@ class Learner:
             dtype=getattr(torch, about.dtype),
             device=device,
             engine=about.engine,
+            monitor=about.monitor,
         )
         labels = LabelMap(**about.labels.model_dump())
         with computing():
@@ -678,6 +683,18 @@ def _watching(holdout: Any, limit: Any) -> tuple[float, float | None]:
             "forgetting_limit needs rows that are held out; set a share of them, as in holdout=0.1."
         )
     return float(holdout), limit
+
+
+def _monitored(monitor: Any, holdout: Any) -> bool:
+    """Return whether the conditions of Theorem 1 are watched."""
+    if monitor not in (None, "stability"):
+        raise SpecError(f"monitor must be 'stability' or None, got {shown(monitor)}.")
+    if monitor is not None and not holdout:
+        raise SpecError(
+            "What the monitor finds is in the report, which needs rows that are held out; set a "
+            "share of them, as in holdout=0.1."
+        )
+    return monitor is not None
 
 
 def _check_lengths(values: Tensor, targets: Tensor) -> None:

@@ -36,6 +36,7 @@ class Group(NamedTuple):
         then: Error on its rows just after they came.
         x: Inputs (rows, ...).
         y: Targets.
+        broken: Conditions of Theorem 1 that broke meanwhile; None if they were not watched.
     """
 
     first: int
@@ -43,6 +44,7 @@ class Group(NamedTuple):
     then: float
     x: Tensor
     y: Tensor
+    broken: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,6 +31,8 @@ class Line:
         rows: Rows held out of them.
         then: Error just after they were learned.
         now: Error now.
+        broken: Conditions of Theorem 1 that broke while they were learned, as "cost" and "step"
+            (docs/theory.md); None if they were not watched.
     """
 
     first: int
@@ -38,6 +40,7 @@ class Line:
     rows: int
     then: float
     now: float
+    broken: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -73,10 +76,11 @@ class Report:
 
     def __repr__(self) -> str:
         rows = [
-            f"{_span(line):>11} {line.rows:6} {line.then:8.3g} {line.now:8.3g}"
+            f"{_span(line):>11} {line.rows:6} {line.then:8.3g} {line.now:8.3g}{_verdict(line)}"
             for line in self.lines
         ]
-        head = f"{'chunks':>11} {'rows':>6} {'then':>8} {'now':>8}"
+        watched = any(line.broken is not None for line in self.lines)
+        head = f"{'chunks':>11} {'rows':>6} {'then':>8} {'now':>8}{'  theory' * watched}"
         tail = f"CME {self.cme:.3g}, NTE {self.nte:.3g}, forgetting {self.forgetting:.3g}"
         return "\n".join([head, *rows, tail])
 
@@ -89,7 +93,14 @@ def report(known: Knowledge) -> Report:
     """
     return Report(
         tuple(
-            Line(group.first, group.last, len(group.x), group.then, error(known, group.x, group.y))
+            Line(
+                group.first,
+                group.last,
+                len(group.x),
+                group.then,
+                error(known, group.x, group.y),
+                group.broken,
+            )
             for group in known.groups
         )
     )
@@ -105,7 +116,7 @@ def with_chunk(known: Knowledge, rows: Part) -> Knowledge:
     if not len(rows.x):
         return known
     number = known.chunks - 1
-    group = _few(Group(number, number, 0.0, rows.x, rows.y))
+    group = _few(Group(number, number, 0.0, rows.x, rows.y, known.broken))
     out = [*known.groups, group._replace(then=error(known, group.x, group.y))]
     if len(out) > GROUPS:
         spans = [b.last - a.first for a, b in pairwise(out[:-1])]
@@ -131,7 +142,10 @@ def _merged(a: Group, b: Group) -> Group:
     share = n / (n + m)
     from_a = min(len(a.x), max(round(ROWS * share), ROWS - len(b.x), 1))
     a, b = _few(a, from_a), _few(b, ROWS - from_a)
-    return Group(a.first, b.last, then, torch.cat([a.x, b.x]), torch.cat([a.y, b.y]))
+    broken = None
+    if a.broken is not None or b.broken is not None:
+        broken = tuple(dict.fromkeys([*(a.broken or ()), *(b.broken or ())]))
+    return Group(a.first, b.last, then, torch.cat([a.x, b.x]), torch.cat([a.y, b.y]), broken)
 
 
 def _few(group: Group, most: int = ROWS) -> Group:
@@ -145,6 +159,13 @@ def _few(group: Group, most: int = ROWS) -> Group:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
+
+
+def _verdict(line: Line) -> str:
+    """Return what the monitor found, as the table shows it; nothing if it did not watch."""
+    if line.broken is None:
+        return ""
+    return f"  {', '.join(line.broken)} broke" if line.broken else "  holds"
 
 
 def _span(line: Line) -> str:

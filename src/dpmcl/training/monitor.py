@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dpmcl.core.batch import Batch
+from dpmcl.core.memory import Memories
 from dpmcl.core.model import Theta
 from dpmcl.core.settings import NonNegative, Positive, Rate, Settings
 from dpmcl.core.tree import leaves, tree_map
@@ -89,10 +90,14 @@ class Monitor(Observer):
     Args:
         settings: What is watched.
         setup: The run's.
+        memories: Where earlier rows are drawn from; None for all rows of earlier tasks.
     """
 
-    def __init__(self, settings: MonitorSettings, setup: Setup) -> None:
+    def __init__(
+        self, settings: MonitorSettings, setup: Setup, memories: Memories | None = None
+    ) -> None:
         self.settings = settings
+        self._memories = memories
         self._positions = tuple(
             Position(task, number, update)
             for task, phases in enumerate(setup.phases)
@@ -159,13 +164,16 @@ class Monitor(Observer):
         before, after = chunk.before.replicas, run.replicas
         n = self.settings.rows or min(setup.method.batch, MOST_ROWS)
         moved: Literal["exact", "estimated"] = "exact" if self._space == "exact" else "estimated"
+        earlier, looked_at = Draw("earlier", n), chunk.before
+        if self._memories is not None:
+            earlier, looked_at = Draw("memory", n), replace(looked_at, memories=self._memories)
         draws = {
             "new": Draw("new", n),
-            "past": Draw("earlier", n),
+            "past": earlier,
             "next": Draw("new", n, like="new", moved=moved),
         }
         weighing = setup.weighing(chunk.before.position.task)
-        rows = setup.probe(draws, chunk.before, weighing)
+        rows = setup.probe(draws, looked_at, weighing)
         with torch.no_grad():
             change = tree_map(lambda a, b: a - b, after.theta, before.theta)
             measure = partial(self._one, setup=setup)
