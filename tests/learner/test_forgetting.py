@@ -55,7 +55,7 @@ def test_a_chunk_that_costs_too_much_is_told_and_taken_back(said):
     assert (one.predict_proba(CLOUDS) == shares).all()
     assert all((a == b).all() for a, b in zip(before, parameters(one), strict=True))
     refused(one.undo, "once", error=SpecError)
-    assert repr(learner().learn(CLOUDS, NAMES).undo()) == "Learner(er, mlp, nothing learned)"
+    assert repr(learner().learn(CLOUDS, NAMES).undo()) == "Learner(replay, mlp, nothing learned)"
 
 
 def test_a_chunk_is_scored_before_it_is_learned():

@@ -145,7 +145,7 @@ def test_a_head_that_grew_learns_as_one_that_was_there():
     for name, classes in (("whole", [*"abcd"]), ("grown", None)):
         errors[name] = []
         for seed in range(5):
-            one = learner(classes=classes, seed=seed, updates=40).learn(x[:80], y[:80])
+            one = learner(classes=classes, seed=seed, updates=200).learn(x[:80], y[:80])
             errors[name].append(one.learn(x[80:], y[80:]).evaluate(x, y))
     assert max(errors["grown"]) < 0.15
     assert abs(np.mean(errors["grown"]) - np.mean(errors["whole"])) < 0.05
@@ -246,4 +246,4 @@ def test_wrong_arguments_are_refused():
     refused(lambda: learner(schedule=over).learn(CLOUDS, NAMES), "over to 'task'", error=SpecError)
     wild = learner(optimiser="sgd", lr=1e30)
     refused(lambda: wild.learn(CLOUDS, NAMES), "as it was", error=DivergenceError)
-    assert repr(wild) == "Learner(er, mlp, nothing learned)"
+    assert repr(wild) == "Learner(replay, mlp, nothing learned)"

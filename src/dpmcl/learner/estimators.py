@@ -32,7 +32,7 @@ class _Continual(BaseEstimator, ABC):  # type: ignore[misc]
         self,
         model: Any = None,
         *,
-        method: Any = "er",
+        method: Any = "replay",
         memory: int = 1000,
         updates: int = 100,
         batch: int = 32,

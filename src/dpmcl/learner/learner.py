@@ -90,7 +90,7 @@ class Learner:
         self,
         model: Any = None,
         *,
-        method: str | type[Method] | Method = "er",
+        method: str | type[Method] | Method = "replay",
         cost: str | Callable[..., Any] | None = None,
         memory: int = 1000,
         seed: int = 0,
