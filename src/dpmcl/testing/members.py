@@ -17,7 +17,7 @@ from dpmcl.streams._settings import StreamSettings
 
 
 def check_stream(settings: StreamSettings) -> None:
-    """Check that a stream keeps what every stream promises; it is built three times.
+    """Check that a stream keeps what every stream promises; it is built twice.
 
     The same seeds give the same rows, whatever the global generators say; tasks come in order;
     inputs are finite; and each label is the number of a class.
@@ -35,13 +35,13 @@ def check_stream(settings: StreamSettings) -> None:
     if not isinstance(settings, StreamSettings):
         raise SpecError(f"A stream's settings derive from StreamSettings, got {settings!r:.80}.")
     streams = []
-    for seed in (0, 0, 1):
+    for seed in (0, 1):
         with forked(seed):
             streams.append(settings.build((0, 1)))
-    first, again, other = (stream.digest() for stream in streams)
+    first, again = (stream.digest() for stream in streams)
     _promise(
         "stream",
-        first == again == other,
+        first == again,
         "the same seeds give the same rows; draw from a generator made of the seeds, and keep "
         "nothing from one call of `build` to the next",
     )
@@ -65,8 +65,9 @@ def _check_rows(stream: Stream) -> None:
     )
     present = torch.ones_like(row[0, :100], dtype=torch.bool)
     batch = stream.batch(row[0, :100], present, task[0, :100], torch.float32, replica=0)
-    finite = batch.x.isfinite().all() and stream.x.isfinite().all() and stream.y.isfinite().all()
-    _promise("stream", bool(finite), "inputs and targets are finite")
+    pools = [pool for pool in (stream.x, stream.y) if pool.is_floating_point()]
+    finite = all(bool(pool.isfinite().all()) for pool in (batch.x, *pools))
+    _promise("stream", finite, "inputs and targets are finite")
     if stream.kind == "classification":
         _promise(
             "stream",
