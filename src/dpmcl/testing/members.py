@@ -1,0 +1,158 @@
+"""The contracts of a stream, a metric and a network, tried on what each one gives."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpmcl.core.errors import Errors
+from dpmcl.core.generators import forked
+from dpmcl.core.model import Model
+from dpmcl.data.stream import Stream
+from dpmcl.exceptions import SpecError
+from dpmcl.networks._network import NetworkSettings
+from dpmcl.streams._settings import StreamSettings
+
+
+def check_stream(settings: StreamSettings) -> None:
+    """Check that a stream keeps what every stream promises; it is built twice.
+
+    The same seeds give the same rows, whatever the global generators say; tasks come in order;
+    inputs are finite; and each label is the number of a class.
+
+    Args:
+        settings: The stream's settings; few tasks and rows, so that it is quick.
+
+    Raises:
+        SpecError: They are no settings of a stream.
+        AssertionError: It breaks a promise; says which, and what to do.
+
+    >>> from dpmcl.streams.sine import Sine
+    >>> check_stream(Sine(tasks=2, rows=5))
+    """
+    if not isinstance(settings, StreamSettings):
+        raise SpecError(f"A stream's settings derive from StreamSettings, got {settings!r:.80}.")
+    streams = []
+    for seed in (0, 1):
+        with forked(seed):
+            streams.append(settings.build((0, 1)))
+    first, again = (stream.digest() for stream in streams)
+    _promise(
+        "stream",
+        first == again,
+        "the same seeds give the same rows; draw from a generator made of the seeds, and keep "
+        "nothing from one call of `build` to the next",
+    )
+    _check_rows(streams[0])
+
+
+def _check_rows(stream: Stream) -> None:
+    row, task = stream.row, stream.task
+    _promise(
+        "stream",
+        row.shape == task.shape
+        and len(row) in (1, 2)
+        and bool((task.diff() >= 0).all())
+        and torch.equal(task.unique(), torch.arange(len(stream.tasks))),
+        "its rows come task by task, for all replicas or for each, and no task is empty",
+    )
+    _promise(
+        "stream",
+        bool(((row >= 0) & (row < len(stream.x))).all()) and len(stream.x) == len(stream.y),
+        "row numbers are those of the pool, and each row has a target",
+    )
+    present = torch.ones_like(row[0, :100], dtype=torch.bool)
+    batch = stream.batch(row[0, :100], present, task[0, :100], torch.float32, replica=0)
+    pools = [pool for pool in (stream.x, stream.y) if pool.is_floating_point()]
+    finite = all(bool(pool.isfinite().all()) for pool in (batch.x, *pools))
+    _promise("stream", finite, "inputs and targets are finite")
+    if stream.kind == "classification":
+        _promise(
+            "stream",
+            bool(((stream.y >= 0) & (stream.y < stream.outputs)).all())
+            and stream.outputs == len(stream.classes),
+            "labels are numbers of its classes, 0 to outputs - 1, and each class has a name",
+        )
+
+
+def check_metric(metric: Callable[..., Any]) -> None:
+    """Check that a metric keeps what every metric promises, on errors of three replicas.
+
+    It changes none of its arguments, gives one finite number for each replica, and the number of a
+    replica does not depend on the others.
+
+    Args:
+        metric: A function of `Errors`, and perhaps of predictions.
+
+    Raises:
+        SpecError: It is no function.
+        AssertionError: It breaks a promise; says which, and what to do.
+
+    >>> from dpmcl.metrics.cme import cme
+    >>> check_metric(cme)
+    """
+    if not callable(metric):
+        raise SpecError(f"A metric is a function of dpmcl.Errors, got {metric!r:.80}.")
+    rng = np.random.default_rng(0)
+    errors = Errors((0, 1, 2), rng.random((3, 4, 3)), np.tile([30, 10, 60], (3, 1)))
+    predictions = {name: rng.integers(0, 3, (3, 100)) for name in ("test", "test.target")}
+    reads = "predictions" in inspect.signature(metric).parameters
+
+    def measured(replicas: slice) -> np.ndarray:
+        part = Errors(
+            errors.seeds[replicas],
+            errors.values[replicas].copy(),
+            errors.examples[replicas].copy(),
+        )
+        shown = {name: values[replicas].copy() for name, values in predictions.items()}
+        values = np.asarray(metric(part, **({"predictions": shown} if reads else {})))
+        same = np.array_equal(part.values, errors.values[replicas])
+        same &= np.array_equal(part.examples, errors.examples[replicas])
+        same &= all(np.array_equal(shown[n], v[replicas]) for n, v in predictions.items())
+        _promise("metric", same, "it changes nothing that it is given; copy before you write")
+        return values
+
+    together = measured(slice(None))
+    _promise(
+        "metric",
+        together.shape == (3,) and bool(np.isfinite(together).all()),
+        "it gives one finite number a replica; NaN is for what has no meaning, "
+        "and these errors are complete",
+    )
+    alone = np.concatenate([measured(slice(i, i + 1)) for i in range(3)])
+    _promise(
+        "metric",
+        np.allclose(alone, together, rtol=1e-12, atol=1e-12),
+        "a replica's number does not depend on the other replicas; take means over axes from 1",
+    )
+
+
+def check_network(settings: NetworkSettings, shape: tuple[int, ...], outputs: int = 3) -> None:
+    """Check that a network can be used, as a run does before it begins.
+
+    Rows are not mixed, passes draw and change nothing, two builds with one seed are equal, and the
+    outputs have the right shape.
+
+    Args:
+        settings: The network's settings.
+        shape: Of one input.
+        outputs: Width of the output.
+
+    Raises:
+        SpecError: They are no settings of a network.
+        ModelError: It breaks a promise; says which, and what to do.
+
+    >>> from dpmcl.networks.mlp import MLP
+    >>> check_network(MLP(), (4,))
+    """
+    if not isinstance(settings, NetworkSettings):
+        raise SpecError(f"A network's settings derive from NetworkSettings, got {settings!r:.80}.")
+    example = torch.rand(6, *shape, generator=torch.Generator().manual_seed(0))
+    Model.build(lambda: settings.build(shape, outputs), "classification", example, outputs)
+
+
+def _promise(kind: str, kept: bool, what: str) -> None:
+    if not kept:
+        raise AssertionError(f"A {kind} promises that {what}.")

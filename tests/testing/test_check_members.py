@@ -1,0 +1,101 @@
+"""The public checks of streams, metrics and networks name the promise that a member breaks."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dpmcl import ModelError, NetworkSettings, Stream, StreamSettings, plugins
+from dpmcl.testing import check_metric, check_network, check_stream
+
+COUNT = iter(range(1000))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken(StreamSettings):
+    kind: str
+
+    def build(self, seeds):
+        stream = Stream.from_arrays(torch.arange(12.0)[:, None], [*"aabbccaabbcc"])
+        match self.kind:
+            case "global":
+                return replace(stream, x=torch.rand(12, 1))
+            case "call":
+                return replace(stream, x=stream.x + next(COUNT))
+            case "label":
+                return replace(stream, y=stream.y + 1)
+            case "order":
+                return replace(stream, task=stream.task.flip(1))
+        return replace(stream, x=stream.x / 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "promise"),
+    [
+        ("global", "the same rows"),
+        ("call", "the same rows"),
+        ("label", "numbers of its classes"),
+        ("order", "task by task"),
+        ("infinite", "finite"),
+    ],
+)
+def test_a_broken_stream_is_named(kind, promise):
+    with pytest.raises(AssertionError, match=promise):
+        check_stream(Broken(kind=kind))
+
+
+def changing(errors):
+    errors.values[:] = 0
+    return errors.after[:, -1].mean(1)
+
+
+@pytest.mark.parametrize(
+    ("metric", "promise"),
+    [
+        (changing, "changes nothing"),
+        (lambda errors: errors.after[:, -1].mean(1) * np.nan, "finite"),
+        (lambda errors: errors.after.mean(), "one finite number"),
+        (lambda errors: errors.before[:, 0] - errors.before[:, 0].mean(), "other replicas"),
+    ],
+)
+def test_a_broken_metric_is_named(metric, promise):
+    with pytest.raises(AssertionError, match=promise):
+        check_metric(metric)
+
+
+@pytest.mark.parametrize("name", plugins.names("metric"))
+def test_metrics_of_the_package_keep_their_promises(name):
+    check_metric(plugins.find("metric", name))
+
+
+class Layer(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Net(NetworkSettings):
+    function: str
+    width: int = 0
+
+    def build(self, shape, outputs):
+        between = {"mix": lambda x: x - x.mean(0), "draw": lambda x: x + torch.rand(x.shape)}
+        layer = Layer(between.get(self.function, torch.relu))
+        return nn.Sequential(nn.Linear(*shape, 5), layer), nn.Linear(5, self.width or outputs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "promise"),
+    [({"function": "mix"}, "only on its row"), ({"function": "draw"}, "may change nothing"),
+     ({"function": "relu", "width": 7}, "must give one tensor")],
+)  # fmt: skip
+def test_a_broken_network_is_named(settings, promise):
+    check_network(Net(function="relu"), (4,))
+    with pytest.raises(ModelError, match=promise):
+        check_network(Net(**settings), (4,))
