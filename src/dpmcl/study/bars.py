@@ -1,6 +1,8 @@
 """Progress bars, on a terminal's standard error or in a notebook."""
 
 import functools
+import importlib.util
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -9,6 +11,8 @@ from dpmcl.exceptions import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+LOG = logging.getLogger("dpmcl")
 
 _BARS = 6
 """Bars of more methods go when they are full."""
@@ -25,6 +29,10 @@ def console() -> "Console":
 @contextmanager
 def bars() -> Iterator[Callable[[str, int, int], None]]:
     """Draw a bar for each method, with the time left, from the first progress that is reported."""
+    if console().is_jupyter and importlib.util.find_spec("ipywidgets") is None:
+        LOG.warning("A progress bar in a notebook needs ipywidgets: pip install ipywidgets")
+        yield lambda method, done, total: None
+        return
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
     _, *usual = Progress.get_default_columns()  # the first one would obey markup in names
