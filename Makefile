@@ -21,7 +21,7 @@ types: .venv/.installed
 
 # Writes the figures in the documentation anew, from what is stored under results/.
 pages: .venv/.installed
-	$(BIN)/dpmcl report results/table1/* --out docs/results.md
+	$(BIN)/dpmcl report results/table1/* --against dpmcl --out docs/results.md
 	$(BIN)/cog -r -P -I . -p "from benchmarks import evidence" $(PAGES)
 
 docs: .venv/.installed

@@ -29,7 +29,7 @@ def test_the_tables_of_a_page_are_those_of_the_results(page: str) -> None:
 def test_the_page_of_results_is_the_report() -> None:
     folders = sorted((ROOT / "results" / "table1").iterdir())
     runs = {str(folder.relative_to(ROOT)): store.load(folder) for folder in folders}
-    page = report.markdown(runs, stem="results")["results.md"]
+    page = report.markdown(runs, "dpmcl", stem="results")["results.md"]
     assert page == (ROOT / "docs" / "results.md").read_text("utf-8"), "run `make pages`"
 
 

@@ -67,3 +67,9 @@ def test_on_sine_within_is_within_a_power_of_ten_too() -> None:
     key = ("sine", "CME", "dpmcl")
     assert marks({key: mean(0.148, 0.114)})[key] == "not reproduced"
     assert marks({key: mean(5e-5, 1e-5)})[key] == "within"
+
+
+def test_a_mean_that_could_be_anything_is_not_within() -> None:
+    key = ("mnist", "NTE", "cml")
+    assert marks({key: mean(0.235, 0.129)})[key] == "too uncertain"
+    assert marks({key: mean(0.002, 0.001)})[key] == "within"

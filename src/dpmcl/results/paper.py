@@ -29,7 +29,7 @@ _PRINTED = {
 }
 """Mean (standard error) of each method, in the order of `METHODS`, as printed."""
 
-Mark = Literal["within", "same order", "not reproduced", "not run"]
+Mark = Literal["within", "too uncertain", "same order", "not reproduced", "not run"]
 
 
 class Cell(NamedTuple):
@@ -43,8 +43,9 @@ class Cell(NamedTuple):
         paper: Its mean.
         paper_error: Its standard error, `LEAST` for "(0)"; None where what is printed can be none.
         ours: Our estimate, or None.
-        mark: "within" two combined standard errors; "same order", where it is above and below the
-            same other methods as in the paper; "not reproduced"; or "not run".
+        mark: "within" two combined standard errors; "too uncertain" for one that is within since
+            ours is so large; "same order", where it is above and below the same other methods as
+            in the paper; "not reproduced"; or "not run".
     """
 
     stream: str
@@ -93,6 +94,7 @@ NOTES = (
     "within: at most two combined standard errors apart; the paper's (0) counts as "
     f"{LEAST:g}, and its (2) and (7) are no standard errors, so nothing is within those. "
     "On SINE, whose errors it prints to a power of ten, a mean must be within a factor of ten too.",
+    "too uncertain: within, but two standard errors of ours exceed the paper's mean, and 0.01.",
     "same order: above and below the same other methods as in the paper.",
 )
 """What the marks mean."""
@@ -164,7 +166,7 @@ def _cell(key: Key, printed: str, ours: Mapping[Key, Estimate]) -> Cell:
     if estimate is None or estimate.mean is None:
         estimate, mark = None, "not run"
     elif error is not None and _within(key[0], estimate, paper, error):
-        mark = "within"
+        mark = "within" if _sure(estimate, paper) else "too uncertain"
     elif _same_order(key, ours):
         mark = "same order"
     return Cell(*key, printed, paper, error, estimate, mark)
@@ -180,6 +182,11 @@ def _within(stream: str, ours: Estimate, paper: float, error: float) -> bool:
     if stream == "sine" and not paper / 10 <= ours.mean <= 10 * paper:
         return False
     return abs(ours.mean - paper) <= 2 * math.hypot(ours.error or 0.0, error)
+
+
+def _sure(ours: Estimate, paper: float) -> bool:
+    """Return whether two standard errors of ours are at most the paper's mean, or 0.01."""
+    return 2 * (ours.error or 0.0) <= max(paper, 0.01)
 
 
 def _same_order(key: Key, ours: Mapping[Key, Estimate]) -> bool:

@@ -277,12 +277,14 @@ def _settings(entries: Sequence[Entry]) -> _Section | None:
         return None
     body = [
         [
+            displayed(entry.stream.name),
             displayed(entry.label),
             *(displayed(comparison.written(entry.settings.get(key))) for key in keys),
         ]
         for entry in entries
     ]
-    table = _Table("Settings in which runs differ", ["method", *keys], body, words=1 + len(keys))
+    header = ["stream", "method", *keys]
+    table = _Table("Settings in which runs differ", header, body, words=len(header))
     return _Section("Settings that differ", tables=[table])
 
 
