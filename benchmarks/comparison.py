@@ -34,13 +34,13 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "dpmcl_off": {"method": "dpmcl", "third_term": "off"},
     **{name: {} for name in ("oml", "er_ace", "agem", "der", "derpp", "mir", "lor", "gdumb")},
     "cls_er": {"plastic_decay": 0.9, "stable_decay": 0.99},
-    "la_maml": {"outer": "each"},
+    "la_maml": {},
     **{name: {} for name in ("ewc", "si", "lwf")},
 }
 """Those with a memory, and three without.
 
 Runs have about 1,000 updates: CLS-ER's averages are ten times as fast as by default, which would
-still hold the first task at the end. La-MAML is that of its authors' code.
+still hold the first task at the end.
 """
 
 OF_THE_PAPER = ("er", "oml", "dpmcl", "dpmcl_off", "replay", "derpp")

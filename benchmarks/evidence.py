@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dpmcl.results import comparison, store
 from dpmcl.results.comparison import MEASURES, Entry
-from dpmcl.results.statistics import Comparison, compare, estimate
-from dpmcl.results.table import formatted
+from dpmcl.results.statistics import Comparison, compare
+from dpmcl.results.table import formatted, mean, standard_error
 
 ROOT = Path(__file__).parents[1] / "results"
 
@@ -36,7 +38,7 @@ def methods(folder: str, settings: Sequence[str] = ("lr",)) -> None:
         settings: Settings that are shown too.
     """
     body = []
-    for entry in sorted(entries(folder), key=lambda one: _mean(one, "CME")):
+    for entry in sorted(entries(folder), key=_by_cme):
         work = next(iter(entry.record.work.values()))
         flops = work.flops / len(entry.stream.tasks)
         body.append(
@@ -58,13 +60,8 @@ def rates(study: str, measure: str) -> None:
         study: The study's folder, below results/.
         measure: "CME" or "NTE".
     """
-    folders = sorted(path.parent for path in (ROOT / study).glob("*/errors.parquet"))
-    cells: dict[str, dict[float, str]] = {}
-    for entry in entries(*(str(folder.relative_to(ROOT)) for folder in folders)):
-        cells.setdefault(entry.method, {})[entry.settings["lr"]] = _error(entry, measure)
-    columns = sorted(next(iter(cells.values())))
-    body = [[name, *(cells[name][rate] for rate in columns)] for name in sorted(cells)]
-    show((measure, *(f"lr {rate:g}" for rate in columns)), body)
+    cells = {((one.method,), one.settings["lr"]): _error(one, measure) for one in _runs(study)}
+    _pivot((measure,), "lr", cells)
 
 
 def paired(folder: str, against: str) -> None:
@@ -97,16 +94,28 @@ def grid(study: str, down: Sequence[str], across: str, measure: str) -> None:
         across: The setting that makes columns.
         measure: "CME" or "NTE".
     """
+    cells = {
+        (
+            tuple(comparison.written(one.settings[key]) for key in down),
+            one.settings[across],
+        ): _error(one, measure)
+        for one in _runs(study)
+        if one.method == "dpmcl"
+    }
+    _pivot(down, across, cells)
+
+
+def _runs(study: str) -> list[Entry]:
+    """Return the methods of all runs of a study."""
     folders = sorted(path.parent for path in (ROOT / study).glob("*/errors.parquet"))
-    cells: dict[tuple[str, ...], dict[Any, str]] = {}
-    for entry in entries(*(str(folder.relative_to(ROOT)) for folder in folders)):
-        if entry.method == "dpmcl":
-            row = tuple(comparison.written(entry.settings[key]) for key in down)
-            column = entry.settings[across]
-            cells.setdefault(row, {})[column] = _error(entry, measure)
-    columns = sorted({value for row in cells.values() for value in row})
+    return entries(*(str(folder.relative_to(ROOT)) for folder in folders))
+
+
+def _pivot(down: Row, across: str, cells: Mapping[Any, str]) -> None:
+    """Print a table of cells by their row, a tuple of words, and their column, a number."""
+    rows, columns = (sorted(set(keys)) for keys in zip(*cells, strict=True))
     header = (*down, *(f"{across} {comparison.written(value)}" for value in columns))
-    body = [[*row, *(cells[row].get(value, "-") for value in columns)] for row in sorted(cells)]
+    body = [[*row, *(cells.get((row, value), "-") for value in columns)] for row in rows]
     show(header, body, words=len(down))
 
 
@@ -121,18 +130,19 @@ def _pairs(several: Mapping[str, Entry], against: str) -> None:
     show(("method", *header), body)
 
 
-def _mean(entry: Entry, measure: str) -> float:
-    mean = estimate(MEASURES[measure](entry.record.test)).mean
-    return float("inf") if mean is None else mean
+def _by_cme(entry: Entry) -> float:
+    middle = mean(MEASURES["CME"](entry.record.test))
+    return float("inf") if middle is None else middle
 
 
 def _error(entry: Entry, measure: str) -> str:
     """Return mean and standard error, with how many replicas diverged."""
-    one = estimate(MEASURES[measure](entry.record.test))
-    lost = f", {one.lost} diverged" if one.lost else ""
-    if one.mean is None:
+    values = MEASURES[measure](entry.record.test)
+    middle, error = mean(values), standard_error(values)
+    if middle is None:
         return "all diverged"
-    return f"{one.mean:.3g} ({one.error or 0:.2g}){lost}"
+    diverged = int((~np.isfinite(values)).sum())
+    return f"{middle:.3g} ({error or 0:.2g})" + f", {diverged} diverged" * bool(diverged)
 
 
 def _compared(one: Comparison) -> tuple[str, str]:
