@@ -15,6 +15,7 @@ import contextlib
 import copy
 import cProfile
 import importlib
+import itertools
 import json
 import os
 import random
@@ -56,6 +57,7 @@ SKIP = (  # tests of other things, which would take long to learn about
     r"weighing)\b"
 )
 FIRST = 3  # files of tests that are tried before all others
+BUDGET = 90  # seconds; how long the tests of a stage take together when nothing is wrong
 
 
 def both_ways(pairs: str) -> dict[str, str]:
@@ -335,6 +337,7 @@ def plan(tests: list[dict[str, Any]], function: str) -> list[list[dict[str, Any]
 
     A file whose tests call few functions tells most. Of code outside functions, and of a function
     that is not seen to be called (by worker processes, say), all tests that call into its file run.
+    What a stage has no time for is left out, so the share that dies is a lower bound.
     """
     file = function.partition("::")[0] + "::"
     chosen = [test for test in tests if function in test["calls"]]
@@ -344,7 +347,15 @@ def plan(tests: list[dict[str, Any]], function: str) -> list[list[dict[str, Any]
         files.setdefault(test["test"].partition("::")[0], []).append(test)
     ranked = sorted(files.values(), key=lambda own: sum(len(t["calls"]) for t in own) / len(own))
     stages = [ranked[:FIRST], sorted(ranked[FIRST:], key=len)]
-    return [[test for own in stage for test in own] for stage in stages if stage]
+    return [affordable([test for own in stage for test in own]) for stage in stages if stage]
+
+
+def affordable(tests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the quickest tests that fit into the budget of a stage together, in their order."""
+    quickest = sorted(tests, key=lambda test: test["seconds"])
+    until = itertools.accumulate(test["seconds"] for test in quickest)
+    chosen = {t["test"] for t, end in zip(quickest, until, strict=True) if end <= BUDGET}
+    return [test for test in tests if test["test"] in chosen]
 
 
 def fate(root: Path, mutant: Mutant, tests: list[dict[str, Any]], note: Path) -> str:
