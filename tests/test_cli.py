@@ -104,6 +104,13 @@ def test_show_prints_the_complete_spec_of_a_preset(preset, command):
     assert {"monitor", "evaluation", "network", "training", "device", "threads"} <= set(table)
 
 
+def test_show_prints_the_complete_spec_of_a_file_with_its_changes(command, tmp_path):
+    (tmp_path / "mine.toml").write_text('stream = "digits"\nmethods = ["er"]\n')
+    table = tomllib.loads(command("show", "mine.toml", "--set", "training.lr=0.5").out)
+    assert table["training"]["lr"] == 0.5
+    assert set(table["methods"]) == {"er"} and table["stream"]["classes_per_task"] == 1
+
+
 def test_help_names_commands_options_and_choices_and_does_not_import_torch(command, tmp_path):
     code = (
         "import sys; sys.argv = ['dpmcl', '--help']\n"

@@ -30,16 +30,16 @@ def list_() -> None:
 
 
 @app.command()
-def show(preset: Annotated[str, typer.Argument(metavar="PRESET")]) -> None:
-    """Print the complete spec of a preset; redirect it to a file to make your own."""
+def show(source: Source, *, set_: Assignments = None) -> None:
+    """Print the complete spec of what `run` would run; redirect it to a file to make your own."""
     import tomli_w
 
     from dpmcl import presets
-    from dpmcl.training.spec import Spec, read
+    from dpmcl.study.api import Request
 
-    text = presets.text(preset)
-    comments = itertools.takewhile(lambda line: line.startswith("#"), text.split("\n"))
-    complete = Spec.parse(read(text, f"preset '{preset}'")).to_table()
+    complete = Request(source).set(set_ or []).spec().to_table()
+    lines = presets.text(source).split("\n") if source in presets.names() else []
+    comments = itertools.takewhile(lambda line: line.startswith("#"), lines)
     typer.echo("\n".join([*comments, tomli_w.dumps(complete)]), nl=False)
 
 
