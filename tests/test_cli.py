@@ -224,7 +224,7 @@ def test_tables_and_figures_in_each_format(command, stored):
         ("run broken.toml", ["broken.toml must be TOML", "line 2"]),
         ("run EMPTY", ["A run starts from", "''"]),
         ("run STORED/errors.parquet", ["give the folder"]),
-        ("show digitz", ["No preset 'digitz'", "Did you mean 'digits'"]),
+        ("show digitz", ["No preset, stream or spec file 'digitz'", "Did you mean 'digits'"]),
         ("table unfinished", ["no results yet"]),
         ("table STORED --metric os:getcwd", ["metric 'os:getcwd'", "fails"]),
         ("table STORED --rename x", ["--rename takes NAME=TEXT"]),
