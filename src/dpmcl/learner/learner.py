@@ -81,7 +81,7 @@ class Learner:
 
     >>> learner = Learner(updates=50, lr=0.1)
     >>> learner.learn([[0.0, 0.1], [1.0, 0.9]] * 10, ["no", "yes"] * 10)
-    Learner(er, mlp, 1 chunk, 20 rows, classes no, yes)
+    Learner(replay, mlp, 1 chunk, 20 rows, classes no, yes)
     >>> learner.learn([[3.0, 3.0]] * 10, ["maybe"] * 10).predict([[3.0, 3.0], [0.0, 0.0]])
     array(['maybe', 'no'], dtype='<U5')
     """
