@@ -58,8 +58,10 @@ def test_tasks_and_methods_are_named():
     sine = figures.curves(RECORDS, StreamInfo("sine", "regression", NAMES, ())).axes[0]
     assert (sine.get_yscale(), sine.get_ylabel()) == ("log", "mean squared error")
     many = StreamInfo("toy", "classification", NAMES * 3, NAMES)
-    labels = figures.curves(RECORDS, many).axes[0].get_xticklabels()
-    assert not {label.get_text() for label in labels} & set(NAMES)
+    axes = figures.curves(RECORDS, many).axes[0]
+    assert not {label.get_text() for label in axes.get_xticklabels()} & set(NAMES)
+    assert axes.get_xlabel() == "tasks seen"
+    assert figures.curves(RECORDS, STREAM).axes[0].get_xlabel() == "after task"  # of a name
 
 
 def test_smoothing_changes_lines_and_is_said():

@@ -190,8 +190,8 @@ def line(
 def _axes(ax: Any, stream: StreamInfo, look: Look) -> None:
     """Label the tasks, and scale errors."""
     panel = (look.width - 1.5) / 2 if look.width >= _NARROW else look.width - 0.5
-    name_tasks(ax, stream, first=1, width=panel)
-    ax.set_xlabel("tasks seen")
+    named = name_tasks(ax, stream, first=1, width=panel)
+    ax.set_xlabel("after task" if named else "tasks seen")
     ax.grid(alpha=0.25, linewidth=0.5)
     ax.spines[["top", "right"]].set_visible(False)
     if look.log or (look.log is None and stream.kind == "regression"):
@@ -200,7 +200,7 @@ def _axes(ax: Any, stream: StreamInfo, look: Look) -> None:
         ax.set_ylim(*look.ylim)
 
 
-def name_tasks(ax: Any, stream: StreamInfo, first: float, width: float = 4.0) -> None:
+def name_tasks(ax: Any, stream: StreamInfo, first: float, width: float = 4.0) -> bool:
     """Label the tasks under an axis: by name if there are few, by number otherwise.
 
     Args:
@@ -208,10 +208,14 @@ def name_tasks(ax: Any, stream: StreamInfo, first: float, width: float = 4.0) ->
         stream: Names of the tasks.
         first: Where the first task stands; each further one is 1 to the right.
         width: Of the axis, in inches: names that do not fit beside each other are turned.
+
+    Returns:
+        Whether they have names.
     """
     from matplotlib.ticker import MaxNLocator
 
-    if len(stream.tasks) <= NAMED and stream.classes:
+    named = len(stream.tasks) <= NAMED and bool(stream.classes)
+    if named:
         names = [shortened(name, 18) for name in stream.tasks]
         places = first + np.arange(len(names))
         fits = max(map(len, names)) + 2 <= width * _CHARACTERS / len(names)
@@ -219,6 +223,7 @@ def name_tasks(ax: Any, stream: StreamInfo, first: float, width: float = 4.0) ->
         ax.set_xticks(places, names, fontsize=8, **turned, **PLAIN)
     else:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return named
 
 
 def legend(ax: Any, lines: Sequence[Any], names: Sequence[str], **options: Any) -> None:
