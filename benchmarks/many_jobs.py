@@ -32,7 +32,8 @@ from dpmcl.study import protocol, studies
 from dpmcl.study.forecast import forecast, written
 from dpmcl.study.merging import merge
 from dpmcl.study.plan import Cell, cells
-from dpmcl.study.study import Planned, Shard
+from dpmcl.study.shard import Shard
+from dpmcl.study.study import Planned
 
 TASKS = 5
 

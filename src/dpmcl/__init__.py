@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dpmcl.streams._settings import StreamSettings as StreamSettings
     from dpmcl.study.api import load as load
     from dpmcl.study.api import run as run
-    from dpmcl.study.study import Result as Result
+    from dpmcl.study.result import Result as Result
     from dpmcl.theory.readings import Readings as Readings
 
 _NAMES = {
@@ -65,7 +65,7 @@ _NAMES = {
     "streams._dynamics": ("DynamicsSettings",),
     "streams._settings": ("LabelledSettings", "StreamSettings"),
     "study.api": ("load", "run"),
-    "study.study": ("Result",),
+    "study.result": ("Result",),
     "theory.readings": ("Readings",),
 }
 """Names of each module."""

@@ -9,7 +9,7 @@ from dpmcl.exceptions import DpmclError, FolderError, SpecError
 from dpmcl.results import figures
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
-from dpmcl.study.study import Result, draw
+from dpmcl.study.result import Result, draw
 
 pytest.importorskip("matplotlib")
 TASKS = 6

@@ -9,7 +9,7 @@ import pytest
 from dpmcl.exceptions import DpmclError, SpecError
 from dpmcl.results import figures, theory_figures
 from dpmcl.results.store import StreamInfo
-from dpmcl.study.study import Result
+from dpmcl.study.result import Result
 from dpmcl.theory.readings import Readings
 from dpmcl.theory.stability import CONDITIONS, Reading
 

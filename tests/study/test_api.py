@@ -18,7 +18,7 @@ import dpmcl
 from conftest import complaint
 from dpmcl.exceptions import DpmclError
 from dpmcl.methods.er import ER
-from dpmcl.study.study import Result
+from dpmcl.study.result import Result
 
 FEW = {"training.updates": 2, "training.batch": 2, "network.hidden": 4, "workers": 1}
 X = np.random.default_rng(0).normal(size=(30, 4))

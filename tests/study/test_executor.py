@@ -14,6 +14,7 @@ import dpmcl
 from dpmcl.exceptions import DeviceError, Stopped
 from dpmcl.results import store
 from dpmcl.study import executor, study
+from dpmcl.study.result import Result
 from dpmcl.study.worker import Order
 from dpmcl.training.job import Job, Trainer, read
 from dpmcl.training.keeper import Keeping
@@ -45,7 +46,7 @@ def results(folder: Path) -> dict[str, bytes]:
     }
 
 
-def run(folder: Path, keeping: Keeping | None = None, **changes: Any) -> study.Result:
+def run(folder: Path, keeping: Keeping | None = None, **changes: Any) -> Result:
     return study.run(Spec.parse({**TABLE, **changes}), folder, keeping=keeping)
 
 

@@ -14,8 +14,8 @@ from dpmcl.results.comparison import entries
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
 from dpmcl.results.table import Look, laid_out, render
+from dpmcl.study.result import Result
 from dpmcl.study.side_by_side import SideBySide
-from dpmcl.study.study import Result
 
 SEEDS = tuple(range(10))
 NAMES = tuple("012")

@@ -14,7 +14,7 @@ from dpmcl.cli import app
 from dpmcl.exceptions import DpmclError, SpecError
 from dpmcl.results import store
 from dpmcl.study.paper_studies import KAPPA, ZETA, Choice, runs
-from dpmcl.study.study import Shard
+from dpmcl.study.shard import Shard
 from dpmcl.training.spec import Spec
 
 MINE = """

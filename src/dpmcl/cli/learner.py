@@ -110,14 +110,14 @@ def export(
     """Write a model, or a run's replica, as a program for ONNX Runtime or PyTorch."""
     from dpmcl import Learner
     from dpmcl.learner.artefact import FILE
-    from dpmcl.study import study
+    from dpmcl.study.result import load
 
     if (folder / FILE).is_file():
         if method is not None or seed is not None:
             raise SpecError(f"{folder} is a model; --method and --seed choose among a run's.")
         learner = Learner.load(folder)
     else:
-        run = study.load(folder)
+        run = load(folder)
         if method is None and len(run.records) != 1:
             names = ", ".join(run.records) or "none yet"
             raise SpecError(f"Say which method of the run, as in --method er; it has {names}.")

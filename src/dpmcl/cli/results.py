@@ -39,10 +39,10 @@ def table(
     """Print the table of one or more run folders, with a column for each setting that differs."""
     from dpmcl.results import against as comparisons
     from dpmcl.results.table import Look, laid_out, render
-    from dpmcl.study import study
+    from dpmcl.study import result as results
     from dpmcl.study.side_by_side import SideBySide
 
-    runs = {str(folder): study.load(folder) for folder in folders}
+    runs = {str(folder): results.load(folder) for folder in folders}
     for name, result in runs.items():
         if not result.records:
             raise DpmclError(f"{name} has no results yet; `dpmcl run` makes some.")
@@ -54,7 +54,7 @@ def table(
     chosen = [name.strip() for name in columns.split(",")] if columns else []
     look = Look(columns=chosen, renamed=dict(map(_renamed, rename or [])))
 
-    def rows(result: study.Result) -> list[dict[str, Any]]:
+    def rows(result: results.Result) -> list[dict[str, Any]]:
         if cost:
             return result.cost_rows()
         return result.rows_by_task() if by_task else result.rows(tuple(metric or ()))
@@ -89,19 +89,19 @@ def plot(
     ] = None,
 ) -> None:
     """Draw CME and NTE against tasks, or what was watched: means over seeds, and bands."""
-    from dpmcl.study import study
+    from dpmcl.study import result as results
     from dpmcl.study.side_by_side import SideBySide
 
     look: dict[str, Any] = {"log": log, "width": _inches(width), "smooth": smooth}
     if ylim is not None:
         look["ylim"] = _two_numbers(ylim)
-    runs = {str(folder): study.load(folder) for folder in folders}
+    runs = {str(folder): results.load(folder) for folder in folders}
     result = next(iter(runs.values()))
     if len(runs) > 1:
         records, stream = SideBySide(runs).of_one_stream()
-        result, out = study.Result({}, stream, records), out or Path(f"{what}.{picture}")
+        result, out = results.Result({}, stream, records), out or Path(f"{what}.{picture}")
     look = look if what == "errors" else {}
-    path = study.draw(result, folders[0], out, suffix=picture, what=what, **look)
+    path = results.draw(result, folders[0], out, suffix=picture, what=what, **look)
     typer.echo(printable(str(path)))
 
 

@@ -86,6 +86,7 @@ def _run_one(spec: "Spec", folder: Path, how: How) -> None:
     """Make a run; show its table and draw its figure."""
     from dpmcl.study import study
     from dpmcl.study.budget import Budget, within
+    from dpmcl.study.result import draw
 
     allowed = None if how.budget is None else Budget.parse(how.budget)
     if allowed is not None:
@@ -100,9 +101,9 @@ def _run_one(spec: "Spec", folder: Path, how: How) -> None:
     typer.echo(result.table())
     try:
         with dispensable("figure"):
-            typer.echo(printable(f"figure: {study.draw(result, folder)}"))
+            typer.echo(printable(f"figure: {draw(result, folder)}"))
             if result.spec.get("evaluation", {}).get("confusion"):
-                typer.echo(printable(f"figure: {study.draw(result, folder, what='confusion')}"))
+                typer.echo(printable(f"figure: {draw(result, folder, what='confusion')}"))
     finally:
         typer.echo(printable(f"folder: {folder}"))
 

@@ -173,7 +173,8 @@ def run_study(
     from dpmcl.study.budget import Budget
     from dpmcl.study.executor import most_processes
     from dpmcl.study.forecast import forecast, written
-    from dpmcl.study.study import Shard, run_all
+    from dpmcl.study.shard import Shard
+    from dpmcl.study.study import run_all
 
     allowed = None if how.budget is None else Budget.parse(how.budget)
     runs, lines = studies.planned(cells, out, allowed)

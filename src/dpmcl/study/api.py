@@ -16,9 +16,10 @@ from dpmcl.methods._method import Method
 from dpmcl.networks.python import Python, own_network
 from dpmcl.results import store
 from dpmcl.streams.python import Python as PythonStream
-from dpmcl.study import study
+from dpmcl.study import result, study
 from dpmcl.study.bars import bars
-from dpmcl.study.study import ALL, Result, Watch
+from dpmcl.study.result import Result
+from dpmcl.study.study import ALL, Watch
 from dpmcl.training import spec
 from dpmcl.training.keeper import Keeping
 
@@ -236,7 +237,7 @@ def load(folder: str | Path) -> Result:
     Raises:
         FolderError: It is no run folder, or a file in it is damaged.
     """
-    return study.load(path_of(folder))
+    return result.load(path_of(folder))
 
 
 def _of_methods(watch: Watch | None) -> Watch | None:

@@ -11,7 +11,7 @@ from dpmcl.results.record import Record
 from dpmcl.results.statistics import compare
 from dpmcl.results.store import StreamInfo
 from dpmcl.results.table import Look, Row, mean
-from dpmcl.study.study import Result
+from dpmcl.study.result import Result
 
 _RUN = "run"
 

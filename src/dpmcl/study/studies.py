@@ -15,8 +15,9 @@ from dpmcl.results.store import Stored
 from dpmcl.results.table import Look, laid_out, render
 from dpmcl.study.budget import Budget, within
 from dpmcl.study.plan import Cell
+from dpmcl.study.result import Result, load
 from dpmcl.study.side_by_side import SideBySide
-from dpmcl.study.study import Planned, Result, load
+from dpmcl.study.study import Planned
 from dpmcl.training.spec import Spec
 
 if TYPE_CHECKING:

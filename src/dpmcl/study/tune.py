@@ -17,7 +17,8 @@ from dpmcl.core.choices import Where
 from dpmcl.exceptions import DpmclError, SpecError, shown
 from dpmcl.metrics.cme import cme
 from dpmcl.study.plan import axis
-from dpmcl.study.study import Planned, Result, Watch, run_all
+from dpmcl.study.result import Result
+from dpmcl.study.study import Planned, Watch, run_all
 from dpmcl.training import spec
 from dpmcl.training.keeper import Keeping
 from dpmcl.training.spec import Spec

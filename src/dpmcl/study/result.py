@@ -1,0 +1,236 @@
+"""The results of a study, as a user holds them: tables, figures, and learners that go on."""
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from torch import Tensor
+
+from dpmcl.core.atomic import path_of
+from dpmcl.core.choices import FigureContent, TableFormat
+from dpmcl.core.errors import Errors
+from dpmcl.core.model import Theta
+from dpmcl.exceptions import DpmclError, SpecError, shown, unknown
+from dpmcl.results import comparison, figures, store, table, theory_figures
+from dpmcl.results.confusion import confusions
+from dpmcl.results.store import Stored
+from dpmcl.theory.readings import Readings
+from dpmcl.training.spec import Spec, normalised
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from dpmcl.learner.learner import Learner
+
+
+@dataclass(frozen=True, eq=False)
+class Result(Stored):
+    """The results of a study, by method: what is stored of them, and what this call knows besides.
+
+    theta: final parameters of the methods trained in this call, replicas first.
+    folder: the run folder, or None. made: the spec of this call; None for a loaded result.
+    states: last states of this call by method and seed, where there is no folder.
+    """
+
+    theta: Mapping[str, Theta] = field(default_factory=dict)
+    folder: Path | None = None
+    made: Spec | None = field(default=None, repr=False)
+    states: Mapping[tuple[str, int], Mapping[str, Tensor]] = field(default_factory=dict, repr=False)
+
+    def learner(self, method: str, seed: int | None = None) -> "Learner":
+        """Return a learner that goes on where a replica of the run ended.
+
+        The data are read again, and must be the same; memory, optimiser, scales and labels are the
+        replica's.
+
+        Args:
+            method: Name of the method in the spec.
+            seed: The replica's; None for the first.
+
+        Raises:
+            SpecError: The run has no such replica, or a learner cannot go on from it.
+            FolderError: The folder has no states, or the data have changed.
+        """
+        from dpmcl.learner.from_run import learner_of_run  # which no run needs
+
+        if method not in self.records:
+            raise unknown("method", method, self.records, f"It has {', '.join(self.records)}.")
+        seeds = self.records[method].test.seeds
+        seed = seeds[0] if seed is None else seed
+        if seed not in seeds:
+            raise SpecError(f"The run has the seeds {shown(list(seeds))}, got {shown(seed)}.")
+        tensors = self.states.get((method, seed))
+        if tensors is None:
+            if self.folder is None:
+                raise SpecError("This result has no states; run the spec into a folder.")
+            tensors = store.load_state(self.folder, method, seed)
+        spec = self.made or Spec.parse(self.spec)
+        return learner_of_run(spec, method, seed, tensors=tensors, digest=self.stream.digest)
+
+    @property
+    def errors(self) -> dict[str, Errors]:
+        """Errors on test rows by method: E[replica, after, task]."""
+        return {name: record.test for name, record in self.records.items()}
+
+    @property
+    def readings(self) -> dict[str, Readings]:
+        """Readings of the monitor, by method; methods that were not are left out."""
+        found = {name: record.readings for name, record in self.records.items()}
+        return {name: readings for name, readings in found.items() if readings is not None}
+
+    def rows(self, metrics: str | Sequence[str] = ()) -> list[dict[str, Any]]:
+        """The table's rows, each a dict of numbers; `metrics` names further ones.
+
+        Args:
+            metrics: Names of further metrics.
+
+        Raises:
+            SpecError: They are no names, or no metric has one of them.
+        """
+        names = [metrics] if isinstance(metrics, str) else metrics
+        if not isinstance(names, list | tuple):
+            raise SpecError(f"metrics must be a list of names, got {shown(metrics)}.")
+        return self._marked(table.rows(self.records, self.stream, names))
+
+    def rows_by_task(self) -> list[dict[str, Any]]:
+        """A row for each method and task: its error just after it was learned, and at the end."""
+        return self._marked(table.rows_by_task(self.records, self.stream))
+
+    def cost_rows(self) -> list[dict[str, Any]]:
+        """A row for each method: what a replica's updates cost, and what it keeps."""
+        return table.cost_rows(self.records, self.stream)
+
+    def _marked(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The rows, each saying whether its method trained on validation rows as well."""
+        on_validation = {name: _trains_on_validation(self.spec, name) for name in self.records}
+        return [{**row, "trains_on_validation": on_validation[row["method"]]} for row in rows]
+
+    def table(self, style: TableFormat = "text") -> str:
+        """The table as text: "text", "json", "csv", "markdown" or "latex".
+
+        Args:
+            style: "text", "json", "csv", "markdown" or "latex".
+        """
+        return table.render(self.rows(), style)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return the errors as a table: columns method, seed, after, task, split, error, examples.
+
+        `after` is the task after which was evaluated, -1 before the first.
+
+        Raises:
+            DpmclError: pandas is not installed.
+        """
+        if importlib.util.find_spec("pandas") is None:
+            raise DpmclError("A table of pandas needs it: pip install pandas.")
+        return store.errors_table(self.records).to_pandas()
+
+    def __repr__(self) -> str:
+        replicas = max((len(record.test.seeds) for record in self.records.values()), default=0)
+        methods = ", ".join(self.records)
+        plural = "s" * (replicas != 1)
+        return f"<Result of {methods} on {self.stream.name}, {replicas} replica{plural}>"
+
+    def plot(
+        self,
+        path: str | Path | None = None,
+        smooth: float = 0.0,
+        what: FigureContent = "errors",
+        **look: Any,
+    ) -> "Figure":
+        """Return a matplotlib figure, also written to `path` if given.
+
+        Args:
+            path: File to write, or None.
+            smooth: Deviation of the smoothing over tasks; 0 for none.
+            what: "errors", CME and NTE against tasks; "terms" or "stability", what was watched;
+                "confusion", which classes were taken for which.
+            **look: Of errors: `ylim`, `log`, `width` and `caption` (`figures.Look`); the caption is
+                that of the settings if none is given.
+
+        Raises:
+            SpecError: There is no such figure.
+        """
+        if not (isinstance(what, str) and what in get_args(FigureContent)):
+            raise SpecError(
+                f"A figure shows errors, terms, stability or confusion, got {shown(what)}."
+            )
+        if what == "errors":
+            look.setdefault("caption", caption(self.spec))
+            drawn = figures.Look(smooth=smooth, **look)
+            figure = figures.curves(self.records, self.stream, drawn)
+        elif what == "confusion":
+            figure = confusions(self.records, self.stream)
+        else:
+            figure = theory_figures.draw(self.readings, self.stream, what)
+        if path is not None:
+            figures.save(figure, path_of(path))
+        return figure
+
+
+def caption(spec: Mapping[str, Any]) -> str:
+    """Return the settings of a spec that a figure names.
+
+    Args:
+        spec: The table of a spec.
+    """
+    training, network = spec.get("training", {}), spec.get("network", {})
+    told = [f"{key} {comparison.written(network[key])}" for key in network if key != "name"]
+    parts = [f"network {network.get('name', '')} ({', '.join(told)})"] if network else []
+    names = ("optimiser", "lr", "batch", "updates", "passes", "memory")
+    parts += [f"{k} {comparison.written(training[k])}" for k in names if training.get(k)]
+    for name, own in spec.get("methods", {}).items():
+        told = [f"{k} {comparison.written(own[k])}" for k in (*names, "zeta") if own.get(k)]
+        parts += [f"{name}: {', '.join(told)}"] if told else []
+    return "; ".join(parts)
+
+
+def _trains_on_validation(spec: Mapping[str, Any], name: str) -> bool:
+    try:
+        methods = normalised(spec)["methods"]
+        alone = Spec.parse({**spec, "methods": {name: methods[name]}})
+    except (DpmclError, KeyError):  # it names a plugin that is not here now
+        return False
+    return bool(alone.methods[name].trains_on_validation)
+
+
+def load(folder: Path) -> Result:
+    """The results that a run folder holds. Raises FolderError when it is none.
+
+    Args:
+        folder: A run folder.
+    """
+    stored = store.load(folder)
+    return Result(**vars(stored), folder=folder)
+
+
+def draw(
+    result: Result,
+    folder: Path,
+    path: Path | None = None,
+    *,
+    suffix: str = "png",
+    what: FigureContent = "errors",
+    **look: Any,
+) -> Path:
+    """Draw a study's curves, and return the file.
+
+    Args:
+        result: What to draw.
+        folder: The run folder.
+        path: The file; None for one in the folder.
+        suffix: Format of the picture.
+        what: As for `Result.plot`.
+        **look: As for `Result.plot`.
+
+    Raises:
+        DpmclError: There are no results yet.
+    """
+    path = path or folder / "figures" / f"{what}.{suffix}"
+    if not result.records:
+        raise DpmclError(f"{folder} has no results yet; `dpmcl run` makes some.")
+    result.plot(path, what=what, **look)
+    return path
