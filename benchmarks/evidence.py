@@ -13,7 +13,8 @@ import numpy as np
 from dpmcl.results import comparison, store
 from dpmcl.results.comparison import MEASURES, Entry
 from dpmcl.results.statistics import Comparison, compare
-from dpmcl.results.table import formatted, mean, standard_error
+from dpmcl.results.summary import mean, standard_error
+from dpmcl.results.table import formatted
 
 ROOT = Path(__file__).parents[1] / "results"
 

@@ -24,7 +24,8 @@ from dpmcl.results import figures, sheet, theory_figures
 from dpmcl.results.names import displayed
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
-from dpmcl.results.table import render, rows, rows_by_task
+from dpmcl.results.summary import rows, rows_by_task
+from dpmcl.results.table import render
 from nasty import NAMES
 
 SMALL = {"training.updates": 2, "evaluation.evaluate_every": 50}

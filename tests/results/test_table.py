@@ -14,7 +14,8 @@ from dpmcl.core.gradients import Work
 from dpmcl.exceptions import SpecError
 from dpmcl.results.record import Divergence, Record
 from dpmcl.results.store import StreamInfo
-from dpmcl.results.table import render, rows, rows_by_task
+from dpmcl.results.summary import rows, rows_by_task
+from dpmcl.results.table import render
 
 KEYS = [
     "stream", "method", "replicas", "cme_mean", "cme_se", "cme_micro_mean", "cme_micro_se",

@@ -6,7 +6,8 @@ from dpmcl.exceptions import SpecError
 from dpmcl.results.comparison import Entry, by_seed, by_stream
 from dpmcl.results.names import displayed
 from dpmcl.results.statistics import compare
-from dpmcl.results.table import Columns, Row, number
+from dpmcl.results.summary import Row
+from dpmcl.results.table import Columns, number
 
 COLUMNS: Columns = {
     "stream": lambda row: displayed(row["stream"]),

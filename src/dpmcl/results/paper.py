@@ -6,7 +6,8 @@ from typing import Literal, NamedTuple
 
 from dpmcl.results.comparison import Entry, by_seed
 from dpmcl.results.statistics import Estimate, estimate
-from dpmcl.results.table import Columns, Row, number
+from dpmcl.results.summary import Row
+from dpmcl.results.table import Columns, number
 
 STREAMS = ("sine", "omniglot", "mnist", "cifar10")
 METHODS = ("naive", "dpmcl", "oml", "cml", "anml", "er")

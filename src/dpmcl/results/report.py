@@ -16,7 +16,8 @@ from dpmcl.results.comparison import MEASURES, Entry
 from dpmcl.results.names import displayed
 from dpmcl.results.statistics import estimate
 from dpmcl.results.store import Stored
-from dpmcl.results.table import cells, columns_of, cost_rows, formatted, number
+from dpmcl.results.summary import cost_rows
+from dpmcl.results.table import cells, columns_of, formatted, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,36 +1,23 @@
-"""The table of a study: one row a method, means and standard errors over seeds."""
+"""Tables as text: columns of a study's rows, in five formats."""
 
 import csv
-import inspect
 import io
 import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
-import numpy as np
 from rich.cells import cell_len
 
-from dpmcl import plugins
 from dpmcl.core.choices import TableFormat
-from dpmcl.core.gradients import Work
-from dpmcl.exceptions import SpecError, printable, reason, shown, unknown
-from dpmcl.metrics.accuracy import accuracy
-from dpmcl.metrics.cme import cme
-from dpmcl.metrics.cme_micro import cme_micro
-from dpmcl.metrics.forgetting import forgetting
-from dpmcl.metrics.nte import nte
-from dpmcl.metrics.nte_path import nte_path
+from dpmcl.exceptions import SpecError, printable, shown, unknown
 from dpmcl.results.comparison import written
 from dpmcl.results.names import displayed
-from dpmcl.results.record import Record
 from dpmcl.results.statistics import Interval
-from dpmcl.results.store import StreamInfo
+from dpmcl.results.summary import Row
 
-Row = dict[str, Any]
 Columns = Mapping[str, Callable[[Row], str]]
 """What stands in the cell of a row, by the title of the column."""
 
@@ -57,122 +44,6 @@ _LATEX = str.maketrans(
 )
 
 
-def mean(values: np.ndarray) -> float | None:
-    """Return the mean over the replicas that have a value; None if none has, or it is infinite.
-
-    Args:
-        values: One value a replica, NaN for one that diverged.
-    """
-    known = values[~np.isnan(values)]
-    return _finite(known.mean()) if len(known) else None
-
-
-def standard_error(values: np.ndarray) -> float | None:
-    """Return the standard error of the mean; None for one replica.
-
-    The standard deviation has ddof 1; section 4 of the paper gives sigma / sqrt(50) and no ddof.
-
-    Args:
-        values: One value a replica, NaN for one that diverged.
-    """
-    known = values[~np.isnan(values)]
-    return _finite(known.std(ddof=1) / math.sqrt(len(known))) if len(known) > 1 else None
-
-
-def rows(
-    records: Mapping[str, Record], stream: StreamInfo, metrics: Sequence[str] = ()
-) -> list[Row]:
-    """Return one row a method; means and standard errors are over replicas that did not diverge.
-
-    Errors are 1 - accuracy for classification (accuracy is None for regression), mean squared
-    errors for regression. All are macro means over tasks but cme_micro, the mean over test rows, in
-    which large tasks weigh more. Work is per replica, the mean where replicas differ.
-
-    Args:
-        records: Results by method.
-        stream: Names of the stream.
-        metrics: Names of further metrics, each added as NAME_mean and NAME_se.
-
-    Raises:
-        SpecError: A metric does not exist, or does not return one number a replica.
-    """
-    out = []
-    for name, record in records.items():
-        errors = record.test
-        work = [record.work[seed] for seed in errors.seeds if seed in record.work]
-        row: Row = {
-            "stream": stream.name,
-            "method": name,
-            "replicas": len(errors.seeds),
-            **_summary("cme", cme(errors)),
-            **_summary("cme_micro", cme_micro(errors)),
-            **_summary("nte", nte(errors)),
-            "nte_path_mean": mean(nte_path(errors)),
-            "accuracy_mean": mean(accuracy(errors)) if stream.kind == "classification" else None,
-            "forgetting_mean": mean(forgetting(errors)),
-            "gradient_evaluations": _whole([w.gradient_evaluations for w in work]),
-            "rows_backpropagated": _whole([w.rows_backpropagated for w in work]),
-            "diverged": len(record.diverged),
-            "diverged_seeds": " ".join(map(str, sorted(record.diverged))),
-        }
-        for metric in metrics:
-            row |= _summary(metric, _measured(metric, record))
-        out.append(row)
-    return out
-
-
-def _summary(name: str, values: np.ndarray) -> Row:
-    return {f"{name}_mean": mean(values), f"{name}_se": standard_error(values)}
-
-
-def _measured(metric: str, record: Record) -> np.ndarray:
-    """Return the values of a metric, one a replica."""
-    measure = plugins.find("metric", metric)
-    options = {}
-    with suppress(ValueError):  # something built in, without a signature
-        if "predictions" in inspect.signature(measure).parameters:
-            options["predictions"] = record.predictions
-    if options == {"predictions": None}:
-        raise SpecError(
-            f"metric '{metric}' reads predictions, and this run has kept none; leave it out, or "
-            "run into a new folder with --set evaluation.predictions=true."
-        )
-    try:
-        values = np.asarray(measure(record.test, **options), dtype=np.float64)
-        if values.shape != (len(record.test.seeds),):
-            raise ValueError(f"it has the shape {values.shape}")
-    except Exception as error:
-        raise SpecError(
-            f"metric '{metric}' must make a number a replica of Errors, and fails: {reason(error)}."
-        ) from None
-    return values
-
-
-def rows_by_task(records: Mapping[str, Record], stream: StreamInfo) -> list[Row]:
-    """Return one row a method and task: its error when just learned, and after the last task.
-
-    Args:
-        records: Results by method.
-        stream: Names of the stream.
-    """
-    out = []
-    for name, record in records.items():
-        errors = record.test
-        for task, title in enumerate(stream.tasks):
-            row = {
-                "stream": stream.name,
-                "method": name,
-                "task": task,
-                "name": title,
-                "replicas": len(errors.seeds),
-                "diverged": len(record.diverged),
-                **_summary("new", errors.after[:, task, task]),
-                **_summary("last", errors.after[:, -1, task]),
-            }
-            out.append(row)
-    return out
-
-
 @dataclass(frozen=True)
 class Look:
     """Additions to a table's usual columns, and how it looks.
@@ -188,27 +59,6 @@ class Look:
     columns: Sequence[str] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
     best: Callable[[], Collection[tuple[int, str]]] = tuple
-
-
-def cost_rows(records: Mapping[str, Record], stream: StreamInfo) -> list[Row]:
-    """Return one row a method: what a replica's updates cost, and what it keeps; means over seeds.
-
-    Args:
-        records: Results by method.
-        stream: Names of the stream.
-    """
-    out = []
-    for name, record in records.items():
-        spent = [record.work[seed] for seed in record.test.seeds if seed in record.work]
-        row = {
-            "stream": stream.name,
-            "method": name,
-            "replicas": len(record.test.seeds),
-            "diverged": len(record.diverged),
-        }
-        kinds = [kind.name for kind in fields(Work)]
-        out.append(row | {kind: _whole([getattr(one, kind) for one in spent]) for kind in kinds})
-    return out
 
 
 def number(value: float | Interval | None) -> str:
@@ -472,11 +322,3 @@ def _decimal(value: float | None) -> str:
 
 def _count(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
-
-
-def _finite(value: Any) -> float | None:
-    return float(value) if math.isfinite(value) else None
-
-
-def _whole(values: Sequence[int]) -> int | None:
-    return round(sum(values) / len(values)) if values else None

@@ -13,7 +13,7 @@ from dpmcl.core.choices import FigureContent, TableFormat
 from dpmcl.core.errors import Errors
 from dpmcl.core.model import Theta
 from dpmcl.exceptions import DpmclError, SpecError, shown, unknown
-from dpmcl.results import comparison, figures, store, table, theory_figures
+from dpmcl.results import comparison, figures, store, summary, table, theory_figures
 from dpmcl.results.confusion import confusions
 from dpmcl.results.store import Stored
 from dpmcl.theory.readings import Readings
@@ -93,15 +93,15 @@ class Result(Stored):
         names = [metrics] if isinstance(metrics, str) else metrics
         if not isinstance(names, list | tuple):
             raise SpecError(f"metrics must be a list of names, got {shown(metrics)}.")
-        return self._marked(table.rows(self.records, self.stream, names))
+        return self._marked(summary.rows(self.records, self.stream, names))
 
     def rows_by_task(self) -> list[dict[str, Any]]:
         """A row for each method and task: its error just after it was learned, and at the end."""
-        return self._marked(table.rows_by_task(self.records, self.stream))
+        return self._marked(summary.rows_by_task(self.records, self.stream))
 
     def cost_rows(self) -> list[dict[str, Any]]:
         """A row for each method: what a replica's updates cost, and what it keeps."""
-        return table.cost_rows(self.records, self.stream)
+        return summary.cost_rows(self.records, self.stream)
 
     def _marked(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The rows, each saying whether its method trained on validation rows as well."""

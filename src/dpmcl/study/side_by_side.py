@@ -10,7 +10,8 @@ from dpmcl.results import comparison
 from dpmcl.results.record import Record
 from dpmcl.results.statistics import compare
 from dpmcl.results.store import StreamInfo
-from dpmcl.results.table import Look, Row, mean
+from dpmcl.results.summary import Row, mean
+from dpmcl.results.table import Look
 from dpmcl.study.result import Result
 
 _RUN = "run"
