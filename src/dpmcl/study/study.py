@@ -239,7 +239,9 @@ class _Study:
         if folder is not None and trained:
             identity.sources(spec)  # again: workers read the user's files when they start
             self._begin(folder, trained)
-            code = {name: {k: v.hashes for k, v in sources[name].items()} for name in trained}
+            code = {
+                name: {k: v.hashes for k, v in sources[name].items()} for name in sorted(trained)
+            }
             store.save_start(folder, self.table, self.info, {**before.code, **code})
             if self.storage is not None:
                 write_text(folder / "storage", self.storage.run + "\n")
