@@ -127,6 +127,7 @@ def predict(values: Any, seeds: str) -> Any:
         ("errors.parquet", lambda path: path.write_bytes(path.read_bytes()[:300]), ""),
         ("errors.parquet", drop("examples"), "examples"),
         ("spec.toml", b"\xff\xfe", "codec"),
+        ("spec.toml", lambda path: path.write_text(path.read_text() + "lr = 1\n"), "was edited"),
         ("stream.json", None, r"stream\.json is missing"),
         ("stream.json", b"{", r"stream\.json: Invalid JSON"),
         ("work.json", b'{"er": {"0": {"gradient_evaluations": -1}}}', "greater than or equal to 0"),
