@@ -247,7 +247,7 @@ def _paper(entries: Sequence[Entry]) -> _Section | None:
         "A claim holds where the 95 % intervals of paired differences say so; "
         '"in direction" is a difference of the printed sign and another size.'
     )
-    return _Section("Beside the paper", [*paper.NOTES, text], tables)
+    return _Section("Beside the paper", [*paper.notes(entries), text], tables)
 
 
 def _pictures(entries: Sequence[Entry]) -> _Section:

@@ -115,9 +115,13 @@ def rows(
             "diverged": len(record.diverged),
             "diverged_seeds": " ".join(map(str, sorted(record.diverged))),
         }
+        survived = [seed not in record.diverged for seed in errors.seeds]
+        lacking = {}
         for metric in metrics:
-            row |= _summary(metric, _measured(metric, record))
-        out.append(row)
+            values = np.where(survived, _measured(metric, record), np.nan)
+            row |= _summary(metric, values)
+            lacking[metric] = int(np.isnan(values[survived]).sum())
+        out.append(row | {"lacking": lacking} if metrics else row)
     return out
 
 
@@ -373,7 +377,14 @@ def _footer(rows: Sequence[Row]) -> list[str]:
         for row in rows
         if row.get("trains_on_validation")
     ]
-    return lost + list(dict.fromkeys(more))
+    partial = [
+        f"{row['method']} on {row['stream']}: {metric} has no value for {number} of "
+        f"{row['replicas']} replicas; its mean is over the others."
+        for row in rows
+        for metric, number in row.get("lacking", {}).items()
+        if number
+    ]
+    return lost + list(dict.fromkeys(more)) + partial
 
 
 def columns_of(rows: Sequence[Row]) -> Columns:

@@ -10,7 +10,7 @@ from dpmcl.results import comparison
 from dpmcl.results.record import Record
 from dpmcl.results.statistics import compare
 from dpmcl.results.store import StreamInfo
-from dpmcl.results.table import Look, Row, mean
+from dpmcl.results.table import Look, Row, columns_of, mean
 from dpmcl.study.study import Result
 
 _RUN = "run"
@@ -40,15 +40,18 @@ class SideBySide:
         keys = comparison.differing(self.entries)
         if any(entry.label.endswith(f"[{entry.run}]") for entry in self.entries):
             keys = [_RUN, *keys]
+        titles: dict[str, str] = {}
         by_place = {(entry.run, entry.method): entry for entry in self.entries}
         out: list[Row] = []
         for run, result in self.runs.items():
             for row in rows(result):
                 settings = {_RUN: run, **by_place[run, row["method"]].settings}
                 first = {key: row[key] for key in ("stream", "method")}
-                told = {key: settings.get(key) for key in keys}
+                taken = {"name", *row, *columns_of([row])}
+                titles = {key: f"{key} (setting)" if key in taken else key for key in keys}
+                told = {titles[key]: settings.get(key) for key in keys}
                 out.append({**first, **told, **row})
-        return out, replace(look, settings=keys, best=self._best)
+        return out, replace(look, settings=[*titles.values()], best=self._best)
 
     def of_one_stream(self) -> tuple[dict[str, Record], StreamInfo]:
         """Return the records of all runs by what each method is called, and their stream.
