@@ -142,3 +142,14 @@ def test_several_runs_are_one_figure_of_any_kind(tmp_path) -> None:
         Result({}, stream, records).plot(what="terms")
     with pytest.raises(SpecError, match="A figure shows one stream"):
         SideBySide({**RUNS, "c": result(0.1, "other", er=record(0.1))}).of_one_stream()
+
+
+def test_tasks_in_another_order_are_numbered_in_a_figure() -> None:
+    def named(*tasks: str) -> Result:
+        made = result(0.1, er=record(0.3))
+        return replace(made, stream=StreamInfo("toy", "classification", tasks, NAMES))
+
+    same = SideBySide({"a": named("0", "1"), "b": named("0", "1", "2")})
+    assert same.of_one_stream()[1].tasks == ("0", "1", "2")
+    other = SideBySide({"a": named("0", "1"), "b": named("2", "1", "0")})
+    assert other.of_one_stream()[1].tasks == ("1", "2", "3")

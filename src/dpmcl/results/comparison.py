@@ -131,6 +131,21 @@ def by_stream(several: Sequence[Entry]) -> dict[str, dict[str, Entry]]:
     return out
 
 
+def described(several: Sequence[Entry]) -> StreamInfo:
+    """Return the stream that a figure of several entries names: that with the most tasks.
+
+    Tasks that are not the same in all, as in another order, are numbered.
+
+    Args:
+        several: Entries of one stream.
+    """
+    streams = [entry.stream for entry in several]
+    longest = max(streams, key=lambda one: len(one.tasks))
+    if all(longest.tasks[: len(one.tasks)] == one.tasks for one in streams):
+        return longest
+    return replace(longest, tasks=tuple(map(str, range(1, len(longest.tasks) + 1))))
+
+
 def by_seed(ours: Mapping[T, Entry]) -> dict[str, dict[T, dict[int, float]]]:
     """Return CME and NTE of each seed: by measure, name and seed.
 

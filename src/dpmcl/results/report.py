@@ -254,7 +254,7 @@ def _pictures(entries: Sequence[Entry]) -> _Section:
     """Return the figures of each stream."""
     pictures = []
     for ours in comparison.by_stream(entries).values():
-        stream = next(reversed(ours.values())).stream
+        stream = comparison.described([*ours.values()])
         records = {label: entry.record for label, entry in ours.items()}
         name = displayed(stream.name)
         caption = f"{name}: errors against tasks"

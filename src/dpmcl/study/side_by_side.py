@@ -64,7 +64,8 @@ class SideBySide:
             raise SpecError(
                 f"A figure shows one stream, and these folders hold {', '.join(names)}; draw each."
             )
-        return {entry.label: entry.record for entry in self.entries}, self.entries[0].stream
+        records = {entry.label: entry.record for entry in self.entries}
+        return records, comparison.described(self.entries)
 
     def _best(self) -> list[tuple[int, str]]:
         """Return the places of the means that are lower than all others, by a paired test."""
