@@ -57,6 +57,13 @@ def test_a_setting_that_only_one_run_has_tells_them_apart() -> None:
     assert differing(entries({"a": plain, "b": other})) == ["network.name"]
 
 
+def test_a_name_of_ones_own_is_a_setting_where_it_stands_for_two_methods() -> None:
+    slow, fast = ({"slow": {"method": name}} for name in ("er", "dpmcl"))
+    assert differing(entries({"a": stored("er"), "b": stored("slow", own=slow)})) == []
+    two = {"a": stored("slow", own=slow), "b": stored("slow", own=fast)}
+    assert differing(entries(two)) == ["method"]
+
+
 def test_streams_are_not_compared_with_each_other() -> None:
     several = entries({"a": stored("er"), "b": stored("er", stream="mnist", lr=0.5)})
     assert differing(several) == []

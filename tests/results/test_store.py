@@ -159,6 +159,9 @@ def test_a_folder_that_is_no_run(tmp_path):
         store.load(tmp_path)
     with pytest.raises(FolderError, match=r"does not exist.*dpmcl run"):
         store.load(tmp_path / "nowhere")
+    save(tmp_path / "one", er=record(0))
+    with pytest.raises(FolderError, match="holds run folders; give them, as in"):
+        store.load(tmp_path)
     save(tmp_path / "run", er=record(0))
     with pytest.raises(FolderError, match=r"is a file of a run folder; give the folder"):
         store.load(tmp_path / "run" / "errors.parquet")

@@ -176,7 +176,8 @@ def _owner(key: str, entry: Entry) -> Any:
     """Return what has a setting: a stream or a network by name, or else a method."""
     table = key.partition(".")[0]
     named = entry.settings.get(f"{table}.name") if table in ("stream", "network") else None
-    return named or entry.settings.get("method", entry.method)
+    plugin = entry.settings.get("method", entry.method)
+    return named or (entry.method if key == "method" else plugin)
 
 
 def _with_settings(entry: Entry, keys: Sequence[str]) -> str:
