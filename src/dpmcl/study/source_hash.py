@@ -91,7 +91,8 @@ def source_of_network(modules: Any) -> Source:
         FolderError: A file was changed after Python had imported it.
     """
     several = modules if isinstance(modules, tuple) else (modules,)
-    kinds = {type(part) for m in several if isinstance(m, nn.Module) for part in m.modules()}
+    parts = [part for one in several if isinstance(one, nn.Module) for part in one.modules()]
+    kinds: set[type | FunctionType] = {type(part) for part in parts}
     if not kinds:  # a function, a partial, a method, or an object that is called
         made = getattr(modules, "func", getattr(modules, "__func__", modules))
         kinds = {made if isinstance(made, type | FunctionType) else type(made)}
