@@ -2,8 +2,11 @@
 
 import pytest
 
-from dpmcl.results.claims import Answer, Claim, of_figure3, of_table1
+from conftest import some_record
+from dpmcl.results.claims import Answer, Claim, figure3_values, of_figure3, of_table1
+from dpmcl.results.comparison import entries
 from dpmcl.results.paper import METHODS, BySeed, Key
+from dpmcl.results.store import Stored, StreamInfo
 
 SEEDS = range(10)
 
@@ -84,3 +87,13 @@ def test_zeta_and_kappa() -> None:
     text = "omniglot: NTE falls with kappa up to 200, and no further from 250 on"
     assert answers(of_figure3({}, {"CME": kappa, "NTE": kappa}))[text] == "yes"
     assert answers(of_figure3({}, {"CME": kappa, "NTE": deeper}))[text] == "no"
+
+
+def test_points_that_several_runs_have_are_left_out() -> None:
+    info = StreamInfo("omniglot", "classification", ("0", "1", "2"), ())
+    runs = {}
+    for zeta, lr in ((0, 0.1), (5, 0.1), (5, 0.2)):
+        own = {"zeta": zeta, "kappa": 200, "lr": lr}
+        spec = {"stream": {"name": "omniglot"}, "methods": {"dpmcl": own}}
+        runs[f"{zeta},{lr}"] = Stored(spec, info, {"dpmcl": some_record()})
+    assert list(figure3_values(entries(runs), "zeta")["CME"]) == [0]

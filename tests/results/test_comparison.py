@@ -44,6 +44,26 @@ def test_one_run_and_settings_that_another_method_lacks_make_no_column() -> None
     assert differing(entries({"a": stored("er"), "b": stored("dpmcl", own=zeta)})) == []
 
 
+def test_a_setting_that_only_one_run_has_tells_them_apart() -> None:
+    plain = stored("er", "dpmcl")
+    other = stored("er", "dpmcl", own={"dpmcl": {"tau": 3}}, cost="huber", options=[])
+    other.spec.update(precision="bf16", evaluation={"held_out": 0.25})
+    several = entries({"a": plain, "b": other})
+    assert differing(several) == ["precision", "evaluation.held_out", "cost", "tau"]
+    assert labels(several)[0] == "er (precision -, evaluation.held_out -, cost -)"
+    plain.spec.update(network={"name": "mlp", "hidden": 9})
+    other = stored("er")
+    other.spec.update(network={"name": "lenet"})
+    assert differing(entries({"a": plain, "b": other})) == ["network.name"]
+
+
+def test_a_name_of_ones_own_is_a_setting_where_it_stands_for_two_methods() -> None:
+    slow, fast = ({"slow": {"method": name}} for name in ("er", "dpmcl"))
+    assert differing(entries({"a": stored("er"), "b": stored("slow", own=slow)})) == []
+    two = {"a": stored("slow", own=slow), "b": stored("slow", own=fast)}
+    assert differing(entries(two)) == ["method"]
+
+
 def test_streams_are_not_compared_with_each_other() -> None:
     several = entries({"a": stored("er"), "b": stored("er", stream="mnist", lr=0.5)})
     assert differing(several) == []

@@ -6,8 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from dpmcl.results.paper import LEAST, METHODS, STREAMS, Key, compared, printed_table
+from conftest import some_record
+from dpmcl.results.comparison import entries
+from dpmcl.results.paper import (
+    LEAST,
+    METHODS,
+    STREAMS,
+    Key,
+    compared,
+    notes,
+    printed_table,
+    values,
+)
 from dpmcl.results.statistics import Estimate
+from dpmcl.results.store import Stored, StreamInfo
 
 
 def mean(value: float, error: float | None = 1e-4) -> Estimate:
@@ -36,6 +48,17 @@ def test_the_table_is_the_papers() -> None:
     cells = [re.sub(r"10\^\{(-)0?(\d)\}", r"1e\1\2", line).split("&") for line in lines]
     printed = [cell.printed for cell in compared({})]
     assert [cell.strip().replace("$", "") for line in cells for cell in line] == printed
+
+
+def test_only_the_papers_streams_are_beside_it() -> None:
+    info = StreamInfo("mnist", "classification", ("0", "1", "2"), ("0", "1", "2"))
+    ours, other = (
+        Stored({"stream": {"name": name}}, info, {"er": some_record()})
+        for name in ("mnist", "table")
+    )
+    assert set(values(entries({"a": ours}))) == {("mnist", "CME", "er"), ("mnist", "NTE", "er")}
+    assert values(entries({"a": other})) == {}  # a file mnist.csv
+    assert notes(entries({"a": ours}))[-1].startswith("mnist: 3 tasks, ")
 
 
 def test_a_cell_is_within_two_combined_errors() -> None:

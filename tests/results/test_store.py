@@ -127,6 +127,7 @@ def predict(values: Any, seeds: str) -> Any:
         ("errors.parquet", lambda path: path.write_bytes(path.read_bytes()[:300]), ""),
         ("errors.parquet", drop("examples"), "examples"),
         ("spec.toml", b"\xff\xfe", "codec"),
+        ("spec.toml", lambda path: path.write_text(path.read_text() + "lr = 1\n"), "was edited"),
         ("stream.json", None, r"stream\.json is missing"),
         ("stream.json", b"{", r"stream\.json: Invalid JSON"),
         ("work.json", b'{"er": {"0": {"gradient_evaluations": -1}}}', "greater than or equal to 0"),
@@ -158,6 +159,9 @@ def test_a_folder_that_is_no_run(tmp_path):
         store.load(tmp_path)
     with pytest.raises(FolderError, match=r"does not exist.*dpmcl run"):
         store.load(tmp_path / "nowhere")
+    save(tmp_path / "one", er=record(0))
+    with pytest.raises(FolderError, match="holds run folders; give them, as in"):
+        store.load(tmp_path)
     save(tmp_path / "run", er=record(0))
     with pytest.raises(FolderError, match=r"is a file of a run folder; give the folder"):
         store.load(tmp_path / "run" / "errors.parquet")

@@ -4,11 +4,13 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from conftest import some_record
 from dpmcl.core.errors import Errors
 from dpmcl.core.gradients import Work
 from dpmcl.exceptions import SpecError
@@ -51,7 +53,7 @@ def one_task(*values: float) -> dict[str, Record]:
 
 def test_numbers_by_hand():
     (row, other) = rows(RECORDS, STREAM, ("backward_transfer",))
-    assert list(row) == [*KEYS, "backward_transfer_mean", "backward_transfer_se"]
+    assert list(row) == [*KEYS, "backward_transfer_mean", "backward_transfer_se", "lacking"]
     e = RECORDS["er"].test.values
     last = e[:, 3]
     fell = np.stack([last[:, 0] - e[:, 1:3, 0].min(1), last[:, 1] - e[:, 2, 1]])
@@ -159,6 +161,20 @@ def test_an_unknown_metric_or_format_is_refused():
 def shares(errors, predictions):
     """Share of rows that are predicted to be of class 1."""
     return (predictions["test"] == 1).mean(1)
+
+
+def early(errors):
+    """The error on the first task just after it, of all seeds but the first."""
+    return np.where(np.arange(len(errors.seeds)) == 0, np.nan, errors.after[:, 0, 0])
+
+
+def test_replicas_without_a_value_are_told():
+    record = replace(some_record(replicas=4), diverged={3: Divergence(1, 0, 1)})
+    name = f"{__name__}:early"
+    (row,) = rows({"er": record}, STREAM, (name,))
+    assert row[f"{name}_mean"] == record.test.after[1:3, 0, 0].mean()  # seed 3 diverged
+    told = render([row], "text")
+    assert f"er on {STREAM.name}: {name} has no value for 1 of 4 replicas; its mean" in told
 
 
 def test_a_metric_may_read_predictions():

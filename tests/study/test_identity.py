@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import dpmcl
 from conftest import TINY_SPEC
 from dpmcl import plugins
 from dpmcl.exceptions import DataError, FolderError
+from dpmcl.study.merging import merge
 
 PLUGINS = """
 from dpmcl import Discount, Option
@@ -205,6 +207,39 @@ def test_edited_code_is_refused(kind, module, tmp_path, monkeypatch):
     dpmcl.run(spec, out=folder, fresh=True)
 
 
+NET = """
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, slope=0.1):
+        super().__init__()
+        self.slope, self.flat = slope, nn.Flatten()
+        self.body, self.head = nn.Linear(64, 4), nn.Linear(4, 10)
+    def forward(self, x):
+        return self.head(nn.functional.leaky_relu(self.body(self.flat(x)), self.slope))
+def make(shape, outputs):
+    return Net()
+"""
+
+
+@pytest.mark.parametrize("make", [False, True])
+def test_edited_code_of_a_module_of_ones_own_is_refused(make, module, tmp_path):
+    def network(**options):
+        plug = importlib.import_module("plug")
+        torch.manual_seed(0)
+        return plug.make if make else plug.Net(**options)
+
+    spec = {key: value for key, value in TINY_SPEC.items() if key != "network"}
+    module(NET)
+    dpmcl.run(spec, network=network(), out=tmp_path / "run")
+    dpmcl.run(spec, network=network(), out=tmp_path / "run", watch=untrained)
+    if not make:
+        other = {"spec": spec, "network": network(slope=0.2)}
+        refused(tmp_path / "run", "network.digest", **other)
+    module(NET.replace("leaky_relu(self", "leaky_relu(-self"))
+    words = ("the network", "plug.py", "other code")
+    refused(tmp_path / "run", *words, spec=spec, network=network(), replicas=2)
+
+
 def test_methods_are_compared_one_by_one(module, tmp_path):
     module(PLUGINS)
     dpmcl.run({**TINY_SPEC, "methods": ["plug:Mine", "naive"]}, out=tmp_path)
@@ -279,3 +314,14 @@ def test_a_warning_is_logged_where_another_version_is_extended(tmp_path, caplog)
     assert caplog.text == ""
     dpmcl.run(TINY_SPEC, replicas=2, out=tmp_path)
     assert "er: its first seeds were trained with dpmcl 9." in caplog.text
+
+
+def test_merging_says_that_versions_differ(tmp_path):
+    for seed in (0, 1):
+        dpmcl.run(TINY_SPEC, seed=seed, out=tmp_path / str(seed))
+    path = tmp_path / "1" / "environment.json"
+    path.write_text(path.read_text().replace('"dpmcl": "', '"dpmcl": "9.'))
+    lines = merge(tmp_path / "all", [tmp_path / "0"])
+    assert not any("several versions" in line for line in lines)
+    lines = merge(tmp_path / "all", [tmp_path / "1"])
+    assert lines[0].startswith(f"{tmp_path / 'all'}: 1 of er") and "several versions" in lines[1]

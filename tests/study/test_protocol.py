@@ -16,7 +16,7 @@ from dpmcl.exceptions import SpecError
 from dpmcl.methods.er import ER
 from dpmcl.methods.naive import Naive
 from dpmcl.results import store
-from dpmcl.results.record import Record
+from dpmcl.results.record import Divergence, Record
 from dpmcl.study.protocol import check
 
 TABLE = {
@@ -121,3 +121,8 @@ def test_other_test_rows_and_other_times_are_told():
     assert line == "c and a, seed 7: they were tested on other rows."
     (line,) = violations(d=record((5, 6), {(1, 1): 0.1}))
     assert line == "d and a, seed 7: they were tested at other times."
+    lost = replace(
+        record((5, 6), {(2, 0): np.nan, (2, 1): np.nan}), diverged={7: Divergence(1, 0, 1)}
+    )
+    rules = check({"z": lost, **fair}, 2).rules  # the first one's missing errors are no rule
+    assert not any(rule.violations for rule in rules)

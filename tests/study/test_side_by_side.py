@@ -1,6 +1,7 @@
 """Several runs in one table, and compared with one method."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -60,6 +61,23 @@ def test_a_setting_that_differs_is_a_column() -> None:
     twins = {"x": result(0.1, er=record(0.3)), "y": result(0.1, er=record(0.3))}
     assert [row["run"] for row in json.loads(shown(twins, "json"))] == ["x", "y"]
     assert "lr" not in json.loads(shown({"a": RUNS["a"]}, "json"))[0]
+
+
+def test_settings_may_have_the_names_of_columns() -> None:
+    runs = {name: result(0.1, er=record(0.3)) for name in "ab"}
+    runs["a"].spec["methods"]["er"].update(task=1, rows=2, name=3)
+    several = SideBySide(runs)
+    lines = render(*_swapped(several.rows(Result.rows_by_task, Look()))).split("\n")
+    header = ["task (setting)", "rows", "name (setting)", "task", "replicas"]
+    assert [cell for cell in re.split("  +", lines[0]) if cell in header] == header
+    assert lines[2].split()[2:7] == ["1", "2", "3", "0:", "0"]
+    rows = json.loads(render(*_swapped(several.rows(Result.rows, Look()), "json")))
+    assert [row["rows (setting)"] for row in rows] == [2, None]
+
+
+def _swapped(shown, style="text"):
+    rows, look = shown
+    return rows, style, look
 
 
 def test_the_best_is_bold_where_a_test_says_so() -> None:
@@ -124,3 +142,14 @@ def test_several_runs_are_one_figure_of_any_kind(tmp_path) -> None:
         Result({}, stream, records).plot(what="terms")
     with pytest.raises(SpecError, match="A figure shows one stream"):
         SideBySide({**RUNS, "c": result(0.1, "other", er=record(0.1))}).of_one_stream()
+
+
+def test_tasks_in_another_order_are_numbered_in_a_figure() -> None:
+    def named(*tasks: str) -> Result:
+        made = result(0.1, er=record(0.3))
+        return replace(made, stream=StreamInfo("toy", "classification", tasks, NAMES))
+
+    same = SideBySide({"a": named("0", "1"), "b": named("0", "1", "2")})
+    assert same.of_one_stream()[1].tasks == ("0", "1", "2")
+    other = SideBySide({"a": named("0", "1"), "b": named("2", "1", "0")})
+    assert other.of_one_stream()[1].tasks == ("1", "2", "3")

@@ -170,6 +170,7 @@ def test_what_cannot_be_a_study_is_refused(whole, tmp_path):
         (["run", "digits", "--sweep", "training.lr"], "--sweep takes"),
         (["study", "table1", "--out", str(whole / CELLS[0])], "needs a folder of its own"),
         (["merge", str(tmp_path / "x"), str(tmp_path)], "holds no run"),
+        (["table", "x", "--against", "er", "--cost"], "--against and --cost are of different"),
     ):
         with pytest.raises(DpmclError, match=message):
             CliRunner().invoke(app, words, catch_exceptions=False)

@@ -90,6 +90,8 @@ def test_an_interrupted_search_goes_on_to_the_same_scores(tmp_path: Path):
     assert len(lines) == 4
     with pytest.raises(SpecError, match="another search of er"):
         tune(TABLE, Search(space={"training.lr": [1.0]}), tmp_path / "a")
+    with pytest.raises(dpmcl.FolderError, match=r"training\.batch = 16, got 8"):
+        tune({**TABLE, "training": {"updates": 20, "batch": 8}}, SEARCH, tmp_path / "a")
 
 
 def test_a_range_is_searched_for_as_many_trials_as_asked(tmp_path: Path):

@@ -3,11 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
 from conftest import tiny_run
+from dpmcl.core.tree import tree_map
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import ModelError
 from dpmcl.methods.naive import Naive
@@ -42,6 +44,25 @@ def test_the_users_line_is_named_with_the_way_out(engine, line, way_out):
     assert line in Path(__file__).read_text("utf-8").splitlines()[number - 1]
     assert way_out in text
     assert "\n" not in text
+
+
+class Draws(Naive):
+    """Multiplies by a number of NumPy's, which a batched engine draws once for all."""
+
+    def phases(self, model, task):
+        def update(state, batches, key):
+            factor = np.random.uniform(0.9, 1.1)  # noqa: NPY002
+            return state._replace(theta=tree_map(lambda leaf: leaf * factor, state.theta))
+
+        return [replace(phase, update=update) for phase in super().phases(model, task)]
+
+
+@pytest.mark.parametrize("engine", [Looped, Batched])
+def test_draws_from_a_global_generator_are_told(engine, said):
+    tiny_run(Naive(updates=2, batch=4), engine=engine(), tasks=2)
+    assert said == []
+    tiny_run(Draws(updates=2, batch=4), engine=engine(), tasks=2)
+    assert ["draws from a global random generator" in line for line in said] == [True]
 
 
 SHARED = torch.zeros(2)

@@ -42,6 +42,17 @@ def table(
     from dpmcl.study import result as results
     from dpmcl.study.side_by_side import SideBySide
 
+    asked: dict[str, Any] = {
+        "--against": against,
+        "--cost": cost,
+        "--by-task": by_task,
+        "--metric": metric,
+    }
+    if against is not None:
+        asked |= {"--columns": columns, "--rename": rename}
+    kinds = [option for option, value in asked.items() if value]
+    if len(kinds) > 1:
+        raise SpecError(f"{kinds[0]} and {kinds[1]} are of different tables; leave out one.")
     runs = {str(folder): results.load(folder) for folder in folders}
     for name, result in runs.items():
         if not result.records:

@@ -102,7 +102,19 @@ def _digest(modules: Any) -> str:
             for name, value in module.state_dict().items():
                 out.update(name.encode())
                 fingerprint.add(out, value)
+            for part in module.modules():
+                if type(part).__module__.partition(".")[0] != "torch":  # whose text has them
+                    _add_attributes(out, part)
     return out.hexdigest()[:32]
+
+
+def _add_attributes(out: Any, module: nn.Module) -> None:
+    """Add what a module of the user's keeps beside parameters and layers, as a slope."""
+    for name, value in vars(module).items():
+        if not name.startswith("_") and name != "training":
+            out.update(name.encode())
+            plain = isinstance(value, bool | int | float | str)
+            out.update(repr(value).encode() if plain else cloudpickle.dumps(value))
 
 
 plugin = Python

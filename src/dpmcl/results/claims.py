@@ -43,18 +43,21 @@ def figure3_values(entries: Sequence[Entry], axis: Literal["zeta", "kappa"]) -> 
     """Return CME and NTE of DPMCL on Omniglot along an axis of Figure 3, by seed.
 
     Args:
-        entries: Methods of runs.
+        entries: Methods of runs; those of one value that differ by something else are left out.
         axis: "zeta", with kappa 200, or "kappa", with zeta 2.
     """
     held, at = ("kappa", _KAPPA) if axis == "zeta" else ("zeta", _ZETA)
-    chosen = {
-        entry.settings[axis]: entry
+    several = [
+        entry
         for entry in entries
         if (entry.stream.name, entry.method) == ("omniglot", "dpmcl")
         and entry.settings.get(held) == at
         and axis in entry.settings
-    }
-    return by_seed(chosen)
+    ]
+    values = [entry.settings[axis] for entry in several]
+    return by_seed(
+        {x: entry for x, entry in zip(values, several, strict=True) if values.count(x) == 1}
+    )
 
 
 def of_table1(values: Mapping[Key, BySeed]) -> list[Claim]:

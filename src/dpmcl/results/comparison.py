@@ -1,9 +1,10 @@
 """Methods of one or more runs side by side: what tells them apart, and what each is called."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
+from dpmcl.methods._method import Method
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte
 from dpmcl.results.record import Record
@@ -16,6 +17,16 @@ MEASURES = {"CME": cme, "NTE": nte}
 
 _SHARED = ("dtype", "precision", "split_seed", "weights_seed")
 """Settings outside tables that move numbers; seeds and the machine's do not tell runs apart."""
+
+_DEFAULTS = {
+    field.name: list(field.default) if isinstance(field.default, tuple) else field.default
+    for field in fields(Method)
+    if field.init
+}
+"""Settings of every method; a spec leaves out those that are None, or newer than it."""
+
+_EVALUATED = ("held_out", "test_rows")
+"""Settings of [evaluation] that say on which rows errors are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,19 +76,23 @@ def entries(runs: Mapping[str, Stored]) -> list[Entry]:
 def differing(several: Sequence[Entry]) -> list[str]:
     """Return the settings in which entries of one stream differ, in the order of a spec.
 
-    A setting that an entry does not have, since it is another method's or newer than its run, is
-    not compared with it. Entries of one run differ by what they are called.
+    A setting that an entry cannot have, since it is another method's, stream's or network's, is not
+    compared with it; one that it can have and does not is None. Entries of one run differ by what
+    they are called.
 
     Args:
         several: The entries.
     """
     if len({entry.run for entry in several}) < 2:
         return []
-    seen: dict[str, dict[str, list[Any]]] = {}
-    for entry in several:
-        for key, value in entry.settings.items():
-            values = seen.setdefault(key, {}).setdefault(entry.stream.name, [])
-            if value not in values:
+    keys = dict.fromkeys(key for entry in several for key in entry.settings)
+    known = {(key, _owner(key, entry)) for entry in several for key in entry.settings}
+    seen: dict[str, dict[str, list[Any]]] = {key: {} for key in keys}
+    for key in keys:
+        for entry in several:
+            values = seen[key].setdefault(entry.stream.name, [])
+            value = entry.settings.get(key)
+            if (key, _owner(key, entry)) in known and value not in values:
                 values.append(value)
     return [
         key
@@ -116,6 +131,21 @@ def by_stream(several: Sequence[Entry]) -> dict[str, dict[str, Entry]]:
     return out
 
 
+def described(several: Sequence[Entry]) -> StreamInfo:
+    """Return the stream that a figure of several entries names: that with the most tasks.
+
+    Tasks that are not the same in all, as in another order, are numbered.
+
+    Args:
+        several: Entries of one stream.
+    """
+    streams = [entry.stream for entry in several]
+    longest = max(streams, key=lambda one: len(one.tasks))
+    if all(longest.tasks[: len(one.tasks)] == one.tasks for one in streams):
+        return longest
+    return replace(longest, tasks=tuple(map(str, range(1, len(longest.tasks) + 1))))
+
+
 def by_seed(ours: Mapping[T, Entry]) -> dict[str, dict[T, dict[int, float]]]:
     """Return CME and NTE of each seed: by measure, name and seed.
 
@@ -134,10 +164,20 @@ def by_seed(ours: Mapping[T, Entry]) -> dict[str, dict[T, dict[int, float]]]:
 
 def _settings(spec: Mapping[str, Any], method: str) -> dict[str, Any]:
     """Return the settings that move a method's numbers."""
-    out = {key: spec[key] for key in _SHARED if key in spec}
+    out = {key: spec.get(key) for key in _SHARED}
+    out |= {f"evaluation.{key}": spec.get("evaluation", {}).get(key) for key in _EVALUATED}
     for table in ("stream", "network"):
         out |= {f"{table}.{key}": value for key, value in spec.get(table, {}).items()}
-    return out | {**spec.get("training", {}), **spec.get("methods", {}).get(method, {})}
+    own = spec.get("methods", {}).get(method, {})
+    return out | {**_DEFAULTS, **spec.get("training", {}), **own}
+
+
+def _owner(key: str, entry: Entry) -> Any:
+    """Return what has a setting: a stream or a network by name, or else a method."""
+    table = key.partition(".")[0]
+    named = entry.settings.get(f"{table}.name") if table in ("stream", "network") else None
+    plugin = entry.settings.get("method", entry.method)
+    return named or (entry.method if key == "method" else plugin)
 
 
 def _with_settings(entry: Entry, keys: Sequence[str]) -> str:

@@ -12,6 +12,8 @@ from dpmcl.results.table import Columns, number
 STREAMS = ("sine", "omniglot", "mnist", "cifar10")
 METHODS = ("naive", "dpmcl", "oml", "cml", "anml", "er")
 
+_TASKS = {"sine": 50, "omniglot": 50, "mnist": 10, "cifar10": 10}
+
 LEAST = 1e-3
 """The smallest standard error that the paper prints; its "(0)" is read as one below this."""
 
@@ -70,12 +72,15 @@ def values(several: Sequence[Entry]) -> dict[Key, BySeed]:
     """Return CME and NTE of the paper's methods on its streams, by seed.
 
     Args:
-        several: The methods of all runs; those that differ by a setting are left out.
+        several: The methods of all runs; those that differ by a setting, and those of other data
+            that have a stream's name, are left out.
     """
     return {
         (entry.stream.name, measure, entry.label): values[entry.label]
         for entry in several
-        if entry.stream.name in STREAMS and entry.label in METHODS
+        if entry.stream.name in STREAMS
+        and entry.label in METHODS
+        and entry.settings.get("stream.name") == entry.stream.name
         for measure, values in by_seed({entry.label: entry}).items()
     }
 
@@ -99,6 +104,21 @@ NOTES = (
     "same order: above and below the same other methods as in the paper.",
 )
 """What the marks mean."""
+
+
+def notes(several: Sequence[Entry]) -> list[str]:
+    """Return what the marks mean, and where a stream's tasks are not as many as the paper's.
+
+    Args:
+        several: The methods of all runs.
+    """
+    tasks = {entry.stream.name: len(entry.stream.tasks) for entry in several}
+    other = [
+        f"{stream}: {tasks[stream]} tasks, and the paper's errors are of {printed}."
+        for stream, printed in _TASKS.items()
+        if tasks.get(stream, printed) != printed
+    ]
+    return [*NOTES, *other]
 
 
 def rows(several: Sequence[Entry]) -> list[Row]:

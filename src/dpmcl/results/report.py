@@ -248,14 +248,14 @@ def _paper(entries: Sequence[Entry]) -> _Section | None:
         "A claim holds where the 95 % intervals of paired differences say so; "
         '"in direction" is a difference of the printed sign and another size.'
     )
-    return _Section("Beside the paper", [*paper.NOTES, text], tables)
+    return _Section("Beside the paper", [*paper.notes(entries), text], tables)
 
 
 def _pictures(entries: Sequence[Entry]) -> _Section:
     """Return the figures of each stream."""
     pictures = []
     for ours in comparison.by_stream(entries).values():
-        stream = next(reversed(ours.values())).stream
+        stream = comparison.described([*ours.values()])
         records = {label: entry.record for label, entry in ours.items()}
         name = displayed(stream.name)
         caption = f"{name}: errors against tasks"

@@ -23,6 +23,7 @@ Every file appears whole or not at all. `errors.parquet` is written last: seeds 
 list have not been run.
 """
 
+import hashlib
 import json
 import os
 import tomllib
@@ -182,6 +183,10 @@ _SHAPES = {
 """Form of each JSON file."""
 
 
+_SEAL = "# Written by a run; settings are changed elsewhere, or by --set. SHA-256 of the rest: "
+"""First words of spec.toml, so that results are never shown as those of a spec edited since."""
+
+
 def is_run(folder: Path) -> bool:
     """Return whether a folder holds a run.
 
@@ -215,6 +220,8 @@ def load(folder: Path) -> Stored:
     if not is_run(folder):
         if (run := owner(folder)) is not None:
             raise FolderError(f"{folder} is a file of a run folder; give the folder, {run}.")
+        if any(folder.glob("*/spec.toml")):
+            raise FolderError(f"{folder} holds run folders; give them, as in {folder}/*.")
         what = "does not exist"
         if folder.exists():
             what = "has no spec.toml" if folder.is_dir() else "is a file"
@@ -233,7 +240,10 @@ def load(folder: Path) -> Stored:
 
 def _read(folder: Path) -> Stored:
     """Read a run folder; any error means that it is damaged."""
-    spec = tomllib.loads((folder / "spec.toml").read_text("utf-8"))
+    text = (folder / "spec.toml").read_text("utf-8")
+    if text.startswith(_SEAL) and text != _sealed(text.partition("\n")[2]):
+        raise ValueError("spec.toml was edited after the run had written it; undo that")
+    spec = tomllib.loads(text)
     info = _json(folder / "stream.json")
     work = _json(folder / "work.json", missing={})
     diverged = _json(folder / "divergence.json", missing={})
@@ -324,7 +334,12 @@ def save_start(folder: Path, spec: Mapping[str, Any], stream: StreamInfo, code: 
     _write_json(folder / "code.json", code)
     known = {key: value for key, value in asdict(stream).items() if value is not None}
     _write_json(folder / "stream.json", known)
-    write_text(folder / "spec.toml", text)
+    write_text(folder / "spec.toml", _sealed(text))
+
+
+def _sealed(text: str) -> str:
+    """Return the text of a spec after a line with its hash."""
+    return f"{_SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n{text}"
 
 
 def save_parameters(folder: Path, method: str, seeds: tuple[int, ...], theta: Theta) -> None:

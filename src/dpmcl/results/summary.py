@@ -83,9 +83,13 @@ def rows(
             "diverged": len(record.diverged),
             "diverged_seeds": " ".join(map(str, sorted(record.diverged))),
         }
+        survived = [seed not in record.diverged for seed in errors.seeds]
+        lacking = {}
         for metric in metrics:
-            row |= _summary(metric, _measured(metric, record))
-        out.append(row)
+            values = np.where(survived, _measured(metric, record), np.nan)
+            row |= _summary(metric, values)
+            lacking[metric] = int(np.isnan(values[survived]).sum())
+        out.append(row | {"lacking": lacking} if metrics else row)
     return out
 
 

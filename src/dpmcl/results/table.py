@@ -223,7 +223,14 @@ def _footer(rows: Sequence[Row]) -> list[str]:
         for row in rows
         if row.get("trains_on_validation")
     ]
-    return lost + list(dict.fromkeys(more))
+    partial = [
+        f"{row['method']} on {row['stream']}: {metric} has no value for {number} of "
+        f"{row['replicas']} replicas; its mean is over the others."
+        for row in rows
+        for metric, number in row.get("lacking", {}).items()
+        if number
+    ]
+    return lost + list(dict.fromkeys(more)) + partial
 
 
 def columns_of(rows: Sequence[Row]) -> Columns:

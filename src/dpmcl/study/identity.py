@@ -16,10 +16,11 @@ import torch
 
 from dpmcl import plugins
 from dpmcl.exceptions import DpmclError, FolderError
+from dpmcl.networks.python import Python
 from dpmcl.results import store
 from dpmcl.results.record import Record
 from dpmcl.results.store import Code, StreamInfo
-from dpmcl.study.source_hash import Source, file_of, source
+from dpmcl.study.source_hash import Source, file_of, source, source_of_network
 from dpmcl.training.spec import Spec
 
 Sources = Mapping[str, Mapping[str, Source]]
@@ -117,6 +118,8 @@ def sources(spec: Spec) -> Sources:
                 out[name][f"{kind} '{plugin}'"] = source(
                     value if kind == "cost" else type(value), home
                 )
+        if isinstance(spec.network, Python) and spec.network.modules is not None:
+            out[name]["the network"] = source_of_network(spec.network.modules)
     return out
 
 

@@ -75,6 +75,9 @@ def _add(target: Path, sources: Sequence[Path]) -> list[str]:
         for source in sources:
             _copy_parameters(source, target)
         store.add_environment(target, *entries)
+        made = {(one.get("dpmcl"), one.get("torch")) for one in store.environment(target)}
+        if len(made) > 1:
+            lines.append(f"{target}: of several versions (environment.json); numbers may differ")
         store.save_records(target, held.records)
         protocol.keep(target, budget)
     return lines

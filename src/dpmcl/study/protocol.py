@@ -75,12 +75,14 @@ def _other_rows(records: Mapping[str, Record]) -> Iterator[str]:
 
 
 def _other_times(records: Mapping[str, Record]) -> Iterator[str]:
-    """Yield a line for each method and seed that was tested where the first method was not."""
+    """Yield a line for each method and seed that was tested elsewhere than the first method."""
     first: dict[int, tuple[str, np.ndarray]] = {}
     for name, record in records.items():
         for seed, values in zip(record.test.seeds, record.test.values, strict=True):
-            other, cells = first.setdefault(seed, (name, ~np.isnan(values)))
-            if seed not in record.diverged and (~np.isnan(values) & ~cells).any():
+            if seed in record.diverged:  # whose errors are missing
+                continue
+            other, cells = first.setdefault(seed, (name, np.isnan(values)))
+            if not np.array_equal(np.isnan(values), cells):
                 yield f"{name} and {other}, seed {seed}: they were tested at other times."
 
 

@@ -11,7 +11,7 @@ from dpmcl.results.record import Record
 from dpmcl.results.statistics import compare
 from dpmcl.results.store import StreamInfo
 from dpmcl.results.summary import Row, mean
-from dpmcl.results.table import Look
+from dpmcl.results.table import Look, columns_of
 from dpmcl.study.result import Result
 
 _RUN = "run"
@@ -41,15 +41,18 @@ class SideBySide:
         keys = comparison.differing(self.entries)
         if any(entry.label.endswith(f"[{entry.run}]") for entry in self.entries):
             keys = [_RUN, *keys]
+        titles: dict[str, str] = {}
         by_place = {(entry.run, entry.method): entry for entry in self.entries}
         out: list[Row] = []
         for run, result in self.runs.items():
             for row in rows(result):
                 settings = {_RUN: run, **by_place[run, row["method"]].settings}
                 first = {key: row[key] for key in ("stream", "method")}
-                told = {key: settings.get(key) for key in keys}
+                taken = {"name", *row, *columns_of([row])}
+                titles = {key: f"{key} (setting)" if key in taken else key for key in keys}
+                told = {titles[key]: settings.get(key) for key in keys}
                 out.append({**first, **told, **row})
-        return out, replace(look, settings=keys, best=self._best)
+        return out, replace(look, settings=[*titles.values()], best=self._best)
 
     def of_one_stream(self) -> tuple[dict[str, Record], StreamInfo]:
         """Return the records of all runs by what each method is called, and their stream.
@@ -62,7 +65,8 @@ class SideBySide:
             raise SpecError(
                 f"A figure shows one stream, and these folders hold {', '.join(names)}; draw each."
             )
-        return {entry.label: entry.record for entry in self.entries}, self.entries[0].stream
+        records = {entry.label: entry.record for entry in self.entries}
+        return records, comparison.described(self.entries)
 
     def _best(self) -> list[tuple[int, str]]:
         """Return the places of the means that are lower than all others, by a paired test."""

@@ -25,6 +25,8 @@ from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+from torch import nn
+
 from dpmcl.exceptions import FolderError
 
 _STANDARD = Path(sysconfig.get_path("stdlib")).resolve()
@@ -76,6 +78,30 @@ def source(cls: type | FunctionType, home: str) -> Source:
             hashes |= _hashes(files, home)
     except _NoSourceError as error:
         return Source(None, str(error))
+    return Source(dict(sorted(hashes.items())))
+
+
+def source_of_network(modules: Any) -> Source:
+    """Return the hashes of the code of modules, installed libraries' aside, or of what makes them.
+
+    Args:
+        modules: A module, two of them, or a function that makes them.
+
+    Raises:
+        FolderError: A file was changed after Python had imported it.
+    """
+    several = modules if isinstance(modules, tuple) else (modules,)
+    parts = [part for one in several if isinstance(one, nn.Module) for part in one.modules()]
+    kinds: set[type | FunctionType] = {type(part) for part in parts}
+    if not kinds:  # a function, a partial, a method, or an object that is called
+        made = getattr(modules, "func", getattr(modules, "__func__", modules))
+        kinds = {made if isinstance(made, type | FunctionType) else type(made)}
+    hashes: dict[str, str] = {}
+    for kind in kinds:
+        known = source(kind, "dpmcl")  # a name that makes no installed library the user's
+        if known.hashes is None:
+            return known
+        hashes |= known.hashes
     return Source(dict(sorted(hashes.items())))
 
 

@@ -76,9 +76,9 @@ def table1(runs: Mapping[str, Stored], style: TableFormat = "text") -> str:
         runs: What the runs hold, by stream.
         style: Format of the table.
     """
-    rows = paper.rows(comparison.entries(runs))
-    text = laid_out(rows, paper.COLUMNS, style, words=3)
-    return "\n".join([text, *paper.NOTES]) if style == "text" else text
+    entries = comparison.entries(runs)
+    text = laid_out(paper.rows(entries), paper.COLUMNS, style, words=3)
+    return "\n".join([text, *paper.notes(entries)]) if style == "text" else text
 
 
 def store_protocol(runs: Mapping[str, Stored], out: Path) -> None:

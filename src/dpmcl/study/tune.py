@@ -139,6 +139,9 @@ def tune(
     studies = {name: _study(name, search, folder) for name in base["methods"]}
     run = partial(run_all, watch=watch, keeping=keeping, on=on, storage=storage)
     scores = _scores(base, search, folder, run)
+    known = [(name, one) for name, study in studies.items() for one in study.trials if one.values]
+    if known:  # refused where they were made with other settings, data or code
+        scores([(name, trial.number, trial.params) for name, trial in known])
     while pending := [one for name in studies for one in _pending(name, studies[name], search)]:
         for (name, number, _), score in zip(pending, scores(pending), strict=True):
             studies[name].tell(number, score)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 
 from dpmcl.core import keys
+from dpmcl.core.generators import states
 from dpmcl.core.gradients import Work, counting
 from dpmcl.core.tree import at
 from dpmcl.methods._method import Phase, State
@@ -212,7 +213,13 @@ def _work(setup: Setup, run: RunState, phase: Phase) -> Work:
     """Return the work of a phase, counted by running its first update once, on one replica."""
     feed = setup.feed(run.memories, phase, run.position, 1)
     what = f"The update of '{setup.method_name}'"
+    before = states()
     with counting() as one, located(what, batched=False):
         setup.update(phase)(at(run.replicas, 0), feed.batches(0, 0), feed.key[0, 0])
+    if states() != before:
+        line = (
+            f"{what} draws from a global random generator, so no replica can be run again as it was"
+        )
+        setup.say(f"{line}; draw by its keys (dpmcl.keys).", once="draws")
     offered = feed.chunk.row[phase.remember][0, 0].numel() if phase.remember else 0
     return (one + notes_work(setup, run, offered)).times(phase.updates)
