@@ -107,6 +107,18 @@ def test_labels_come_back_as_they_were(labels):
     assert set(known.classes_) == set(wanted)
 
 
+def test_labels_keep_their_digits():
+    ids = [2**53 + 1, 2**53 + 3]
+    one = learner(updates=1).learn(CLOUDS[:2], np.array([ids[0], 5]))
+    one.learn(CLOUDS[:2], np.array([ids[1], 5], dtype=np.uint64))
+    assert one.classes_.tolist() == [5, *ids]
+    codes = [
+        (torch.tensor(x).float(), code) for x, code in zip(CLOUDS, ["007", "10"], strict=False)
+    ]
+    assert learner(updates=1).learn(codes).classes_.tolist() == ["007", "10"]
+    assert learner(updates=1).learn(CLOUDS, iter(NAMES)).classes_.tolist() == ["a", "b", "c"]
+
+
 def test_classes_are_added_and_what_was_learned_stays():
     two = learner(replicas=2, optimiser="sgd", lr=1e-38, updates=1)
     two.learn(CLOUDS[:40], NAMES[:40])
@@ -188,10 +200,17 @@ def test_a_table_is_read_by_its_columns():
     assert (other == NAMES).mean() > 0.8
     assert one._known.form.inputs.columns == ("when", "colour=blue", "colour=red")
     rows = frame.drop(columns="kind")
+    assert (one.predict(rows.assign(kind=None)) == other).all()
     refused(lambda: one.predict(rows.assign(more=1)), "'more' is new")
     refused(lambda: one.predict(rows[["when"]]), "'colour' is missing")
     refused(lambda: one.predict(rows.replace("red", "pink")), "got 'pink' in row 0", "blue, red")
-    refused(lambda: one.predict(rows.assign(when="x")), "'when' must hold numbers")
+    twice = pandas.concat([frame, frame[["when"]]], axis=1)
+    refused(lambda: one.learn(twice), "each of another name")
+    odd = [*map(str, range(59)), "x"]
+    refused(lambda: one.predict(rows.assign(when=odd)), "'when' must hold numbers", "'x' in row 59")
+    refused(lambda: one.predict(rows.assign(when=rows.when.astype("category"))), "Categorical")
+    dates = rows.assign(when=pandas.to_datetime(rows.when))
+    refused(lambda: learner().learn(dates, NAMES), "'when'", "leave the column out")
     refused(lambda: one.predict(rows.assign(when=np.nan)), "'when'", "missing")
     refused(lambda: one.predict(rows.to_numpy()), "must be a table")
 
@@ -204,6 +223,10 @@ def test_regression_comes_back_in_its_own_units():
     assert one.evaluate(x, y) < 0.1 * y.var()
     assert one.predict(x, return_std=True)[1].max() == 0
     refused(lambda: one.predict_proba(x), "no classes", error=SpecError)
+    refused(lambda: one.evaluate(x, np.stack([y, y], 1)), "must have 1 values a row, ", "got 2")
+    refused(lambda: one.evaluate(x, y * np.nan), "Targets must be finite")
+    wide = learner(kind="regression", updates=1).learn(x - [0, 5e6], y / 1e4)
+    refused(lambda: wide.predict(x + [1e300, 0]), "no finite answer for row 0")
 
 
 def test_a_data_set_of_pytorch_is_a_chunk():

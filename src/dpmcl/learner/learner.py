@@ -20,12 +20,13 @@ from dpmcl.core.model import Kind
 from dpmcl.core.threads import threads
 from dpmcl.data.labelled import Labelled, check_kind, kind_of, targets_of
 from dpmcl.data.readers.datasets import read_dataset
+from dpmcl.data.scaling import check_digits
 from dpmcl.engine import device_of
 from dpmcl.exceptions import DataError, SpecError, shown
 from dpmcl.learner import artefact
 from dpmcl.learner.answers import answers, computing, error
 from dpmcl.learner.export import export
-from dpmcl.learner.inputs import Inputs, columns_of, is_table, opened, target_apart
+from dpmcl.learner.inputs import Inputs, is_table, opened, target_apart, without
 from dpmcl.learner.knowledge import Config, Form, Knowledge, kept, learned, with_body
 from dpmcl.learner.labels import LabelMap, declared, of_names
 from dpmcl.learner.network import Network, network_of
@@ -412,25 +413,30 @@ class Learner:
             flat = np.ndim(y) == 1
             form = Form(inputs=inputs, kind=kind, labels=self._labels, flat=flat, scale=scale)
         device = device_of(self._config.device)
-        values, labels = form.inputs.read(x).to(device), form.labels
+        values = form.inputs.read(x).to(device)
+        labels, data = self._with_targets(form, values, y)
+        with computing():
+            if self._known is None:
+                form = with_body(self._config, form, values)
+            if form.body is not None:
+                check_digits(data, self._config.dtype)
+            part = Part(kept(form, values), data.y.to(device))
+        return replace(form, labels=labels), part
+
+    def _with_targets(self, form: Form, values: Tensor, y: Any) -> tuple[LabelMap, Labelled]:
+        """Return the labels with those that are new, and inputs with targets that fit them."""
+        labels, known = form.labels, self._known
         if form.kind == "classification":
             labels, targets = labels.numbered(y, "Labels")
         else:
             targets = targets_of(y, "Targets")
-        _check_lengths(values, targets)
-        data = Labelled("the chunk", "regression", values, targets.reshape(len(targets), -1))
-        known = self._known
+        data = Labelled("the chunk", "regression", values, targets)
         if form.kind == "regression" and known and data.y.shape[1] != known.setup.stream.outputs:
             raise DataError(
                 f"Targets must have {known.setup.stream.outputs} values a row, as those learned "
                 f"first, got {data.y.shape[1]}."
             )
-        y_ = targets if form.kind == "classification" else data.y
-        with computing():
-            if known is None:
-                form = with_body(self._config, form, values)
-            part = Part(kept(form, values), y_.to(device))
-        return replace(form, labels=labels), part
+        return labels, data
 
     def _split(self, part: Part) -> Mapping[str, Part]:
         """Return a chunk's rows by split: "train", and those held out or for validation."""
@@ -533,13 +539,9 @@ class Learner:
         known, target = self._learned(), self._target(x, y)
         x, y = _apart(x, y if target is None else target)
         y = y.to_numpy() if hasattr(y, "to_numpy") else y
-        values = self._values(x)
-        if known.form.kind == "regression":
-            targets = targets_of(y, "Targets")
-        else:
-            _, targets = replace(known.form.labels, fixed=False).numbered(y, "Labels")
-        _check_lengths(values, targets)
-        return error(known, values, targets)
+        form = replace(known.form, labels=replace(known.form.labels, fixed=False))
+        _, data = self._with_targets(form, self._values(x), y)
+        return error(known, data.x, data.y)
 
     def score_then_learn(self, x: Any, y: Any = None) -> float:
         """Return the error on a chunk before it is learned, and learn it (test, then train).
@@ -616,8 +618,8 @@ class Learner:
     def _values(self, x: Any) -> Tensor:
         """Return inputs as they are kept; the column of targets may be among those of a table."""
         form, x = self._learned().form, opened(x)
-        if form.target and is_table(x) and form.target in columns_of(x):
-            x, _ = target_apart(x, form.target)
+        if form.target and is_table(x):
+            x = without(x, form.target)
         with computing():
             return kept(form, form.inputs.read(x))
 
@@ -695,13 +697,6 @@ def _monitored(monitor: Any, holdout: Any) -> bool:
             "share of them, as in holdout=0.1."
         )
     return monitor is not None
-
-
-def _check_lengths(values: Tensor, targets: Tensor) -> None:
-    if len(targets) != len(values):
-        raise DataError(
-            f"Every row needs a target, got {len(values)} rows and {len(targets)} targets."
-        )
 
 
 def _check_choices(**choices: Any) -> None:
