@@ -241,6 +241,7 @@ WRONG = {
     "other labels": (lambda one: one.learn(CLOUDS, [1] * 60), "must be strings"),
     "lengths": (lambda one: one.learn(CLOUDS, NAMES[:9]), "60 rows and 9"),
     "no targets": (lambda one: one.learn(CLOUDS), "needs targets"),
+    "no labels": (lambda one: one.learn(CLOUDS, []), "60 rows and 0"),
     "no rows": (lambda one: one.learn(CLOUDS[:0], NAMES[:0]), "no rows"),
 }
 
@@ -260,6 +261,7 @@ def test_wrong_arguments_are_refused():
     refused(lambda: learner(memory=0), "memory must be", error=SpecError)
     refused(lambda: Learner(method="err"), "Did you mean 'er'", error=SpecError)
     refused(lambda: learner(classes=["a", "a"]), "each class once")
+    refused(lambda: learner(classes=[]), "a class at least")
     refused(lambda: learner(classes=["a"]).learn(CLOUDS, NAMES), "among the classes [a]", "'b'")
     refused(lambda: learner(method="joint").learn(CLOUDS, NAMES), "keeps only", error=SpecError)
     refused(lambda: learner(method="oml"), "validation=0.2", error=SpecError)

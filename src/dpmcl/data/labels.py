@@ -59,12 +59,12 @@ def number_labels(labels: Any, what: str) -> Labels:
 
 
 def family_of(labels: Any) -> str:
-    """Return what labels are: "strings", "whole numbers" or "true/false".
+    """Return what labels are: "strings", "whole numbers" or "true/false"; empty if there is none.
 
     Args:
         labels: Labels that `number_labels` takes.
     """
-    return _family(_python(next(iter(labels)))) or ""
+    return next((_family(_python(label)) or "" for label in labels), "")
 
 
 def in_order(names: Iterable[str], folders: bool = False) -> list[str]:

@@ -11,7 +11,7 @@ from dpmcl.core.allocation import allocating
 from dpmcl.core.batch import Batch
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
-from dpmcl.exceptions import DataError
+from dpmcl.exceptions import DataError, DpmclError, ModelError, reason
 from dpmcl.learner.knowledge import Knowledge
 from dpmcl.methods._method import State
 
@@ -20,11 +20,18 @@ _ROWS_AT_ONCE = 1024
 
 @contextmanager
 def computing() -> Iterator[None]:
-    """Compute numbers in a block as a run does."""
+    """Compute numbers in a block as a run does, and say of a network that it fails."""
     with ExitStack() as stack:
         for context in (threads(1), allocating(), arithmetic(None)):
             stack.enter_context(context)
-        yield
+        try:
+            yield
+        except DpmclError:
+            raise
+        except (IndexError, RuntimeError, ValueError) as error:  # a user's module
+            raise ModelError(
+                f"The network fails on these rows: {reason(error)}; correct them, or the network."
+            ) from error
 
 
 def answers(known: Knowledge, x: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ class LabelMap:
         labels = list(labels) if isinstance(labels, Iterator) else labels
         y, names = number_labels(labels, what)
         family, dtype = family_of(labels), _type_of(labels)
-        if self.family and family != self.family:
+        if self.family and family not in ("", self.family):
             raise DataError(
                 f"{what} must be {self.family}, as those learned before, got {family}; convert "
                 "them."
@@ -88,11 +88,14 @@ def declared(classes: Any) -> LabelMap:
         classes: Their labels.
 
     Raises:
-        DataError: They are no labels, or one comes twice.
+        DataError: They are no labels, there is none, or one comes twice.
     """
     y, names = number_labels(classes, "classes")
-    if len(names) < len(y):
-        raise DataError("classes must name each class once; leave out those that come twice.")
+    if len(names) < max(len(y), 1):
+        raise DataError(
+            "classes must name a class at least, and each class once; leave out those that come "
+            "twice, or classes=."
+        )
     ordered = tuple(names[k] for k in y.tolist())
     return LabelMap(ordered, family_of(classes), _type_of(classes), fixed=True)
 

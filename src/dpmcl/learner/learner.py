@@ -571,8 +571,8 @@ class Learner:
         known = self._learned()
         if not known.groups:
             raise SpecError(
-                "A report needs rows that were held out as they came; make the learner with a "
-                "share of them, as in holdout=0.1."
+                "A report needs rows that were held out as they came, and kept when it was saved; "
+                "make the learner with a share of them, as in holdout=0.1."
             )
         return report(known)
 
