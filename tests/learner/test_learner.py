@@ -190,6 +190,17 @@ def test_a_stream_without_end_needs_no_more_room():
     assert one._known.rows == 400
 
 
+class Arrow:
+    """A table of another library, as polars has them: an array of it has no names."""
+
+    def __init__(self, frame):
+        self.frame, self.columns = frame, list(frame.columns)
+        self.__arrow_c_stream__ = frame.__arrow_c_stream__
+
+    def __array__(self, dtype=None, copy=None):
+        return self.frame.to_numpy()
+
+
 def test_a_table_is_read_by_its_columns():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({
@@ -209,10 +220,29 @@ def test_a_table_is_read_by_its_columns():
     odd = [*map(str, range(59)), "x"]
     refused(lambda: one.predict(rows.assign(when=odd)), "'when' must hold numbers", "'x' in row 59")
     refused(lambda: one.predict(rows.assign(when=rows.when.astype("category"))), "Categorical")
+    short = {"when": [1.0], "colour": ["red"] * 2}
+    refused(lambda: one.predict(short), "every row", "'when': 1", "'colour': 2")
+    other = Arrow(rows[["colour", "when"]])
+    assert (one.predict(other) == one.predict(rows)).all()
     dates = rows.assign(when=pandas.to_datetime(rows.when))
     refused(lambda: learner().learn(dates, NAMES), "'when'", "leave the column out")
     refused(lambda: one.predict(rows.assign(when=np.nan)), "'when'", "missing")
     refused(lambda: one.predict(rows.to_numpy()), "must be a table")
+
+
+def test_labels_of_a_column_stay_text_where_they_were(tmp_path):
+    """In memory "7" is text; in a file it is where other labels of the column are."""
+    rows = {"size": [1.0, 2.0] * 9, "code": ["7", "10"] * 9}
+    assert learner(updates=1).learn(rows, "code").classes_.tolist() == ["7", "10"]
+    lines = ["size,code", *(f"{x},{code}" for x, code in zip(*rows.values(), strict=True))]
+    file = tmp_path / "rows.csv"
+    file.write_text("\n".join(lines))
+    one = learner(updates=1)
+    one.score_then_learn(file, "code")
+    assert one.classes_.tolist() == [7, 10]
+    one = learner(updates=1, classes=["7a", "7", "10"]).learn(file, "code")
+    assert {*one.predict(file)} <= {"7a", "7", "10"}
+    assert one.evaluate(file) < 1
 
 
 def test_regression_comes_back_in_its_own_units():
@@ -262,6 +292,8 @@ def test_wrong_arguments_are_refused():
     refused(lambda: Learner(method="err"), "Did you mean 'er'", error=SpecError)
     refused(lambda: learner(classes=["a", "a"]), "each class once")
     refused(lambda: learner(classes=[]), "a class at least")
+    refused(lambda: learner(scale="no"), "scale must be", error=SpecError)
+    refused(lambda: learner(frozen=["0"]), "modules of your own", error=SpecError)
     refused(lambda: learner(classes=["a"]).learn(CLOUDS, NAMES), "among the classes [a]", "'b'")
     refused(lambda: learner(method="joint").learn(CLOUDS, NAMES), "keeps only", error=SpecError)
     refused(lambda: learner(method="oml"), "validation=0.2", error=SpecError)

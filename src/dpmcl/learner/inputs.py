@@ -217,14 +217,17 @@ class Inputs:
 
 
 def opened(x: Any) -> Any:
-    """Return the table in a file as a pyarrow Table, its cells as they are written.
+    """Return the table in a file, or of another library, as a pyarrow Table.
 
     Args:
-        x: The path of a table; anything else is returned as it is.
+        x: The path of a table, whose cells stay as they are written, or a table with Arrow's
+            interface (polars, DuckDB); anything else is returned as it is.
 
     Raises:
         DataError: The file cannot be read.
     """
+    if hasattr(x, "__arrow_c_stream__") and hasattr(x, "columns") and not is_table(x):
+        return pa.table(x)
     if not isinstance(x, str | Path):
         return x
     where = str(x)
@@ -247,12 +250,13 @@ def is_table(x: Any) -> bool:
     return frame or isinstance(x, pa.Table | Mapping)
 
 
-def target_apart(table: Any, target: str) -> tuple[Any, list[Any]]:
+def target_apart(table: Any, target: str, *, text: bool) -> tuple[Any, list[Any]]:
     """Return a table without one of its columns, and the values of that column.
 
     Args:
         table: As for `is_table`.
         target: Name of the column.
+        text: Whether text that is written as whole numbers or true/false stays text.
 
     Raises:
         DataError: There is no such column, or a cell of it is missing.
@@ -260,9 +264,12 @@ def target_apart(table: Any, target: str) -> tuple[Any, list[Any]]:
     source = in_memory(table, _WHAT)
     if target not in source.names:
         raise DataError(f"No column {target!r:.60} in the rows; they have {_some(source.names)}.")
-    column = Column(target, _WHAT, source.read([target]).column(target))
+    values = source.read([target]).column(target)
+    column = Column(target, _WHAT, values)
     column.check_present("name another target")
-    return without(table, target), column.values.to_pylist()
+    if not (text and column.written is not None and column.kind in ("whole", "true/false")):
+        values = column.values
+    return without(table, target), values.to_pylist()
 
 
 def without(table: Any, column: str) -> Any:

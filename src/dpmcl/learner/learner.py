@@ -111,6 +111,8 @@ class Learner:
         **settings: Any,
     ) -> None:
         check_kind(kind)
+        if scale not in (None, True, False):
+            raise SpecError(f"scale must be True, False or None, got {shown(scale)}.")
         _check_choices(dtype=dtype, device=device, engine=engine)
         for name, value, least in (
             ("memory", memory, 1),
@@ -365,7 +367,7 @@ class Learner:
             DivergenceError: Parameters are no longer finite.
         """
         target = self._target(x, y)
-        x, y = _apart(x, y if target is None else target)
+        x, y = _apart(x, y if target is None else target, text=self._as_text(x))
         form, part = self._read(x, y)
         form = form if target is None else replace(form, target=target)
         parts = dict(self._split(part))
@@ -400,6 +402,15 @@ class Learner:
         table = is_table(x) or isinstance(x, str | Path)
         remembered = self._known.form.target if self._known is not None and table else ""
         return remembered or None if y is None else None
+
+    def _as_text(self, x: Any) -> bool:
+        """Return whether "7" in a column of targets is text: as before, and at first in memory."""
+        kind, labels = self._kind, self._labels
+        if self._known is not None:
+            kind, labels = self._known.form.kind, self._known.form.labels
+        if labels.family:
+            return labels.family == "strings"
+        return kind != "regression" and not isinstance(x, str | Path)
 
     def _read(self, x: Any, y: Any) -> tuple[Form, Part]:
         """Return rows and targets as tensors, and what they have in common with those before."""
@@ -537,7 +548,7 @@ class Learner:
             SpecError: Nothing has been learned yet.
         """
         known, target = self._learned(), self._target(x, y)
-        x, y = _apart(x, y if target is None else target)
+        x, y = _apart(x, y if target is None else target, text=self._as_text(x))
         y = y.to_numpy() if hasattr(y, "to_numpy") else y
         form = replace(known.form, labels=replace(known.form.labels, fixed=False))
         _, data = self._with_targets(form, self._values(x), y)
@@ -555,7 +566,6 @@ class Learner:
         Raises:
             DpmclError: As for `learn`.
         """
-        x = opened(x)
         before = math.nan if self._known is None else self.evaluate(x, y)
         self.learn(x, y)
         return before
@@ -710,13 +720,13 @@ def _check_choices(**choices: Any) -> None:
             raise SpecError(f"{name} must be {' or '.join(known[name])}, got {shown(value)}.")
 
 
-def _apart(x: Any, y: Any) -> tuple[Any, Any]:
-    """Return inputs and targets, of whatever came."""
+def _apart(x: Any, y: Any, *, text: bool) -> tuple[Any, Any]:
+    """Return inputs and targets, of whatever came; `text` as for `target_apart`."""
     x = opened(x)
     if isinstance(y, str):
         if not is_table(x):
             raise DataError(f"y may name a column of a table, and x is a {type(x).__name__}.")
-        return target_apart(x, y)
+        return target_apart(x, y, text=text)
     if y is not None:
         return x, y
     if isinstance(x, Tensor | np.ndarray) or is_table(x):
