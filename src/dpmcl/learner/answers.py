@@ -64,8 +64,8 @@ def answers(known: Knowledge, x: Tensor) -> Tensor:
     odd = (~out.isfinite()).any(-1).any(0).nonzero()
     if len(odd):
         raise DataError(
-            f"The network has no finite answer for row {int(odd[0])}, whose numbers are too large "
-            "for it; correct the row, or leave it out."
+            f"The network has no finite answer for row {int(odd[0])}, as for numbers too large for "
+            "it; correct the row, or leave it out."
         )
     if classes:
         return out[..., : len(known.form.labels.names)].cpu()

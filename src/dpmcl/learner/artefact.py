@@ -319,7 +319,8 @@ def restored(where: Any, about: About, content: bytes, config: Config) -> Knowle
             raise _another(reason(error)) from None
         raise _damaged(where, reason(error)) from None
     before = tensors.get("tried", answers).to(answers)
-    if not torch.allclose(answers, before, 0.0, _NEAR * float(1 + before.abs().max())):
+    near = _NEAR * float(1 + before.nan_to_num(0.0, 0.0, 0.0).abs().max())
+    if not torch.allclose(answers, before, rtol=0.0, atol=near, equal_nan=True):
         raise _another("the same parameters give other answers in it")
     return known
 

@@ -231,7 +231,8 @@ class Learner:
             monitor=config.monitor,
             labels=artefact.Labels(**asdict(labels)),
         )
-        return artefact.packed(about, known, memory=memory)
+        with computing():
+            return artefact.packed(about, known, memory=memory)
 
     def __getstate__(self) -> dict[str, Any]:
         about, content = self._packed()

@@ -69,7 +69,7 @@ def frozen(
         if name not in layers:
             raise ModelError(str(unknown("layer", name, [*layers], f"It has {_some(layers)}.")))
         for layer in layers[name].requires_grad_(False).eval().modules():
-            layer.train = _stay  # type: ignore[assignment,method-assign]
+            layer.train = _stay
     if names and not any(p.requires_grad for module in pair for p in module.parameters()):
         raise ModelError("Everything is frozen; leave the layers that are to learn out of frozen.")
     return pair
