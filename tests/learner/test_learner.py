@@ -243,6 +243,8 @@ def test_labels_of_a_column_stay_text_where_they_were(tmp_path):
     one = learner(updates=1, classes=["7a", "7", "10"]).learn(file, "code")
     assert {*one.predict(file)} <= {"7a", "7", "10"}
     assert one.evaluate(file) < 1
+    prices = {"size": np.ones(101), "price": np.arange(101)}
+    refused(lambda: learner().learn(prices, "price"), "'price'", "classes or amounts")
 
 
 def test_regression_comes_back_in_its_own_units():

@@ -20,6 +20,7 @@ from dpmcl.core.model import Kind
 from dpmcl.core.threads import threads
 from dpmcl.data.labelled import Labelled, check_kind, kind_of, targets_of
 from dpmcl.data.readers.datasets import read_dataset
+from dpmcl.data.readers.tables import CATEGORIES
 from dpmcl.data.scaling import check_digits
 from dpmcl.engine import device_of
 from dpmcl.exceptions import DataError, SpecError, shown
@@ -370,7 +371,10 @@ class Learner:
         target = self._target(x, y)
         x, y = _apart(x, y if target is None else target, text=self._as_text(x))
         form, part = self._read(x, y)
-        form = form if target is None else replace(form, target=target)
+        if target is not None:
+            form = replace(form, target=target)
+            if self._known is None and self._kind is None:
+                _check_amounts(target, form.labels)
         parts = dict(self._split(part))
         apart = parts.pop("holdout", None)
         with computing():
@@ -708,6 +712,15 @@ def _monitored(monitor: Any, holdout: Any) -> bool:
             "share of them, as in holdout=0.1."
         )
     return monitor is not None
+
+
+def _check_amounts(target: str, labels: LabelMap) -> None:
+    """Refuse a column of many whole numbers that may be classes or amounts, as a run does."""
+    if labels.family == "whole numbers" and len(labels.names) > CATEGORIES and not labels.fixed:
+        raise DataError(
+            f"Column {target!r:.60} has {len(labels.names)} different whole numbers, which may be "
+            "classes or amounts; set kind='classification' or kind='regression'."
+        )
 
 
 def _check_choices(**choices: Any) -> None:
