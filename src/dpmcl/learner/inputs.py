@@ -309,7 +309,8 @@ def _inputs(x: Any, *others: str) -> Any:
     wanted = [name for name in source.names if name not in (*source.indexes, *others)]
     if not wanted or len({*wanted}) < len(wanted):
         raise DataError(f"Rows must have columns, each of another name, got {shown(wanted)}.")
-    return source.read(wanted)
+    with whole(_WHAT, "correct them"):
+        return source.read(wanted)
 
 
 def _some(names: Sequence[str]) -> str:

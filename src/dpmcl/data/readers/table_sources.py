@@ -90,13 +90,9 @@ def in_memory(source: Any, where: str) -> Source:
     columns = [(str(name), values) for name, values in source.items()]
 
     def read(wanted: list[str]) -> Any:
-        arrays = {c: _array(v, f"Column {c!r} of {where}") for c, v in columns if c in wanted}
-        lengths = {c: len(array) for c, array in arrays.items()}
-        if len({*lengths.values()}) > 1:
-            raise DataError(
-                f"Columns of {where} must have a value for every row, got {shown(lengths)} of them."
-            )
-        return pa.table(arrays)
+        return pa.table(
+            {c: _array(v, f"Column {c!r} of {where}") for c, v in columns if c in wanted}
+        )
 
     return Source([name for name, _ in columns], read)
 
