@@ -112,8 +112,8 @@ def test_what_is_the_users_own_is_brought_again(tmp_path):
     assert (other.predict_proba(CLOUDS) == one.predict_proba(CLOUDS)).all()
     wider = MLP(hidden=4)
     refused(
-        lambda: Learner.load(tmp_path, model=wider, method=Mine), "damaged", "shape",
-        error=FolderError,
+        lambda: Learner.load(tmp_path, model=wider, method=Mine), "not the one", "shape",
+        error=ModelError,
     )  # fmt: skip
 
 

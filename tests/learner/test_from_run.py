@@ -47,6 +47,7 @@ def test_a_table_keeps_its_columns_categories_and_scales(tmp_path):
     one = result.learner("er", seed=1)
     rows = {"colour": ["r", "g"], "size": [1.0, 2.0]}
     assert {*one.predict(rows)} <= {"a", "b", "c"}
+    assert (one.predict({**rows, "kind": [None, None]}) == one.predict(rows)).all()
     refused(lambda: one.predict({**rows, "colour": ["r", "b"]}), "got 'b' in row 1")
     scale = one._known.setup.stream.scale
     assert scale is not None

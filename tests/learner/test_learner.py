@@ -107,6 +107,18 @@ def test_labels_come_back_as_they_were(labels):
     assert set(known.classes_) == set(wanted)
 
 
+def test_labels_keep_their_digits():
+    ids = [2**53 + 1, 2**53 + 3]
+    one = learner(updates=1).learn(CLOUDS[:2], np.array([ids[0], 5]))
+    one.learn(CLOUDS[:2], np.array([ids[1], 5], dtype=np.uint64))
+    assert one.classes_.tolist() == [5, *ids]
+    codes = [
+        (torch.tensor(x).float(), code) for x, code in zip(CLOUDS, ["007", "10"], strict=False)
+    ]
+    assert learner(updates=1).learn(codes).classes_.tolist() == ["007", "10"]
+    assert learner(updates=1).learn(CLOUDS, iter(NAMES)).classes_.tolist() == ["a", "b", "c"]
+
+
 def test_classes_are_added_and_what_was_learned_stays():
     two = learner(replicas=2, optimiser="sgd", lr=1e-38, updates=1)
     two.learn(CLOUDS[:40], NAMES[:40])
@@ -178,6 +190,17 @@ def test_a_stream_without_end_needs_no_more_room():
     assert one._known.rows == 400
 
 
+class Arrow:
+    """A table of another library, as polars has them: an array of it has no names."""
+
+    def __init__(self, frame):
+        self.frame, self.columns = frame, list(frame.columns)
+        self.__arrow_c_stream__ = frame.__arrow_c_stream__
+
+    def __array__(self, dtype=None, copy=None):
+        return self.frame.to_numpy()
+
+
 def test_a_table_is_read_by_its_columns():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({
@@ -188,12 +211,40 @@ def test_a_table_is_read_by_its_columns():
     assert (other == NAMES).mean() > 0.8
     assert one._known.form.inputs.columns == ("when", "colour=blue", "colour=red")
     rows = frame.drop(columns="kind")
+    assert (one.predict(rows.assign(kind=None)) == other).all()
     refused(lambda: one.predict(rows.assign(more=1)), "'more' is new")
     refused(lambda: one.predict(rows[["when"]]), "'colour' is missing")
     refused(lambda: one.predict(rows.replace("red", "pink")), "got 'pink' in row 0", "blue, red")
-    refused(lambda: one.predict(rows.assign(when="x")), "'when' must hold numbers")
+    twice = pandas.concat([frame, frame[["when"]]], axis=1)
+    refused(lambda: one.learn(twice), "each of another name")
+    odd = [*map(str, range(59)), "x"]
+    refused(lambda: one.predict(rows.assign(when=odd)), "'when' must hold numbers", "'x' in row 59")
+    refused(lambda: one.predict(rows.assign(when=rows.when.astype("category"))), "Categorical")
+    short = {"when": [1.0], "colour": ["red"] * 2}
+    refused(lambda: one.predict(short), "expected length 1 but got length 2")
+    other = Arrow(rows[["colour", "when"]])
+    assert (one.predict(other) == one.predict(rows)).all()
+    dates = rows.assign(when=pandas.to_datetime(rows.when))
+    refused(lambda: learner().learn(dates, NAMES), "'when'", "leave the column out")
     refused(lambda: one.predict(rows.assign(when=np.nan)), "'when'", "missing")
     refused(lambda: one.predict(rows.to_numpy()), "must be a table")
+
+
+def test_labels_of_a_column_stay_text_where_they_were(tmp_path):
+    """In memory "7" is text; in a file it is where other labels of the column are."""
+    rows = {"size": [1.0, 2.0] * 9, "code": ["7", "10"] * 9}
+    assert learner(updates=1).learn(rows, "code").classes_.tolist() == ["7", "10"]
+    lines = ["size,code", *(f"{x},{code}" for x, code in zip(*rows.values(), strict=True))]
+    file = tmp_path / "rows.csv"
+    file.write_text("\n".join(lines))
+    one = learner(updates=1)
+    one.score_then_learn(file, "code")
+    assert one.classes_.tolist() == [7, 10]
+    one = learner(updates=1, classes=["7a", "7", "10"]).learn(file, "code")
+    assert {*one.predict(file)} <= {"7a", "7", "10"}
+    assert one.evaluate(file) < 1
+    prices = {"size": np.ones(101), "price": np.arange(101)}
+    refused(lambda: learner().learn(prices, "price"), "'price'", "classes or amounts")
 
 
 def test_regression_comes_back_in_its_own_units():
@@ -204,6 +255,10 @@ def test_regression_comes_back_in_its_own_units():
     assert one.evaluate(x, y) < 0.1 * y.var()
     assert one.predict(x, return_std=True)[1].max() == 0
     refused(lambda: one.predict_proba(x), "no classes", error=SpecError)
+    refused(lambda: one.evaluate(x, np.stack([y, y], 1)), "must have 1 values a row, ", "got 2")
+    refused(lambda: one.evaluate(x, y * np.nan), "Targets must be finite")
+    wide = learner(kind="regression", updates=1).learn(x - [0, 5e6], y / 1e4)
+    refused(lambda: wide.predict(x * 1e300), "no finite answer for row 0")
 
 
 def test_a_data_set_of_pytorch_is_a_chunk():
@@ -218,6 +273,7 @@ WRONG = {
     "other labels": (lambda one: one.learn(CLOUDS, [1] * 60), "must be strings"),
     "lengths": (lambda one: one.learn(CLOUDS, NAMES[:9]), "60 rows and 9"),
     "no targets": (lambda one: one.learn(CLOUDS), "needs targets"),
+    "no labels": (lambda one: one.learn(CLOUDS, []), "60 rows and 0"),
     "no rows": (lambda one: one.learn(CLOUDS[:0], NAMES[:0]), "no rows"),
 }
 
@@ -237,6 +293,9 @@ def test_wrong_arguments_are_refused():
     refused(lambda: learner(memory=0), "memory must be", error=SpecError)
     refused(lambda: Learner(method="err"), "Did you mean 'er'", error=SpecError)
     refused(lambda: learner(classes=["a", "a"]), "each class once")
+    refused(lambda: learner(classes=[]), "a class at least")
+    refused(lambda: learner(scale="no"), "scale must be", error=SpecError)
+    refused(lambda: learner(frozen=["0"]), "modules of your own", error=SpecError)
     refused(lambda: learner(classes=["a"]).learn(CLOUDS, NAMES), "among the classes [a]", "'b'")
     refused(lambda: learner(method="joint").learn(CLOUDS, NAMES), "keeps only", error=SpecError)
     refused(lambda: learner(method="oml"), "validation=0.2", error=SpecError)

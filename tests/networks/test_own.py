@@ -92,6 +92,8 @@ def test_any_module_is_split_and_learns(kind, said):
     trained = Learner(module, updates=60, lr=0.1).learn(x, y)
     assert trained._known.setup.model.network()[1].out_features == 8  # room
     assert trained.evaluate(x, y) < 0.7
+    if kind == "embedding":
+        refused(lambda: trained.predict(x + 9), "fails on these rows: index", error=ModelError)
     assert all(
         torch.equal(a, b) for a, b in zip(kept.values(), module.state_dict().values(), strict=True)
     )
@@ -112,6 +114,38 @@ def test_frozen_layers_stay_and_have_no_dropout(tmp_path):
     for each in (one, other):
         each.learn(x, ["a", "b", "c"] * 10)
     assert (other.predict_proba(x) == one.predict_proba(x)).all()
+    strange = Net(images(), 12)  # with other values in the layers that are not stored
+    refused(
+        lambda: Learner.load(tmp_path, model=strange, frozen=["body"]), "other answers",
+        error=ModelError,
+    )  # fmt: skip
+    refused(
+        lambda: Learner.load(tmp_path, model=module), "same before= and frozen=", error=ModelError
+    )
+
+
+class Drawing(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(x, 0.5, self.training)
+
+
+def test_a_frozen_layer_that_has_no_children_computes_as_in_evaluation():
+    torch.manual_seed(0)
+    layers = [nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(), Drawing(), nn.Linear(6, 6)]
+    module, x = Net(nn.Sequential(*layers), 6), torch.rand(1, 4).repeat(8, 1)
+    names = ["body.1", "body.2", "body.3"]
+    settings = {"method": "naive", "updates": 3, "batch": 8, "optimiser": "sgd"}
+    one = Learner(module, frozen=names, classes=[*"abcd"], **settings)
+    one.learn(x, ["b"] * 8)
+    for name in names:
+        module.get_submodule(name).eval().requires_grad_(False)
+    step = torch.optim.SGD(module.parameters(), lr=one._config.method.lr)
+    for _ in range(3):
+        step.zero_grad()
+        nn.functional.cross_entropy(module(x), torch.ones(8, dtype=torch.int64)).backward()
+        step.step()
+    expected = module(x).softmax(-1).double()
+    torch.testing.assert_close(torch.tensor(one.predict_proba(x)), expected, atol=1e-6, rtol=0)
 
 
 def test_features_kept_learn_what_rows_would(monkeypatch):
@@ -123,6 +157,11 @@ def test_features_kept_learn_what_rows_would(monkeypatch):
         shares.append(one.learn(x, ["a", "b", "c"] * 10).predict_proba(x))
         assert (one._known.form.body is None) == (len(shares) == 2)
     torch.testing.assert_close(*map(torch.tensor, shares), atol=1e-4, rtol=0)
+
+
+def test_rows_behind_a_frozen_body_keep_their_digits():
+    module, x = Net(nn.Linear(2, 3), 3), 1.7e9 + torch.rand(20, 2).double()
+    refused(lambda: Learner(module, frozen=["body"]).learn(x, [*"ab"] * 10), "cannot tell apart")
 
 
 def test_dpmcl_learns_a_head_behind_a_frozen_body():

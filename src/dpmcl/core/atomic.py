@@ -111,4 +111,4 @@ def write_text(path: Path, text: str) -> None:
 def _line(path: Path, error: OSError) -> str:
     """Return the message for a file that cannot be written."""
     reason = error.strerror or str(error)
-    return f"{path} cannot be written ({reason}); choose another folder with --out."
+    return f"{path} cannot be written ({reason}); choose another folder."

@@ -179,8 +179,8 @@ def part_of(
         dtype: Type of parameters and buffers that hold fractions.
         device: Where parameters and buffers are.
     """
-    training = copy.deepcopy(module).to(device=device, dtype=dtype)
-    training = _with_keyed_dropout(training, lanes).train()
+    training = copy.deepcopy(module).to(device=device, dtype=dtype).train()
+    training = _with_keyed_dropout(training, lanes)
     if convolutions == "patches":
         training = with_patches(training)
     for layer in training.modules():
@@ -250,8 +250,8 @@ def _tied(module: nn.Module) -> dict[str, str]:
 
 
 def _with_keyed_dropout(module: nn.Module, lanes: Iterator[int]) -> nn.Module:
-    """Replace the dropout layers of a module, in place, and return it."""
-    if type(module) in _DROPOUT:
+    """Replace the dropout layers of a module that are in training, in place, and return it."""
+    if type(module) in _DROPOUT and module.training:
         p = float(module.p)  # type: ignore[arg-type]
         device = next(module.parameters(), torch.zeros(())).device
         return KeyedDropout(p, _DROPOUT[type(module)], next(lanes)).to(device)

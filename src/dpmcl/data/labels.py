@@ -59,12 +59,12 @@ def number_labels(labels: Any, what: str) -> Labels:
 
 
 def family_of(labels: Any) -> str:
-    """Return what labels are: "strings", "whole numbers" or "true/false".
+    """Return what labels are: "strings", "whole numbers" or "true/false"; empty if there is none.
 
     Args:
         labels: Labels that `number_labels` takes.
     """
-    return _family(_python(next(iter(labels)))) or ""
+    return next((_family(_python(label)) or "" for label in labels), "")
 
 
 def in_order(names: Iterable[str], folders: bool = False) -> list[str]:
@@ -81,9 +81,18 @@ def in_order(names: Iterable[str], folders: bool = False) -> list[str]:
     (['9', '10'], ['010', '10', '9'])
     """
     names = list(names)
-    if all(re.fullmatch(r"-?[1-9][0-9]{0,999}|0", name) for name in names):
+    if all(is_whole(name) for name in names):
         return sorted(names, key=int)
     return sorted(names, key=lambda name: name.split("/") if folders else name)
+
+
+def is_whole(name: str) -> bool:
+    """Return True for a whole number that is written as Python writes it, which "007" is not.
+
+    Args:
+        name: Of a class.
+    """
+    return re.fullmatch(r"-?[1-9][0-9]{0,999}|0", name) is not None
 
 
 def is_unicode(text: str) -> bool:

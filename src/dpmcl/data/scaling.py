@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from dpmcl.data.labelled import Labelled
 from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Scale, Stream
 from dpmcl.exceptions import DataError
@@ -47,11 +48,11 @@ def _moments(values: list[Tensor]) -> tuple[Tensor, Tensor]:
     return mean, torch.where(constant, torch.ones_like(deviation), deviation)
 
 
-def check_digits(stream: Stream, dtype: torch.dtype) -> None:
+def check_digits(stream: Stream | Labelled, dtype: torch.dtype) -> None:
     """Refuse numbers that are not scaled and that a network's type cannot tell apart.
 
     Args:
-        stream: The tasks.
+        stream: The rows.
         dtype: In which the network computes.
 
     Raises:

@@ -11,6 +11,7 @@ from dpmcl.core.allocation import allocating
 from dpmcl.core.batch import Batch
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
+from dpmcl.exceptions import DataError, DpmclError, ModelError, reason
 from dpmcl.learner.knowledge import Knowledge
 from dpmcl.methods._method import State
 
@@ -19,11 +20,18 @@ _ROWS_AT_ONCE = 1024
 
 @contextmanager
 def computing() -> Iterator[None]:
-    """Compute numbers in a block as a run does."""
+    """Compute numbers in a block as a run does, and say of a network that it fails."""
     with ExitStack() as stack:
         for context in (threads(1), allocating(), arithmetic(None)):
             stack.enter_context(context)
-        yield
+        try:
+            yield
+        except DpmclError:
+            raise
+        except (IndexError, RuntimeError, ValueError) as error:  # a user's module
+            raise ModelError(
+                f"The network fails on these rows: {reason(error)}; correct them, or the network."
+            ) from error
 
 
 def answers(known: Knowledge, x: Tensor) -> Tensor:
@@ -32,6 +40,9 @@ def answers(known: Knowledge, x: Tensor) -> Tensor:
     Args:
         known: What the learner knows.
         x: Inputs (rows, ...), as `Inputs.read` returns them.
+
+    Raises:
+        DataError: An answer is not finite.
     """
     setup, classes = known.setup, known.form.kind == "classification"
     x = x.to(setup.model.device)
@@ -50,6 +61,12 @@ def answers(known: Knowledge, x: Tensor) -> Tensor:
             batch = stream.batch(rows, rows >= 0, rows * 0, setup.model.dtype)
             blocks.append(setup.engine.map(answer, known.shown, batch))
     out = torch.cat(blocks, dim=1)
+    odd = (~out.isfinite()).any(-1).any(0).nonzero()
+    if len(odd):
+        raise DataError(
+            f"The network has no finite answer for row {int(odd[0])}, as for numbers too large for "
+            "it; correct the row, or leave it out."
+        )
     if classes:
         return out[..., : len(known.form.labels.names)].cpu()
     if stream.scale is not None:

@@ -22,7 +22,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from dpmcl import plugins
-from dpmcl.core import keys
+from dpmcl.core import keys, tree
 from dpmcl.core.atomic import atomic, path_of, write_text
 from dpmcl.core.choices import EngineName
 from dpmcl.core.cost import RowCost
@@ -35,7 +35,7 @@ from dpmcl.data.stream import Scale, Stream
 from dpmcl.engine import device_of
 from dpmcl.exceptions import FolderError, ModelError, SpecError, reason
 from dpmcl.learner.inputs import Field, Inputs
-from dpmcl.learner.knowledge import Config, Form, Knowledge, resting, setup_of, with_body
+from dpmcl.learner.knowledge import Config, Form, Knowledge, kept, resting, setup_of, with_body
 from dpmcl.learner.labels import LabelMap
 from dpmcl.learner.network import Network
 from dpmcl.learner.pool import Group, Held, Part
@@ -46,7 +46,8 @@ from dpmcl.training.state import Position, RunState
 FILE = "learner.json"
 
 _EXAMPLE_ROWS = 6
-_TYPES = {"torch.uint8", "torch.float16", "torch.float32", "torch.float64"}
+_TYPES = {"torch.uint8", "torch.bfloat16", "torch.float16", "torch.float32", "torch.float64"}
+_NEAR = 1e-3  # of the largest answer; devices differ by less
 
 Text = Annotated[str, at.MaxLen(100_000)]
 Number = Literal[
@@ -309,11 +310,19 @@ def restored(where: Any, about: About, content: bytes, config: Config) -> Knowle
     try:
         tensors = load(content)
         _check_sizes(about.state, config.network, tensors, about.replicas)
-        return _knowledge(about, about.state, config, tensors)
+        known = _knowledge(about, about.state, config, tensors)
+        answers = _tried(known)
     except (LookupError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
         if isinstance(error, ModelError | SpecError):
             raise
+        if not config.network.table:  # the sum of the tensors fits
+            raise _another(reason(error)) from None
         raise _damaged(where, reason(error)) from None
+    before = tensors.get("tried", answers).to(answers)
+    near = _NEAR * float(1 + before.nan_to_num(0.0, 0.0, 0.0).abs().max())
+    if not torch.allclose(answers, before, rtol=0.0, atol=near, equal_nan=True):
+        raise _another("the same parameters give other answers in it")
+    return known
 
 
 def _tensors(known: Knowledge, memory: bool) -> dict[str, Tensor]:
@@ -326,6 +335,7 @@ def _tensors(known: Knowledge, memory: bool) -> dict[str, Tensor]:
         out |= named_leaves(known.setup.start, "start")
     if scale is not None:
         out |= {f"scale.{name}": leaf for name, leaf in scale._asdict().items()}
+    out["tried"] = _tried(known)
     like = {"held.x": known.held.x, "held.y": known.held.y, "held.task": known.held.task}
     if not memory:  # of which the types are kept
         return out | {name: leaf[:0] for name, leaf in like.items()}
@@ -337,6 +347,17 @@ def _tensors(known: Knowledge, memory: bool) -> dict[str, Tensor]:
         if name in known.held.row:
             out[f"held.row.{name}"] = known.held.row[name]
     return out | like
+
+
+def _tried(known: Knowledge) -> Tensor:
+    """Return what the first replica answers to made-up inputs: float64 (rows, outputs).
+
+    Of a network of the user's the parameters alone are stored, and no frozen or constant values.
+    """
+    model, state = known.setup.model, tree.at(known.shown, 0)
+    x = kept(known.form, _made_up(known.form.inputs.shape)).to(model.device, model.dtype)
+    with torch.no_grad():
+        return model.holding(state.buffers).predict(state.theta, x).double().cpu()
 
 
 def _check_sizes(
@@ -487,6 +508,13 @@ def _form(about: About, state: _State) -> Form:
         flat=form.flat,
         scale=form.scale,
         target=form.target,
+    )
+
+
+def _another(why: str) -> ModelError:
+    return ModelError(
+        f"The network is not the one that was saved: {why}; bring that one, with the values that "
+        "it had in frozen layers and buffers, and with the same before= and frozen=."
     )
 
 

@@ -107,8 +107,9 @@ def _knowledge(spec: Spec, setup: Setup, tensors: Mapping[str, Tensor]) -> Knowl
 def _form(spec: Spec, stream: Stream) -> Form:
     """Return what the run's rows have in common."""
     fields: tuple[Field, ...] = ()
-    table = spec.stream
+    table, target = spec.stream, ""
     if isinstance(table, Table):
+        target = table.target
         roles = (table.target, *((table.task,) if table.task else ()), *table.ignore)
         fields = Inputs.of_file(Path(table.path), roles)
         if tuple(name for field in fields for name in field.names) != stream.columns:
@@ -116,7 +117,9 @@ def _form(spec: Spec, stream: Stream) -> Form:
     inputs = Inputs(tuple(stream.x.shape[1:]), stream.x.dtype == torch.uint8, fields)
     labels = LabelMap() if stream.kind == "regression" else of_names(stream.classes)
     flat, scale = stream.outputs == 1, stream.scaled is not None
-    return Form(inputs=inputs, kind=stream.kind, labels=labels, flat=flat, scale=scale)
+    return Form(
+        inputs=inputs, kind=stream.kind, labels=labels, flat=flat, scale=scale, target=target
+    )
 
 
 def _memories(setup: Setup, tensors: Mapping[str, Tensor]) -> Memories:

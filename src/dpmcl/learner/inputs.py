@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled, inputs_of
+from dpmcl.data.readers.dressed import is_plain
 from dpmcl.data.readers.table_columns import Column
 from dpmcl.data.readers.table_sources import in_memory, of_file
 from dpmcl.data.readers.tables import categories_of
@@ -49,7 +50,7 @@ class Field:
         """
         column.check_present(_OUT)
         if column.kind == "text" or column.categorical:
-            return cls(column.name, "categories", tuple(map(str, categories_of(column)[0])))
+            return cls(column.name, "categories", tuple(map(str, categories_of(column, _OUT)[0])))
         return cls(column.name, "true/false" if column.kind == "true/false" else "numbers")
 
     @property
@@ -73,11 +74,20 @@ class Field:
             return self._coded(column)
         kind = "numbers" if column.kind in ("whole", "floats") else column.kind
         if kind != self.kind or column.categorical:
+            came = "a pandas Categorical" if column.categorical else self._odd(column) or kind
             raise DataError(
                 f"Column '{self.name}' must hold {self.kind}, as in the rows learned first, got "
-                f"{kind}; correct it."
+                f"{came}; correct it."
             )
         return column.numbers(_OUT)[:, None]
+
+    def _odd(self, column: Column) -> str:
+        """Return the first text that is of another kind, and its row; empty if there is no text."""
+        for row, text in enumerate(() if column.written is None else column.written.to_pylist()):
+            fits = is_plain(text) if self.kind == "numbers" else text.lower() in ("true", "false")
+            if not fits:
+                return f"{text!r:.60} in row {row}"
+        return ""
 
     def _coded(self, column: Column) -> NDArray[Any]:
         """Return a 1 for the category of each row, and 0 for the others."""
@@ -207,14 +217,17 @@ class Inputs:
 
 
 def opened(x: Any) -> Any:
-    """Return the table in a file as a pyarrow Table, its cells as they are written.
+    """Return the table in a file, or of another library, as a pyarrow Table.
 
     Args:
-        x: The path of a table; anything else is returned as it is.
+        x: The path of a table, whose cells stay as they are written, or a table with Arrow's
+            interface (polars, DuckDB); anything else is returned as it is.
 
     Raises:
         DataError: The file cannot be read.
     """
+    if hasattr(x, "__arrow_c_stream__") and hasattr(x, "columns") and not is_table(x):
+        return pa.table(x)
     if not isinstance(x, str | Path):
         return x
     where = str(x)
@@ -237,21 +250,13 @@ def is_table(x: Any) -> bool:
     return frame or isinstance(x, pa.Table | Mapping)
 
 
-def columns_of(table: Any) -> list[str]:
-    """Return the names of a table's columns.
-
-    Args:
-        table: As for `is_table`.
-    """
-    return in_memory(table, _WHAT).names
-
-
-def target_apart(table: Any, target: str) -> tuple[Any, list[Any]]:
+def target_apart(table: Any, target: str, *, text: bool) -> tuple[Any, list[Any]]:
     """Return a table without one of its columns, and the values of that column.
 
     Args:
         table: As for `is_table`.
         target: Name of the column.
+        text: Whether text that is written as whole numbers or true/false stays text.
 
     Raises:
         DataError: There is no such column, or a cell of it is missing.
@@ -259,10 +264,22 @@ def target_apart(table: Any, target: str) -> tuple[Any, list[Any]]:
     source = in_memory(table, _WHAT)
     if target not in source.names:
         raise DataError(f"No column {target!r:.60} in the rows; they have {_some(source.names)}.")
-    rest = source.read([name for name in source.names if name != target])
-    column = Column(target, _WHAT, source.read([target]).column(target))
-    column.check_present("drop the rows")
-    return rest, column.values.to_pylist()
+    values = source.read([target]).column(target)
+    column = Column(target, _WHAT, values)
+    column.check_present("name another target")
+    if not (text and column.written is not None and column.kind in ("whole", "true/false")):
+        values = column.values
+    return without(table, target), values.to_pylist()
+
+
+def without(table: Any, column: str) -> Any:
+    """Return a table without one of its columns.
+
+    Args:
+        table: As for `is_table`.
+        column: Name of the column; it need not be among them.
+    """
+    return _inputs(table, column)
 
 
 def checked(x: Tensor, columns: tuple[str, ...] = ()) -> Tensor:
@@ -280,14 +297,20 @@ def checked(x: Tensor, columns: tuple[str, ...] = ()) -> Tensor:
 
 def _columns(x: Any) -> list[Column]:
     """Return the columns of a table."""
-    source = in_memory(x, _WHAT)
-    wanted = [name for name in source.names if name not in source.indexes]
-    if not wanted or len({*wanted}) < len(wanted):
-        raise DataError(f"Rows must have columns, each of another name, got {shown(wanted)}.")
-    table = source.read(wanted)
+    table = _inputs(x)
     if table.num_rows == 0:
         raise DataError("There must be rows, and the table has only columns; give it some.")
-    return [Column(name, _WHAT, table.column(name)) for name in wanted]
+    return [Column(name, _WHAT, table.column(name)) for name in table.column_names]
+
+
+def _inputs(x: Any, *others: str) -> Any:
+    """Return a table's columns of inputs as a pyarrow Table: no index, and no other columns."""
+    source = in_memory(x, _WHAT)
+    wanted = [name for name in source.names if name not in (*source.indexes, *others)]
+    if not wanted or len({*wanted}) < len(wanted):
+        raise DataError(f"Rows must have columns, each of another name, got {shown(wanted)}.")
+    with whole(_WHAT, "correct them"):
+        return source.read(wanted)
 
 
 def _some(names: Sequence[str]) -> str:

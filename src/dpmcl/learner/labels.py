@@ -1,6 +1,6 @@
 """The labels that a learner has met, and the class number of each."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpmcl.data.labels import family_of, number_labels, plain_array
+from dpmcl.data.labels import family_of, is_whole, number_labels, plain_array
 from dpmcl.exceptions import DataError
 
 _SHOWN = 10
@@ -44,9 +44,10 @@ class LabelMap:
             DataError: They are no labels, of another type than before, or not among the classes
                 that were declared.
         """
+        labels = list(labels) if isinstance(labels, Iterator) else labels
         y, names = number_labels(labels, what)
         family, dtype = family_of(labels), _type_of(labels)
-        if self.family and family != self.family:
+        if self.family and family not in ("", self.family):
             raise DataError(
                 f"{what} must be {self.family}, as those learned before, got {family}; convert "
                 "them."
@@ -72,7 +73,8 @@ class LabelMap:
             return np.array(self.names)
         whole = self.family == "whole numbers"
         values = [int(name) if whole else name == "True" for name in self.names]
-        return np.array(values, dtype=self.dtype)
+        array = np.array(values, dtype=self.dtype)
+        return array if array.tolist() == values else np.array(values, dtype=object)
 
     def _listed(self) -> str:
         more = ", ..." if len(self.names) > _SHOWN else ""
@@ -86,11 +88,14 @@ def declared(classes: Any) -> LabelMap:
         classes: Their labels.
 
     Raises:
-        DataError: They are no labels, or one comes twice.
+        DataError: They are no labels, there is none, or one comes twice.
     """
     y, names = number_labels(classes, "classes")
-    if len(names) < len(y):
-        raise DataError("classes must name each class once; leave out those that come twice.")
+    if len(names) < max(len(y), 1):
+        raise DataError(
+            "classes must name a class at least, and each class once; leave out those that come "
+            "twice, or classes=."
+        )
     ordered = tuple(names[k] for k in y.tolist())
     return LabelMap(ordered, family_of(classes), _type_of(classes), fixed=True)
 
@@ -102,7 +107,7 @@ def of_names(classes: Sequence[str]) -> LabelMap:
         classes: Their labels as text; they are whole numbers, or true and false, where all of them
             are written so.
     """
-    if all(name.lstrip("-").isdigit() for name in classes):
+    if all(is_whole(name) and -(2**63) <= int(name) < 2**63 for name in classes):
         return LabelMap(tuple(classes), "whole numbers", "int64", fixed=True)
     if {*classes} <= {"True", "False"}:
         return LabelMap(tuple(classes), "true/false", "bool", fixed=True)

@@ -20,12 +20,14 @@ from dpmcl.core.model import Kind
 from dpmcl.core.threads import threads
 from dpmcl.data.labelled import Labelled, check_kind, kind_of, targets_of
 from dpmcl.data.readers.datasets import read_dataset
+from dpmcl.data.readers.tables import CATEGORIES
+from dpmcl.data.scaling import check_digits
 from dpmcl.engine import device_of
 from dpmcl.exceptions import DataError, SpecError, shown
 from dpmcl.learner import artefact
 from dpmcl.learner.answers import answers, computing, error
 from dpmcl.learner.export import export
-from dpmcl.learner.inputs import Inputs, columns_of, is_table, opened, target_apart
+from dpmcl.learner.inputs import Inputs, is_table, opened, target_apart, without
 from dpmcl.learner.knowledge import Config, Form, Knowledge, kept, learned, with_body
 from dpmcl.learner.labels import LabelMap, declared, of_names
 from dpmcl.learner.network import Network, network_of
@@ -110,6 +112,8 @@ class Learner:
         **settings: Any,
     ) -> None:
         check_kind(kind)
+        if scale not in (None, True, False):
+            raise SpecError(f"scale must be True, False or None, got {shown(scale)}.")
         _check_choices(dtype=dtype, device=device, engine=engine)
         for name, value, least in (
             ("memory", memory, 1),
@@ -228,7 +232,8 @@ class Learner:
             monitor=config.monitor,
             labels=artefact.Labels(**asdict(labels)),
         )
-        return artefact.packed(about, known, memory=memory)
+        with computing():
+            return artefact.packed(about, known, memory=memory)
 
     def __getstate__(self) -> dict[str, Any]:
         about, content = self._packed()
@@ -364,9 +369,12 @@ class Learner:
             DivergenceError: Parameters are no longer finite.
         """
         target = self._target(x, y)
-        x, y = _apart(x, y if target is None else target)
+        x, y = _apart(x, y if target is None else target, text=self._as_text(x))
         form, part = self._read(x, y)
-        form = form if target is None else replace(form, target=target)
+        if target is not None:
+            form = replace(form, target=target)
+            if self._known is None and self._kind is None:
+                _check_amounts(target, form.labels)
         parts = dict(self._split(part))
         apart = parts.pop("holdout", None)
         with computing():
@@ -400,6 +408,15 @@ class Learner:
         remembered = self._known.form.target if self._known is not None and table else ""
         return remembered or None if y is None else None
 
+    def _as_text(self, x: Any) -> bool:
+        """Return whether "7" in a column of targets is text: as before, and at first in memory."""
+        kind, labels = self._kind, self._labels
+        if self._known is not None:
+            kind, labels = self._known.form.kind, self._known.form.labels
+        if labels.family:
+            return labels.family == "strings"
+        return kind != "regression" and not isinstance(x, str | Path)
+
     def _read(self, x: Any, y: Any) -> tuple[Form, Part]:
         """Return rows and targets as tensors, and what they have in common with those before."""
         form = None if self._known is None else self._known.form
@@ -412,25 +429,30 @@ class Learner:
             flat = np.ndim(y) == 1
             form = Form(inputs=inputs, kind=kind, labels=self._labels, flat=flat, scale=scale)
         device = device_of(self._config.device)
-        values, labels = form.inputs.read(x).to(device), form.labels
+        values = form.inputs.read(x).to(device)
+        labels, data = self._with_targets(form, values, y)
+        with computing():
+            if self._known is None:
+                form = with_body(self._config, form, values)
+            if form.body is not None:
+                check_digits(data, self._config.dtype)
+            part = Part(kept(form, values), data.y.to(device))
+        return replace(form, labels=labels), part
+
+    def _with_targets(self, form: Form, values: Tensor, y: Any) -> tuple[LabelMap, Labelled]:
+        """Return the labels with those that are new, and inputs with targets that fit them."""
+        labels, known = form.labels, self._known
         if form.kind == "classification":
             labels, targets = labels.numbered(y, "Labels")
         else:
             targets = targets_of(y, "Targets")
-        _check_lengths(values, targets)
-        data = Labelled("the chunk", "regression", values, targets.reshape(len(targets), -1))
-        known = self._known
+        data = Labelled("the chunk", "regression", values, targets)
         if form.kind == "regression" and known and data.y.shape[1] != known.setup.stream.outputs:
             raise DataError(
                 f"Targets must have {known.setup.stream.outputs} values a row, as those learned "
                 f"first, got {data.y.shape[1]}."
             )
-        y_ = targets if form.kind == "classification" else data.y
-        with computing():
-            if known is None:
-                form = with_body(self._config, form, values)
-            part = Part(kept(form, values), y_.to(device))
-        return replace(form, labels=labels), part
+        return labels, data
 
     def _split(self, part: Part) -> Mapping[str, Part]:
         """Return a chunk's rows by split: "train", and those held out or for validation."""
@@ -531,15 +553,11 @@ class Learner:
             SpecError: Nothing has been learned yet.
         """
         known, target = self._learned(), self._target(x, y)
-        x, y = _apart(x, y if target is None else target)
+        x, y = _apart(x, y if target is None else target, text=self._as_text(x))
         y = y.to_numpy() if hasattr(y, "to_numpy") else y
-        values = self._values(x)
-        if known.form.kind == "regression":
-            targets = targets_of(y, "Targets")
-        else:
-            _, targets = replace(known.form.labels, fixed=False).numbered(y, "Labels")
-        _check_lengths(values, targets)
-        return error(known, values, targets)
+        form = replace(known.form, labels=replace(known.form.labels, fixed=False))
+        _, data = self._with_targets(form, self._values(x), y)
+        return error(known, data.x, data.y)
 
     def score_then_learn(self, x: Any, y: Any = None) -> float:
         """Return the error on a chunk before it is learned, and learn it (test, then train).
@@ -553,7 +571,6 @@ class Learner:
         Raises:
             DpmclError: As for `learn`.
         """
-        x = opened(x)
         before = math.nan if self._known is None else self.evaluate(x, y)
         self.learn(x, y)
         return before
@@ -569,8 +586,8 @@ class Learner:
         known = self._learned()
         if not known.groups:
             raise SpecError(
-                "A report needs rows that were held out as they came; make the learner with a "
-                "share of them, as in holdout=0.1."
+                "A report needs rows that were held out as they came, and kept when it was saved; "
+                "make the learner with a share of them, as in holdout=0.1."
             )
         return report(known)
 
@@ -616,8 +633,8 @@ class Learner:
     def _values(self, x: Any) -> Tensor:
         """Return inputs as they are kept; the column of targets may be among those of a table."""
         form, x = self._learned().form, opened(x)
-        if form.target and is_table(x) and form.target in columns_of(x):
-            x, _ = target_apart(x, form.target)
+        if form.target and is_table(x):
+            x = without(x, form.target)
         with computing():
             return kept(form, form.inputs.read(x))
 
@@ -697,10 +714,12 @@ def _monitored(monitor: Any, holdout: Any) -> bool:
     return monitor is not None
 
 
-def _check_lengths(values: Tensor, targets: Tensor) -> None:
-    if len(targets) != len(values):
+def _check_amounts(target: str, labels: LabelMap) -> None:
+    """Refuse a column of many whole numbers that may be classes or amounts, as a run does."""
+    if labels.family == "whole numbers" and len(labels.names) > CATEGORIES and not labels.fixed:
         raise DataError(
-            f"Every row needs a target, got {len(values)} rows and {len(targets)} targets."
+            f"Column {target!r:.60} has {len(labels.names)} different whole numbers, which may be "
+            "classes or amounts; set kind='classification' or kind='regression'."
         )
 
 
@@ -715,13 +734,13 @@ def _check_choices(**choices: Any) -> None:
             raise SpecError(f"{name} must be {' or '.join(known[name])}, got {shown(value)}.")
 
 
-def _apart(x: Any, y: Any) -> tuple[Any, Any]:
-    """Return inputs and targets, of whatever came."""
+def _apart(x: Any, y: Any, *, text: bool) -> tuple[Any, Any]:
+    """Return inputs and targets, of whatever came; `text` as for `target_apart`."""
     x = opened(x)
     if isinstance(y, str):
         if not is_table(x):
             raise DataError(f"y may name a column of a table, and x is a {type(x).__name__}.")
-        return target_apart(x, y)
+        return target_apart(x, y, text=text)
     if y is not None:
         return x, y
     if isinstance(x, Tensor | np.ndarray) or is_table(x):

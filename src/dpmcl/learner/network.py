@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from dpmcl import plugins
+from dpmcl.exceptions import SpecError, shown
 from dpmcl.networks._network import NetworkSettings
 from dpmcl.networks.python import own_network
 
@@ -42,13 +43,18 @@ def network_of(model: Any, before: str | None = None, frozen: Sequence[str] = ()
         frozen: Names of layers of modules that stay as they are.
 
     Raises:
-        SpecError: Nothing has that name.
+        SpecError: Nothing has that name, or it is named and layers of it are too.
         ModelError: It is none of these.
     """
     if isinstance(model, Network):
         return model
     if isinstance(model, Mapping | str) or model is None:
         setting = "mlp" if model is None else model
+        if before is not None or len(frozen):
+            raise SpecError(
+                "before and frozen are for modules of your own, and the model is "
+                f"{shown(setting)}; leave them out, or give a module."
+            )
         name, _ = plugins.named("network", setting)
         settings = plugins.from_setting("network", setting)
         return Network(settings.build, name, {"name": name, **settings.to_table()})

@@ -12,34 +12,6 @@ from dpmcl.exceptions import ModelError, reason, shown, unknown
 _BY_HAND = (
     "give two modules, (representation, prediction), or name the layer that predicts (before=...)"
 )
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_DROPS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
-
-
-class Settled(nn.Module):
-    """Normalisation by running statistics, which stay.
-
-    Args:
-        norm: The layer whose statistics and parameters they are.
-    """
-
-    def __init__(self, norm: nn.Module) -> None:
-        super().__init__()
-        self.norm = norm.eval()
-
-    def train(self, mode: bool = True) -> "Settled":
-        return self
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return x (n, channels, ...), normalised.
-
-        Args:
-            x: Inputs (n, channels, ...).
-        """
-        held: Any = self.norm
-        return nn.functional.batch_norm(
-            x, held.running_mean, held.running_var, held.weight, held.bias, False, 0.0, held.eps
-        )
 
 
 def in_two(modules: Any, before: str | None, shape: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
@@ -96,8 +68,8 @@ def frozen(
     for name in names:
         if name not in layers:
             raise ModelError(str(unknown("layer", name, [*layers], f"It has {_some(layers)}.")))
-        layers[name].requires_grad_(False)
-        _settle(layers[name])
+        for layer in layers[name].requires_grad_(False).eval().modules():
+            layer.train = _stay
     if names and not any(p.requires_grad for module in pair for p in module.parameters()):
         raise ModelError("Everything is frozen; leave the layers that are to learn out of frozen.")
     return pair
@@ -166,15 +138,8 @@ def _check_split(whole: nn.Module, pair: tuple[nn.Module, nn.Module], name: str,
         )
 
 
-def _settle(layer: nn.Module) -> None:
-    """Take dropout out of a layer, and keep its running statistics where they are."""
-    for name, child in list(layer.named_children()):
-        if isinstance(child, _NORMS) and child.running_mean is not None:
-            setattr(layer, name, Settled(child))
-        elif isinstance(child, _DROPS):
-            setattr(layer, name, nn.Identity())
-        else:
-            _settle(child)
+def _stay(mode: bool = True) -> None:
+    """Stand in for `train` of a frozen layer, which stays in evaluation."""
 
 
 def _some(layers: dict[str, nn.Module]) -> str:

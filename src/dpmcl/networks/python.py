@@ -52,7 +52,7 @@ class Python(NetworkSettings):
                 "dpmcl.run(..., network=...) with it."
             )
         made = self.modules
-        made = made(tuple(shape), outputs) if is_factory(made) else copy.deepcopy(made)
+        made = copy.deepcopy(made(tuple(shape), outputs) if is_factory(made) else made)
         pair = in_two(made, self.before, tuple(shape))
         return with_outputs(frozen(pair, made, self.frozen), outputs)
 

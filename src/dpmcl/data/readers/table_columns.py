@@ -66,7 +66,7 @@ class Column:
             out = "turn it into numbers" if pa.types.is_temporal(values.type) else "convert it"
             raise DataError(
                 f"{self.what} must be numbers, text or true/false, got {values.type}; {out}, or "
-                "put it in ignore."
+                "leave the column out (of a stream by `ignore`)."
             )
 
     def check_present(self, out: str) -> None:

@@ -23,6 +23,7 @@ from dpmcl.exceptions import DataError, SpecError, shown, unknown
 CATEGORIES = 100
 """Most categories of an input column, and most classes of whole numbers not declared as such."""
 
+_OUT = "put the column in ignore"
 _SHOWN = 30  # columns that an error lists
 
 
@@ -208,7 +209,7 @@ def _inputs(
     numeric: list[bool] = []
     told: dict[str, list[str]] = {}
     for column in columns:
-        column.check_present("put the column in ignore")
+        column.check_present(_OUT)
         if column.kind == "text" or column.categorical:
             categories, code = categories_of(column)
             names += [f"{column.name}={value}" for value in categories]
@@ -216,7 +217,7 @@ def _inputs(
             became = f"{len(categories)} {'category' if len(categories) == 1 else 'categories'}"
         else:
             names.append(column.name)
-            blocks.append(column.numbers("put the column in ignore")[:, None])
+            blocks.append(column.numbers(_OUT)[:, None])
             became = column.kind if column.kind == "true/false" else numbers
         numeric += [became == numbers] * blocks[-1].shape[1]
         told.setdefault(became, []).append(column.name)
@@ -224,16 +225,16 @@ def _inputs(
     return torch.from_numpy(np.concatenate(blocks, axis=1)), tuple(names), numeric, notes
 
 
-def categories_of(column: Column) -> tuple[list[Any], NDArray[np.int64]]:
+def categories_of(column: Column, out: str = _OUT) -> tuple[list[Any], NDArray[np.int64]]:
     """Return the categories of an input, and which of them each row has.
 
     Args:
         column: A column of text, or a pandas Categorical.
+        out: What may be done with a column that cannot be used.
 
     Raises:
         DataError: They are numbers, or too many.
     """
-    out = "put the column in ignore"
     column.check_no_numbers(
         f"{out}; if they are categories, begin each with a letter, or give a pandas Categorical"
     )
