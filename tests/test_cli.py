@@ -16,7 +16,7 @@ import torch
 
 import dpmcl
 from dpmcl import cli, plugins, presets
-from dpmcl.study import study
+from dpmcl.study import result
 from dpmcl.training.spec import Spec, read
 
 TINY = """
@@ -187,7 +187,7 @@ def test_log_lines_and_errors_are_shown(error, line, command, monkeypatch):
         raise error
 
     before = (logging.getLogger("dpmcl").level, [*logging.getLogger("dpmcl").handlers])
-    monkeypatch.setattr(study, "load", load)
+    monkeypatch.setattr(result, "load", load)
     ran = command("table", "anywhere")
     assert (ran.status, ran.out) == (2, "")
     assert ran.err == f"[red]two\\nlines\ndpmcl: {line}\n"

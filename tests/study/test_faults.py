@@ -124,7 +124,7 @@ def test_an_error_or_a_crash_at_each_step(first, code, clean, tmp_path):
                 run(tmp_path)
             except (Crash, FolderError) as caught:
                 if code is not None:
-                    for word in ("cannot be written", os.strerror(code), "--out"):
+                    for word in ("cannot be written", os.strerror(code), "choose another folder"):
                         assert word in str(caught)
                     assert "\n" not in str(caught)
             else:  # a folder that cannot be flushed is no error, nor is one that is done

@@ -80,7 +80,7 @@ def test_a_folder_where_the_lock_cannot_be_made(name, tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / name).mkdir()
     for folder in (tmp_path, tmp_path / "file", tmp_path / "file" / "run"):
-        with pytest.raises(FolderError, match=r"cannot be written .*--out") as caught:
+        with pytest.raises(FolderError, match=r"cannot be written .*choose another") as caught:
             locked(folder).__enter__()
         assert "\n" not in str(caught.value)
         assert str(folder) in str(caught.value)

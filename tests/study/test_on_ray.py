@@ -44,7 +44,8 @@ engine = "looped"
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
     """Ray with two workers, for all tests that do not start their own."""
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    # Its own: another cluster may run on this machine.
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
 

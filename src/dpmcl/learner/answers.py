@@ -20,7 +20,11 @@ _ROWS_AT_ONCE = 1024
 
 @contextmanager
 def computing() -> Iterator[None]:
-    """Compute numbers in a block as a run does, and say of a network that it fails."""
+    """Compute numbers in a block as a run does.
+
+    Raises:
+        ModelError: The network fails in the block.
+    """
     with ExitStack() as stack:
         for context in (threads(1), allocating(), arithmetic(None)):
             stack.enter_context(context)
