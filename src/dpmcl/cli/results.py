@@ -42,17 +42,15 @@ def table(
     from dpmcl.study import result as results
     from dpmcl.study.side_by_side import SideBySide
 
-    asked: dict[str, Any] = {
+    kinds: dict[str, Any] = {
         "--against": against,
         "--cost": cost,
         "--by-task": by_task,
         "--metric": metric,
     }
     if against is not None:
-        asked |= {"--columns": columns, "--rename": rename}
-    kinds = [option for option, value in asked.items() if value]
-    if len(kinds) > 1:
-        raise SpecError(f"{kinds[0]} and {kinds[1]} are of different tables; leave out one.")
+        kinds |= {"--columns": columns, "--rename": rename}
+    _refuse_two(kinds)
     runs = {str(folder): results.load(folder) for folder in folders}
     for name, result in runs.items():
         if not result.records:
@@ -157,6 +155,13 @@ def _two_numbers(text: str) -> tuple[float, float]:
     except ValueError:
         raise SpecError(f"--ylim takes LOW,HIGH, as in 0,0.5, got {printable(text)!r}.") from None
     return low, high
+
+
+def _refuse_two(kinds: dict[str, Any]) -> None:
+    """Refuse options that ask for different tables."""
+    asked = [option for option, value in kinds.items() if value]
+    if len(asked) > 1:
+        raise SpecError(f"{asked[0]} and {asked[1]} are of different tables; leave out one.")
 
 
 def _renamed(text: str) -> tuple[str, str]:

@@ -272,14 +272,22 @@ def target_apart(table: Any, target: str, *, text: bool) -> tuple[Any, list[Any]
     return without(table, target), values.to_pylist()
 
 
-def without(table: Any, column: str) -> Any:
-    """Return a table without one of its columns.
+def without(table: Any, *columns: str) -> Any:
+    """Return a table's columns as a pyarrow Table, without its index and without some of them.
 
     Args:
         table: As for `is_table`.
-        column: Name of the column; it need not be among them.
+        columns: Their names; they need not be among them.
+
+    Raises:
+        DataError: No column is left, or two have one name.
     """
-    return _inputs(table, column)
+    source = in_memory(table, _WHAT)
+    wanted = [name for name in source.names if name not in (*source.indexes, *columns)]
+    if not wanted or len({*wanted}) < len(wanted):
+        raise DataError(f"Rows must have columns, each of another name, got {shown(wanted)}.")
+    with whole(_WHAT, "correct them"):
+        return source.read(wanted)
 
 
 def checked(x: Tensor, columns: tuple[str, ...] = ()) -> Tensor:
@@ -297,20 +305,10 @@ def checked(x: Tensor, columns: tuple[str, ...] = ()) -> Tensor:
 
 def _columns(x: Any) -> list[Column]:
     """Return the columns of a table."""
-    table = _inputs(x)
+    table = without(x)
     if table.num_rows == 0:
         raise DataError("There must be rows, and the table has only columns; give it some.")
     return [Column(name, _WHAT, table.column(name)) for name in table.column_names]
-
-
-def _inputs(x: Any, *others: str) -> Any:
-    """Return a table's columns of inputs as a pyarrow Table: no index, and no other columns."""
-    source = in_memory(x, _WHAT)
-    wanted = [name for name in source.names if name not in (*source.indexes, *others)]
-    if not wanted or len({*wanted}) < len(wanted):
-        raise DataError(f"Rows must have columns, each of another name, got {shown(wanted)}.")
-    with whole(_WHAT, "correct them"):
-        return source.read(wanted)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -571,7 +571,10 @@ class Learner:
         Raises:
             DpmclError: As for `learn`.
         """
-        before = math.nan if self._known is None else self.evaluate(x, y)
+        before = math.nan
+        if self._known is not None:
+            x = opened(x)  # read once for both
+            before = self.evaluate(x, y)
         self.learn(x, y)
         return before
 
