@@ -115,7 +115,7 @@ def test_a_frozen_replica_stays_frozen(tmp_path, monkeypatch):
     """Both diverge in the first task; their errors and where it was are kept."""
     monkeypatch.setattr("dpmcl.training.loop.UPDATES_AT_ONCE", 2)
     method = method_of("naive", optimiser="sgd", lr=1e200)
-    whole = trained(method, tmp_path / "whole", Stop())
+    whole = trained(method, tmp_path / "first", Stop())
     assert set(whole.diverged) == set(SEEDS)
     assert all(isinstance(where, Divergence) for where in whole.diverged.values())
     assert_stops_anywhere(method, tmp_path, "batched")
