@@ -80,12 +80,9 @@ class Waves(Sine):
     """A stream of a user's own, whose settings are made in Python."""
 
 
-@pytest.mark.parametrize(
-    ("settings", "name"),
-    [(Sine(tasks=2, rows=20), "sine"), (Waves(tasks=2, rows=20), f"{__name__}:Waves")],
-)
-def test_a_stream_s_settings_are_a_source(settings, name):
-    by_settings = run(settings)
+@pytest.mark.parametrize(("kind", "name"), [(Sine, "sine"), (Waves, f"{__name__}:Waves")])
+def test_a_stream_s_settings_are_a_source(kind, name):
+    by_settings = run(kind(tasks=2, rows=20))
     by_name = run({"stream": {"name": name, "tasks": 2, "rows": 20}})
     assert by_settings.spec["stream"] == by_name.spec["stream"]
     np.testing.assert_array_equal(by_settings.errors["er"].values, by_name.errors["er"].values)

@@ -327,8 +327,8 @@ def _stream_table(settings: StreamSettings) -> dict[str, Any]:
     name = plugins.name_of("stream", kind) or _findable("stream", kind)
     if kind.from_table(table, f"Stream '{name}'") != settings:
         raise SpecError(
-            f"A spec must be able to write all settings of a stream; of {shown(settings)} it cannot "
-            "write those that are None."
+            f"A spec must be able to write all settings of a stream; of {shown(settings)} it "
+            "cannot write those that are None."
         )
     return {"name": name, **table}
 
