@@ -10,6 +10,7 @@ import cloudpickle
 from torch import nn
 
 from dpmcl.core import fingerprint
+from dpmcl.core.network_check import check_layers
 from dpmcl.exceptions import ModelError, shown
 from dpmcl.networks._network import NetworkSettings
 from dpmcl.networks._own import frozen, in_two, with_outputs
@@ -51,9 +52,8 @@ class Python(NetworkSettings):
                 "This spec's network was made in Python, and a spec cannot make it again; call "
                 "dpmcl.run(..., network=...) with it."
             )
-        made = self.modules(tuple(shape), outputs) if is_factory(self.modules) else self.modules
-        _check_usable(made if isinstance(made, tuple | list) else (made,))
-        made = copy.deepcopy(made)
+        made = self.modules
+        made = copy.deepcopy(made(tuple(shape), outputs) if is_factory(made) else made)
         pair = in_two(made, self.before, tuple(shape))
         return with_outputs(frozen(pair, made, self.frozen), outputs)
 
@@ -88,27 +88,10 @@ def own_network(
             f"function of (shape, outputs) that returns either, got {shown(modules)}."
         )
     if not is_factory(modules):
-        _check_usable(known)
+        check_layers(known)
     names = (frozen,) if isinstance(frozen, str) else tuple(frozen)
     modules = tuple(modules) if pair else modules
     return Python(before=before, frozen=names, digest=_digest(modules)).holding(modules)
-
-
-def _check_usable(modules: Sequence[Any]) -> None:
-    """Refuse modules that hide their layers, or whose values do not exist yet."""
-    for module in modules:
-        if hasattr(module, "_orig_mod"):  # what torch.compile returns, of which there is no class
-            raise ModelError(
-                "A compiled network cannot be taken apart; give the module that went into "
-                "torch.compile. Updates are traced here."
-            )
-        values = dict(module.named_parameters()) if isinstance(module, nn.Module) else {}
-        for name, value in values.items():
-            if isinstance(value, nn.UninitializedParameter):
-                raise ModelError(
-                    f"The values of a network must exist, and '{name}' has none yet, since its "
-                    "layer is a lazy one; call the module once on an example before."
-                )
 
 
 def _digest(modules: Any) -> str:
