@@ -103,6 +103,12 @@ def test_a_range_is_searched_for_as_many_trials_as_asked(tmp_path: Path):
     assert all(math.isfinite(float(line.rpartition(": ")[2])) for line in lines)
     with pytest.raises(SpecError, match="say how many"):
         Search(space={"training.lr": Range(1e-4, 1.0)})
+    for key in ("seed", "stream.tasks"):
+        with pytest.raises(SpecError, match=f"{key}.* cannot"):
+            Search(space={key: [1, 2]})
+    alone = Search(space={"methods.naive.lr": [0.1, 0.2]})
+    with pytest.raises(SpecError, match="in the same space, .*--method naive"):
+        tune(TABLE, alone, tmp_path)
     for text in ("training.lr=1..0.1", "training.lr=0..1", "training.lr=1e..2"):
         with pytest.raises(SpecError, match=r"A range is LOW\.\.HIGH"):
             dimension(text)

@@ -53,8 +53,8 @@ def cells(table: Mapping[str, Any], axes: Axes) -> list[Cell]:
     """
     base = spec.normalised(table)
     for key, values in axes.items():
-        _check(key, values)
-    owners = {key: _owner(key) for key in axes}
+        check(key, values)
+    owners = {key: owner_of(key) for key in axes}
     for key, owner in owners.items():
         if owner is not None and owner not in base["methods"]:
             raise SpecError(
@@ -117,8 +117,17 @@ def read(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return rest, dict(axes)
 
 
-def _check(key: str, values: Any) -> None:
-    """Refuse an axis that has no values, or one twice."""
+def check(key: str, values: Any) -> None:
+    """Check the axis of a study, or what a search varies.
+
+    Args:
+        key: Dotted name of a setting.
+        values: Its values.
+
+    Raises:
+        SpecError: The name is none, there are no values or one twice, or all runs must have the
+            same one.
+    """
     spec.assigned(key, 0)
     if not isinstance(values, list | tuple) or not values:
         raise SpecError(
@@ -134,12 +143,14 @@ def _check(key: str, values: Any) -> None:
         )
 
 
-def _owner(key: str) -> str | None:
-    """Return the method in whose table a setting stands, None for a setting of all."""
-    parts = tomllib.loads(f"{key} = 0")
-    if "methods" not in parts:
-        return None
-    return str(next(iter(parts["methods"])))
+def owner_of(key: str) -> str | None:
+    """Return the method in whose table a setting stands, None for a setting of all.
+
+    Args:
+        key: Dotted name of the setting.
+    """
+    methods = spec.assigned(key, 0).get("methods")
+    return str(next(iter(methods))) if methods else None
 
 
 def _plain(value: str) -> Any:

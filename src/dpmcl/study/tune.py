@@ -16,7 +16,7 @@ from dpmcl.core.atomic import write_text
 from dpmcl.core.choices import Where
 from dpmcl.exceptions import DpmclError, SpecError, shown
 from dpmcl.metrics.cme import cme
-from dpmcl.study.plan import axis
+from dpmcl.study.plan import axis, check, owner_of
 from dpmcl.study.result import Result
 from dpmcl.study.study import Planned, Watch, run_all
 from dpmcl.training import spec
@@ -46,6 +46,9 @@ Space = Mapping[str, Sequence[Any] | Range]
 _AT_ONCE = 4
 """New trials of a range between two looks at the scores."""
 
+_SET = ("stream.tasks", "evaluation.held_out")
+"""Settings that a search sets for its trials."""
+
 RATES = {"training.lr": [1e-4, 1e-3, 1e-2, 1e-1]}
 """The space where none is given: four rates on a logarithmic grid."""
 
@@ -67,6 +70,10 @@ class Search:
     replicas: int = 2
 
     def __post_init__(self) -> None:
+        for key, values in self.space.items():
+            check(key, list(values))
+            if key in _SET:
+                raise SpecError(f"A search sets {key} itself; it cannot search it.")
         if self.trials is None and any(isinstance(v, Range) for v in self.space.values()):
             raise SpecError("A range has no end of trials; say how many, as in --trials 20.")
         if self.trials is not None and self.trials < 1:
@@ -136,6 +143,12 @@ def tune(
         DpmclError: Optuna is not installed, or all trials of a method diverged.
     """
     base = spec.normalised(table)
+    for key, owner in ((key, owner_of(key)) for key in search.space):
+        if owner is not None and list(base["methods"]) != [owner]:
+            raise SpecError(
+                f"Every method is searched in the same space, and '{key}' is a setting of one; "
+                f"search that one by itself, as with --method {owner}."
+            )
     studies = {name: _study(name, search, folder) for name in base["methods"]}
     run = partial(run_all, watch=watch, keeping=keeping, on=on, storage=storage)
     scores = _scores(base, search, folder, run)
