@@ -1,7 +1,10 @@
 """Figures: what is drawn, and the files."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from scipy.ndimage import gaussian_filter1d
 
 from conftest import some_record
 from dpmcl.core.errors import Errors
@@ -74,6 +77,14 @@ def test_smoothing_changes_lines_and_is_said():
             rough, even = heights(plain, panel)[name], heights(smooth, panel)[name]
             assert np.abs(np.diff(even)).max() < np.abs(np.diff(rough)).max()
     assert "smoothed over 2 tasks" in smooth.get_suptitle()
+    values = RECORDS["er"].test.values.copy()
+    values[:, [1, 3, 5]] = np.nan  # evaluated after every second task
+    few = Record({"test": replace(RECORDS["er"].test, values=values)})
+    rough, even = (
+        heights(figures.curves({"er": few}, STREAM, figures.Look(smooth=s)), 0)["er"]
+        for s in (0.0, 2.0)
+    )
+    np.testing.assert_allclose(even, gaussian_filter1d(rough, 1.0))
     for wrong in (-1.0, float("nan"), float("inf"), 1e9):
         with pytest.raises(SpecError, match=f"at least 0 and at most 1000, got {wrong}"):
             figures.Look(smooth=wrong)

@@ -99,7 +99,7 @@ def test_shards_merge_to_the_same_bytes(mine, whole, tmp_path):
     assert (tmp_path / "all" / CELLS[0] / "parameters/er/seed-1.safetensors").exists()
     other = tmp_path / "other"
     study(mine, "--out", other, "--set", "training.updates=3")
-    with pytest.raises(DpmclError, match=r"training\.updates = 10"):
+    with pytest.raises(DpmclError, match=r"training\.updates = 10, got 3; merge it into"):
         CliRunner().invoke(
             app, ["merge", str(tmp_path / "all"), str(other)], catch_exceptions=False
         )

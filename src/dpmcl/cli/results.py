@@ -90,8 +90,9 @@ def plot(
         bool | None, typer.Option("--log/--linear", help="Scale of errors.", show_default=False)
     ] = None,
     width: Annotated[
-        str, typer.Option(metavar="3.25in|8cm", help="Of the figure; below 5in in one column.")
-    ] = "9in",
+        str | None,
+        typer.Option(metavar="3.25in|8cm", help="9in by default; below 5in in one column."),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="DIR/figures/WHAT.FORMAT by default.", parser=path_of),
@@ -101,7 +102,9 @@ def plot(
     from dpmcl.study import result as results
     from dpmcl.study.side_by_side import SideBySide
 
-    look: dict[str, Any] = {"log": log, "width": _inches(width), "smooth": smooth}
+    look: dict[str, Any] = {} if log is None else {"log": log}
+    if width is not None:
+        look["width"] = _inches(width)
     if ylim is not None:
         look["ylim"] = _two_numbers(ylim)
     runs = {str(folder): results.load(folder) for folder in folders}
@@ -109,8 +112,9 @@ def plot(
     if len(runs) > 1:
         records, stream = SideBySide(runs).of_one_stream()
         result, out = results.Result({}, stream, records), out or Path(f"{what}.{picture}")
-    look = look if what == "errors" else {}
-    path = results.draw(result, folders[0], out, suffix=picture, what=what, **look)
+    path = results.draw(
+        result, folders[0], out, suffix=picture, what=what, smooth=smooth, **look
+    )
     typer.echo(printable(str(path)))
 
 

@@ -88,7 +88,9 @@ def _joined(held: Held, theirs: Stored, code: Code, both: str) -> tuple[Held, st
     if held.spec not in ({}, theirs.spec):  # those of a study's shards are the same
         assert held.folder is not None
         places = Spec.parse(theirs.spec).stream.places
-        identity.refuse_difference(held.folder, held.spec, theirs.spec, places)
+        identity.refuse_difference(
+            held.folder, held.spec, theirs.spec, places, way_out="merge it into another folder."
+        )
     digest = held.stream.digest if held.stream else ""
     if digest and digest != theirs.stream.digest:
         raise FolderError(f"{both} hold results on other data; merge neither.")

@@ -152,7 +152,7 @@ class Result(Stored):
                 that of the settings if none is given.
 
         Raises:
-            SpecError: There is no such figure.
+            SpecError: There is no such figure, or how it looks cannot be chosen.
         """
         if not (isinstance(what, str) and what in get_args(FigureContent)):
             raise SpecError(
@@ -162,6 +162,9 @@ class Result(Stored):
             look.setdefault("caption", caption(self.spec))
             drawn = figures.Look(smooth=smooth, **look)
             figure = figures.curves(self.records, self.stream, drawn)
+        elif smooth or look:
+            options = ", ".join([*["smooth"] * bool(smooth), *look])
+            raise SpecError(f"Only a figure of errors takes {options}; leave it out for {what}.")
         elif what == "confusion":
             figure = confusions(self.records, self.stream)
         else:
