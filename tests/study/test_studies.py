@@ -7,14 +7,19 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from conftest import some_record
 from dpmcl.cli import app
 from dpmcl.exceptions import DpmclError, SpecError
+from dpmcl.metrics.cme import cme
 from dpmcl.results import store
 from dpmcl.study.paper_studies import KAPPA, ZETA, Choice, runs
+from dpmcl.study.result import Result
 from dpmcl.study.shard import Shard
+from dpmcl.study.studies import shown
 from dpmcl.training.spec import Spec
 
 MINE = """
@@ -155,6 +160,28 @@ def test_the_papers_studies_are_the_presets_with_what_is_chosen():
         runs("table2", Choice())
     with pytest.raises(SpecError, match="of one stream"):
         runs("figure3", Choice(streams=["mnist", "omniglot"]))
+
+
+def test_figure_3_has_an_axis_for_zeta_and_one_for_kappa():
+    info = store.StreamInfo("omniglot", "classification", ("0", "1", "2"), ("0",))
+    cells = runs("figure3", Choice())
+    held = {
+        cell.name: Result(cell.table, info, {"dpmcl": some_record(k)})
+        for k, cell in enumerate(cells)
+    }
+    _, draw = shown("figure3", cells, held, "text")
+    axes = draw().axes
+    assert [(ax.get_xlabel(), ax.get_ylabel()) for ax in axes] == [
+        ("zeta", "CME"), ("zeta", "NTE"), ("kappa", "CME"), ("kappa", "NTE"),
+    ]  # fmt: skip
+    for ax, axis, other in ((axes[0], ZETA, {KAPPA: 200}), (axes[2], KAPPA, {ZETA: 2})):
+        at = {
+            cell.point[axis]: cme(held[cell.name].records["dpmcl"].test).mean()
+            for cell in cells
+            if other.items() <= cell.point.items()
+        }
+        (line,) = ax.containers  # of one method, the other setting held
+        np.testing.assert_allclose(line[0].get_xydata(), sorted(at.items()))
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/0"])
