@@ -88,7 +88,7 @@ def _run_one(spec: "Spec", folder: Path, how: How) -> None:
     from dpmcl.study.budget import Budget, within
     from dpmcl.study.result import draw
 
-    allowed = None if how.budget is None else Budget.parse(how.budget)
+    allowed = Budget.parse(how.budget)
     if allowed is not None:
         spec, allowed, lines = within(spec, allowed)
         for line in lines:

@@ -171,18 +171,17 @@ def run_study(
     from dpmcl.results import figures
     from dpmcl.study import studies
     from dpmcl.study.budget import Budget
-    from dpmcl.study.executor import most_processes
+    from dpmcl.study.executor import processes_of
     from dpmcl.study.forecast import forecast, written
     from dpmcl.study.shard import Shard
     from dpmcl.study.study import run_all
 
-    allowed = None if how.budget is None else Budget.parse(how.budget)
-    runs, lines = studies.planned(cells, out, allowed)
+    runs, lines = studies.planned(cells, out, Budget.parse(how.budget))
     for line in lines:
         LOG.info("%s", printable(line))
     if dry_run:
         jobs = forecast(runs)
-        processes = min(most_processes(runs[0].spec), len(jobs))
+        processes = min(processes_of(runs[0].spec), len(jobs))
         typer.echo("\n".join(map(printable, written(jobs, processes))))
         return
     share = Shard.parse(shard) if shard is not None else None

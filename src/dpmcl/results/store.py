@@ -271,29 +271,6 @@ def _read(folder: Path) -> Stored:
     return Stored(spec, info, records, environment(folder), protocol)
 
 
-def seeds_done(folder: Path) -> dict[str, frozenset[int]]:
-    """Return the seeds of each method that have results; none where a folder holds no run.
-
-    Args:
-        folder: A run folder, or one that will be.
-
-    Raises:
-        FolderError: Its results are damaged.
-    """
-    path = folder / "errors.parquet"
-    if not path.exists():
-        return {}
-    try:
-        table = pq.read_table(_file(path), columns=["method", "seed"])
-    except (OSError, ValueError) as error:
-        raise FolderError(f"{folder} is damaged: {error}.") from None
-    pairs = table.group_by(["method", "seed"]).aggregate([]).to_pylist()
-    out: dict[str, set[int]] = {}
-    for pair in pairs:
-        out.setdefault(pair["method"], set()).add(pair["seed"])
-    return {method: frozenset(seeds) for method, seeds in out.items()}
-
-
 def load_code(folder: Path) -> Code:
     """Read what code a folder's results were made with; empty for a folder of version 0.1.
 

@@ -37,8 +37,8 @@ class Budget:
         return self.on if self.amount is None else f"{self.on}={self.amount}"
 
     @classmethod
-    def parse(cls, text: str) -> Self | None:
-        """Return the budget of a text; None for "printed", the updates that a spec has.
+    def parse(cls, text: str | None) -> Self | None:
+        """Return the budget of a text; None for none and "printed", the updates that a spec has.
 
         Args:
             text: As in "flops=2e9", "rows=10000" or "bytes=4M" (k, M, G, T and P are powers of
@@ -50,7 +50,7 @@ class Budget:
         >>> Budget.parse("bytes=4M")
         Budget(on='bytes', amount=4000000)
         """
-        if text == "printed":
+        if text is None or text == "printed":
             return None
         if text in ("flops", "rows"):
             return cls(cast(On, text))

@@ -67,8 +67,8 @@ def _add(target: Path, sources: Sequence[Path]) -> list[str]:
         if told:
             lines.append(f"{target}: {told} from {source}")
             entries += theirs.environment
-        if theirs.protocol is not None and theirs.protocol.budget is not None:
-            budget = Budget.parse(theirs.protocol.budget)
+        if theirs.protocol is not None:
+            budget = Budget.parse(theirs.protocol.budget) or budget
     if lines:
         assert held.stream is not None
         store.save_start(target, held.spec, held.stream, held.code)

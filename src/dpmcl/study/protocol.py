@@ -34,7 +34,7 @@ def keep(folder: Path, budget: Budget | None = None) -> Stored:
         FolderError: It is no run folder, or a file in it is damaged.
     """
     stored = store.load(folder)
-    if budget is None and stored.protocol is not None and stored.protocol.budget is not None:
+    if budget is None and stored.protocol is not None:
         budget = Budget.parse(stored.protocol.budget)
     checked = check(stored.records, len(stored.stream.tasks), budget)
     for rule in checked.rules:

@@ -152,21 +152,13 @@ def run_all(
             listener = Listener(
                 progress, lambda one, outcome: owner[one].finished(one.job, outcome)
             )
-            executor_of(on)(assignments, keeping or Keeping(), listener)
+            run_jobs = execute
+            if on == "ray":
+                from dpmcl.study.on_ray import execute_on_ray
+
+                run_jobs = execute_on_ray
+            run_jobs(assignments, keeping or Keeping(), listener)
         return [study.end() for study in studies]
-
-
-def executor_of(on: Where) -> Callable[[Sequence[Assignment], Keeping, Listener], None]:
-    """Return what runs jobs.
-
-    Args:
-        on: Where they run.
-    """
-    if on == "here":
-        return execute
-    from dpmcl.study.on_ray import execute_on_ray
-
-    return execute_on_ray
 
 
 class _Whole:
@@ -214,7 +206,7 @@ class _Study:
         trained = {name for name, seeds in self.missing.items() if seeds}
         _say_unwatched(spec, before.records, trained)
         sources = {} if folder is None else identity.sources(spec)
-        identity.refuse_other_code(before, sources, spec, trained)
+        identity.refuse_other_code(before, sources, trained)
         stream, self.info = _built(spec, before.stream, self.streams)
         identity.refuse_other_data(before, self.info, spec)
         self.table = identity.united(before, spec.to_table())
