@@ -112,9 +112,7 @@ def plot(
     if len(runs) > 1:
         records, stream = SideBySide(runs).of_one_stream()
         result, out = results.Result({}, stream, records), out or Path(f"{what}.{picture}")
-    path = results.draw(
-        result, folders[0], out, suffix=picture, what=what, smooth=smooth, **look
-    )
+    path = results.draw(result, folders[0], out, suffix=picture, what=what, smooth=smooth, **look)
     typer.echo(printable(str(path)))
 
 

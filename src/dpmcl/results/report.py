@@ -3,7 +3,7 @@
 import io
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -56,10 +56,10 @@ class _Section:
     tables: Sequence[_Table] = ()
     figures: Sequence[_Picture] = ()
     blocks: Sequence[_Block] = ()
-    anchor: str = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "anchor", self.title.lower().replace(" ", "-"))
+    @property
+    def anchor(self) -> str:
+        return self.title.lower().replace(" ", "-")
 
 
 _MADE = ("method", "finished", "engine", "device_name", "dpmcl", "commit", "torch", "python")

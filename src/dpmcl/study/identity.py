@@ -85,9 +85,7 @@ def held(folder: Path) -> Held:
     made = {name for name in stored.spec["methods"] if name.replace(":", ".") in begun}
     made |= set(stored.records)
     stream = stored.stream if made else None
-    return Held(
-        folder, stored.spec, stored.records, frozenset(made), stream, store.load_code(folder)
-    )
+    return Held(folder, stored.spec, stored.records, frozenset(made), stream, stored.code)
 
 
 def sources(spec: Spec) -> Sources:

@@ -96,7 +96,8 @@ def axis(text: str) -> tuple[str, list[Any]]:
     try:
         return key, list(tomllib.loads(f"values = [{values}]")["values"])
     except tomllib.TOMLDecodeError:
-        return key, [_plain(value.strip()) for value in values.split(",")]
+        several = values.split(",")
+        return key, [spec.assignment(f"value={value}")["value"] for value in several]
 
 
 def read(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -151,14 +152,6 @@ def owner_of(key: str) -> str | None:
     """
     methods = spec.assigned(key, 0).get("methods")
     return str(next(iter(methods))) if methods else None
-
-
-def _plain(value: str) -> Any:
-    """Return the value that a text stands for in TOML, or the text."""
-    try:
-        return tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return value
 
 
 def _name(point: Mapping[str, Any], axes: Sequence[str], taken: set[str]) -> str:

@@ -233,7 +233,5 @@ def draw(
         DpmclError: There are no results yet.
     """
     path = path or folder / "figures" / f"{what}.{suffix}"
-    if not result.records:
-        raise DpmclError(f"{folder} has no results yet; `dpmcl run` makes some.")
     result.plot(path, what=what, **look)
     return path
