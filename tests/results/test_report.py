@@ -50,7 +50,7 @@ def page() -> str:
 
 def test_a_report_says_what_was_asked_what_came_out_and_what_it_cost(page: str) -> None:
     for part in (
-        "dpmcl run runs/b/spec.toml --out again",
+        "dpmcl run runs/b/spec.toml --out again/b",
         "er (lr 0.5)",
         "Wilcoxon",
         "3,456",

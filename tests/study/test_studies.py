@@ -87,6 +87,8 @@ def test_a_dry_run_lists_the_jobs_and_begins_none(mine, whole, tmp_path):
     assert re.fullmatch(r"zeta=0,lr=0.1: dpmcl, seeds 0 to 1: \d+\.\d s", lines[3])
     assert lines[-1].startswith("6 of 6 jobs are missing: about ")
     done = study(mine, "--out", whole, "--dry-run").strip().split("\n")
+    shard = study(mine, "--out", whole, "--fresh", "--shard", "6/6", "--dry-run").split("\n")
+    assert shard[0].startswith("zeta=2,lr=0.1: ") and shard[1].startswith("1 of 1 jobs are missing")
     assert done[0].endswith(": done") and done[-1].startswith("0 of 6 jobs are missing")
 
 
@@ -195,6 +197,7 @@ def test_what_cannot_be_a_study_is_refused(whole, tmp_path):
         (["study", "nope"], "No study"),
         (["study", str(tmp_path / "none.toml")], "is not there"),
         (["run", "digits", "--sweep", "training.lr"], "--sweep takes"),
+        (["run", "digits", "--sweep", "seed=1", "--sweep", "seed=2"], "varied twice"),
         (["study", "table1", "--out", str(whole / CELLS[0])], "needs a folder of its own"),
         (["merge", str(tmp_path / "x"), str(tmp_path)], "holds no run"),
         (["table", "x", "--against", "er", "--cost"], "--against and --cost are of different"),

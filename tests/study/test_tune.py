@@ -104,7 +104,7 @@ def test_a_range_is_searched_for_as_many_trials_as_asked(tmp_path: Path):
     with pytest.raises(SpecError, match="say how many"):
         Search(space={"training.lr": Range(1e-4, 1.0)})
     for key in ("seed", "stream.tasks"):
-        with pytest.raises(SpecError, match=f"{key}.* cannot"):
+        with pytest.raises(SpecError, match=rf"{key}.* cannot"):
             Search(space={key: [1, 2]})
     alone = Search(space={"methods.naive.lr": [0.1, 0.2]})
     with pytest.raises(SpecError, match="in the same space, .*--method naive"):

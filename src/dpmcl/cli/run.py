@@ -66,7 +66,7 @@ def run(
     An unfinished run goes on from its last checkpoint.
     """
     from dpmcl.study.api import Request
-    from dpmcl.study.plan import axis, cells
+    from dpmcl.study.plan import axis, cells, of_different_settings
 
     request = Request(source)
     if method:
@@ -77,7 +77,8 @@ def run(
     how = How(budget, checkpoint, fresh, on, storage)
     if sweep:
         folder = out or Path("runs") / f"{short(source)}-sweep"
-        run_study(cells(request.table, dict(map(axis, sweep))), folder, how)
+        axes = of_different_settings(map(axis, sweep))
+        run_study(cells(request.table, axes), folder, how)
     else:
         _run_one(request.spec(), out or request.folder or Path("runs") / short(source), how)
 

@@ -1,5 +1,6 @@
 """The commands of studies: `study`, `tune` and `merge`."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -121,13 +122,14 @@ def tune(
 ) -> None:
     """Search settings on rows held out of the training rows; write a spec that `run` takes."""
     from dpmcl.study.api import Request
+    from dpmcl.study.plan import of_different_settings
     from dpmcl.study.tune import RATES, Search, dimension
     from dpmcl.study.tune import tune as search_settings
 
     request = Request(source)
     if method:
         request.choose(method)
-    space = dict(map(dimension, vary)) if vary else RATES
+    space = of_different_settings(map(dimension, vary)) if vary else RATES
     search = Search(space=space, trials=trials, tasks=tasks, replicas=replicas)
     folder = out or Path("runs") / f"{short(source)}-tune"
     with stoppable(checkpoint, "the same command") as (keeping, progress):
@@ -179,12 +181,14 @@ def run_study(
     runs, lines = studies.planned(cells, out, Budget.parse(how.budget))
     for line in lines:
         LOG.info("%s", printable(line))
+    share = Shard.parse(shard) if shard is not None else None
     if dry_run:
-        jobs = forecast(runs)
+        if how.fresh:
+            runs = [replace(one, folder=None) for one in runs]
+        jobs = [job for job in forecast(runs) if share is None or share.takes()]
         processes = min(processes_of(runs[0].spec), len(jobs))
         typer.echo("\n".join(map(printable, written(jobs, processes))))
         return
-    share = Shard.parse(shard) if shard is not None else None
     with stoppable(how.seconds, "the same command") as (keeping, progress):
         run_all(
             runs,

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import tomli_w
@@ -150,7 +151,7 @@ def _asked(runs: Mapping[str, Stored]) -> _Section:
             f"{displayed(name)}: {methods} on {displayed(stored.stream.name)}, "
             f"{len(stored.stream.tasks)} tasks{scenario}, {spec.get('replicas', '?')} replicas "
             f"from seed {spec.get('seed', 0)}. Repeat it with: dpmcl run "
-            f"{shlex.quote(f'{name}/spec.toml')} --out again"
+            f"{shlex.quote(f'{name}/spec.toml')} --out {shlex.quote(f'again/{Path(name).name}')}"
         )
         blocks.append(_Block(f"{displayed(name)}/spec.toml", tomli_w.dumps(spec)))
     return _Section("What was asked", texts, blocks=blocks)

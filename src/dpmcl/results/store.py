@@ -223,7 +223,7 @@ def load(folder: Path) -> Stored:
         if (run := owner(folder)) is not None:
             raise FolderError(f"{folder} is a file of a run folder; give the folder, {run}.")
         if any(folder.glob("*/spec.toml")):
-            raise FolderError(f"{folder} holds run folders; give them, as in {folder}/*.")
+            raise FolderError(f"{folder} holds run folders; give them, as in {folder}/*/.")
         what = "does not exist"
         if folder.exists():
             what = "has no spec.toml" if folder.is_dir() else "is a file"

@@ -53,8 +53,8 @@ def forecast(runs: Sequence[Planned]) -> list[Forecast]:
         if key not in built:
             built[key] = Trainer(spec, read(spec, spec.seeds[:1]))
         trainer = Trainer(spec, built[key].stream, like=built[key])
-        stored = planned.folder is not None and store.is_run(planned.folder)
-        records = store.load(planned.folder).records if stored else {}
+        folder = planned.folder
+        records = store.load(folder).records if folder is not None and store.is_run(folder) else {}
         done = {name: {*record.test.seeds} for name, record in records.items()}
         for name, method in spec.methods.items():
             costly = repr((key, type(method), _costly(method.to_table())))

@@ -3,13 +3,15 @@
 import itertools
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from dpmcl.exceptions import SpecError, shown
 from dpmcl.results.comparison import written
 from dpmcl.training import spec
+
+T = TypeVar("T")
 
 Axes = Mapping[str, Sequence[Any]]
 """The values of each setting that varies, by its dotted name."""
@@ -98,6 +100,23 @@ def axis(text: str) -> tuple[str, list[Any]]:
     except tomllib.TOMLDecodeError:
         several = values.split(",")
         return key, [spec.assignment(f"value={value}")["value"] for value in several]
+
+
+def of_different_settings(axes: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """Return axes by name.
+
+    Args:
+        axes: The name of each, and its values.
+
+    Raises:
+        SpecError: Two have one name.
+    """
+    out: dict[str, T] = {}
+    for key, values in axes:
+        if key in out:
+            raise SpecError(f"'{key}' is varied twice; give all its values at once.")
+        out[key] = values
+    return out
 
 
 def read(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
