@@ -12,7 +12,7 @@ from dpmcl.exceptions import DpmclError, FolderError, SpecError
 from dpmcl.results import figures
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
-from dpmcl.study.result import Result, draw
+from dpmcl.study.result import Result
 
 pytest.importorskip("matplotlib")
 TASKS = 6
@@ -92,8 +92,8 @@ def test_smoothing_changes_lines_and_is_said():
 
 @pytest.mark.parametrize("suffix", MAGIC)
 def test_files(suffix, tmp_path):
-    path = draw(Result({}, STREAM, RECORDS), tmp_path, suffix=suffix)
-    assert path == tmp_path / "figures" / f"errors.{suffix}"
+    path = tmp_path / "figures" / f"errors.{suffix}"
+    Result({}, STREAM, RECORDS).plot(path)
     assert path.read_bytes().startswith(MAGIC[suffix])
     assert path.stat().st_size > 2000
     assert [p.name for p in path.parent.iterdir()] == [path.name]
@@ -102,8 +102,6 @@ def test_files(suffix, tmp_path):
 def test_what_cannot_be_drawn_is_refused_and_nothing_is_written(tmp_path):
     with pytest.raises(DpmclError, match="no results"):
         figures.curves({}, STREAM)
-    with pytest.raises(DpmclError, match="no results"):
-        draw(Result({}, STREAM, {}), tmp_path)
     for name in ("errors.txt", "errors"):
         with pytest.raises(SpecError, match="one of png, svg, pdf"):
             figures.save(figures.curves(RECORDS, STREAM), tmp_path / name)

@@ -107,7 +107,7 @@ def test_a_range_is_searched_for_as_many_trials_as_asked(tmp_path: Path):
         with pytest.raises(SpecError, match=rf"{key}.* cannot"):
             Search(space={key: [1, 2]})
     alone = Search(space={"methods.naive.lr": [0.1, 0.2]})
-    with pytest.raises(SpecError, match="in the same space, .*--method naive"):
+    with pytest.raises(SpecError, match=r"in the same space, .*--method naive"):
         tune(TABLE, alone, tmp_path)
     for text in ("training.lr=1..0.1", "training.lr=0..1", "training.lr=1e..2"):
         with pytest.raises(SpecError, match=r"A range is LOW\.\.HIGH"):

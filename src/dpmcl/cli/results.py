@@ -109,11 +109,12 @@ def plot(
         look["ylim"] = _two_numbers(ylim)
     runs = {str(folder): results.load(folder) for folder in folders}
     result = next(iter(runs.values()))
+    path = folders[0] / "figures" / f"{what}.{picture}"
     if len(runs) > 1:
         records, stream = SideBySide(runs).of_one_stream()
-        result, out = results.Result({}, stream, records), out or Path(f"{what}.{picture}")
-    path = results.draw(result, folders[0], out, suffix=picture, what=what, smooth=smooth, **look)
-    typer.echo(printable(str(path)))
+        result, path = results.Result({}, stream, records), Path(path.name)
+    result.plot(out or path, smooth, what, **look)
+    typer.echo(printable(str(out or path)))
 
 
 @app.command()

@@ -25,7 +25,7 @@ from dpmcl.cli.options import (
 )
 from dpmcl.cli.study import run_study
 from dpmcl.cli.terminal import LOG, dispensable, stoppable
-from dpmcl.core.choices import DeviceName, EngineName, OnDivergence
+from dpmcl.core.choices import DeviceName, EngineName, FigureContent, OnDivergence
 from dpmcl.exceptions import printable
 
 if TYPE_CHECKING:
@@ -87,7 +87,6 @@ def _run_one(spec: "Spec", folder: Path, how: How) -> None:
     """Make a run; show its table and draw its figure."""
     from dpmcl.study import study
     from dpmcl.study.budget import Budget, within
-    from dpmcl.study.result import draw
 
     allowed = Budget.parse(how.budget)
     if allowed is not None:
@@ -102,9 +101,13 @@ def _run_one(spec: "Spec", folder: Path, how: How) -> None:
     typer.echo(result.table())
     try:
         with dispensable("figure"):
-            typer.echo(printable(f"figure: {draw(result, folder)}"))
+            figures: list[FigureContent] = ["errors"]
             if result.spec.get("evaluation", {}).get("confusion"):
-                typer.echo(printable(f"figure: {draw(result, folder, what='confusion')}"))
+                figures.append("confusion")
+            for what in figures:
+                path = folder / "figures" / f"{what}.png"
+                result.plot(path, what=what)
+                typer.echo(printable(f"figure: {path}"))
     finally:
         typer.echo(printable(f"folder: {folder}"))
 

@@ -136,7 +136,7 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def _differences(ours: Mapping[int, float], theirs: Mapping[int, float]) -> np.ndarray:
-    """Return ours - theirs on the seeds where both are finite; 0 where rounding tells them apart."""
+    """Return ours - theirs on the seeds where both are finite; 0 for what is rounding alone."""
     shared = sorted(set(ours) & set(theirs))
     first, second = (np.array([one[seed] for seed in shared], float) for one in (ours, theirs))
     known = np.isfinite(first) & np.isfinite(second)

@@ -165,22 +165,13 @@ def formatted(
         return "\n".join("| " + " | ".join(line) + " |" for line in [header, rule, *body])
     if style == "latex":
         columns = "l" * words + "r" * (len(header) - words)
-        first = _latex_line(list(map(escaped, header)))
+        titles, *cells = ([cell.translate(_LATEX) for cell in line] for line in (header, *body))
+        first = _latex_line(titles)
         top = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", first, r"\midrule"]
-        cells = [[escaped(cell) for cell in line] for line in body]
         for line, column in bold:
             cells[line][column] = rf"\textbf{{{cells[line][column]}}}"
         return "\n".join([*top, *map(_latex_line, cells), r"\bottomrule", r"\end{tabular}"])
     return aligned(header, body, words)
-
-
-def escaped(cell: str) -> str:
-    """Return a text for a cell of LaTeX.
-
-    Args:
-        cell: Any text.
-    """
-    return cell.translate(_LATEX)
 
 
 def _data(rows: Sequence[Row], style: TableFormat, look: Look) -> str:

@@ -209,8 +209,8 @@ def refuse_other_code(old: Held, now: Sources, trained: set[str]) -> None:
         return
     if trained:
         raise FolderError(
-            f"{old.folder} was made by version 0.1, which did not record code, so no rows are added "
-            f"to it; {_ANEW}"
+            f"{old.folder} was made by version 0.1, which did not record code, so no rows are "
+            f"added to it; {_ANEW}"
         )
     if plugins_now:
         _log.warning(

@@ -208,30 +208,3 @@ def load(folder: Path) -> Result:
     """
     stored = store.load(folder)
     return Result(**vars(stored), folder=folder)
-
-
-def draw(
-    result: Result,
-    folder: Path,
-    path: Path | None = None,
-    *,
-    suffix: str = "png",
-    what: FigureContent = "errors",
-    **look: Any,
-) -> Path:
-    """Draw a study's curves, and return the file.
-
-    Args:
-        result: What to draw.
-        folder: The run folder.
-        path: The file; None for one in the folder.
-        suffix: Format of the picture.
-        what: As for `Result.plot`.
-        **look: As for `Result.plot`.
-
-    Raises:
-        DpmclError: There are no results yet.
-    """
-    path = path or folder / "figures" / f"{what}.{suffix}"
-    result.plot(path, what=what, **look)
-    return path

@@ -56,8 +56,6 @@ def run(
     *,
     keeping: Keeping | None = None,
     fresh: bool = False,
-    on: Where = "here",
-    storage: str | None = None,
 ) -> Result:
     """Run the jobs that a folder lacks of a spec, and return all that it then holds.
 
@@ -70,8 +68,6 @@ def run(
         watch: Told of progress.
         keeping: How often checkpoints are made, and when to stop.
         fresh: Run everything anew; what the folder holds is kept in it until that has finished.
-        on: Where jobs run, as for `run_all`.
-        storage: Where they keep checkpoints, as for `run_all`.
 
     Raises:
         FolderError: The folder holds runs of another spec, other data or other code, or another
@@ -80,8 +76,7 @@ def run(
         DivergenceError: A replica diverged, and the spec wants to stop then.
         DpmclError: Something else cannot be run.
     """
-    runs = [Planned(spec, folder)]
-    return run_all(runs, watch, keeping=keeping, fresh=fresh, on=on, storage=storage)[0]
+    return run_all([Planned(spec, folder)], watch, keeping=keeping, fresh=fresh)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,11 +138,13 @@ def run_all(
         if assignments:
             owner = {one: study for study in studies for one in study.assignments}
             several = len({(one.trainer, one.job.method) for one in assignments}) > 1
-            whole = _Whole(assignments, watch if several else None)
+            shares = dict.fromkeys(assignments, 0.0)  # done of each job; all count alike
 
             def progress(one: Assignment, done: int, total: int) -> None:
                 owner[one].progress(one.job, done, total)
-                whole.progress(one, done, total)
+                shares[one] = done / total if total else 1.0  # a method without updates
+                if watch is not None and several:
+                    watch(ALL, round(1000 * sum(shares.values())), 1000 * len(shares))
 
             listener = Listener(
                 progress, lambda one, outcome: owner[one].finished(one.job, outcome)
@@ -159,20 +156,6 @@ def run_all(
                 run_jobs = execute_on_ray
             run_jobs(assignments, keeping or Keeping(), listener)
         return [study.end() for study in studies]
-
-
-class _Whole:
-    """Progress of all jobs together, each counted alike."""
-
-    def __init__(self, assignments: Sequence[Assignment], watch: Watch | None) -> None:
-        self._shares = dict.fromkeys(assignments, 0.0)
-        self._watch = watch
-
-    def progress(self, one: Assignment, done: int, total: int) -> None:
-        self._shares[one] = done / total if total else 1.0  # a method without updates
-        if self._watch is not None:
-            done, total = round(1000 * sum(self._shares.values())), 1000 * len(self._shares)
-            self._watch(ALL, done, total)
 
 
 class _Study:

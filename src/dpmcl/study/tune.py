@@ -196,18 +196,12 @@ def _study(name: str, search: Search, folder: Path) -> "optuna.Study":
         raise SpecError(
             f"{folder} holds another search of {name}; choose another folder with --out."
         )
-    if not study.trials:
-        for values in itertools.islice(_grid(search.space), search.many):
-            study.enqueue_trial(values)
+    lists = [values for values in search.space.values() if not isinstance(values, Range)]
+    if not study.trials and len(lists) == len(search.space):
+        for values in itertools.islice(itertools.product(*lists), search.many):
+            study.enqueue_trial(dict(zip(search.space, values, strict=True)))
     study.set_user_attr("search", asked)
     return study
-
-
-def _grid(space: Space) -> Iterator[dict[str, Any]]:
-    """Yield all combinations of a space of lists; none of a space with a range."""
-    if not any(isinstance(values, Range) for values in space.values()):
-        for values in itertools.product(*space.values()):
-            yield dict(zip(space, values, strict=True))
 
 
 def _pending(name: str, study: "optuna.Study", search: Search) -> Iterator[_Trial]:
@@ -251,16 +245,13 @@ def _scores(
             parsed = Spec.parse(spec.changed(table, changes))
             label = f"{name.replace(':', '.')}-{number}"
             runs.append(Planned(parsed, folder / label, label))
-        results = run(runs)
-        return [_score(result, name) for result, (name, _, _) in zip(results, trials, strict=True)]
+        means = [
+            float(cme(result.records[name].test).mean())
+            for result, (name, _, _) in zip(run(runs), trials, strict=True)
+        ]
+        return [mean if math.isfinite(mean) else math.inf for mean in means]
 
     return scores
-
-
-def _score(result: Result, name: str) -> float:
-    """Return the mean CME over seeds; infinite where one diverged."""
-    score = float(cme(result.records[name].test).mean())
-    return score if math.isfinite(score) else math.inf
 
 
 def _with(table: Mapping[str, Any], method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
