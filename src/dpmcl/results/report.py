@@ -187,13 +187,13 @@ def _results(entries: Sequence[Entry]) -> _Section:
     text = (
         "CME is the mean error on all tasks at the end, NTE the error on the last task when it "
         "was new: 1 - accuracy for classes, mean squared error for numbers; lower is better. "
-        "Replicas that diverged are left out of the means."
+        "Replicas without a finite error, such as those that diverged, are left out of the means."
     )
     header = (
         "stream",
         "method",
         "replicas",
-        "diverged",
+        "left out",
         "mean",
         "standard error",
         "95 % interval (t)",
@@ -210,7 +210,7 @@ def _results(entries: Sequence[Entry]) -> _Section:
                     displayed(entry.stream.name),
                     displayed(entry.label),
                     str(len(errors.seeds)),
-                    str(len(entry.record.diverged)),
+                    str(ours.lost),
                     *map(number, told),
                 ]
             )

@@ -156,7 +156,7 @@ def run(
     checkpoint_seconds: float = 60.0,
     fresh: bool = False,
 ) -> Result:
-    """Run a study and return its results.
+    """Run methods on a stream, for several seeds, and return the results.
 
     Args:
         source: A preset's name ("digits"), a TOML file, a table, a stream's name, the path of data

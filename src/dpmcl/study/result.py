@@ -1,4 +1,4 @@
-"""The results of a study, as a user holds them: tables, figures, and learners that go on."""
+"""The results of a run, as a user holds them: tables, figures, and learners that go on."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Result(Stored):
-    """The results of a study, by method: what is stored of them, and what this call knows besides.
+    """The results of a run, by method: what is stored of them, and what this call knows besides.
 
     theta: final parameters of the methods trained in this call, replicas first.
     folder: the run folder, or None. made: the spec of this call; None for a loaded result.

@@ -1,4 +1,4 @@
-"""A study: a spec and its folder. Runs what is missing, stores it, and hands back the results."""
+"""Runs what folders lack of their specs, stores it, and hands back the results."""
 
 import logging
 import re
@@ -132,11 +132,11 @@ def run_all(
             if planned.folder is not None:
                 stack.enter_context(locked(planned.folder))
         streams: dict[str, Stream] = {}
-        studies = [_Study(planned, watch, fresh, streams) for planned in runs]
+        begun = [_Run(planned, watch, fresh, streams) for planned in runs]
         built: dict[str, Trainer] = {}
-        assignments = [one for study in studies for one in study.begin(shard, storage, built)]
+        assignments = [one for run in begun for one in run.begin(shard, storage, built)]
         if assignments:
-            owner = {one: study for study in studies for one in study.assignments}
+            owner = {one: run for run in begun for one in run.assignments}
             several = len({(one.trainer, one.job.method) for one in assignments}) > 1
             shares = dict.fromkeys(assignments, 0.0)  # done of each job; all count alike
 
@@ -155,11 +155,11 @@ def run_all(
 
                 run_jobs = execute_on_ray
             run_jobs(assignments, keeping or Keeping(), listener)
-        return [study.end() for study in studies]
+        return [run.end() for run in begun]
 
 
-class _Study:
-    """One call of `run`: what the folder held, and what has come since."""
+class _Run:
+    """A run that is being made: what the folder held, and what has come since."""
 
     def __init__(
         self, planned: Planned, watch: Watch | None, fresh: bool, streams: dict[str, Stream]
@@ -213,7 +213,7 @@ class _Study:
         self.jobs = [job for job in mine if self.missing[job.method] & {*job.seeds}]
         if folder is not None and trained:
             identity.sources(spec)  # again: workers read the user's files when they start
-            self._begin(folder, trained)
+            self._make_ready(folder, trained)
             code = {
                 name: {k: v.hashes for k, v in sources[name].items()} for name in sorted(trained)
             }
@@ -247,7 +247,7 @@ class _Study:
             self.table, self.info, records, theta=theta, made=self.spec, states=self.states
         )
 
-    def _begin(self, folder: Path, trained: set[str]) -> None:
+    def _make_ready(self, folder: Path, trained: set[str]) -> None:
         """Make ready a folder to which jobs are about to write, now that nothing is refused."""
         if self.fresh:
             kept = aside.put_aside(folder)

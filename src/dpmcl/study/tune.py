@@ -149,23 +149,25 @@ def tune(
                 f"Every method is searched in the same space, and '{key}' is a setting of one; "
                 f"search that one by itself, as with --method {owner}."
             )
-    studies = {name: _study(name, search, folder) for name in base["methods"]}
+    journals = {name: _journal(name, search, folder) for name in base["methods"]}
     run = partial(run_all, watch=watch, keeping=keeping, on=on, storage=storage)
     scores = _scores(base, search, folder, run)
-    known = [(name, one) for name, study in studies.items() for one in study.trials if one.values]
+    known = [
+        (name, one) for name, journal in journals.items() for one in journal.trials if one.values
+    ]
     if known:  # refused where they were made with other settings, data or code
         scores([(name, trial.number, trial.params) for name, trial in known])
-    while pending := [one for name in studies for one in _pending(name, studies[name], search)]:
+    while pending := [one for name in journals for one in _pending(name, journals[name], search)]:
         for (name, number, _), score in zip(pending, scores(pending), strict=True):
-            studies[name].tell(number, score)
+            journals[name].tell(number, score)
     tuned, lines = dict(base), []
-    for name, study in studies.items():
-        for trial in study.trials:
+    for name, journal in journals.items():
+        for trial in journal.trials:
             told = ", ".join(f"{key} {value}" for key, value in trial.params.items())
             lines.append(f"{name}: {told}: {trial.value:.4g}")
-        if not math.isfinite(study.best_value):
+        if not math.isfinite(journal.best_value):
             raise DpmclError(f"All trials of {name} diverged; search elsewhere, as with --vary.")
-        tuned = _with(tuned, name, study.best_params)
+        tuned = _with(tuned, name, journal.best_params)
     write_text(folder / "tuned.toml", tomli_w.dumps(tuned))
     return tuned, lines
 
@@ -174,7 +176,7 @@ _Trial = tuple[str, int, Mapping[str, Any]]
 """Method, number and settings of a trial."""
 
 
-def _study(name: str, search: Search, folder: Path) -> "optuna.Study":
+def _journal(name: str, search: Search, folder: Path) -> "optuna.Study":
     """Return the journal of a method's trials, new or gone on with."""
     try:
         import optuna
@@ -184,7 +186,7 @@ def _study(name: str, search: Search, folder: Path) -> "optuna.Study":
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     folder.mkdir(parents=True, exist_ok=True)
     backend = JournalFileBackend(os.fspath(folder / f"{name.replace(':', '.')}.journal"))
-    study = optuna.create_study(
+    journal = optuna.create_study(
         storage=optuna.storages.JournalStorage(backend),
         sampler=optuna.samplers.TPESampler(seed=0),
         study_name=name,
@@ -192,29 +194,29 @@ def _study(name: str, search: Search, folder: Path) -> "optuna.Study":
         load_if_exists=True,
     )
     asked = repr((dict(search.space), search.tasks, search.replicas))
-    if study.user_attrs.get("search", asked) != asked:
+    if journal.user_attrs.get("search", asked) != asked:
         raise SpecError(
             f"{folder} holds another search of {name}; choose another folder with --out."
         )
     lists = [values for values in search.space.values() if not isinstance(values, Range)]
-    if not study.trials and len(lists) == len(search.space):
+    if not journal.trials and len(lists) == len(search.space):
         for values in itertools.islice(itertools.product(*lists), search.many):
-            study.enqueue_trial(dict(zip(search.space, values, strict=True)))
-    study.set_user_attr("search", asked)
-    return study
+            journal.enqueue_trial(dict(zip(search.space, values, strict=True)))
+    journal.set_user_attr("search", asked)
+    return journal
 
 
-def _pending(name: str, study: "optuna.Study", search: Search) -> Iterator[_Trial]:
+def _pending(name: str, journal: "optuna.Study", search: Search) -> Iterator[_Trial]:
     """Yield the trials to run next: those that were interrupted, then as many new ones as fit."""
     import optuna
 
     states = optuna.trial.TrialState
-    begun = study.get_trials(deepcopy=False, states=[states.RUNNING])
+    begun = journal.get_trials(deepcopy=False, states=[states.RUNNING])
     yield from ((name, trial.number, trial.params) for trial in begun)
-    waiting = len(study.get_trials(deepcopy=False, states=[states.WAITING]))
-    left = search.many - len(study.get_trials(deepcopy=False))
+    waiting = len(journal.get_trials(deepcopy=False, states=[states.WAITING]))
+    left = search.many - len(journal.get_trials(deepcopy=False))
     for _ in range(waiting or min(left, _AT_ONCE)):
-        trial = study.ask()
+        trial = journal.ask()
         settings = {
             key: trial.suggest_float(key, *values, log=True)
             if isinstance(values, Range)
