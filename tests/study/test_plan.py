@@ -38,6 +38,14 @@ def test_an_axis_of_one_method_does_not_run_the_others_again() -> None:
     assert [run.name for run in cells(TABLE, {})] == ["base"]
 
 
+def test_a_setting_of_a_methods_own_is_not_varied_by_that_of_all() -> None:
+    table = {**TABLE, "methods": {"er": {}, "slow": {"method": "er", "lr": 1e-4}}}
+    runs = {run.name: list(run.table["methods"]) for run in cells(table, {"training.lr": [1, 2]})}
+    assert runs == {"lr=1": ["er"], "lr=2": ["er"], "base": ["slow"]}
+    with pytest.raises(SpecError, match=r"varies nothing, .*vary methods\.slow\.lr"):
+        cells({**table, "methods": {"slow": table["methods"]["slow"]}}, {"training.lr": [1, 2]})
+
+
 def test_names_are_folders_that_differ() -> None:
     axes = {"training.schedule": ["constant", {"name": "step", "every": 2, "by": 0.1}]}
     assert [run.name for run in cells(TABLE, axes)] == [

@@ -18,6 +18,7 @@ from dpmcl.results import store
 from dpmcl.streams.python import Python as PythonStream
 from dpmcl.study import result, study
 from dpmcl.study.bars import bars
+from dpmcl.study.plan import say_kept
 from dpmcl.study.result import Result
 from dpmcl.study.study import ALL, Watch
 from dpmcl.training import spec
@@ -130,6 +131,7 @@ class Request:
             SpecError: An entry breaks a rule.
         """
         parsed = spec.Spec.parse(self.table)
+        say_kept(self._base, self._changes)
         if self._stream is not None and isinstance(parsed.stream, PythonStream):
             parsed = replace(parsed, stream=parsed.stream.holding(self._stream))
         if self._network is not None and isinstance(parsed.network, Python):

@@ -1,6 +1,7 @@
 """Plans: the runs of a study, one for each combination of the settings that it varies."""
 
 import itertools
+import logging
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +11,8 @@ from typing import Any, TypeVar
 from dpmcl.exceptions import SpecError, shown
 from dpmcl.results.comparison import written
 from dpmcl.training import spec
+
+_LOG = logging.getLogger("dpmcl")
 
 T = TypeVar("T")
 
@@ -40,14 +43,16 @@ class Cell:
 def cells(table: Mapping[str, Any], axes: Axes) -> list[Cell]:
     """Return a run for each combination of values.
 
-    An axis in a method's own table varies that method alone; the others are not run again for it.
+    An axis in a method's own table varies that method alone; the others are not run again for it,
+    nor are methods that have a setting of [training] as their own for an axis of that setting.
 
     Args:
         table: The spec that all runs share.
         axes: What varies.
 
     Raises:
-        SpecError: An axis is none, has no values or one twice, or sets what cannot be set.
+        SpecError: An axis is none, has no values or one twice, varies nothing, or sets what cannot
+            be set.
 
     >>> varied = cells({"stream": "digits", "methods": ["er"]}, {"training.lr": [0.1, 1.0]})
     >>> [cell.name for cell in varied]
@@ -63,11 +68,16 @@ def cells(table: Mapping[str, Any], axes: Axes) -> list[Cell]:
                 f"'{key}' varies '{owner}', which is not among the methods of this study: "
                 f"{', '.join(base['methods']) or 'none'}; add it, or leave the axis out."
             )
+        if base["methods"] and all(keeps(own, key) for own in base["methods"].values()):
+            raise SpecError(
+                f"'{key}' varies nothing, since every method has that setting of its own; vary "
+                f"methods.{next(iter(base['methods']))}.{key.partition('.')[2]} and so on."
+            )
     runs: dict[str, tuple[dict[str, Any], list[str]]] = {}  # TOML's tables and lists have no hash
-    for method in base["methods"]:
-        own = [key for key, owner in owners.items() if owner in (None, method)]
-        for values in itertools.product(*(axes[key] for key in own)):
-            point = dict(zip(own, values, strict=True))
+    for method, own in base["methods"].items():
+        moving = [k for k, owner in owners.items() if owner in (None, method) and not keeps(own, k)]
+        for values in itertools.product(*(axes[key] for key in moving)):
+            point = dict(zip(moving, values, strict=True))
             runs.setdefault(repr(point), (point, []))[1].append(method)
     out: list[Cell] = []
     for point, methods in runs.values():
@@ -76,6 +86,42 @@ def cells(table: Mapping[str, Any], axes: Axes) -> list[Cell]:
             one = spec.changed(one, spec.assigned(key, value))
         out.append(Cell(_name(point, list(axes), {cell.name for cell in out}), one, point))
     return out
+
+
+def keeps(own: Any, key: str) -> bool:
+    """Return whether a method has a setting of [training] as its own, which a change leaves alone.
+
+    Args:
+        own: The method's table; anything else has no settings.
+        key: Dotted name of any setting.
+    """
+    table, _, rest = key.partition(".")
+    return table == "training" and isinstance(own, Mapping) and rest.partition(".")[0] in own
+
+
+def say_kept(table: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+    """Log which methods keep a setting of their own that a change of [training] does not reach.
+
+    Args:
+        table: A spec, before the changes.
+        changes: What is set.
+    """
+    training, methods = (
+        value if isinstance(value := changes.get(part), Mapping) else {}
+        for part in ("training", "methods")
+    )
+    for key in training:
+        of_all = f"training.{key}"
+        names = [
+            name
+            for name, own in table["methods"].items()
+            if keeps(own, of_all) and not keeps(methods.get(name), of_all)
+        ]
+        if names:
+            _LOG.warning(
+                f"training.{key} is set, and {', '.join(names)} keep the {key} of their own; set "
+                f"methods.{names[0]}.{key} as well."
+            )
 
 
 def axis(text: str) -> tuple[str, list[Any]]:
