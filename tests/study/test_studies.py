@@ -148,15 +148,15 @@ def test_a_sweep_is_a_study_and_keeps_a_budget(tmp_path):
 
 def test_the_papers_studies_are_the_presets_with_what_is_chosen():
     table1 = runs("table1", Choice(preset="paper", streams=["sine", "mnist"], replicas=3))
-    specs = {cell.name: Spec.parse(cell.table) for cell in table1}
+    specs = {variant.name: Spec.parse(variant.table) for variant in table1}
     assert list(specs) == ["sine", "mnist"]
     assert specs["mnist"].replicas == 3 and list(specs["mnist"].methods)[:2] == ["naive", "dpmcl"]
     assert specs["mnist"].methods["dpmcl"].lr == 1e-4
     figure3 = runs("figure3", Choice(tasks=25))
-    points = {(cell.point[ZETA], cell.point[KAPPA]) for cell in figure3}
+    points = {(variant.point[ZETA], variant.point[KAPPA]) for variant in figure3}
     assert {(20, 200), (2, 300), (0, 200)} <= points and len(points) == len(figure3) == 11
     assert Spec.parse(figure3[0].table).stream.tasks == 25
-    zeta = [cell.name for cell in runs("zeta", Choice())]
+    zeta = [variant.name for variant in runs("zeta", Choice())]
     assert len(zeta) == len(set(zeta)) == 5 * 3 * 2 * 2 + 2 + 2  # off at two rates, er at two
     with pytest.raises(SpecError, match="No study 'table2'"):
         runs("table2", Choice())
@@ -166,21 +166,21 @@ def test_the_papers_studies_are_the_presets_with_what_is_chosen():
 
 def test_figure_3_has_an_axis_for_zeta_and_one_for_kappa():
     info = store.StreamInfo("omniglot", "classification", ("0", "1", "2"), ("0",))
-    cells = runs("figure3", Choice())
+    variants = runs("figure3", Choice())
     held = {
-        cell.name: Result(cell.table, info, {"dpmcl": some_record(k)})
-        for k, cell in enumerate(cells)
+        variant.name: Result(variant.table, info, {"dpmcl": some_record(k)})
+        for k, variant in enumerate(variants)
     }
-    _, draw = shown("figure3", cells, held, "text")
+    _, draw = shown("figure3", variants, held, "text")
     axes = draw().axes
     assert [(ax.get_xlabel(), ax.get_ylabel()) for ax in axes] == [
         ("zeta", "CME"), ("zeta", "NTE"), ("kappa", "CME"), ("kappa", "NTE"),
     ]  # fmt: skip
     for ax, axis, other in ((axes[0], ZETA, {KAPPA: 200}), (axes[2], KAPPA, {ZETA: 2})):
         at = {
-            cell.point[axis]: cme(held[cell.name].records["dpmcl"].test).mean()
-            for cell in cells
-            if other.items() <= cell.point.items()
+            variant.point[axis]: cme(held[variant.name].records["dpmcl"].test).mean()
+            for variant in variants
+            if other.items() <= variant.point.items()
         }
         (line,) = ax.containers  # of one method, the other setting held
         np.testing.assert_allclose(line[0].get_xydata(), sorted(at.items()))

@@ -38,7 +38,7 @@ def table(
 ) -> None:
     """Print the table of one or more run folders, with a column for each setting that differs."""
     from dpmcl.results import against as comparisons
-    from dpmcl.results.table import Look, laid_out, render
+    from dpmcl.results.table import Layout, laid_out, render
     from dpmcl.study import result as results
     from dpmcl.study.side_by_side import SideBySide
 
@@ -61,15 +61,15 @@ def table(
         typer.echo(laid_out(compared, comparisons.COLUMNS, style, words=4))
         return
     chosen = [name.strip() for name in columns.split(",")] if columns else []
-    look = Look(columns=chosen, renamed=dict(map(_renamed, rename or [])))
+    layout = Layout(columns=chosen, renamed=dict(map(_renamed, rename or [])))
 
     def rows(result: results.Result) -> list[dict[str, Any]]:
         if cost:
             return result.cost_rows()
         return result.rows_by_task() if by_task else result.rows(tuple(metric or ()))
 
-    shown, look = several.rows(rows, look)
-    typer.echo(render(shown, style, look))
+    shown, layout = several.rows(rows, layout)
+    typer.echo(render(shown, style, layout))
 
 
 @app.command()

@@ -66,7 +66,7 @@ def run(
     An unfinished run goes on from its last checkpoint.
     """
     from dpmcl.study.api import Request
-    from dpmcl.study.plan import axis, cells, of_different_settings
+    from dpmcl.study.plan import axis, of_different_settings, variants
 
     request = Request(source)
     if method:
@@ -78,7 +78,7 @@ def run(
     if sweep:
         folder = out or Path("runs") / f"{short(source)}-sweep"
         axes = of_different_settings(map(axis, sweep))
-        run_study(cells(request.table, axes), folder, how)
+        run_study(variants(request.table, axes), folder, how)
     else:
         _run_one(request.spec(), out or request.folder or Path("runs") / short(source), how)
 

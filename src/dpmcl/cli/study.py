@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dpmcl.study.paper_studies import Choice
-    from dpmcl.study.plan import Cell
+    from dpmcl.study.plan import Variant
 
 
 @app.command()
@@ -85,9 +85,9 @@ def study(
         preset=preset,
         changes=changes,
     )
-    cells, folder = _planned(name, choice)
+    variants, folder = _planned(name, choice)
     run_study(
-        cells,
+        variants,
         out or folder,
         How(budget, checkpoint, fresh, on, storage),
         name=name if Path(name).suffix != ".toml" else short(name),
@@ -160,7 +160,7 @@ def merge(
 
 
 def run_study(
-    cells: "Sequence[Cell]",
+    variants: "Sequence[Variant]",
     out: Path,
     how: How,
     *,
@@ -178,7 +178,7 @@ def run_study(
     from dpmcl.study.shard import Shard
     from dpmcl.study.study import run_all
 
-    runs, lines = studies.planned(cells, out, Budget.parse(how.budget))
+    runs, lines = studies.planned(variants, out, Budget.parse(how.budget))
     for line in lines:
         LOG.info("%s", printable(line))
     share = Shard.parse(shard) if shard is not None else None
@@ -199,9 +199,9 @@ def run_study(
             on=how.on,
             storage=how.storage,
         )
-    stored = studies.stored(cells, out)
+    stored = studies.stored(variants, out)
     studies.store_protocol(stored, out)
-    table, draw = studies.shown(name, cells, stored, style)
+    table, draw = studies.shown(name, variants, stored, style)
     typer.echo(table)
     try:
         with dispensable("figure"):
@@ -212,7 +212,7 @@ def run_study(
         typer.echo(printable(f"folder: {out}"))
 
 
-def _planned(name: str, choice: "Choice") -> "tuple[list[Cell], Path]":
+def _planned(name: str, choice: "Choice") -> "tuple[list[Variant], Path]":
     """Return the runs of a study, and the folder that it usually has."""
     from dpmcl.study import paper_studies, plan
     from dpmcl.study.api import Request
@@ -225,7 +225,7 @@ def _planned(name: str, choice: "Choice") -> "tuple[list[Cell], Path]":
     table, axes = plan.read(Request(name).table)
     request = Request(table).change(choice.changes or {})
     request.update(replicas=choice.replicas, tasks=choice.tasks)
-    return plan.cells(request.table, axes), Path("runs") / short(name)
+    return plan.variants(request.table, axes), Path("runs") / short(name)
 
 
 def _names(text: str | None) -> list[str] | None:

@@ -26,7 +26,7 @@ _LONGEST = 100  # characters of a folder's name
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
+class Variant:
     """A run of a study.
 
     Attributes:
@@ -40,7 +40,7 @@ class Cell:
     point: Mapping[str, Any] = field(default_factory=dict)
 
 
-def cells(table: Mapping[str, Any], axes: Axes) -> list[Cell]:
+def variants(table: Mapping[str, Any], axes: Axes) -> list[Variant]:
     """Return a run for each combination of values.
 
     An axis in a method's own table varies that method alone; the others are not run again for it,
@@ -54,8 +54,8 @@ def cells(table: Mapping[str, Any], axes: Axes) -> list[Cell]:
         SpecError: An axis is none, has no values or one twice, varies nothing, or sets what cannot
             be set.
 
-    >>> varied = cells({"stream": "digits", "methods": ["er"]}, {"training.lr": [0.1, 1.0]})
-    >>> [cell.name for cell in varied]
+    >>> varied = variants({"stream": "digits", "methods": ["er"]}, {"training.lr": [0.1, 1.0]})
+    >>> [variant.name for variant in varied]
     ['lr=0.1', 'lr=1']
     """
     base = spec.normalised(table)
@@ -79,12 +79,12 @@ def cells(table: Mapping[str, Any], axes: Axes) -> list[Cell]:
         for values in itertools.product(*(axes[key] for key in moving)):
             point = dict(zip(moving, values, strict=True))
             runs.setdefault(repr(point), (point, []))[1].append(method)
-    out: list[Cell] = []
+    out: list[Variant] = []
     for point, methods in runs.values():
         one = {**base, "methods": {name: base["methods"][name] for name in methods}}
         for key, value in point.items():
             one = spec.changed(one, spec.assigned(key, value))
-        out.append(Cell(_name(point, list(axes), {cell.name for cell in out}), one, point))
+        out.append(Variant(_name(point, list(axes), {variant.name for variant in out}), one, point))
     return out
 
 
