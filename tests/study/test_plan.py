@@ -44,6 +44,13 @@ def test_a_setting_of_a_methods_own_is_not_varied_by_that_of_all() -> None:
         run.name: list(run.table["methods"]) for run in variants(table, {"training.lr": [1, 2]})
     }
     assert runs == {"lr=1": ["er"], "lr=2": ["er"], "base": ["slow"]}
+    axes = {"training.lr": [1, 2], "methods.er.lr": [3]}
+    runs = {run.name: list(run.table["methods"]) for run in variants(TABLE, axes)}
+    assert runs == {
+        "methods.er.lr=3": ["er"],
+        "training.lr=1": ["dpmcl"],
+        "training.lr=2": ["dpmcl"],
+    }
     with pytest.raises(SpecError, match=r"varies nothing, .*vary methods\.slow\.lr"):
         variants({**table, "methods": {"slow": table["methods"]["slow"]}}, {"training.lr": [1, 2]})
 

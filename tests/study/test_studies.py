@@ -158,6 +158,11 @@ def test_the_papers_studies_are_the_presets_with_what_is_chosen():
     assert Spec.parse(figure3[0].table).stream.tasks == 25
     zeta = [variant.name for variant in runs("zeta", Choice())]
     assert len(zeta) == len(set(zeta)) == 5 * 3 * 2 * 2 + 2 + 2  # off at two rates, er at two
+    varied = runs("zeta", Choice(streams=["mnist"]))  # whose preset has a rate for each method
+    rates = {
+        Spec.parse(one.table).methods["er"].lr for one in varied if "er" in one.table["methods"]
+    }
+    assert len(varied) == len(zeta) and rates == {0.01, 0.01 / 3}
     with pytest.raises(SpecError, match="No study 'table2'"):
         runs("table2", Choice())
     with pytest.raises(SpecError, match="of one stream"):

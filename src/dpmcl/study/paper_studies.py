@@ -101,7 +101,9 @@ def zeta(choice: Choice) -> list[Variant]:
         SpecError: Several streams are chosen.
     """
     table = choice.table(_one(choice, "digits"), ("dpmcl", "er"), 20)
-    lr = table.get("training", {}).get("lr", 1e-2)
+    # Rates are varied, so no method keeps one of its own.
+    rates_of = [own.pop("lr") for own in table["methods"].values() if "lr" in own]
+    lr = (rates_of or [table.get("training", {}).get("lr", 1e-2)])[0]
     rates = {"training.lr": [lr, lr / 3]}
     form = "methods.dpmcl.third_term"
     full: dict[str, list[Any]] = {

@@ -68,16 +68,25 @@ def variants(table: Mapping[str, Any], axes: Axes) -> list[Variant]:
                 f"'{key}' varies '{owner}', which is not among the methods of this study: "
                 f"{', '.join(base['methods']) or 'none'}; add it, or leave the axis out."
             )
-        if base["methods"] and all(keeps(own, key) for own in base["methods"].values()):
+    moving = {
+        method: [
+            key
+            for key, owner in owners.items()
+            if owner == method
+            or (owner is None and not keeps(own, key) and _own(method, key) not in axes)
+        ]
+        for method, own in base["methods"].items()
+    }
+    for key in axes if moving else ():
+        if not any(key in keys for keys in moving.values()):
             raise SpecError(
                 f"'{key}' varies nothing, since every method has that setting of its own; vary "
-                f"methods.{next(iter(base['methods']))}.{key.partition('.')[2]} and so on."
+                f"{_own(next(iter(moving)), key)} and so on."
             )
     runs: dict[str, tuple[dict[str, Any], list[str]]] = {}  # TOML's tables and lists have no hash
-    for method, own in base["methods"].items():
-        moving = [k for k, owner in owners.items() if owner in (None, method) and not keeps(own, k)]
-        for values in itertools.product(*(axes[key] for key in moving)):
-            point = dict(zip(moving, values, strict=True))
+    for method, keys in moving.items():
+        for values in itertools.product(*(axes[key] for key in keys)):
+            point = dict(zip(keys, values, strict=True))
             runs.setdefault(repr(point), (point, []))[1].append(method)
     out: list[Variant] = []
     for point, methods in runs.values():
@@ -217,6 +226,11 @@ def owner_of(key: str) -> str | None:
     """
     methods = spec.assigned(key, 0).get("methods")
     return str(next(iter(methods))) if methods else None
+
+
+def _own(method: str, key: str) -> str:
+    """Return the name of a setting of all methods in the table of one."""
+    return f"methods.{method}.{key.partition('.')[2]}"
 
 
 def _name(point: Mapping[str, Any], axes: Sequence[str], taken: set[str]) -> str:
