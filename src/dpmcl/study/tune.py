@@ -199,8 +199,9 @@ def _journal(name: str, search: Search, folder: Path) -> "optuna.Study":
             f"{folder} holds another search of {name}; choose another folder with --out."
         )
     lists = [values for values in search.space.values() if not isinstance(values, Range)]
-    if not journal.trials and len(lists) == len(search.space):
-        for values in itertools.islice(itertools.product(*lists), search.many):
+    if len(lists) == len(search.space):
+        known = len(journal.trials)
+        for values in itertools.islice(itertools.product(*lists), known, max(known, search.many)):
             journal.enqueue_trial(dict(zip(search.space, values, strict=True)))
     journal.set_user_attr("search", asked)
     return journal
