@@ -19,6 +19,7 @@ from dpmcl.streams._settings import StreamSettings
 from dpmcl.streams.python import Python as PythonStream
 from dpmcl.study import result, study
 from dpmcl.study.bars import bars
+from dpmcl.study.plan import say_kept
 from dpmcl.study.result import Result
 from dpmcl.study.study import ALL, Watch
 from dpmcl.training import spec
@@ -131,6 +132,7 @@ class Request:
             SpecError: An entry breaks a rule.
         """
         parsed = spec.Spec.parse(self.table)
+        say_kept(self._base, self._changes)
         if self._stream is not None and isinstance(parsed.stream, PythonStream):
             parsed = replace(parsed, stream=parsed.stream.holding(self._stream))
         if self._network is not None and isinstance(parsed.network, Python):
@@ -157,7 +159,7 @@ def run(
     checkpoint_seconds: float = 60.0,
     fresh: bool = False,
 ) -> Result:
-    """Run a study and return its results.
+    """Run methods on a stream, for several seeds, and return the results.
 
     Args:
         source: A preset's name ("digits"), a TOML file, a table, a stream's name, the path of data

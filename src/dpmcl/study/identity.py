@@ -85,9 +85,7 @@ def held(folder: Path) -> Held:
     made = {name for name in stored.spec["methods"] if name.replace(":", ".") in begun}
     made |= set(stored.records)
     stream = stored.stream if made else None
-    return Held(
-        folder, stored.spec, stored.records, frozenset(made), stream, store.load_code(folder)
-    )
+    return Held(folder, stored.spec, stored.records, frozenset(made), stream, stored.code)
 
 
 def sources(spec: Spec) -> Sources:
@@ -141,15 +139,21 @@ def united(before: Held, new: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_difference(
-    folder: Path, old: Mapping[str, Any], new: Mapping[str, Any], places: tuple[str, ...]
+    folder: Path,
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    places: tuple[str, ...],
+    *,
+    way_out: str = _ANEW,
 ) -> None:
     """Raise FolderError unless only methods, seeds and the machine's settings differ.
 
     Args:
         folder: The run folder, for the message.
         old: Table of the spec that is stored in it.
-        new: Table of the spec that is to run.
+        new: Table of the spec that is to run, or to be added.
         places: Settings of the stream that say where its data lie, which may differ.
+        way_out: End of the message.
     """
     with suppress(DpmclError):  # raised where it names a plugin that is not installed now
         old = Spec.parse(old).to_table()  # with the settings that are newer than the folder
@@ -159,8 +163,7 @@ def refuse_difference(
         if first.get(key) != second.get(key):
             raise FolderError(
                 f"{folder} holds a run with {key} = {first.get(key, 'nothing')!r}, "
-                f"got {second.get(key, 'nothing')!r}; choose another folder with --out, or start "
-                "anew with --fresh."
+                f"got {second.get(key, 'nothing')!r}; {way_out}"
             )
 
 
@@ -186,16 +189,15 @@ def _entries(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
-def refuse_other_code(old: Held, now: Sources, spec: Spec, trained: set[str]) -> None:
+def refuse_other_code(old: Held, now: Sources, trained: set[str]) -> None:
     """Raise FolderError where results were made with other code than that of now.
 
-    Logs a warning where nobody can tell, since version 0.1 made the folder; there, adding rows is
-    refused.
+    Results of version 0.1, which did not record code, are shown with a warning where nobody can
+    tell, and get no further rows.
 
     Args:
         old: Content of the run folder.
         now: Sources of the run that is to start.
-        spec: Its spec.
         trained: Methods of which something is missing.
     """
     plugins_now = {name: source for used in now.values() for name, source in used.items()}
@@ -203,20 +205,13 @@ def refuse_other_code(old: Held, now: Sources, spec: Spec, trained: set[str]) ->
         for plugin, hashes in old.code.get(method, {}).items():
             if plugin in plugins_now:
                 _refuse_changed(old.folder, plugin, hashes, plugins_now[plugin])
-    unknown = old.made - set(old.code)
-    if not unknown:
+    if old.made <= set(old.code):
         return
-    if extended := sorted({plugin for name in trained for plugin in now[name]}):
+    if trained:
         raise FolderError(
-            f"{old.folder} was made by version 0.1, which did not record the code of "
-            f"{extended[0]}, so no rows are added to it; {_ANEW}"
+            f"{old.folder} was made by version 0.1, which did not record code, so no rows are "
+            f"added to it; {_ANEW}"
         )
-    for name in sorted(trained & unknown):
-        if spec.stream_name == "sine" or spec.methods[name].trains_on_validation:
-            raise FolderError(
-                f"{old.folder} was made by version 0.1, and the numbers of {name} on "
-                f"'{spec.stream_name}' have moved since (CHANGELOG.md); {_ANEW}"
-            )
     if plugins_now:
         _log.warning(
             f"{old.folder} was made by version 0.1, which did not record code: its results may be "
