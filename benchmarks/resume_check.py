@@ -2,11 +2,11 @@
 
     python -m benchmarks.resume_check [--times 200] [--seed 0] [--out DIR]
 
-Six methods run in one folder, on digits or SINE, two tasks, two replicas, on either engine, with
-dropout and a reservoir that is smaller than a task. A process is killed with SIGKILL a random time
-after it began to train; another one goes on in the same folder, and is killed as well, until one
-reaches the end. Every file that holds results must then be equal byte for byte. Prints how many
-kills struck each case; ends with status 1 if any file differs.
+Six methods run in one folder, on digits (in one process) or SINE (in two), two tasks, two replicas,
+on either engine, with dropout and a reservoir that is smaller than a task. A process is killed with
+SIGKILL a random time after it began to train; another one goes on in the same folder, and is killed
+as well, until one reaches the end. Every file that holds results must then be equal byte for byte.
+Prints how many kills struck each case; ends with status 1 if any file differs.
 """
 
 import argparse
@@ -74,6 +74,7 @@ STREAMS: dict[str, Table] = {
     "digits": {"name": "digits", "tasks": 2, "classes_per_task": 1},
     "sine": {"name": "sine", "tasks": 2, "rows": 40, "outputs": 4},
 }
+WORKERS = {"digits": 1, "sine": 2}
 NETWORKS: dict[str, Table] = {
     "digits": {"name": "benchmarks.resume_check:Dropped", "hidden": 16},
     "sine": {"name": "benchmarks.resume_check:Dropped", "hidden": 8},
@@ -86,6 +87,7 @@ def spec(stream: str, engine: str, methods: Sequence[str] = METHODS) -> Table:
         "replicas": 2,
         "device": "cpu",
         "engine": engine,
+        "workers": WORKERS[stream],
         "stream": STREAMS[stream],
         "network": NETWORKS[stream],
         "training": {"optimiser": "adam", "lr": 0.003, "batch": 8, "updates": 70, "memory": 15},
