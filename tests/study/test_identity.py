@@ -263,6 +263,10 @@ def test_code_that_failed_at_once_may_be_mended(module, tmp_path):
 def make_old(folder: Path) -> None:
     """Make a folder what version 0.1 would have left."""
     (folder / "code.json").unlink()
+    info = json.loads((folder / "stream.json").read_text())
+    if info.pop("digest_seed", None) is not None:
+        info["digest"] = ""
+    (folder / "stream.json").write_text(json.dumps(info, indent=1) + "\n")
     work = json.loads((folder / "work.json").read_text())
     names = ("gradient_evaluations", "rows_backpropagated")
     old = {m: {s: {n: w[n] for n in names} for s, w in of.items()} for m, of in work.items()}
@@ -277,8 +281,29 @@ def test_a_folder_of_version_0_1_is_shown_and_not_extended(module, tmp_path, cap
     shown = dpmcl.run(spec, out=tmp_path / "run", watch=untrained)
     assert shown.errors["plug:Mine"].seeds == (0,)
     assert "version 0.1, which did not record code" in caplog.text
-    for further in ({"replicas": 2}, {"methods": ["er"]}):
-        refused(tmp_path / "run", "0.1", spec=spec, **further)
+    refused(tmp_path / "run", "0.1", spec=spec, replicas=2)
+
+
+def test_a_folder_of_version_0_1_is_extended_by_the_package_s_own(tmp_path):
+    spec = {**TINY_SPEC, "stream": {"name": "oscillator", "tasks": 2}}
+    dpmcl.run(spec, out=tmp_path)
+    make_old(tmp_path)
+    assert dpmcl.run(spec, replicas=2, methods=["er", "naive"], out=tmp_path).rows()
+    assert json.loads((tmp_path / "stream.json").read_text())["digest"]
+
+
+@pytest.mark.parametrize(
+    ("stream", "method"),
+    [({"name": "sine", "rows": 20, "outputs": 3}, "er"), ({"name": "digits"}, "oml")],
+)
+def test_rows_of_version_0_1_whose_numbers_have_moved_get_no_further_seeds(
+    stream, method, tmp_path
+):
+    spec = {**TINY_SPEC, "stream": {**stream, "tasks": 2}, "methods": [method]}
+    dpmcl.run(spec, out=tmp_path)
+    make_old(tmp_path)
+    assert dpmcl.run(spec, out=tmp_path).rows()[0]["replicas"] == 1
+    refused(tmp_path, "0.1", method, spec=spec, replicas=2)
 
 
 def test_a_warning_is_logged_where_another_version_is_extended(tmp_path, caplog):

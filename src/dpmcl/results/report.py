@@ -126,14 +126,15 @@ def _content(runs: Mapping[str, Stored], against: str | None) -> tuple[str, list
         raise DpmclError("There are no results to report yet; `dpmcl run` makes some.")
     sections = [
         _asked(runs),
-        _protocol(runs),
         _results(entries),
+        _pictures(entries),
         _statistics(entries, against),
         _paper(entries),
-        _pictures(entries),
         _settings(entries),
         _cost(entries),
+        _protocol(runs),
         _made(runs),
+        _specs(runs),
     ]
     streams = dict.fromkeys(displayed(entry.stream.name) for entry in entries)
     title = f"Continual learning on {', '.join(streams)}"
@@ -141,8 +142,8 @@ def _content(runs: Mapping[str, Stored], against: str | None) -> tuple[str, list
 
 
 def _asked(runs: Mapping[str, Stored]) -> _Section:
-    """Return what was asked for: each run's spec, and the command that repeats it."""
-    texts, blocks = [], []
+    """Return what was asked for, and the command that repeats it."""
+    texts = []
     for name, stored in runs.items():
         spec = stored.spec
         methods = ", ".join(displayed(method) for method in spec.get("methods", {}))
@@ -153,8 +154,7 @@ def _asked(runs: Mapping[str, Stored]) -> _Section:
             f"from seed {spec.get('seed', 0)}. Repeat it with: dpmcl run "
             f"{shlex.quote(f'{name}/spec.toml')} --out {shlex.quote(f'again/{Path(name).name}')}"
         )
-        blocks.append(_Block(f"{displayed(name)}/spec.toml", tomli_w.dumps(spec)))
-    return _Section("What was asked", texts, blocks=blocks)
+    return _Section("What was asked", texts)
 
 
 def _protocol(runs: Mapping[str, Stored]) -> _Section:
@@ -312,6 +312,15 @@ def _made(runs: Mapping[str, Stored]) -> _Section:
     text = "The environment.json of a run has the rest: seeds, versions, threads, variables."
     table = _Table("What computed the results", ["run", *_MADE], body, words=1 + len(_MADE))
     return _Section("Environment", [text], [table] if body else [])
+
+
+def _specs(runs: Mapping[str, Stored]) -> _Section:
+    """Return each run's spec, all of it."""
+    blocks = [
+        _Block(f"{displayed(name)}/spec.toml", tomli_w.dumps(stored.spec))
+        for name, stored in runs.items()
+    ]
+    return _Section("Specs", blocks=blocks)
 
 
 def _picture(caption: str, figure: "Figure") -> _Picture:

@@ -189,15 +189,16 @@ def _entries(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
-def refuse_other_code(old: Held, now: Sources, trained: set[str]) -> None:
+def refuse_other_code(old: Held, now: Sources, spec: Spec, trained: set[str]) -> None:
     """Raise FolderError where results were made with other code than that of now.
 
-    Results of version 0.1, which did not record code, are shown with a warning where nobody can
-    tell, and get no further rows.
+    Logs a warning where nobody can tell, since version 0.1 made the folder; there, adding rows is
+    refused.
 
     Args:
         old: Content of the run folder.
         now: Sources of the run that is to start.
+        spec: Its spec.
         trained: Methods of which something is missing.
     """
     plugins_now = {name: source for used in now.values() for name, source in used.items()}
@@ -205,13 +206,20 @@ def refuse_other_code(old: Held, now: Sources, trained: set[str]) -> None:
         for plugin, hashes in old.code.get(method, {}).items():
             if plugin in plugins_now:
                 _refuse_changed(old.folder, plugin, hashes, plugins_now[plugin])
-    if old.made <= set(old.code):
+    unknown = old.made - set(old.code)
+    if not unknown:
         return
-    if trained:
+    if extended := sorted({plugin for name in trained for plugin in now[name]}):
         raise FolderError(
-            f"{old.folder} was made by version 0.1, which did not record code, so no rows are "
-            f"added to it; {_ANEW}"
+            f"{old.folder} was made by version 0.1, which did not record the code of "
+            f"{extended[0]}, so no rows are added to it; {_ANEW}"
         )
+    for name in sorted(trained & unknown):
+        if spec.stream_name == "sine" or spec.methods[name].trains_on_validation:
+            raise FolderError(
+                f"{old.folder} was made by version 0.1, and the numbers of {name} on "
+                f"'{spec.stream_name}' have moved since (CHANGELOG.md); {_ANEW}"
+            )
     if plugins_now:
         _log.warning(
             f"{old.folder} was made by version 0.1, which did not record code: its results may be "

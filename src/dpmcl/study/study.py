@@ -189,7 +189,7 @@ class _Run:
         trained = {name for name, seeds in self.missing.items() if seeds}
         _say_unwatched(spec, before.records, trained)
         sources = {} if folder is None else identity.sources(spec)
-        identity.refuse_other_code(before, sources, trained)
+        identity.refuse_other_code(before, sources, spec, trained)
         stream, self.info = _built(spec, before.stream, self.streams)
         identity.refuse_other_data(before, self.info, spec)
         self.table = identity.united(before, spec.to_table())
