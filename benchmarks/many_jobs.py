@@ -32,7 +32,7 @@ from dpmcl.study import protocol, studies
 from dpmcl.study.forecast import forecast, written
 from dpmcl.study.merging import merge
 from dpmcl.study.plan import Variant, variants
-from dpmcl.study.shard import Shard
+from dpmcl.study.shard import Shard, shard_of
 from dpmcl.study.study import Planned
 
 TASKS = 5
@@ -56,7 +56,7 @@ def store_stubs(planned: Sequence[Planned], part: Path, shard: Shard) -> None:
     names = tuple(map(str, range(TASKS)))
     info = StreamInfo("digits", "classification", names, names, digest="0")
     for run in planned:
-        seeds = tuple(seed for seed in run.spec.seeds if shard.takes())
+        seeds = tuple(seed for seed in run.spec.seeds if next(shard))
         if not seeds:
             continue
         values = np.full((len(seeds), 1 + TASKS, TASKS), 0.5)
@@ -95,7 +95,7 @@ def seconds_of(runs: int, seeds: int, shards: int) -> dict[str, float]:
         parts = [folder / f"part-{k}" for k in range(1, shards + 1)]
         with mock.patch("os.fsync"):
             for k, part in enumerate(parts, 1):
-                store_stubs(planned, part, Shard(k, shards))
+                store_stubs(planned, part, shard_of(f"{k}/{shards}"))
         with timed(seconds, "merged"):
             merge(folder / "all", [part for part in parts if part.exists()])
         with timed(seconds, "listed when done"):

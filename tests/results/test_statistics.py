@@ -84,7 +84,7 @@ def test_only_seeds_that_both_have_count_and_diverged_ones_do_not() -> None:
     assert compare({"a": ours, "b": theirs}, "b")[0].pairs == FEWEST + 1
     theirs[1], ours[2] = math.nan, math.inf
     few = compare({"a": ours, "b": theirs}, "b")[0]
-    assert (few.pairs, few.verdict) == (FEWEST - 1, "too few replicas")
+    assert (few.pairs, few.lost, few.verdict) == (FEWEST - 1, 2, "too few replicas")
     assert few.difference == pytest.approx(-0.1)
 
 

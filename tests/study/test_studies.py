@@ -18,7 +18,7 @@ from dpmcl.metrics.cme import cme
 from dpmcl.results import store
 from dpmcl.study.paper_studies import KAPPA, ZETA, Choice, runs
 from dpmcl.study.result import Result
-from dpmcl.study.shard import Shard
+from dpmcl.study.shard import shard_of
 from dpmcl.study.studies import shown
 from dpmcl.training.spec import Spec
 
@@ -194,7 +194,7 @@ def test_figure_3_has_an_axis_for_zeta_and_one_for_kappa():
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/0"])
 def test_a_shard_is_one_of_n(text):
     with pytest.raises(SpecError, match="A shard is I/N"):
-        Shard.parse(text)
+        shard_of(text)
 
 
 def test_what_cannot_be_a_study_is_refused(whole, tmp_path):

@@ -175,17 +175,17 @@ def run_study(
     from dpmcl.study.budget import Budget
     from dpmcl.study.executor import processes_of
     from dpmcl.study.forecast import forecast, written
-    from dpmcl.study.shard import Shard
+    from dpmcl.study.shard import shard_of
     from dpmcl.study.study import run_all
 
     runs, lines = studies.planned(variants, out, Budget.parse(how.budget))
     for line in lines:
         LOG.info("%s", printable(line))
-    share = Shard.parse(shard) if shard is not None else None
+    share = shard_of(shard) if shard is not None else None
     if dry_run:
         if how.fresh:
             runs = [replace(one, folder=None) for one in runs]
-        jobs = [job for job in forecast(runs) if share is None or share.takes()]
+        jobs = [job for job in forecast(runs) if share is None or next(share)]
         processes = min(processes_of(runs[0].spec), len(jobs))
         typer.echo("\n".join(map(printable, written(jobs, processes))))
         return

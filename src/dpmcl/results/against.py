@@ -15,6 +15,7 @@ COLUMNS: Columns = {
     "against": lambda row: displayed(row["against"]),
     "error": lambda row: row["error"],
     "pairs": lambda row: str(row["pairs"]),
+    "left out": lambda row: str(row["lost"]),
     "difference": lambda row: number(row["difference"]),
     "95 % interval": lambda row: number(row["interval"]),
     "p (Holm)": lambda row: number(row["p"]),

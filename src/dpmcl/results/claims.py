@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 from dpmcl.results.comparison import Entry, by_seed
 from dpmcl.results.paper import STREAMS, BySeed, Key
-from dpmcl.results.statistics import Comparison, compare, estimate
+from dpmcl.results.statistics import compare, estimate
 from dpmcl.results.table import number
 
 Answer = Literal["yes", "no", "in direction", "not told apart", "not run"]
@@ -131,7 +131,7 @@ def _extreme(
     if not others or not all(name in values for name in chosen):
         return Claim(text, "not run", _figures(values))
     sign = -1 if which == "lowest" else 1
-    signs = [sign * _sign(values[name], values[other]) for name in chosen for other in others]
+    signs = [sign * _told(values[one], values[other])[0] for one in chosen for other in others]
     return Claim(text, _all_of(signs), _figures(values))
 
 
@@ -152,13 +152,12 @@ def _gap(text: str, values: Mapping[str, BySeed], pair: tuple[str, str], printed
     both = {name: values[name] for name in pair if name in values}
     if len(both) < 2:
         return Claim(text, "not run", _figures(both))
-    one = _compared(both[pair[0]], both[pair[1]])
-    sign = _sign_of(one)
+    sign, difference = _told(both[pair[0]], both[pair[1]])
     answer: Answer = "not told apart"
-    if sign and one.difference is not None:
-        about = 1 / _ABOUT <= one.difference / printed <= _ABOUT
+    if sign and difference is not None:
+        about = 1 / _ABOUT <= difference / printed <= _ABOUT
         answer = "no" if sign * printed < 0 else "yes" if about else "in direction"
-    return Claim(text, answer, f"{_figures(both)}; difference {number(one.difference)}")
+    return Claim(text, answer, f"{_figures(both)}; difference {number(difference)}")
 
 
 def _trend(text: str, points: Mapping[float, BySeed]) -> Claim:
@@ -168,8 +167,8 @@ def _trend(text: str, points: Mapping[float, BySeed]) -> Claim:
     if len(xs) < _RANKED or len(seeds) < 2:
         return Claim(text, "not run", _along(points))
     slopes = {seed: _rank_correlation([points[x][seed] for x in xs]) for seed in sorted(seeds)}
-    falls = -_sign(slopes, dict.fromkeys(slopes, 0.0))
-    return Claim(text, _all_of([falls]), _along(points))
+    sign, _ = _told(slopes, dict.fromkeys(slopes, 0.0))
+    return Claim(text, _all_of([-sign]), _along(points))
 
 
 def _levels_off(points: Mapping[float, BySeed]) -> Claim:
@@ -178,8 +177,8 @@ def _levels_off(points: Mapping[float, BySeed]) -> Claim:
     before = {x: points[x] for x in points if x <= 200}
     if len(before) < 2 or not {250, 300} <= points.keys():
         return Claim(text, "not run", _along(points))
-    first = _sign(points[max(before)], points[min(before)])
-    later = _sign(points[300], points[250])
+    first, _ = _told(points[max(before)], points[min(before)])
+    later, _ = _told(points[300], points[250])
     if later < 0:  # it does fall further
         return Claim(text, "no", _along(points))
     return Claim(text, _all_of([-first]), _along(points))
@@ -192,19 +191,11 @@ def _all_of(signs: Sequence[int]) -> Answer:
     return "yes" if all(sign > 0 for sign in signs) else "not told apart"
 
 
-def _sign(ours: BySeed, theirs: BySeed) -> int:
-    """Return 1 or -1 where ours are higher or lower than theirs; 0 where the interval holds 0."""
-    return _sign_of(_compared(ours, theirs))
-
-
-def _compared(ours: BySeed, theirs: BySeed) -> Comparison:
-    return compare({"ours": ours, "theirs": theirs}, "theirs")[0]
-
-
-def _sign_of(one: Comparison) -> int:
-    if one.interval is None or one.interval[0] <= 0 <= one.interval[1]:
-        return 0
-    return 1 if one.interval[0] > 0 else -1
+def _told(ours: BySeed, theirs: BySeed) -> tuple[int, float | None]:
+    """Return the sign of a difference, 0 where its interval holds 0, and the difference."""
+    one = compare({"ours": ours, "theirs": theirs}, "theirs")[0]
+    low, high = one.interval or (0.0, 0.0)
+    return (low > 0) - (high < 0), one.difference
 
 
 def _rank_correlation(values: Sequence[float]) -> float:

@@ -226,9 +226,9 @@ def _statistics(entries: Sequence[Entry], against: str | None) -> _Section | Non
     columns = comparisons.COLUMNS
     table = _Table("Each method less another", list(columns), cells(rows, columns), words=4)
     text = (
-        "Pairs are the seeds that both methods have. p is of Wilcoxon's signed-rank test, "
-        "corrected by Holm for the methods of a stream; effect is the rank-biserial correlation, "
-        "-1 where a method is lower on every seed."
+        "Pairs are the seeds on which both have a finite error. p is of Wilcoxon's signed-rank "
+        "test, corrected by Holm for the methods of a stream; effect is the rank-biserial "
+        "correlation, -1 where a method is lower on every seed."
     )
     return _Section("Statistics", [text], [table])
 

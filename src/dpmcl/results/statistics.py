@@ -51,6 +51,7 @@ class Comparison(NamedTuple):
         method: The method.
         against: The method that it is compared with.
         pairs: Seeds on which both have a finite value.
+        lost: Seeds of both on which one has none: it diverged.
         difference: Mean of method - against; None without a pair.
         interval: 95 % interval of the difference by Student's t; None for one pair.
         p: Wilcoxon's signed-rank test, two-sided, corrected by Holm for all comparisons of one
@@ -63,6 +64,7 @@ class Comparison(NamedTuple):
     method: str
     against: str
     pairs: int
+    lost: int
     difference: float | None
     interval: Interval | None
     p: float | None
@@ -112,10 +114,17 @@ def compare(values: Mapping[str, Mapping[int, float]], against: str) -> list[Com
         names = ", ".join(values)
         raise unknown("method to compare with", against, list(values), f"There are: {names}.")
     others = [name for name in values if name != against]
-    gaps = {name: _differences(values[name], values[against]) for name in others}
+    every = {name: _differences(values[name], values[against]) for name in others}
+    gaps = {name: gap[np.isfinite(gap)] for name, gap in every.items()}
     tested = [name for name in others if len(gaps[name]) >= FEWEST]
     corrected = dict(zip(tested, holm([_wilcoxon(gaps[name]) for name in tested]), strict=True))
-    return [_comparison(name, against, gaps[name], corrected.get(name)) for name in others]
+    return [
+        Comparison(
+            name, against, len(gaps[name]), len(every[name]) - len(gaps[name]),
+            *_told(gaps[name], corrected.get(name)),
+        )
+        for name in others
+    ]  # fmt: skip
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -136,16 +145,17 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def _differences(ours: Mapping[int, float], theirs: Mapping[int, float]) -> np.ndarray:
-    """Return ours - theirs on the seeds where both are finite; 0 for what is rounding alone."""
+    """Return ours - theirs on the seeds of both: NaN where one is not finite, 0 for rounding."""
     shared = sorted(set(ours) & set(theirs))
     first, second = (np.array([one[seed] for seed in shared], float) for one in (ours, theirs))
-    known = np.isfinite(first) & np.isfinite(second)
-    first, second = first[known], second[known]
+    first, second = (np.where(np.isfinite(one), one, np.nan) for one in (first, second))
     return np.where(np.isclose(first, second, rtol=1e-9, atol=0), 0.0, first - second)
 
 
-def _comparison(method: str, against: str, gaps: np.ndarray, p: float | None) -> Comparison:
-    """Return a comparison from its differences and its corrected p."""
+def _told(
+    gaps: np.ndarray, p: float | None
+) -> tuple[float | None, Interval | None, float | None, float | None, Verdict]:
+    """Return what finite differences and their corrected p say: a comparison's last fields."""
     difference = float(gaps.mean()) if len(gaps) else None
     interval = _students(gaps) if len(gaps) > 1 else None
     effect = _rank_biserial(gaps) if len(gaps) else None
@@ -153,7 +163,7 @@ def _comparison(method: str, against: str, gaps: np.ndarray, p: float | None) ->
     if p is not None and effect is not None:
         told = p < 1 - LEVEL
         verdict = ("lower" if effect < 0 else "higher") if told else "not told apart"
-    return Comparison(method, against, len(gaps), difference, interval, p, effect, verdict)
+    return difference, interval, p, effect, verdict
 
 
 def _students(values: np.ndarray) -> Interval:

@@ -2,38 +2,25 @@
 
 import itertools
 import re
-from typing import Self
+from collections.abc import Iterator
 
 from dpmcl.exceptions import SpecError, shown
 
+Shard = Iterator[bool]
+"""Whether the next job, in the order of the runs, is one of the shard's, whatever folders hold."""
 
-class Shard:
-    """Every nth job of several runs, whatever their folders hold.
+
+def shard_of(text: str) -> Shard:
+    """Return every nth job of several runs.
 
     Args:
-        first: The first job, from 1.
-        every: n.
+        text: As in "3/40", every fortieth job from the third.
+
+    Raises:
+        SpecError: It is no shard.
     """
-
-    def __init__(self, first: int = 1, every: int = 1) -> None:
-        self.first, self.every = first, every
-        self._jobs = itertools.count()
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Return the shard of a text.
-
-        Args:
-            text: As in "3/40", the third of forty.
-
-        Raises:
-            SpecError: It is none.
-        """
-        match = re.fullmatch(r"([1-9]\d{0,6})/([1-9]\d{0,6})", text)
-        if match is None or int(match[1]) > int(match[2]):
-            raise SpecError(f"A shard is I/N with I from 1 to N, as in 3/40, got {shown(text)}.")
-        return cls(int(match[1]), int(match[2]))
-
-    def takes(self) -> bool:
-        """Return whether the next job, in the order of the runs, is one of the shard's."""
-        return next(self._jobs) % self.every == self.first - 1
+    match = re.fullmatch(r"([1-9]\d{0,6})/([1-9]\d{0,6})", text)
+    if match is None or int(match[1]) > int(match[2]):
+        raise SpecError(f"A shard is I/N with I from 1 to N, as in 3/40, got {shown(text)}.")
+    first, every = int(match[1]), int(match[2])
+    return (number % every == first - 1 for number in itertools.count())

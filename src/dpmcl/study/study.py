@@ -209,7 +209,7 @@ class _Run:
         built.setdefault(key, self.trainer)
         for name in spec.methods:
             self.trainer.check(Job(name, spec.seeds[:1]))
-        mine = [job for job in self.trainer.jobs() if shard is None or shard.takes()]
+        mine = [job for job in self.trainer.jobs() if shard is None or next(shard)]
         self.jobs = [job for job in mine if self.missing[job.method] & {*job.seeds}]
         if folder is not None and trained:
             identity.sources(spec)  # again: workers read the user's files when they start
