@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from dpmcl import Learner
-from dpmcl.learner import learner
+from dpmcl.learner import chunks
 from dpmcl.learner.knowledge import Knowledge, with_body
 from dpmcl.learner.pool import Part, joined
 from dpmcl.training.loop import learn_task
@@ -88,12 +88,12 @@ def frozen(updates: int = 100) -> dict[str, float]:
     x, y = torch.rand(64, 3, 32, 32), torch.arange(64) % 5
     times = {}
     for name, keep in (("kept", with_body), ("each time", lambda config, form, x: form)):
-        learner.with_body = keep
+        chunks.with_body = keep
         one = Learner(module, frozen=["0"], updates=updates).learn(x, y)
         start = time.perf_counter()
         one.learn(x, y)
         times[name] = time.perf_counter() - start
-    learner.with_body = with_body
+    chunks.with_body = with_body
     return {
         "ms a chunk, features kept": round(1e3 * times["kept"], 1),
         "ms a chunk, features each time": round(1e3 * times["each time"], 1),

@@ -58,8 +58,6 @@ def test_fed_the_rows_of_a_run_a_learner_ends_with_its_parameters(method, settin
     stream = Stream.from_arrays(x, y, classes_per_task=2)
     settings = {"batch": 8, **settings}
     setup, outcome = trained(stream, method, settings)
-    if setup.method.trains_on_validation:
-        settings["validation"] = 0.25
     network, classes = TINY_SPEC["network"], np.arange(10, 16)
     for seed in (0, 1):
         fed = Learner(
@@ -70,19 +68,13 @@ def test_fed_the_rows_of_a_run_a_learner_ends_with_its_parameters(method, settin
             for rows in (setup.splits.train, setup.splits.validation):
                 low, high = rows.offset[seed, task : task + 2].tolist()
                 parts.append(rows.row[seed, low:high])
-            fed = _fed(fed, x, y, parts)
+            train, validation = ((x[rows], y[rows]) for rows in parts)
+            if setup.method.trains_on_validation:
+                fed.learn(*train, validation=validation)
+            else:
+                fed.learn(*train)
         for a, b in zip(leaves(outcome.theta), parameters(fed), strict=True):
             assert torch.equal(a[seed], b[0])
-
-
-def _fed(fed, x, y, parts):
-    train, validation = parts
-    if fed._validation:
-        fed._split = lambda part: {  # the run's own validation rows
-            name: type(part)(x[rows], y[rows] - 10)
-            for name, rows in (("train", train), ("validation", validation))
-        }
-    return fed.learn(x[train], y[train])
 
 
 @pytest.mark.parametrize(
@@ -298,8 +290,10 @@ def test_wrong_arguments_are_refused():
     refused(lambda: learner(frozen=["0"]), "modules of your own", error=SpecError)
     refused(lambda: learner(classes=["a"]).learn(CLOUDS, NAMES), "among the classes [a]", "'b'")
     refused(lambda: learner(method="joint").learn(CLOUDS, NAMES), "keeps only", error=SpecError)
-    refused(lambda: learner(method="oml"), "validation=0.2", error=SpecError)
+    oml, rows = learner(method="oml"), (CLOUDS, NAMES)
+    refused(lambda: oml.learn(*rows), "validation=0.2", "got neither", error=SpecError)
     refused(lambda: learner(validation=0.1), "leave it out", error=SpecError)
+    refused(lambda: learner().learn(*rows, validation=rows), "leave it out", error=SpecError)
     refused(lambda: Learner(3), "a module, two modules", error=ModelError)
     over = {"name": "cosine", "over": "run"}
     refused(lambda: learner(schedule=over).learn(CLOUDS, NAMES), "over to 'task'", error=SpecError)

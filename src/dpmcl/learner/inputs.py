@@ -1,10 +1,10 @@
 """How a learner reads rows: as its first chunk came, arrays or a table."""
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpmcl.core.settings import Positive
 from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled, inputs_of
 from dpmcl.data.readers.dressed import is_plain
@@ -35,7 +36,7 @@ class Field:
     """
 
     name: str
-    kind: str
+    kind: Literal["numbers", "true/false", "categories"]
     categories: tuple[str, ...] = ()
 
     @classmethod
@@ -114,7 +115,7 @@ class Inputs:
         fields: Columns of a table; () for arrays.
     """
 
-    shape: tuple[int, ...]
+    shape: tuple[Positive, ...]
     images: bool = False
     fields: tuple[Field, ...] = ()
 
@@ -134,23 +135,6 @@ class Inputs:
             return cls((sum(len(field.names) for field in fields),), fields=fields)
         values = checked(inputs_of(x, "Inputs"))
         return cls(tuple(values.shape[1:]), values.dtype == torch.uint8)
-
-    @staticmethod
-    def of_file(path: Path, others: Collection[str]) -> tuple[Field, ...]:
-        """Return the input columns of a table in a file.
-
-        Args:
-            path: The file.
-            others: Columns that are no inputs.
-
-        Raises:
-            DataError: It cannot be read.
-        """
-        source = of_file(path, str(path))
-        outside = {*others, *source.indexes}
-        wanted = [name for name in source.names if name not in outside]
-        table = source.read(wanted)
-        return tuple(Field.of(Column(name, str(path), table.column(name))) for name in wanted)
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import pydantic
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -13,6 +14,9 @@ from dpmcl.data.labels import family_of, is_whole, number_labels, plain_array
 from dpmcl.exceptions import DataError
 
 _SHOWN = 10
+
+_FAMILY = "^(|strings|whole numbers|true/false)$"
+_TYPE = "^(|str|bool|u?int(8|16|32|64)|float(16|32|64))$"
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,8 @@ class LabelMap:
     """
 
     names: tuple[str, ...] = ()
-    family: str = ""
-    dtype: str = ""
+    family: Annotated[str, pydantic.Field(pattern=_FAMILY)] = ""
+    dtype: Annotated[str, pydantic.Field(pattern=_TYPE)] = ""
     fixed: bool = False
 
     def numbered(self, labels: Any, what: str) -> tuple["LabelMap", Tensor]:
