@@ -107,7 +107,8 @@ def test_labels_keep_their_digits():
     codes = [
         (torch.tensor(x).float(), code) for x, code in zip(CLOUDS, ["007", "10"], strict=False)
     ]
-    assert learner(updates=1).learn(codes).classes_.tolist() == ["007", "10"]
+    assert learner(updates=1).learn(codes).learn(codes[1:]).classes_.tolist() == ["007", "10"]
+    assert learner(updates=1).learn(codes[1:]).classes_.tolist() == ["10"]
     assert learner(updates=1).learn(CLOUDS, iter(NAMES)).classes_.tolist() == ["a", "b", "c"]
 
 

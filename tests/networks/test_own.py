@@ -185,6 +185,8 @@ def test_modules_that_cannot_be_used_are_refused():
     frozen = ["body", "prediction"]
     refused(build(Net(body, 6), frozen=frozen), "Everything is frozen", error=ModelError)
     refused(build(Net(body, 6), (5,)), "does not take inputs of shape (5,)", error=ModelError)
+    embedded = nn.Sequential(nn.Embedding(9, 5), nn.Flatten(), nn.Linear(20, 4))
+    refused(build(embedded), "give an embedding x.long()", error=ModelError)
     drawn = Net(body, 6, lambda out: nn.functional.dropout(out, 0.5, True))
     refused(build((drawn.body, nn.Sequential(drawn.head, nn.TransformerEncoderLayer(4, 2, 8)))),
             "draws from PyTorch's generator", error=ModelError)  # fmt: skip

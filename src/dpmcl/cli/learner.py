@@ -28,7 +28,7 @@ def learn(
     target: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="The column to predict.")
     ] = None,
-    method: Annotated[str | None, typer.Option(help="The method of a new model; er.")] = None,
+    method: Annotated[str, typer.Option(help="The method of a new model; replay.")] = "",
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="K=V", help="A setting of a new model, as in updates=100."),
@@ -39,13 +39,14 @@ def learn(
     from dpmcl.learner.artefact import FILE
 
     if (model / FILE).is_file():
-        if method is not None or set_:
+        if method or set_:
             raise SpecError(f"{model} is a model already; --method and --set are for a new one.")
         learner = Learner.load(model)
     else:
         if target is None:
             raise SpecError("A new model needs the column to predict, as in --target kind.")
-        learner = Learner(**{"method": method or "er", "holdout": 0.1, **_settings(set_ or [])})
+        settings = {"method": method} if method else {}
+        learner = Learner(**{"holdout": 0.1, **settings, **_settings(set_ or [])})
     before = learner.score_then_learn(rows, target)
     learner.save(model)
     known = "" if before != before else f" (error before it was learned: {before:.3g})"

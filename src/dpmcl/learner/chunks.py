@@ -165,7 +165,8 @@ def _apart(config: Config, form: Form | None, x: Any, y: Any) -> tuple[Any, Any,
     data = x if isinstance(x, Labelled) else read_dataset(x)
     if data.kind == "regression":
         return data.x, data.y, ""
-    return data.x, of_names(data.classes).originals()[data.y.numpy()], ""
+    names = np.array(data.classes) if data.text else of_names(data.classes).originals()
+    return data.x, names[data.y.numpy()], ""
 
 
 def _check_amounts(target: str, labels: LabelMap) -> None:

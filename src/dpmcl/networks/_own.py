@@ -107,9 +107,11 @@ def _last_linear(module: nn.Module, x: Tensor) -> str:
         with torch.no_grad():
             out = module(x)
     except Exception as error:  # a user's module
+        embeds = any(isinstance(layer, nn.Embedding) for layer in module.modules())
+        way_out = f"mend it, or {_BY_HAND}"
         raise ModelError(
             f"The network does not take inputs of shape {tuple(x.shape[1:])}: {reason(error)}; "
-            f"mend it, or {_BY_HAND}."
+            f"{'inputs come as floats, so give an embedding x.long()' if embeds else way_out}."
         ) from error
     finally:
         for hook in hooks:

@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, Subset
 from dpmcl.core.model import Kind
 from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled, from_arrays
-from dpmcl.data.labels import unwrapped
+from dpmcl.data.labels import family_of, unwrapped
 from dpmcl.data.readers.pil_images import open_image, plain
 from dpmcl.data.readers.rows import Rows
 from dpmcl.data.readers.tables import read_table
@@ -79,12 +79,15 @@ def read_dataset(
     title = name or type(dataset).__name__
     inputs, labels, tasks = _gathered(_items(dataset, rows, title, fields), rows, title)
     data = from_arrays(inputs, labels, tasks, name=title, kind=kind)
+    if family_of(labels) == "strings":
+        return replace(data, text=True)
     names = _class_names(dataset)
     numbers = all(type(label) is int and 0 <= label < len(names) for label in labels)
     if data.kind == "regression" or not numbers:
         return data
     note = f"classes: named by the {type(dataset).__name__}'s `classes`, in its order"
-    return replace(data, classes=tuple(names[int(c)] for c in data.classes), notes=(note,))
+    classes = tuple(names[int(c)] for c in data.classes)
+    return replace(data, classes=classes, text=True, notes=(note,))
 
 
 def _length(dataset: Any) -> int:
@@ -256,16 +259,17 @@ def _of_hugging_face(dataset: Any, title: str, fields: _Fields, kind: Kind | Non
         mode = features[x].mode if x in images else None
         parts = _gathered(_rows(dataset, fields, title), len(dataset), title, mode)
         data = from_arrays(*parts, name=title, kind=kind)
-    notes = data.notes
+    notes, text = data.notes, _is(features[y], "Value") and "string" in features[y].dtype
     if y in classes and data.kind == "classification":
         data = replace(data, classes=_declared(y, data.classes, classes[y]))
+        text = True
         notes = tuple(n for n in notes if not n.startswith(("target: ", "classes: ")))
         notes += (f"target: {y}, {len(data.classes)} classes named as it declares, in its order",)
     passed = [column for column in names if x is not None and column not in fields.values()]
     notes += (f"columns passed over: {', '.join(passed)}",) if passed else ()
     if task is not None and task in classes:
         data = replace(data, tasks=_declared(task, data.tasks, classes[task]))
-    return replace(data, notes=notes)
+    return replace(data, text=text, notes=notes)
 
 
 def _is(feature: Any, name: str) -> bool:
