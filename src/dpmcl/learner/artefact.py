@@ -36,7 +36,7 @@ class About(pydantic.BaseModel):
     Attributes:
         method, network: Name and settings; of the user's own the settings alone.
         arguments: The others of `Config`, by name.
-        labels: The classes there are.
+        labels: The classes that were declared.
         state: What the learner knows; None for nothing.
         sum: SHA-256 of the tensors.
     """
@@ -82,7 +82,7 @@ def described(
         method={**({"name": name} if name else {}), **config.method.to_table()},
         network=dict(config.network.table),
         arguments={key: v for key, v in config.to_table().items() if key not in apart},
-        labels=config.labels if known is None else known.form.labels,
+        labels=config.labels,
         state=state,
         sum=hashlib.sha256(content).hexdigest() if content else "",
     )
@@ -131,7 +131,7 @@ def restored(
     if about.state is None:
         return config, None
     with computing():
-        return config, unpacked(where, about.state, content, config, labels=about.labels)
+        return config, unpacked(where, about.state, content, config)
 
 
 def write(path: Any, about: About, content: bytes) -> Path:

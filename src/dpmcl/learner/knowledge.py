@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+import pydantic
 import torch
 from torch import Tensor, nn
 
@@ -56,7 +58,7 @@ class Form:
     width: int = 1
     scale: bool = False
     target: str = ""
-    body: Model | None = None
+    body: Annotated[pydantic.InstanceOf[Model] | None, pydantic.Field(exclude=True)] = None
 
     @property
     def fixed(self) -> bool:

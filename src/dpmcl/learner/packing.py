@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from dpmcl.core import keys, tree
 from dpmcl.core.gradients import Work
 from dpmcl.core.memory import Memories
-from dpmcl.core.model import Kind
 from dpmcl.core.settings import NonNegative, Positive
 from dpmcl.core.tree import from_named, named_leaves, whole
 from dpmcl.data.splits import Rows, Splits
@@ -21,9 +20,7 @@ from dpmcl.data.stream import Scale, Stream
 from dpmcl.engine import device_of
 from dpmcl.exceptions import FolderError, ModelError, SpecError, reason
 from dpmcl.learner.config import Config
-from dpmcl.learner.inputs import Inputs
 from dpmcl.learner.knowledge import Form, Knowledge, kept, resting, setup_of, with_body
-from dpmcl.learner.labels import LabelMap
 from dpmcl.learner.network import Network
 from dpmcl.learner.pool import Group, Held, Part
 from dpmcl.methods._method import State
@@ -49,12 +46,7 @@ class Packed(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(extra="forbid")
 
-    inputs: Inputs
-    kind: Kind
-    flat: bool
-    width: Positive
-    scale: bool
-    target: str
+    form: Form
     features: bool
     outputs: Positive
     chunks: Positive
@@ -72,15 +64,9 @@ def packed(known: Knowledge, *, memory: bool) -> tuple[Packed, bytes]:
         known: What it knows.
         memory: Whether the rows of its memory are among the tensors.
     """
-    form = known.form
     state = Packed(
-        inputs=form.inputs,
-        kind=form.kind,
-        flat=form.flat,
-        width=form.width,
-        scale=form.scale,
-        target=form.target,
-        features=form.body is not None,
+        form=known.form,
+        features=known.form.body is not None,
         outputs=known.setup.stream.outputs,
         chunks=known.chunks,
         rows=known.rows,
@@ -95,9 +81,7 @@ def packed(known: Knowledge, *, memory: bool) -> tuple[Packed, bytes]:
     return state, save(whole(_tensors(known, memory)))
 
 
-def unpacked(
-    where: Any, state: Packed, content: bytes, config: Config, *, labels: LabelMap
-) -> Knowledge:
+def unpacked(where: Any, state: Packed, content: bytes, config: Config) -> Knowledge:
     """Return what a learner that was saved knows.
 
     Args:
@@ -105,7 +89,6 @@ def unpacked(
         state: As `packed` returned it.
         content: The bytes of its tensors.
         config: What the learner is made with again.
-        labels: The classes there are.
 
     Raises:
         FolderError: The folder is damaged.
@@ -114,7 +97,7 @@ def unpacked(
     try:
         tensors = load(content)
         _check_sizes(state, config.network, tensors, config.replicas)
-        known = _knowledge(state, labels, config, tensors)
+        known = _knowledge(state, config, tensors)
         answers = _tried(known)
     except (LookupError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
         if isinstance(error, ModelError | SpecError):
@@ -184,7 +167,7 @@ def _check_sizes(
     if not network.table:
         return
     with torch.device("meta"):
-        modules = network.build(state.inputs.shape, state.outputs)
+        modules = network.build(state.form.inputs.shape, state.outputs)
     for part, module in zip(("representation", "prediction"), modules, strict=True):
         assert isinstance(module, nn.Module)
         for name, parameter in module.named_parameters():
@@ -193,11 +176,11 @@ def _check_sizes(
                 raise ValueError(f"the parameters of {part}.{name} have another shape")
 
 
-def _knowledge(
-    state: Packed, labels: LabelMap, config: Config, tensors: Mapping[str, Tensor]
-) -> Knowledge:
+def _knowledge(state: Packed, config: Config, tensors: Mapping[str, Tensor]) -> Knowledge:
     """Return what a learner knows. Raises what tensors of another form make it raise."""
-    device, form = device_of(config.device), _form(state, labels)
+    device, form = device_of(config.device), state.form
+    if form.inputs.fields and (len(form.inputs.columns),) != form.inputs.shape:
+        raise ValueError("the columns have another number of inputs")
     part = Part(tensors["held.x"].to(device), tensors["held.y"].to(device))
     if state.features:
         form = with_body(config, form, _made_up(form.inputs.shape).to(device))
@@ -205,7 +188,7 @@ def _knowledge(
     fits = part.x.dim() > 1 and part.x.shape[1:] == shape and str(part.x.dtype) in _TYPES
     if not fits or part.y.dtype == torch.bool:
         raise ValueError("the rows have another form")
-    if len(labels.names) > state.outputs:
+    if len(form.labels.names) > state.outputs:
         raise ValueError("there are more classes than outputs")
     example = _made_up(shape).to(device, config.floats)
     stream, splits = resting(config, form, part, state.outputs)
@@ -288,22 +271,6 @@ def _memories(
 def _within(numbers: Tensor, end: int) -> bool:
     """Return True if whole numbers are from 0 to below `end`; a 0 is always fine."""
     return bool((numbers >= 0).all() and (numbers < max(end, 1)).all())
-
-
-def _form(state: Packed, labels: LabelMap) -> Form:
-    """Return what all chunks have in common."""
-    inputs = state.inputs
-    if inputs.fields and (sum(len(f.names) for f in inputs.fields),) != inputs.shape:
-        raise ValueError("the columns have another number of inputs")
-    return Form(
-        inputs=inputs,
-        kind=state.kind,
-        labels=labels,
-        flat=state.flat,
-        width=state.width,
-        scale=state.scale,
-        target=state.target,
-    )
 
 
 def _another(why: str) -> ModelError:
