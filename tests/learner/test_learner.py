@@ -207,7 +207,7 @@ def test_a_table_is_read_by_its_columns():
     assert (one.predict(rows.assign(kind=None)) == other).all()
     refused(lambda: one.predict(rows.assign(more=1)), "'more' is new")
     refused(lambda: one.predict(rows[["when"]]), "'colour' is missing")
-    refused(lambda: one.predict(rows.replace("red", "pink")), "got 'pink' in row 0", "blue, red")
+    refused(lambda: one.predict(rows.replace("red", "pink")), "got 'pink' in row 0", "'blue', 'red'")
     twice = pandas.concat([frame, frame[["when"]]], axis=1)
     refused(lambda: one.learn(twice), "each of another name")
     odd = [*map(str, range(59)), "x"]
@@ -289,7 +289,7 @@ def test_wrong_arguments_are_refused():
     refused(lambda: learner(classes=[]), "a class at least")
     refused(lambda: learner(scale="no"), "scale must be", error=SpecError)
     refused(lambda: learner(frozen=["0"]), "modules of your own", error=SpecError)
-    refused(lambda: learner(classes=["a"]).learn(CLOUDS, NAMES), "among the classes [a]", "'b'")
+    refused(lambda: learner(classes=["a"]).learn(CLOUDS, NAMES), "among the classes 'a'", "'b'")
     refused(lambda: learner(method="joint").learn(CLOUDS, NAMES), "keeps only", error=SpecError)
     oml, rows = learner(method="oml"), (CLOUDS, NAMES)
     refused(lambda: oml.learn(*rows), "validation=0.2", "got neither", error=SpecError)

@@ -1,7 +1,7 @@
 """How a learner reads rows: as its first chunk came, arrays or a table."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from dpmcl.data.readers.dressed import is_plain
 from dpmcl.data.readers.table_columns import Column
 from dpmcl.data.readers.table_sources import in_memory, of_file
 from dpmcl.data.readers.tables import categories_of
-from dpmcl.exceptions import DataError, shown
+from dpmcl.exceptions import DataError, listed, shown
 
 _WHAT = "the rows"
 _OUT = "leave the column out"
@@ -99,7 +99,7 @@ class Field:
         if row is not None:
             raise DataError(
                 f"Column '{self.name}' has the categories of the rows learned first "
-                f"({', '.join(self.categories[:10])}), got {texts[row]!r:.60} in row {row}; "
+                f"({listed(self.categories, 10)}), got {texts[row]!r:.60} in row {row}; "
                 "correct the row, or leave it out."
             )
         return np.eye(len(self.categories), dtype=np.float32)[[number[text] for text in texts]]
@@ -167,7 +167,7 @@ class Inputs:
         if self.fields:
             raise DataError(
                 "Inputs must be a table with the columns of the rows learned first "
-                f"({_some([field.name for field in self.fields])}), got a {type(x).__name__}."
+                f"({listed(field.name for field in self.fields)}), got a {type(x).__name__}."
             )
         values = checked(inputs_of(x, "Inputs"))
         if tuple(values.shape[1:]) != self.shape:
@@ -187,7 +187,7 @@ class Inputs:
             if field.name not in columns:
                 raise DataError(
                     f"Rows must have the columns of those learned first, and '{field.name}' is "
-                    f"missing; they have {_some(list(columns))}."
+                    f"missing; they have {listed(columns)}."
                 )
         names = [field.name for field in self.fields]
         for name in columns:
@@ -247,7 +247,7 @@ def target_apart(table: Any, target: str, *, text: bool) -> tuple[Any, list[Any]
     """
     source = in_memory(table, _WHAT)
     if target not in source.names:
-        raise DataError(f"No column {target!r:.60} in the rows; they have {_some(source.names)}.")
+        raise DataError(f"No column {target!r:.60} in the rows; they have {listed(source.names)}.")
     values = source.read([target]).column(target)
     column = Column(target, _WHAT, values)
     column.check_present("name another target")
@@ -293,7 +293,3 @@ def _columns(x: Any) -> list[Column]:
     if table.num_rows == 0:
         raise DataError("There must be rows, and the table has only columns; give it some.")
     return [Column(name, _WHAT, table.column(name)) for name in table.column_names]
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:30]) + (", ..." if len(names) > 30 else "")

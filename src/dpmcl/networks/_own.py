@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpmcl.exceptions import ModelError, reason, shown, unknown
+from dpmcl.exceptions import ModelError, listed, reason, shown, unknown
 
 _BY_HAND = (
     "give two modules, (representation, prediction), or name the layer that predicts (before=...)"
@@ -38,7 +38,9 @@ def in_two(modules: Any, before: str | None, shape: tuple[int, ...]) -> tuple[nn
     name = before if before is not None else _last_linear(whole, x)
     layers = dict(modules.named_modules())
     if name not in layers or not name:
-        raise ModelError(str(unknown("layer", name, [*layers][1:], f"It has {_some(layers)}.")))
+        raise ModelError(
+            str(unknown("layer", name, [*layers][1:], f"It has {listed(filter(None, layers))}."))
+        )
     prediction = layers[name]
     parent, _, child = name.rpartition(".")
     setattr(layers[parent], child, nn.Identity())
@@ -67,7 +69,9 @@ def frozen(
     }
     for name in names:
         if name not in layers:
-            raise ModelError(str(unknown("layer", name, [*layers], f"It has {_some(layers)}.")))
+            raise ModelError(
+                str(unknown("layer", name, [*layers], f"It has {listed(filter(None, layers))}."))
+            )
         for layer in layers[name].requires_grad_(False).eval().modules():
             layer.train = _stay
     if names and not any(p.requires_grad for module in pair for p in module.parameters()):
@@ -142,8 +146,3 @@ def _check_split(whole: nn.Module, pair: tuple[nn.Module, nn.Module], name: str,
 
 def _stay(mode: bool = True) -> None:
     """Stand in for `train` of a frozen layer, which stays in evaluation."""
-
-
-def _some(layers: dict[str, nn.Module]) -> str:
-    names = [name for name in layers if name]
-    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")

@@ -69,7 +69,7 @@ def test_odd_headers(tmp_path):
     assert read_table(path, target="y", ignore=[""]).x.tolist() == [[7], [8]]
     written(path, "a, b, kind\n1, 2, x\n")
     assert read_table(path, target=" kind").columns == ("a", " b")
-    refused(path, "No target column 'kind'. Did you mean ' kind'?", "a, ' b', ' kind'.",
+    refused(path, "No target column 'kind'. Did you mean ' kind'?", "'a', ' b', ' kind'.",
         target="kind")  # fmt: skip
     refused(written(path, "a|y\n1|2\n"), "Columns of", "a|y.")
 
@@ -262,7 +262,7 @@ def test_a_kind_that_is_not_clear_must_be_said():
 
 
 def test_columns_that_do_not_exist_or_are_two_things():
-    refused(SMALL, "No target column 'knd'", "'kind'?", "size, sweet, kind", target="knd")
+    refused(SMALL, "No target column 'knd'", "'kind'?", "'size', 'sweet', 'kind'", target="knd")
     refused(SMALL, "No ignored column 'sizes'", "'size'?", target="kind", ignore=["sizes"])
     refused({f"column {i}": [1] for i in range(200)}, "column 29, ...")
     for options, parts in (

@@ -20,10 +20,9 @@ from dpmcl.data.labels import family_of, unwrapped
 from dpmcl.data.readers.pil_images import open_image, plain
 from dpmcl.data.readers.rows import Rows
 from dpmcl.data.readers.tables import read_table
-from dpmcl.exceptions import DataError, reason
+from dpmcl.exceptions import DataError, listed, reason
 
 _ROWS_AT_ONCE = 64
-_SHOWN = 30  # names that an error lists
 
 
 _Fields = Mapping[str, str]
@@ -69,7 +68,7 @@ def read_dataset(
     if isinstance(dataset, Mapping):
         raise DataError(
             f"A dataset must be a single one, got a {type(dataset).__name__} with the keys "
-            f"{_some(list(dataset))}; pick one of them."
+            f"{listed(list(dataset))}; pick one of them."
         )
     rows, roles = _length(dataset), {"x": x, "y": y, "task": task}
     fields = {role: name for role, name in roles.items() if name is not None}
@@ -157,11 +156,11 @@ def _split(item: Any, what: str, fields: _Fields) -> Sequence[Any]:
     if isinstance(item, tuple | list) and len(item) in (2, 3) and not fields:
         return item
     parts = len(item) if isinstance(item, list | tuple) else "no"
-    has = _some(list(item)) if isinstance(item, Mapping) else f"{parts} parts"
+    has = listed(list(item)) if isinstance(item, Mapping) else f"{parts} parts"
     raise DataError(
         "An item must be (x, y) or (x, y, task), or else a dict whose keys the arguments x, y and "
         f"task name; {what} is a {type(item).__name__} with {has}, and named are "
-        f"{_some([*fields.values()])}."
+        f"{listed([*fields.values()])}."
     )
 
 
@@ -169,9 +168,9 @@ def _check(fields: _Fields, names: Sequence[str], what: str) -> None:
     """Refuse a name that is not among those of an item or a table. Raises DataError."""
     for role, name in fields.items():
         if name not in names:
-            raise DataError(f"{_start(what)} has no {name!r} for {role}; it has {_some(names)}.")
+            raise DataError(f"{_start(what)} has no {name!r} for {role}; it has {listed(names)}.")
     if len(set(fields.values())) < len(fields):
-        raise DataError(f"x, y and task must be different, got {_some([*fields.values()])}.")
+        raise DataError(f"x, y and task must be different, got {listed([*fields.values()])}.")
 
 
 def _is_picture(inputs: Any) -> bool:
@@ -239,7 +238,7 @@ def _of_hugging_face(dataset: Any, title: str, fields: _Fields, kind: Kind | Non
     images = [column for column in names if _is(features[column], "Image")]
     classes = {c: features[c].names for c in names if _is(features[c], "ClassLabel")}
     if "x" not in fields and len(images) > 1:
-        raise DataError(f"'{title}' has several image columns: {_some(images)}; set x to one.")
+        raise DataError(f"'{title}' has several image columns: {listed(images)}; set x to one.")
     fields = {**({"x": images[0]} if images else {}), "y": "label", **fields}
     _check(fields, names, f"'{title}'")
     x, y, task = fields.get("x"), fields["y"], fields.get("task")
@@ -337,12 +336,6 @@ def _content(image: Any, what: str) -> bytes:
         )
     with whole(_start(what), "correct or drop it"):
         return Path(path).read_bytes()
-
-
-def _some(names: Sequence[Any]) -> str:
-    """Return the first names of a list, as an error shows them."""
-    more = ", ..." if len(names) > _SHOWN else ""
-    return (", ".join(repr(name) for name in names[:_SHOWN]) or "nothing") + more
 
 
 def _start(text: str) -> str:

@@ -16,15 +16,14 @@ from torch import Tensor
 from dpmcl.core.model import Kind
 from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled, check_kind
-from dpmcl.data.readers.table_columns import FEW_NUMBERS, MOSTLY, Column, listed, visible
+from dpmcl.data.readers.table_columns import FEW_NUMBERS, MOSTLY, Column, several
 from dpmcl.data.readers.table_sources import in_memory, is_packed, of_file
-from dpmcl.exceptions import DataError, SpecError, shown, unknown
+from dpmcl.exceptions import DataError, SpecError, listed, shown, unknown
 
 CATEGORIES = 100
 """Most categories of an input column, and most classes of whole numbers not declared as such."""
 
 _OUT = "put the column in ignore"
-_SHOWN = 30  # columns that an error lists
 
 
 @dataclass(frozen=True)
@@ -79,8 +78,7 @@ class Roles:
             )
         for role, column in self._named():
             if column not in names:
-                more = ", ..." if len(names) > _SHOWN else ""
-                hint = f"Columns of {where}: {', '.join(map(visible, names[:_SHOWN]))}{more}."
+                hint = f"Columns of {where}: {listed(names)}."
                 what = f"{role}d column" if role == "ignore" else f"{role} column"
                 raise DataError(str(unknown(what, column, names, hint)))
         if "" in names and "" not in self.ignore:
@@ -163,7 +161,7 @@ def read_table(
         became = "a number, scaled" if scaled else "a number"
     notes += [f"target: {target}, {became}"]
     notes += [] if task is None else [f"tasks: {task}, {len(tasks)} named by its values"]
-    notes += [f"ignored: {listed(left_out)}"] if left_out else []
+    notes += [f"ignored: {several(left_out)}"] if left_out else []
     if path and name is None:
         name = Path(path.stem).stem if is_packed(path) else path.stem
     return Labelled(
@@ -221,7 +219,7 @@ def _inputs(
             became = column.kind if column.kind == "true/false" else numbers
         numeric += [became == numbers] * blocks[-1].shape[1]
         told.setdefault(became, []).append(column.name)
-    notes = [f"{became}: {listed(names)}" for became, names in told.items()]
+    notes = [f"{became}: {several(names)}" for became, names in told.items()]
     return torch.from_numpy(np.concatenate(blocks, axis=1)), tuple(names), numeric, notes
 
 
