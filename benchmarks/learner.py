@@ -19,7 +19,7 @@ from torch import nn
 from dpmcl import Learner
 from dpmcl.learner import chunks
 from dpmcl.learner.knowledge import Knowledge, with_body
-from dpmcl.learner.pool import Part, joined
+from dpmcl.learner.pool import Examples, joined
 from dpmcl.training.loop import learn_task
 from dpmcl.training.state import Position
 
@@ -56,7 +56,7 @@ def overhead(rounds: int = 15) -> dict[str, float]:
     for _ in range(rounds):
         known = one._known
         assert isinstance(known, Knowledge)
-        chunk = {"train": Part(torch.from_numpy(x), torch.from_numpy(y))}
+        chunk = {"train": Examples(torch.from_numpy(x), torch.from_numpy(y))}
         stream, splits = joined(
             known.setup.stream, known.held, chunk, number=known.chunks, replicas=1
         )
@@ -106,7 +106,7 @@ def one_info(known: Knowledge):
     from dpmcl.learner.knowledge import _told
 
     x = torch.zeros(100, 20, dtype=torch.float64)
-    return _told(known, {"train": Part(x, torch.arange(100) % 5)})[0]
+    return _told(known, {"train": Examples(x, torch.arange(100) % 5)})[0]
 
 
 def main() -> None:

@@ -207,7 +207,9 @@ def test_a_table_is_read_by_its_columns():
     assert (one.predict(rows.assign(kind=None)) == other).all()
     refused(lambda: one.predict(rows.assign(more=1)), "'more' is new")
     refused(lambda: one.predict(rows[["when"]]), "'colour' is missing")
-    refused(lambda: one.predict(rows.replace("red", "pink")), "got 'pink' in row 0", "'blue', 'red'")
+    refused(
+        lambda: one.predict(rows.replace("red", "pink")), "got 'pink' in row 0", "'blue', 'red'"
+    )
     twice = pandas.concat([frame, frame[["when"]]], axis=1)
     refused(lambda: one.learn(twice), "each of another name")
     odd = [*map(str, range(59)), "x"]

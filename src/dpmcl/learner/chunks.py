@@ -20,10 +20,10 @@ from dpmcl.learner.config import Config
 from dpmcl.learner.inputs import Inputs, is_table, opened, target_apart, without
 from dpmcl.learner.knowledge import Form, Knowledge, kept, with_body
 from dpmcl.learner.labels import LabelMap, of_names
-from dpmcl.learner.pool import Part
+from dpmcl.learner.pool import Examples
 
 
-def read(config: Config, form: Form | None, x: Any, y: Any) -> tuple[Form, Part]:
+def read(config: Config, form: Form | None, x: Any, y: Any) -> tuple[Form, Examples]:
     """Return a chunk's rows as tensors, and what they have in common with those before.
 
     Args:
@@ -57,7 +57,7 @@ def read(config: Config, form: Form | None, x: Any, y: Any) -> tuple[Form, Part]
             form = with_body(config, form, values)
         if form.body is not None:
             check_digits(data, config.floats)
-        part = Part(kept(form, values), data.y.to(device))
+        part = Examples(kept(form, values), data.y.to(device))
     return replace(form, labels=labels, target=target or form.target), part
 
 
@@ -99,7 +99,9 @@ def inputs_alone(form: Form, x: Any) -> Tensor:
         return kept(form, form.inputs.read(x))
 
 
-def shared_out(config: Config, known: Knowledge | None, part: Part) -> tuple[Part, Part, Part]:
+def shared_out(
+    config: Config, known: Knowledge | None, part: Examples
+) -> tuple[Examples, Examples, Examples]:
     """Return the rows of a chunk that are for training, those for validation, and those held out.
 
     Args:
@@ -117,14 +119,16 @@ def shared_out(config: Config, known: Knowledge | None, part: Part) -> tuple[Par
     validation = max(round(share * rows), 1) if share else 0
     holdout = math.floor((before + rows) * config.holdout) - held
     holdout = max(min(holdout, rows - 1 - validation), 0)
-    train = rows - holdout - validation
-    if train < 1:
+    if rows <= holdout + validation:
         raise DataError(f"A chunk needs a row to learn beside those held out, got {rows}.")
     key = keys.derive(config.seed, keys.Purpose.SPLIT, chunks)
     order = keys.permutation(key, rows).to(part.x.device)
-    chosen = (each.sort().values for each in order.split([holdout, validation, train]))
-    apart, checked, learned = (Part(part.x[each], part.y[each]) for each in chosen)
-    return learned, checked, apart
+    chosen = (
+        each.sort().values
+        for each in order.split([holdout, validation, rows - holdout - validation])
+    )
+    apart, validating, train = (Examples(part.x[each], part.y[each]) for each in chosen)
+    return train, validating, apart
 
 
 def _first(config: Config, x: Any, y: Any, target: str) -> Form:

@@ -18,7 +18,7 @@ from dpmcl.learner.knowledge import Form, Knowledge, resting, setup_of
 from dpmcl.learner.labels import LabelMap, of_names
 from dpmcl.learner.learner import Learner
 from dpmcl.learner.network import Network
-from dpmcl.learner.pool import Part, dropped, numbered
+from dpmcl.learner.pool import Examples, dropped, numbered
 from dpmcl.methods._method import State
 from dpmcl.streams.table import Table
 from dpmcl.training.evaluation import shown
@@ -85,7 +85,7 @@ def _knowledge(spec: Spec, setup: Setup, tensors: Mapping[str, Tensor]) -> Knowl
     memories = _memories(setup, tensors)
     run = RunState(Position(setup.tasks), state, memories)
     held = dropped(setup.stream, setup.splits, memories)
-    like = Part(setup.stream.x[:1], setup.stream.y[:1])
+    like = Examples(setup.stream.x[:1], setup.stream.y[:1])
     rest, nobody = resting(config, form, like, setup.stream.outputs)
     rest = replace(rest, scaled=setup.stream.scaled, scale=setup.stream.scale)
     example = setup.stream.example(config.floats)

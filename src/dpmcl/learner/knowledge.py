@@ -20,7 +20,7 @@ from dpmcl.learner.config import Config
 from dpmcl.learner.growth import check_answers, room, widened, widened_memories
 from dpmcl.learner.inputs import Inputs
 from dpmcl.learner.labels import LabelMap
-from dpmcl.learner.pool import Group, Held, Part, dropped, joined, numbered
+from dpmcl.learner.pool import Examples, Group, Held, dropped, joined, numbered
 from dpmcl.methods._method import State
 from dpmcl.optimisers.theorem import Theorem
 from dpmcl.training.divergence import FreezeNonFinite
@@ -98,7 +98,7 @@ class Knowledge:
 
 
 def learned(
-    config: Config, before: Knowledge | None, form: Form, chunk: Mapping[str, Part]
+    config: Config, before: Knowledge | None, form: Form, chunk: Mapping[str, Examples]
 ) -> Knowledge:
     """Return what a learner knows once it has learned a chunk.
 
@@ -237,7 +237,7 @@ def setup_of(config: Config, form: Form, rows: tuple[Stream, Splits], example: T
     )
 
 
-def resting(config: Config, form: Form, like: Part, outputs: int) -> tuple[Stream, Splits]:
+def resting(config: Config, form: Form, like: Examples, outputs: int) -> tuple[Stream, Splits]:
     """Return the stream of a learner between two chunks, without rows.
 
     Args:
@@ -265,7 +265,7 @@ def resting(config: Config, form: Form, like: Part, outputs: int) -> tuple[Strea
     return stream, Splits(rows, rows, rows)
 
 
-def _nothing(config: Config, form: Form, chunk: Mapping[str, Part]) -> Knowledge:
+def _nothing(config: Config, form: Form, chunk: Mapping[str, Examples]) -> Knowledge:
     """Return what a learner knows before its first chunk, with a network for its shapes."""
     train, names = chunk["train"], form.labels.names
     outputs = form.width if form.kind == "regression" else len(names)
@@ -308,7 +308,7 @@ def _with_room(
     return replace(known, setup=wider, run=run, seen=seen)
 
 
-def _told(known: Knowledge, chunk: Mapping[str, Part]) -> tuple[tuple[TaskInfo, ...], Tensor]:
+def _told(known: Knowledge, chunk: Mapping[str, Examples]) -> tuple[tuple[TaskInfo, ...], Tensor]:
     """Return what the method is told of the rows held and of a chunk, and the classes seen then."""
     stream, number, rows = known.setup.stream, known.chunks, len(chunk["train"].x)
     now = torch.ones_like(known.seen)

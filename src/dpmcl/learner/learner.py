@@ -23,8 +23,8 @@ from dpmcl.learner.inputs import opened
 from dpmcl.learner.knowledge import Knowledge, learned
 from dpmcl.learner.labels import LabelMap, declared
 from dpmcl.learner.network import network_of
-from dpmcl.learner.pool import Part
-from dpmcl.learner.report import Report, cost, report, with_chunk
+from dpmcl.learner.pool import Examples
+from dpmcl.learner.report import Report, forgotten, report, with_chunk
 from dpmcl.methods._method import Method
 
 Array = NDArray[Any]
@@ -267,12 +267,12 @@ class Learner:
         config, before = self._config, self._known
         check_validation(config, validation)
         form, part = read(config, None if before is None else before.form, x, y)
-        train, checked, apart = shared_out(config, before, part)
+        train, validating, apart = shared_out(config, before, part)
         if validation is not None:
-            form, checked = read(config, form, *validation)
+            form, validating = read(config, form, *validation)
         chunk = {"train": train}
         if config.method.trains_on_validation:
-            chunk["validation"] = checked
+            chunk["validation"] = validating
         with computing():
             known = with_chunk(learned(config, before, form, chunk), apart)
         self._known, self._previous = known, (before,)
@@ -280,7 +280,7 @@ class Learner:
             self._tell(before, known, part)
         return self
 
-    def _tell(self, before: Knowledge, known: Knowledge, part: Part) -> None:
+    def _tell(self, before: Knowledge, known: Knowledge, part: Examples) -> None:
         """Say which classes are new, and whether a chunk cost more on older ones than it may."""
         names = known.form.labels.names
         for number in range(len(before.form.labels.names), len(names)):
@@ -289,7 +289,7 @@ class Learner:
                 _LOG.info("New class %r, first in row %d.", names[number], int(rows[0]))
         limit, grown = self._config.forgetting_limit, 0.0
         if limit is not None and before.groups:
-            grown = cost(before, known)
+            grown = forgotten(before, known)
         if limit is not None and grown > limit:
             _LOG.warning(
                 "Chunk %d cost %.3g on earlier ones, whose limit is %.3g; learner.undo() takes it "

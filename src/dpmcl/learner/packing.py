@@ -22,7 +22,7 @@ from dpmcl.exceptions import FolderError, ModelError, SpecError, reason
 from dpmcl.learner.config import Config
 from dpmcl.learner.knowledge import Form, Knowledge, kept, resting, setup_of, with_body
 from dpmcl.learner.network import Network
-from dpmcl.learner.pool import Group, Held, Part
+from dpmcl.learner.pool import Examples, Group, Held
 from dpmcl.methods._method import State
 from dpmcl.training.memories import empty_memories
 from dpmcl.training.setup import Setup
@@ -181,7 +181,7 @@ def _knowledge(state: Packed, config: Config, tensors: Mapping[str, Tensor]) -> 
     device, form = device_of(config.device), state.form
     if form.inputs.fields and (len(form.inputs.columns),) != form.inputs.shape:
         raise ValueError("the columns have another number of inputs")
-    part = Part(tensors["held.x"].to(device), tensors["held.y"].to(device))
+    part = Examples(tensors["held.x"].to(device), tensors["held.y"].to(device))
     if state.features:
         form = with_body(config, form, _made_up(form.inputs.shape).to(device))
     shape = form.inputs.shape if form.body is None else part.x.shape[1:]
@@ -223,7 +223,7 @@ def _made_up(shape: Sequence[int]) -> Tensor:
     return keys.uniform(keys.derive(0, keys.Purpose.PROBE), (_EXAMPLE_ROWS, *shape))
 
 
-def _one_row(stream: Stream, like: Part, replicas: int) -> tuple[Stream, Splits]:
+def _one_row(stream: Stream, like: Examples, replicas: int) -> tuple[Stream, Splits]:
     """Return a stream of one made-up row, which tells the shapes of a method's notes."""
     x = like.x.new_zeros(1, *like.x.shape[1:])
     y = like.y.new_zeros(1, *like.y.shape[1:])
@@ -232,7 +232,7 @@ def _one_row(stream: Stream, like: Part, replicas: int) -> tuple[Stream, Splits]
     return replace(stream, x=x, y=y, row=row, task=row), Splits(rows, rows, rows)
 
 
-def _groups(state: Packed, like: Part, tensors: Mapping[str, Tensor]) -> tuple[Group, ...]:
+def _groups(state: Packed, like: Examples, tensors: Mapping[str, Tensor]) -> tuple[Group, ...]:
     """Return the rows that were held out."""
     if not state.groups:
         return ()
@@ -245,7 +245,7 @@ def _groups(state: Packed, like: Part, tensors: Mapping[str, Tensor]) -> tuple[G
 
 
 def _memories(
-    setup: Setup, part: Part, config: Config, tensors: Mapping[str, Tensor] | None
+    setup: Setup, part: Examples, config: Config, tensors: Mapping[str, Tensor] | None
 ) -> tuple[Memories, dict[str, Tensor]]:
     """Return memories, and the rows in their slots; empty ones where there are no tensors."""
     capacity, replicas = config.method.memory, config.replicas

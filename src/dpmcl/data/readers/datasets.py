@@ -18,7 +18,7 @@ from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled, from_arrays
 from dpmcl.data.labels import family_of, unwrapped
 from dpmcl.data.readers.pil_images import open_image, plain
-from dpmcl.data.readers.rows import Rows
+from dpmcl.data.readers.gathering import Gathering
 from dpmcl.data.readers.tables import read_table
 from dpmcl.exceptions import DataError, listed, reason
 
@@ -114,7 +114,7 @@ def _gathered(
     items: (x, y) or (x, y, task). mode: that of Pillow's to which images are converted.
     """
     way_out = "resize or convert them in the dataset, as by a transform"
-    inputs = Rows(rows, lambda row: f"item {row} of '{title}'", way_out)
+    inputs = Gathering(rows, lambda row: f"item {row} of '{title}'", way_out)
     labels: list[Any] = []
     tasks: list[Any] = []
     for i, (x, y, *task) in enumerate(items):
