@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from dpmcl.core import keys
@@ -44,7 +45,7 @@ def read(config: Config, form: Form | None, x: Any, y: Any) -> tuple[Form, Examp
         labels, targets = labels.numbered(y, "Labels")
     else:
         targets = targets_of(y, "Targets")
-    data = Labelled("the chunk", "regression", values, targets)
+    data = _checked(form, values, targets)
     if first and target and config.kind is None:
         _check_amounts(target, labels)
     if form.kind == "regression" and data.y.shape[1] != form.width:
@@ -95,8 +96,9 @@ def inputs_alone(form: Form, x: Any) -> Tensor:
     x = opened(x)
     if form.target and is_table(x):
         x = without(x, form.target)
+    values = form.inputs.read(x)
     with computing():
-        return kept(form, form.inputs.read(x))
+        return kept(form, _checked(form, values, torch.zeros(len(values), 1)).x)
 
 
 def shared_out(
@@ -129,6 +131,11 @@ def shared_out(
     )
     apart, validating, train = (Examples(part.x[each], part.y[each]) for each in chosen)
     return train, validating, apart
+
+
+def _checked(form: Form, x: Tensor, y: Tensor) -> Labelled:
+    """Return inputs and targets once it is sure that there are some, and that all are finite."""
+    return Labelled("the rows", "regression", x, y, columns=form.inputs.columns)
 
 
 def _first(config: Config, x: Any, y: Any, target: str) -> Form:

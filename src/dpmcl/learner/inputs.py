@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dpmcl.core.settings import Positive
 from dpmcl.data.damaged import whole
-from dpmcl.data.labelled import Labelled, inputs_of
+from dpmcl.data.labelled import inputs_of
 from dpmcl.data.readers.dressed import is_plain
 from dpmcl.data.readers.table_columns import Column
 from dpmcl.data.readers.table_sources import in_memory, of_file
@@ -133,7 +133,7 @@ class Inputs:
             columns = _columns(x)
             fields = tuple(Field.of(column) for column in columns)
             return cls((sum(len(field.names) for field in fields),), fields=fields)
-        values = checked(inputs_of(x, "Inputs"))
+        values = inputs_of(x, "Inputs")
         return cls(tuple(values.shape[1:]), values.dtype == torch.uint8)
 
     @property
@@ -155,10 +155,10 @@ class Inputs:
             x: A table, or numbers (rows, ...), like the first chunk's.
 
         Raises:
-            DataError: They are not like those, or a value is missing or not finite.
+            DataError: They are not like those, or a cell is missing.
         """
         if self.fields and is_table(x):
-            return checked(self._of_table(x), self.columns)
+            return self._of_table(x)
         if is_table(x):
             raise DataError(
                 "Inputs must be an array, as those learned first, got a table; give its values, as "
@@ -169,7 +169,7 @@ class Inputs:
                 "Inputs must be a table with the columns of the rows learned first "
                 f"({listed(field.name for field in self.fields)}), got a {type(x).__name__}."
             )
-        values = checked(inputs_of(x, "Inputs"))
+        values = inputs_of(x, "Inputs")
         if tuple(values.shape[1:]) != self.shape:
             raise DataError(
                 f"Inputs must have the shape (rows, {', '.join(map(str, self.shape))}), as those "
@@ -272,19 +272,6 @@ def without(table: Any, *columns: str) -> Any:
         raise DataError(f"Rows must have columns, each of another name, got {shown(wanted)}.")
     with whole(_WHAT, "correct them"):
         return source.read(wanted)
-
-
-def checked(x: Tensor, columns: tuple[str, ...] = ()) -> Tensor:
-    """Return inputs once it is sure that there are some, and that all are finite.
-
-    Args:
-        x: Inputs (rows, ...).
-        columns: A name for each input of a table.
-
-    Raises:
-        DataError: They are not.
-    """
-    return Labelled(_WHAT, "regression", x, torch.zeros(len(x), 1), columns=columns).x
 
 
 def _columns(x: Any) -> list[Column]:

@@ -13,10 +13,10 @@ from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.labels import number_labels
 from dpmcl.data.readers.entries import stamp
+from dpmcl.data.readers.gathering import Gathering
 from dpmcl.data.readers.image_cache import cached
 from dpmcl.data.readers.images import SET_A_SIZE, Decoding, pixels
 from dpmcl.data.readers.pil_images import readable
-from dpmcl.data.readers.gathering import Gathering
 from dpmcl.exceptions import DataError, SpecError, unknown
 from dpmcl.streams._torchvision_sets import (
     BY_TRAIN,

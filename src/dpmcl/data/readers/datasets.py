@@ -17,8 +17,8 @@ from dpmcl.core.model import Kind
 from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled, from_arrays
 from dpmcl.data.labels import family_of, unwrapped
-from dpmcl.data.readers.pil_images import open_image, plain
 from dpmcl.data.readers.gathering import Gathering
+from dpmcl.data.readers.pil_images import open_image, plain
 from dpmcl.data.readers.tables import read_table
 from dpmcl.exceptions import DataError, listed, reason
 

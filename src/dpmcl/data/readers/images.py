@@ -15,9 +15,9 @@ from dpmcl.data.labelled import Labelled
 from dpmcl.data.labels import in_order
 from dpmcl.data.readers.class_folders import class_folders
 from dpmcl.data.readers.entries import ARCHIVES, entries, stamp
+from dpmcl.data.readers.gathering import Gathering
 from dpmcl.data.readers.image_cache import cached
 from dpmcl.data.readers.pil_images import open_image, plain
-from dpmcl.data.readers.gathering import Gathering
 from dpmcl.data.sources import at_home
 from dpmcl.exceptions import DataError, SpecError
 

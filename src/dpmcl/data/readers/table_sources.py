@@ -169,7 +169,9 @@ def _header(path: Path, where: str) -> tuple[str, list[str]]:
         if first is None:
             raise DataError(f"A table must have a header and rows, and {where} is empty.")
         if "\0" in first:
-            raise DataError(f"A text table must be UTF-8, and {where} has NUL, as UTF-16; convert it.")
+            raise DataError(
+                f"A text table must be UTF-8, and {where} has NUL, as UTF-16; convert it."
+            )
         delimiter = "\t"
         if not path.name.lower().removesuffix(".gz").endswith(".tsv"):
             plain = re.sub(r'"[^"]*"', "", first)
