@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from dpmcl.engine import device_of
 from dpmcl.exceptions import DataError, SpecError
 from dpmcl.learner.answers import computing
 from dpmcl.learner.config import Config
-from dpmcl.learner.inputs import Inputs, is_table, opened, target_apart, without
+from dpmcl.learner.inputs import Inputs, opened, target_apart, without
 from dpmcl.learner.knowledge import Form, Knowledge, kept, with_body
 from dpmcl.learner.labels import LabelMap, of_names
 from dpmcl.learner.pool import Examples
@@ -94,7 +95,7 @@ def inputs_alone(form: Form, x: Any) -> Tensor:
         DataError: The rows are not like those learned.
     """
     x = opened(x)
-    if form.target and is_table(x):
+    if form.target and isinstance(x, pa.Table):
         x = without(x, form.target)
     values = form.inputs.read(x)
     with computing():
@@ -161,15 +162,15 @@ def _apart(config: Config, form: Form | None, x: Any, y: Any) -> tuple[Any, Any,
     text = kind != "regression" and not isinstance(x, str | Path)
     text = labels.family == "strings" if labels.family else text
     x = opened(x)
-    if y is None and form is not None and is_table(x):
+    if y is None and form is not None and isinstance(x, pa.Table):
         y = form.target or None
     if isinstance(y, str):
-        if not is_table(x):
+        if not isinstance(x, pa.Table):
             raise DataError(f"y may name a column of a table, and x is a {type(x).__name__}.")
         return *target_apart(x, y, text=text), y
     if y is not None:
         return x, y.to_numpy() if hasattr(y, "to_numpy") else y, ""
-    if isinstance(x, Tensor | np.ndarray) or is_table(x):
+    if isinstance(x, Tensor | np.ndarray | pa.Table):
         raise DataError(
             "A chunk needs targets; give them as y, or, of a table, the name of their column."
         )
