@@ -1,4 +1,4 @@
-"""Measure a learner: ten thousand chunks, and what it adds to learning one task.
+"""Measure a learner: ten thousand chunks, a head that grew, what it adds to learning one task.
 
 python -m benchmarks.learner [--chunks 10000] [--out benchmarks/learner.json]
 """
@@ -14,6 +14,7 @@ from statistics import median
 
 import numpy as np
 import torch
+from sklearn.datasets import load_digits
 from torch import nn
 
 from dpmcl import Learner
@@ -101,6 +102,28 @@ def frozen(updates: int = 100) -> dict[str, float]:
     }
 
 
+def grown(seeds: int = 10) -> dict[str, float]:
+    """A head that grew from 2 to 10 classes of digits, beside one of 10 from the start."""
+    pixels, labels = load_digits(return_X_y=True)
+    x, errors = (pixels / 16).astype("float32"), {}
+    for name, classes in (("from the start", range(10)), ("grown", None)):
+        errors[name] = np.zeros(seeds)
+        for seed in range(seeds):
+            network = {"name": "mlp", "hidden": 32}
+            one = Learner(network, classes=classes, seed=seed, updates=150, memory=500)
+            for k in range(0, 10, 2):
+                new = np.flatnonzero((labels[:1400] >= k) & (labels[:1400] < k + 2))
+                one.learn(x[new], labels[new])
+            errors[name][seed] = one.evaluate(x[1400:], labels[1400:])
+    gap = errors["grown"] - errors["from the start"]
+    return {
+        "error, 10 classes from the start": round(errors["from the start"].mean(), 4),
+        "error, grown from 2 to 10": round(errors["grown"].mean(), 4),
+        "difference": round(gap.mean(), 4),
+        "standard error over 10 seeds": round(gap.std(ddof=1) / seeds**0.5, 4),
+    }
+
+
 def one_info(known: Knowledge):
     """What a method is told of the rows held and of a chunk."""
     from dpmcl.learner.knowledge import _told
@@ -117,6 +140,7 @@ def main() -> None:
     told = {
         "overhead": overhead(),
         "frozen": frozen(),
+        "grown": grown(),
         "endless": endless(settings.chunks),
         "torch": torch.__version__,
         "machine": platform.machine(),
