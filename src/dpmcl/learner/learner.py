@@ -56,7 +56,8 @@ class Learner:
         kind: "classification" or "regression"; None to tell by the first targets.
         scale: Whether numbers (and targets of a regression) are brought to mean 0 and deviation 1,
             by the first chunk; None for tables alone, as in a run.
-        validation: Share of each chunk's rows for methods that train on validation rows.
+        validation: Share of each chunk's rows for methods that train on validation rows; None where
+            `learn` is given such rows.
         holdout: Share of each chunk's rows that are kept from training, for `report`: at most 50 of
             a chunk, and of 20 groups of chunks.
         forgetting_limit: A chunk is reported that costs more than so much on the rows held out of
