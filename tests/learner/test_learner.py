@@ -9,6 +9,7 @@ from dpmcl import Learner, ModelError, SpecError
 from dpmcl.core.tree import leaves
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DivergenceError
+from dpmcl.methods.er import ER
 from dpmcl.streams.python import Python
 from dpmcl.training.job import Job, Trainer
 from dpmcl.training.keeper import Keeping
@@ -287,6 +288,7 @@ def test_wrong_arguments_are_refused():
     refused(lambda: learner(updates=0), "updates", error=SpecError)
     refused(lambda: learner(memory=0), "memory must be", error=SpecError)
     refused(lambda: Learner(method="err"), "Did you mean 'er'", error=SpecError)
+    refused(lambda: Learner(method=ER(), zeta=2), "No setting 'zeta'", error=SpecError)
     refused(lambda: learner(classes=["a", "a"]), "each class once")
     refused(lambda: learner(classes=[]), "a class at least")
     refused(lambda: learner(scale="no"), "scale must be", error=SpecError)

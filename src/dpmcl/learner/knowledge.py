@@ -164,16 +164,7 @@ def with_body(config: Config, form: Form, x: Tensor) -> Form:
     """
     if not config.network.frozen or form.scale:
         return form
-    shape = form.inputs.shape
-    example = _delivered(config.floats, x[:36].unique(dim=0)[:6])
-    model = Model.build(
-        lambda: config.network.build(shape, 2),
-        form.kind,
-        example,
-        2,
-        dtype=config.floats,
-        device=example.device,
-    )
+    model = _model(config, form, _delivered(config.floats, x[:36].unique(dim=0)[:6]), 2)
     part = model.parts["representation"]
     return form if part.parameters or part.statistics else replace(form, body=model)
 
@@ -209,21 +200,8 @@ def setup_of(config: Config, form: Form, rows: tuple[Stream, Splits], example: T
     Raises:
         ModelError: The network cannot be used.
     """
-    stream, splits = rows
-    shape, outputs = form.inputs.shape, stream.outputs
-
-    def network() -> Modules:
-        representation, prediction = config.network.build(shape, outputs)
-        return (representation if form.body is None else nn.Identity()), prediction
-
-    model = Model.build(
-        network,
-        form.kind,
-        example,
-        outputs,
-        dtype=config.floats,
-        device=example.device,
-    )
+    (stream, splits), outputs = rows, rows[0].outputs
+    model = _model(config, form, example, outputs)
     if not form.fixed:
         model = model.with_room(len(form.labels.names), outputs)
     replicas, batch = len(config.seeds), config.method.batch
@@ -235,6 +213,17 @@ def setup_of(config: Config, form: Form, rows: tuple[Stream, Splits], example: T
         seeds=config.seeds,
         engine=choose(config.engine, model, example, replicas=replicas, batch=batch),
     )
+
+
+def _model(config: Config, form: Form, example: Tensor, outputs: int) -> Model:
+    """Return the network, checked with an example; behind a frozen body, its prediction alone."""
+
+    def network() -> Modules:
+        representation, prediction = config.network.build(form.inputs.shape, outputs)
+        return (representation if form.body is None else nn.Identity()), prediction
+
+    device, floats = example.device, config.floats
+    return Model.build(network, form.kind, example, outputs, dtype=floats, device=device)
 
 
 def resting(config: Config, form: Form, like: Examples, outputs: int) -> tuple[Stream, Splits]:

@@ -68,7 +68,7 @@ def read_dataset(
     if isinstance(dataset, Mapping):
         raise DataError(
             f"A dataset must be a single one, got a {type(dataset).__name__} with the keys "
-            f"{listed(list(dataset))}; pick one of them."
+            f"{listed(dataset)}; pick one of them."
         )
     rows, roles = _length(dataset), {"x": x, "y": y, "task": task}
     fields = {role: name for role, name in roles.items() if name is not None}
@@ -156,11 +156,11 @@ def _split(item: Any, what: str, fields: _Fields) -> Sequence[Any]:
     if isinstance(item, tuple | list) and len(item) in (2, 3) and not fields:
         return item
     parts = len(item) if isinstance(item, list | tuple) else "no"
-    has = listed(list(item)) if isinstance(item, Mapping) else f"{parts} parts"
+    has = listed(item) if isinstance(item, Mapping) else f"{parts} parts"
     raise DataError(
         "An item must be (x, y) or (x, y, task), or else a dict whose keys the arguments x, y and "
         f"task name; {what} is a {type(item).__name__} with {has}, and named are "
-        f"{listed([*fields.values()])}."
+        f"{listed(fields.values())}."
     )
 
 
@@ -170,7 +170,7 @@ def _check(fields: _Fields, names: Sequence[str], what: str) -> None:
         if name not in names:
             raise DataError(f"{_start(what)} has no {name!r} for {role}; it has {listed(names)}.")
     if len(set(fields.values())) < len(fields):
-        raise DataError(f"x, y and task must be different, got {listed([*fields.values()])}.")
+        raise DataError(f"x, y and task must be different, got {listed(fields.values())}.")
 
 
 def _is_picture(inputs: Any) -> bool:
