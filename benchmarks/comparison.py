@@ -20,7 +20,7 @@ from typing import Any
 from dpmcl import presets
 from dpmcl.study import study
 from dpmcl.study.budget import Budget, within
-from dpmcl.study.plan import cells
+from dpmcl.study.plan import variants
 from dpmcl.study.studies import planned
 from dpmcl.study.tune import Search, tune
 from dpmcl.training import spec
@@ -86,7 +86,7 @@ def main() -> None:
         print(*lines, sep="\n")
         runs = [study.Planned(Spec.parse(tuned), asked.out / name, budget=budget)]
         if asked.paper:
-            every = cells(equal.to_table(), {"training.lr": rates})
+            every = variants(equal.to_table(), {"training.lr": rates})
             runs += planned(every, asked.out / f"{name}-every-rate")[0]
         print(study.run_all(runs)[0].table())
 

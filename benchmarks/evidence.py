@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
 
 from dpmcl.results import comparison, store
 from dpmcl.results.comparison import MEASURES, Entry
@@ -73,6 +75,27 @@ def paired(folder: str, against: str) -> None:
         against: The other method.
     """
     _pairs({one.method: one for one in entries(folder)}, against)
+
+
+def ranks(*folders: str) -> None:
+    """Print each method's rank in runs, the mean over seeds; 1 has the lowest error of a seed.
+
+    Args:
+        folders: The runs', below results/, which have the same methods. Replicas that diverged
+            share the last rank.
+    """
+    columns: dict[str, NDArray[np.float64]] = {}
+    for folder in folders:
+        ours = entries(folder)
+        for name, measure in MEASURES.items():
+            errors = np.array([measure(one.record.test) for one in ours])
+            rank = rankdata(np.where(np.isfinite(errors), errors, np.inf), axis=0)
+            columns[f"{name}, {ours[0].stream.name}"] = rank.mean(1)
+    table = np.array([*columns.values()]).T
+    names = [one.method for one in ours]
+    order = np.argsort(table[:, :: len(MEASURES)].mean(1), kind="stable")
+    body = [[names[row], *(f"{rank:.1f}" for rank in table[row])] for row in order]
+    show(("method", *columns), body)
 
 
 def paired_runs(study: str, runs: Mapping[str, str], against: str) -> None:

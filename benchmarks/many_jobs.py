@@ -31,14 +31,14 @@ from dpmcl.results.store import StreamInfo
 from dpmcl.study import protocol, studies
 from dpmcl.study.forecast import forecast, written
 from dpmcl.study.merging import merge
-from dpmcl.study.plan import Cell, cells
+from dpmcl.study.plan import Variant, variants
 from dpmcl.study.shard import Shard
 from dpmcl.study.study import Planned
 
 TASKS = 5
 
 
-def study(runs: int, seeds: int) -> list[Cell]:
+def study(runs: int, seeds: int) -> list[Variant]:
     """Return the runs of a study of so many rates and seeds, one job each."""
     table = {
         "stream": {"name": "digits", "tasks": TASKS},
@@ -48,7 +48,7 @@ def study(runs: int, seeds: int) -> list[Cell]:
         "workers": 1,
         "methods": ["er"],
     }
-    return cells(table, {"training.lr": [round(1e-4 * (1 + k), 7) for k in range(runs)]})
+    return variants(table, {"training.lr": [round(1e-4 * (1 + k), 7) for k in range(runs)]})
 
 
 def store_stubs(planned: Sequence[Planned], part: Path, shard: Shard) -> None:

@@ -55,7 +55,7 @@ def timed(jobs: int, seconds: float, on: Where) -> float:
     )
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        study.run(spec, Path(folder) / "run", on=on)
+        study.run_all([study.Planned(spec, Path(folder) / "run")], on=on)
         return time.perf_counter() - began
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from dpmcl.core.model import Model, initial
-from dpmcl.core.tree import at, tree_map
+from dpmcl.core.tree import at, norm, tree_map
 from dpmcl.data.scaling import fitted
 from dpmcl.data.splits import split
 from dpmcl.data.task_info import task_infos
@@ -22,7 +22,6 @@ from dpmcl.methods._method import Method
 from dpmcl.methods.dpmcl import DPMCL
 from dpmcl.methods.oml import OML
 from dpmcl.study.api import Request
-from dpmcl.theory.terms import norm
 
 SEEDS = range(20)
 SGD = {"optimiser": "sgd", "lr": 0.01}

@@ -79,6 +79,12 @@ def data() -> Path:
 
 
 @pytest.fixture
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of processes that a test starts see one core: the tests themselves take the others."""
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
+
+
+@pytest.fixture
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache, no data in the usual folder, and no way to the network."""
     monkeypatch.setenv("DPMCL_CACHE", str(tmp_path / "cache"))

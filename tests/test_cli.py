@@ -205,6 +205,13 @@ def test_tables_and_figures_in_each_format(command, stored):
     rows = json.loads(command("table", str(stored), *words).out)
     assert [row["method"] for row in rows] == ["naive", "er"]
     assert all("backward_transfer_se" in row for row in rows)
+    words = ["--format", "json", "--columns", "method,flops"]
+    rows = json.loads(command("table", str(stored), "--cost", *words).out)
+    assert [(row["method"], row["flops"] > 0) for row in rows] == [("naive", True), ("er", True)]
+    rows = json.loads(command("table", str(stored), "--against", "er", "--format", "json").out)
+    assert [(row["method"], row["error"], row["verdict"]) for row in rows] == [
+        ("naive", "CME", "too few replicas"), ("naive", "NTE", "too few replicas"),
+    ]  # fmt: skip
     ran = command("plot", str(stored), "--format", "svg", "--smooth", "0.5")
     assert ran == (0, f"{stored / 'figures' / 'errors.svg'}\n", "")
 
@@ -228,6 +235,7 @@ def test_tables_and_figures_in_each_format(command, stored):
         ("table unfinished", ["no results yet"]),
         ("table STORED --metric os:getcwd", ["metric 'os:getcwd'", "fails"]),
         ("table STORED --rename x", ["--rename takes NAME=TEXT"]),
+        ("plot STORED --what terms --ylim 0,1 --log", ["figure of errors takes log, ylim"]),
         ("plot STORED --smooth nan", ["smooth", "at least 0", "nan"]),
         ("stream digits --tasks 2 --out sheet.bmp", ["sheet.bmp"]),
     ],

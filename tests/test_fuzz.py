@@ -524,7 +524,7 @@ def damaged(draw: Any, files: Files) -> Files:
 
 @pytest.mark.parametrize("kind", LOADERS)
 @hypothesis.settings(
-    max_examples=150,
+    max_examples=100,
     deadline=None,
     suppress_health_check=list(hypothesis.HealthCheck),
 )

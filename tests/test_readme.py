@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
 README = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
 MAIN = "import sys; from dpmcl.cli import main; main()"
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("one_core")
+
 TUTORIALS = sorted((Path(__file__).parents[1] / "docs/tutorials").glob("*.md"))
 
 

@@ -370,7 +370,7 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
         lambda: (nn.Linear(INPUTS, WIDTH, dtype=torch.complex64), last()),
         "real numbers, and 'representation.weight' is complex64",
     ),
-    "lazy": (lambda: (nn.LazyLinear(8), last()), "LazyModule"),
+    "lazy": (lambda: (nn.LazyLinear(8), last()), "'representation.weight' has none yet"),
     "compiled": (lambda: (torch.compile(first(), backend="eager"), last()), "and torch.compile"),
     "another input": (lambda: (nn.Linear(5, 8), last()), r"does not take inputs of shape \(4,\)"),
     "one module": (lambda: nn.Identity(), "two modules"),

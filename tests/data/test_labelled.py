@@ -7,6 +7,7 @@ import torch
 import dpmcl.data.labelled
 from conftest import complaint
 from dpmcl.data.labelled import Labelled, from_arrays
+from dpmcl.data.readers.tables import read_table
 
 NAN, INF = float("nan"), float("inf")
 
@@ -150,3 +151,24 @@ def test_floats_are_regression_and_all_others_classes(y, kind):
 )
 def test_targets_that_cannot_be_used(y, kind, says):
     assert says in complaint(from_arrays, np.zeros((3, 2)), y, kind=kind, name="mine")
+
+
+@pytest.mark.parametrize(
+    ("y", "settings", "said"),
+    [
+        (np.arange(40) % 3 * 1.0, {}, True),
+        (np.eye(2)[np.arange(40) % 2], {}, True),
+        (np.arange(40) % 3 * 1.0, {"kind": "regression"}, False),
+        (np.arange(40) % 3 * 0.5, {}, False),
+        (np.arange(40) * 1.0, {}, False),
+    ],
+)
+def test_floats_that_may_be_classes_are_said_to_be_a_regression(y, settings, said, caplog):
+    assert from_arrays(np.ones((40, 2)), y, **settings).kind == "regression"
+    sources = 1
+    if y.ndim == 1:
+        assert read_table({"x": np.arange(40), "y": y}, target="y", **settings).kind == "regression"
+        sources = 2
+    assert sum("they are few whole numbers (0, 1" in line for line in caplog.messages) == (
+        sources if said else 0
+    )

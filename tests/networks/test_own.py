@@ -191,6 +191,10 @@ def test_modules_that_cannot_be_used_are_refused():
     refused(build((drawn.body, nn.Sequential(drawn.head, nn.TransformerEncoderLayer(4, 2, 8)))),
             "draws from PyTorch's generator", error=ModelError)  # fmt: skip
     refused(lambda: own_network(3), "a module, two modules", error=ModelError)
+    lazy = nn.Sequential(nn.LazyLinear(6), nn.ReLU(), nn.Linear(6, 4))
+    for module, why in ((lazy, "0.weight' has none yet"), (torch.compile(lazy), "is compiled")):
+        refused(lambda module=module: own_network(module), why, error=ModelError)
+        refused(build(lambda shape, outputs, own=module: own), why, error=ModelError)
 
 
 def test_a_run_takes_modules_and_knows_them_again(tmp_path):

@@ -1,7 +1,10 @@
 """Figures: what is drawn, and the files."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from scipy.ndimage import gaussian_filter1d
 
 from conftest import some_record
 from dpmcl.core.errors import Errors
@@ -9,7 +12,7 @@ from dpmcl.exceptions import DpmclError, FolderError, SpecError
 from dpmcl.results import figures
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
-from dpmcl.study.result import Result, draw
+from dpmcl.study.result import Result
 
 pytest.importorskip("matplotlib")
 TASKS = 6
@@ -74,6 +77,14 @@ def test_smoothing_changes_lines_and_is_said():
             rough, even = heights(plain, panel)[name], heights(smooth, panel)[name]
             assert np.abs(np.diff(even)).max() < np.abs(np.diff(rough)).max()
     assert "smoothed over 2 tasks" in smooth.get_suptitle()
+    values = RECORDS["er"].test.values.copy()
+    values[:, [1, 3, 5]] = np.nan  # evaluated after every second task
+    few = Record({"test": replace(RECORDS["er"].test, values=values)})
+    rough, even = (
+        heights(figures.curves({"er": few}, STREAM, figures.Look(smooth=s)), 0)["er"]
+        for s in (0.0, 2.0)
+    )
+    np.testing.assert_allclose(even, gaussian_filter1d(rough, 1.0))
     for wrong in (-1.0, float("nan"), float("inf"), 1e9):
         with pytest.raises(SpecError, match=f"at least 0 and at most 1000, got {wrong}"):
             figures.Look(smooth=wrong)
@@ -81,8 +92,8 @@ def test_smoothing_changes_lines_and_is_said():
 
 @pytest.mark.parametrize("suffix", MAGIC)
 def test_files(suffix, tmp_path):
-    path = draw(Result({}, STREAM, RECORDS), tmp_path, suffix=suffix)
-    assert path == tmp_path / "figures" / f"errors.{suffix}"
+    path = tmp_path / "figures" / f"errors.{suffix}"
+    Result({}, STREAM, RECORDS).plot(path)
     assert path.read_bytes().startswith(MAGIC[suffix])
     assert path.stat().st_size > 2000
     assert [p.name for p in path.parent.iterdir()] == [path.name]
@@ -91,8 +102,6 @@ def test_files(suffix, tmp_path):
 def test_what_cannot_be_drawn_is_refused_and_nothing_is_written(tmp_path):
     with pytest.raises(DpmclError, match="no results"):
         figures.curves({}, STREAM)
-    with pytest.raises(DpmclError, match="no results"):
-        draw(Result({}, STREAM, {}), tmp_path)
     for name in ("errors.txt", "errors"):
         with pytest.raises(SpecError, match="one of png, svg, pdf"):
             figures.save(figures.curves(RECORDS, STREAM), tmp_path / name)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from test_theory_figures import readings
 
 from conftest import some_record
 from dpmcl.core.gradients import Work
@@ -49,7 +50,7 @@ def page() -> str:
 
 def test_a_report_says_what_was_asked_what_came_out_and_what_it_cost(page: str) -> None:
     for part in (
-        "dpmcl run runs/b/spec.toml --out again",
+        "dpmcl run runs/b/spec.toml --out again/b",
         "er (lr 0.5)",
         "Wilcoxon",
         "3,456",
@@ -74,9 +75,11 @@ def test_what_cannot_be_reported_is_refused() -> None:
 
 def test_a_page_of_markdown_has_the_same_and_its_figures():
     runs = {"a": stored(0.1, er=record(0, 0.1), naive=record(1, 0.8))}
+    runs["a"].records["er"] = replace(runs["a"].records["er"], readings=readings())
     files = markdown(runs, stem="results")
     page = files["results.md"]
-    assert list(files) == ["results.md", "results-1.svg", "results-2.svg"]
+    assert list(files) == ["results.md", *(f"results-{k}.svg" for k in range(1, 5))]
+    assert "![toy: stability as monitored](results-4.svg)" in page
     assert "| toy | er | 9 | 0 | 0.1" in page and "](results-1.svg)" in page
     assert "| a | Same test rows | held | - |" in page
     assert "| a | Within rows=320 | not held | er: it took 800 rows. |" in page

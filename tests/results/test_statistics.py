@@ -9,6 +9,8 @@ from scipy import stats
 from dpmcl.exceptions import SpecError
 from dpmcl.results.statistics import FEWEST, compare, estimate, holm
 
+SEEDS = range(10)
+
 
 def by_seed(values: np.ndarray) -> dict[int, float]:
     return dict(enumerate(values.tolist()))
@@ -62,6 +64,11 @@ def test_methods_are_compared_in_pairs_of_one_seed() -> None:
     assert better.difference == pytest.approx(gaps.mean())
     theirs = stats.t.interval(0.95, 9, loc=gaps.mean(), scale=stats.sem(gaps))
     assert better.interval == pytest.approx(theirs)
+
+
+def test_what_differs_by_rounding_alone_is_the_same() -> None:
+    ours = compare({"a": dict.fromkeys(SEEDS, 0.1 + 0.2), "b": dict.fromkeys(SEEDS, 0.3)}, "b")[0]
+    assert (ours.difference, ours.p, ours.effect, ours.verdict) == (0, 1, 0, "not told apart")
 
 
 def test_the_effect_by_hand() -> None:

@@ -154,19 +154,13 @@ def test_a_damaged_folder_is_one_line(name, change, word, tmp_path):
     assert str(tmp_path) in str(caught.value)
 
 
-def test_seeds_of_damaged_errors_are_refused(tmp_path):
-    (tmp_path / "errors.parquet").write_bytes(b"PAR1 nonsense PAR1")
-    with pytest.raises(FolderError, match="is damaged: "):
-        store.seeds_done(tmp_path)
-
-
 def test_a_folder_that_is_no_run(tmp_path):
     with pytest.raises(FolderError, match=r"has no spec\.toml.*dpmcl run"):
         store.load(tmp_path)
     with pytest.raises(FolderError, match=r"does not exist.*dpmcl run"):
         store.load(tmp_path / "nowhere")
     save(tmp_path / "one", er=record(0))
-    with pytest.raises(FolderError, match="holds run folders; give them, as in"):
+    with pytest.raises(FolderError, match=r"holds run folders; give them, as in .*/\*/\."):
         store.load(tmp_path)
     save(tmp_path / "run", er=record(0))
     with pytest.raises(FolderError, match=r"is a file of a run folder; give the folder"):

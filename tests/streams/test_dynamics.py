@@ -210,3 +210,51 @@ def test_an_integration_that_fails_says_when_and_why(rate, why):
     line = complaint(integrated, rate, np.ones((2, 1)), np.array([3.0]), 0.5)
     assert why in line
     assert line.endswith("Use fewer tasks, a shorter window or milder settings.")
+
+
+class Turned(Lorenz):
+    """An equation of a user's whose arrays have other shapes, or none that can be numbers."""
+
+    def rate(self, t, state):
+        return super().rate(t, state).T
+
+
+class Few(Lorenz):
+    def start(self, key):
+        return super().start(key)[:5]
+
+
+class Unseen(Lorenz):
+    def seen(self, t, state):
+        return state[..., 0]
+
+
+class Unitless(Lorenz):
+    def unit(self):
+        return np.array([1.0, 0.0, 1.0])
+
+
+class ByTrajectory(Lorenz):
+    def unit(self):
+        return np.ones((10, 1))
+
+
+class Quantum(Lorenz):
+    def start(self, key):
+        return super().start(key) + 1j
+
+
+@pytest.mark.parametrize(
+    ("equation", "line"),
+    [
+        (Turned, "Turned.rate must return an array of the shape (10, 3), got (3, 10)."),
+        (Few, "Few.start must return an array of the shape (10, any), got (5, 3)."),
+        (Unseen, "Unseen.seen must return an array of the shape (12, 10, any), got (12, 10)."),
+        (Unitless, "Unitless.unit must be finite and not 0, got [1. 0. 1.]."),
+        (ByTrajectory, "ByTrajectory.unit must return an array of the shape (3), got (10, 1)."),
+        (Quantum, "Quantum.start must return real numbers, got complex128."),
+    ],
+)
+def test_what_an_equation_does_not_promise_is_refused(equation, line):
+    stream = equation(tasks=3, trajectories=10, samples=3)
+    assert complaint(stream.build, [0]) == line

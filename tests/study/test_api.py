@@ -18,6 +18,8 @@ import dpmcl
 from conftest import complaint
 from dpmcl.exceptions import DpmclError
 from dpmcl.methods.er import ER
+from dpmcl.streams.lorenz import Lorenz
+from dpmcl.streams.sine import Sine
 from dpmcl.study.result import Result
 
 FEW = {"training.updates": 2, "training.batch": 2, "network.hidden": 4, "workers": 1}
@@ -72,6 +74,25 @@ def test_a_source_of_another_type_is_told_what_makes_a_stream(source):
     line = refused(dpmcl.run, source)
     for word in ("a dpmcl.Stream", "from_table", "from_arrays", "from_dataset"):
         assert word in line
+
+
+class Waves(Sine):
+    """A stream of a user's own, whose settings are made in Python."""
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Sine, "sine"), (Waves, f"{__name__}:Waves")])
+def test_a_stream_s_settings_are_a_source(kind, name):
+    by_settings = run(kind(tasks=2, rows=20))
+    by_name = run({"stream": {"name": name, "tasks": 2, "rows": 20}})
+    assert by_settings.spec["stream"] == by_name.spec["stream"]
+    np.testing.assert_array_equal(by_settings.errors["er"].values, by_name.errors["er"].values)
+
+
+def test_settings_that_a_spec_cannot_write_are_refused():
+    line = refused(run, Lorenz(tasks=None))
+    assert line.startswith(
+        "A spec must be able to write all settings of a stream; of Lorenz(tasks=N"
+    )
 
 
 def test_a_part_of_a_run_folder_is_not_data(here):
@@ -132,6 +153,15 @@ def test_numbers_of_numpy_and_pytorch_are_numbers(key, value, stored, stream):
     for part in key.split("."):
         table = table[part]
     assert table == stored
+
+
+def test_a_setting_that_methods_have_of_their_own_is_told(said):
+    table = {"stream": "digits", "methods": {"naive": {}, "er": {"lr": 0.1}}}
+    result = run(table, methods=None, tasks=1, settings={"training.lr": 0.5})
+    assert said == [
+        "training.lr is set, and er keep the lr of their own; set methods.er.lr as well."
+    ]
+    assert result.spec["methods"]["er"] == {"lr": 0.1}
 
 
 def nested() -> dict[str, Any]:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -54,8 +55,12 @@ def cluster():
 def whole(tmp_path_factory) -> dict[str, bytes]:
     """A run without Ray."""
     folder = tmp_path_factory.mktemp("whole")
-    study.run(Spec.parse(TABLE), folder)
+    study.run_all(planned(folder))
     return results(folder)
+
+
+def planned(folder: Path, **changes: Any) -> list[study.Planned]:
+    return [study.Planned(Spec.parse({**TABLE, **changes}), folder)]
 
 
 def results(folder: Path) -> dict[str, bytes]:
@@ -100,7 +105,7 @@ def test_a_worker_that_dies_goes_on_from_its_checkpoint(whole, storage, tmp_path
     killer = threading.Thread(target=kill)
     killer.start()
     address = storage and storage.format(kept)
-    study.run(Spec.parse(TABLE), folder, keeping=Keeping(0), on="ray", storage=address)
+    study.run_all(planned(folder), keeping=Keeping(0), on="ray", storage=address)
     killer.join()
     assert killed
     assert results(folder) == whole
@@ -148,7 +153,7 @@ def test_a_search_on_ray_is_that_without(tmp_path):
 def test_what_a_job_raises_arrives(tmp_path):
     changed = {"methods": ["er"], "on_divergence": "stop", "training": {"lr": 1e30, "batch": 8}}
     with pytest.raises(DivergenceError):
-        study.run(Spec.parse({**TABLE, **changed}), tmp_path, on="ray")
+        study.run_all(planned(tmp_path, **changed), on="ray")
 
 
 def assert_invoked(words: list[str]) -> None:
@@ -158,14 +163,14 @@ def assert_invoked(words: list[str]) -> None:
 
 def test_storage_is_for_ray_alone(tmp_path):
     with pytest.raises(SpecError, match="add --on ray"):
-        study.run(Spec.parse(TABLE), tmp_path, storage=str(tmp_path))
+        study.run_all(planned(tmp_path), storage=str(tmp_path))
 
 
 def test_a_folder_cannot_name_other_files_of_the_storage(tmp_path):
-    table = {**TABLE, "training": {"updates": 2, "batch": 8}}
-    study.run(Spec.parse({**table, "replicas": 1}), tmp_path / "run")
+    few = {"training": {"updates": 2, "batch": 8}}
+    study.run_all(planned(tmp_path / "run", **few, replicas=1))
     (tmp_path / "run/storage").write_text("../precious")
     precious = tmp_path / "precious/checkpoints/er"
     precious.mkdir(parents=True)
-    study.run(Spec.parse(table), tmp_path / "run", on="ray", storage=str(tmp_path / "kept"))
+    study.run_all(planned(tmp_path / "run", **few), on="ray", storage=str(tmp_path / "kept"))
     assert precious.exists()

@@ -65,6 +65,15 @@ class WorksLonger(Naive):
         return [replace(phase, updates=phase.updates * (1 + 3 * task.number))]
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainsToBeEvaluated(Naive):
+    """Learns most of what it knows on the copy that is evaluated."""
+
+    def evaluation_phases(self, model, task):
+        (phase,) = self.phases(model, task)
+        return [replace(phase, updates=3 * phase.updates)]
+
+
 @pytest.mark.parametrize(
     ("method", "message"),
     [
@@ -79,8 +88,9 @@ def test_rows_that_training_may_not_see_are_refused(method, message, engine):
         dpmcl.run({**TABLE, "methods": []}, methods=[method], engine=engine)
 
 
-def test_a_budget_that_is_overspent_is_told(tmp_path):
-    words = f"run digits --method {__name__}:WorksLonger --method er --tasks 2 --replicas 1"
+@pytest.mark.parametrize(("method", "rows"), [("WorksLonger", 800), ("TrainsToBeEvaluated", 1280)])
+def test_a_budget_that_is_overspent_is_told(method, rows, tmp_path):
+    words = f"run digits --method {__name__}:{method} --method er --tasks 2 --replicas 1"
     words += f" --sweep training.lr=0.1,0.2 --budget rows=320 --out {tmp_path}"
     done = CliRunner().invoke(app, words.split(), catch_exceptions=False)
     assert done.exit_code == 0
@@ -89,7 +99,7 @@ def test_a_budget_that_is_overspent_is_told(tmp_path):
     assert all(rule["violations"] == [] for rule in held) and len(held) == 3
     assert last["rule"] == "No method took more than rows=320"
     (line,) = last["violations"]
-    assert "WorksLonger: it took 800 rows a task, and 320 were allowed" in line
+    assert f"{method}: it took {rows:,} rows a task, and 320 were allowed" in line
     assert told["lr=0.1"]["budget"] == "rows=320" and not told["lr=0.2"]["passed"]
 
 

@@ -14,7 +14,7 @@ from dpmcl.results.against import rows as compared
 from dpmcl.results.comparison import entries
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
-from dpmcl.results.table import Look, laid_out, render
+from dpmcl.results.table import Layout, laid_out, render
 from dpmcl.study.result import Result
 from dpmcl.study.side_by_side import SideBySide
 
@@ -37,7 +37,7 @@ def result(lr: float, stream: str = "toy", **records: Record) -> Result:
 
 
 def shown(runs: dict[str, Result], style="text", **look) -> str:
-    rows, how = SideBySide(runs).rows(lambda run: run.rows(), Look(**look))
+    rows, how = SideBySide(runs).rows(lambda run: run.rows(), Layout(**look))
     return render(rows, style, how)
 
 
@@ -67,11 +67,11 @@ def test_settings_may_have_the_names_of_columns() -> None:
     runs = {name: result(0.1, er=record(0.3)) for name in "ab"}
     runs["a"].spec["methods"]["er"].update(task=1, rows=2, name=3)
     several = SideBySide(runs)
-    lines = render(*_swapped(several.rows(Result.rows_by_task, Look()))).split("\n")
+    lines = render(*_swapped(several.rows(Result.rows_by_task, Layout()))).split("\n")
     header = ["task (setting)", "rows", "name (setting)", "task", "replicas"]
     assert [cell for cell in re.split("  +", lines[0]) if cell in header] == header
     assert lines[2].split()[2:7] == ["1", "2", "3", "0:", "0"]
-    rows = json.loads(render(*_swapped(several.rows(Result.rows, Look()), "json")))
+    rows = json.loads(render(*_swapped(several.rows(Result.rows, Layout()), "json")))
     assert [row["rows (setting)"] for row in rows] == [2, None]
 
 
@@ -114,7 +114,7 @@ def test_streams_without_the_method_are_left_out() -> None:
 
 
 def test_costs_are_a_table() -> None:
-    rows, look = SideBySide(RUNS).rows(Result.cost_rows, Look())
+    rows, look = SideBySide(RUNS).rows(Result.cost_rows, Layout())
     text = render(rows, "text", look).split("\n")
     assert text[0].split("  ")[-1].strip() == "of copies"
     assert text[2].split() == [

@@ -7,14 +7,19 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from conftest import some_record
 from dpmcl.cli import app
 from dpmcl.exceptions import DpmclError, SpecError
+from dpmcl.metrics.cme import cme
 from dpmcl.results import store
 from dpmcl.study.paper_studies import KAPPA, ZETA, Choice, runs
+from dpmcl.study.result import Result
 from dpmcl.study.shard import Shard
+from dpmcl.study.studies import shown
 from dpmcl.training.spec import Spec
 
 MINE = """
@@ -82,6 +87,8 @@ def test_a_dry_run_lists_the_jobs_and_begins_none(mine, whole, tmp_path):
     assert re.fullmatch(r"zeta=0,lr=0.1: dpmcl, seeds 0 to 1: \d+\.\d s", lines[3])
     assert lines[-1].startswith("6 of 6 jobs are missing: about ")
     done = study(mine, "--out", whole, "--dry-run").strip().split("\n")
+    shard = study(mine, "--out", whole, "--fresh", "--shard", "6/6", "--dry-run").split("\n")
+    assert shard[0].startswith("zeta=2,lr=0.1: ") and shard[1].startswith("1 of 1 jobs are missing")
     assert done[0].endswith(": done") and done[-1].startswith("0 of 6 jobs are missing")
 
 
@@ -99,7 +106,7 @@ def test_shards_merge_to_the_same_bytes(mine, whole, tmp_path):
     assert (tmp_path / "all" / CELLS[0] / "parameters/er/seed-1.safetensors").exists()
     other = tmp_path / "other"
     study(mine, "--out", other, "--set", "training.updates=3")
-    with pytest.raises(DpmclError, match=r"training\.updates = 10"):
+    with pytest.raises(DpmclError, match=r"training\.updates = 10, got 3; merge it into"):
         CliRunner().invoke(
             app, ["merge", str(tmp_path / "all"), str(other)], catch_exceptions=False
         )
@@ -141,20 +148,47 @@ def test_a_sweep_is_a_study_and_keeps_a_budget(tmp_path):
 
 def test_the_papers_studies_are_the_presets_with_what_is_chosen():
     table1 = runs("table1", Choice(preset="paper", streams=["sine", "mnist"], replicas=3))
-    specs = {cell.name: Spec.parse(cell.table) for cell in table1}
+    specs = {variant.name: Spec.parse(variant.table) for variant in table1}
     assert list(specs) == ["sine", "mnist"]
     assert specs["mnist"].replicas == 3 and list(specs["mnist"].methods)[:2] == ["naive", "dpmcl"]
     assert specs["mnist"].methods["dpmcl"].lr == 1e-4
     figure3 = runs("figure3", Choice(tasks=25))
-    points = {(cell.point[ZETA], cell.point[KAPPA]) for cell in figure3}
+    points = {(variant.point[ZETA], variant.point[KAPPA]) for variant in figure3}
     assert {(20, 200), (2, 300), (0, 200)} <= points and len(points) == len(figure3) == 11
     assert Spec.parse(figure3[0].table).stream.tasks == 25
-    zeta = [cell.name for cell in runs("zeta", Choice())]
+    zeta = [variant.name for variant in runs("zeta", Choice())]
     assert len(zeta) == len(set(zeta)) == 5 * 3 * 2 * 2 + 2 + 2  # off at two rates, er at two
+    varied = runs("zeta", Choice(streams=["mnist"]))  # whose preset has a rate for each method
+    rates = {
+        Spec.parse(one.table).methods["er"].lr for one in varied if "er" in one.table["methods"]
+    }
+    assert len(varied) == len(zeta) and rates == {0.01, 0.01 / 3}
     with pytest.raises(SpecError, match="No study 'table2'"):
         runs("table2", Choice())
     with pytest.raises(SpecError, match="of one stream"):
         runs("figure3", Choice(streams=["mnist", "omniglot"]))
+
+
+def test_figure_3_has_an_axis_for_zeta_and_one_for_kappa():
+    info = store.StreamInfo("omniglot", "classification", ("0", "1", "2"), ("0",))
+    variants = runs("figure3", Choice())
+    held = {
+        variant.name: Result(variant.table, info, {"dpmcl": some_record(k)})
+        for k, variant in enumerate(variants)
+    }
+    _, draw = shown("figure3", variants, held, "text")
+    axes = draw().axes
+    assert [(ax.get_xlabel(), ax.get_ylabel()) for ax in axes] == [
+        ("zeta", "CME"), ("zeta", "NTE"), ("kappa", "CME"), ("kappa", "NTE"),
+    ]  # fmt: skip
+    for ax, axis, other in ((axes[0], ZETA, {KAPPA: 200}), (axes[2], KAPPA, {ZETA: 2})):
+        at = {
+            variant.point[axis]: cme(held[variant.name].records["dpmcl"].test).mean()
+            for variant in variants
+            if other.items() <= variant.point.items()
+        }
+        (line,) = ax.containers  # of one method, the other setting held
+        np.testing.assert_allclose(line[0].get_xydata(), sorted(at.items()))
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/0"])
@@ -168,6 +202,7 @@ def test_what_cannot_be_a_study_is_refused(whole, tmp_path):
         (["study", "nope"], "No study"),
         (["study", str(tmp_path / "none.toml")], "is not there"),
         (["run", "digits", "--sweep", "training.lr"], "--sweep takes"),
+        (["run", "digits", "--sweep", "seed=1", "--sweep", "seed=2"], "varied twice"),
         (["study", "table1", "--out", str(whole / CELLS[0])], "needs a folder of its own"),
         (["merge", str(tmp_path / "x"), str(tmp_path)], "holds no run"),
         (["table", "x", "--against", "er", "--cost"], "--against and --cost are of different"),

@@ -1,6 +1,7 @@
 """A search finds the better of two rates, and never looks at validation or test rows."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,14 @@ def test_an_interrupted_search_goes_on_to_the_same_scores(tmp_path: Path):
         tune({**TABLE, "training": {"updates": 20, "batch": 8}}, SEARCH, tmp_path / "a")
 
 
+def test_a_search_of_more_trials_goes_through_the_rest_of_the_list(tmp_path: Path):
+    table = {**TABLE, "methods": ["er"]}
+    search = Search(space={"training.lr": [1e-5, 1e-4, 1e-3, 1e-2]}, tasks=2, replicas=1)
+    tune(table, replace(search, trials=1), tmp_path)
+    _, lines = tune(table, search, tmp_path)
+    assert [line.split()[2] for line in lines] == ["1e-05:", "0.0001:", "0.001:", "0.01:"]
+
+
 def test_a_range_is_searched_for_as_many_trials_as_asked(tmp_path: Path):
     assert dimension("training.lr=1e-4..1") == ("training.lr", Range(1e-4, 1.0))
     search = Search(space={"training.lr": Range(1e-4, 1.0)}, trials=3, tasks=2, replicas=1)
@@ -103,6 +112,12 @@ def test_a_range_is_searched_for_as_many_trials_as_asked(tmp_path: Path):
     assert all(math.isfinite(float(line.rpartition(": ")[2])) for line in lines)
     with pytest.raises(SpecError, match="say how many"):
         Search(space={"training.lr": Range(1e-4, 1.0)})
+    for key in ("seed", "stream.tasks"):
+        with pytest.raises(SpecError, match=rf"{key}.* cannot"):
+            Search(space={key: [1, 2]})
+    alone = Search(space={"methods.naive.lr": [0.1, 0.2]})
+    with pytest.raises(SpecError, match=r"in the same space, .*--method naive"):
+        tune(TABLE, alone, tmp_path)
     for text in ("training.lr=1..0.1", "training.lr=0..1", "training.lr=1e..2"):
         with pytest.raises(SpecError, match=r"A range is LOW\.\.HIGH"):
             dimension(text)

@@ -1,5 +1,6 @@
 """The public checks of streams, metrics and networks name the promise that a member breaks."""
 
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from dpmcl import ModelError, NetworkSettings, Stream, StreamSettings, plugins
+import dpmcl
+from dpmcl import DataError, ModelError, NetworkSettings, Stream, StreamSettings, plugins
 from dpmcl.testing import check_metric, check_network, check_stream
 
 COUNT = iter(range(1000))
@@ -28,6 +30,12 @@ class Broken(StreamSettings):
                 return replace(stream, y=stream.y + 1)
             case "order":
                 return replace(stream, task=stream.task.flip(1))
+            case "company":
+                return replace(stream, x=stream.x + len(seeds))
+            case "replicas":
+                return replace(stream, row=stream.row.repeat(3, 1), task=stream.task.repeat(3, 1))
+            case "no stream":
+                return stream.x
         return replace(stream, x=stream.x / 0)
 
 
@@ -38,12 +46,33 @@ class Broken(StreamSettings):
         ("call", "the same rows"),
         ("label", "numbers of its classes"),
         ("order", "task by task"),
+        ("company", "a seed has the same rows beside others as alone"),
+        ("replicas", "for all replicas or for each"),
+        ("no stream", "`build` returns a Stream"),
         ("infinite", "finite"),
     ],
 )
 def test_a_broken_stream_is_named(kind, promise):
     with pytest.raises(AssertionError, match=promise):
         check_stream(Broken(kind=kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "promise"),
+    [
+        ("label", "labels are numbers of its classes"),
+        ("company", "which fails for seed 2; draw each replica's rows from a generator of its own"),
+        ("replicas", "its rows come task by task, for all replicas or for each"),
+        ("no stream", "`build` returns a Stream"),
+    ],
+)
+def test_a_run_refuses_a_broken_stream(kind, promise, tmp_path):
+    name = f"{Broken.__module__}:Broken"
+    spec = {"stream": {"name": name, "kind": kind}, "replicas": 3, "methods": {"naive": {}}}
+    spec |= {"training": {"updates": 2, "batch": 2}}
+    line = rf"Stream '{name}' must promise that .*{re.escape(promise)}"
+    with pytest.raises(DataError, match=line):
+        dpmcl.run(spec, out=tmp_path / "run")
 
 
 def changing(errors):

@@ -9,7 +9,7 @@ from torch import nn
 from conftest import moving_stream, tiny_stream
 from dpmcl.core.batch import Batch
 from dpmcl.core.model import Model
-from dpmcl.core.tree import leaves, tree_map
+from dpmcl.core.tree import inner, leaves, tree_map
 from dpmcl.optimisers import _optimiser as optim
 from dpmcl.theory import stability, terms
 
@@ -96,7 +96,7 @@ def test_costs_are_the_models_and_gradients_are_slopes_along_any_direction(kind,
         change = [*still]
         change[i] = noise(still[i], seed)
         numeric = float(J(1e-5, *change) - J(-1e-5, *change)) / 2e-5
-        slope = float(terms.along({"": measured[1 + i]}, {"": change[i]}))
+        slope = float(inner({"": measured[1 + i]}, {"": change[i]}))
         assert slope == pytest.approx(numeric, rel=1e-6, abs=1e-9), (i, seed)
         assert slope != 0 or (i == 2 and kind == "classification")
     # Behind a gate on the features, g sees the gated ones.

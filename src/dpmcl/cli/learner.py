@@ -37,6 +37,7 @@ def learn(
     """Make a model of a table, or extend one by further rows; a tenth is held out to watch it."""
     from dpmcl import Learner
     from dpmcl.learner.artefact import FILE
+    from dpmcl.training.spec import assignment
 
     if (model / FILE).is_file():
         if method or set_:
@@ -45,8 +46,10 @@ def learn(
     else:
         if target is None:
             raise SpecError("A new model needs the column to predict, as in --target kind.")
-        settings = {"method": method} if method else {}
-        learner = Learner(**{"holdout": 0.1, **settings, **_settings(set_ or [])})
+        settings: dict[str, Any] = {"holdout": 0.1} | ({"method": method} if method else {})
+        for text in set_ or []:
+            settings |= assignment(text)
+        learner = Learner(**settings)
     before = learner.score_then_learn(rows, target)
     learner.save(model)
     known = "" if before != before else f" (error before it was learned: {before:.3g})"
@@ -124,13 +127,3 @@ def export(
             raise SpecError(f"Say which method of the run, as in --method er; it has {names}.")
         learner = run.learner(next(iter(run.records)) if method is None else method, seed)
     typer.echo(printable(f"{learner.export(out)}: {learner!r}"))
-
-
-def _settings(assignments: list[str]) -> dict[str, Any]:
-    """Return settings of a learner of texts KEY=VALUE."""
-    from dpmcl.training.spec import assignment
-
-    settings: dict[str, Any] = {}
-    for text in assignments:
-        settings |= assignment(text)
-    return settings

@@ -38,7 +38,7 @@ def table(
 ) -> None:
     """Print the table of one or more run folders, with a column for each setting that differs."""
     from dpmcl.results import against as comparisons
-    from dpmcl.results.table import Look, laid_out, render
+    from dpmcl.results.table import Layout, laid_out, render
     from dpmcl.study import result as results
     from dpmcl.study.side_by_side import SideBySide
 
@@ -61,15 +61,15 @@ def table(
         typer.echo(laid_out(compared, comparisons.COLUMNS, style, words=4))
         return
     chosen = [name.strip() for name in columns.split(",")] if columns else []
-    look = Look(columns=chosen, renamed=dict(map(_renamed, rename or [])))
+    layout = Layout(columns=chosen, renamed=dict(map(_renamed, rename or [])))
 
     def rows(result: results.Result) -> list[dict[str, Any]]:
         if cost:
             return result.cost_rows()
         return result.rows_by_task() if by_task else result.rows(tuple(metric or ()))
 
-    shown, look = several.rows(rows, look)
-    typer.echo(render(shown, style, look))
+    shown, layout = several.rows(rows, layout)
+    typer.echo(render(shown, style, layout))
 
 
 @app.command()
@@ -90,8 +90,9 @@ def plot(
         bool | None, typer.Option("--log/--linear", help="Scale of errors.", show_default=False)
     ] = None,
     width: Annotated[
-        str, typer.Option(metavar="3.25in|8cm", help="Of the figure; below 5in in one column.")
-    ] = "9in",
+        str | None,
+        typer.Option(metavar="3.25in|8cm", help="9in by default; below 5in in one column."),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="DIR/figures/WHAT.FORMAT by default.", parser=path_of),
@@ -101,17 +102,19 @@ def plot(
     from dpmcl.study import result as results
     from dpmcl.study.side_by_side import SideBySide
 
-    look: dict[str, Any] = {"log": log, "width": _inches(width), "smooth": smooth}
+    look: dict[str, Any] = {} if log is None else {"log": log}
+    if width is not None:
+        look["width"] = _inches(width)
     if ylim is not None:
         look["ylim"] = _two_numbers(ylim)
     runs = {str(folder): results.load(folder) for folder in folders}
     result = next(iter(runs.values()))
+    path = folders[0] / "figures" / f"{what}.{picture}"
     if len(runs) > 1:
         records, stream = SideBySide(runs).of_one_stream()
-        result, out = results.Result({}, stream, records), out or Path(f"{what}.{picture}")
-    look = look if what == "errors" else {}
-    path = results.draw(result, folders[0], out, suffix=picture, what=what, **look)
-    typer.echo(printable(str(path)))
+        result, path = results.Result({}, stream, records), Path(path.name)
+    result.plot(out or path, smooth, what, **look)
+    typer.echo(printable(str(out or path)))
 
 
 @app.command()

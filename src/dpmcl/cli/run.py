@@ -25,7 +25,7 @@ from dpmcl.cli.options import (
 )
 from dpmcl.cli.study import run_study
 from dpmcl.cli.terminal import LOG, dispensable, stoppable
-from dpmcl.core.choices import DeviceName, EngineName, OnDivergence
+from dpmcl.core.choices import DeviceName, EngineName, FigureContent, OnDivergence
 from dpmcl.exceptions import printable
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def run(
     An unfinished run goes on from its last checkpoint.
     """
     from dpmcl.study.api import Request
-    from dpmcl.study.plan import axis, cells
+    from dpmcl.study.plan import axis, of_different_settings, variants
 
     request = Request(source)
     if method:
@@ -77,7 +77,8 @@ def run(
     how = How(budget, checkpoint, fresh, on, storage)
     if sweep:
         folder = out or Path("runs") / f"{short(source)}-sweep"
-        run_study(cells(request.table, dict(map(axis, sweep))), folder, how)
+        axes = of_different_settings(map(axis, sweep))
+        run_study(variants(request.table, axes), folder, how)
     else:
         _run_one(request.spec(), out or request.folder or Path("runs") / short(source), how)
 
@@ -86,9 +87,8 @@ def _run_one(spec: "Spec", folder: Path, how: How) -> None:
     """Make a run; show its table and draw its figure."""
     from dpmcl.study import study
     from dpmcl.study.budget import Budget, within
-    from dpmcl.study.result import draw
 
-    allowed = None if how.budget is None else Budget.parse(how.budget)
+    allowed = Budget.parse(how.budget)
     if allowed is not None:
         spec, allowed, lines = within(spec, allowed)
         for line in lines:
@@ -101,9 +101,13 @@ def _run_one(spec: "Spec", folder: Path, how: How) -> None:
     typer.echo(result.table())
     try:
         with dispensable("figure"):
-            typer.echo(printable(f"figure: {draw(result, folder)}"))
+            figures: list[FigureContent] = ["errors"]
             if result.spec.get("evaluation", {}).get("confusion"):
-                typer.echo(printable(f"figure: {draw(result, folder, what='confusion')}"))
+                figures.append("confusion")
+            for what in figures:
+                path = folder / "figures" / f"{what}.png"
+                result.plot(path, what=what)
+                typer.echo(printable(f"figure: {path}"))
     finally:
         typer.echo(printable(f"folder: {folder}"))
 

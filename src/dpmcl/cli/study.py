@@ -1,5 +1,6 @@
 """The commands of studies: `study`, `tune` and `merge`."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dpmcl.study.paper_studies import Choice
-    from dpmcl.study.plan import Cell
+    from dpmcl.study.plan import Variant
 
 
 @app.command()
@@ -84,9 +85,9 @@ def study(
         preset=preset,
         changes=changes,
     )
-    cells, folder = _planned(name, choice)
+    variants, folder = _planned(name, choice)
     run_study(
-        cells,
+        variants,
         out or folder,
         How(budget, checkpoint, fresh, on, storage),
         name=name if Path(name).suffix != ".toml" else short(name),
@@ -121,13 +122,14 @@ def tune(
 ) -> None:
     """Search settings on rows held out of the training rows; write a spec that `run` takes."""
     from dpmcl.study.api import Request
+    from dpmcl.study.plan import of_different_settings
     from dpmcl.study.tune import RATES, Search, dimension
     from dpmcl.study.tune import tune as search_settings
 
     request = Request(source)
     if method:
         request.choose(method)
-    space = dict(map(dimension, vary)) if vary else RATES
+    space = of_different_settings(map(dimension, vary)) if vary else RATES
     search = Search(space=space, trials=trials, tasks=tasks, replicas=replicas)
     folder = out or Path("runs") / f"{short(source)}-tune"
     with stoppable(checkpoint, "the same command") as (keeping, progress):
@@ -158,7 +160,7 @@ def merge(
 
 
 def run_study(
-    cells: "Sequence[Cell]",
+    variants: "Sequence[Variant]",
     out: Path,
     how: How,
     *,
@@ -171,21 +173,22 @@ def run_study(
     from dpmcl.results import figures
     from dpmcl.study import studies
     from dpmcl.study.budget import Budget
-    from dpmcl.study.executor import most_processes
+    from dpmcl.study.executor import processes_of
     from dpmcl.study.forecast import forecast, written
     from dpmcl.study.shard import Shard
     from dpmcl.study.study import run_all
 
-    allowed = None if how.budget is None else Budget.parse(how.budget)
-    runs, lines = studies.planned(cells, out, allowed)
+    runs, lines = studies.planned(variants, out, Budget.parse(how.budget))
     for line in lines:
         LOG.info("%s", printable(line))
+    share = Shard.parse(shard) if shard is not None else None
     if dry_run:
-        jobs = forecast(runs)
-        processes = min(most_processes(runs[0].spec), len(jobs))
+        if how.fresh:
+            runs = [replace(one, folder=None) for one in runs]
+        jobs = [job for job in forecast(runs) if share is None or share.takes()]
+        processes = min(processes_of(runs[0].spec), len(jobs))
         typer.echo("\n".join(map(printable, written(jobs, processes))))
         return
-    share = Shard.parse(shard) if shard is not None else None
     with stoppable(how.seconds, "the same command") as (keeping, progress):
         run_all(
             runs,
@@ -196,9 +199,9 @@ def run_study(
             on=how.on,
             storage=how.storage,
         )
-    stored = studies.stored(cells, out)
+    stored = studies.stored(variants, out)
     studies.store_protocol(stored, out)
-    table, draw = studies.shown(name, cells, stored, style)
+    table, draw = studies.shown(name, variants, stored, style)
     typer.echo(table)
     try:
         with dispensable("figure"):
@@ -209,7 +212,7 @@ def run_study(
         typer.echo(printable(f"folder: {out}"))
 
 
-def _planned(name: str, choice: "Choice") -> "tuple[list[Cell], Path]":
+def _planned(name: str, choice: "Choice") -> "tuple[list[Variant], Path]":
     """Return the runs of a study, and the folder that it usually has."""
     from dpmcl.study import paper_studies, plan
     from dpmcl.study.api import Request
@@ -222,7 +225,7 @@ def _planned(name: str, choice: "Choice") -> "tuple[list[Cell], Path]":
     table, axes = plan.read(Request(name).table)
     request = Request(table).change(choice.changes or {})
     request.update(replicas=choice.replicas, tasks=choice.tasks)
-    return plan.cells(request.table, axes), Path("runs") / short(name)
+    return plan.variants(request.table, axes), Path("runs") / short(name)
 
 
 def _names(text: str | None) -> list[str] | None:

@@ -7,12 +7,12 @@ other rows (BatchNorm in training aside, which knows absent rows); and a network
 seed to seed in more than the values of its trainable parameters.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpmcl.core.generators import forked, states
 from dpmcl.core.network_layers import Parts, differences, equal, forms, held, named_layers, traced
@@ -61,7 +61,7 @@ def check(
         for seed in (0, 0, 1):
             with forked(seed):
                 builds.append(modules_of(network))
-        _check_layers(builds[0])
+        check_layers(builds[0])
         drawn = _check_builds(*builds)
         parts = made(builds[0])
         x = torch.cat([example] * _ROWS)[: max(len(example), _ROWS)]
@@ -79,8 +79,15 @@ def check(
 # ---- what a network holds -----------------------------------------------------------------------
 
 
-def _check_layers(modules: Modules) -> None:
-    """Refuse layers, parameters and buffers that a run would not take as they are meant."""
+def check_layers(modules: Sequence[nn.Module]) -> None:
+    """Refuse layers, parameters and buffers that a run would not take as they are meant.
+
+    Args:
+        modules: The representation and the prediction, or what will be split into them.
+
+    Raises:
+        ModelError: There are such; says the layer and the way out.
+    """
     for label, layer in named_layers(modules):
         if isinstance(layer, torch.jit.ScriptModule) or type(layer).__name__ == "OptimizedModule":
             raise ModelError(
@@ -88,8 +95,14 @@ def _check_layers(modules: Modules) -> None:
                 "torch.compile."
             )
     names: dict[int, str] = {}
-    for part, module in zip(PARTS, modules, strict=True):
+    for part, module in zip(PARTS, modules, strict=False):
         parameters = dict(module.named_parameters(part))
+        for name, parameter in parameters.items():
+            if isinstance(parameter, nn.UninitializedParameter):
+                raise ModelError(
+                    f"The values of a network must exist, and '{name}' has none yet, since its "
+                    "layer is a lazy one; call the network once on an example before."
+                )
         for name, tensor in [*parameters.items(), *module.named_buffers(part)]:
             if tensor.is_complex():
                 raise ModelError(

@@ -1,6 +1,6 @@
 """The layers of a network: what a message calls them, what they hold, what they do in a pass."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -17,13 +17,13 @@ Parts = dict[str, Part]
 _INTERNAL = {*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"} - {"training"}
 
 
-def named_layers(modules: Modules) -> Iterator[tuple[str, nn.Module]]:
+def named_layers(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
     """Yield the layers of both parts, by what a message calls them.
 
     Args:
-        modules: The two modules of a network.
+        modules: The two modules of a network, or one that has both.
     """
-    for part, module in zip(PARTS, modules, strict=True):
+    for part, module in zip(PARTS, modules, strict=False):
         for name, layer in module.named_modules(prefix=part):
             kind = type(layer).__name__.removeprefix("Keyed").removeprefix("Masked")
             yield f"{name}: {kind}", layer

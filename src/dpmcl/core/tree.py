@@ -110,6 +110,26 @@ def whole(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: leaf.detach().cpu().clone(memory_format=form) for name, leaf in tensors.items()}
 
 
+def inner(one: Any, other: Any) -> Tensor:
+    """Return the inner product of two trees of tensors, taken as vectors.
+
+    Args:
+        one: A tree of tensors; J_theta, say.
+        other: One of the same form; dtheta, whose product with J_theta is dJ to first order.
+    """
+    products = tree_map(lambda a, b: (a * b).sum(), one, other)
+    return torch.stack(leaves(products)).sum()
+
+
+def norm(tree: Any) -> Tensor:
+    """Return the Euclidean norm of a tree of tensors, taken as a vector.
+
+    Args:
+        tree: A tree of tensors.
+    """
+    return inner(tree, tree).sqrt()
+
+
 def stack(trees: Sequence[Any]) -> Any:
     """Return the trees of several replicas as one tree with a leading replica dimension.
 

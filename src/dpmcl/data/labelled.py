@@ -1,5 +1,6 @@
 """Labelled data: rows and their targets, before they become tasks."""
 
+import logging
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -14,7 +15,10 @@ from dpmcl.data.pools import compact, shared
 from dpmcl.data.rounding import float_type
 from dpmcl.exceptions import DataError, SpecError, reason, shown
 
+_LOG = logging.getLogger("dpmcl")
+
 _VALUES_AT_ONCE = 1 << 24
+_FEW, _LOOKED_AT = 20, 10_000  # different values of targets that may be classes; rows looked at
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +122,7 @@ def from_arrays(
     """
     check_kind(kind)
     inputs = inputs_of(x, f"Inputs of '{name}'")
-    kind = kind or kind_of(y)
+    kind = kind or kind_of(y, f"Targets of '{name}'")
     if kind == "regression":
         targets = targets_of(y, f"Targets of '{name}'")
         classes: tuple[str, ...] = ()
@@ -193,13 +197,33 @@ def _array(values: Any, what: str, rule: str) -> NDArray[Any]:
         raise DataError(f"{what} must be {rule} ({reason(error)}).") from None
 
 
-def kind_of(y: Any) -> Kind:
+def kind_of(y: Any, what: str = "Targets") -> Kind:
     """Return "regression" for floats, and "classification" for other targets.
 
     Args:
         y: Targets.
+        what: Names them in errors.
     """
-    return "regression" if _is_float(y) else "classification"
+    if not _is_float(y):
+        return "classification"
+    say_if_classes(_array(y, what, "numbers"))
+    return "regression"
+
+
+def say_if_classes(targets: NDArray[Any]) -> None:
+    """Log a warning for targets of a regression that may be classes: few whole numbers.
+
+    Args:
+        targets: Floats whose kind nobody has set.
+    """
+    few = np.unique(targets[:_LOOKED_AT])
+    if len(few) <= _FEW < len(targets) and (few == np.round(few)).all():
+        _LOG.warning(
+            "Targets are floats, so this is a regression, but they are few whole numbers (%s). If "
+            "they are classes, give them as whole numbers or set kind = 'classification'; kind = "
+            "'regression' says that they are not.",
+            ", ".join(f"{value:g}" for value in few[:4]) + ", ..." * (len(few) > 4),
+        )
 
 
 def _is_float(y: Any) -> bool:

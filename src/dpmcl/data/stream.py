@@ -360,6 +360,19 @@ class Stream:
             self, row=self.row[:, :last], task=self.task[:, :last], tasks=self.tasks[:tasks]
         )
 
+    def same_rows(self, replica: int, alone: "Stream") -> bool:
+        """Return whether a replica has the rows that it has where it is alone.
+
+        Args:
+            replica: Which one.
+            alone: The stream of that replica alone.
+        """
+        row, task = (rows[min(replica, len(rows) - 1)] for rows in (self.row, self.task))
+        return torch.equal(task, alone.task[0]) and all(
+            torch.equal(ours[row], theirs[alone.row[0]])
+            for ours, theirs in ((self.x, alone.x), (self.y, alone.y))
+        )
+
     def digest(self) -> str:
         """Return a fingerprint of all that the stream delivers: SHA-256, in hex."""
         out = hashlib.sha256()

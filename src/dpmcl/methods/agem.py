@@ -9,7 +9,7 @@ from torch import Tensor
 from dpmcl.core.batch import Batch
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model
-from dpmcl.core.tree import leaves, tree_map
+from dpmcl.core.tree import inner, tree_map
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.methods._method import Phase, State
 from dpmcl.methods._rehearsal import Rehearsal
@@ -33,10 +33,8 @@ class AGEM(Rehearsal):
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             g_N, J_N = gradient(model.cost)(state.theta, batches["new"], key[0])
             g_P, _ = gradient(model.cost)(state.theta, batches["past"], key[0])
-            pairs = list(zip(leaves(g_N), leaves(g_P), strict=True))
-            product = torch.stack([(a * b).sum() for a, b in pairs]).sum()
-            square = torch.stack([b.square().sum() for _, b in pairs]).sum()
-            share = product.clamp(max=0) / torch.where(square > 0, square, 1)
+            square = inner(g_P, g_P)
+            share = inner(g_N, g_P).clamp(max=0) / torch.where(square > 0, square, 1)
             grads = tree_map(lambda a, b: a - share * b, g_N, g_P)
             return self.descend(state, grads, J_N)
 

@@ -12,7 +12,7 @@ from dpmcl.core.batch import Batch
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model, Theta
 from dpmcl.core.settings import Positive
-from dpmcl.core.tree import tree_map
+from dpmcl.core.tree import leaves, tree_map
 from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.methods._fisher import Targets, squared_gradients
@@ -49,17 +49,16 @@ class EWC(Method):
 
     def start(self, theta: Theta, task: TaskInfo) -> State:
         zero = tree_map(torch.zeros_like, theta)
-        total = theta["prediction"][next(iter(theta["prediction"]))].new_zeros(())
-        extra = {"F": zero, "F_theta": zero, "gathered": zero, "rows": total}
+        rows = leaves(theta)[0].new_zeros(())
+        extra = {"F": zero, "F_theta": zero, "gathered": zero, "rows": rows}
         return super().start(theta, task)._replace(extra=extra)
 
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
         def train(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             grads, J_N = gradient(model.cost)(state.theta, batches["new"], key[0])
-            held = state.extra
             grads = tree_map(
                 lambda g, p, F, F_theta: g + self.strength * (F * p - F_theta),
-                *(grads, state.theta, held["F"], held["F_theta"]),
+                *(grads, state.theta, state.extra["F"], state.extra["F_theta"]),
             )
             return self.descend(state, grads, J_N)
 
@@ -87,9 +86,8 @@ class EWC(Method):
             F_theta = tree_map(lambda a, b, p: a + b * p, held["F_theta"], new, theta)
         else:
             F_theta = tree_map(torch.mul, F, theta)
-        zero = tree_map(torch.zeros_like, new)
-        extra = {"F": F, "F_theta": F_theta, "gathered": zero, "rows": held["rows"] * 0}
-        return state._replace(extra=extra)
+        emptied = {name: tree_map(torch.zeros_like, held[name]) for name in ("gathered", "rows")}
+        return state._replace(extra={"F": F, "F_theta": F_theta, **emptied})
 
 
 plugin = EWC

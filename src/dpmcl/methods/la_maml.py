@@ -11,7 +11,7 @@ from dpmcl.core.batch import Batch, join
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model, Theta
 from dpmcl.core.settings import Positive, Rate
-from dpmcl.core.tree import leaves, tree_map
+from dpmcl.core.tree import norm, tree_map
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.methods._method import Graph, Phase, State
 from dpmcl.methods._rehearsal import Rehearsal
@@ -92,8 +92,7 @@ class LaMAML(Rehearsal):
         """Return a gradient, no longer than `clip`."""
         if self.clip is None:
             return grads
-        norm = torch.stack([leaf.square().sum() for leaf in leaves(grads)]).sum().sqrt()
-        share = (self.clip / norm.clamp(min=1e-12)).clamp(max=1)
+        share = (self.clip / norm(grads).clamp(min=1e-12)).clamp(max=1)
         out: Theta = tree_map(lambda g: share * g, grads)
         return out
 

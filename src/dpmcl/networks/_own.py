@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpmcl.core.network_check import check_layers
 from dpmcl.exceptions import ModelError, listed, reason, shown, unknown
 
 _BY_HAND = (
@@ -31,6 +32,7 @@ def in_two(modules: Any, before: str | None, shape: tuple[int, ...]) -> tuple[nn
         return modules[0], modules[1]
     if not isinstance(modules, nn.Module):
         raise ModelError(f"A network is one module or two, got {shown(modules)}.")
+    check_layers((modules,))
     like = next(modules.parameters(), torch.zeros(()))
     generator = torch.Generator().manual_seed(0)
     x = torch.rand((4, *shape), generator=generator).to(like)

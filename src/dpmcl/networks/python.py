@@ -10,6 +10,7 @@ import cloudpickle
 from torch import nn
 
 from dpmcl.core import fingerprint
+from dpmcl.core.network_check import check_layers
 from dpmcl.exceptions import ModelError, shown
 from dpmcl.networks._network import NetworkSettings
 from dpmcl.networks._own import frozen, in_two, with_outputs
@@ -86,6 +87,8 @@ def own_network(
             "A network of your own is a module, two modules (representation, prediction), or a "
             f"function of (shape, outputs) that returns either, got {shown(modules)}."
         )
+    if not is_factory(modules):
+        check_layers(known)
     names = (frozen,) if isinstance(frozen, str) else tuple(frozen)
     modules = tuple(modules) if pair else modules
     return Python(before=before, frozen=names, digest=_digest(modules)).holding(modules)

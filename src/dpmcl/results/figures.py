@@ -122,11 +122,8 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, look: Look | None 
     axes: Any = figure.subplots(*((1, 2) if beside else (2, 1)), sharey=True)
     panels = ((cme, "CME: error on all tasks seen"), (nte, "NTE: error on the newest task"))
     for ax, (measure, title) in zip(axes, panels, strict=True):
-        for name, (colour, marker, dashes) in styles(records).items():
-            x, middle, error = line(measure, records[name].test, look.smooth)
-            ax.plot(x, middle, linestyle=dashes, color=colour, marker=marker, markersize=4,
-                    markevery=max(1, len(x) // 10), linewidth=1.5, label=name)  # fmt: skip
-            ax.fill_between(x, middle - error, middle + error, color=colour, alpha=0.2, linewidth=0)
+        for name, style in styles(records).items():
+            curve(ax, measure, records[name].test, style=style, smooth=look.smooth, label=name)
         ax.set_title(title, fontsize=10)
         _axes(ax, stream, look)
     what = "error" if stream.kind == "classification" else "mean squared error"
@@ -164,15 +161,27 @@ def styles(names: Iterable[str]) -> dict[str, tuple[Any, ...]]:
     return dict(zip(names, cycle, strict=False))
 
 
-def line(
-    measure: Callable[..., np.ndarray], errors: Errors, smooth: float
-) -> tuple[np.ndarray, ...]:
-    """Return numbers of tasks seen, mean and standard error, where there are errors.
+def curve(
+    ax: Any,
+    measure: Callable[..., np.ndarray],
+    errors: Errors,
+    *,
+    style: tuple[Any, ...],
+    smooth: float,
+    label: str,
+) -> Any:
+    """Draw a metric after each task, where it is known: the mean, and a band of a standard error.
 
     Args:
-        measure: A metric after a task.
+        ax: Axes of matplotlib.
+        measure: The metric.
         errors: What it is of.
+        style: Colour, marker and dashes.
         smooth: Standard deviation, in tasks, of a Gaussian filter; 0 for none.
+        label: Name of the line.
+
+    Returns:
+        The line.
 
     Raises:
         DpmclError: SciPy is not installed.
@@ -183,8 +192,16 @@ def line(
         raise DpmclError(_NEEDS) from None
     values = np.stack([measure(errors, after=k) for k in range(errors.tasks)], 1)
     known = np.flatnonzero(~np.isnan(values).all(0))
-    pair = mean_and_error(values[:, known])
-    return known + 1, *((gaussian_filter1d(v, smooth) for v in pair) if smooth else pair)
+    middle, error = mean_and_error(values[:, known])
+    if smooth and len(known) > 1:
+        apart = np.diff(known).mean()  # tasks, where not all of them were evaluated
+        middle, error = (gaussian_filter1d(v, smooth / apart) for v in (middle, error))
+    colour, marker, dashes = style
+    x = known + 1
+    (line,) = ax.plot(x, middle, linestyle=dashes, color=colour, marker=marker, markersize=4,
+                      markevery=max(1, len(x) // 10), linewidth=1.5, label=label)  # fmt: skip
+    ax.fill_between(x, middle - error, middle + error, color=colour, alpha=0.2, linewidth=0)
+    return line
 
 
 def _axes(ax: Any, stream: StreamInfo, look: Look) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from dpmcl.results.comparison import Entry, by_seed
 from dpmcl.results.statistics import Estimate, estimate
@@ -17,7 +17,7 @@ _TASKS = {"sine": 50, "omniglot": 50, "mnist": 10, "cifar10": 10}
 LEAST = 1e-3
 """The smallest standard error that the paper prints; its "(0)" is read as one below this."""
 
-_PRINTED = {
+_LINES = {
     ("sine", "CME"): "1e-4(0) 1e-5(0) 1e-5(0) 0.0005(0) 1e-4(0) 1e-5(0)",
     ("sine", "NTE"): "1e-7(0) 1e-7(0) 1e-5(0) 1e-7(0) 1e-7(7) 1e-5(0)",
     (
@@ -32,37 +32,18 @@ _PRINTED = {
 }
 """Mean (standard error) of each method, in the order of `METHODS`, as printed."""
 
-Mark = Literal["within", "too uncertain", "same order", "not reproduced", "not run"]
-
-
-class Cell(NamedTuple):
-    """A mean of the paper's Table 1 beside ours.
-
-    Attributes:
-        stream: One of `STREAMS`.
-        measure: "CME" or "NTE".
-        method: One of `METHODS`.
-        printed: What the paper prints, as in "0.171(0.007)".
-        paper: Its mean.
-        paper_error: Its standard error, `LEAST` for "(0)"; None where what is printed can be none.
-        ours: Our estimate, or None.
-        mark: "within" two combined standard errors; "too uncertain" for one that is within since
-            ours is so large; "same order", where it is above and below the same other methods as
-            in the paper; "not reproduced"; or "not run".
-    """
-
-    stream: str
-    measure: str
-    method: str
-    printed: str
-    paper: float
-    paper_error: float | None
-    ours: Estimate | None
-    mark: Mark
-
-
 Key = tuple[str, str, str]
 """Stream, measure, method."""
+
+PRINTED: Mapping[Key, str] = {
+    (stream, measure, method): printed
+    for (stream, measure), line in _LINES.items()
+    for method, printed in zip(METHODS, line.split(), strict=True)
+}
+"""The paper's Table 1, as in "0.171(0.007)"."""
+
+Mark = Literal["within", "too uncertain", "same order", "not reproduced", "not run"]
+"""Whether a mean is that of the paper (`NOTES` says what the marks mean)."""
 
 BySeed = Mapping[int, float]
 """A measure by seed."""
@@ -129,50 +110,41 @@ def rows(several: Sequence[Entry]) -> list[Row]:
     """
     ours = {key: estimate(seeds.values()) for key, seeds in values(several).items()}
     streams = {entry.stream.name for entry in several}
-    return [
-        {
-            "stream": cell.stream,
-            "method": cell.method,
-            "error": cell.measure,
-            "paper": cell.printed,
-            "ours": cell.ours.mean if cell.ours else None,
-            "ours_se": cell.ours.error if cell.ours else None,
-            "replicas": cell.ours.replicas if cell.ours else 0,
-            "mark": cell.mark,
-        }
-        for cell in compared(ours)
-        if cell.stream in streams
-    ]
+    return [row for row in compared(ours) if row["stream"] in streams]
 
 
-def compared(ours: Mapping[Key, Estimate]) -> list[Cell]:
+def compared(ours: Mapping[Key, Estimate]) -> list[Row]:
     """Return the paper's Table 1 beside estimates, cell by cell.
 
     Args:
         ours: Estimates of CME and NTE by stream, measure and method.
     """
-    return [
-        _cell((stream, measure, method), printed, ours)
-        for (stream, measure), line in _PRINTED.items()
-        for method, printed in zip(METHODS, line.split(), strict=True)
-    ]
+    out: list[Row] = []
+    for (stream, measure, method), printed in PRINTED.items():
+        key = stream, measure, method
+        one = ours.get(key)
+        known = one is not None and one.mean is not None
+        out.append(
+            {
+                "stream": stream,
+                "method": method,
+                "error": measure,
+                "paper": printed,
+                "ours": one.mean if one else None,
+                "ours_se": one.error if one else None,
+                "replicas": one.replicas if one and known else 0,
+                "mark": _mark(key, ours) if known else "not run",
+            }
+        )
+    return out
 
 
-def printed_table() -> dict[Key, tuple[float, float | None]]:
-    """Return the paper's means and standard errors, by stream, measure and method."""
-    return {
-        (stream, measure, method): _read(printed)
-        for (stream, measure), line in _PRINTED.items()
-        for method, printed in zip(METHODS, line.split(), strict=True)
-    }
+def read(printed: str) -> tuple[float, float | None]:
+    """Return mean and standard error of a printed cell; None where what is printed can be none.
 
-
-def _in_brackets(error: float | None) -> str:
-    return "" if error is None else f" ({number(error)})"
-
-
-def _read(printed: str) -> tuple[float, float | None]:
-    """Return mean and standard error of a printed cell."""
+    Args:
+        printed: As in "0.171(0.007)"; "(0)" is read as `LEAST`.
+    """
     mean, error = printed.removesuffix(")").split("(")
     if error == "0":
         return float(mean), LEAST
@@ -180,17 +152,15 @@ def _read(printed: str) -> tuple[float, float | None]:
     return float(mean), float(error) if float(error) < 1 else None
 
 
-def _cell(key: Key, printed: str, ours: Mapping[Key, Estimate]) -> Cell:
-    paper, error = _read(printed)
-    estimate = ours.get(key)
-    mark: Mark = "not reproduced"
-    if estimate is None or estimate.mean is None:
-        estimate, mark = None, "not run"
-    elif error is not None and _within(key[0], estimate, paper, error):
-        mark = "within" if _sure(estimate, paper) else "too uncertain"
-    elif _same_order(key, ours):
-        mark = "same order"
-    return Cell(*key, printed, paper, error, estimate, mark)
+def _in_brackets(error: float | None) -> str:
+    return "" if error is None else f" ({number(error)})"
+
+
+def _mark(key: Key, ours: Mapping[Key, Estimate]) -> Mark:
+    paper, error = read(PRINTED[key])
+    if error is not None and _within(key[0], ours[key], paper, error):
+        return "within" if _sure(ours[key], paper) else "too uncertain"
+    return "same order" if _same_order(key, ours) else "not reproduced"
 
 
 def _within(stream: str, ours: Estimate, paper: float, error: float) -> bool:
@@ -215,12 +185,10 @@ def _same_order(key: Key, ours: Mapping[Key, Estimate]) -> bool:
 
     False where no other method was run.
     """
-    stream, measure, _ = key
-    paper, signs = printed_table(), []
-    mine = ours[key].mean
+    mine, signs = ours[key].mean, []
     for other in METHODS:
-        theirs = ours.get((stream, measure, other))
-        gap = paper[key][0] - paper[stream, measure, other][0]
+        theirs = ours.get((*key[:2], other))
+        gap = read(PRINTED[key])[0] - read(PRINTED[(*key[:2], other)])[0]
         if theirs is not None and theirs.mean is not None and mine is not None and gap != 0:
             signs.append((mine - theirs.mean) * gap > 0)
     return bool(signs) and all(signs)

@@ -3,8 +3,9 @@
 import io
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import tomli_w
@@ -56,10 +57,10 @@ class _Section:
     tables: Sequence[_Table] = ()
     figures: Sequence[_Picture] = ()
     blocks: Sequence[_Block] = ()
-    anchor: str = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "anchor", self.title.lower().replace(" ", "-"))
+    @property
+    def anchor(self) -> str:
+        return self.title.lower().replace(" ", "-")
 
 
 _MADE = ("method", "finished", "engine", "device_name", "dpmcl", "commit", "torch", "python")
@@ -125,14 +126,15 @@ def _content(runs: Mapping[str, Stored], against: str | None) -> tuple[str, list
         raise DpmclError("There are no results to report yet; `dpmcl run` makes some.")
     sections = [
         _asked(runs),
-        _protocol(runs),
         _results(entries),
+        _pictures(entries),
         _statistics(entries, against),
         _paper(entries),
-        _pictures(entries),
         _settings(entries),
         _cost(entries),
+        _protocol(runs),
         _made(runs),
+        _specs(runs),
     ]
     streams = dict.fromkeys(displayed(entry.stream.name) for entry in entries)
     title = f"Continual learning on {', '.join(streams)}"
@@ -140,8 +142,8 @@ def _content(runs: Mapping[str, Stored], against: str | None) -> tuple[str, list
 
 
 def _asked(runs: Mapping[str, Stored]) -> _Section:
-    """Return what was asked for: each run's spec, and the command that repeats it."""
-    texts, blocks = [], []
+    """Return what was asked for, and the command that repeats it."""
+    texts = []
     for name, stored in runs.items():
         spec = stored.spec
         methods = ", ".join(displayed(method) for method in spec.get("methods", {}))
@@ -150,10 +152,9 @@ def _asked(runs: Mapping[str, Stored]) -> _Section:
             f"{displayed(name)}: {methods} on {displayed(stored.stream.name)}, "
             f"{len(stored.stream.tasks)} tasks{scenario}, {spec.get('replicas', '?')} replicas "
             f"from seed {spec.get('seed', 0)}. Repeat it with: dpmcl run "
-            f"{shlex.quote(f'{name}/spec.toml')} --out again"
+            f"{shlex.quote(f'{name}/spec.toml')} --out {shlex.quote(f'again/{Path(name).name}')}"
         )
-        blocks.append(_Block(f"{displayed(name)}/spec.toml", tomli_w.dumps(spec)))
-    return _Section("What was asked", texts, blocks=blocks)
+    return _Section("What was asked", texts)
 
 
 def _protocol(runs: Mapping[str, Stored]) -> _Section:
@@ -186,13 +187,13 @@ def _results(entries: Sequence[Entry]) -> _Section:
     text = (
         "CME is the mean error on all tasks at the end, NTE the error on the last task when it "
         "was new: 1 - accuracy for classes, mean squared error for numbers; lower is better. "
-        "Replicas that diverged are left out of the means."
+        "Replicas without a finite error, such as those that diverged, are left out of the means."
     )
     header = (
         "stream",
         "method",
         "replicas",
-        "diverged",
+        "left out",
         "mean",
         "standard error",
         "95 % interval (t)",
@@ -209,7 +210,7 @@ def _results(entries: Sequence[Entry]) -> _Section:
                     displayed(entry.stream.name),
                     displayed(entry.label),
                     str(len(errors.seeds)),
-                    str(len(entry.record.diverged)),
+                    str(ours.lost),
                     *map(number, told),
                 ]
             )
@@ -311,6 +312,15 @@ def _made(runs: Mapping[str, Stored]) -> _Section:
     text = "The environment.json of a run has the rest: seeds, versions, threads, variables."
     table = _Table("What computed the results", ["run", *_MADE], body, words=1 + len(_MADE))
     return _Section("Environment", [text], [table] if body else [])
+
+
+def _specs(runs: Mapping[str, Stored]) -> _Section:
+    """Return each run's spec, all of it."""
+    blocks = [
+        _Block(f"{displayed(name)}/spec.toml", tomli_w.dumps(stored.spec))
+        for name, stored in runs.items()
+    ]
+    return _Section("Specs", blocks=blocks)
 
 
 def _picture(caption: str, figure: "Figure") -> _Picture:

@@ -136,10 +136,12 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def _differences(ours: Mapping[int, float], theirs: Mapping[int, float]) -> np.ndarray:
-    """Return ours - theirs on the seeds where both are finite."""
+    """Return ours - theirs on the seeds where both are finite; 0 for what is rounding alone."""
     shared = sorted(set(ours) & set(theirs))
-    gaps = np.array([ours[seed] - theirs[seed] for seed in shared], dtype=np.float64)
-    return gaps[np.isfinite(gaps)]
+    first, second = (np.array([one[seed] for seed in shared], float) for one in (ours, theirs))
+    known = np.isfinite(first) & np.isfinite(second)
+    first, second = first[known], second[known]
+    return np.where(np.isclose(first, second, rtol=1e-9, atol=0), 0.0, first - second)
 
 
 def _comparison(method: str, against: str, gaps: np.ndarray, p: float | None) -> Comparison:

@@ -28,7 +28,7 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -132,6 +132,7 @@ class Stored:
         records: Results by method.
         environment: Entries of environment.json.
         protocol: Rules of a fair comparison; None where they were not checked.
+        code: Hashes of the plugins' sources, by method; version 0.1 recorded none.
     """
 
     spec: Mapping[str, Any]
@@ -139,6 +140,7 @@ class Stored:
     records: Mapping[str, Record]
     environment: Sequence[Any] = ()
     protocol: Protocol | None = None
+    code: Code = field(default_factory=dict)
 
 
 LOCKS = (".lock", ".lock.json")
@@ -221,7 +223,7 @@ def load(folder: Path) -> Stored:
         if (run := owner(folder)) is not None:
             raise FolderError(f"{folder} is a file of a run folder; give the folder, {run}.")
         if any(folder.glob("*/spec.toml")):
-            raise FolderError(f"{folder} holds run folders; give them, as in {folder}/*.")
+            raise FolderError(f"{folder} holds run folders; give them, as in {folder}/*/.")
         what = "does not exist"
         if folder.exists():
             what = "has no spec.toml" if folder.is_dir() else "is a file"
@@ -268,49 +270,8 @@ def _read(folder: Path) -> Stored:
         )
     checked = folder / "protocol.json"
     protocol = _json(checked) if checked.exists() else None
-    return Stored(spec, info, records, environment(folder), protocol)
-
-
-def seeds_done(folder: Path) -> dict[str, frozenset[int]]:
-    """Return the seeds of each method that have results; none where a folder holds no run.
-
-    Args:
-        folder: A run folder, or one that will be.
-
-    Raises:
-        FolderError: Its results are damaged.
-    """
-    path = folder / "errors.parquet"
-    if not path.exists():
-        return {}
-    try:
-        table = pq.read_table(_file(path), columns=["method", "seed"])
-    except (OSError, ValueError) as error:
-        raise FolderError(f"{folder} is damaged: {error}.") from None
-    pairs = table.group_by(["method", "seed"]).aggregate([]).to_pylist()
-    out: dict[str, set[int]] = {}
-    for pair in pairs:
-        out.setdefault(pair["method"], set()).add(pair["seed"])
-    return {method: frozenset(seeds) for method, seeds in out.items()}
-
-
-def load_code(folder: Path) -> Code:
-    """Read what code a folder's results were made with; empty for a folder of version 0.1.
-
-    Args:
-        folder: The run folder.
-
-    Raises:
-        FolderError: The file is damaged.
-    """
-    try:
-        code: Code = _json(folder / "code.json", missing={})
-    except (ValueError, OSError, RecursionError) as error:
-        raise FolderError(
-            f"{folder} is damaged: {error}. Start anew with --fresh, or run the spec into a new "
-            "folder."
-        ) from None
-    return code
+    code = _json(folder / "code.json", missing={})
+    return Stored(spec, info, records, environment(folder), protocol, code)
 
 
 def save_start(folder: Path, spec: Mapping[str, Any], stream: StreamInfo, code: Code) -> None:
@@ -410,14 +371,11 @@ def save_records(folder: Path, records: Mapping[str, Record]) -> None:
         records: Results by method.
     """
     methods = sorted(records.items())
-    spent = {name: record.work for name, record in methods}
-    _write_json(
-        folder / "work.json",
-        {
-            name: {seed: asdict(w) for seed, w in sorted(work.items())}
-            for name, work in spent.items()
-        },
-    )
+    spent = {
+        name: {seed: asdict(work) for seed, work in sorted(record.work.items())}
+        for name, record in methods
+    }
+    _write_json(folder / "work.json", spent)
     diverged = {
         name: {seed: where._asdict() for seed, where in record.diverged.items()}
         for name, record in methods

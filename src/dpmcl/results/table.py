@@ -45,7 +45,7 @@ _LATEX = str.maketrans(
 
 
 @dataclass(frozen=True)
-class Look:
+class Layout:
     """Additions to a table's usual columns, and how it looks.
 
     Attributes:
@@ -85,7 +85,7 @@ def laid_out(rows: Sequence[Row], columns: Columns, style: TableFormat, *, words
         words: Number of columns, from the first, that are aligned at their left.
     """
     if style in ("json", "csv"):
-        return _data(rows, style, Look())
+        return _data(rows, style, Layout())
     return formatted(list(columns), cells(rows, columns), style, words=words)
 
 
@@ -99,7 +99,7 @@ def cells(rows: Sequence[Row], columns: Columns) -> list[list[str]]:
     return [[cell(row) for cell in columns.values()] for row in rows]
 
 
-def render(rows: Sequence[Row], style: TableFormat, look: Look | None = None) -> str:
+def render(rows: Sequence[Row], style: TableFormat, layout: Layout | None = None) -> str:
     """Return rows as text.
 
     Args:
@@ -107,33 +107,33 @@ def render(rows: Sequence[Row], style: TableFormat, look: Look | None = None) ->
         style: "json" and "csv" have every digit, and names exactly as they are; the others three
             decimals, and names that are printable and escaped for the format. LaTeX needs the
             package booktabs.
-        look: What is shown, and how.
+        layout: What is shown, and how.
 
     Raises:
         SpecError: There is no such format, or no such column.
     """
-    look = look or Look()
+    layout = layout or Layout()
     if not (isinstance(style, str) and style in get_args(TableFormat)):
         formats = ", ".join(get_args(TableFormat))
         raise SpecError(f"A table is one of {formats}, got {shown(style)}.")
-    rows = [{**row, "method": look.renamed.get(row["method"], row["method"])} for row in rows]
+    rows = [{**row, "method": layout.renamed.get(row["method"], row["method"])} for row in rows]
     if style in ("json", "csv"):
-        return _data(rows, style, look)
+        return _data(rows, style, layout)
     rows = [{k: displayed(v) if k in _NAMES else v for k, v in row.items()} for row in rows]
-    settings = {key: lambda row, key=key: displayed(written(row[key])) for key in look.settings}
+    settings = {key: lambda row, key=key: displayed(written(row[key])) for key in layout.settings}
     columns = {**_WORDS, **settings, **columns_of(rows)}
     header = list(columns)
     body = cells(rows, columns)
     left = 2 + len(settings) + ("task" in header)  # columns of words
-    chosen = _chosen(header, look.columns)
+    chosen = _chosen(header, layout.columns)
     bold = {
         (row, column)
-        for row, title in (look.best() if style == "latex" else ())
+        for row, title in (layout.best() if style == "latex" else ())
         for column, place in enumerate(chosen)
         if header[place] in (title, f"{title} (macro)")
     }
     words = sum(place < left for place in chosen)
-    header = [printable(look.renamed.get(header[place], header[place])) for place in chosen]
+    header = [printable(layout.renamed.get(header[place], header[place])) for place in chosen]
     body = [[line[place] for place in chosen] for line in body]
     footer = _footer(rows) if style == "text" else []
     text = formatted(header, body, style, words=words, bold=bold)
@@ -165,32 +165,23 @@ def formatted(
         return "\n".join("| " + " | ".join(line) + " |" for line in [header, rule, *body])
     if style == "latex":
         columns = "l" * words + "r" * (len(header) - words)
-        first = _latex_line(list(map(escaped, header)))
+        titles, *cells = ([cell.translate(_LATEX) for cell in line] for line in (header, *body))
+        first = _latex_line(titles)
         top = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", first, r"\midrule"]
-        cells = [[escaped(cell) for cell in line] for line in body]
         for line, column in bold:
             cells[line][column] = rf"\textbf{{{cells[line][column]}}}"
         return "\n".join([*top, *map(_latex_line, cells), r"\bottomrule", r"\end{tabular}"])
     return aligned(header, body, words)
 
 
-def escaped(cell: str) -> str:
-    """Return a text for a cell of LaTeX.
-
-    Args:
-        cell: Any text.
-    """
-    return cell.translate(_LATEX)
-
-
-def _data(rows: Sequence[Row], style: TableFormat, look: Look) -> str:
+def _data(rows: Sequence[Row], style: TableFormat, layout: Layout) -> str:
     """Return rows as JSON or CSV."""
     keys = list(rows[0]) if rows else []
-    keys = [keys[place] for place in _chosen(keys, look.columns)]
+    keys = [keys[place] for place in _chosen(keys, layout.columns)]
     if style == "json":
-        kept = [{look.renamed.get(key, key): row[key] for key in keys} for row in rows]
+        kept = [{layout.renamed.get(key, key): row[key] for key in keys} for row in rows]
         return json.dumps(kept, indent=1, allow_nan=False)
-    header = [look.renamed.get(key, key) for key in keys]
+    header = [layout.renamed.get(key, key) for key in keys]
     cells = [[_plain(row[key]) for key in keys] for row in rows]
     return "\n".join(map(_csv_line, [header, *cells]))
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dpmcl.results.comparison import MEASURES
-from dpmcl.results.figures import PLAIN, drawing, legend, line, shortened, styles
-from dpmcl.results.record import Record
+from dpmcl.results.figures import PLAIN, curve, drawing, legend, shortened, styles
 from dpmcl.results.store import Stored
 
 if TYPE_CHECKING:
@@ -40,7 +39,8 @@ def trajectories(runs: Mapping[str, Stored]) -> "Figure":
     for column, run in zip(axes.T, shown, strict=True):
         for ax, measure in zip(column, MEASURES, strict=True):
             for name, record in run.records.items():
-                lines[name] = _draw(ax, MEASURES[measure], record, style=style[name])
+                lines[name] = curve(ax, MEASURES[measure], record.test, style=style[name],
+                                    smooth=SMOOTH, label=name)  # fmt: skip
             ax.grid(alpha=0.25, linewidth=0.5)
             ax.spines[["top", "right"]].set_visible(False)
             if run.stream.kind == "regression":
@@ -56,13 +56,3 @@ def trajectories(runs: Mapping[str, Stored]) -> "Figure":
     options = {"loc": "outside lower center", "ncols": min(len(names), 6), "frameon": False}
     legend(figure, list(lines.values()), names, fontsize=9, **options)
     return figure
-
-
-def _draw(ax: Any, measure: Any, record: Record, *, style: Any) -> Any:
-    """Draw the line and band of one method."""
-    colour, marker, dashes = style
-    x, middle, error = line(measure, record.test, SMOOTH)
-    (drawn,) = ax.plot(x, middle, linestyle=dashes, color=colour, marker=marker,
-                      markersize=4, markevery=max(1, len(x) // 8), linewidth=1.5)  # fmt: skip
-    ax.fill_between(x, middle - error, middle + error, color=colour, alpha=0.2, linewidth=0)
-    return drawn

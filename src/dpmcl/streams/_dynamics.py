@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import annotated_types as at
 import numpy as np
@@ -104,6 +104,23 @@ class DynamicsSettings(StreamSettings, ABC):
     def unit(self) -> Array:
         """Return the rate of change that is 1 in a target: (states,), or () for all alike."""
 
+    def _values(self, name: str, values: Any, shape: tuple[int | None, ...]) -> Array:
+        """Return what a method of the equation gave; refuse what it does not promise."""
+        array = np.asarray(values)
+        if not (np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)):
+            raise DataError(
+                f"{type(self).__name__}.{name} must return real numbers, got {array.dtype}."
+            )
+        if len(array.shape) != len(shape) or any(
+            size not in (None, got) for size, got in zip(shape, array.shape, strict=True)
+        ):
+            sizes = ", ".join("any" if size is None else str(size) for size in shape)
+            raise DataError(
+                f"{type(self).__name__}.{name} must return an array of the shape ({sizes}), got "
+                f"{array.shape}."
+            )
+        return array
+
     def build(self, seeds: Sequence[int]) -> Stream:
         tasks, name = self.tasks or 20, type(self).__name__.lower()
         seed = torch.tensor(list(seeds), dtype=torch.int64)
@@ -136,7 +153,12 @@ class DynamicsSettings(StreamSettings, ABC):
         """Return a replica's inputs and targets, (rows, ...), by window, trajectory, sample."""
         t = np.arange((tasks + 1) * self.samples) * self.window / self.samples
         times, index = np.unique(np.concatenate([t, t + self.step]), return_inverse=True)
-        state = integrated(self.rate, self.start(key), times, self.window)
+        start = self._values("start", self.start(key), (self.trajectories, None))
+
+        def rate(t: float, state: Array) -> Array:
+            return self._values("rate", self.rate(t, state), start.shape)
+
+        state = integrated(rate, start, times, self.window)
         now, then = state[index[: len(t)]], state[index[len(t) :]]
 
         def by_window(values: Array) -> NDArray[np.float32]:  # (times, trajectories, width)
@@ -148,8 +170,12 @@ class DynamicsSettings(StreamSettings, ABC):
                 )
             return values.reshape(-1, values.shape[-1]).astype(np.float32)
 
-        targets = (then - now) / self.step / self.unit()
-        return by_window(self.seen(t, now)), by_window(targets)
+        unit = np.asarray(self.unit())
+        unit = self._values("unit", unit, start.shape[1:] if unit.ndim else ())
+        if not (np.isfinite(unit) & (unit != 0)).all():
+            raise DataError(f"{type(self).__name__}.unit must be finite and not 0, got {unit}.")
+        seen = self._values("seen", self.seen(t, now), (*now.shape[:2], None))
+        return by_window(seen), by_window((then - now) / self.step / unit)
 
 
 def drawn(key: Tensor, shape: Sequence[int], lane: int = 0) -> Array:

@@ -15,15 +15,17 @@ from dpmcl.exceptions import FolderError, SpecError, shown, unknown
 from dpmcl.methods._method import Method
 from dpmcl.networks.python import Python, own_network
 from dpmcl.results import store
+from dpmcl.streams._settings import StreamSettings
 from dpmcl.streams.python import Python as PythonStream
 from dpmcl.study import result, study
 from dpmcl.study.bars import bars
+from dpmcl.study.plan import say_kept
 from dpmcl.study.result import Result
 from dpmcl.study.study import ALL, Watch
 from dpmcl.training import spec
 from dpmcl.training.keeper import Keeping
 
-Source = str | Path | Mapping[str, Any] | Stream
+Source = str | Path | Mapping[str, Any] | Stream | StreamSettings
 Methods = str | type[Method] | Sequence[str | type[Method]] | Mapping[str, Mapping[str, Any]]
 
 METHODS = ("naive", "er", "dpmcl", "joint")
@@ -130,6 +132,7 @@ class Request:
             SpecError: An entry breaks a rule.
         """
         parsed = spec.Spec.parse(self.table)
+        say_kept(self._base, self._changes)
         if self._stream is not None and isinstance(parsed.stream, PythonStream):
             parsed = replace(parsed, stream=parsed.stream.holding(self._stream))
         if self._network is not None and isinstance(parsed.network, Python):
@@ -156,11 +159,12 @@ def run(
     checkpoint_seconds: float = 60.0,
     fresh: bool = False,
 ) -> Result:
-    """Run a study and return its results.
+    """Run methods on a stream, for several seeds, and return the results.
 
     Args:
         source: A preset's name ("digits"), a TOML file, a table, a stream's name, the path of data
-            ("my.csv", with settings={"stream.target": "kind"}), a run folder, or a `Stream`.
+            ("my.csv", with settings={"stream.target": "kind"}), a run folder, a `Stream`, or a
+            stream's settings, perhaps of a class of your own, as in Lorenz(tasks=5).
         methods: One or more names, or classes of your own, or a table of their settings, as in
             {"er": {"lr": 0.1}}. For data without a spec: naive, er, dpmcl and joint.
         network: A network's name, a table of a name and settings, or your own: a module, which is
@@ -297,10 +301,13 @@ def _started(source: Source) -> tuple[dict[str, Any], Path | None]:
         return dict(source), None
     if isinstance(source, Stream):
         return {"stream": {"name": "python", "digest": source.digest()}, "methods": METHODS}, None
+    if isinstance(source, StreamSettings):
+        return {"stream": _stream_table(source), "methods": METHODS}, None
     if not isinstance(source, str | Path) or not str(source):
         raise SpecError(
-            "A run starts from a name, a path, a table of settings or a dpmcl.Stream, got "
-            f"{shown(source)}; Stream.from_table, from_arrays and from_dataset make one of data."
+            "A run starts from a name, a path, a table of settings, a dpmcl.Stream or a stream's "
+            f"settings, got {shown(source)}; Stream.from_table, from_arrays and from_dataset make "
+            "a stream of data."
         )
     name = str(source)
     if name in presets.names():
@@ -314,6 +321,18 @@ def _started(source: Source) -> tuple[dict[str, Any], Path | None]:
     if name in plugins.names("stream"):
         return {"stream": name, "methods": METHODS}, None
     return _of_path(name, path), None
+
+
+def _stream_table(settings: StreamSettings) -> dict[str, Any]:
+    """Return the table of a stream whose settings were made in Python."""
+    kind, table = type(settings), settings.to_table()
+    name = plugins.name_of("stream", kind) or _findable("stream", kind)
+    if kind.from_table(table, f"Stream '{name}'") != settings:
+        raise SpecError(
+            f"A spec must be able to write all settings of a stream; of {shown(settings)} it "
+            "cannot write those that are None."
+        )
+    return {"name": name, **table}
 
 
 def _of_path(name: str, path: Path) -> dict[str, Any]:

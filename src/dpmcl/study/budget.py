@@ -27,18 +27,18 @@ class Budget:
     Attributes:
         on: "flops", operations a task; "rows", rows a task whose gradient goes through the whole
             network; or "bytes", of what is kept beside the network.
-        amount: How many; None for what `REFERENCE` takes as its settings stand.
+        amount: How many; 0 for what `REFERENCE` takes as its settings stand.
     """
 
     on: On
-    amount: int | None = None
+    amount: int = 0
 
     def __str__(self) -> str:
-        return self.on if self.amount is None else f"{self.on}={self.amount}"
+        return f"{self.on}={self.amount}" if self.amount else self.on
 
     @classmethod
-    def parse(cls, text: str) -> Self | None:
-        """Return the budget of a text; None for "printed", the updates that a spec has.
+    def parse(cls, text: str | None) -> Self | None:
+        """Return the budget of a text; None for none and "printed", the updates that a spec has.
 
         Args:
             text: As in "flops=2e9", "rows=10000" or "bytes=4M" (k, M, G, T and P are powers of
@@ -50,7 +50,7 @@ class Budget:
         >>> Budget.parse("bytes=4M")
         Budget(on='bytes', amount=4000000)
         """
-        if text == "printed":
+        if text is None or text == "printed":
             return None
         if text in ("flops", "rows"):
             return cls(cast(On, text))
@@ -93,7 +93,7 @@ def within(spec: Spec, budget: Budget) -> Limited:
             takes, and DPMCL is not among the methods.
     """
     trainer, lines = Trainer(spec, read(spec, spec.seeds[:1])), []
-    if budget.amount is None:
+    if not budget.amount:
         budget = replace(budget, amount=_reference(trainer, budget))
     methods: dict[str, Method] = {}
     for name in spec.methods:
@@ -136,7 +136,6 @@ def _updating(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, str]:
             f"A budget of {budget.on} sets the updates of '{job.method}', and passes = "
             f"{method.passes} sets them too; leave out one of the two."
         )
-    assert budget.amount is not None
     setup = trainer.setup(job)
     scaled = method.scaled(budget.amount / max(cost(setup, budget.on), 1))
     if scaled is None:
@@ -158,7 +157,6 @@ def _updating(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, str]:
 def _remembering(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, str]:
     """Return a method with the rows of memory that a budget allows."""
     method: Method = trainer.spec.methods[job.method]
-    assert budget.amount is not None
     setup = trainer.setup(job)
     run = first_state(setup)
     copies = copied_bytes(run)

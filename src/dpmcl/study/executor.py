@@ -26,6 +26,7 @@ import loky
 import torch
 
 from dpmcl.data.stream import Stream
+from dpmcl.engine import device_of
 from dpmcl.exceptions import DeviceError, Stopped
 from dpmcl.study.starts import Starts
 from dpmcl.study.worker import Order
@@ -64,25 +65,17 @@ class Listener:
     finished: Callable[[Assignment, Outcome], None]
 
 
-def processes_of(trainer: Trainer, jobs: int) -> int:
+def processes_of(spec: Spec) -> int:
     """Return how many processes may run jobs, this one included.
 
     One on a GPU. On a CPU the spec's `workers`, or as many as there are cores: after affinity and
     a container's limit, and PyTorch's threads within an operation.
 
     Args:
-        trainer: That of the jobs, or of the first ones.
-        jobs: How many jobs there are.
+        spec: That of the jobs, or of the first ones.
     """
-    return 1 if trainer.device.type != "cpu" else min(most_processes(trainer.spec), jobs)
-
-
-def most_processes(spec: Spec) -> int:
-    """Return how many processes a spec wants on a CPU.
-
-    Args:
-        spec: The spec.
-    """
+    if device_of(spec.device).type != "cpu":
+        return 1
     return spec.workers or max(1, int(loky.cpu_count()) // spec.threads)
 
 
@@ -113,7 +106,7 @@ class _Execution:
     ) -> None:
         self._keeping, self._listener = keeping, listener
         self._waiting = deque(assignments)
-        self._processes = processes_of(assignments[0].trainer, len(assignments))
+        self._processes = min(processes_of(assignments[0].trainer.spec), len(assignments))
         self._began = time.monotonic()
         self._inbox: _Inbox = queue.SimpleQueue()
         self._workers: list[_Worker] | None = None

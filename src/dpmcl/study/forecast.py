@@ -53,7 +53,9 @@ def forecast(runs: Sequence[Planned]) -> list[Forecast]:
         if key not in built:
             built[key] = Trainer(spec, read(spec, spec.seeds[:1]))
         trainer = Trainer(spec, built[key].stream, like=built[key])
-        done = store.seeds_done(planned.folder) if planned.folder is not None else {}
+        folder = planned.folder
+        records = store.load(folder).records if folder is not None and store.is_run(folder) else {}
+        done = {name: {*record.test.seeds} for name, record in records.items()}
         for name, method in spec.methods.items():
             costly = repr((key, type(method), _costly(method.to_table())))
             if costly not in groups:
@@ -62,7 +64,7 @@ def forecast(runs: Sequence[Planned]) -> list[Forecast]:
                 cost = costly, len(seeds)
                 if cost not in seconds:
                     seconds[cost] = _seconds(trainer.setup(Job(name, seeds)))
-                missing = not done.get(name, frozenset()) >= set(seeds)
+                missing = not done.get(name, set()) >= {*seeds}
                 out.append(Forecast(planned.name, Job(name, seeds), missing, seconds[cost]))
     return out
 

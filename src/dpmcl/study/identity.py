@@ -85,9 +85,7 @@ def held(folder: Path) -> Held:
     made = {name for name in stored.spec["methods"] if name.replace(":", ".") in begun}
     made |= set(stored.records)
     stream = stored.stream if made else None
-    return Held(
-        folder, stored.spec, stored.records, frozenset(made), stream, store.load_code(folder)
-    )
+    return Held(folder, stored.spec, stored.records, frozenset(made), stream, stored.code)
 
 
 def sources(spec: Spec) -> Sources:
@@ -141,15 +139,21 @@ def united(before: Held, new: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_difference(
-    folder: Path, old: Mapping[str, Any], new: Mapping[str, Any], places: tuple[str, ...]
+    folder: Path,
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    places: tuple[str, ...],
+    *,
+    way_out: str = _ANEW,
 ) -> None:
     """Raise FolderError unless only methods, seeds and the machine's settings differ.
 
     Args:
         folder: The run folder, for the message.
         old: Table of the spec that is stored in it.
-        new: Table of the spec that is to run.
+        new: Table of the spec that is to run, or to be added.
         places: Settings of the stream that say where its data lie, which may differ.
+        way_out: End of the message.
     """
     with suppress(DpmclError):  # raised where it names a plugin that is not installed now
         old = Spec.parse(old).to_table()  # with the settings that are newer than the folder
@@ -159,8 +163,7 @@ def refuse_difference(
         if first.get(key) != second.get(key):
             raise FolderError(
                 f"{folder} holds a run with {key} = {first.get(key, 'nothing')!r}, "
-                f"got {second.get(key, 'nothing')!r}; choose another folder with --out, or start "
-                "anew with --fresh."
+                f"got {second.get(key, 'nothing')!r}; {way_out}"
             )
 
 

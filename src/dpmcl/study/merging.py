@@ -10,7 +10,7 @@ from dpmcl.exceptions import FolderError
 from dpmcl.results import store
 from dpmcl.results.record import merge as merge_records
 from dpmcl.results.record import of_seeds
-from dpmcl.results.store import Code, Stored
+from dpmcl.results.store import Stored
 from dpmcl.study import identity, protocol
 from dpmcl.study.budget import Budget
 from dpmcl.study.identity import Held
@@ -63,12 +63,12 @@ def _add(target: Path, sources: Sequence[Path]) -> list[str]:
     entries: list[Any] = []
     for source in sources:
         theirs = store.load(source)
-        held, told = _joined(held, theirs, store.load_code(source), f"{target} and {source}")
+        held, told = _joined(held, theirs, f"{target} and {source}")
         if told:
             lines.append(f"{target}: {told} from {source}")
             entries += theirs.environment
-        if theirs.protocol is not None and theirs.protocol.budget is not None:
-            budget = Budget.parse(theirs.protocol.budget)
+        if theirs.protocol is not None:
+            budget = Budget.parse(theirs.protocol.budget) or budget
     if lines:
         assert held.stream is not None
         store.save_start(target, held.spec, held.stream, held.code)
@@ -83,17 +83,19 @@ def _add(target: Path, sources: Sequence[Path]) -> list[str]:
     return lines
 
 
-def _joined(held: Held, theirs: Stored, code: Code, both: str) -> tuple[Held, str]:
+def _joined(held: Held, theirs: Stored, both: str) -> tuple[Held, str]:
     """Return what a folder holds together with another's results; say in words which came."""
     if held.spec not in ({}, theirs.spec):  # those of a study's shards are the same
         assert held.folder is not None
         places = Spec.parse(theirs.spec).stream.places
-        identity.refuse_difference(held.folder, held.spec, theirs.spec, places)
+        identity.refuse_difference(
+            held.folder, held.spec, theirs.spec, places, way_out="merge it into another folder."
+        )
     digest = held.stream.digest if held.stream else ""
     if digest and digest != theirs.stream.digest:
         raise FolderError(f"{both} hold results on other data; merge neither.")
-    for method in set(held.code) & set(code):
-        if held.code[method] != code[method]:
+    for method in set(held.code) & set(theirs.code):
+        if held.code[method] != theirs.code[method]:
             raise FolderError(f"{both} hold results of other code of {method}; merge neither.")
     records, told = dict(held.records), []
     for method, record in theirs.records.items():
@@ -106,7 +108,7 @@ def _joined(held: Held, theirs: Stored, code: Code, both: str) -> tuple[Held, st
     if not told:
         return held, ""
     spec = identity.united(held, theirs.spec)
-    code = {**code, **held.code}
+    code = {**theirs.code, **held.code}
     held = replace(held, spec=spec, records=records, stream=theirs.stream, code=code)
     return held, ", ".join(told)
 

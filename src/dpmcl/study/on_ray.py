@@ -22,6 +22,7 @@ from dpmcl.core.threads import threads
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DeviceError, DpmclError, Stopped
 from dpmcl.study.executor import Assignment, Listener
+from dpmcl.study.log_lines import logged_to
 from dpmcl.study.starts import Start, Starts
 from dpmcl.training.job import Job, Outcome, Trainer
 from dpmcl.training.keeper import Keeping
@@ -169,22 +170,8 @@ def _train(
     trainer = _trainers[start]
     if (checkpoints := trainer.checkpoints(job)) is not None:
         checkpoints.refuse_removed()  # before hours of work that this machine cannot keep
-    with threads(1), _said() as said:
+    said: list[tuple[str, str | None]] = []
+    with threads(1), logged_to(lambda *line: said.append(line)):
         outcome = trainer.run(job, Keeping(seconds))
     content: bytes = cloudpickle.dumps((outcome, said))
     return content
-
-
-@contextmanager
-def _said() -> Iterator[list[tuple[str, str | None]]]:
-    """Collect the lines that are logged in a block, each with its mark of repeated ones."""
-    lines: list[tuple[str, str | None]] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(  # type: ignore[method-assign]
-        (record.getMessage(), getattr(record, "once", None))
-    )
-    _LOG.addHandler(handler)
-    try:
-        yield lines
-    finally:
-        _LOG.removeHandler(handler)

@@ -8,7 +8,7 @@ from dpmcl import presets
 from dpmcl.core.choices import Preset
 from dpmcl.exceptions import SpecError, unknown
 from dpmcl.results.paper import METHODS, STREAMS
-from dpmcl.study.plan import Cell, cells
+from dpmcl.study.plan import Variant, say_kept, variants
 from dpmcl.training import spec
 
 ZETA, KAPPA = "methods.dpmcl.zeta", "methods.dpmcl.kappa"
@@ -57,20 +57,21 @@ class Choice:
         table["replicas"] = self.replicas or replicas
         if self.tasks is not None:
             table = spec.changed(table, {"stream": {"tasks": self.tasks}})
+        say_kept(table, self.changes or {})
         return spec.changed(table, self.changes or {})
 
 
-def table1(choice: Choice) -> list[Cell]:
+def table1(choice: Choice) -> list[Variant]:
     """Return the runs of Table 1 and Figure 2: six methods on four streams, fifty replicas.
 
     Args:
         choice: What is chosen of them.
     """
     streams = choice.streams or STREAMS
-    return [Cell(stream, choice.table(stream, METHODS, 50)) for stream in streams]
+    return [Variant(stream, choice.table(stream, METHODS, 50)) for stream in streams]
 
 
-def figure3(choice: Choice) -> list[Cell]:
+def figure3(choice: Choice) -> list[Variant]:
     """Return the runs of Figure 3: DPMCL on Omniglot against zeta (kappa 200) and kappa (zeta 2).
 
     Args:
@@ -82,10 +83,12 @@ def figure3(choice: Choice) -> list[Cell]:
     table = choice.table(_one(choice, "omniglot"), ("dpmcl",), 50)
     pairs = [{ZETA: zeta, KAPPA: _AT[KAPPA]} for zeta in _ZETAS]
     pairs += [{ZETA: _AT[ZETA], KAPPA: kappa} for kappa in _KAPPAS if kappa != _AT[KAPPA]]
-    return [cell for pair in pairs for cell in cells(table, {k: [v] for k, v in pair.items()})]
+    return [
+        variant for pair in pairs for variant in variants(table, {k: [v] for k, v in pair.items()})
+    ]
 
 
-def zeta(choice: Choice) -> list[Cell]:
+def zeta(choice: Choice) -> list[Variant]:
     """Return the runs that ask whether the third term matters: all forms of it, and none.
 
     zeta {0, 1, 2, 5, 20} x third_term {constant, first, exact} x guard {none, clip} x two rates,
@@ -98,7 +101,9 @@ def zeta(choice: Choice) -> list[Cell]:
         SpecError: Several streams are chosen.
     """
     table = choice.table(_one(choice, "digits"), ("dpmcl", "er"), 20)
-    lr = table.get("training", {}).get("lr", 1e-2)
+    # Rates are varied, so no method keeps one of its own.
+    rates_of = [own.pop("lr") for own in table["methods"].values() if "lr" in own]
+    lr = (rates_of or [table.get("training", {}).get("lr", 1e-2)])[0]
     rates = {"training.lr": [lr, lr / 3]}
     form = "methods.dpmcl.third_term"
     full: dict[str, list[Any]] = {
@@ -108,10 +113,10 @@ def zeta(choice: Choice) -> list[Cell]:
         **rates,
     }
     alone = {"dpmcl": table["methods"].get("dpmcl", {})}
-    return cells(table, full) + cells({**table, "methods": alone}, {form: ["off"], **rates})
+    return variants(table, full) + variants({**table, "methods": alone}, {form: ["off"], **rates})
 
 
-STUDIES: Mapping[str, Callable[[Choice], list[Cell]]] = {
+STUDIES: Mapping[str, Callable[[Choice], list[Variant]]] = {
     "table1": table1,
     "figure2": table1,
     "figure3": figure3,
@@ -120,7 +125,7 @@ STUDIES: Mapping[str, Callable[[Choice], list[Cell]]] = {
 """The studies by name."""
 
 
-def runs(name: str, choice: Choice) -> list[Cell]:
+def runs(name: str, choice: Choice) -> list[Variant]:
     """Return the runs of a study.
 
     Args:

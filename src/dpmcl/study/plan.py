@@ -1,15 +1,20 @@
 """Plans: the runs of a study, one for each combination of the settings that it varies."""
 
 import itertools
+import logging
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from dpmcl.exceptions import SpecError, shown
 from dpmcl.results.comparison import written
 from dpmcl.training import spec
+
+_LOG = logging.getLogger("dpmcl")
+
+T = TypeVar("T")
 
 Axes = Mapping[str, Sequence[Any]]
 """The values of each setting that varies, by its dotted name."""
@@ -21,7 +26,7 @@ _LONGEST = 100  # characters of a folder's name
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
+class Variant:
     """A run of a study.
 
     Attributes:
@@ -35,45 +40,97 @@ class Cell:
     point: Mapping[str, Any] = field(default_factory=dict)
 
 
-def cells(table: Mapping[str, Any], axes: Axes) -> list[Cell]:
+def variants(table: Mapping[str, Any], axes: Axes) -> list[Variant]:
     """Return a run for each combination of values.
 
-    An axis in a method's own table varies that method alone; the others are not run again for it.
+    An axis in a method's own table varies that method alone; the others are not run again for it,
+    nor are methods that have a setting of [training] as their own for an axis of that setting.
 
     Args:
         table: The spec that all runs share.
         axes: What varies.
 
     Raises:
-        SpecError: An axis is none, has no values or one twice, or sets what cannot be set.
+        SpecError: An axis is none, has no values or one twice, varies nothing, or sets what cannot
+            be set.
 
-    >>> varied = cells({"stream": "digits", "methods": ["er"]}, {"training.lr": [0.1, 1.0]})
-    >>> [cell.name for cell in varied]
+    >>> varied = variants({"stream": "digits", "methods": ["er"]}, {"training.lr": [0.1, 1.0]})
+    >>> [variant.name for variant in varied]
     ['lr=0.1', 'lr=1']
     """
     base = spec.normalised(table)
     for key, values in axes.items():
-        _check(key, values)
-    owners = {key: _owner(key) for key in axes}
+        check(key, values)
+    owners = {key: owner_of(key) for key in axes}
     for key, owner in owners.items():
         if owner is not None and owner not in base["methods"]:
             raise SpecError(
                 f"'{key}' varies '{owner}', which is not among the methods of this study: "
                 f"{', '.join(base['methods']) or 'none'}; add it, or leave the axis out."
             )
+    moving = {
+        method: [
+            key
+            for key, owner in owners.items()
+            if owner == method
+            or (owner is None and not keeps(own, key) and _own(method, key) not in axes)
+        ]
+        for method, own in base["methods"].items()
+    }
+    for key in axes if moving else ():
+        if not any(key in keys for keys in moving.values()):
+            raise SpecError(
+                f"'{key}' varies nothing, since every method has that setting of its own; vary "
+                f"{_own(next(iter(moving)), key)} and so on."
+            )
     runs: dict[str, tuple[dict[str, Any], list[str]]] = {}  # TOML's tables and lists have no hash
-    for method in base["methods"]:
-        own = [key for key, owner in owners.items() if owner in (None, method)]
-        for values in itertools.product(*(axes[key] for key in own)):
-            point = dict(zip(own, values, strict=True))
+    for method, keys in moving.items():
+        for values in itertools.product(*(axes[key] for key in keys)):
+            point = dict(zip(keys, values, strict=True))
             runs.setdefault(repr(point), (point, []))[1].append(method)
-    out: list[Cell] = []
+    out: list[Variant] = []
     for point, methods in runs.values():
         one = {**base, "methods": {name: base["methods"][name] for name in methods}}
         for key, value in point.items():
             one = spec.changed(one, spec.assigned(key, value))
-        out.append(Cell(_name(point, list(axes), {cell.name for cell in out}), one, point))
+        out.append(Variant(_name(point, list(axes), {variant.name for variant in out}), one, point))
     return out
+
+
+def keeps(own: Any, key: str) -> bool:
+    """Return whether a method has a setting of [training] as its own, which a change leaves alone.
+
+    Args:
+        own: The method's table; anything else has no settings.
+        key: Dotted name of any setting.
+    """
+    table, _, rest = key.partition(".")
+    return table == "training" and isinstance(own, Mapping) and rest.partition(".")[0] in own
+
+
+def say_kept(table: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+    """Log which methods keep a setting of their own that a change of [training] does not reach.
+
+    Args:
+        table: A spec, before the changes.
+        changes: What is set.
+    """
+    training, methods = (
+        value if isinstance(value := changes.get(part), Mapping) else {}
+        for part in ("training", "methods")
+    )
+    for key in training:
+        of_all = f"training.{key}"
+        names = [
+            name
+            for name, own in table["methods"].items()
+            if keeps(own, of_all) and not keeps(methods.get(name), of_all)
+        ]
+        if names:
+            _LOG.warning(
+                f"training.{key} is set, and {', '.join(names)} keep the {key} of their own; set "
+                f"methods.{names[0]}.{key} as well."
+            )
 
 
 def axis(text: str) -> tuple[str, list[Any]]:
@@ -96,7 +153,25 @@ def axis(text: str) -> tuple[str, list[Any]]:
     try:
         return key, list(tomllib.loads(f"values = [{values}]")["values"])
     except tomllib.TOMLDecodeError:
-        return key, [_plain(value.strip()) for value in values.split(",")]
+        several = values.split(",")
+        return key, [spec.assignment(f"value={value}")["value"] for value in several]
+
+
+def of_different_settings(axes: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """Return axes by name.
+
+    Args:
+        axes: The name of each, and its values.
+
+    Raises:
+        SpecError: Two have one name.
+    """
+    out: dict[str, T] = {}
+    for key, values in axes:
+        if key in out:
+            raise SpecError(f"'{key}' is varied twice; give all its values at once.")
+        out[key] = values
+    return out
 
 
 def read(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -117,8 +192,17 @@ def read(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return rest, dict(axes)
 
 
-def _check(key: str, values: Any) -> None:
-    """Refuse an axis that has no values, or one twice."""
+def check(key: str, values: Any) -> None:
+    """Check the axis of a study, or what a search varies.
+
+    Args:
+        key: Dotted name of a setting.
+        values: Its values.
+
+    Raises:
+        SpecError: The name is none, there are no values or one twice, or all runs must have the
+            same one.
+    """
     spec.assigned(key, 0)
     if not isinstance(values, list | tuple) or not values:
         raise SpecError(
@@ -134,20 +218,19 @@ def _check(key: str, values: Any) -> None:
         )
 
 
-def _owner(key: str) -> str | None:
-    """Return the method in whose table a setting stands, None for a setting of all."""
-    parts = tomllib.loads(f"{key} = 0")
-    if "methods" not in parts:
-        return None
-    return str(next(iter(parts["methods"])))
+def owner_of(key: str) -> str | None:
+    """Return the method in whose table a setting stands, None for a setting of all.
+
+    Args:
+        key: Dotted name of the setting.
+    """
+    methods = spec.assigned(key, 0).get("methods")
+    return str(next(iter(methods))) if methods else None
 
 
-def _plain(value: str) -> Any:
-    """Return the value that a text stands for in TOML, or the text."""
-    try:
-        return tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return value
+def _own(method: str, key: str) -> str:
+    """Return the name of a setting of all methods in the table of one."""
+    return f"methods.{method}.{key.partition('.')[2]}"
 
 
 def _name(point: Mapping[str, Any], axes: Sequence[str], taken: set[str]) -> str:

@@ -6,11 +6,12 @@ and evaluation, and kept to their budget.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
+from dpmcl.core.errors import Errors
 from dpmcl.core.gradients import Work
 from dpmcl.results import store
 from dpmcl.results.record import Record
@@ -34,7 +35,7 @@ def keep(folder: Path, budget: Budget | None = None) -> Stored:
         FolderError: It is no run folder, or a file in it is damaged.
     """
     stored = store.load(folder)
-    if budget is None and stored.protocol is not None and stored.protocol.budget is not None:
+    if budget is None and stored.protocol is not None:
         budget = Budget.parse(stored.protocol.budget)
     checked = check(stored.records, len(stored.stream.tasks), budget)
     for rule in checked.rules:
@@ -53,10 +54,12 @@ def check(records: Mapping[str, Record], tasks: int, budget: Budget | None = Non
         tasks: Tasks of the stream.
         budget: What each method was to spend; None where it was not limited.
     """
+    rows = _unlike(records, lambda errors: errors.examples, "on other rows")
+    times = _unlike(records, lambda errors: np.isnan(errors.values), "at other times")
     rules = [
         Rule("No update learned from test rows, or from rows of tasks to come", []),
-        Rule("All methods were tested on the same rows", list(_other_rows(records))),
-        Rule("All methods were tested at the same times", list(_other_times(records))),
+        Rule("All methods were tested on the same rows", list(rows)),
+        Rule("All methods were tested at the same times", list(times)),
     ]
     if budget is not None:
         overspent = list(_overspent(records, tasks, budget))
@@ -64,31 +67,22 @@ def check(records: Mapping[str, Record], tasks: int, budget: Budget | None = Non
     return Protocol(None if budget is None else str(budget), rules)
 
 
-def _other_rows(records: Mapping[str, Record]) -> Iterator[str]:
-    """Yield a line for each method and seed with other test rows than the first method's."""
+def _unlike(
+    records: Mapping[str, Record], values: Callable[[Errors], np.ndarray], how: str
+) -> Iterator[str]:
+    """Yield a line for each method and seed whose values are not those of the first method."""
     first: dict[int, tuple[str, np.ndarray]] = {}
     for name, record in records.items():
-        for seed, examples in zip(record.test.seeds, record.test.examples, strict=True):
-            other, rows = first.setdefault(seed, (name, examples))
-            if not np.array_equal(rows, examples):
-                yield f"{name} and {other}, seed {seed}: they were tested on other rows."
-
-
-def _other_times(records: Mapping[str, Record]) -> Iterator[str]:
-    """Yield a line for each method and seed that was tested elsewhere than the first method."""
-    first: dict[int, tuple[str, np.ndarray]] = {}
-    for name, record in records.items():
-        for seed, values in zip(record.test.seeds, record.test.values, strict=True):
+        for seed, mine in zip(record.test.seeds, values(record.test), strict=True):
             if seed in record.diverged:  # whose errors are missing
                 continue
-            other, cells = first.setdefault(seed, (name, np.isnan(values)))
-            if not np.array_equal(np.isnan(values), cells):
-                yield f"{name} and {other}, seed {seed}: they were tested at other times."
+            other, theirs = first.setdefault(seed, (name, mine))
+            if not np.array_equal(mine, theirs):
+                yield f"{name} and {other}, seed {seed}: they were tested {how}."
 
 
 def _overspent(records: Mapping[str, Record], tasks: int, budget: Budget) -> Iterator[str]:
     """Yield a line for each method that spent more than its budget."""
-    assert budget.amount is not None
     each = "" if budget.on == "bytes" else " a task"
     for name, record in records.items():
         most = max((_spent(work, tasks, budget) for work in record.work.values()), default=0)

@@ -1,4 +1,4 @@
-"""The results of a study, as a user holds them: tables, figures, and learners that go on."""
+"""The results of a run, as a user holds them: tables, figures, and learners that go on."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Result(Stored):
-    """The results of a study, by method: what is stored of them, and what this call knows besides.
+    """The results of a run, by method: what is stored of them, and what this call knows besides.
 
     theta: final parameters of the methods trained in this call, replicas first.
     folder: the run folder, or None. made: the spec of this call; None for a loaded result.
@@ -152,7 +152,7 @@ class Result(Stored):
                 that of the settings if none is given.
 
         Raises:
-            SpecError: There is no such figure.
+            SpecError: There is no such figure, or how it looks cannot be chosen.
         """
         if not (isinstance(what, str) and what in get_args(FigureContent)):
             raise SpecError(
@@ -162,6 +162,9 @@ class Result(Stored):
             look.setdefault("caption", caption(self.spec))
             drawn = figures.Look(smooth=smooth, **look)
             figure = figures.curves(self.records, self.stream, drawn)
+        elif smooth or look:
+            options = ", ".join([*["smooth"] * bool(smooth), *look])
+            raise SpecError(f"Only a figure of errors takes {options}; leave it out for {what}.")
         elif what == "confusion":
             figure = confusions(self.records, self.stream)
         else:
@@ -205,32 +208,3 @@ def load(folder: Path) -> Result:
     """
     stored = store.load(folder)
     return Result(**vars(stored), folder=folder)
-
-
-def draw(
-    result: Result,
-    folder: Path,
-    path: Path | None = None,
-    *,
-    suffix: str = "png",
-    what: FigureContent = "errors",
-    **look: Any,
-) -> Path:
-    """Draw a study's curves, and return the file.
-
-    Args:
-        result: What to draw.
-        folder: The run folder.
-        path: The file; None for one in the folder.
-        suffix: Format of the picture.
-        what: As for `Result.plot`.
-        **look: As for `Result.plot`.
-
-    Raises:
-        DpmclError: There are no results yet.
-    """
-    path = path or folder / "figures" / f"{what}.{suffix}"
-    if not result.records:
-        raise DpmclError(f"{folder} has no results yet; `dpmcl run` makes some.")
-    result.plot(path, what=what, **look)
-    return path

@@ -11,7 +11,7 @@ from dpmcl.results.record import Record
 from dpmcl.results.statistics import compare
 from dpmcl.results.store import StreamInfo
 from dpmcl.results.summary import Row, mean
-from dpmcl.results.table import Look, columns_of
+from dpmcl.results.table import Layout, columns_of
 from dpmcl.study.result import Result
 
 _RUN = "run"
@@ -31,12 +31,12 @@ class SideBySide:
         self.runs = runs
         self.entries = comparison.entries(runs)
 
-    def rows(self, rows: Rows, look: Look) -> tuple[list[Row], Look]:
-        """Return the rows of all runs, with the settings that tell them apart, and how they look.
+    def rows(self, rows: Rows, layout: Layout) -> tuple[list[Row], Layout]:
+        """Return the rows of all runs, with the settings that tell them apart, and how they layout.
 
         Args:
             rows: Makes the rows of one run.
-            look: What the user asked for.
+            layout: What the user asked for.
         """
         keys = comparison.differing(self.entries)
         if any(entry.label.endswith(f"[{entry.run}]") for entry in self.entries):
@@ -52,7 +52,7 @@ class SideBySide:
                 titles = {key: f"{key} (setting)" if key in taken else key for key in keys}
                 told = {titles[key]: settings.get(key) for key in keys}
                 out.append({**first, **told, **row})
-        return out, replace(look, settings=[*titles.values()], best=self._best)
+        return out, replace(layout, settings=[*titles.values()], best=self._best)
 
     def of_one_stream(self) -> tuple[dict[str, Record], StreamInfo]:
         """Return the records of all runs by what each method is called, and their stream.

@@ -1,4 +1,4 @@
-"""Runs the cells of a study side by side, and shows what came out."""
+"""Plans the runs of a study, and shows what came out."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -12,9 +12,9 @@ from dpmcl.results import axis_figure, comparison, paper, store, trajectories
 from dpmcl.results.axis_figure import Points
 from dpmcl.results.comparison import MEASURES, written
 from dpmcl.results.store import Stored
-from dpmcl.results.table import Look, laid_out, render
+from dpmcl.results.table import Layout, laid_out, render
 from dpmcl.study.budget import Budget, within
-from dpmcl.study.plan import Cell
+from dpmcl.study.plan import Variant
 from dpmcl.study.result import Result, load
 from dpmcl.study.side_by_side import SideBySide
 from dpmcl.study.study import Planned
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 def planned(
-    cells: Sequence[Cell], out: Path, budget: Budget | None = None
+    variants: Sequence[Variant], out: Path, budget: Budget | None = None
 ) -> tuple[list[Planned], list[str]]:
     """Return the runs of a study, each with a folder below the study's.
 
     Args:
-        cells: The runs.
+        variants: The runs.
         out: Folder of the study.
         budget: What each method may spend; None for what the specs say.
 
@@ -46,26 +46,26 @@ def planned(
             f"{out} holds a run, and a study needs a folder of its own; give another."
         )
     runs, lines = [], []
-    for cell in cells:
-        spec, allowed = Spec.parse(cell.table), None
+    for variant in variants:
+        spec, allowed = Spec.parse(variant.table), None
         if budget is not None:
             spec, allowed, told = within(spec, budget)
-            lines += [f"{cell.name}: {line}" for line in told]
-        runs.append(Planned(spec, out / cell.name, cell.name, allowed))
+            lines += [f"{variant.name}: {line}" for line in told]
+        runs.append(Planned(spec, out / variant.name, variant.name, allowed))
     return runs, lines
 
 
-def stored(cells: Sequence[Cell], out: Path) -> dict[str, Result]:
+def stored(variants: Sequence[Variant], out: Path) -> dict[str, Result]:
     """Return what the runs of a study hold so far, by name; those not begun are left out.
 
     Args:
-        cells: The runs.
+        variants: The runs.
         out: Folder of the study.
 
     Raises:
         FolderError: A run is damaged.
     """
-    folders = {cell.name: out / cell.name for cell in cells}
+    folders = {variant.name: out / variant.name for variant in variants}
     return {name: load(path) for name, path in folders.items() if store.is_run(path)}
 
 
@@ -93,13 +93,13 @@ def store_protocol(runs: Mapping[str, Stored], out: Path) -> None:
 
 
 def shown(
-    name: str, cells: Sequence[Cell], runs: Mapping[str, Result], style: TableFormat
+    name: str, variants: Sequence[Variant], runs: Mapping[str, Result], style: TableFormat
 ) -> "tuple[str, Callable[[], Figure]]":
     """Return the table of a study, and what draws its figure.
 
     Args:
         name: Its name.
-        cells: Its runs.
+        variants: Its runs.
         runs: What they hold, by name.
         style: Format of the table.
 
@@ -110,7 +110,7 @@ def shown(
     if not runs:
         raise DpmclError("The study has no results yet.")
     if name not in ("table1", "figure2"):
-        return _beside(runs, style), lambda: against_axes(cells, runs)
+        return _beside(runs, style), lambda: against_axes(variants, runs)
     printed = {run: held for run, held in runs.items() if run in paper.STREAMS}
     others = {run: held for run, held in runs.items() if run not in paper.STREAMS}
     tables = [table1(printed, style)] * bool(printed) + [_beside(others, style)] * bool(others)
@@ -119,27 +119,27 @@ def shown(
 
 def _beside(runs: Mapping[str, Result], style: TableFormat) -> str:
     """Return the table of runs side by side."""
-    rows, look = SideBySide(runs).rows(Result.rows, Look())
-    return render(rows, style, look)
+    rows, layout = SideBySide(runs).rows(Result.rows, Layout())
+    return render(rows, style, layout)
 
 
-def against_axes(cells: Sequence[Cell], runs: Mapping[str, Stored]) -> "Figure":
+def against_axes(variants: Sequence[Variant], runs: Mapping[str, Stored]) -> "Figure":
     """Return CME and NTE of the last task against each axis that has numbers, or the first one.
 
     A panel holds the runs that stand at the axis; the values of the others tell its lines apart.
     Lines of a single point are left out.
 
     Args:
-        cells: The runs.
+        variants: The runs.
         runs: What they hold, by name.
 
     Raises:
         DpmclError: Nothing was varied, or there are no results.
     """
-    axes = dict.fromkeys(key for cell in cells for key in cell.point)
+    axes = dict.fromkeys(key for variant in variants for key in variant.point)
     panels = []
     for axis in axes:
-        lines = _lines(axis, cells, runs)
+        lines = _lines(axis, variants, runs)
         if lines:
             panels += [(measure, axis, points) for measure, points in lines.items()]
     if not panels:
@@ -148,18 +148,18 @@ def against_axes(cells: Sequence[Cell], runs: Mapping[str, Stored]) -> "Figure":
 
 
 def _lines(
-    axis: str, cells: Sequence[Cell], runs: Mapping[str, Stored]
+    axis: str, variants: Sequence[Variant], runs: Mapping[str, Stored]
 ) -> dict[str, dict[str, Points]]:
     """Return the points of each measure and line of a panel, {} where no line has two points."""
     out: dict[str, dict[str, dict[object, object]]] = {name: {} for name in MEASURES}
-    for cell in cells:
-        if axis not in cell.point or cell.name not in runs:
+    for variant in variants:
+        if axis not in variant.point or variant.name not in runs:
             continue
-        others = {k: v for k, v in cell.point.items() if k != axis}
+        others = {k: v for k, v in variant.point.items() if k != axis}
         told = ", ".join(f"{k.rpartition('.')[2]} {written(v)}" for k, v in others.items())
-        for method, record in runs[cell.name].records.items():
+        for method, record in runs[variant.name].records.items():
             label = f"{method} ({told})" if told else method
-            x = cell.point[axis]
+            x = variant.point[axis]
             x = x if isinstance(x, int | float | str) else written(x)
             for name, measure in MEASURES.items():
                 out[name].setdefault(label, {})[x] = measure(record.test)

@@ -1,4 +1,4 @@
-"""A study: a spec and its folder. Runs what is missing, stores it, and hands back the results."""
+"""Runs what folders lack of their specs, stores it, and hands back the results."""
 
 import logging
 import re
@@ -56,8 +56,6 @@ def run(
     *,
     keeping: Keeping | None = None,
     fresh: bool = False,
-    on: Where = "here",
-    storage: str | None = None,
 ) -> Result:
     """Run the jobs that a folder lacks of a spec, and return all that it then holds.
 
@@ -70,8 +68,6 @@ def run(
         watch: Told of progress.
         keeping: How often checkpoints are made, and when to stop.
         fresh: Run everything anew; what the folder holds is kept in it until that has finished.
-        on: Where jobs run, as for `run_all`.
-        storage: Where they keep checkpoints, as for `run_all`.
 
     Raises:
         FolderError: The folder holds runs of another spec, other data or other code, or another
@@ -80,8 +76,7 @@ def run(
         DivergenceError: A replica diverged, and the spec wants to stop then.
         DpmclError: Something else cannot be run.
     """
-    runs = [Planned(spec, folder)]
-    return run_all(runs, watch, keeping=keeping, fresh=fresh, on=on, storage=storage)[0]
+    return run_all([Planned(spec, folder)], watch, keeping=keeping, fresh=fresh)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,54 +132,34 @@ def run_all(
             if planned.folder is not None:
                 stack.enter_context(locked(planned.folder))
         streams: dict[str, Stream] = {}
-        studies = [_Study(planned, watch, fresh, streams) for planned in runs]
+        begun = [_Run(planned, watch, fresh, streams) for planned in runs]
         built: dict[str, Trainer] = {}
-        assignments = [one for study in studies for one in study.begin(shard, storage, built)]
+        assignments = [one for run in begun for one in run.begin(shard, storage, built)]
         if assignments:
-            owner = {one: study for study in studies for one in study.assignments}
+            owner = {one: run for run in begun for one in run.assignments}
             several = len({(one.trainer, one.job.method) for one in assignments}) > 1
-            whole = _Whole(assignments, watch if several else None)
+            shares = dict.fromkeys(assignments, 0.0)  # done of each job; all count alike
 
             def progress(one: Assignment, done: int, total: int) -> None:
                 owner[one].progress(one.job, done, total)
-                whole.progress(one, done, total)
+                shares[one] = done / total if total else 1.0  # a method without updates
+                if watch is not None and several:
+                    watch(ALL, round(1000 * sum(shares.values())), 1000 * len(shares))
 
             listener = Listener(
                 progress, lambda one, outcome: owner[one].finished(one.job, outcome)
             )
-            executor_of(on)(assignments, keeping or Keeping(), listener)
-        return [study.end() for study in studies]
+            run_jobs = execute
+            if on == "ray":
+                from dpmcl.study.on_ray import execute_on_ray
+
+                run_jobs = execute_on_ray
+            run_jobs(assignments, keeping or Keeping(), listener)
+        return [run.end() for run in begun]
 
 
-def executor_of(on: Where) -> Callable[[Sequence[Assignment], Keeping, Listener], None]:
-    """Return what runs jobs.
-
-    Args:
-        on: Where they run.
-    """
-    if on == "here":
-        return execute
-    from dpmcl.study.on_ray import execute_on_ray
-
-    return execute_on_ray
-
-
-class _Whole:
-    """Progress of all jobs together, each counted alike."""
-
-    def __init__(self, assignments: Sequence[Assignment], watch: Watch | None) -> None:
-        self._shares = dict.fromkeys(assignments, 0.0)
-        self._watch = watch
-
-    def progress(self, one: Assignment, done: int, total: int) -> None:
-        self._shares[one] = done / total if total else 1.0  # a method without updates
-        if self._watch is not None:
-            done, total = round(1000 * sum(self._shares.values())), 1000 * len(self._shares)
-            self._watch(ALL, done, total)
-
-
-class _Study:
-    """One call of `run`: what the folder held, and what has come since."""
+class _Run:
+    """A run that is being made: what the folder held, and what has come since."""
 
     def __init__(
         self, planned: Planned, watch: Watch | None, fresh: bool, streams: dict[str, Stream]
@@ -238,7 +213,7 @@ class _Study:
         self.jobs = [job for job in mine if self.missing[job.method] & {*job.seeds}]
         if folder is not None and trained:
             identity.sources(spec)  # again: workers read the user's files when they start
-            self._begin(folder, trained)
+            self._make_ready(folder, trained)
             code = {
                 name: {k: v.hashes for k, v in sources[name].items()} for name in sorted(trained)
             }
@@ -272,7 +247,7 @@ class _Study:
             self.table, self.info, records, theta=theta, made=self.spec, states=self.states
         )
 
-    def _begin(self, folder: Path, trained: set[str]) -> None:
+    def _make_ready(self, folder: Path, trained: set[str]) -> None:
         """Make ready a folder to which jobs are about to write, now that nothing is refused."""
         if self.fresh:
             kept = aside.put_aside(folder)

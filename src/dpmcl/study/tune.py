@@ -16,7 +16,7 @@ from dpmcl.core.atomic import write_text
 from dpmcl.core.choices import Where
 from dpmcl.exceptions import DpmclError, SpecError, shown
 from dpmcl.metrics.cme import cme
-from dpmcl.study.plan import axis
+from dpmcl.study.plan import axis, check, owner_of
 from dpmcl.study.result import Result
 from dpmcl.study.study import Planned, Watch, run_all
 from dpmcl.training import spec
@@ -46,6 +46,9 @@ Space = Mapping[str, Sequence[Any] | Range]
 _AT_ONCE = 4
 """New trials of a range between two looks at the scores."""
 
+_SET = ("stream.tasks", "evaluation.held_out")
+"""Settings that a search sets for its trials."""
+
 RATES = {"training.lr": [1e-4, 1e-3, 1e-2, 1e-1]}
 """The space where none is given: four rates on a logarithmic grid."""
 
@@ -67,6 +70,10 @@ class Search:
     replicas: int = 2
 
     def __post_init__(self) -> None:
+        for key, values in self.space.items():
+            check(key, list(values))
+            if key in _SET:
+                raise SpecError(f"A search sets {key} itself; it cannot search it.")
         if self.trials is None and any(isinstance(v, Range) for v in self.space.values()):
             raise SpecError("A range has no end of trials; say how many, as in --trials 20.")
         if self.trials is not None and self.trials < 1:
@@ -136,23 +143,31 @@ def tune(
         DpmclError: Optuna is not installed, or all trials of a method diverged.
     """
     base = spec.normalised(table)
-    studies = {name: _study(name, search, folder) for name in base["methods"]}
+    for key, owner in ((key, owner_of(key)) for key in search.space):
+        if owner is not None and list(base["methods"]) != [owner]:
+            raise SpecError(
+                f"Every method is searched in the same space, and '{key}' is a setting of one; "
+                f"search that one by itself, as with --method {owner}."
+            )
+    journals = {name: _journal(name, search, folder) for name in base["methods"]}
     run = partial(run_all, watch=watch, keeping=keeping, on=on, storage=storage)
     scores = _scores(base, search, folder, run)
-    known = [(name, one) for name, study in studies.items() for one in study.trials if one.values]
+    known = [
+        (name, one) for name, journal in journals.items() for one in journal.trials if one.values
+    ]
     if known:  # refused where they were made with other settings, data or code
         scores([(name, trial.number, trial.params) for name, trial in known])
-    while pending := [one for name in studies for one in _pending(name, studies[name], search)]:
+    while pending := [one for name in journals for one in _pending(name, journals[name], search)]:
         for (name, number, _), score in zip(pending, scores(pending), strict=True):
-            studies[name].tell(number, score)
+            journals[name].tell(number, score)
     tuned, lines = dict(base), []
-    for name, study in studies.items():
-        for trial in study.trials:
+    for name, journal in journals.items():
+        for trial in journal.trials:
             told = ", ".join(f"{key} {value}" for key, value in trial.params.items())
             lines.append(f"{name}: {told}: {trial.value:.4g}")
-        if not math.isfinite(study.best_value):
+        if not math.isfinite(journal.best_value):
             raise DpmclError(f"All trials of {name} diverged; search elsewhere, as with --vary.")
-        tuned = _with(tuned, name, study.best_params)
+        tuned = _with(tuned, name, journal.best_params)
     write_text(folder / "tuned.toml", tomli_w.dumps(tuned))
     return tuned, lines
 
@@ -161,7 +176,7 @@ _Trial = tuple[str, int, Mapping[str, Any]]
 """Method, number and settings of a trial."""
 
 
-def _study(name: str, search: Search, folder: Path) -> "optuna.Study":
+def _journal(name: str, search: Search, folder: Path) -> "optuna.Study":
     """Return the journal of a method's trials, new or gone on with."""
     try:
         import optuna
@@ -171,7 +186,7 @@ def _study(name: str, search: Search, folder: Path) -> "optuna.Study":
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     folder.mkdir(parents=True, exist_ok=True)
     backend = JournalFileBackend(os.fspath(folder / f"{name.replace(':', '.')}.journal"))
-    study = optuna.create_study(
+    journal = optuna.create_study(
         storage=optuna.storages.JournalStorage(backend),
         sampler=optuna.samplers.TPESampler(seed=0),
         study_name=name,
@@ -179,35 +194,30 @@ def _study(name: str, search: Search, folder: Path) -> "optuna.Study":
         load_if_exists=True,
     )
     asked = repr((dict(search.space), search.tasks, search.replicas))
-    if study.user_attrs.get("search", asked) != asked:
+    if journal.user_attrs.get("search", asked) != asked:
         raise SpecError(
             f"{folder} holds another search of {name}; choose another folder with --out."
         )
-    if not study.trials:
-        for values in itertools.islice(_grid(search.space), search.many):
-            study.enqueue_trial(values)
-    study.set_user_attr("search", asked)
-    return study
+    lists = [values for values in search.space.values() if not isinstance(values, Range)]
+    if len(lists) == len(search.space):
+        known = len(journal.trials)
+        for values in itertools.islice(itertools.product(*lists), known, max(known, search.many)):
+            journal.enqueue_trial(dict(zip(search.space, values, strict=True)))
+    journal.set_user_attr("search", asked)
+    return journal
 
 
-def _grid(space: Space) -> Iterator[dict[str, Any]]:
-    """Yield all combinations of a space of lists; none of a space with a range."""
-    if not any(isinstance(values, Range) for values in space.values()):
-        for values in itertools.product(*space.values()):
-            yield dict(zip(space, values, strict=True))
-
-
-def _pending(name: str, study: "optuna.Study", search: Search) -> Iterator[_Trial]:
+def _pending(name: str, journal: "optuna.Study", search: Search) -> Iterator[_Trial]:
     """Yield the trials to run next: those that were interrupted, then as many new ones as fit."""
     import optuna
 
     states = optuna.trial.TrialState
-    begun = study.get_trials(deepcopy=False, states=[states.RUNNING])
+    begun = journal.get_trials(deepcopy=False, states=[states.RUNNING])
     yield from ((name, trial.number, trial.params) for trial in begun)
-    waiting = len(study.get_trials(deepcopy=False, states=[states.WAITING]))
-    left = search.many - len(study.get_trials(deepcopy=False))
+    waiting = len(journal.get_trials(deepcopy=False, states=[states.WAITING]))
+    left = search.many - len(journal.get_trials(deepcopy=False))
     for _ in range(waiting or min(left, _AT_ONCE)):
-        trial = study.ask()
+        trial = journal.ask()
         settings = {
             key: trial.suggest_float(key, *values, log=True)
             if isinstance(values, Range)
@@ -238,16 +248,13 @@ def _scores(
             parsed = Spec.parse(spec.changed(table, changes))
             label = f"{name.replace(':', '.')}-{number}"
             runs.append(Planned(parsed, folder / label, label))
-        results = run(runs)
-        return [_score(result, name) for result, (name, _, _) in zip(results, trials, strict=True)]
+        means = [
+            float(cme(result.records[name].test).mean())
+            for result, (name, _, _) in zip(run(runs), trials, strict=True)
+        ]
+        return [mean if math.isfinite(mean) else math.inf for mean in means]
 
     return scores
-
-
-def _score(result: Result, name: str) -> float:
-    """Return the mean CME over seeds; infinite where one diverged."""
-    score = float(cme(result.records[name].test).mean())
-    return score if math.isfinite(score) else math.inf
 
 
 def _with(table: Mapping[str, Any], method: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,13 +13,15 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import cloudpickle
 import torch
 
 from dpmcl.exceptions import DpmclError
+from dpmcl.study.log_lines import logged_to
 from dpmcl.study.starts import Start
 from dpmcl.training.job import Job
 from dpmcl.training.keeper import Keeping
@@ -41,36 +43,23 @@ class Order(NamedTuple):
     seconds: float
 
 
-class _ToParent(logging.Handler):
-    """Sends log records to the parent process, which logs them."""
-
-    def __init__(self, out: "_Out") -> None:
-        super().__init__()
-        self._out = out
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._out.send("log", (record.getMessage(), getattr(record, "once", None)))
-
-
-class _Out:
-    """Messages to the parent process."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-
-    def send(self, kind: str, content: Any) -> None:
-        self._file.write(cloudpickle.dumps((kind, content)))
-        self._file.flush()
-
-
 def main() -> None:
     """Run jobs until the parent closes the standard input, or asks to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's affair
-    out = _Out(os.fdopen(os.dup(1), "wb"))
+    out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a user's module prints must not mix with messages
-    log = logging.getLogger("dpmcl")
-    log.addHandler(_ToParent(out))
-    log.propagate = False
+    logging.getLogger("dpmcl").propagate = False
+
+    def send(kind: str, content: Any) -> None:
+        out.write(cloudpickle.dumps((kind, content)))
+        out.flush()
+
+    with logged_to(lambda *line: send("log", line)):
+        _work(send)
+
+
+def _work(send: Callable[[str, Any], None]) -> NoReturn:
+    """Run the jobs that come, one after another, and send what they come to."""
     orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
     stopped = threading.Event()
     threading.Thread(target=_listen, args=(orders, stopped), daemon=True).start()
@@ -84,13 +73,13 @@ def main() -> None:
                 trainer = start.trainer(torch.load(order.stream, mmap=True, weights_only=False))
                 before = order.start
             keeping = Keeping(order.seconds, stopped.is_set)
-            outcome = trainer.run(order.job, keeping, lambda *done: out.send("progress", done))
+            outcome = trainer.run(order.job, keeping, lambda *done: send("progress", done))
         except BaseException as error:
             if not isinstance(error, DpmclError):
                 error.add_note(f"In a worker process:\n{traceback.format_exc().rstrip()}")
-            out.send("failed", error.with_traceback(None))
+            send("failed", error.with_traceback(None))
         else:
-            out.send("finished", outcome)
+            send("finished", outcome)
 
 
 def _listen(orders: "queue.SimpleQueue[Order]", stopped: threading.Event) -> None:

@@ -10,16 +10,17 @@ import torch
 from dpmcl.core.errors import Errors
 from dpmcl.core.generators import forked
 from dpmcl.core.model import Model
-from dpmcl.data.stream import Stream
+from dpmcl.data.stream_check import broken_promise
 from dpmcl.exceptions import SpecError
 from dpmcl.networks._network import NetworkSettings
 from dpmcl.streams._settings import StreamSettings
 
 
 def check_stream(settings: StreamSettings) -> None:
-    """Check that a stream keeps what every stream promises; it is built twice.
+    """Check that a stream keeps what every stream promises; it is built three times.
 
-    The same seeds give the same rows, whatever the global generators say; tasks come in order;
+    The same seeds give the same rows, whatever the global generators say, and a seed the same alone
+    as beside others; tasks come in order;
     inputs are finite; and each label is the number of a class.
 
     Args:
@@ -38,6 +39,8 @@ def check_stream(settings: StreamSettings) -> None:
     for seed in (0, 1):
         with forked(seed):
             streams.append(settings.build((0, 1)))
+    broken = broken_promise(streams[0], replicas=2)
+    _promise("stream", broken is None, broken or "")
     first, again = (stream.digest() for stream in streams)
     _promise(
         "stream",
@@ -45,36 +48,16 @@ def check_stream(settings: StreamSettings) -> None:
         "the same seeds give the same rows; draw from a generator made of the seeds, and keep "
         "nothing from one call of `build` to the next",
     )
-    _check_rows(streams[0])
-
-
-def _check_rows(stream: Stream) -> None:
-    row, task = stream.row, stream.task
     _promise(
         "stream",
-        row.shape == task.shape
-        and len(row) in (1, 2)
-        and bool((task.diff() >= 0).all())
-        and torch.equal(task.unique(), torch.arange(len(stream.tasks))),
-        "its rows come task by task, for all replicas or for each, and no task is empty",
+        streams[0].same_rows(1, settings.build((1,))),
+        "a seed has the same rows beside others as alone; draw each replica's rows from a "
+        "generator of its own seed",
     )
-    _promise(
-        "stream",
-        bool(((row >= 0) & (row < len(stream.x))).all()) and len(stream.x) == len(stream.y),
-        "row numbers are those of the pool, and each row has a target",
-    )
-    present = torch.ones_like(row[0, :100], dtype=torch.bool)
-    batch = stream.batch(row[0, :100], present, task[0, :100], torch.float32, replica=0)
-    pools = [pool for pool in (stream.x, stream.y) if pool.is_floating_point()]
-    finite = all(bool(pool.isfinite().all()) for pool in (batch.x, *pools))
-    _promise("stream", finite, "inputs and targets are finite")
-    if stream.kind == "classification":
-        _promise(
-            "stream",
-            bool(((stream.y >= 0) & (stream.y < stream.outputs)).all())
-            and stream.outputs == len(stream.classes),
-            "labels are numbers of its classes, 0 to outputs - 1, and each class has a name",
-        )
+    first_rows = streams[0].row[0, :100]
+    present = torch.ones_like(first_rows, dtype=torch.bool)
+    batch = streams[0].batch(first_rows, present, first_rows * 0, torch.float32, replica=0)
+    _promise("stream", bool(batch.x.isfinite().all()), "inputs and targets are finite")
 
 
 def check_metric(metric: Callable[..., Any]) -> None:

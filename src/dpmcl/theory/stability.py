@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from dpmcl.core.model import Theta
-from dpmcl.theory.terms import Sensitivity, along, input_norms, norm
+from dpmcl.core.tree import inner, norm
+from dpmcl.theory.terms import Sensitivity, input_norms
 
 EPS = 1e-8
 """epsilon of equation (4)."""
@@ -93,7 +94,7 @@ def reading(
     J = measured.costs.J_N + measured.costs.J_P
     J_theta = norm(measured.J_theta)
     norms = input_norms(measured.J_x, measured.J_y, dx, dy)
-    decrease = -along(measured.J_theta, dtheta)
+    decrease = -inner(measured.J_theta, dtheta)
     increase = (measured.J_x * dx).sum() + (measured.J_y * dy).sum()
     return Reading(
         *measured.costs,

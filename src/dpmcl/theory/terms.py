@@ -24,7 +24,6 @@ from torch import Tensor
 
 from dpmcl.core.batch import Batch, join, weighted_mean
 from dpmcl.core.model import Model, Parameters, Theta
-from dpmcl.core.tree import leaves, tree_map
 from dpmcl.optimisers._optimiser import Optimiser
 
 
@@ -173,27 +172,6 @@ def reach(
 
     J_x, J_y = torch.func.grad(J_N, argnums=(0, 1))(*_no_move(model, theta, b_N, features))
     return input_norms(J_x, J_y, *moved(model, theta, b_N, b_next, features=features)).reach
-
-
-def along(grads: Theta, change: Theta) -> Tensor:
-    """Return J_theta' dtheta, the change of J to first order.
-
-    Args:
-        grads: J_theta.
-        change: dtheta, of the same form.
-    """
-    products = tree_map(lambda g, c: (g * c).sum(), grads, change)
-    total: Tensor = torch.stack(leaves(products)).sum()
-    return total
-
-
-def norm(tree: Theta) -> Tensor:
-    """Return the Euclidean norm of a tree of parameters.
-
-    Args:
-        tree: Tensors.
-    """
-    return torch.stack([leaf.square().sum() for leaf in leaves(tree)]).sum().sqrt()
 
 
 def _no_move(model: Model, theta: Theta, b_N: Batch, features: bool) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,7 @@ from dpmcl.core.tree import named_leaves, tree_map, whole
 from dpmcl.data.scaling import check_digits, fitted
 from dpmcl.data.splits import Splits, held_out, split
 from dpmcl.data.stream import Stream
+from dpmcl.data.stream_check import broken_promise
 from dpmcl.engine import Engine, choose, device_of, group_size
 from dpmcl.exceptions import DataError, DeviceError, DpmclError, reason
 from dpmcl.methods._method import State
@@ -368,9 +369,18 @@ def read(spec: Spec, seeds: tuple[int, ...]) -> Stream:
     Raises:
         DataError: It cannot be built, or float32 cannot hold its inputs.
     """
+    stream = _build(spec, seeds)
+    if ":" in spec.stream_name or spec.stream_name == "python":
+        _check_own(spec, stream, seeds)
+    check_digits(stream, getattr(torch, spec.dtype))
+    return stream
+
+
+def _build(spec: Spec, seeds: tuple[int, ...]) -> Stream:
+    """Return the stream for some seeds; an error of a user's own code names the stream."""
     with forked(0):  # libraries that read data may draw from Python's or NumPy's generator
         try:
-            stream = spec.stream.build(seeds)
+            return spec.stream.build(seeds)
         except (DpmclError, MemoryError):
             raise
         except Exception as error:
@@ -380,8 +390,22 @@ def read(spec: Spec, seeds: tuple[int, ...]) -> Stream:
                 f"Stream '{spec.stream_name}' cannot be built: {type(error).__name__}: "
                 f"{reason(error)}; mend its `build`, or what it reads."
             ) from error
-    check_digits(stream, getattr(torch, spec.dtype))
-    return stream
+
+
+def _check_own(spec: Spec, stream: Stream, seeds: tuple[int, ...]) -> None:
+    """Refuse a stream of the user's that breaks a promise.
+
+    Jobs are cut from the list of seeds, so a seed must have the same rows in all company.
+    """
+    broken = broken_promise(stream, len(seeds))
+    last = len(seeds) - 1
+    if broken is None and last and not stream.same_rows(last, _build(spec, seeds[last:])):
+        broken = (
+            "a seed has the same rows beside others as alone, which fails for seed "
+            f"{seeds[last]}; draw each replica's rows from a generator of its own seed"
+        )
+    if broken is not None:
+        raise DataError(f"Stream '{spec.stream_name}' must promise that {broken}.")
 
 
 def prepared(spec: Spec, stream: Stream, seeds: tuple[int, ...]) -> tuple[Stream, Splits]:

@@ -17,7 +17,7 @@ from dpmcl.core.batch import Batch
 from dpmcl.core.memory import Memories
 from dpmcl.core.model import Theta
 from dpmcl.core.settings import NonNegative, Positive, Rate, Settings
-from dpmcl.core.tree import leaves, tree_map
+from dpmcl.core.tree import leaves, norm, tree_map
 from dpmcl.data.sampling import Draw
 from dpmcl.methods._method import Phase, State
 from dpmcl.optimisers.theorem import Drift, Theorem
@@ -105,7 +105,7 @@ class Monitor(Observer):
             for update in readings_due(number, phase, settings.interval)
         )
         self._index = {position: i for i, position in enumerate(self._positions)}
-        self._radius = 10 * torch.func.vmap(terms.norm)(setup.start.theta)
+        self._radius = 10 * torch.func.vmap(norm)(setup.start.theta)
         if settings.radius is not None:
             self._radius = torch.full_like(self._radius, settings.radius)
         rule, dynamic = setup.method.rule, setup.stream.following is not None

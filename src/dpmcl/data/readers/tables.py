@@ -16,7 +16,7 @@ from torch import Tensor
 from dpmcl.core.model import Kind
 from dpmcl.core.settings import Settings
 from dpmcl.data.damaged import whole
-from dpmcl.data.labelled import Labelled, check_kind
+from dpmcl.data.labelled import Labelled, check_kind, say_if_classes
 from dpmcl.data.readers.table_columns import FEW_NUMBERS, MOSTLY, Column, several
 from dpmcl.data.readers.table_sources import in_memory, is_packed, of_file
 from dpmcl.exceptions import DataError, SpecError, listed, unknown
@@ -237,7 +237,7 @@ def categories_of(column: Column, out: str = _OUT) -> tuple[list[Any], NDArray[n
 
 def _targets(column: Column, kind: Kind | None) -> tuple[Kind, Tensor, tuple[str, ...]]:
     """Return the kind; int64 (rows,) and names of classes, or floats (rows, 1) and none."""
-    out = "name another target"
+    out, told = "name another target", kind
     column.check_present(out)
     if kind != "classification":
         column.check_no_numbers("set kind = 'classification'", FEW_NUMBERS)
@@ -259,4 +259,7 @@ def _targets(column: Column, kind: Kind | None) -> tuple[Kind, Tensor, tuple[str
             f"{column.what} must be numbers for regression, got text such as "
             f"{column.values[0].as_py()!r:.60}; convert it, or set kind = 'classification'."
         )
-    return kind, torch.from_numpy(column.numbers(out))[:, None], ()
+    targets = column.numbers(out)
+    if told is None:
+        say_if_classes(targets)
+    return kind, torch.from_numpy(targets)[:, None], ()

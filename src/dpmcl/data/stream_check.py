@@ -1,0 +1,42 @@
+"""What every stream promises of its rows, checked on those that a user's code makes."""
+
+from typing import Any
+
+import torch
+
+from dpmcl.data.stream import Stream
+
+
+def broken_promise(stream: Any, replicas: int) -> str | None:
+    """Return the first promise that a stream breaks, None where it keeps them all.
+
+    Args:
+        stream: What a stream's `build` returned.
+        replicas: How many it was built for.
+    """
+    if not isinstance(stream, Stream):
+        return "`build` returns a Stream"
+    row, task = stream.row, stream.task
+    if not (
+        row.shape == task.shape
+        and row.dim() == 2
+        and len(row) in (1, replicas)
+        and bool((task.diff() >= 0).all())
+        and torch.equal(task.unique(), torch.arange(len(stream.tasks)))
+    ):
+        return "its rows come task by task, for all replicas or for each, and no task is empty"
+    if not (len(stream.x) == len(stream.y) and bool(((row >= 0) & (row < len(stream.x))).all())):
+        return "row numbers are those of the pool, and each row has a target"
+    pools = [pool for pool in (stream.x, stream.y) if pool.is_floating_point()]
+    blocks = (rows for pool in pools for rows in pool.split(4096))  # a pool may exceed memory
+    if not all(bool(rows.isfinite().all()) for rows in blocks):
+        return "inputs and targets are finite"
+    if stream.kind == "classification" and not (
+        not stream.y.is_floating_point()
+        and bool(((stream.y >= 0) & (stream.y < stream.outputs)).all())
+        and stream.outputs == len(stream.classes)
+    ):
+        return "labels are numbers of its classes, 0 to outputs - 1, and each class has a name"
+    if stream.kind == "regression" and tuple(stream.y.shape[1:]) != (stream.outputs,):
+        return "a target of a regression has as many numbers as the model has outputs"
+    return None
