@@ -1,4 +1,4 @@
-"""Measure a learner: ten thousand chunks, and what it adds to learning one task.
+"""Measure a learner: ten thousand chunks, a head that grew, what it adds to learning one task.
 
 python -m benchmarks.learner [--chunks 10000] [--out benchmarks/learner.json]
 """
@@ -14,12 +14,13 @@ from statistics import median
 
 import numpy as np
 import torch
+from sklearn.datasets import load_digits
 from torch import nn
 
 from dpmcl import Learner
-from dpmcl.learner import learner
+from dpmcl.learner import chunks
 from dpmcl.learner.knowledge import Knowledge, with_body
-from dpmcl.learner.pool import Part, joined
+from dpmcl.learner.pool import Examples, joined
 from dpmcl.training.loop import learn_task
 from dpmcl.training.state import Position
 
@@ -56,7 +57,7 @@ def overhead(rounds: int = 15) -> dict[str, float]:
     for _ in range(rounds):
         known = one._known
         assert isinstance(known, Knowledge)
-        chunk = {"train": Part(torch.from_numpy(x), torch.from_numpy(y))}
+        chunk = {"train": Examples(torch.from_numpy(x), torch.from_numpy(y))}
         stream, splits = joined(
             known.setup.stream, known.held, chunk, number=known.chunks, replicas=1
         )
@@ -88,16 +89,38 @@ def frozen(updates: int = 100) -> dict[str, float]:
     x, y = torch.rand(64, 3, 32, 32), torch.arange(64) % 5
     times = {}
     for name, keep in (("kept", with_body), ("each time", lambda config, form, x: form)):
-        learner.with_body = keep
+        chunks.with_body = keep
         one = Learner(module, frozen=["0"], updates=updates).learn(x, y)
         start = time.perf_counter()
         one.learn(x, y)
         times[name] = time.perf_counter() - start
-    learner.with_body = with_body
+    chunks.with_body = with_body
     return {
         "ms a chunk, features kept": round(1e3 * times["kept"], 1),
         "ms a chunk, features each time": round(1e3 * times["each time"], 1),
         "times faster": round(times["each time"] / times["kept"], 1),
+    }
+
+
+def grown(seeds: int = 10) -> dict[str, float]:
+    """A head that grew from 2 to 10 classes of digits, beside one of 10 from the start."""
+    pixels, labels = load_digits(return_X_y=True)
+    x, errors = (pixels / 16).astype("float32"), {}
+    for name, classes in (("from the start", range(10)), ("grown", None)):
+        errors[name] = np.zeros(seeds)
+        for seed in range(seeds):
+            network = {"name": "mlp", "hidden": 32}
+            one = Learner(network, classes=classes, seed=seed, updates=150, memory=500)
+            for k in range(0, 10, 2):
+                new = np.flatnonzero((labels[:1400] >= k) & (labels[:1400] < k + 2))
+                one.learn(x[new], labels[new])
+            errors[name][seed] = one.evaluate(x[1400:], labels[1400:])
+    gap = errors["grown"] - errors["from the start"]
+    return {
+        "error, 10 classes from the start": round(errors["from the start"].mean(), 4),
+        "error, grown from 2 to 10": round(errors["grown"].mean(), 4),
+        "difference": round(gap.mean(), 4),
+        "standard error over 10 seeds": round(gap.std(ddof=1) / seeds**0.5, 4),
     }
 
 
@@ -106,7 +129,7 @@ def one_info(known: Knowledge):
     from dpmcl.learner.knowledge import _told
 
     x = torch.zeros(100, 20, dtype=torch.float64)
-    return _told(known, {"train": Part(x, torch.arange(100) % 5)})[0]
+    return _told(known, {"train": Examples(x, torch.arange(100) % 5)})[0]
 
 
 def main() -> None:
@@ -117,6 +140,7 @@ def main() -> None:
     told = {
         "overhead": overhead(),
         "frozen": frozen(),
+        "grown": grown(),
         "endless": endless(settings.chunks),
         "torch": torch.__version__,
         "machine": platform.machine(),

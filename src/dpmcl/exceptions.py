@@ -80,6 +80,21 @@ def shown(value: Any) -> str:
     return text if len(text) <= 300 else f"{text[:297]}..."
 
 
+def listed(names: Iterable[Any], most: int = 30) -> str:
+    """Return names in one line, as an error lists them.
+
+    Args:
+        names: Any names.
+        most: How many are shown.
+
+    >>> listed(["size", "hue", "kind"], most=2)
+    "'size', 'hue' and 1 more"
+    """
+    texts = [repr(name) for name in names]
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return (", ".join(texts[:most]) or "nothing") + more
+
+
 def reason(error: BaseException, most: int = 200) -> str:
     """Return why another library failed, on one line.
 

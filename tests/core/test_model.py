@@ -245,9 +245,13 @@ def test_every_network_has_its_printed_layers_and_makes_a_model(name, shape, h, 
 @pytest.mark.parametrize(
     ("name", "shape", "says"),
     [
-        ("lenet", (1, 8, 8), "images of at least 16x16, got 8x8"),
-        ("lenet", (64,), "takes images (channels, height, width), got inputs of shape (64,)"),
-        ("omninet", (1, 3, 28), "images of at least 4x4, got 3x28"),
+        ("lenet", (1, 8, 8), "of at least 16x16, got inputs of shape (1, 8, 8)"),
+        (
+            "lenet",
+            (64,),
+            "takes images (channels, height, width) of at least 16x16, got inputs of shape (64,)",
+        ),
+        ("omninet", (1, 3, 28), "of at least 4x4, got inputs of shape (1, 3, 28)"),
         ("sinenet", (1, 8, 8), "takes vectors, got inputs of shape (1, 8, 8)"),
     ],
 )

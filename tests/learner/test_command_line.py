@@ -44,9 +44,10 @@ def test_a_model_is_made_extended_and_asked(tmp_path, command):
     write(tmp_path / "new.csv", x, y)
     status, out, err = command("learn", "m", "old.csv", "--target", "kind", "--set", "lr=0.1")
     assert (status, err) == (0, "")
-    assert out == "Learner(er, mlp, 1 chunk, 36 rows, classes a, b)\n"
-    status, out, _ = command("learn", "m", "new.csv")
-    assert out.startswith("Learner(er, mlp, 2 chunks, 90 rows, classes a, b, c) (error before it")
+    assert out == "Learner(replay, mlp, 1 chunk, 36 rows, classes a, b)\n"
+    status, out, err = command("learn", "m", "new.csv")
+    assert out.startswith("Learner(replay, mlp, 2 chunks, 90 rows, classes a, b, c) (error before")
+    assert err == f"New class 'c', first in row {[*y].index('c')}.\n"
     assert command("predict", "m", "new.csv", "--out", "told.csv")[0] == 0
     with (tmp_path / "told.csv").open() as file:
         told = list(csv.DictReader(file))
@@ -90,7 +91,7 @@ def test_models_and_replicas_of_runs_are_exported(tmp_path, command):
     result = dpmcl.run(run, out=tmp_path / "run")
     command("learn", "m", "rows.csv", "--target", "kind")
     assert command("export", "m", "--out", "m.onnx") == (
-        0, "m.onnx: Learner(er, mlp, 1 chunk, 54 rows, classes a, b, c)\n", ""
+        0, "m.onnx: Learner(replay, mlp, 1 chunk, 54 rows, classes a, b, c)\n", ""
     )  # fmt: skip
     given = "--method", "er", "--seed", "1", "--out", "er.pt2"
     assert command("export", "run", *given)[0::2] == (0, "")

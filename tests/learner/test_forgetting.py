@@ -122,6 +122,6 @@ def test_without_rows_held_out_both_are_refused():
     refused(lambda: learner(forgetting_limit=0.1), "holdout=0.1", error=SpecError)
     refused(lambda: learner(monitor="stability"), "holdout=0.1", error=SpecError)
     refused(lambda: learner(monitor="terms", holdout=0.1), "'stability'", error=SpecError)
-    refused(lambda: learner(holdout=1.0), "below 1", error=SpecError)
-    refused(lambda: learner(holdout="x"), "must be a number", error=SpecError)
+    refused(lambda: learner(holdout=1.0), "less than 1", error=SpecError)
+    refused(lambda: learner(holdout="x"), "must be a valid number", error=SpecError)
     refused(lambda: learner(holdout=0.5).learn(CLOUDS[:0], NAMES[:0]), "no rows")

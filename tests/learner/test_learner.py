@@ -9,6 +9,7 @@ from dpmcl import Learner, ModelError, SpecError
 from dpmcl.core.tree import leaves
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DivergenceError
+from dpmcl.methods.er import ER
 from dpmcl.streams.python import Python
 from dpmcl.training.job import Job, Trainer
 from dpmcl.training.keeper import Keeping
@@ -58,8 +59,6 @@ def test_fed_the_rows_of_a_run_a_learner_ends_with_its_parameters(method, settin
     stream = Stream.from_arrays(x, y, classes_per_task=2)
     settings = {"batch": 8, **settings}
     setup, outcome = trained(stream, method, settings)
-    if setup.method.trains_on_validation:
-        settings["validation"] = 0.25
     network, classes = TINY_SPEC["network"], np.arange(10, 16)
     for seed in (0, 1):
         fed = Learner(
@@ -70,19 +69,13 @@ def test_fed_the_rows_of_a_run_a_learner_ends_with_its_parameters(method, settin
             for rows in (setup.splits.train, setup.splits.validation):
                 low, high = rows.offset[seed, task : task + 2].tolist()
                 parts.append(rows.row[seed, low:high])
-            fed = _fed(fed, x, y, parts)
+            train, validation = ((x[rows], y[rows]) for rows in parts)
+            if setup.method.trains_on_validation:
+                fed.learn(*train, validation=validation)
+            else:
+                fed.learn(*train)
         for a, b in zip(leaves(outcome.theta), parameters(fed), strict=True):
             assert torch.equal(a[seed], b[0])
-
-
-def _fed(fed, x, y, parts):
-    train, validation = parts
-    if fed._validation:
-        fed._split = lambda part: {  # the run's own validation rows
-            name: type(part)(x[rows], y[rows] - 10)
-            for name, rows in (("train", train), ("validation", validation))
-        }
-    return fed.learn(x[train], y[train])
 
 
 @pytest.mark.parametrize(
@@ -115,7 +108,8 @@ def test_labels_keep_their_digits():
     codes = [
         (torch.tensor(x).float(), code) for x, code in zip(CLOUDS, ["007", "10"], strict=False)
     ]
-    assert learner(updates=1).learn(codes).classes_.tolist() == ["007", "10"]
+    assert learner(updates=1).learn(codes).learn(codes[1:]).classes_.tolist() == ["007", "10"]
+    assert learner(updates=1).learn(codes[1:]).classes_.tolist() == ["10"]
     assert learner(updates=1).learn(CLOUDS, iter(NAMES)).classes_.tolist() == ["a", "b", "c"]
 
 
@@ -214,7 +208,9 @@ def test_a_table_is_read_by_its_columns():
     assert (one.predict(rows.assign(kind=None)) == other).all()
     refused(lambda: one.predict(rows.assign(more=1)), "'more' is new")
     refused(lambda: one.predict(rows[["when"]]), "'colour' is missing")
-    refused(lambda: one.predict(rows.replace("red", "pink")), "got 'pink' in row 0", "blue, red")
+    refused(
+        lambda: one.predict(rows.replace("red", "pink")), "got 'pink' in row 0", "'blue', 'red'"
+    )
     twice = pandas.concat([frame, frame[["when"]]], axis=1)
     refused(lambda: one.learn(twice), "each of another name")
     odd = [*map(str, range(59)), "x"]
@@ -292,14 +288,17 @@ def test_wrong_arguments_are_refused():
     refused(lambda: learner(updates=0), "updates", error=SpecError)
     refused(lambda: learner(memory=0), "memory must be", error=SpecError)
     refused(lambda: Learner(method="err"), "Did you mean 'er'", error=SpecError)
+    refused(lambda: Learner(method=ER(), zeta=2), "No setting 'zeta'", error=SpecError)
     refused(lambda: learner(classes=["a", "a"]), "each class once")
     refused(lambda: learner(classes=[]), "a class at least")
     refused(lambda: learner(scale="no"), "scale must be", error=SpecError)
     refused(lambda: learner(frozen=["0"]), "modules of your own", error=SpecError)
-    refused(lambda: learner(classes=["a"]).learn(CLOUDS, NAMES), "among the classes [a]", "'b'")
+    refused(lambda: learner(classes=["a"]).learn(CLOUDS, NAMES), "among the classes 'a'", "'b'")
     refused(lambda: learner(method="joint").learn(CLOUDS, NAMES), "keeps only", error=SpecError)
-    refused(lambda: learner(method="oml"), "validation=0.2", error=SpecError)
+    oml, rows = learner(method="oml"), (CLOUDS, NAMES)
+    refused(lambda: oml.learn(*rows), "validation=0.2", "got neither", error=SpecError)
     refused(lambda: learner(validation=0.1), "leave it out", error=SpecError)
+    refused(lambda: learner().learn(*rows, validation=rows), "leave it out", error=SpecError)
     refused(lambda: Learner(3), "a module, two modules", error=ModelError)
     over = {"name": "cosine", "over": "run"}
     refused(lambda: learner(schedule=over).learn(CLOUDS, NAMES), "over to 'task'", error=SpecError)

@@ -10,7 +10,7 @@ import dpmcl
 from conftest import TINY_SPEC, refused
 from dpmcl import Learner, ModelError
 from dpmcl.core.model import Model
-from dpmcl.learner import knowledge, learner
+from dpmcl.learner import chunks, knowledge
 from dpmcl.networks.python import own_network
 
 
@@ -152,7 +152,7 @@ def test_features_kept_learn_what_rows_would(monkeypatch):
     torch.manual_seed(0)
     module, x, shares = Net(images(), 12), torch.rand(30, 1, 4, 4), []
     for body in (knowledge.with_body, lambda config, form, x: form):
-        monkeypatch.setattr(learner, "with_body", body)
+        monkeypatch.setattr(chunks, "with_body", body)
         one = Learner(module, frozen=["body"], updates=20, lr=0.1).learn(x[:20], ["a", "b"] * 10)
         shares.append(one.learn(x, ["a", "b", "c"] * 10).predict_proba(x))
         assert (one._known.form.body is None) == (len(shares) == 2)
@@ -185,6 +185,8 @@ def test_modules_that_cannot_be_used_are_refused():
     frozen = ["body", "prediction"]
     refused(build(Net(body, 6), frozen=frozen), "Everything is frozen", error=ModelError)
     refused(build(Net(body, 6), (5,)), "does not take inputs of shape (5,)", error=ModelError)
+    embedded = nn.Sequential(nn.Embedding(9, 5), nn.Flatten(), nn.Linear(20, 4))
+    refused(build(embedded), "give an embedding x.long()", error=ModelError)
     drawn = Net(body, 6, lambda out: nn.functional.dropout(out, 0.5, True))
     refused(build((drawn.body, nn.Sequential(drawn.head, nn.TransformerEncoderLayer(4, 2, 8)))),
             "draws from PyTorch's generator", error=ModelError)  # fmt: skip

@@ -28,7 +28,7 @@ def learn(
     target: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="The column to predict.")
     ] = None,
-    method: Annotated[str | None, typer.Option(help="The method of a new model; er.")] = None,
+    method: Annotated[str, typer.Option(help="The method of a new model; replay.")] = "",
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="K=V", help="A setting of a new model, as in updates=100."),
@@ -40,13 +40,13 @@ def learn(
     from dpmcl.training.spec import assignment
 
     if (model / FILE).is_file():
-        if method is not None or set_:
+        if method or set_:
             raise SpecError(f"{model} is a model already; --method and --set are for a new one.")
         learner = Learner.load(model)
     else:
         if target is None:
             raise SpecError("A new model needs the column to predict, as in --target kind.")
-        settings: dict[str, Any] = {"method": method or "er", "holdout": 0.1}
+        settings: dict[str, Any] = {"holdout": 0.1} | ({"method": method} if method else {})
         for text in set_ or []:
             settings |= assignment(text)
         learner = Learner(**settings)

@@ -38,6 +38,7 @@ class Labelled:
         scaled: bool, the shape of one input; which inputs are brought to mean 0 and deviation 1
             (and, for regression, the targets too); None for none. Fitted later, on the first
             task's training rows alone.
+        text: Whether the labels are text, whatever is written in them.
         notes: Lines that say what became of the source: how each column is read, which files were
             passed over, where the names of classes come from. Shown by `dpmcl stream`.
 
@@ -56,6 +57,7 @@ class Labelled:
     columns: tuple[str, ...] = ()
     scaled: Tensor | None = None
     notes: tuple[str, ...] = ()
+    text: bool = False
 
     def __post_init__(self) -> None:
         check_kind(self.kind)

@@ -24,7 +24,6 @@ from dpmcl.exceptions import SpecError
 
 Source = Literal["new", "memory", "all", "earlier", "background"]
 Moved = Literal["exact", "estimated"]
-Shift = tuple[Tensor, Tensor]
 
 _MOST = 2**31 - 1  # below it, integers are drawn exactly
 _CHOICE = 1 << 20  # lanes from here on choose a task, or order the rows of a class
@@ -149,7 +148,7 @@ class Chunk(NamedTuple):
     present: dict[str, Tensor]
     task: dict[str, Tensor]
     key: Tensor
-    shift: dict[str, Shift] = {}  # noqa: RUF012 (never changed)
+    shift: dict[str, tuple[Tensor, Tensor]] = {}  # noqa: RUF012 (never changed)
     notes: dict[str, dict[str, Tensor]] = {}  # noqa: RUF012
     position: dict[str, Tensor] = {}  # noqa: RUF012
 

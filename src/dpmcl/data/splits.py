@@ -25,13 +25,21 @@ class Rows(NamedTuple):
     task: Tensor
     offset: Tensor
 
+    def places(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return for each position the task it arrives with, its rank there, and if it is a row."""
+        offset, n = self.offset, self.row.shape[1]
+        position = torch.arange(n, device=offset.device).expand(len(offset), n).contiguous()
+        task = torch.searchsorted(offset[:, 1:].contiguous(), position, right=True)
+        task = task.clamp(max=offset.shape[1] - 2)
+        return task, position - offset.gather(1, task), position < offset[:, -1:]
+
     def at_most(self, rows: int) -> "Rows":
         """Return the first rows of each task.
 
         Args:
             rows: Most of them a task.
         """
-        _, rank, inside = _places(self.offset, self.row.shape[1])
+        _, rank, inside = self.places()
         count = self.offset.diff(dim=1).clamp(max=rows)
         return _select(self.row, self.task, inside & (rank < rows), count)
 
@@ -141,7 +149,7 @@ def held_out(splits: Splits, share: float) -> Splits:
             "more rows, or leave it out."
         )
     kept = torch.minimum((count * (1 - share)).floor().long().clamp(min=1), count - 1)
-    task, rank, inside = _places(train.offset, train.row.shape[1])
+    task, rank, inside = train.places()
     first = rank < kept.gather(1, task)
     return Splits(
         _select(train.row, train.task, inside & first, kept),
@@ -188,7 +196,7 @@ def _blurred(rows: Rows, share: float) -> Rows:
     The first and the last task have one neighbour, which gets all that moves.
     """
     tasks = rows.offset.shape[1] - 1
-    task, rank, inside = _places(rows.offset, rows.row.shape[1])
+    task, rank, inside = rows.places()
     count = rows.offset.diff(dim=1)
     moving = torch.minimum((count * share + 0.5).floor().long(), (count - 1).clamp(min=0))
     moves = rank < moving.gather(1, task)
@@ -198,14 +206,6 @@ def _blurred(rows: Rows, share: float) -> Rows:
     order = torch.argsort(arrival, dim=1, stable=True)
     offset = _offsets(_counted(arrival, tasks + 1)[:, :-1])
     return Rows(rows.row.gather(1, order), rows.task.gather(1, order), offset)
-
-
-def _places(offset: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return for n positions the task, the rank within it, and whether it is no padding."""
-    position = torch.arange(n, device=offset.device).expand(len(offset), n).contiguous()
-    task = torch.searchsorted(offset[:, 1:].contiguous(), position, right=True)
-    task = task.clamp(max=offset.shape[1] - 2)
-    return task, position - offset.gather(1, task), position < offset[:, -1:]
 
 
 def _select(row: Tensor, task: Tensor, inside: Tensor, count: Tensor) -> Rows:

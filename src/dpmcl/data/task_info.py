@@ -75,13 +75,10 @@ def task_infos(stream: Stream, splits: Splits) -> tuple[TaskInfo, ...]:
 
 def _classes(stream: Stream, rows: Rows) -> Tensor:
     """Return which classes arrive with each task in any replica, bool (tasks, outputs)."""
-    tasks, n = len(stream.tasks), rows.row.shape[1]
-    device = rows.row.device
+    tasks, device = len(stream.tasks), rows.row.device
     if stream.kind == "regression":
         return torch.ones(tasks, stream.outputs, dtype=torch.bool, device=device)
-    position = torch.arange(n, device=device).expand(len(rows.row), n).contiguous()
-    task = torch.searchsorted(rows.offset[:, 1:].contiguous(), position, right=True)
-    inside = task < tasks
+    task, _, inside = rows.places()
     present = torch.zeros(tasks, stream.outputs, dtype=torch.bool, device=device)
     present[task[inside], stream.y[rows.row[inside]]] = True
     return present

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -13,12 +12,13 @@ from dpmcl.core.tree import from_named, named_leaves, rebuilt
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import FolderError, SpecError, reason
 from dpmcl.learner.answers import computing
-from dpmcl.learner.inputs import Field, Inputs
-from dpmcl.learner.knowledge import Config, Form, Knowledge, resting, setup_of
+from dpmcl.learner.config import Config
+from dpmcl.learner.inputs import Inputs, opened, without
+from dpmcl.learner.knowledge import Form, Knowledge, resting, setup_of
 from dpmcl.learner.labels import LabelMap, of_names
 from dpmcl.learner.learner import Learner
 from dpmcl.learner.network import Network
-from dpmcl.learner.pool import Part, dropped, numbered
+from dpmcl.learner.pool import Examples, dropped, numbered
 from dpmcl.methods._method import State
 from dpmcl.streams.table import Table
 from dpmcl.training.evaluation import shown
@@ -60,9 +60,7 @@ def learner_of_run(
         known = _knowledge(one, setup, tensors)
     except (LookupError, ValueError, StopIteration, RuntimeError) as error:
         raise FolderError(f"The state is of another form ({reason(error)}).") from None
-    name = plugins.name_of("method", type(setup.method)) or method
-    config = _config(one, setup)
-    return Learner._knowing(f"{name}, {config.network.name}", config, known)
+    return Learner._of(_config(one, setup), known)
 
 
 def _config(spec: Spec, setup: Setup) -> Config:
@@ -72,8 +70,11 @@ def _config(spec: Spec, setup: Setup) -> Config:
     return Config(
         method=setup.method,
         network=Network(spec.network.build, spec.network_name, table),
-        seeds=setup.seeds,
-        dtype=setup.model.dtype,
+        seed=setup.seeds[0],
+        kind=setup.stream.kind,
+        scale=setup.stream.scaled is not None,
+        validation=0.25 if setup.method.trains_on_validation else None,
+        dtype=spec.dtype,
     )
 
 
@@ -84,10 +85,10 @@ def _knowledge(spec: Spec, setup: Setup, tensors: Mapping[str, Tensor]) -> Knowl
     memories = _memories(setup, tensors)
     run = RunState(Position(setup.tasks), state, memories)
     held = dropped(setup.stream, setup.splits, memories)
-    like = Part(setup.stream.x[:1], setup.stream.y[:1])
+    like = Examples(setup.stream.x[:1], setup.stream.y[:1])
     rest, nobody = resting(config, form, like, setup.stream.outputs)
     rest = replace(rest, scaled=setup.stream.scaled, scale=setup.stream.scale)
-    example = setup.stream.example(config.dtype)
+    example = setup.stream.example(config.floats)
     with computing():
         over = setup_of(config, form, (rest, nobody), example).starting(setup.start)
         answering = shown(setup, rehearsed(setup, run, setup.tasks - 1))
@@ -106,19 +107,22 @@ def _knowledge(spec: Spec, setup: Setup, tensors: Mapping[str, Tensor]) -> Knowl
 
 def _form(spec: Spec, stream: Stream) -> Form:
     """Return what the run's rows have in common."""
-    fields: tuple[Field, ...] = ()
+    inputs = Inputs(tuple(stream.x.shape[1:]), stream.x.dtype == torch.uint8)
     table, target = spec.stream, ""
     if isinstance(table, Table):
         target = table.target
-        roles = (table.target, *((table.task,) if table.task else ()), *table.ignore)
-        fields = Inputs.of_file(Path(table.path), roles)
-        if tuple(name for field in fields for name in field.names) != stream.columns:
+        inputs = Inputs.of(without(opened(table.path), target, table.task or "", *table.ignore))
+        if inputs.columns != stream.columns:
             raise ValueError("the columns of the table are others")
-    inputs = Inputs(tuple(stream.x.shape[1:]), stream.x.dtype == torch.uint8, fields)
-    labels = LabelMap() if stream.kind == "regression" else of_names(stream.classes)
-    flat, scale = stream.outputs == 1, stream.scaled is not None
+    regression = stream.kind == "regression"
     return Form(
-        inputs=inputs, kind=stream.kind, labels=labels, flat=flat, scale=scale, target=target
+        inputs=inputs,
+        kind=stream.kind,
+        labels=LabelMap() if regression else of_names(stream.classes),
+        flat=stream.outputs == 1,
+        width=stream.outputs if regression else 1,
+        scale=stream.scaled is not None,
+        target=target,
     )
 
 

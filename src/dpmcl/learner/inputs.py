@@ -1,10 +1,9 @@
 """How a learner reads rows: as its first chunk came, arrays or a table."""
 
-import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -12,13 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpmcl.core.settings import Positive
 from dpmcl.data.damaged import whole
-from dpmcl.data.labelled import Labelled, inputs_of
+from dpmcl.data.labelled import inputs_of
 from dpmcl.data.readers.dressed import is_plain
 from dpmcl.data.readers.table_columns import Column
 from dpmcl.data.readers.table_sources import in_memory, of_file
 from dpmcl.data.readers.tables import categories_of
-from dpmcl.exceptions import DataError, shown
+from dpmcl.exceptions import DataError, listed
 
 _WHAT = "the rows"
 _OUT = "leave the column out"
@@ -35,7 +35,7 @@ class Field:
     """
 
     name: str
-    kind: str
+    kind: Literal["numbers", "true/false", "categories"]
     categories: tuple[str, ...] = ()
 
     @classmethod
@@ -98,7 +98,7 @@ class Field:
         if row is not None:
             raise DataError(
                 f"Column '{self.name}' has the categories of the rows learned first "
-                f"({', '.join(self.categories[:10])}), got {texts[row]!r:.60} in row {row}; "
+                f"({listed(self.categories, 10)}), got {texts[row]!r:.60} in row {row}; "
                 "correct the row, or leave it out."
             )
         return np.eye(len(self.categories), dtype=np.float32)[[number[text] for text in texts]]
@@ -114,7 +114,7 @@ class Inputs:
         fields: Columns of a table; () for arrays.
     """
 
-    shape: tuple[int, ...]
+    shape: tuple[Positive, ...]
     images: bool = False
     fields: tuple[Field, ...] = ()
 
@@ -128,29 +128,12 @@ class Inputs:
         Raises:
             DataError: They are no inputs.
         """
-        if is_table(x):
+        if isinstance(x, pa.Table):
             columns = _columns(x)
             fields = tuple(Field.of(column) for column in columns)
             return cls((sum(len(field.names) for field in fields),), fields=fields)
-        values = checked(inputs_of(x, "Inputs"))
+        values = inputs_of(x, "Inputs")
         return cls(tuple(values.shape[1:]), values.dtype == torch.uint8)
-
-    @staticmethod
-    def of_file(path: Path, others: Collection[str]) -> tuple[Field, ...]:
-        """Return the input columns of a table in a file.
-
-        Args:
-            path: The file.
-            others: Columns that are no inputs.
-
-        Raises:
-            DataError: It cannot be read.
-        """
-        source = of_file(path, str(path))
-        outside = {*others, *source.indexes}
-        wanted = [name for name in source.names if name not in outside]
-        table = source.read(wanted)
-        return tuple(Field.of(Column(name, str(path), table.column(name))) for name in wanted)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -171,11 +154,11 @@ class Inputs:
             x: A table, or numbers (rows, ...), like the first chunk's.
 
         Raises:
-            DataError: They are not like those, or a value is missing or not finite.
+            DataError: They are not like those, or a cell is missing.
         """
-        if self.fields and is_table(x):
-            return checked(self._of_table(x), self.columns)
-        if is_table(x):
+        if self.fields and isinstance(x, pa.Table):
+            return self._of_table(x)
+        if isinstance(x, pa.Table):
             raise DataError(
                 "Inputs must be an array, as those learned first, got a table; give its values, as "
                 "by frame.to_numpy()."
@@ -183,9 +166,9 @@ class Inputs:
         if self.fields:
             raise DataError(
                 "Inputs must be a table with the columns of the rows learned first "
-                f"({_some([field.name for field in self.fields])}), got a {type(x).__name__}."
+                f"({listed(field.name for field in self.fields)}), got a {type(x).__name__}."
             )
-        values = checked(inputs_of(x, "Inputs"))
+        values = inputs_of(x, "Inputs")
         if tuple(values.shape[1:]) != self.shape:
             raise DataError(
                 f"Inputs must have the shape (rows, {', '.join(map(str, self.shape))}), as those "
@@ -203,7 +186,7 @@ class Inputs:
             if field.name not in columns:
                 raise DataError(
                     f"Rows must have the columns of those learned first, and '{field.name}' is "
-                    f"missing; they have {_some(list(columns))}."
+                    f"missing; they have {listed(columns)}."
                 )
         names = [field.name for field in self.fields]
         for name in columns:
@@ -217,54 +200,47 @@ class Inputs:
 
 
 def opened(x: Any) -> Any:
-    """Return the table in a file, or of another library, as a pyarrow Table.
+    """Return a table of any kind as a pyarrow Table, without an index; other inputs as they are.
 
     Args:
-        x: The path of a table, whose cells stay as they are written, or a table with Arrow's
-            interface (polars, DuckDB); anything else is returned as it is.
+        x: The path of a table, whose cells stay as they are written; a pyarrow Table, a pandas
+            DataFrame, a mapping of columns, or a table with Arrow's interface (polars, DuckDB);
+            or anything else.
 
     Raises:
-        DataError: The file cannot be read.
+        DataError: The table cannot be read, has no columns, or two of one name.
     """
-    if hasattr(x, "__arrow_c_stream__") and hasattr(x, "columns") and not is_table(x):
-        return pa.table(x)
-    if not isinstance(x, str | Path):
-        return x
-    where = str(x)
+    file, pandas = isinstance(x, str | Path), type(x).__module__.partition(".")[0] == "pandas"
+    if not file and not pandas and not isinstance(x, Mapping | pa.Table):
+        if not (hasattr(x, "__arrow_c_stream__") and hasattr(x, "columns")):
+            return x
+        x = pa.table(x)
+    where = str(x) if file else _WHAT
     with whole(where, "correct it, or write it again"):
-        source = of_file(Path(x), where)
-        twice = next((name for name in source.names if source.names.count(name) > 1), None)
-        if twice is not None:
-            raise DataError(f"Columns must have different names, and {where} has {twice!r} twice.")
-        return source.read([name for name in source.names if name not in source.indexes])
+        source = of_file(Path(x), where) if file else in_memory(x, where)
+        wanted = [name for name in source.names if name not in source.indexes]
+        if not wanted or len({*wanted}) < len(wanted):
+            raise DataError(
+                f"Columns must be there, each of another name, and {where} has {listed(wanted)}."
+            )
+        return source.read(wanted)
 
 
-def is_table(x: Any) -> bool:
-    """Return True for a pandas DataFrame, a pyarrow Table, or a mapping of columns.
-
-    Args:
-        x: Anything.
-    """
-    pandas = sys.modules.get("pandas")
-    frame = pandas is not None and isinstance(x, pandas.DataFrame)
-    return frame or isinstance(x, pa.Table | Mapping)
-
-
-def target_apart(table: Any, target: str, *, text: bool) -> tuple[Any, list[Any]]:
+def target_apart(table: pa.Table, target: str, *, text: bool) -> tuple[pa.Table, list[Any]]:
     """Return a table without one of its columns, and the values of that column.
 
     Args:
-        table: As for `is_table`.
+        table: The table.
         target: Name of the column.
         text: Whether text that is written as whole numbers or true/false stays text.
 
     Raises:
         DataError: There is no such column, or a cell of it is missing.
     """
-    source = in_memory(table, _WHAT)
-    if target not in source.names:
-        raise DataError(f"No column {target!r:.60} in the rows; they have {_some(source.names)}.")
-    values = source.read([target]).column(target)
+    if target not in table.column_names:
+        has = listed(table.column_names)
+        raise DataError(f"No column {target!r:.60} in the rows; they have {has}.")
+    values = table.column(target)
     column = Column(target, _WHAT, values)
     column.check_present("name another target")
     if not (text and column.written is not None and column.kind in ("whole", "true/false")):
@@ -272,44 +248,18 @@ def target_apart(table: Any, target: str, *, text: bool) -> tuple[Any, list[Any]
     return without(table, target), values.to_pylist()
 
 
-def without(table: Any, *columns: str) -> Any:
-    """Return a table's columns as a pyarrow Table, without its index and without some of them.
+def without(table: pa.Table, *columns: str) -> pa.Table:
+    """Return a table without some of its columns.
 
     Args:
-        table: As for `is_table`.
-        columns: Their names; they need not be among them.
-
-    Raises:
-        DataError: No column is left, or two have one name.
+        table: The table.
+        columns: Their names; they need not be among those of the table.
     """
-    source = in_memory(table, _WHAT)
-    wanted = [name for name in source.names if name not in (*source.indexes, *columns)]
-    if not wanted or len({*wanted}) < len(wanted):
-        raise DataError(f"Rows must have columns, each of another name, got {shown(wanted)}.")
-    with whole(_WHAT, "correct them"):
-        return source.read(wanted)
+    return table.select([name for name in table.column_names if name not in columns])
 
 
-def checked(x: Tensor, columns: tuple[str, ...] = ()) -> Tensor:
-    """Return inputs once it is sure that there are some, and that all are finite.
-
-    Args:
-        x: Inputs (rows, ...).
-        columns: A name for each input of a table.
-
-    Raises:
-        DataError: They are not.
-    """
-    return Labelled(_WHAT, "regression", x, torch.zeros(len(x), 1), columns=columns).x
-
-
-def _columns(x: Any) -> list[Column]:
+def _columns(table: pa.Table) -> list[Column]:
     """Return the columns of a table."""
-    table = without(x)
-    if table.num_rows == 0:
-        raise DataError("There must be rows, and the table has only columns; give it some.")
+    if not table.num_rows or not table.num_columns:
+        raise DataError("There must be rows and columns, and the table lacks them; give it some.")
     return [Column(name, _WHAT, table.column(name)) for name in table.column_names]
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:30]) + (", ..." if len(names) > 30 else "")

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+import pydantic
 import torch
 from torch import Tensor, nn
 
-from dpmcl.core.choices import DeviceName, EngineName
 from dpmcl.core.model import Kind, Model
 from dpmcl.core.part import Modules
 from dpmcl.data.scaling import check_digits, fitted
@@ -15,12 +16,12 @@ from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.engine import choose
 from dpmcl.exceptions import DivergenceError, SpecError
+from dpmcl.learner.config import Config
 from dpmcl.learner.growth import check_answers, room, widened, widened_memories
 from dpmcl.learner.inputs import Inputs
 from dpmcl.learner.labels import LabelMap
-from dpmcl.learner.network import Network
-from dpmcl.learner.pool import Group, Held, Part, dropped, joined, numbered
-from dpmcl.methods._method import Method, State
+from dpmcl.learner.pool import Examples, Group, Held, dropped, joined, numbered
+from dpmcl.methods._method import State
 from dpmcl.optimisers.theorem import Theorem
 from dpmcl.training.divergence import FreezeNonFinite
 from dpmcl.training.evaluation import shown
@@ -36,28 +37,6 @@ _OF_DRIFT = ("rate", "inputs")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Config:
-    """What a learner was made with.
-
-    Attributes:
-        method: The method, whose `memory` is the learner's.
-        network: Builds the network for the shapes of the first chunk.
-        seeds: One for each replica.
-        dtype: Type of parameters.
-        device, engine: As in a spec.
-        monitor: Whether the conditions of Theorem 1 are watched.
-    """
-
-    method: Method
-    network: Network
-    seeds: tuple[int, ...]
-    dtype: torch.dtype = torch.float32
-    device: DeviceName = "auto"
-    engine: EngineName = "auto"
-    monitor: bool = False
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
 class Form:
     """What all chunks have in common; the first one decides.
 
@@ -66,6 +45,7 @@ class Form:
         kind: "classification" or "regression".
         labels: The classes there are; empty for regression.
         flat: Whether targets of a regression came as (rows,).
+        width: Values that a target of a regression has.
         scale: Whether numbers (and targets of regression) are scaled by the first chunk.
         target: Name of the column of targets, where they came in a table.
         body: The network, where its representation is frozen: rows are then kept as features.
@@ -75,9 +55,10 @@ class Form:
     kind: Kind
     labels: LabelMap
     flat: bool = True
+    width: int = 1
     scale: bool = False
     target: str = ""
-    body: Model | None = None
+    body: Annotated[pydantic.InstanceOf[Model] | None, pydantic.Field(exclude=True)] = None
 
     @property
     def fixed(self) -> bool:
@@ -117,7 +98,7 @@ class Knowledge:
 
 
 def learned(
-    config: Config, before: Knowledge | None, form: Form, chunk: Mapping[str, Part]
+    config: Config, before: Knowledge | None, form: Form, chunk: Mapping[str, Examples]
 ) -> Knowledge:
     """Return what a learner knows once it has learned a chunk.
 
@@ -137,7 +118,7 @@ def learned(
     like = replace(known.setup.stream, classes=form.labels.names)
     held = known.held if number else None
     stream, splits = joined(like, held, chunk, number=number, replicas=len(config.seeds))
-    check_digits(stream, config.dtype)
+    check_digits(stream, config.floats)
     known = _with_room(config, known, form, (stream, splits))
     stream = replace(stream, outputs=known.setup.stream.outputs)
     infos, seen = _told(known, chunk)
@@ -183,16 +164,7 @@ def with_body(config: Config, form: Form, x: Tensor) -> Form:
     """
     if not config.network.frozen or form.scale:
         return form
-    shape = form.inputs.shape
-    example = _delivered(config.dtype, x[:36].unique(dim=0)[:6])
-    model = Model.build(
-        lambda: config.network.build(shape, 2),
-        form.kind,
-        example,
-        2,
-        dtype=config.dtype,
-        device=example.device,
-    )
+    model = _model(config, form, _delivered(config.floats, x[:36].unique(dim=0)[:6]), 2)
     part = model.parts["representation"]
     return form if part.parameters or part.statistics else replace(form, body=model)
 
@@ -228,21 +200,8 @@ def setup_of(config: Config, form: Form, rows: tuple[Stream, Splits], example: T
     Raises:
         ModelError: The network cannot be used.
     """
-    stream, splits = rows
-    shape, outputs = form.inputs.shape, stream.outputs
-
-    def network() -> Modules:
-        representation, prediction = config.network.build(shape, outputs)
-        return (representation if form.body is None else nn.Identity()), prediction
-
-    model = Model.build(
-        network,
-        form.kind,
-        example,
-        outputs,
-        dtype=config.dtype,
-        device=example.device,
-    )
+    (stream, splits), outputs = rows, rows[0].outputs
+    model = _model(config, form, example, outputs)
     if not form.fixed:
         model = model.with_room(len(form.labels.names), outputs)
     replicas, batch = len(config.seeds), config.method.batch
@@ -256,7 +215,18 @@ def setup_of(config: Config, form: Form, rows: tuple[Stream, Splits], example: T
     )
 
 
-def resting(config: Config, form: Form, like: Part, outputs: int) -> tuple[Stream, Splits]:
+def _model(config: Config, form: Form, example: Tensor, outputs: int) -> Model:
+    """Return the network, checked with an example; behind a frozen body, its prediction alone."""
+
+    def network() -> Modules:
+        representation, prediction = config.network.build(form.inputs.shape, outputs)
+        return (representation if form.body is None else nn.Identity()), prediction
+
+    device, floats = example.device, config.floats
+    return Model.build(network, form.kind, example, outputs, dtype=floats, device=device)
+
+
+def resting(config: Config, form: Form, like: Examples, outputs: int) -> tuple[Stream, Splits]:
     """Return the stream of a learner between two chunks, without rows.
 
     Args:
@@ -284,14 +254,14 @@ def resting(config: Config, form: Form, like: Part, outputs: int) -> tuple[Strea
     return stream, Splits(rows, rows, rows)
 
 
-def _nothing(config: Config, form: Form, chunk: Mapping[str, Part]) -> Knowledge:
+def _nothing(config: Config, form: Form, chunk: Mapping[str, Examples]) -> Knowledge:
     """Return what a learner knows before its first chunk, with a network for its shapes."""
     train, names = chunk["train"], form.labels.names
-    outputs = train.y.shape[1] if form.kind == "regression" else len(names)
+    outputs = form.width if form.kind == "regression" else len(names)
     rest, _ = resting(config, form, train, outputs if form.fixed else room(outputs))
     stream, splits = joined(rest, None, chunk, number=0, replicas=len(config.seeds))
     stream = fitted(stream, splits)
-    setup = setup_of(config, form, (stream, splits), stream.example(config.dtype))
+    setup = setup_of(config, form, (stream, splits), stream.example(config.floats))
     memories = empty_memories(setup, config.method.memory)
     return Knowledge(
         form=form,
@@ -315,7 +285,7 @@ def _with_room(
         model = model.with_room(classes, outputs)
         return replace(known, setup=replace(setup, model=model).starting(setup.start))
     stream = replace(rows[0], outputs=room(classes))
-    example = stream.example(config.dtype)
+    example = stream.example(config.floats)
     wider = replace(setup_of(config, form, (stream, rows[1]), example), engine=setup.engine)
     start, empty = wider.start, empty_memories(wider, config.method.memory)
     state: State = widened(known.run.replicas, start)
@@ -327,7 +297,7 @@ def _with_room(
     return replace(known, setup=wider, run=run, seen=seen)
 
 
-def _told(known: Knowledge, chunk: Mapping[str, Part]) -> tuple[tuple[TaskInfo, ...], Tensor]:
+def _told(known: Knowledge, chunk: Mapping[str, Examples]) -> tuple[tuple[TaskInfo, ...], Tensor]:
     """Return what the method is told of the rows held and of a chunk, and the classes seen then."""
     stream, number, rows = known.setup.stream, known.chunks, len(chunk["train"].x)
     now = torch.ones_like(known.seen)

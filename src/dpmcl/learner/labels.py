@@ -2,17 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import pydantic
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from dpmcl.data.labels import family_of, is_whole, number_labels, plain_array
-from dpmcl.exceptions import DataError
+from dpmcl.exceptions import DataError, listed
 
-_SHOWN = 10
+_FAMILY = "^(|strings|whole numbers|true/false)$"
+_TYPE = "^(|str|bool|u?int(8|16|32|64)|float(16|32|64))$"
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,8 @@ class LabelMap:
     """
 
     names: tuple[str, ...] = ()
-    family: str = ""
-    dtype: str = ""
+    family: Annotated[str, pydantic.Field(pattern=_FAMILY)] = ""
+    dtype: Annotated[str, pydantic.Field(pattern=_TYPE)] = ""
     fixed: bool = False
 
     def numbered(self, labels: Any, what: str) -> tuple["LabelMap", Tensor]:
@@ -55,7 +57,7 @@ class LabelMap:
         new = [name for name in names if name not in self.names]
         if new and self.fixed:
             raise DataError(
-                f"{what} must be among the classes {self._listed()}, got {new[0]!r}; leave out "
+                f"{what} must be among the classes {listed(self.names)}, got {new[0]!r}; leave out "
                 "classes= for a learner to which classes are added as they come."
             )
         known = replace(
@@ -75,10 +77,6 @@ class LabelMap:
         values = [int(name) if whole else name == "True" for name in self.names]
         array = np.array(values, dtype=self.dtype)
         return array if array.tolist() == values else np.array(values, dtype=object)
-
-    def _listed(self) -> str:
-        more = ", ..." if len(self.names) > _SHOWN else ""
-        return f"[{', '.join(self.names[:_SHOWN])}{more}]"
 
 
 def declared(classes: Any) -> LabelMap:

@@ -2,37 +2,29 @@
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self, get_args, overload
+from typing import Any, Literal, Self, overload
 
-import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from dpmcl import plugins
-from dpmcl.core import keys
 from dpmcl.core.atomic import path_of
 from dpmcl.core.choices import DeviceName, EngineName
 from dpmcl.core.model import Kind
 from dpmcl.core.threads import threads
-from dpmcl.data.labelled import Labelled, check_kind, kind_of, targets_of
-from dpmcl.data.readers.datasets import read_dataset
-from dpmcl.data.readers.tables import CATEGORIES
-from dpmcl.data.scaling import check_digits
-from dpmcl.engine import device_of
-from dpmcl.exceptions import DataError, SpecError, shown
+from dpmcl.exceptions import SpecError
 from dpmcl.learner import artefact
 from dpmcl.learner.answers import answers, computing, error
+from dpmcl.learner.chunks import check_validation, inputs_alone, read, shared_out
+from dpmcl.learner.config import Config, method_of
 from dpmcl.learner.export import export
-from dpmcl.learner.inputs import Inputs, is_table, opened, target_apart, without
-from dpmcl.learner.knowledge import Config, Form, Knowledge, kept, learned, with_body
-from dpmcl.learner.labels import LabelMap, declared, of_names
-from dpmcl.learner.network import Network, network_of
-from dpmcl.learner.pool import Part
-from dpmcl.learner.report import Report, cost, report, with_chunk
+from dpmcl.learner.inputs import opened
+from dpmcl.learner.knowledge import Knowledge, learned
+from dpmcl.learner.labels import LabelMap, declared
+from dpmcl.learner.network import network_of
+from dpmcl.learner.pool import Examples
+from dpmcl.learner.report import Report, forgotten, report, with_chunk
 from dpmcl.methods._method import Method
 
 Array = NDArray[Any]
@@ -64,7 +56,8 @@ class Learner:
         kind: "classification" or "regression"; None to tell by the first targets.
         scale: Whether numbers (and targets of a regression) are brought to mean 0 and deviation 1,
             by the first chunk; None for tables alone, as in a run.
-        validation: Share of each chunk's rows for methods that train on validation rows.
+        validation: Share of each chunk's rows for methods that train on validation rows; None where
+            `learn` is given such rows.
         holdout: Share of each chunk's rows that are kept from training, for `report`: at most 50 of
             a chunk, and of 20 groups of chunks.
         forgetting_limit: A chunk is reported that costs more than so much on the rows held out of
@@ -111,56 +104,34 @@ class Learner:
         engine: EngineName = "auto",
         **settings: Any,
     ) -> None:
-        check_kind(kind)
-        if scale not in (None, True, False):
-            raise SpecError(f"scale must be True, False or None, got {shown(scale)}.")
-        _check_choices(dtype=dtype, device=device, engine=engine)
-        for name, value, least in (
-            ("memory", memory, 1),
-            ("replicas", replicas, 1),
-            ("seed", seed, 0),
-        ):
-            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-                raise SpecError(f"{name} must be a whole number from {least}, got {shown(value)}.")
-        if seed + replicas > 2**63:
-            raise SpecError(f"Seeds must stay below 2^63, got {replicas} from {seed}.")
-        name, config = _config(
-            network_of(model, before, frozen),
-            _method(method, {**settings, "memory": int(memory)} | _given(cost=cost)),
-            tuple(range(int(seed), int(seed) + int(replicas))),
-            dtype=getattr(torch, dtype),
-            device=device,
-            engine=engine,
-            monitor=_monitored(monitor, holdout),
-        )
-        self._become(
-            name,
-            config,
+        settings["memory"] = memory
+        if cost is not None:
+            settings["cost"] = cost
+        self._config = Config(
+            method=method_of(method, settings),
+            network=network_of(model, before, frozen),
+            labels=LabelMap() if classes is None else declared(classes),
+            seed=seed,
+            replicas=replicas,
             kind=kind,
             scale=scale,
-            validation=_share(validation, config.method),
-            watching=_watching(holdout, forgetting_limit),
-            labels=LabelMap() if classes is None else declared(classes),
+            validation=validation,
+            holdout=holdout,
+            forgetting_limit=forgetting_limit,
+            monitor=monitor,
+            dtype=dtype,
+            device=device,
+            engine=engine,
         )
-
-    def _become(
-        self,
-        name: str,
-        config: Config,
-        *,
-        kind: Kind | None,
-        scale: bool | None,
-        validation: float,
-        watching: tuple[float, float | None] = (0.0, None),
-        labels: LabelMap,
-        known: Knowledge | None = None,
-    ) -> None:
-        """Set all that a learner has; `watching` is the share held out, and the limit."""
-        self._name, self._config = name, config
-        self._kind, self._scale, self._labels = kind, scale, labels
-        self._validation, (self._holdout, self._limit) = validation, watching
-        self._known = known
+        self._known: Knowledge | None = None
         self._previous: tuple[Knowledge | None] | None = None
+
+    @classmethod
+    def _of(cls, config: Config, known: Knowledge | None) -> "Learner":
+        """Return a learner that knows something already."""
+        learner = cls.__new__(cls)
+        learner._config, learner._known, learner._previous = config, known, None
+        return learner
 
     # ---- a folder --------------------------------------------------------------------------------
 
@@ -187,7 +158,8 @@ class Learner:
                 "Saved without its memory: what the loaded learner learns next is not balanced by "
                 "rows of the past."
             )
-        return artefact.write(path, *self._packed(memory))
+        about, content = artefact.described(self._config, self._known, memory=memory)
+        return artefact.write(path, about, content)
 
     def export(self, path: str | Path) -> Path:
         """Write a program of `torch.export` or ONNX that predicts the same, for any number of rows.
@@ -212,45 +184,22 @@ class Learner:
         export(self._learned(), file)
         return file
 
-    def _packed(self, memory: bool = True) -> tuple[artefact.About, bytes]:
-        """Return all that the learner is, as JSON and the bytes of its tensors."""
-        config, known = self._config, self._known
-        labels = self._labels if known is None else known.form.labels
-        name = plugins.name_of("method", type(config.method))
-        about = artefact.About(
-            method={**({"name": name} if name else {}), **config.method.to_table()},
-            network=dict(config.network.table),
-            seed=config.seeds[0],
-            replicas=len(config.seeds),
-            dtype="float64" if config.dtype == torch.float64 else "float32",
-            engine=config.engine,
-            kind=self._kind,
-            scale=self._scale,
-            validation=self._validation,
-            holdout=self._holdout,
-            forgetting_limit=self._limit,
-            monitor=config.monitor,
-            labels=artefact.Labels(**asdict(labels)),
-        )
-        with computing():
-            return artefact.packed(about, known, memory=memory)
-
     def __getstate__(self) -> dict[str, Any]:
-        about, content = self._packed()
-        brought = None if about.network else self._config.network
+        config = self._config
+        about, content = artefact.described(config, self._known)
         return {
             "about": about.model_dump_json(),
             "content": content,
-            "model": brought,
-            "method": None if "name" in about.method else type(self._config.method),
-            "cost": None if artefact.cost_is_ours(about) else self._config.method.cost,
-            "device": self._config.device,
+            "model": None if about.network else config.network,
+            "method": None if "name" in about.method else type(config.method),
+            "cost": None if about.cost_is_ours else config.method.cost,
+            "device": config.device,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        about = artefact.About.model_validate_json(state["about"])
-        brought = {name: state[name] for name in ("model", "method", "cost", "device")}
-        self._restore("the pickle", (about, state["content"]), **brought)
+        about = artefact.About.model_validate_json(state.pop("about"))
+        known = artefact.restored("the pickle", about, state.pop("content"), **state)
+        self.__dict__.update(Learner._of(*known).__dict__)
 
     @classmethod
     @threads(1)
@@ -282,75 +231,21 @@ class Learner:
             SpecError: A model, a method or a cost must be brought.
             ModelError: The network is not the one that was saved.
         """
-        folder, about = artefact.read(path)
-        if model is None and not plugins.is_ours("network", about.network.get("name")):
-            raise SpecError(
-                "The network of this learner is not one of the package; bring it, as in "
-                "Learner.load(path, model=...)."
-            )
-        learner = cls.__new__(cls)
-        content = artefact.content_of(folder, about)
-        brought: dict[str, Any] = {"model": model, "before": before, "frozen": frozen}
-        brought |= {"method": method, "cost": cost}
-        learner._restore(folder, (about, content), device=device, **brought)
-        return learner
-
-    @classmethod
-    def _knowing(cls, name: str, config: Config, known: Knowledge) -> "Learner":
-        """Return a learner that knows something already."""
-        learner = cls.__new__(cls)
-        learner._become(
-            name,
-            config,
-            kind=known.form.kind,
-            scale=known.form.scale,
-            validation=0.25 if config.method.trains_on_validation else 0.0,
-            labels=known.form.labels,
-            known=known,
-        )
-        return learner
-
-    def _restore(
-        self,
-        where: Any,
-        packed: tuple[artefact.About, bytes],
-        *,
-        model: Any,
-        method: type[Method] | None,
-        cost: Callable[..., Any] | None,
-        device: DeviceName,
-        before: str | None = None,
-        frozen: Sequence[str] = (),
-    ) -> None:
-        """Become the learner that was packed."""
-        about, content = packed
-        name, config = _config(
-            network_of(about.network if model is None else model, before, frozen),
-            artefact.method_of(about, method, cost),
-            tuple(range(about.seed, about.seed + about.replicas)),
-            dtype=getattr(torch, about.dtype),
+        config, known = artefact.restored(
+            *artefact.read(path),
+            model=model,
+            method=method,
+            cost=cost,
+            before=before,
+            frozen=frozen,
             device=device,
-            engine=about.engine,
-            monitor=about.monitor,
         )
-        labels = LabelMap(**about.labels.model_dump())
-        with computing():
-            known = artefact.restored(where, about, content, config)
-        self._become(
-            name,
-            config,
-            kind=about.kind,
-            scale=about.scale,
-            validation=about.validation,
-            watching=(about.holdout, about.forgetting_limit),
-            labels=labels if labels.fixed else LabelMap(),
-            known=known,
-        )
+        return cls._of(config, known)
 
     # ---- learning --------------------------------------------------------------------------------
 
     @threads(1)
-    def learn(self, x: Any, y: Any = None) -> Self:
+    def learn(self, x: Any, y: Any = None, *, validation: tuple[Any, Any] | None = None) -> Self:
         """Learn the next chunk.
 
         Args:
@@ -358,6 +253,8 @@ class Learner:
                 columns, or the path of a CSV or Parquet file); or a data set of (x, y).
             y: A target for each row, or the name of a table's column; None for the column that was
                 named before, and for a data set.
+            validation: Inputs and targets for methods that train on validation rows, in place of a
+                share of each chunk.
 
         Returns:
             The learner itself.
@@ -368,117 +265,40 @@ class Learner:
             ModelError: The network cannot be used.
             DivergenceError: Parameters are no longer finite.
         """
-        target = self._target(x, y)
-        x, y = _apart(x, y if target is None else target, text=self._as_text(x))
-        form, part = self._read(x, y)
-        if target is not None:
-            form = replace(form, target=target)
-            if self._known is None and self._kind is None:
-                _check_amounts(target, form.labels)
-        parts = dict(self._split(part))
-        apart = parts.pop("holdout", None)
+        config, before = self._config, self._known
+        check_validation(config, validation)
+        form, part = read(config, None if before is None else before.form, x, y)
+        train, validating, apart = shared_out(config, before, part)
+        if validation is not None:
+            form, validating = read(config, form, *validation)
+        chunk = {"train": train}
+        if config.method.trains_on_validation:
+            chunk["validation"] = validating
         with computing():
-            known = learned(self._config, self._known, form, parts)
-        if apart is not None:
-            known = with_chunk(known, apart)
-        before, self._known = self._known, known
-        self._previous = (before,)
-        self._tell(before, known)
+            known = with_chunk(learned(config, before, form, chunk), apart)
+        self._known, self._previous = known, (before,)
+        if before is not None:
+            self._tell(before, known, part)
         return self
 
-    def _tell(self, before: Knowledge | None, known: Knowledge) -> None:
-        """Say where a chunk cost more on older ones than it may."""
-        if self._limit is None or before is None or not before.groups:
-            return
-        grown = cost(before, known)
-        if grown > self._limit:
+    def _tell(self, before: Knowledge, known: Knowledge, part: Examples) -> None:
+        """Say which classes are new, and whether a chunk cost more on older ones than it may."""
+        names = known.form.labels.names
+        for number in range(len(before.form.labels.names), len(names)):
+            rows = (part.y == number).nonzero()
+            if len(rows):
+                _LOG.info("New class %r, first in row %d.", names[number], int(rows[0]))
+        limit, grown = self._config.forgetting_limit, 0.0
+        if limit is not None and before.groups:
+            grown = forgotten(before, known)
+        if limit is not None and grown > limit:
             _LOG.warning(
                 "Chunk %d cost %.3g on earlier ones, whose limit is %.3g; learner.undo() takes it "
                 "back.",
                 known.chunks - 1,
                 grown,
-                self._limit,
+                limit,
             )
-
-    def _target(self, x: Any, y: Any) -> str | None:
-        """Return the name of the column of targets, if they come in one."""
-        if isinstance(y, str):
-            return y
-        table = is_table(x) or isinstance(x, str | Path)
-        remembered = self._known.form.target if self._known is not None and table else ""
-        return remembered or None if y is None else None
-
-    def _as_text(self, x: Any) -> bool:
-        """Return whether "7" in a column of targets is text: as before, and at first in memory."""
-        kind, labels = self._kind, self._labels
-        if self._known is not None:
-            kind, labels = self._known.form.kind, self._known.form.labels
-        if labels.family:
-            return labels.family == "strings"
-        return kind != "regression" and not isinstance(x, str | Path)
-
-    def _read(self, x: Any, y: Any) -> tuple[Form, Part]:
-        """Return rows and targets as tensors, and what they have in common with those before."""
-        form = None if self._known is None else self._known.form
-        y = y.to_numpy() if hasattr(y, "to_numpy") else y
-        if form is None:
-            inputs, kind = Inputs.of(x), self._kind or kind_of(y)
-            if kind == "regression" and self._labels.names:
-                raise SpecError("classes= is for classification, and the targets are numbers.")
-            scale = bool(inputs.fields) if self._scale is None else self._scale
-            flat = np.ndim(y) == 1
-            form = Form(inputs=inputs, kind=kind, labels=self._labels, flat=flat, scale=scale)
-        device = device_of(self._config.device)
-        values = form.inputs.read(x).to(device)
-        labels, data = self._with_targets(form, values, y)
-        with computing():
-            if self._known is None:
-                form = with_body(self._config, form, values)
-            if form.body is not None:
-                check_digits(data, self._config.dtype)
-            part = Part(kept(form, values), data.y.to(device))
-        return replace(form, labels=labels), part
-
-    def _with_targets(self, form: Form, values: Tensor, y: Any) -> tuple[LabelMap, Labelled]:
-        """Return the labels with those that are new, and inputs with targets that fit them."""
-        labels, known = form.labels, self._known
-        if form.kind == "classification":
-            labels, targets = labels.numbered(y, "Labels")
-        else:
-            targets = targets_of(y, "Targets")
-        data = Labelled("the chunk", "regression", values, targets)
-        if form.kind == "regression" and known and data.y.shape[1] != known.setup.stream.outputs:
-            raise DataError(
-                f"Targets must have {known.setup.stream.outputs} values a row, as those learned "
-                f"first, got {data.y.shape[1]}."
-            )
-        return labels, data
-
-    def _split(self, part: Part) -> Mapping[str, Part]:
-        """Return a chunk's rows by split: "train", and those held out or for validation."""
-        shares = {"holdout": self._holdout, "validation": self._validation}
-        if not any(shares.values()):
-            return {"train": part}
-        known, rows = self._known, len(part.x)
-        chunks = 0 if known is None else known.chunks
-        key = keys.derive(self._config.seeds[0], keys.Purpose.SPLIT, chunks)
-        order = keys.permutation(key, rows).to(part.x.device)
-        before = 0 if known is None else known.rows + known.held_out
-        counts = {
-            "holdout": math.floor((before + rows) * self._holdout)
-            - (0 if known is None else known.held_out),
-            "validation": max(round(self._validation * rows), 1) if self._validation else 0,
-        }
-        counts["holdout"] = max(min(counts["holdout"], rows - 1 - counts["validation"]), 0)
-        if rows <= sum(counts.values()):
-            raise DataError(f"A chunk needs a row to learn beside those held out, got {rows}.")
-        out = {}
-        for name, count in counts.items():
-            chosen, order = order[:count].sort().values, order[count:]
-            if shares[name]:
-                out[name] = Part(part.x[chosen], part.y[chosen])
-        train = order.sort().values
-        return {"train": Part(part.x[train], part.y[train]), **out}
 
     # ---- answers ---------------------------------------------------------------------------------
 
@@ -508,7 +328,7 @@ class Learner:
                 raise SpecError("return_std is for regression; predict_proba has it for classes.")
             answer: Array = self.classes_[self.predict_proba(x).argmax(-1)]
             return answer
-        outputs, flat = answers(known, self._values(x)), known.form.flat
+        outputs, flat = answers(known, inputs_alone(known.form, x)), known.form.flat
         mean, std = (
             (value[:, 0] if flat else value).numpy()
             for value in (outputs.mean(0), outputs.std(0, correction=0))
@@ -538,7 +358,7 @@ class Learner:
         known = self._learned()
         if known.form.kind == "regression":
             raise SpecError("A regression has no classes; use predict(x, return_std=True).")
-        outputs = answers(known, self._values(x))
+        outputs = answers(known, inputs_alone(known.form, x))
         mean, std = outputs.mean(0).numpy(), outputs.std(0, correction=0).numpy()
         return (mean, std) if return_std else mean
 
@@ -552,12 +372,10 @@ class Learner:
             DataError: The rows are not like those learned.
             SpecError: Nothing has been learned yet.
         """
-        known, target = self._learned(), self._target(x, y)
-        x, y = _apart(x, y if target is None else target, text=self._as_text(x))
-        y = y.to_numpy() if hasattr(y, "to_numpy") else y
+        known = self._learned()
         form = replace(known.form, labels=replace(known.form.labels, fixed=False))
-        _, data = self._with_targets(form, self._values(x), y)
-        return error(known, data.x, data.y)
+        _, part = read(self._config, form, x, y)
+        return error(known, part.x, part.y)
 
     def score_then_learn(self, x: Any, y: Any = None) -> float:
         """Return the error on a chunk before it is learned, and learn it (test, then train).
@@ -618,7 +436,7 @@ class Learner:
         Raises:
             SpecError: It is a regression, or nothing has been learned and no class declared.
         """
-        labels = self._labels if self._known is None else self._known.form.labels
+        labels = self._config.labels if self._known is None else self._known.form.labels
         if not labels.names:
             raise SpecError(_NOTHING if self._known is None else "A regression has no classes.")
         return labels.originals()
@@ -626,131 +444,15 @@ class Learner:
     def __repr__(self) -> str:
         known = self._known
         if known is None:
-            return f"Learner({self._name}, nothing learned)"
+            return f"Learner({self._config.title}, nothing learned)"
         chunks = f"{known.chunks:,} chunk{'s' * (known.chunks != 1)}"
         names = known.form.labels.names
         what = "regression" if not names else f"classes {', '.join(names[:5])}"
         more = ", ..." if len(names) > 5 else ""
-        return f"Learner({self._name}, {chunks}, {known.rows:,} rows, {what}{more})"
-
-    def _values(self, x: Any) -> Tensor:
-        """Return inputs as they are kept; the column of targets may be among those of a table."""
-        form, x = self._learned().form, opened(x)
-        if form.target and is_table(x):
-            x = without(x, form.target)
-        with computing():
-            return kept(form, form.inputs.read(x))
+        return f"Learner({self._config.title}, {chunks}, {known.rows:,} rows, {what}{more})"
 
     def _learned(self) -> Knowledge:
         """Return what is known."""
         if self._known is None:
             raise SpecError(_NOTHING)
         return self._known
-
-
-def _config(
-    network: Network, method: Method, seeds: tuple[int, ...], **options: Any
-) -> tuple[str, Config]:
-    """Return the title of a learner, and what it is made with."""
-    name = plugins.name_of("method", type(method)) or type(method).__name__
-    return f"{name}, {network.name}", Config(method=method, network=network, seeds=seeds, **options)
-
-
-def _method(method: Any, settings: dict[str, Any]) -> Method:
-    """Return a method with settings."""
-    if isinstance(method, Method):
-        return replace(method, **settings)
-    if isinstance(method, type) and issubclass(method, Method):
-        return method.from_table(settings, f"Method {method.__name__}:")
-    if not isinstance(method, str):
-        raise SpecError(
-            f"method must be a name, a dpmcl.Method or a subclass of it, got {shown(method)}."
-        )
-    checked: Method = plugins.from_setting("method", method, **settings)
-    return checked
-
-
-def _given(**settings: Any) -> dict[str, Any]:
-    """Return the settings that are not None."""
-    return {name: value for name, value in settings.items() if value is not None}
-
-
-def _share(validation: Any, method: Method) -> float:
-    """Return the share of rows that are for validation, 0 for none."""
-    if validation is None and not method.trains_on_validation:
-        return 0.0
-    number = isinstance(validation, int | float) and not isinstance(validation, bool)
-    if method.trains_on_validation and number and 0 < validation < 1:
-        return float(validation)
-    if method.trains_on_validation:
-        raise SpecError(
-            "This method trains on validation rows; say how many of each chunk's, as in "
-            f"validation=0.2, got {shown(validation)}."
-        )
-    raise SpecError("validation is for methods that train on validation rows; leave it out.")
-
-
-def _watching(holdout: Any, limit: Any) -> tuple[float, float | None]:
-    """Return the share of rows that is held out, and the limit of forgetting."""
-    for name, value in (("holdout", holdout), ("forgetting_limit", limit)):
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not (value is None and name != "holdout") and not (number and 0 <= value < math.inf):
-            raise SpecError(f"{name} must be a number from 0, got {shown(value)}.")
-    if holdout >= 1:
-        raise SpecError(f"holdout must be a share below 1, got {shown(holdout)}.")
-    if limit is not None and holdout == 0:
-        raise SpecError(
-            "forgetting_limit needs rows that are held out; set a share of them, as in holdout=0.1."
-        )
-    return float(holdout), limit
-
-
-def _monitored(monitor: Any, holdout: Any) -> bool:
-    """Return whether the conditions of Theorem 1 are watched."""
-    if monitor not in (None, "stability"):
-        raise SpecError(f"monitor must be 'stability' or None, got {shown(monitor)}.")
-    if monitor is not None and not holdout:
-        raise SpecError(
-            "What the monitor finds is in the report, which needs rows that are held out; set a "
-            "share of them, as in holdout=0.1."
-        )
-    return monitor is not None
-
-
-def _check_amounts(target: str, labels: LabelMap) -> None:
-    """Refuse a column of many whole numbers that may be classes or amounts, as a run does."""
-    if labels.family == "whole numbers" and len(labels.names) > CATEGORIES and not labels.fixed:
-        raise DataError(
-            f"Column {target!r:.60} has {len(labels.names)} different whole numbers, which may be "
-            "classes or amounts; set kind='classification' or kind='regression'."
-        )
-
-
-def _check_choices(**choices: Any) -> None:
-    known = {
-        "dtype": ("float32", "float64"),
-        "device": get_args(DeviceName),
-        "engine": get_args(EngineName),
-    }
-    for name, value in choices.items():
-        if value not in known[name]:
-            raise SpecError(f"{name} must be {' or '.join(known[name])}, got {shown(value)}.")
-
-
-def _apart(x: Any, y: Any, *, text: bool) -> tuple[Any, Any]:
-    """Return inputs and targets, of whatever came; `text` as for `target_apart`."""
-    x = opened(x)
-    if isinstance(y, str):
-        if not is_table(x):
-            raise DataError(f"y may name a column of a table, and x is a {type(x).__name__}.")
-        return target_apart(x, y, text=text)
-    if y is not None:
-        return x, y
-    if isinstance(x, Tensor | np.ndarray) or is_table(x):
-        raise DataError(
-            "A chunk needs targets; give them as y, or, of a table, the name of their column."
-        )
-    data = x if isinstance(x, Labelled) else read_dataset(x)
-    if data.kind == "regression":
-        return data.x, data.y
-    return data.x, of_names(data.classes).originals()[data.y.numpy()]

@@ -58,10 +58,8 @@ def network_of(model: Any, before: str | None = None, frozen: Sequence[str] = ()
         name, _ = plugins.named("network", setting)
         settings = plugins.from_setting("network", setting)
         return Network(settings.build, name, {"name": name, **settings.to_table()})
-    if before is not None or len(frozen):
-        own = own_network(model, before=before, frozen=frozen)
-        return Network(own.build, type(model).__name__, frozen=len(frozen) > 0)
-    if isinstance(model, NetworkSettings):
-        return Network(model.build, type(model).__name__)
     name = getattr(model, "__name__", type(model).__name__)
-    return Network(own_network(model, before=before, frozen=frozen).build, name)
+    settings = model
+    if not isinstance(model, NetworkSettings) or before is not None or len(frozen):
+        settings = own_network(model, before=before, frozen=frozen)
+    return Network(settings.build, name, frozen=len(frozen) > 0)

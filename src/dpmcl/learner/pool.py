@@ -16,7 +16,7 @@ from dpmcl.data.splits import Rows, Splits
 from dpmcl.data.stream import Stream
 
 
-class Part(NamedTuple):
+class Examples(NamedTuple):
     """Rows of a chunk that go to one split.
 
     Attributes:
@@ -65,7 +65,7 @@ class Held:
 
 
 def joined(
-    like: Stream, held: Held | None, chunk: Mapping[str, Part], *, number: int, replicas: int
+    like: Stream, held: Held | None, chunk: Mapping[str, Examples], *, number: int, replicas: int
 ) -> tuple[Stream, Splits]:
     """Return a stream of the rows held and those of a chunk, and its splits.
 

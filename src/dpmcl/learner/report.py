@@ -10,7 +10,7 @@ import torch
 from dpmcl.core import keys
 from dpmcl.learner.answers import error
 from dpmcl.learner.knowledge import Knowledge
-from dpmcl.learner.pool import Group, Part
+from dpmcl.learner.pool import Examples, Group
 
 if TYPE_CHECKING:
     import pandas
@@ -106,7 +106,7 @@ def report(known: Knowledge) -> Report:
     )
 
 
-def with_chunk(known: Knowledge, rows: Part) -> Knowledge:
+def with_chunk(known: Knowledge, rows: Examples) -> Knowledge:
     """Return what is known with the rows held out of the newest chunk, of which 50 are kept.
 
     Args:
@@ -125,7 +125,7 @@ def with_chunk(known: Knowledge, rows: Part) -> Knowledge:
     return replace(known, groups=tuple(out), held_out=known.held_out + len(rows.x))
 
 
-def cost(before: Knowledge, after: Knowledge) -> float:
+def forgotten(before: Knowledge, after: Knowledge) -> float:
     """Return by how much the error on older chunks grew while the newest was learned, mean.
 
     Args:

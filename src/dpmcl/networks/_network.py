@@ -40,20 +40,21 @@ class NetworkSettings(Settings, ABC):
         """
 
 
-def image_shape(name: str, shape: Sequence[int]) -> tuple[int, int, int]:
+def image_shape(name: str, shape: Sequence[int], least: int) -> tuple[int, int, int]:
     """Return (channels, height, width) of an image input.
 
     Args:
         name: Of the network, for the message.
         shape: Of one input.
+        least: Pixels that height and width must have.
 
     Raises:
-        ModelError: The inputs are no images.
+        ModelError: The inputs are no images, or too small.
     """
-    if len(shape) != 3:
+    if len(shape) != 3 or min(shape[1:]) < least:
         raise ModelError(
-            f"Network '{name}' takes images (channels, height, width), got inputs of shape "
-            f"{tuple(shape)}; use network = 'mlp'."
+            f"Network '{name}' takes images (channels, height, width) of at least {least}x{least}, "
+            f"got inputs of shape {tuple(shape)}; use network = 'mlp'."
         )
     channels, height, width = shape
     return channels, height, width

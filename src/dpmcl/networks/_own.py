@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dpmcl.core.network_check import check_layers
-from dpmcl.exceptions import ModelError, reason, shown, unknown
+from dpmcl.exceptions import ModelError, listed, reason, shown, unknown
 
 _BY_HAND = (
     "give two modules, (representation, prediction), or name the layer that predicts (before=...)"
@@ -40,7 +40,9 @@ def in_two(modules: Any, before: str | None, shape: tuple[int, ...]) -> tuple[nn
     name = before if before is not None else _last_linear(whole, x)
     layers = dict(modules.named_modules())
     if name not in layers or not name:
-        raise ModelError(str(unknown("layer", name, [*layers][1:], f"It has {_some(layers)}.")))
+        raise ModelError(
+            str(unknown("layer", name, [*layers][1:], f"It has {listed(filter(None, layers))}."))
+        )
     prediction = layers[name]
     parent, _, child = name.rpartition(".")
     setattr(layers[parent], child, nn.Identity())
@@ -69,7 +71,9 @@ def frozen(
     }
     for name in names:
         if name not in layers:
-            raise ModelError(str(unknown("layer", name, [*layers], f"It has {_some(layers)}.")))
+            raise ModelError(
+                str(unknown("layer", name, [*layers], f"It has {listed(filter(None, layers))}."))
+            )
         for layer in layers[name].requires_grad_(False).eval().modules():
             layer.train = _stay
     if names and not any(p.requires_grad for module in pair for p in module.parameters()):
@@ -109,9 +113,11 @@ def _last_linear(module: nn.Module, x: Tensor) -> str:
         with torch.no_grad():
             out = module(x)
     except Exception as error:  # a user's module
+        embeds = any(isinstance(layer, nn.Embedding) for layer in module.modules())
+        way_out = f"mend it, or {_BY_HAND}"
         raise ModelError(
             f"The network does not take inputs of shape {tuple(x.shape[1:])}: {reason(error)}; "
-            f"mend it, or {_BY_HAND}."
+            f"{'inputs come as floats, so give an embedding x.long()' if embeds else way_out}."
         ) from error
     finally:
         for hook in hooks:
@@ -142,8 +148,3 @@ def _check_split(whole: nn.Module, pair: tuple[nn.Module, nn.Module], name: str,
 
 def _stay(mode: bool = True) -> None:
     """Stand in for `train` of a frozen layer, which stays in evaluation."""
-
-
-def _some(layers: dict[str, nn.Module]) -> str:
-    names = [name for name in layers if name]
-    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")

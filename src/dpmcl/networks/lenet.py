@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from torch import nn
 
 from dpmcl.core.settings import Positive
-from dpmcl.exceptions import ModelError
 from dpmcl.networks._network import NetworkSettings, image_shape
 
 
@@ -25,13 +24,8 @@ class LeNet(NetworkSettings):
     hidden: Positive = 512
 
     def build(self, shape: Sequence[int], outputs: int) -> tuple[nn.Module, nn.Module]:
-        channels, height, width = image_shape("lenet", shape)
+        channels, height, width = image_shape("lenet", shape, least=16)
         rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
-        if min(rows, columns) < 1:
-            raise ModelError(
-                f"Network 'lenet' needs images of at least 16x16, got {height}x{width}; "
-                "use network = 'mlp'."
-            )
         representation = nn.Sequential(
             nn.Conv2d(channels, 6, 5),
             nn.MaxPool2d(kernel_size=2, stride=2),

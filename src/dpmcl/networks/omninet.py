@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from dpmcl.exceptions import ModelError
 from dpmcl.networks._network import NetworkSettings, image_shape
 
 
@@ -19,12 +18,7 @@ class OmniNet(NetworkSettings):
     """
 
     def build(self, shape: Sequence[int], outputs: int) -> tuple[nn.Module, nn.Module]:
-        channels, height, width = image_shape("omninet", shape)
-        if min(height, width) < 4:
-            raise ModelError(
-                f"Network 'omninet' needs images of at least 4x4, got {height}x{width}; "
-                "use network = 'mlp'."
-            )
+        channels, height, width = image_shape("omninet", shape, least=4)
         representation = nn.Sequential(
             nn.Conv2d(channels, 32, kernel_size=5, stride=1, padding=2),
             nn.MaxPool2d(kernel_size=2, stride=2),

@@ -58,7 +58,7 @@ class Table(LabelledSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        Roles(self.target, self.task, self.ignore)  # which checks them
+        Roles(target=self.target, task=self.task, ignore=self.ignore)  # which checks them
         check_task_column(self.task, self.scenario)
 
     def read(self) -> Labelled:

@@ -13,10 +13,10 @@ from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.labels import number_labels
 from dpmcl.data.readers.entries import stamp
+from dpmcl.data.readers.gathering import Gathering
 from dpmcl.data.readers.image_cache import cached
 from dpmcl.data.readers.images import SET_A_SIZE, Decoding, pixels
 from dpmcl.data.readers.pil_images import readable
-from dpmcl.data.readers.rows import Rows
 from dpmcl.exceptions import DataError, SpecError, unknown
 from dpmcl.streams._torchvision_sets import (
     BY_TRAIN,
@@ -124,7 +124,7 @@ def _decode(name: str, parts: Sequence[Any], decoding: Decoding) -> Labelled:
     """Decode all images of all parts that have a label, in order."""
     labels: list[tuple[int, int]] = []  # the part, and the class there
     where: list[str] = []
-    rows = Rows(sum(map(len, parts)), lambda row: where[row], SET_A_SIZE)
+    rows = Gathering(sum(map(len, parts)), lambda row: where[row], SET_A_SIZE)
     for number, part in enumerate(parts):
         for item in range(len(part)):
             shown = f"{name}'s image {item} (part {number})"

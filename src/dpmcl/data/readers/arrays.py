@@ -12,7 +12,7 @@ from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled, from_arrays
 from dpmcl.data.pools import mapped
 from dpmcl.data.sources import at_home
-from dpmcl.exceptions import DataError, reason
+from dpmcl.exceptions import DataError, listed, reason
 
 _AGAIN = "save or fetch it again"
 
@@ -60,10 +60,9 @@ def _read(files: Mapping[str, Any], where: Path) -> dict[str, Any]:
     arrays = {}
     for part in ("x", "y", "task"):
         if part not in files and part != "task":
-            names = ", ".join(repr(file)[:40] for file in list(files)[:20])
             raise DataError(
                 f"There must be arrays named 'x' and 'y', and {where} has no '{part}', but "
-                f"{names or 'nothing'}; rename what is meant, as in np.savez(path, x=..., y=...)."
+                f"{listed(files)}; rename what is meant, as in np.savez(path, x=..., y=...)."
             )
         if part not in files:
             continue

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from dpmcl.data.labels import is_unicode
 from dpmcl.data.readers.entries import Entry
 from dpmcl.data.readers.pil_images import SUFFIXES
-from dpmcl.exceptions import DataError
+from dpmcl.exceptions import DataError, listed
 
 _PARTS = {"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"}
 _SHOWN = 3
@@ -81,7 +81,7 @@ def class_folders(entries: Sequence[Entry], source: str, levels: int, innermost:
         if not is_unicode(name):
             raise DataError(f"Names of class folders must be UTF-8, got {name!r:.80}; rename it.")
     below = f"'{'/'.join(top)}'" if top else "the source"
-    below = f"{_listed(parts)} of {below}, which are pooled" if parts else below
+    below = f"{listed(parts, _SHOWN)} of {below}, which are pooled" if parts else below
     notes = _notes(entries, f"the first {some} below {below}")
     return Classes({path: "/".join(parts) for path, parts in folders.items()}, notes)
 
@@ -115,9 +115,9 @@ def _parts(images: Sequence[Entry], top: Folders, levels: int) -> Sequence[str]:
     if parts == first and min(depths) > levels:
         return parts
     raise DataError(
-        f"The folders {_listed(parts)} look like the parts of a data set and not like its classes, "
-        "and can only be pooled if they are alone and hold the class folders; if they are classes, "
-        "rename one."
+        f"The folders {listed(parts, _SHOWN)} look like the parts of a data set and not like its "
+        "classes, and can only be pooled if they are alone and hold the class folders; if they are "
+        "classes, rename one."
     )
 
 
@@ -146,7 +146,7 @@ def _notes(entries: Sequence[Entry], how: str) -> tuple[str, ...]:
     full = {e.folders[:n] for e in entries if _is_image(e) for n in range(len(e.folders) + 1)}
     bare = {e.folders for e in entries if not (e.hidden or _is_image(e))} - full
     if bare:
-        notes.append(f"folders without images: {_listed(sorted('/'.join(f) for f in bare))}")
+        notes.append(f"folders without images: {listed(sorted('/'.join(f) for f in bare), _SHOWN)}")
     return tuple(notes)
 
 
@@ -158,8 +158,3 @@ def _suffixes(entries: Iterable[Entry]) -> str:
     )
     ordered = sorted(count.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{number} {suffix}" for suffix, number in ordered)
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(f"'{name}'" for name in names[:_SHOWN])
-    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown

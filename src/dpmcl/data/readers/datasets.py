@@ -16,14 +16,13 @@ from torch.utils.data import IterableDataset, Subset
 from dpmcl.core.model import Kind
 from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled, from_arrays
-from dpmcl.data.labels import unwrapped
+from dpmcl.data.labels import family_of, unwrapped
+from dpmcl.data.readers.gathering import Gathering
 from dpmcl.data.readers.pil_images import open_image, plain
-from dpmcl.data.readers.rows import Rows
 from dpmcl.data.readers.tables import read_table
-from dpmcl.exceptions import DataError, reason
+from dpmcl.exceptions import DataError, listed, reason
 
 _ROWS_AT_ONCE = 64
-_SHOWN = 30  # names that an error lists
 
 
 _Fields = Mapping[str, str]
@@ -69,7 +68,7 @@ def read_dataset(
     if isinstance(dataset, Mapping):
         raise DataError(
             f"A dataset must be a single one, got a {type(dataset).__name__} with the keys "
-            f"{_some(list(dataset))}; pick one of them."
+            f"{listed(dataset)}; pick one of them."
         )
     rows, roles = _length(dataset), {"x": x, "y": y, "task": task}
     fields = {role: name for role, name in roles.items() if name is not None}
@@ -79,12 +78,15 @@ def read_dataset(
     title = name or type(dataset).__name__
     inputs, labels, tasks = _gathered(_items(dataset, rows, title, fields), rows, title)
     data = from_arrays(inputs, labels, tasks, name=title, kind=kind)
+    if family_of(labels) == "strings":
+        return replace(data, text=True)
     names = _class_names(dataset)
     numbers = all(type(label) is int and 0 <= label < len(names) for label in labels)
     if data.kind == "regression" or not numbers:
         return data
     note = f"classes: named by the {type(dataset).__name__}'s `classes`, in its order"
-    return replace(data, classes=tuple(names[int(c)] for c in data.classes), notes=(note,))
+    classes = tuple(names[int(c)] for c in data.classes)
+    return replace(data, classes=classes, text=True, notes=(note,))
 
 
 def _length(dataset: Any) -> int:
@@ -112,7 +114,7 @@ def _gathered(
     items: (x, y) or (x, y, task). mode: that of Pillow's to which images are converted.
     """
     way_out = "resize or convert them in the dataset, as by a transform"
-    inputs = Rows(rows, lambda row: f"item {row} of '{title}'", way_out)
+    inputs = Gathering(rows, lambda row: f"item {row} of '{title}'", way_out)
     labels: list[Any] = []
     tasks: list[Any] = []
     for i, (x, y, *task) in enumerate(items):
@@ -154,11 +156,11 @@ def _split(item: Any, what: str, fields: _Fields) -> Sequence[Any]:
     if isinstance(item, tuple | list) and len(item) in (2, 3) and not fields:
         return item
     parts = len(item) if isinstance(item, list | tuple) else "no"
-    has = _some(list(item)) if isinstance(item, Mapping) else f"{parts} parts"
+    has = listed(item) if isinstance(item, Mapping) else f"{parts} parts"
     raise DataError(
         "An item must be (x, y) or (x, y, task), or else a dict whose keys the arguments x, y and "
         f"task name; {what} is a {type(item).__name__} with {has}, and named are "
-        f"{_some([*fields.values()])}."
+        f"{listed(fields.values())}."
     )
 
 
@@ -166,9 +168,9 @@ def _check(fields: _Fields, names: Sequence[str], what: str) -> None:
     """Refuse a name that is not among those of an item or a table. Raises DataError."""
     for role, name in fields.items():
         if name not in names:
-            raise DataError(f"{_start(what)} has no {name!r} for {role}; it has {_some(names)}.")
+            raise DataError(f"{_start(what)} has no {name!r} for {role}; it has {listed(names)}.")
     if len(set(fields.values())) < len(fields):
-        raise DataError(f"x, y and task must be different, got {_some([*fields.values()])}.")
+        raise DataError(f"x, y and task must be different, got {listed(fields.values())}.")
 
 
 def _is_picture(inputs: Any) -> bool:
@@ -236,7 +238,7 @@ def _of_hugging_face(dataset: Any, title: str, fields: _Fields, kind: Kind | Non
     images = [column for column in names if _is(features[column], "Image")]
     classes = {c: features[c].names for c in names if _is(features[c], "ClassLabel")}
     if "x" not in fields and len(images) > 1:
-        raise DataError(f"'{title}' has several image columns: {_some(images)}; set x to one.")
+        raise DataError(f"'{title}' has several image columns: {listed(images)}; set x to one.")
     fields = {**({"x": images[0]} if images else {}), "y": "label", **fields}
     _check(fields, names, f"'{title}'")
     x, y, task = fields.get("x"), fields["y"], fields.get("task")
@@ -256,16 +258,17 @@ def _of_hugging_face(dataset: Any, title: str, fields: _Fields, kind: Kind | Non
         mode = features[x].mode if x in images else None
         parts = _gathered(_rows(dataset, fields, title), len(dataset), title, mode)
         data = from_arrays(*parts, name=title, kind=kind)
-    notes = data.notes
+    notes, text = data.notes, _is(features[y], "Value") and "string" in features[y].dtype
     if y in classes and data.kind == "classification":
         data = replace(data, classes=_declared(y, data.classes, classes[y]))
+        text = True
         notes = tuple(n for n in notes if not n.startswith(("target: ", "classes: ")))
         notes += (f"target: {y}, {len(data.classes)} classes named as it declares, in its order",)
     passed = [column for column in names if x is not None and column not in fields.values()]
     notes += (f"columns passed over: {', '.join(passed)}",) if passed else ()
     if task is not None and task in classes:
         data = replace(data, tasks=_declared(task, data.tasks, classes[task]))
-    return replace(data, notes=notes)
+    return replace(data, text=text, notes=notes)
 
 
 def _is(feature: Any, name: str) -> bool:
@@ -333,12 +336,6 @@ def _content(image: Any, what: str) -> bytes:
         )
     with whole(_start(what), "correct or drop it"):
         return Path(path).read_bytes()
-
-
-def _some(names: Sequence[Any]) -> str:
-    """Return the first names of a list, as an error shows them."""
-    more = ", ..." if len(names) > _SHOWN else ""
-    return (", ".join(repr(name) for name in names[:_SHOWN]) or "nothing") + more
 
 
 def _start(text: str) -> str:

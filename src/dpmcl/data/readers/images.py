@@ -15,9 +15,9 @@ from dpmcl.data.labelled import Labelled
 from dpmcl.data.labels import in_order
 from dpmcl.data.readers.class_folders import class_folders
 from dpmcl.data.readers.entries import ARCHIVES, entries, stamp
+from dpmcl.data.readers.gathering import Gathering
 from dpmcl.data.readers.image_cache import cached
 from dpmcl.data.readers.pil_images import open_image, plain
-from dpmcl.data.readers.rows import Rows
 from dpmcl.data.sources import at_home
 from dpmcl.exceptions import DataError, SpecError
 
@@ -131,7 +131,7 @@ def _decode(source: Path, decoding: Decoding, innermost: bool) -> Labelled:
     classes = class_folders(files, str(source), decoding.levels, innermost)
     paths = sorted(classes.of, key=lambda path: path.parts)
     row = {path: number for number, path in enumerate(paths)}
-    rows = Rows(len(paths), lambda at: f"{str(paths[at])!r} in {source}", SET_A_SIZE)
+    rows = Gathering(len(paths), lambda at: f"{str(paths[at])!r} in {source}", SET_A_SIZE)
     for file in entries(source):
         if file.path in row and not file.is_folder:
             image = open_image(file.content(), file.where)

@@ -182,22 +182,18 @@ class Column:
         return distinct, code
 
 
-def listed(names: Sequence[str]) -> str:
+def several(names: Sequence[str]) -> str:
     """Return names in one line, a hundred at most.
 
     Args:
         names: Of columns.
     """
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(map(visible, names[:_SHOWN])) + more
+    return ", ".join(map(_visible, names[:_SHOWN])) + more
 
 
-def visible(name: str) -> str:
-    """Return a column's name, in quotes if it is empty, has tabs, or white space at an end.
-
-    Args:
-        name: Of a column.
-    """
+def _visible(name: str) -> str:
+    """Return a column's name, in quotes if it is empty, has tabs, or white space at an end."""
     return name if name and name == name.strip() and name.isprintable() else repr(name)
 
 

@@ -168,6 +168,10 @@ def _header(path: Path, where: str) -> tuple[str, list[str]]:
         first = next((line for line in lines if line.strip("\r\n")), None)
         if first is None:
             raise DataError(f"A table must have a header and rows, and {where} is empty.")
+        if "\0" in first:
+            raise DataError(
+                f"A text table must be UTF-8, and {where} has NUL, as UTF-16; convert it."
+            )
         delimiter = "\t"
         if not path.name.lower().removesuffix(".gz").endswith(".tsv"):
             plain = re.sub(r'"[^"]*"', "", first)

@@ -2,10 +2,10 @@
 
 import os
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -14,21 +14,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpmcl.core.model import Kind
+from dpmcl.core.settings import Settings
 from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled, check_kind, say_if_classes
-from dpmcl.data.readers.table_columns import FEW_NUMBERS, MOSTLY, Column, listed, visible
+from dpmcl.data.readers.table_columns import FEW_NUMBERS, MOSTLY, Column, several
 from dpmcl.data.readers.table_sources import in_memory, is_packed, of_file
-from dpmcl.exceptions import DataError, SpecError, shown, unknown
+from dpmcl.exceptions import DataError, SpecError, listed, unknown
 
 CATEGORIES = 100
 """Most categories of an input column, and most classes of whole numbers not declared as such."""
 
 _OUT = "put the column in ignore"
-_SHOWN = 30  # columns that an error lists
 
 
-@dataclass(frozen=True)
-class Roles:
+@dataclass(frozen=True, kw_only=True)
+class Roles(Settings):
     """Which columns of a table are not inputs.
 
     Attributes:
@@ -42,19 +42,11 @@ class Roles:
 
     target: str
     task: str | None = None
-    ignore: Sequence[str] = ()
+    ignore: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        ignore: Any = self.ignore
-        if not isinstance(ignore, list | tuple | Set):
-            out = f"; write [{ignore!r}]" if isinstance(ignore, str) else ""
-            raise SpecError(f"ignore must be a list of columns, got {shown(ignore)}{out}.")
-        for role, column in self._named():
-            if not isinstance(column, str):
-                out = f"; write {str(column)!r}" if isinstance(column, int | np.integer) else ""
-                raise SpecError(f"{role} must be the name of a column, got {shown(column)}{out}.")
-        wanted = Counter([self.target, self.task, *set(ignore)])
-        column, count = wanted.most_common(1)[0]
+        super().__post_init__()
+        column, count = Counter([self.target, self.task, *{*self.ignore}]).most_common(1)[0]
         if count > 1:
             raise SpecError(
                 f"target, task and ignore must name different columns, got {column!r} twice; leave "
@@ -77,22 +69,17 @@ class Roles:
                 f"Columns must have different names, and {where} has {twice[0]!r} twice; rename "
                 "one."
             )
-        for role, column in self._named():
+        task = [] if self.task is None else [("task", self.task)]
+        named = [("target", self.target), *task, *(("ignored", c) for c in self.ignore)]
+        for role, column in named:
             if column not in names:
-                more = ", ..." if len(names) > _SHOWN else ""
-                hint = f"Columns of {where}: {', '.join(map(visible, names[:_SHOWN]))}{more}."
-                what = f"{role}d column" if role == "ignore" else f"{role} column"
-                raise DataError(str(unknown(what, column, names, hint)))
+                hint = f"Columns of {where}: {listed(names)}."
+                raise DataError(str(unknown(f"{role} column", column, names, hint)))
         if "" in names and "" not in self.ignore:
             raise DataError(
                 f"Columns must have names, and column {list(names).index('')} of {where} has none "
                 "(the index of a DataFrame?); name it, or put '' in ignore."
             )
-
-    def _named(self) -> list[tuple[str, Any]]:
-        """Return the columns that are named, each with its role."""
-        task = [] if self.task is None else [("task", self.task)]
-        return [("target", self.target), *task, *(("ignore", column) for column in self.ignore)]
 
 
 def read_table(
@@ -141,9 +128,7 @@ def read_table(
     >>> data.columns, data.x.tolist(), data.classes
     (('size', 'hue=a', 'hue=b'), [[1.0, 0.0, 1.0], [2.0, 1.0, 0.0]], ('x', 'y'))
     """
-    if isinstance(ignore, np.ndarray) or hasattr(ignore, "to_list"):  # frame.columns[:2]
-        ignore = np.asarray(ignore).ravel().tolist()
-    roles = Roles(target, task, ignore)
+    roles = Roles(target=target, task=task, ignore=cast("tuple[str, ...]", ignore))
     check_kind(kind)
     path = Path(source) if isinstance(source, str | os.PathLike) else None
     where = str(path) if path else name or "the table"
@@ -163,7 +148,7 @@ def read_table(
         became = "a number, scaled" if scaled else "a number"
     notes += [f"target: {target}, {became}"]
     notes += [] if task is None else [f"tasks: {task}, {len(tasks)} named by its values"]
-    notes += [f"ignored: {listed(left_out)}"] if left_out else []
+    notes += [f"ignored: {several(left_out)}"] if left_out else []
     if path and name is None:
         name = Path(path.stem).stem if is_packed(path) else path.stem
     return Labelled(
@@ -221,7 +206,7 @@ def _inputs(
             became = column.kind if column.kind == "true/false" else numbers
         numeric += [became == numbers] * blocks[-1].shape[1]
         told.setdefault(became, []).append(column.name)
-    notes = [f"{became}: {listed(names)}" for became, names in told.items()]
+    notes = [f"{became}: {several(names)}" for became, names in told.items()]
     return torch.from_numpy(np.concatenate(blocks, axis=1)), tuple(names), numeric, notes
 
 

@@ -10,7 +10,7 @@ from dpmcl.data.pools import empty_pool
 from dpmcl.exceptions import DataError
 
 
-class Rows:
+class Gathering:
     """Rows of one shape and type, gathered in an array that is made when the first ones come.
 
     It is in memory, or in a temporary file where it would not fit (`pools.empty_pool`).

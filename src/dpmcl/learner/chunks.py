@@ -1,0 +1,190 @@
+"""A chunk as a user gives it: read like those before, and shared out to training and the rest."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from dpmcl.core import keys
+from dpmcl.data.labelled import Labelled, kind_of, targets_of
+from dpmcl.data.readers.datasets import read_dataset
+from dpmcl.data.readers.tables import CATEGORIES
+from dpmcl.data.scaling import check_digits
+from dpmcl.engine import device_of
+from dpmcl.exceptions import DataError, SpecError
+from dpmcl.learner.answers import computing
+from dpmcl.learner.config import Config
+from dpmcl.learner.inputs import Inputs, opened, target_apart, without
+from dpmcl.learner.knowledge import Form, Knowledge, kept, with_body
+from dpmcl.learner.labels import LabelMap, of_names
+from dpmcl.learner.pool import Examples
+
+
+def read(config: Config, form: Form | None, x: Any, y: Any) -> tuple[Form, Examples]:
+    """Return a chunk's rows as tensors, and what they have in common with those before.
+
+    Args:
+        config: What the learner was made with.
+        form: What the chunks before have in common; None for the first.
+        x, y: As for `Learner.learn`.
+
+    Raises:
+        DataError: The rows cannot be used, or are not like those before.
+        ModelError: The network cannot be used.
+        SpecError: Classes were declared, and the targets are numbers.
+    """
+    first, (x, y, target) = form is None, _apart(config, form, x, y)
+    form = form or _first(config, x, y, target)
+    device, labels = device_of(config.device), form.labels
+    values = form.inputs.read(x).to(device)
+    if form.kind == "classification":
+        labels, targets = labels.numbered(y, "Labels")
+    else:
+        targets = targets_of(y, "Targets")
+    data = _checked(form, values, targets)
+    if first and target and config.kind is None:
+        _check_amounts(target, labels)
+    if form.kind == "regression" and data.y.shape[1] != form.width:
+        raise DataError(
+            f"Targets must have {form.width} values a row, as those learned first, got "
+            f"{data.y.shape[1]}."
+        )
+    with computing():
+        if first:
+            form = with_body(config, form, values)
+        if form.body is not None:
+            check_digits(data, config.floats)
+        part = Examples(kept(form, values), data.y.to(device))
+    return replace(form, labels=labels, target=target or form.target), part
+
+
+def check_validation(config: Config, rows: Any) -> None:
+    """Check that a method that trains on validation rows gets them, once, and others never.
+
+    Args:
+        config: What the learner was made with.
+        rows: Validation rows that came with a chunk, or None.
+
+    Raises:
+        SpecError: It does not, or they do.
+    """
+    trains = config.method.trains_on_validation
+    if trains and (config.validation is None) == (rows is None):
+        raise SpecError(
+            "This method trains on validation rows; give a share of each chunk's, as in "
+            "validation=0.2 for the learner, or rows, as in learn(x, y, validation=(u, v)), got "
+            f"{'neither' if rows is None else 'both'}."
+        )
+    if not trains and rows is not None:
+        raise SpecError("validation is for methods that train on validation rows; leave it out.")
+
+
+def inputs_alone(form: Form, x: Any) -> Tensor:
+    """Return inputs as they are kept; the column of targets may be among those of a table.
+
+    Args:
+        form: What the chunks have in common.
+        x: Inputs, as for `Learner.learn`.
+
+    Raises:
+        DataError: The rows are not like those learned.
+    """
+    x = opened(x)
+    if form.target and isinstance(x, pa.Table):
+        x = without(x, form.target)
+    values = form.inputs.read(x)
+    with computing():
+        return kept(form, _checked(form, values, torch.zeros(len(values), 1)).x)
+
+
+def shared_out(
+    config: Config, known: Knowledge | None, part: Examples
+) -> tuple[Examples, Examples, Examples]:
+    """Return the rows of a chunk that are for training, those for validation, and those held out.
+
+    Args:
+        config: What the learner was made with.
+        known: What it knows; None for nothing.
+        part: The rows.
+
+    Raises:
+        DataError: No row is left to learn.
+    """
+    chunks, before, held = (0, 0, 0) if known is None else (
+        known.chunks, known.rows + known.held_out, known.held_out
+    )  # fmt: skip
+    rows, share = len(part.x), config.validation or 0.0
+    validation = max(round(share * rows), 1) if share else 0
+    holdout = math.floor((before + rows) * config.holdout) - held
+    holdout = max(min(holdout, rows - 1 - validation), 0)
+    if rows <= holdout + validation:
+        raise DataError(f"A chunk needs a row to learn beside those held out, got {rows}.")
+    key = keys.derive(config.seed, keys.Purpose.SPLIT, chunks)
+    order = keys.permutation(key, rows).to(part.x.device)
+    chosen = (
+        each.sort().values
+        for each in order.split([holdout, validation, rows - holdout - validation])
+    )
+    apart, validating, train = (Examples(part.x[each], part.y[each]) for each in chosen)
+    return train, validating, apart
+
+
+def _checked(form: Form, x: Tensor, y: Tensor) -> Labelled:
+    """Return inputs and targets once it is sure that there are some, and that all are finite."""
+    return Labelled("the rows", "regression", x, y, columns=form.inputs.columns)
+
+
+def _first(config: Config, x: Any, y: Any, target: str) -> Form:
+    """Return what all chunks will have in common, by the first."""
+    inputs, kind = Inputs.of(x), config.kind or kind_of(y)
+    if kind == "regression" and config.labels.names:
+        raise SpecError("classes= is for classification, and the targets are numbers.")
+    return Form(
+        inputs=inputs,
+        kind=kind,
+        labels=config.labels,
+        flat=np.ndim(y) == 1,
+        width=targets_of(y, "Targets").shape[1] if kind == "regression" else 1,
+        scale=bool(inputs.fields) if config.scale is None else config.scale,
+        target=target,
+    )
+
+
+def _apart(config: Config, form: Form | None, x: Any, y: Any) -> tuple[Any, Any, str]:
+    """Return inputs, targets, and the name of the column of targets if they came in one."""
+    labels, kind = (config.labels, config.kind) if form is None else (form.labels, form.kind)
+    # "7" in a column is text where labels before it are, and at first in memory.
+    text = kind != "regression" and not isinstance(x, str | Path)
+    text = labels.family == "strings" if labels.family else text
+    x = opened(x)
+    if y is None and form is not None and isinstance(x, pa.Table):
+        y = form.target or None
+    if isinstance(y, str):
+        if not isinstance(x, pa.Table):
+            raise DataError(f"y may name a column of a table, and x is a {type(x).__name__}.")
+        return *target_apart(x, y, text=text), y
+    if y is not None:
+        return x, y.to_numpy() if hasattr(y, "to_numpy") else y, ""
+    if isinstance(x, Tensor | np.ndarray | pa.Table):
+        raise DataError(
+            "A chunk needs targets; give them as y, or, of a table, the name of their column."
+        )
+    data = x if isinstance(x, Labelled) else read_dataset(x)
+    if data.kind == "regression":
+        return data.x, data.y, ""
+    names = np.array(data.classes) if data.text else of_names(data.classes).originals()
+    return data.x, names[data.y.numpy()], ""
+
+
+def _check_amounts(target: str, labels: LabelMap) -> None:
+    """Refuse a column of many whole numbers that may be classes or amounts, as a run does."""
+    if labels.family == "whole numbers" and len(labels.names) > CATEGORIES and not labels.fixed:
+        raise DataError(
+            f"Column {target!r:.60} has {len(labels.names)} different whole numbers, which may be "
+            "classes or amounts; set kind='classification' or kind='regression'."
+        )

@@ -1,0 +1,280 @@
+"""What a learner knows, as JSON and named tensors, and made again from them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+import pydantic
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from dpmcl.core import keys, tree
+from dpmcl.core.gradients import Work
+from dpmcl.core.memory import Memories
+from dpmcl.core.settings import NonNegative, Positive
+from dpmcl.core.tree import from_named, named_leaves, whole
+from dpmcl.data.splits import Rows, Splits
+from dpmcl.data.stream import Scale, Stream
+from dpmcl.engine import device_of
+from dpmcl.exceptions import FolderError, ModelError, SpecError, reason
+from dpmcl.learner.config import Config
+from dpmcl.learner.knowledge import Form, Knowledge, kept, resting, setup_of, with_body
+from dpmcl.learner.network import Network
+from dpmcl.learner.pool import Examples, Group, Held
+from dpmcl.methods._method import State
+from dpmcl.training.memories import empty_memories
+from dpmcl.training.setup import Setup
+from dpmcl.training.state import Position, RunState
+
+_EXAMPLE_ROWS = 6
+_TYPES = {"torch.uint8", "torch.bfloat16", "torch.float16", "torch.float32", "torch.float64"}
+_NEAR = 1e-3  # of the largest answer; devices differ by less
+
+
+class _Group(pydantic.BaseModel):
+    first: NonNegative
+    last: NonNegative
+    then: float
+    rows: Positive
+    broken: tuple[Annotated[str, pydantic.Field(pattern="^[a-z]{1,20}$")], ...] | None = None
+
+
+class Packed(pydantic.BaseModel):
+    """What a learner knows, beside its labels and its tensors."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    form: Form
+    features: bool
+    outputs: Positive
+    chunks: Positive
+    rows: NonNegative
+    work: Work
+    memory: bool
+    groups: tuple[_Group, ...]
+    held_out: NonNegative
+
+
+def packed(known: Knowledge, *, memory: bool) -> tuple[Packed, bytes]:
+    """Return what a learner knows, and the bytes of its tensors.
+
+    Args:
+        known: What it knows.
+        memory: Whether the rows of its memory are among the tensors.
+    """
+    state = Packed(
+        form=known.form,
+        features=known.form.body is not None,
+        outputs=known.setup.stream.outputs,
+        chunks=known.chunks,
+        rows=known.rows,
+        work=known.run.work,
+        memory=memory,
+        groups=tuple(
+            _Group(first=g.first, last=g.last, then=g.then, rows=len(g.x), broken=g.broken)
+            for g in known.groups * memory
+        ),
+        held_out=known.held_out,
+    )
+    return state, save(whole(_tensors(known, memory)))
+
+
+def unpacked(where: Any, state: Packed, content: bytes, config: Config) -> Knowledge:
+    """Return what a learner that was saved knows.
+
+    Args:
+        where: Its folder, for messages.
+        state: As `packed` returned it.
+        content: The bytes of its tensors.
+        config: What the learner is made with again.
+
+    Raises:
+        FolderError: The folder is damaged.
+        ModelError: The network is not the one that was saved.
+    """
+    try:
+        tensors = load(content)
+        _check_sizes(state, config.network, tensors, config.replicas)
+        known = _knowledge(state, config, tensors)
+        answers = _tried(known)
+    except (LookupError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        if isinstance(error, ModelError | SpecError):
+            raise
+        if not config.network.table:  # the sum of the tensors fits
+            raise _another(reason(error)) from None
+        raise damaged(where, reason(error)) from None
+    before = tensors.get("tried", answers).to(answers)
+    near = _NEAR * float(1 + before.nan_to_num(0.0, 0.0, 0.0).abs().max())
+    if not torch.allclose(answers, before, rtol=0.0, atol=near, equal_nan=True):
+        raise _another("the same parameters give other answers in it")
+    return known
+
+
+def damaged(folder: Any, why: str) -> FolderError:
+    """Return the error for a folder that cannot be read.
+
+    Args:
+        folder: The folder.
+        why: What is wrong with it.
+    """
+    return FolderError(f"{folder} is damaged: {why}. Save the learner again.")
+
+
+def _tensors(known: Knowledge, memory: bool) -> dict[str, Tensor]:
+    """Return all tensors of a learner, by a name in the file."""
+    run, scale = known.run, known.setup.stream.scale
+    out = named_leaves(run.replicas, "state") | {"seen": known.seen}
+    if known.shown is not run.replicas:
+        out |= named_leaves(known.shown, "shown")
+    if known.setup.method.restarts:
+        out |= named_leaves(known.setup.start, "start")
+    if scale is not None:
+        out |= {f"scale.{name}": leaf for name, leaf in scale._asdict().items()}
+    out["tried"] = _tried(known)
+    like = {"held.x": known.held.x, "held.y": known.held.y, "held.task": known.held.task}
+    if not memory:  # of which the types are kept
+        return out | {name: leaf[:0] for name, leaf in like.items()}
+    if known.groups:
+        like["holdout.x"] = torch.cat([group.x for group in known.groups])
+        like["holdout.y"] = torch.cat([group.y for group in known.groups])
+    for name, held in run.memories.items():
+        out |= named_leaves(dict(held._asdict()), f"memory.{name}")
+        if name in known.held.row:
+            out[f"held.row.{name}"] = known.held.row[name]
+    return out | like
+
+
+def _tried(known: Knowledge) -> Tensor:
+    """Return what the first replica answers to made-up inputs: float64 (rows, outputs).
+
+    Of a network of the user's the parameters alone are stored, and no frozen or constant values.
+    """
+    model, state = known.setup.model, tree.at(known.shown, 0)
+    x = kept(known.form, _made_up(known.form.inputs.shape)).to(model.device, model.dtype)
+    with torch.no_grad():
+        return model.holding(state.buffers).predict(state.theta, x).double().cpu()
+
+
+def _check_sizes(
+    state: Packed, network: Network, tensors: Mapping[str, Tensor], replicas: int
+) -> None:
+    """Refuse settings of a network larger than the parameters, before room is made for it."""
+    theta = [leaf for name, leaf in tensors.items() if name.startswith("state.theta.")]
+    if not theta or any(leaf.shape[:1] != (replicas,) for leaf in theta):
+        raise ValueError(f"the parameters are not of {replicas} replicas")
+    if not network.table:
+        return
+    with torch.device("meta"):
+        modules = network.build(state.form.inputs.shape, state.outputs)
+    for part, module in zip(("representation", "prediction"), modules, strict=True):
+        assert isinstance(module, nn.Module)
+        for name, parameter in module.named_parameters():
+            kept = tensors.get(f"state.theta.{part}.{name}")
+            if kept is None or kept.shape[1:] != parameter.shape:
+                raise ValueError(f"the parameters of {part}.{name} have another shape")
+
+
+def _knowledge(state: Packed, config: Config, tensors: Mapping[str, Tensor]) -> Knowledge:
+    """Return what a learner knows. Raises what tensors of another form make it raise."""
+    device, form = device_of(config.device), state.form
+    if form.inputs.fields and (len(form.inputs.columns),) != form.inputs.shape:
+        raise ValueError("the columns have another number of inputs")
+    part = Examples(tensors["held.x"].to(device), tensors["held.y"].to(device))
+    if state.features:
+        form = with_body(config, form, _made_up(form.inputs.shape).to(device))
+    shape = form.inputs.shape if form.body is None else part.x.shape[1:]
+    fits = part.x.dim() > 1 and part.x.shape[1:] == shape and str(part.x.dtype) in _TYPES
+    if not fits or part.y.dtype == torch.bool:
+        raise ValueError("the rows have another form")
+    if len(form.labels.names) > state.outputs:
+        raise ValueError("there are more classes than outputs")
+    example = _made_up(shape).to(device, config.floats)
+    stream, splits = resting(config, form, part, state.outputs)
+    if form.scale:
+        scale = Scale(*(tensors[f"scale.{name}"].to(device) for name in Scale._fields))
+        stream = replace(stream, scale=scale)
+    setup = setup_of(config, form, (stream, splits), example)
+    like = setup.start
+    if setup.method.restarts:
+        setup = setup.starting(from_named(like, "start", tensors))
+    replicas: State = from_named(like, "state", tensors)
+    apart = any(name.startswith("shown.") for name in tensors)
+    memories, row = _memories(setup, part, config, tensors if state.memory else None)
+    return Knowledge(
+        form=form,
+        setup=setup,
+        run=RunState(Position(), replicas, memories, state.work),
+        held=Held(part.x, part.y, tensors["held.task"].to(device), row),
+        shown=from_named(like, "shown", tensors) if apart else replicas,
+        seen=from_named(
+            torch.zeros(state.outputs, dtype=torch.bool, device=device), "seen", tensors
+        ),
+        chunks=state.chunks,
+        rows=state.rows,
+        groups=_groups(state, part, tensors),
+        held_out=state.held_out,
+    )
+
+
+def _made_up(shape: Sequence[int]) -> Tensor:
+    """Return inputs to check a network with, where no rows are at hand."""
+    return keys.uniform(keys.derive(0, keys.Purpose.PROBE), (_EXAMPLE_ROWS, *shape))
+
+
+def _one_row(stream: Stream, like: Examples, replicas: int) -> tuple[Stream, Splits]:
+    """Return a stream of one made-up row, which tells the shapes of a method's notes."""
+    x = like.x.new_zeros(1, *like.x.shape[1:])
+    y = like.y.new_zeros(1, *like.y.shape[1:])
+    row = torch.zeros(replicas, 1, dtype=torch.int64, device=x.device)
+    rows = Rows(row, row, torch.tensor([0, 1], device=x.device).expand(replicas, -1))
+    return replace(stream, x=x, y=y, row=row, task=row), Splits(rows, rows, rows)
+
+
+def _groups(state: Packed, like: Examples, tensors: Mapping[str, Tensor]) -> tuple[Group, ...]:
+    """Return the rows that were held out."""
+    if not state.groups:
+        return ()
+    x, y = tensors["holdout.x"].to(like.x.device), tensors["holdout.y"].to(like.y.device)
+    sizes = [group.rows for group in state.groups]
+    if x.shape[1:] != like.x.shape[1:] or y.shape[1:] != like.y.shape[1:]:
+        raise ValueError("the rows held out have another form")
+    parts = zip(state.groups, x.split(sizes), y.split(sizes), strict=True)
+    return tuple(Group(g.first, g.last, g.then, x_, y_, g.broken) for g, x_, y_ in parts)
+
+
+def _memories(
+    setup: Setup, part: Examples, config: Config, tensors: Mapping[str, Tensor] | None
+) -> tuple[Memories, dict[str, Tensor]]:
+    """Return memories, and the rows in their slots; empty ones where there are no tensors."""
+    capacity, replicas = config.method.memory, config.replicas
+    if tensors is not None and tensors["memory.train.position"].shape != (replicas, capacity):
+        raise ValueError("the memory is of another length")  # before there is room for it
+    like = setup.over(*_one_row(setup.stream, part, replicas), ())
+    memories, row = dict(empty_memories(like, capacity)), {}
+    if tensors is None:
+        return memories, {}
+    for name, empty in memories.items():
+        memory = memories[name] = from_named(empty, f"memory.{name}", tensors)
+        row[name] = from_named(empty.position, f"held.row.{name}", tensors)
+        limits = (
+            (memory.filled, capacity + 1),
+            (memory.position, capacity),
+            (row[name], len(part.x)),
+        )
+        if not all(_within(numbers, end) for numbers, end in limits):
+            raise ValueError(f"memory.{name} holds more than it may")
+    return memories, row
+
+
+def _within(numbers: Tensor, end: int) -> bool:
+    """Return True if whole numbers are from 0 to below `end`; a 0 is always fine."""
+    return bool((numbers >= 0).all() and (numbers < max(end, 1)).all())
+
+
+def _another(why: str) -> ModelError:
+    return ModelError(
+        f"The network is not the one that was saved: {why}; bring that one, with the values that "
+        "it had in frozen layers and buffers, and with the same before= and frozen=."
+    )
