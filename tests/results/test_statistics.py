@@ -91,3 +91,11 @@ def test_only_seeds_that_both_have_count_and_diverged_ones_do_not() -> None:
 def test_the_chosen_method_must_be_there() -> None:
     with pytest.raises(SpecError, match="method to compare with"):
         compare({"er": {0: 0.1}}, "ER")
+
+
+@pytest.mark.parametrize(("methods", "verdict"), [(6, "lower"), (7, "too few replicas")])
+def test_so_many_methods_that_none_could_be_told_apart_are_too_few_replicas(methods, verdict):
+    """Eight differences of one sign have p = 2 / 2^8, and seven times that exceeds 0.05."""
+    errors = {f"m{k}": {seed: 0.1 + seed / 100 for seed in range(FEWEST)} for k in range(methods)}
+    errors["er"] = {seed: 0.5 + seed / 90 for seed in range(FEWEST)}
+    assert {one.verdict for one in compare(errors, "er")} == {verdict}

@@ -121,7 +121,7 @@ def compare(values: Mapping[str, Mapping[int, float]], against: str) -> list[Com
     return [
         Comparison(
             name, against, len(gaps[name]), len(every[name]) - len(gaps[name]),
-            *_told(gaps[name], corrected.get(name)),
+            *_told(gaps[name], corrected.get(name), len(tested)),
         )
         for name in others
     ]  # fmt: skip
@@ -153,16 +153,21 @@ def _differences(ours: Mapping[int, float], theirs: Mapping[int, float]) -> np.n
 
 
 def _told(
-    gaps: np.ndarray, p: float | None
+    gaps: np.ndarray, p: float | None, tests: int
 ) -> tuple[float | None, Interval | None, float | None, float | None, Verdict]:
-    """Return what finite differences and their corrected p say: a comparison's last fields."""
+    """Return what finite differences and their corrected p say: a comparison's last fields.
+
+    Where not even differences of one sign could pass `tests` tests, there are too few.
+    """
     difference = float(gaps.mean()) if len(gaps) else None
     interval = _students(gaps) if len(gaps) > 1 else None
     effect = _rank_biserial(gaps) if len(gaps) else None
     verdict: Verdict = "too few replicas"
     if p is not None and effect is not None:
-        told = p < 1 - LEVEL
-        verdict = ("lower" if effect < 0 else "higher") if told else "not told apart"
+        if p < 1 - LEVEL:
+            verdict = "lower" if effect < 0 else "higher"
+        elif tests * 2.0 ** (1 - len(gaps)) < 1 - LEVEL:
+            verdict = "not told apart"
     return difference, interval, p, effect, verdict
 
 
