@@ -216,8 +216,9 @@ def say_if_classes(targets: NDArray[Any]) -> None:
     Args:
         targets: Floats whose kind nobody has set.
     """
-    few = np.unique(targets[:_LOOKED_AT])
-    if len(few) <= _FEW < len(targets) and (few == np.round(few)).all():
+    rows = np.atleast_1d(targets)  # a single number is refused later
+    few = np.unique(rows[:_LOOKED_AT])
+    if len(few) <= _FEW < len(rows) and (few == np.round(few)).all():
         _LOG.warning(
             "Targets are floats, so this is a regression, but they are few whole numbers (%s). If "
             "they are classes, give them as whole numbers or set kind = 'classification'; kind = "
