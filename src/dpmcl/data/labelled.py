@@ -122,9 +122,11 @@ def from_arrays(
     """
     check_kind(kind)
     inputs = inputs_of(x, f"Inputs of '{name}'")
-    kind = kind or kind_of(y, f"Targets of '{name}'")
+    told, kind = kind, kind or kind_of(y)
     if kind == "regression":
         targets = targets_of(y, f"Targets of '{name}'")
+        if told is None:
+            say_if_classes(targets)
         classes: tuple[str, ...] = ()
     else:
         targets, classes = number_labels(y, f"Labels of '{name}'")
@@ -197,33 +199,28 @@ def _array(values: Any, what: str, rule: str) -> NDArray[Any]:
         raise DataError(f"{what} must be {rule} ({reason(error)}).") from None
 
 
-def kind_of(y: Any, what: str = "Targets") -> Kind:
+def kind_of(y: Any) -> Kind:
     """Return "regression" for floats, and "classification" for other targets.
 
     Args:
         y: Targets.
-        what: Names them in errors.
     """
-    if not _is_float(y):
-        return "classification"
-    say_if_classes(_array(y, what, "numbers"))
-    return "regression"
+    return "regression" if _is_float(y) else "classification"
 
 
-def say_if_classes(targets: NDArray[Any]) -> None:
+def say_if_classes(targets: Tensor) -> None:
     """Log a warning for targets of a regression that may be classes: few whole numbers.
 
     Args:
-        targets: Floats whose kind nobody has set.
+        targets: Floats (rows, outputs) whose kind nobody has set.
     """
-    rows = np.atleast_1d(targets)  # a single number is refused later
-    few = np.unique(rows[:_LOOKED_AT])
-    if len(few) <= _FEW < len(rows) and (few == np.round(few)).all():
+    few = targets[:_LOOKED_AT].double().unique()
+    if len(few) <= _FEW < len(targets) and bool((few == few.round()).all()):
         _LOG.warning(
             "Targets are floats, so this is a regression, but they are few whole numbers (%s). If "
             "they are classes, give them as whole numbers or set kind = 'classification'; kind = "
             "'regression' says that they are not.",
-            ", ".join(f"{value:g}" for value in few[:4]) + ", ..." * (len(few) > 4),
+            ", ".join(f"{value:g}" for value in few[:4].tolist()) + ", ..." * (len(few) > 4),
         )
 
 

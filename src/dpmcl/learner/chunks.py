@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dpmcl.core import keys
-from dpmcl.data.labelled import Labelled, kind_of, targets_of
+from dpmcl.data.labelled import Labelled, kind_of, say_if_classes, targets_of
 from dpmcl.data.readers.datasets import read_dataset
 from dpmcl.data.readers.tables import CATEGORIES
 from dpmcl.data.scaling import check_digits
@@ -144,12 +144,15 @@ def _first(config: Config, x: Any, y: Any, target: str) -> Form:
     inputs, kind = Inputs.of(x), config.kind or kind_of(y)
     if kind == "regression" and config.labels.names:
         raise SpecError("classes= is for classification, and the targets are numbers.")
+    targets = targets_of(y, "Targets") if kind == "regression" else None
+    if targets is not None and config.kind is None:
+        say_if_classes(targets)
     return Form(
         inputs=inputs,
         kind=kind,
         labels=config.labels,
         flat=np.ndim(y) == 1,
-        width=targets_of(y, "Targets").shape[1] if kind == "regression" else 1,
+        width=1 if targets is None else targets.shape[1],
         scale=bool(inputs.fields) if config.scale is None else config.scale,
         target=target,
     )

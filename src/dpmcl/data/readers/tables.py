@@ -259,7 +259,7 @@ def _targets(column: Column, kind: Kind | None) -> tuple[Kind, Tensor, tuple[str
             f"{column.what} must be numbers for regression, got text such as "
             f"{column.values[0].as_py()!r:.60}; convert it, or set kind = 'classification'."
         )
-    targets = column.numbers(out)
+    targets = torch.from_numpy(column.numbers(out))[:, None]
     if told is None:
         say_if_classes(targets)
-    return kind, torch.from_numpy(targets)[:, None], ()
+    return kind, targets, ()
