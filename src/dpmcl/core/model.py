@@ -130,7 +130,7 @@ class Model:
             seed: The replica's.
         """
         key = keys.derive(seed, keys.Purpose.WEIGHTS)
-        with forked(int((key[0] << 31) | (key[1] >> 1))):
+        with forked(keys.as_seed(key)):
             modules = dict(zip(PARTS, modules_of(self.network), strict=True))
             if self.gate:
                 modules["gate"] = _gate_module(self.network, self.gate)
@@ -219,6 +219,8 @@ class Model:
         part = part_of(
             module, lanes, convolutions=self.convolutions, dtype=self.dtype, device=self.device
         )
+        for draws in (other.draws for other in self.parts.values() if other.draws):
+            part = replace(part, draws=draws._replace(lane=draws.lane + len(PARTS)))
         return replace(self, parts={**self.parts, "gate": part}, gate=gate)
 
     def features(

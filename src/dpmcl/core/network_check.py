@@ -2,26 +2,37 @@
 
 A run takes h and g as pure functions of their parameters, a row and a key, for many replicas at a
 time. What breaks that would give wrong numbers without a word, so it is refused here, by name: a
-pass that draws, that changes the network or its input, or whose answer for a row depends on the
-other rows (BatchNorm in training aside, which knows absent rows); and a network that differs from
-seed to seed in more than the values of its trainable parameters.
+pass that draws in evaluation, that changes the network or its input, or whose answer for a row
+depends on the other rows (BatchNorm in training aside, which knows absent rows); and a network that
+differs from seed to seed in more than the values of its trainable parameters.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dpmcl.core.generators import forked, states
-from dpmcl.core.network_layers import Parts, differences, equal, forms, held, named_layers, traced
+from dpmcl.core.network_layers import (
+    Parts,
+    differences,
+    drawing,
+    equal,
+    forms,
+    held,
+    named_layers,
+    traced,
+)
 from dpmcl.core.part import (
     PARTS,
-    KeyedDropout,
+    Draws,
     Modules,
     Network,
     Theta,
+    drawing_layer,
     modules_of,
     own,
     quiet,
@@ -67,10 +78,15 @@ def check(
         x = torch.cat([example] * _ROWS)[: max(len(example), _ROWS)]
         with forked(0):
             with torch.no_grad():
-                _check_passes(parts, x, outputs)
+                parts = _with_draws(parts, _check_passes(parts, x, outputs))
                 _check_rows(parts, x[:_ROWS])
+                _check_masks(parts, x)
                 if drawn:
-                    _check_drawn(parts, made(builds[2]), x, drawn)
+                    others = {
+                        name: replace(part, draws=parts[name].draws)
+                        for name, part in made(builds[2]).items()
+                    }
+                    _check_drawn(parts, others, x, drawn)
             with _unchanged(parts, "in training"):
                 _check_gradients(parts, builds[1], x[:_ROWS])
     return parts
@@ -181,7 +197,8 @@ def _changing(what: str) -> str:
     """Say that a pass changes something."""
     return (
         f"A pass may change nothing but its result, and {what}; keep values in local variables, "
-        "write x = x * 2 in place of x *= 2, draw by nn.Dropout layers alone, or use another layer."
+        "write x = x * 2 in place of x *= 2, draw in training alone (if self.training), or use "
+        "another layer."
     )
 
 
@@ -200,17 +217,19 @@ def _modes(x: Tensor) -> dict[str, Tensor | None]:
     return {"in training": torch.tensor([1, 2], device=x.device), "in evaluation": None}
 
 
-def _check_passes(parts: Parts, x: Tensor, outputs: int) -> None:
-    """Refuse a network whose passes fail, give something else, draw, or change anything."""
+def _check_passes(parts: Parts, x: Tensor, outputs: int) -> dict[str, dict[str, str]]:
+    """Refuse a network whose passes fail, give something else, or change anything.
+
+    Returns the layers of each part that draw from global generators in training.
+    """
     theta = own(parts)
     h, g = (parts[name] for name in PARTS)
-    layers = named_layers((h.training, g.training))
-    drops = [name for name, layer in layers if isinstance(layer, KeyedDropout) and layer.p > 0]
+    in_training: dict[str, dict[str, str]] = {}
     rule = f"The network does not take inputs of shape {tuple(x.shape[1:])}"
     way = "set the sizes of its layers by the arguments of `build`"
     for mode, key in _modes(x).items():
-        with _unchanged(parts, mode), traced(parts, rule, way) as passed:
-            generators, seen = states(), x.clone()
+        with _unchanged(parts, mode), drawing(parts) as drawn, traced(parts, rule, way):
+            seen = x.clone()
             features, _ = h.apply(theta["representation"], seen, key)
             _check_result("representation", features, x)
             kept = features.clone()
@@ -221,17 +240,37 @@ def _check_passes(parts: Parts, x: Tensor, outputs: int) -> None:
                     "The outputs must be finite before training, got "
                     f"{float(out[~out.isfinite()][0])}; scale the inputs or the initial weights."
                 )
-        for name in differences(generators, states()):
-            raise ModelError(_changing(f"the network draws from {name} generator {mode}"))
+        if key is not None:
+            in_training = drawn
+        elif any(drawn.values()):
+            label = next(label for layers in drawn.values() for label in layers.values())
+            raise ModelError(_changing(f"{label} draws from a global generator {mode}"))
         for part, before, after in ((PARTS[0], x, seen), (PARTS[1], kept, features)):
             if not equal(before, after):
                 raise ModelError(_changing(f"the {part} changes its input {mode}"))
-        for layer in drops:
-            if passed.count(layer) > 1:
-                raise ModelError(
-                    f"A dropout layer may be called once a pass, or its masks would repeat, and "
-                    f"{layer} is called more than once; use one nn.Dropout a position."
-                )
+    return in_training
+
+
+def _with_draws(parts: Parts, drawn: dict[str, dict[str, str]]) -> Parts:
+    """Return the parts, of which those that draw do so by key."""
+    return {
+        name: replace(part, draws=Draws(drawn[name], (1 << 21) + lane) if drawn[name] else None)
+        for lane, (name, part) in enumerate(parts.items())
+    }
+
+
+def _check_masks(parts: Parts, x: Tensor) -> None:
+    """Refuse parts that draw otherwise than from generators that can be seeded."""
+    layer = drawing_layer(parts)
+    if layer is None:
+        return
+    generators, key = states(), _modes(x)["in training"]
+    once, again = (_both(parts, own(parts), x, key) for _ in range(2))
+    if not all(map(_near, once, again, once)) or generators != states():
+        raise ModelError(
+            f"What is drawn in training must follow from a seed, and {layer} gives other values "
+            "with the same one; draw by torch, NumPy or `random`, or by nn.Dropout layers."
+        )
 
 
 def _check_result(part: str, out: Any, x: Tensor, *sizes: int) -> None:

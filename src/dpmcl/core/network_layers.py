@@ -8,6 +8,7 @@ import cloudpickle
 import torch
 from torch import Tensor, nn
 
+from dpmcl.core.generators import states
 from dpmcl.core.part import PARTS, Modules, Part
 from dpmcl.exceptions import DpmclError, ModelError, reason
 
@@ -25,8 +26,13 @@ def named_layers(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]
     """
     for part, module in zip(PARTS, modules, strict=False):
         for name, layer in module.named_modules(prefix=part):
-            kind = type(layer).__name__.removeprefix("Keyed").removeprefix("Masked")
-            yield f"{name}: {kind}", layer
+            yield _label(name, layer), layer
+
+
+def _label(name: str, layer: nn.Module) -> str:
+    """Return what a message calls a layer."""
+    kind = type(layer).__name__.removeprefix("Keyed").removeprefix("Masked")
+    return f"{name}: {kind}"
 
 
 def forms(parts: Parts) -> tuple[Modules, Modules]:
@@ -96,19 +102,17 @@ def equal(a: Any, b: Any) -> bool:
 
 
 @contextmanager
-def traced(parts: Parts, rule: str, way: str) -> Iterator[list[str]]:
-    """Record the labels of the layers that the passes of a block go through, as they end.
-
-    Some layers compute in another way where they are recorded.
+def traced(parts: Parts, rule: str, way: str) -> Iterator[None]:
+    """Name the layer where the passes of a block fail.
 
     Args:
         parts: Whose layers; {} for none.
         rule, way: Of the ModelError, naming the layer, that another library's exception becomes.
     """
     entered: list[str] = []
-    with entering(parts, entered) as left:
+    with entering(parts, entered):
         try:
-            yield left
+            yield
         except DpmclError:
             raise
         except Exception as error:
@@ -117,19 +121,64 @@ def traced(parts: Parts, rule: str, way: str) -> Iterator[list[str]]:
 
 
 @contextmanager
-def entering(parts: Parts, entered: list[str]) -> Iterator[list[str]]:
-    """Record the labels of the layers that the passes of a block go through, as they end.
+def entering(parts: Parts, entered: list[str]) -> Iterator[list[tuple[str, Any]]]:
+    """Record the layers that the passes of a block go through, and their results, as they end.
+
+    Some layers compute in another way where they are recorded.
 
     Args:
         parts: Whose layers; {} for none.
         entered: Filled with the layers that a pass is in, outermost first.
     """
-    left: list[str] = []
+    left: list[tuple[str, Any]] = []
+
+    def leave(_layer: nn.Module, _inputs: Any, out: Any) -> None:
+        left.append((entered.pop(), out))
+
     with ExitStack() as hooks:
         for modules in forms(parts) if parts else ():
             for label, layer in named_layers(modules):
                 enter = layer.register_forward_pre_hook(lambda *_, own=label: entered.append(own))
-                leave = layer.register_forward_hook(lambda *_: left.append(entered.pop()))
                 hooks.callback(enter.remove)
-                hooks.callback(leave.remove)
+                hooks.callback(layer.register_forward_hook(leave).remove)
         yield left
+
+
+@contextmanager
+def drawing(parts: Parts) -> Iterator[dict[str, dict[str, str]]]:
+    """Record the layers of each part that draw from global generators in the passes of a block.
+
+    By their names in the part's module, with what a message calls them. A layer draws if its code
+    does, not one that it calls.
+
+    Args:
+        parts: Whose layers.
+    """
+    drawn: dict[str, dict[str, str]] = {part: {} for part in parts}
+    within: list[tuple[str, str, str]] = []
+    seen = states()
+
+    def look() -> None:
+        nonlocal seen
+        before, seen = seen, states()
+        if within and before != seen:
+            part, name, label = within[-1]
+            drawn[part][name] = label
+
+    def enter(layer: tuple[str, str, str]) -> None:
+        look()
+        within.append(layer)
+
+    def leave(*_: Any) -> None:
+        look()
+        within.pop()
+
+    with ExitStack() as hooks:
+        for part, module in parts.items():
+            for form in (module.training, module.evaluation):
+                for name, layer in form.named_modules():
+                    known = part, name, _label(f"{part}.{name}".rstrip("."), layer)
+                    before = layer.register_forward_pre_hook(lambda *_, own=known: enter(own))
+                    hooks.callback(before.remove)
+                    hooks.callback(layer.register_forward_hook(leave).remove)
+        yield drawn

@@ -2,7 +2,9 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 from dpmcl.core import keys
 from dpmcl.core.batch_norm import STATISTICS, MaskedBatchNorm, masked, take_statistics
 from dpmcl.core.convolution import Convolutions, with_patches
+from dpmcl.core.generators import forked
 from dpmcl.exceptions import DpmclError, ModelError, reason
 
 Parameters = dict[str, Tensor]
@@ -25,6 +28,8 @@ PARTS = ("representation", "prediction")
 class KeyedDropout(nn.Module):
     """Dropout whose mask is a function of a key: same mask alone, batched, on a CPU or a GPU.
 
+    A layer that is called several times in a pass has other masks each time.
+
     Args:
         p: Share of values that are set to 0.
         kept_dimensions: Number of leading dimensions of the input along which masks differ (2 for
@@ -37,6 +42,7 @@ class KeyedDropout(nn.Module):
     def __init__(self, p: float, kept_dimensions: int | None, lane: int) -> None:
         super().__init__()
         self.p, self.kept_dimensions, self.lane = p, kept_dimensions, lane
+        self.calls = 0  # in this pass
         self.register_buffer("key", torch.zeros(2, dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -44,7 +50,8 @@ class KeyedDropout(nn.Module):
             return x
         kept = x.dim() if self.kept_dimensions is None else self.kept_dimensions
         shape = [*x.shape[:kept], *[1] * (x.dim() - kept)]
-        keep = keys.uniform(self.key, shape, self.lane) >= self.p
+        keep = keys.uniform(self.key, shape, self.lane + (self.calls << 32)) >= self.p
+        self.calls += 1
         return x * keep.to(x.dtype) / (1 - self.p) if self.p < 1 else x * 0
 
 
@@ -54,6 +61,17 @@ _DROPOUT: dict[type[nn.Module], int | None] = {
     nn.Dropout2d: 2,
     nn.Dropout3d: 2,
 }
+
+
+class Draws(NamedTuple):
+    """What a part draws from the global generators in training.
+
+    layers: Names of the layers that draw, and what a message calls them. lane: of the part, which
+    separates draws of parts that get the same key.
+    """
+
+    layers: dict[str, str]
+    lane: int
 
 
 @dataclass(frozen=True)
@@ -68,7 +86,10 @@ class Part:
         parameters: The trainable parameters of the build, by name.
         statistics: The initial running statistics, by name.
         tied: First name of each trainable parameter that has a further name in another layer.
-        key_names, w_names: Buffers of `training` by which layers read the key and rows' weights.
+        keyed: Dropout layers of `training`, by the buffer from which each reads the key.
+        w_names: Buffers of `training` by which layers read rows' weights.
+        draws: What a training pass draws besides; None for nothing. Such a pass runs with
+            generators seeded by the key, so what it draws is a function of the key alone.
     """
 
     training: nn.Module
@@ -76,8 +97,9 @@ class Part:
     parameters: Parameters
     statistics: Parameters
     tied: dict[str, str]
-    key_names: tuple[str, ...]
+    keyed: dict[str, KeyedDropout]
     w_names: tuple[str, ...]
+    draws: Draws | None = None
 
     def apply(
         self,
@@ -93,7 +115,7 @@ class Part:
         Args:
             parameters: Trainable parameters by name.
             x: Inputs (n, ...).
-            key: Key of the dropout masks in training; None for evaluation.
+            key: Key of all that is drawn in training; None for evaluation.
             w: Weights of the rows (n,); in training, rows of weight 0 do not enter the statistics
                 of BatchNorm. None if all rows are present.
             statistics: Running statistics that evaluation uses (None for the initial ones), or that
@@ -101,17 +123,25 @@ class Part:
         """
         statistics = statistics or {}
         values = {**parameters, **statistics}
-        module = self.evaluation
+        module, seeded = self.evaluation, nullcontext()
         if key is not None:
             module = self.training
-            values.update(dict.fromkeys(self.key_names, key))
+            values.update(dict.fromkeys(self.keyed, key))
+            if self.draws is not None:
+                seed = keys.as_seed(keys.bits(key, 2, self.draws.lane))
+                seeded = forked(seed, x.device)
             if w is not None:
                 values.update(dict.fromkeys(self.w_names, w))
         for name, first in self.tied.items():
             values[name] = values[first]
         # functional_call writes buffers that a pass replaces back to `values`. Left to tie by
         # itself, it would not restore a layer that is used in two places.
-        out: Tensor = torch.func.functional_call(module, values, (x,), tie_weights=False)
+        try:
+            with seeded:
+                out: Tensor = torch.func.functional_call(module, values, (x,), tie_weights=False)
+        finally:
+            for layer in self.keyed.values():
+                layer.calls = 0
         return out, {name: values[name] for name in statistics}
 
 
@@ -122,6 +152,16 @@ def own(parts: dict[str, Part]) -> Theta:
         parts: The parts of a model.
     """
     return {name: part.parameters for name, part in parts.items()}
+
+
+def drawing_layer(parts: dict[str, Part]) -> str | None:
+    """Return what a message calls the first layer that draws from global generators in training.
+
+    Args:
+        parts: The parts of a model.
+    """
+    draws = (part.draws for part in parts.values() if part.draws)
+    return next((label for each in draws for label in each.layers.values()), None)
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -196,15 +236,16 @@ def part_of(
         parameters={name: parameters[name] for name in names},
         statistics=take_statistics(training),
         tied=tied,
-        key_names=_names(training, KeyedDropout, "key"),
-        w_names=_names(training, MaskedBatchNorm, "w"),
+        keyed=_read_by(training, KeyedDropout, "key"),
+        w_names=tuple(_read_by(training, MaskedBatchNorm, "w")),
     )
 
 
 def quiet(part: Part, dtype: torch.dtype, device: torch.device | None = None) -> Part:
     """Return a copy of a part whose training passes compute each row by itself.
 
-    Dropout drops nothing and BatchNorm uses the initial running statistics.
+    Dropout drops nothing, layers that draw are in evaluation, and BatchNorm uses the initial
+    running statistics.
 
     Args:
         part: The part to copy.
@@ -212,29 +253,52 @@ def quiet(part: Part, dtype: torch.dtype, device: torch.device | None = None) ->
         device: Where they are; None where they were.
     """
 
-    training, evaluation = (
-        copy.deepcopy(module).to(device=device, dtype=dtype)
-        for module in (part.training, part.evaluation)
-    )
-    for layer, twin in zip(training.modules(), evaluation.modules(), strict=True):
+    copied = converted(part, dtype, device)
+    for name in part.draws.layers if part.draws else ():
+        copied.training.get_submodule(name).training = False
+    for layer, twin in zip(copied.training.modules(), copied.evaluation.modules(), strict=True):
         if isinstance(layer, KeyedDropout):
             layer.p = 0.0
         elif isinstance(layer, MaskedBatchNorm):
             layer.eval()
             for name in STATISTICS:
                 layer.register_buffer(name, twin.get_buffer(name))
+    return replace(copied, draws=None)
+
+
+def converted(part: Part, dtype: torch.dtype, device: torch.device | None = None) -> Part:
+    """Return a copy of a part that computes in another type.
+
+    Args:
+        part: The part to copy.
+        dtype: Type of parameters and buffers that hold fractions.
+        device: Where they are; None where they were.
+    """
+    training, evaluation = (
+        copy.deepcopy(module).to(device=device, dtype=dtype)
+        for module in (part.training, part.evaluation)
+    )
     held = dict(training.named_parameters())
-    parameters: Parameters = {name: held[name] for name in part.parameters}
-    return replace(part, training=training, evaluation=evaluation, parameters=parameters)
+    return replace(
+        part,
+        training=training,
+        evaluation=evaluation,
+        parameters={name: held[name] for name in part.parameters},
+        statistics={
+            name: value.to(device=device, dtype=dtype if value.is_floating_point() else None)
+            for name, value in part.statistics.items()
+        },
+        keyed=_read_by(training, KeyedDropout, "key"),
+    )
 
 
-def _names(module: nn.Module, kind: type[nn.Module], buffer: str) -> tuple[str, ...]:
-    """Return the names of a buffer of all layers of a kind."""
-    return tuple(
-        f"{name}.{buffer}" if name else buffer
+def _read_by(module: nn.Module, kind: type[nn.Module], buffer: str) -> dict[str, Any]:
+    """Return the layers of a kind by the name of a buffer that they all have."""
+    return {
+        f"{name}.{buffer}" if name else buffer: layer
         for name, layer in module.named_modules()
         if isinstance(layer, kind)
-    )
+    }
 
 
 def _tied(module: nn.Module) -> dict[str, str]:
