@@ -23,7 +23,7 @@ from dpmcl.core.cost import RowCost
 from dpmcl.core.generators import forked
 from dpmcl.core.gradients import count_rows
 from dpmcl.core.network_check import check
-from dpmcl.core.part import PARTS, Modules, Network, Part, modules_of, part_of, trainable
+from dpmcl.core.part import PARTS, Modules, Network, Part, drawing, modules_of, part_of, trainable
 from dpmcl.core.part import Buffers as Buffers
 from dpmcl.core.part import Parameters as Parameters
 from dpmcl.core.part import Theta as Theta
@@ -219,9 +219,8 @@ class Model:
         part = part_of(
             module, lanes, convolutions=self.convolutions, dtype=self.dtype, device=self.device
         )
-        for draws in (other.draws for other in self.parts.values() if other.draws):
-            part = replace(part, draws=draws._replace(lane=draws.lane + len(PARTS)))
-        return replace(self, parts={**self.parts, "gate": part}, gate=gate)
+        parts = {**self.parts, "gate": part}
+        return replace(self, parts=drawing(parts, parts["representation"].draws), gate=gate)
 
     def features(
         self, theta_1: Parameters, x: Tensor, key: Tensor | None = None, *, w: Tensor | None = None

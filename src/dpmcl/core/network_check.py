@@ -9,17 +9,16 @@ differs from seed to seed in more than the values of its trainable parameters.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dpmcl.core.generators import forked, states
+from dpmcl.core.generators import forked
 from dpmcl.core.network_layers import (
     Parts,
     differences,
-    drawing,
+    drawn_in,
     equal,
     forms,
     held,
@@ -28,11 +27,10 @@ from dpmcl.core.network_layers import (
 )
 from dpmcl.core.part import (
     PARTS,
-    Draws,
     Modules,
     Network,
     Theta,
-    drawing_layer,
+    drawing,
     modules_of,
     own,
     quiet,
@@ -50,6 +48,11 @@ _APART = "keep the first dimension apart from the others (no x.squeeze() of all 
 _BY_ITSELF = (
     "compute each row by itself (normalise by nn.BatchNorm with running statistics, nn.GroupNorm "
     "or nn.LayerNorm), draw nothing, and keep nothing from one pass to the next"
+)
+
+_NO_SEED = (
+    "What is drawn in training must follow from a seed, and {} gives other values with the same "
+    "one; draw by torch, NumPy or `random`, or by nn.Dropout layers."
 )
 
 
@@ -78,15 +81,13 @@ def check(
         x = torch.cat([example] * _ROWS)[: max(len(example), _ROWS)]
         with forked(0):
             with torch.no_grad():
-                parts = _with_draws(parts, _check_passes(parts, x, outputs))
+                layers = _check_passes(parts, x, outputs)
+                parts = drawing(parts, layers)
                 _check_rows(parts, x[:_ROWS])
-                _check_masks(parts, x)
+                if layers:
+                    _check_same(parts, parts, x, _NO_SEED.format(layers[0]))
                 if drawn:
-                    others = {
-                        name: replace(part, draws=parts[name].draws)
-                        for name, part in made(builds[2]).items()
-                    }
-                    _check_drawn(parts, others, x, drawn)
+                    _check_same(parts, drawing(made(builds[2]), layers), x, _drawn(drawn[0]))
             with _unchanged(parts, "in training"):
                 _check_gradients(parts, builds[1], x[:_ROWS])
     return parts
@@ -163,13 +164,13 @@ def _check_builds(first: Modules, again: Modules, other: Modules) -> list[str]:
     return attributes
 
 
-def _check_drawn(parts: Parts, others: Parts, x: Tensor, attributes: list[str]) -> None:
-    """Refuse attributes that make a difference between the parts and others of another seed."""
+def _check_same(parts: Parts, others: Parts, x: Tensor, rule: str) -> None:
+    """Refuse parts that differ from others at the same parameters and keys."""
     for theta in (own(parts), _moved(own(parts))):
         for key in _modes(x).values():  # equal keys draw equal masks
             a, b = (_both(made, theta, x, key) for made in (parts, others))
             if not (_near(b[0], a[0], a[0]) and _near(b[1], a[1], a[1])):
-                raise ModelError(_drawn(attributes[0]))
+                raise ModelError(rule)
 
 
 def _drawn(what: str) -> str:
@@ -217,18 +218,18 @@ def _modes(x: Tensor) -> dict[str, Tensor | None]:
     return {"in training": torch.tensor([1, 2], device=x.device), "in evaluation": None}
 
 
-def _check_passes(parts: Parts, x: Tensor, outputs: int) -> dict[str, dict[str, str]]:
+def _check_passes(parts: Parts, x: Tensor, outputs: int) -> list[str]:
     """Refuse a network whose passes fail, give something else, or change anything.
 
-    Returns the layers of each part that draw from global generators in training.
+    Returns the layers that draw from global generators in training.
     """
     theta = own(parts)
     h, g = (parts[name] for name in PARTS)
-    in_training: dict[str, dict[str, str]] = {}
+    in_training: list[str] = []
     rule = f"The network does not take inputs of shape {tuple(x.shape[1:])}"
     way = "set the sizes of its layers by the arguments of `build`"
     for mode, key in _modes(x).items():
-        with _unchanged(parts, mode), drawing(parts) as drawn, traced(parts, rule, way):
+        with _unchanged(parts, mode), drawn_in(parts) as drawn, traced(parts, rule, way):
             seen = x.clone()
             features, _ = h.apply(theta["representation"], seen, key)
             _check_result("representation", features, x)
@@ -242,35 +243,12 @@ def _check_passes(parts: Parts, x: Tensor, outputs: int) -> dict[str, dict[str, 
                 )
         if key is not None:
             in_training = drawn
-        elif any(drawn.values()):
-            label = next(label for layers in drawn.values() for label in layers.values())
-            raise ModelError(_changing(f"{label} draws from a global generator {mode}"))
+        elif drawn:
+            raise ModelError(_changing(f"{drawn[0]} draws from a global generator {mode}"))
         for part, before, after in ((PARTS[0], x, seen), (PARTS[1], kept, features)):
             if not equal(before, after):
                 raise ModelError(_changing(f"the {part} changes its input {mode}"))
     return in_training
-
-
-def _with_draws(parts: Parts, drawn: dict[str, dict[str, str]]) -> Parts:
-    """Return the parts, of which those that draw do so by key."""
-    return {
-        name: replace(part, draws=Draws(drawn[name], (1 << 21) + lane) if drawn[name] else None)
-        for lane, (name, part) in enumerate(parts.items())
-    }
-
-
-def _check_masks(parts: Parts, x: Tensor) -> None:
-    """Refuse parts that draw otherwise than from generators that can be seeded."""
-    layer = drawing_layer(parts)
-    if layer is None:
-        return
-    generators, key = states(), _modes(x)["in training"]
-    once, again = (_both(parts, own(parts), x, key) for _ in range(2))
-    if not all(map(_near, once, again, once)) or generators != states():
-        raise ModelError(
-            f"What is drawn in training must follow from a seed, and {layer} gives other values "
-            "with the same one; draw by torch, NumPy or `random`, or by nn.Dropout layers."
-        )
 
 
 def _check_result(part: str, out: Any, x: Tensor, *sizes: int) -> None:
@@ -312,11 +290,11 @@ def _check_rows(parts: Parts, x: Tensor) -> None:
     """
     pool = torch.cat([x, 1 - 30 * x])
     try:
-        alone = {name: quiet(part, torch.float64) for name, part in parts.items()}
+        alone = _alone(parts, torch.float64)
         _both(alone, own(alone), x.double(), None)
         pool = pool.double()
     except Exception:  # it mixes types, and is computed in its own
-        alone = {name: quiet(part, x.dtype) for name, part in parts.items()}
+        alone = _alone(parts, x.dtype)
     for theta in (own(alone), _moved(own(alone))):
         before = tree_map(torch.Tensor.clone, theta)
         for mode, key in _modes(x).items():
@@ -347,6 +325,14 @@ def _check_rows(parts: Parts, x: Tensor) -> None:
         "A batch's gradient must be the sum of its rows' gradients",
         _BY_ITSELF,
     )
+
+
+def _alone(parts: Parts, dtype: torch.dtype) -> Parts:
+    """Return copies that compute each row by itself in training; layers that draw do not."""
+    copies = {name: quiet(part, dtype) for name, part in parts.items()}
+    for label, layer in named_layers(forms(copies)[0]):
+        layer.training &= label not in parts["representation"].draws
+    return copies
 
 
 def _agree(a: Tensor, b: Tensor, index: Tensor) -> bool:

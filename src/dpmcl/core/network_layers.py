@@ -1,6 +1,6 @@
 """The layers of a network: what a message calls them, what they hold, what they do in a pass."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -26,13 +26,8 @@ def named_layers(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]
     """
     for part, module in zip(PARTS, modules, strict=False):
         for name, layer in module.named_modules(prefix=part):
-            yield _label(name, layer), layer
-
-
-def _label(name: str, layer: nn.Module) -> str:
-    """Return what a message calls a layer."""
-    kind = type(layer).__name__.removeprefix("Keyed").removeprefix("Masked")
-    return f"{name}: {kind}"
+            kind = type(layer).__name__.removeprefix("Keyed").removeprefix("Masked")
+            yield f"{name}: {kind}", layer
 
 
 def forms(parts: Parts) -> tuple[Modules, Modules]:
@@ -121,7 +116,9 @@ def traced(parts: Parts, rule: str, way: str) -> Iterator[None]:
 
 
 @contextmanager
-def entering(parts: Parts, entered: list[str]) -> Iterator[list[tuple[str, Any]]]:
+def entering(
+    parts: Parts, entered: list[str], look: Callable[[], None] = lambda: None
+) -> Iterator[list[tuple[str, Any]]]:
     """Record the layers that the passes of a block go through, and their results, as they end.
 
     Some layers compute in another way where they are recorded.
@@ -129,56 +126,43 @@ def entering(parts: Parts, entered: list[str]) -> Iterator[list[tuple[str, Any]]
     Args:
         parts: Whose layers; {} for none.
         entered: Filled with the layers that a pass is in, outermost first.
+        look: Called before a layer is entered and before it is left.
     """
     left: list[tuple[str, Any]] = []
 
+    def enter(label: str) -> None:
+        look()
+        entered.append(label)
+
     def leave(_layer: nn.Module, _inputs: Any, out: Any) -> None:
+        look()
         left.append((entered.pop(), out))
 
     with ExitStack() as hooks:
         for modules in forms(parts) if parts else ():
             for label, layer in named_layers(modules):
-                enter = layer.register_forward_pre_hook(lambda *_, own=label: entered.append(own))
-                hooks.callback(enter.remove)
+                before = layer.register_forward_pre_hook(lambda *_, own=label: enter(own))
+                hooks.callback(before.remove)
                 hooks.callback(layer.register_forward_hook(leave).remove)
         yield left
 
 
 @contextmanager
-def drawing(parts: Parts) -> Iterator[dict[str, dict[str, str]]]:
-    """Record the layers of each part that draw from global generators in the passes of a block.
-
-    By their names in the part's module, with what a message calls them. A layer draws if its code
-    does, not one that it calls.
+def drawn_in(parts: Parts) -> Iterator[list[str]]:
+    """Record the layers whose own code draws from global generators in the passes of a block.
 
     Args:
         parts: Whose layers.
     """
-    drawn: dict[str, dict[str, str]] = {part: {} for part in parts}
-    within: list[tuple[str, str, str]] = []
+    entered: list[str] = []
+    drawn: list[str] = []
     seen = states()
 
     def look() -> None:
         nonlocal seen
         before, seen = seen, states()
-        if within and before != seen:
-            part, name, label = within[-1]
-            drawn[part][name] = label
+        if entered and before != seen:
+            drawn.append(entered[-1])
 
-    def enter(layer: tuple[str, str, str]) -> None:
-        look()
-        within.append(layer)
-
-    def leave(*_: Any) -> None:
-        look()
-        within.pop()
-
-    with ExitStack() as hooks:
-        for part, module in parts.items():
-            for form in (module.training, module.evaluation):
-                for name, layer in form.named_modules():
-                    known = part, name, _label(f"{part}.{name}".rstrip("."), layer)
-                    before = layer.register_forward_pre_hook(lambda *_, own=known: enter(own))
-                    hooks.callback(before.remove)
-                    hooks.callback(layer.register_forward_hook(leave).remove)
+    with entering(parts, entered, look):
         yield drawn

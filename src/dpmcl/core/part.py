@@ -1,10 +1,10 @@
 """One module of a network as a pure function of its parameters, a row's weight and a key."""
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -63,17 +63,6 @@ _DROPOUT: dict[type[nn.Module], int | None] = {
 }
 
 
-class Draws(NamedTuple):
-    """What a part draws from the global generators in training.
-
-    layers: Names of the layers that draw, and what a message calls them. lane: of the part, which
-    separates draws of parts that get the same key.
-    """
-
-    layers: dict[str, str]
-    lane: int
-
-
 @dataclass(frozen=True)
 class Part:
     """One module as a pure function of its parameters.
@@ -88,8 +77,10 @@ class Part:
         tied: First name of each trainable parameter that has a further name in another layer.
         keyed: Dropout layers of `training`, by the buffer from which each reads the key.
         w_names: Buffers of `training` by which layers read rows' weights.
-        draws: What a training pass draws besides; None for nothing. Such a pass runs with
-            generators seeded by the key, so what it draws is a function of the key alone.
+        draws: Layers of the network that draw from global generators in training. Where there are
+            any, training passes run with generators seeded by the key: what is drawn is a function
+            of the key alone.
+        lane: Separates what parts draw that get the same key.
     """
 
     training: nn.Module
@@ -99,7 +90,8 @@ class Part:
     tied: dict[str, str]
     keyed: dict[str, KeyedDropout]
     w_names: tuple[str, ...]
-    draws: Draws | None = None
+    draws: tuple[str, ...] = ()
+    lane: int = 0
 
     def apply(
         self,
@@ -123,13 +115,13 @@ class Part:
         """
         statistics = statistics or {}
         values = {**parameters, **statistics}
-        module, seeded = self.evaluation, nullcontext()
+        module = self.evaluation
+        seeded: AbstractContextManager[None] = nullcontext()
         if key is not None:
             module = self.training
             values.update(dict.fromkeys(self.keyed, key))
-            if self.draws is not None:
-                seed = keys.as_seed(keys.bits(key, 2, self.draws.lane))
-                seeded = forked(seed, x.device)
+            if self.draws:
+                seeded = forked(keys.as_seed(keys.bits(key, 2, self.lane)), x.device)
             if w is not None:
                 values.update(dict.fromkeys(self.w_names, w))
         for name, first in self.tied.items():
@@ -154,14 +146,17 @@ def own(parts: dict[str, Part]) -> Theta:
     return {name: part.parameters for name, part in parts.items()}
 
 
-def drawing_layer(parts: dict[str, Part]) -> str | None:
-    """Return what a message calls the first layer that draws from global generators in training.
+def drawing(parts: dict[str, Part], layers: Sequence[str]) -> dict[str, Part]:
+    """Return the parts of a network, each of which draws by the key, if any layer draws.
 
     Args:
         parts: The parts of a model.
+        layers: What a message calls the layers that draw from global generators in training.
     """
-    draws = (part.draws for part in parts.values() if part.draws)
-    return next((label for each in draws for label in each.layers.values()), None)
+    return {
+        name: replace(part, draws=tuple(layers), lane=(1 << 21) + number)
+        for number, (name, part) in enumerate(parts.items())
+    }
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -244,8 +239,7 @@ def part_of(
 def quiet(part: Part, dtype: torch.dtype, device: torch.device | None = None) -> Part:
     """Return a copy of a part whose training passes compute each row by itself.
 
-    Dropout drops nothing, layers that draw are in evaluation, and BatchNorm uses the initial
-    running statistics.
+    Dropout drops nothing and BatchNorm uses the initial running statistics.
 
     Args:
         part: The part to copy.
@@ -254,8 +248,6 @@ def quiet(part: Part, dtype: torch.dtype, device: torch.device | None = None) ->
     """
 
     copied = converted(part, dtype, device)
-    for name in part.draws.layers if part.draws else ():
-        copied.training.get_submodule(name).training = False
     for layer, twin in zip(copied.training.modules(), copied.evaluation.modules(), strict=True):
         if isinstance(layer, KeyedDropout):
             layer.p = 0.0
@@ -263,7 +255,7 @@ def quiet(part: Part, dtype: torch.dtype, device: torch.device | None = None) ->
             layer.eval()
             for name in STATISTICS:
                 layer.register_buffer(name, twin.get_buffer(name))
-    return replace(copied, draws=None)
+    return replace(copied, draws=())
 
 
 def converted(part: Part, dtype: torch.dtype, device: torch.device | None = None) -> Part:

@@ -8,7 +8,6 @@ import torch
 from dpmcl.core.choices import DeviceName, EngineName
 from dpmcl.core.model import Model, Theta, has_convolution, initial
 from dpmcl.core.network_layers import entering
-from dpmcl.core.part import drawing_layer
 from dpmcl.core.tree import at, leaves
 from dpmcl.engine.batched import Batched
 from dpmcl.engine.contract import Engine
@@ -110,8 +109,7 @@ def _unmappable(model: Model, example: torch.Tensor) -> str | None:
 
     Two replicas are differentiated and evaluated together, and one of them alone.
     """
-    layer = drawing_layer(model.parts)
-    if layer is not None:
+    for layer in model.parts["representation"].draws:
         return f"cannot be batched in {layer} (it draws from a global generator)"
     model = model.holding(model.init_buffers())
     x = torch.stack([example[:2], example[:2]])
