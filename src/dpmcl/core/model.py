@@ -182,7 +182,7 @@ class Model:
             theta: Parameters of one replica.
             x: Inputs (n, ...).
             w: Weights of the rows (n,).
-            key: Key of the dropout masks.
+            key: Key of what is drawn in the pass.
 
         Raises:
             ModelError: The model holds no running statistics, and its network has some.
@@ -230,7 +230,7 @@ class Model:
         Args:
             theta_1: Parameters of the representation.
             x: Inputs (n, ...).
-            key: Key of the dropout masks in training; None for evaluation.
+            key: Key of what is drawn in training (dropout); None for evaluation.
             w: Weights of the rows (n,), of which BatchNorm in training needs to know which are 0;
                 None if all rows are present.
         """
