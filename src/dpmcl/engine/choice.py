@@ -56,7 +56,8 @@ def choose(
     if name == "batched" and obstacle:
         raise ModelError(f"This network {obstacle}; use engine = 'looped'.")
     if obstacle:
-        _LOG.warning("Replicas are trained one after another, since the network %s.", obstacle)
+        line = f"Replicas are trained one after another, since the network {obstacle}."
+        _LOG.warning(line, extra={"once": line})  # not by each worker again
     slow = on_cpu and convolves and batch > LARGE
     if name == "auto" and (slow or obstacle):
         return Looped()
