@@ -116,6 +116,7 @@ def test_what_is_drawn_is_the_replicas_own_and_the_same_after_a_stop(kind, tmp_p
     assert same(theta(one.learn(X, Y)), theta(again))
     alone = Learner(module, seed=1, **settings).learn(X[:20], Y[:20]).learn(X, Y)
     assert same(at(theta(one), 1), at(theta(alone), 0))
+    assert one.export(tmp_path / "model.pt2").exists()  # compared with the learner's answers
 
 
 def test_draws_are_those_of_pytorch_seeded_by_the_key_even_after_tracing_would_begin():
