@@ -248,6 +248,7 @@ normalised = own_function(lambda x: x.clone(), lambda ctx, grad: grad / grad.nor
 
 HONEST: dict[str, Callable[[], Pair]] = {
     "dropout": lambda: after(nn.Dropout(0.5), nn.Dropout(0.1, inplace=True)),
+    "dropout twice": lambda: after(Layer(lambda self, x: self.of(self.of(x)), of=nn.Dropout())),
     "batch norm": lambda: after(nn.BatchNorm1d(WIDTH), nn.ReLU()),
     "batch norm of images": lambda: images(nn.BatchNorm2d(WIDTH), nn.ReLU(inplace=True)),
     "instance norm": lambda: images(nn.InstanceNorm2d(WIDTH, affine=True), nn.ReLU(inplace=True)),
@@ -279,6 +280,9 @@ HONEST: dict[str, Callable[[], Pair]] = {
 
 LOOPED: dict[str, Callable[[], Pair]] = {
     "LSTM": lambda: sequence(nn.LSTM(1, WIDTH, batch_first=True)),
+    "a drawing layer": lambda: after(
+        Layer(lambda self, x: functional.dropout(x, 0.3, self.training))
+    ),
     "a branch on a row": lambda: rows(lambda x: x * 2 if bool((x == x).all()) else x),
 }
 
@@ -330,18 +334,14 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
         lambda: before(Layer(lambda self, x: x.mul_(2))),
         r"the prediction changes its input.* x \* 2 in place",
     ),
-    "noise in training": (
+    "noise in evaluation": (
         lambda: rows(lambda x: functional.dropout(x, 0.1)),
-        "draws from PyTorch's generator in training",
+        r"representation\.1: Layer draws from a global generator in evaluation.*self\.training",
     ),
-    "Python's noise": (lambda: rows(lambda x: x * random.random()), "draws from Python's"),
+    "Python's noise": (lambda: rows(lambda x: x * random.random()), "n\\.1: Layer draws fro"),
     "the machine's noise": (
         lambda: rows(lambda x: x + int.from_bytes(os.urandom(3), "big") / 1e5),
         "in a second pass",
-    ),
-    "dropout twice": (
-        lambda: after(Layer(lambda self, x: self.of(self.of(x)), of=nn.Dropout())),
-        r"representation\.1\.of: Dropout is called more than once",
     ),
     # Results, gradients and layers that a run cannot use.
     "a dict": (lambda: rows(lambda x: {"x": x}), "got dict; .* return the tensor alone"),

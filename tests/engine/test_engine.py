@@ -9,6 +9,7 @@ from dpmcl import plugins
 from dpmcl.core.model import Model
 from dpmcl.core.tree import at, leaves
 from dpmcl.engine import Batched, Looped, choose
+from dpmcl.exceptions import ModelError
 
 METHODS = plugins.names("method")
 OPTIMISERS = ["adagrad", "sgd", "adam"]
@@ -76,3 +77,65 @@ def test_auto_is_a_function_of_network_device_replicas_and_batch():
     ]:
         assert choose(name, network, example, replicas=replicas, batch=batch).name == form
     assert choose("looped", dense, points, replicas=10, batch=32).name == "looped"
+
+
+class Mistaken(torch.autograd.Function):
+    """Twice x; but mapped, three times x, or (`of_gradient`) with the gradient of that."""
+
+    @staticmethod
+    def forward(x, of_gradient):
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.of_gradient = inputs[1]
+
+    @staticmethod
+    def backward(ctx, grad):
+        return (Mistaken.apply(grad, False) if ctx.of_gradient else grad * 2), None
+
+    @staticmethod
+    def vmap(info, in_dims, x, of_gradient):
+        return x * (2 if of_gradient else 3), in_dims[0]
+
+
+class Scaled(nn.Module):
+    def __init__(self, of_gradient: bool) -> None:
+        super().__init__()
+        self.of_gradient = of_gradient
+
+    def forward(self, x):
+        return Mistaken.apply(x, self.of_gradient)
+
+
+def test_rounding_that_batch_norm_amplifies_is_no_other_number(said):
+    """Over two rows, in float32, the gradients of thirty such layers are mostly rounding."""
+
+    def deep():
+        layers = [nn.Linear(4, 64)]
+        for _ in range(29):
+            layers += [nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64)]
+        return nn.Sequential(*layers, nn.BatchNorm1d(64)), nn.Linear(64, 3)
+
+    torch.manual_seed(0)
+    x = torch.rand(6, 4)
+    assert choose("auto", model(deep, x), x, replicas=2, batch=8).name == "batched"
+    assert not said
+
+
+@pytest.mark.parametrize(
+    ("of_gradient", "name"),
+    [(False, "representation.1: Scaled"), (True, "the gradient of representation.0.")],
+)
+def test_a_layer_that_gives_other_numbers_when_mapped_is_named(of_gradient, name, said, caplog):
+    layers = nn.Sequential(nn.Linear(4, 8), Scaled(of_gradient), nn.Linear(8, 8))
+    network, x = model(lambda: (layers, nn.Linear(8, 3)), torch.rand(6, 4)), torch.rand(6, 4)
+    assert choose("auto", network, x, replicas=2, batch=8).name == "looped"
+    (line,) = said
+    assert caplog.records[0].once == line  # so a run's workers do not say it again
+    assert f"cannot be batched in {name}" in line
+    assert "other numbers when it is mapped" in line
+    with pytest.raises(ModelError, match=name):
+        choose("batched", network, x, replicas=2, batch=8)
+    assert choose("auto", network, x, replicas=1, batch=8).name == "looped"
+    assert len(said) == 1

@@ -125,8 +125,12 @@ def test_frozen_layers_stay_and_have_no_dropout(tmp_path):
 
 
 class Drawing(nn.Module):
+    def __init__(self, always: bool = False) -> None:
+        super().__init__()
+        self.always = always
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.dropout(x, 0.5, self.training)
+        return nn.functional.dropout(x, 0.5, self.training or self.always)
 
 
 def test_a_frozen_layer_that_has_no_children_computes_as_in_evaluation():
@@ -187,9 +191,8 @@ def test_modules_that_cannot_be_used_are_refused():
     refused(build(Net(body, 6), (5,)), "does not take inputs of shape (5,)", error=ModelError)
     embedded = nn.Sequential(nn.Embedding(9, 5), nn.Flatten(), nn.Linear(20, 4))
     refused(build(embedded), "give an embedding x.long()", error=ModelError)
-    drawn = Net(body, 6, lambda out: nn.functional.dropout(out, 0.5, True))
-    refused(build((drawn.body, nn.Sequential(drawn.head, nn.TransformerEncoderLayer(4, 2, 8)))),
-            "draws from PyTorch's generator", error=ModelError)  # fmt: skip
+    drawing = nn.Sequential(nn.Linear(6, 4), Drawing(always=True))
+    refused(build((body, drawing)), "prediction.1: Drawing draws", "evaluation", error=ModelError)
     refused(lambda: own_network(3), "a module, two modules", error=ModelError)
     lazy = nn.Sequential(nn.LazyLinear(6), nn.ReLU(), nn.Linear(6, 4))
     for module, why in ((lazy, "0.weight' has none yet"), (torch.compile(lazy), "is compiled")):

@@ -23,17 +23,21 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 @contextmanager
-def forked(seed: int) -> Iterator[None]:
+def forked(seed: int, device: torch.device | None = None) -> Iterator[None]:
     """Seed PyTorch's, NumPy's and Python's global generators for a block, then restore them.
 
     One thread at a time may be in such a block: two would draw from each other's generators.
 
     Args:
         seed: The seed of all three.
+        device: Whose generator is meant besides the CPU's, if it is a GPU.
     """
-    with _lock, torch.random.fork_rng(devices=[]):
+    gpus = [device] if device is not None and device.type == "cuda" else []
+    with _lock, torch.random.fork_rng(devices=gpus):
         numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
         torch.default_generator.manual_seed(seed)
+        if gpus:
+            torch.cuda.manual_seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
         random.seed(seed)
         try:

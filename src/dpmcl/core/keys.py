@@ -93,17 +93,27 @@ def derive(
     return torch.stack(torch.broadcast_tensors(words[0], words[1]), dim=-1)
 
 
+def as_seed(key: Tensor) -> int:
+    """Return a key as the seed of a generator that knows no keys.
+
+    Args:
+        key: One key, int64 (2,).
+    """
+    return int((key[0] << 31) | (key[1] >> 1))
+
+
 def bits(key: Tensor, n: int, lane: int = 0) -> Tensor:
     """Return n words of 32 bits for each key: int64 (..., n).
 
     Args:
         key: Keys, int64 (..., 2).
         n: How many words.
-        lane: Separates several draws under one key.
+        lane: Separates several draws under one key; below 2^63.
     """
     block = torch.arange(-(-n // 4), dtype=torch.int64, device=key.device)
     zero = torch.zeros_like(block)
-    words = philox((block, zero + lane, zero, zero), (key[..., 0:1], key[..., 1:2]))
+    counter = (block, zero + (lane & _MASK), zero + (lane >> 32), zero)
+    words = philox(counter, (key[..., 0:1], key[..., 1:2]))
     return torch.stack(words, dim=-1).flatten(-2)[..., :n]
 
 

@@ -23,7 +23,7 @@ from dpmcl.core.cost import RowCost
 from dpmcl.core.generators import forked
 from dpmcl.core.gradients import count_rows
 from dpmcl.core.network_check import check
-from dpmcl.core.part import PARTS, Modules, Network, Part, modules_of, part_of, trainable
+from dpmcl.core.part import PARTS, Modules, Network, Part, drawing, modules_of, part_of, trainable
 from dpmcl.core.part import Buffers as Buffers
 from dpmcl.core.part import Parameters as Parameters
 from dpmcl.core.part import Theta as Theta
@@ -130,7 +130,7 @@ class Model:
             seed: The replica's.
         """
         key = keys.derive(seed, keys.Purpose.WEIGHTS)
-        with forked(int((key[0] << 31) | (key[1] >> 1))):
+        with forked(keys.as_seed(key)):
             modules = dict(zip(PARTS, modules_of(self.network), strict=True))
             if self.gate:
                 modules["gate"] = _gate_module(self.network, self.gate)
@@ -182,7 +182,7 @@ class Model:
             theta: Parameters of one replica.
             x: Inputs (n, ...).
             w: Weights of the rows (n,).
-            key: Key of the dropout masks.
+            key: Key of what is drawn in the pass.
 
         Raises:
             ModelError: The model holds no running statistics, and its network has some.
@@ -219,7 +219,8 @@ class Model:
         part = part_of(
             module, lanes, convolutions=self.convolutions, dtype=self.dtype, device=self.device
         )
-        return replace(self, parts={**self.parts, "gate": part}, gate=gate)
+        parts = {**self.parts, "gate": part}
+        return replace(self, parts=drawing(parts, parts["representation"].draws), gate=gate)
 
     def features(
         self, theta_1: Parameters, x: Tensor, key: Tensor | None = None, *, w: Tensor | None = None
@@ -229,7 +230,7 @@ class Model:
         Args:
             theta_1: Parameters of the representation.
             x: Inputs (n, ...).
-            key: Key of the dropout masks in training; None for evaluation.
+            key: Key of what is drawn in training (dropout); None for evaluation.
             w: Weights of the rows (n,), of which BatchNorm in training needs to know which are 0;
                 None if all rows are present.
         """

@@ -2,9 +2,9 @@
 
 A run takes h and g as pure functions of their parameters, a row and a key, for many replicas at a
 time. What breaks that would give wrong numbers without a word, so it is refused here, by name: a
-pass that draws, that changes the network or its input, or whose answer for a row depends on the
-other rows (BatchNorm in training aside, which knows absent rows); and a network that differs from
-seed to seed in more than the values of its trainable parameters.
+pass that draws in evaluation, that changes the network or its input, or whose answer for a row
+depends on the other rows (BatchNorm in training aside, which knows absent rows); and a network that
+differs from seed to seed in more than the values of its trainable parameters.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,14 +14,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpmcl.core.generators import forked, states
-from dpmcl.core.network_layers import Parts, differences, equal, forms, held, named_layers, traced
+from dpmcl.core.generators import forked
+from dpmcl.core.network_layers import (
+    Parts,
+    differences,
+    drawn_in,
+    equal,
+    forms,
+    held,
+    named_layers,
+    traced,
+)
 from dpmcl.core.part import (
     PARTS,
-    KeyedDropout,
     Modules,
     Network,
     Theta,
+    drawing,
     modules_of,
     own,
     quiet,
@@ -39,6 +48,11 @@ _APART = "keep the first dimension apart from the others (no x.squeeze() of all 
 _BY_ITSELF = (
     "compute each row by itself (normalise by nn.BatchNorm with running statistics, nn.GroupNorm "
     "or nn.LayerNorm), draw nothing, and keep nothing from one pass to the next"
+)
+
+_NO_SEED = (
+    "What is drawn in training must follow from a seed, and {} gives other values with the same "
+    "one; draw by torch, NumPy or `random`, or by nn.Dropout layers."
 )
 
 
@@ -67,10 +81,13 @@ def check(
         x = torch.cat([example] * _ROWS)[: max(len(example), _ROWS)]
         with forked(0):
             with torch.no_grad():
-                _check_passes(parts, x, outputs)
+                layers = _check_passes(parts, x, outputs)
+                parts = drawing(parts, layers)
                 _check_rows(parts, x[:_ROWS])
+                if layers:
+                    _check_same(parts, parts, x, _NO_SEED.format(layers[0]))
                 if drawn:
-                    _check_drawn(parts, made(builds[2]), x, drawn)
+                    _check_same(parts, drawing(made(builds[2]), layers), x, _drawn(drawn[0]))
             with _unchanged(parts, "in training"):
                 _check_gradients(parts, builds[1], x[:_ROWS])
     return parts
@@ -147,13 +164,13 @@ def _check_builds(first: Modules, again: Modules, other: Modules) -> list[str]:
     return attributes
 
 
-def _check_drawn(parts: Parts, others: Parts, x: Tensor, attributes: list[str]) -> None:
-    """Refuse attributes that make a difference between the parts and others of another seed."""
+def _check_same(parts: Parts, others: Parts, x: Tensor, rule: str) -> None:
+    """Refuse parts that differ from others at the same parameters and keys."""
     for theta in (own(parts), _moved(own(parts))):
         for key in _modes(x).values():  # equal keys draw equal masks
             a, b = (_both(made, theta, x, key) for made in (parts, others))
             if not (_near(b[0], a[0], a[0]) and _near(b[1], a[1], a[1])):
-                raise ModelError(_drawn(attributes[0]))
+                raise ModelError(rule)
 
 
 def _drawn(what: str) -> str:
@@ -181,7 +198,8 @@ def _changing(what: str) -> str:
     """Say that a pass changes something."""
     return (
         f"A pass may change nothing but its result, and {what}; keep values in local variables, "
-        "write x = x * 2 in place of x *= 2, draw by nn.Dropout layers alone, or use another layer."
+        "write x = x * 2 in place of x *= 2, draw in training alone (if self.training), or use "
+        "another layer."
     )
 
 
@@ -200,17 +218,19 @@ def _modes(x: Tensor) -> dict[str, Tensor | None]:
     return {"in training": torch.tensor([1, 2], device=x.device), "in evaluation": None}
 
 
-def _check_passes(parts: Parts, x: Tensor, outputs: int) -> None:
-    """Refuse a network whose passes fail, give something else, draw, or change anything."""
+def _check_passes(parts: Parts, x: Tensor, outputs: int) -> list[str]:
+    """Refuse a network whose passes fail, give something else, or change anything.
+
+    Returns the layers that draw from global generators in training.
+    """
     theta = own(parts)
     h, g = (parts[name] for name in PARTS)
-    layers = named_layers((h.training, g.training))
-    drops = [name for name, layer in layers if isinstance(layer, KeyedDropout) and layer.p > 0]
+    in_training: list[str] = []
     rule = f"The network does not take inputs of shape {tuple(x.shape[1:])}"
     way = "set the sizes of its layers by the arguments of `build`"
     for mode, key in _modes(x).items():
-        with _unchanged(parts, mode), traced(parts, rule, way) as passed:
-            generators, seen = states(), x.clone()
+        with _unchanged(parts, mode), drawn_in(parts) as drawn, traced(parts, rule, way):
+            seen = x.clone()
             features, _ = h.apply(theta["representation"], seen, key)
             _check_result("representation", features, x)
             kept = features.clone()
@@ -221,17 +241,14 @@ def _check_passes(parts: Parts, x: Tensor, outputs: int) -> None:
                     "The outputs must be finite before training, got "
                     f"{float(out[~out.isfinite()][0])}; scale the inputs or the initial weights."
                 )
-        for name in differences(generators, states()):
-            raise ModelError(_changing(f"the network draws from {name} generator {mode}"))
+        if key is not None:
+            in_training = drawn
+        elif drawn:
+            raise ModelError(_changing(f"{drawn[0]} draws from a global generator {mode}"))
         for part, before, after in ((PARTS[0], x, seen), (PARTS[1], kept, features)):
             if not equal(before, after):
                 raise ModelError(_changing(f"the {part} changes its input {mode}"))
-        for layer in drops:
-            if passed.count(layer) > 1:
-                raise ModelError(
-                    f"A dropout layer may be called once a pass, or its masks would repeat, and "
-                    f"{layer} is called more than once; use one nn.Dropout a position."
-                )
+    return in_training
 
 
 def _check_result(part: str, out: Any, x: Tensor, *sizes: int) -> None:
@@ -273,11 +290,11 @@ def _check_rows(parts: Parts, x: Tensor) -> None:
     """
     pool = torch.cat([x, 1 - 30 * x])
     try:
-        alone = {name: quiet(part, torch.float64) for name, part in parts.items()}
+        alone = _alone(parts, torch.float64)
         _both(alone, own(alone), x.double(), None)
         pool = pool.double()
     except Exception:  # it mixes types, and is computed in its own
-        alone = {name: quiet(part, x.dtype) for name, part in parts.items()}
+        alone = _alone(parts, x.dtype)
     for theta in (own(alone), _moved(own(alone))):
         before = tree_map(torch.Tensor.clone, theta)
         for mode, key in _modes(x).items():
@@ -308,6 +325,14 @@ def _check_rows(parts: Parts, x: Tensor) -> None:
         "A batch's gradient must be the sum of its rows' gradients",
         _BY_ITSELF,
     )
+
+
+def _alone(parts: Parts, dtype: torch.dtype) -> Parts:
+    """Return copies that compute each row by itself in training; layers that draw do not."""
+    copies = {name: quiet(part, dtype) for name, part in parts.items()}
+    for label, layer in named_layers(forms(copies)[0]):
+        layer.training &= label not in parts["representation"].draws
+    return copies
 
 
 def _agree(a: Tensor, b: Tensor, index: Tensor) -> bool:

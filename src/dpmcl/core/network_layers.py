@@ -1,6 +1,6 @@
 """The layers of a network: what a message calls them, what they hold, what they do in a pass."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -8,6 +8,7 @@ import cloudpickle
 import torch
 from torch import Tensor, nn
 
+from dpmcl.core.generators import states
 from dpmcl.core.part import PARTS, Modules, Part
 from dpmcl.exceptions import DpmclError, ModelError, reason
 
@@ -96,19 +97,17 @@ def equal(a: Any, b: Any) -> bool:
 
 
 @contextmanager
-def traced(parts: Parts, rule: str, way: str) -> Iterator[list[str]]:
-    """Record the labels of the layers that the passes of a block go through, as they end.
-
-    Some layers compute in another way where they are recorded.
+def traced(parts: Parts, rule: str, way: str) -> Iterator[None]:
+    """Name the layer where the passes of a block fail.
 
     Args:
         parts: Whose layers; {} for none.
         rule, way: Of the ModelError, naming the layer, that another library's exception becomes.
     """
     entered: list[str] = []
-    with entering(parts, entered) as left:
+    with entering(parts, entered):
         try:
-            yield left
+            yield
         except DpmclError:
             raise
         except Exception as error:
@@ -117,19 +116,53 @@ def traced(parts: Parts, rule: str, way: str) -> Iterator[list[str]]:
 
 
 @contextmanager
-def entering(parts: Parts, entered: list[str]) -> Iterator[list[str]]:
-    """Record the labels of the layers that the passes of a block go through, as they end.
+def entering(
+    parts: Parts, entered: list[str], look: Callable[[], None] = lambda: None
+) -> Iterator[list[tuple[str, Any]]]:
+    """Record the layers that the passes of a block go through, and their results, as they end.
+
+    Some layers compute in another way where they are recorded.
 
     Args:
         parts: Whose layers; {} for none.
         entered: Filled with the layers that a pass is in, outermost first.
+        look: Called before a layer is entered and before it is left.
     """
-    left: list[str] = []
+    left: list[tuple[str, Any]] = []
+
+    def enter(label: str) -> None:
+        look()
+        entered.append(label)
+
+    def leave(_layer: nn.Module, _inputs: Any, out: Any) -> None:
+        look()
+        left.append((entered.pop(), out))
+
     with ExitStack() as hooks:
         for modules in forms(parts) if parts else ():
             for label, layer in named_layers(modules):
-                enter = layer.register_forward_pre_hook(lambda *_, own=label: entered.append(own))
-                leave = layer.register_forward_hook(lambda *_: left.append(entered.pop()))
-                hooks.callback(enter.remove)
-                hooks.callback(leave.remove)
+                before = layer.register_forward_pre_hook(lambda *_, own=label: enter(own))
+                hooks.callback(before.remove)
+                hooks.callback(layer.register_forward_hook(leave).remove)
         yield left
+
+
+@contextmanager
+def drawn_in(parts: Parts) -> Iterator[list[str]]:
+    """Record the layers whose own code draws from global generators in the passes of a block.
+
+    Args:
+        parts: Whose layers.
+    """
+    entered: list[str] = []
+    drawn: list[str] = []
+    seen = states()
+
+    def look() -> None:
+        nonlocal seen
+        before, seen = seen, states()
+        if entered and before != seen:
+            drawn.append(entered[-1])
+
+    with entering(parts, entered, look):
+        yield drawn

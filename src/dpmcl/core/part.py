@@ -1,8 +1,10 @@
 """One module of a network as a pure function of its parameters, a row's weight and a key."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 from dpmcl.core import keys
 from dpmcl.core.batch_norm import STATISTICS, MaskedBatchNorm, masked, take_statistics
 from dpmcl.core.convolution import Convolutions, with_patches
+from dpmcl.core.generators import forked
 from dpmcl.exceptions import DpmclError, ModelError, reason
 
 Parameters = dict[str, Tensor]
@@ -25,6 +28,8 @@ PARTS = ("representation", "prediction")
 class KeyedDropout(nn.Module):
     """Dropout whose mask is a function of a key: same mask alone, batched, on a CPU or a GPU.
 
+    A layer that is called several times in a pass has other masks each time.
+
     Args:
         p: Share of values that are set to 0.
         kept_dimensions: Number of leading dimensions of the input along which masks differ (2 for
@@ -37,6 +42,7 @@ class KeyedDropout(nn.Module):
     def __init__(self, p: float, kept_dimensions: int | None, lane: int) -> None:
         super().__init__()
         self.p, self.kept_dimensions, self.lane = p, kept_dimensions, lane
+        self.calls = 0  # in this pass
         self.register_buffer("key", torch.zeros(2, dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -44,7 +50,8 @@ class KeyedDropout(nn.Module):
             return x
         kept = x.dim() if self.kept_dimensions is None else self.kept_dimensions
         shape = [*x.shape[:kept], *[1] * (x.dim() - kept)]
-        keep = keys.uniform(self.key, shape, self.lane) >= self.p
+        keep = keys.uniform(self.key, shape, self.lane + (self.calls << 32)) >= self.p
+        self.calls += 1
         return x * keep.to(x.dtype) / (1 - self.p) if self.p < 1 else x * 0
 
 
@@ -68,7 +75,12 @@ class Part:
         parameters: The trainable parameters of the build, by name.
         statistics: The initial running statistics, by name.
         tied: First name of each trainable parameter that has a further name in another layer.
-        key_names, w_names: Buffers of `training` by which layers read the key and rows' weights.
+        keyed: Dropout layers of `training`, by the buffer from which each reads the key.
+        w_names: Buffers of `training` by which layers read rows' weights.
+        draws: Layers of the network that draw from global generators in training. Where there are
+            any, training passes run with generators seeded by the key: what is drawn is a function
+            of the key alone.
+        lane: Separates what parts draw that get the same key.
     """
 
     training: nn.Module
@@ -76,8 +88,10 @@ class Part:
     parameters: Parameters
     statistics: Parameters
     tied: dict[str, str]
-    key_names: tuple[str, ...]
+    keyed: dict[str, KeyedDropout]
     w_names: tuple[str, ...]
+    draws: tuple[str, ...] = ()
+    lane: int = 0
 
     def apply(
         self,
@@ -93,7 +107,7 @@ class Part:
         Args:
             parameters: Trainable parameters by name.
             x: Inputs (n, ...).
-            key: Key of the dropout masks in training; None for evaluation.
+            key: Key of all that is drawn in training; None for evaluation.
             w: Weights of the rows (n,); in training, rows of weight 0 do not enter the statistics
                 of BatchNorm. None if all rows are present.
             statistics: Running statistics that evaluation uses (None for the initial ones), or that
@@ -102,16 +116,24 @@ class Part:
         statistics = statistics or {}
         values = {**parameters, **statistics}
         module = self.evaluation
+        seeded: AbstractContextManager[None] = nullcontext()
         if key is not None:
             module = self.training
-            values.update(dict.fromkeys(self.key_names, key))
+            values.update(dict.fromkeys(self.keyed, key))
+            if self.draws:
+                seeded = forked(keys.as_seed(keys.bits(key, 2, self.lane)), x.device)
             if w is not None:
                 values.update(dict.fromkeys(self.w_names, w))
         for name, first in self.tied.items():
             values[name] = values[first]
         # functional_call writes buffers that a pass replaces back to `values`. Left to tie by
         # itself, it would not restore a layer that is used in two places.
-        out: Tensor = torch.func.functional_call(module, values, (x,), tie_weights=False)
+        try:
+            with seeded:
+                out: Tensor = torch.func.functional_call(module, values, (x,), tie_weights=False)
+        finally:
+            for layer in self.keyed.values():
+                layer.calls = 0
         return out, {name: values[name] for name in statistics}
 
 
@@ -122,6 +144,19 @@ def own(parts: dict[str, Part]) -> Theta:
         parts: The parts of a model.
     """
     return {name: part.parameters for name, part in parts.items()}
+
+
+def drawing(parts: dict[str, Part], layers: Sequence[str]) -> dict[str, Part]:
+    """Return the parts of a network, each of which draws by the key, if any layer draws.
+
+    Args:
+        parts: The parts of a model.
+        layers: What a message calls the layers that draw from global generators in training.
+    """
+    return {
+        name: replace(part, draws=tuple(layers), lane=(1 << 21) + number)
+        for number, (name, part) in enumerate(parts.items())
+    }
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -196,8 +231,8 @@ def part_of(
         parameters={name: parameters[name] for name in names},
         statistics=take_statistics(training),
         tied=tied,
-        key_names=_names(training, KeyedDropout, "key"),
-        w_names=_names(training, MaskedBatchNorm, "w"),
+        keyed=_read_by(training, KeyedDropout, "key"),
+        w_names=tuple(_read_by(training, MaskedBatchNorm, "w")),
     )
 
 
@@ -212,29 +247,50 @@ def quiet(part: Part, dtype: torch.dtype, device: torch.device | None = None) ->
         device: Where they are; None where they were.
     """
 
-    training, evaluation = (
-        copy.deepcopy(module).to(device=device, dtype=dtype)
-        for module in (part.training, part.evaluation)
-    )
-    for layer, twin in zip(training.modules(), evaluation.modules(), strict=True):
+    copied = converted(part, dtype, device)
+    for layer, twin in zip(copied.training.modules(), copied.evaluation.modules(), strict=True):
         if isinstance(layer, KeyedDropout):
             layer.p = 0.0
         elif isinstance(layer, MaskedBatchNorm):
             layer.eval()
             for name in STATISTICS:
                 layer.register_buffer(name, twin.get_buffer(name))
+    return replace(copied, draws=())
+
+
+def converted(part: Part, dtype: torch.dtype, device: torch.device | None = None) -> Part:
+    """Return a copy of a part that computes in another type.
+
+    Args:
+        part: The part to copy.
+        dtype: Type of parameters and buffers that hold fractions.
+        device: Where they are; None where they were.
+    """
+    training, evaluation = (
+        copy.deepcopy(module).to(device=device, dtype=dtype)
+        for module in (part.training, part.evaluation)
+    )
     held = dict(training.named_parameters())
-    parameters: Parameters = {name: held[name] for name in part.parameters}
-    return replace(part, training=training, evaluation=evaluation, parameters=parameters)
+    return replace(
+        part,
+        training=training,
+        evaluation=evaluation,
+        parameters={name: held[name] for name in part.parameters},
+        statistics={
+            name: value.to(device=device, dtype=dtype if value.is_floating_point() else None)
+            for name, value in part.statistics.items()
+        },
+        keyed=_read_by(training, KeyedDropout, "key"),
+    )
 
 
-def _names(module: nn.Module, kind: type[nn.Module], buffer: str) -> tuple[str, ...]:
-    """Return the names of a buffer of all layers of a kind."""
-    return tuple(
-        f"{name}.{buffer}" if name else buffer
+def _read_by(module: nn.Module, kind: type[nn.Module], buffer: str) -> dict[str, Any]:
+    """Return the layers of a kind by the name of a buffer that they all have."""
+    return {
+        f"{name}.{buffer}" if name else buffer: layer
         for name, layer in module.named_modules()
         if isinstance(layer, kind)
-    )
+    }
 
 
 def _tied(module: nn.Module) -> dict[str, str]:

@@ -2,13 +2,15 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
 from dpmcl.core.choices import DeviceName, EngineName
 from dpmcl.core.model import Model, Theta, has_convolution, initial
 from dpmcl.core.network_layers import entering
-from dpmcl.core.tree import at, leaves
+from dpmcl.core.part import converted, own
+from dpmcl.core.tree import at, named_leaves
 from dpmcl.engine.batched import Batched
 from dpmcl.engine.contract import Engine
 from dpmcl.engine.looped import Looped
@@ -48,15 +50,16 @@ def choose(
         ModelError: `batched` is asked for a network that cannot be mapped.
     """
     on_cpu, convolves = model.device.type == "cpu", has_convolution(model)
-    if name == "looped":
+    if name == "looped" or (name == "auto" and replicas == 1):
         return Looped()
     obstacle = _unmappable(model, example)
     if name == "batched" and obstacle:
         raise ModelError(f"This network {obstacle}; use engine = 'looped'.")
-    if obstacle and replicas > 1:
-        _LOG.warning("Replicas are trained one after another, since the network %s.", obstacle)
+    if obstacle:
+        line = f"Replicas are trained one after another, since the network {obstacle}."
+        _LOG.warning(line, extra={"once": line})  # not by each worker again
     slow = on_cpu and convolves and batch > LARGE
-    if name == "auto" and (replicas == 1 or slow or obstacle):
+    if name == "auto" and (slow or obstacle):
         return Looped()
     return Batched(apart=on_cpu and convolves)
 
@@ -107,25 +110,50 @@ def device_of(name: DeviceName) -> torch.device:
 def _unmappable(model: Model, example: torch.Tensor) -> str | None:
     """Return why a network cannot be mapped, or None.
 
-    Two replicas are differentiated and evaluated together, and one of them alone.
+    Two replicas are differentiated and evaluated together, and one of them alone. The last
+    parameter whose gradient differs is nearest to where it came about.
     """
-    model = model.holding(model.init_buffers())
-    x = torch.stack([example[:2], example[:2]])
+    for layer in model.parts["representation"].draws:
+        return f"cannot be batched in {layer} (it draws from a global generator)"
+    model, example = _widened(model.holding(model.init_buffers()), example[:2])
     key = torch.zeros(2, 2, dtype=torch.int64, device=example.device)
+    both = initial(model, [0, 1]), torch.stack([example, example]), key
+    entered: list[str] = []
+    names: list[str] = []
 
     def once(theta: Theta, x: torch.Tensor, key: torch.Tensor) -> list[torch.Tensor]:
-        grads = torch.func.grad(lambda theta: model.predict(theta, x, key).sin().sum())(theta)
-        return [model.predict(theta, x), *leaves(grads)]
+        with entering(model.parts, entered) as passed:
+            model.predict(theta, x, key)
+            model.predict(theta, x)
+            results = [(name, out) for name, out in passed if isinstance(out, torch.Tensor)]
+            grads = torch.func.grad(lambda theta: model.predict(theta, x, key).sin().sum())(theta)
+        for name, grad in reversed(named_leaves(grads, "").items()):
+            results.append((f"the gradient of {name[1:]}", grad))
+        names[:] = [name for name, _ in results]
+        return [out for _, out in results]
 
-    theta = initial(model, [0, 1])
-    entered: list[str] = []
     try:
-        with entering(model.parts, entered):
-            together = torch.func.vmap(once)(theta, x, key)
+        together = torch.func.vmap(once)(*both)
     except Exception as error:  # each layer has its own way to say no
         where = f"in {entered[-1]} ({reason(error)})" if entered else f"({reason(error)})"
         return f"cannot be batched {where}"
-    for many, one in zip(together, once(*at((theta, x, key), 1)), strict=True):
-        if (many[1] - one).norm() > _NEAR * one.norm() + _NEAR:
-            return "cannot be batched (it gives other numbers when it is mapped)"
+    for name, many, one in zip(names, together, once(*at(both, 1)), strict=True):
+        if (many[1] - one).double().norm() > _NEAR * one.double().norm() + _NEAR:
+            return f"cannot be batched in {name} (it gives other numbers when it is mapped)"
     return None
+
+
+def _widened(model: Model, x: torch.Tensor) -> tuple[Model, torch.Tensor]:
+    """Return a model and inputs in float64, where no difference is rounding.
+
+    A network that names a type of its own stays as it is.
+    """
+    parts = {name: converted(part, torch.float64) for name, part in model.parts.items()}
+    wide = replace(model, parts=parts, dtype=torch.float64)
+    wide = wide.holding(wide.init_buffers())
+    try:
+        for key in (None, torch.zeros(2, dtype=torch.int64, device=x.device)):
+            wide.predict(own(parts), x.double(), key)
+    except Exception:  # it mixes types
+        return model, x
+    return wide, x.double()
