@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils import _pytree as pytree
+
+from dpmcl.core.not_public import FakeTensorMode, pytree
 
 aten: Any = torch.ops.aten
 
