@@ -48,7 +48,7 @@ def run(method, engine="looped", out=None, interrupted=None, **training):
     SEEN.clear()
     result = dpmcl.run(
         tiny_stream(), methods=[method], replicas=2, settings=settings, engine=engine, out=out,
-        watch=progress, checkpoint_seconds=0,
+        progress=progress, checkpoint_seconds=0,
     )  # fmt: skip
     (record,), (theta,) = result.records.values(), result.theta.values()
     return record, theta

@@ -291,7 +291,7 @@ def test_stopping_there_names_it_and_freezing_goes_on(tmp_path, caplog):
     done: list[int] = []
     with caplog.at_level("WARNING", "dpmcl"):
         result = dpmcl.run(
-            spec(), out=tmp_path / "run", watch=lambda name, n, _: done.append(n) or None
+            spec(), out=tmp_path / "run", progress=lambda name, n, _: done.append(n) or None
         )
     assert next(n for n in done if n) > 2 * UPDATES  # it goes on in the second task
     assert any("seed 1 is not finite after update 4" in line for line in caplog.messages)
@@ -308,6 +308,6 @@ def test_stop_counts_for_a_replica_that_fell_before_the_checkpoint(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        dpmcl.run(spec(), out=tmp_path, watch=stop, checkpoint_seconds=0)
+        dpmcl.run(spec(), out=tmp_path, progress=stop, checkpoint_seconds=0)
     with pytest.raises(DivergenceError, match="seed 1 is not finite after update 4"):
         dpmcl.run(spec(on_divergence="stop"), out=tmp_path)

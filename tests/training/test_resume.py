@@ -129,7 +129,7 @@ def interrupted(folder: Path, table: dict[str, Any], done: int) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        dpmcl.run(table, out=folder, watch=leave, checkpoint_seconds=0.0)
+        dpmcl.run(table, out=folder, progress=leave, checkpoint_seconds=0.0)
 
 
 def test_more_replicas_after_an_interruption(tmp_path, said):
@@ -161,7 +161,7 @@ def test_an_end_between_the_results_and_the_removal_of_checkpoints(tmp_path, mon
     before = resume_check.results(tmp_path / "run")
     assert (tmp_path / "run" / "checkpoints").exists()
     calls: list[Any] = []
-    dpmcl.run(table, out=tmp_path / "run", watch=lambda *c: calls.append(c))
+    dpmcl.run(table, out=tmp_path / "run", progress=lambda *c: calls.append(c))
     assert calls == []
     assert resume_check.results(tmp_path / "run") == before
     assert not (tmp_path / "run" / "checkpoints").exists()

@@ -1,8 +1,8 @@
 """Names of PyTorch that are not public. They are imported here and nowhere else.
 
 - `pyfunctorch` tells how many calls torch.func.vmap makes in one; nothing public does.
-- `TorchDispatchMode` is the base class of a mode that sees every operation. FlopCounterMode, which is
-  public, follows modules by hooks that torch.func.grad forbids.
+- `TorchDispatchMode` is the base class of a mode that sees every operation. FlopCounterMode, which
+  is public, follows modules by hooks that torch.func.grad forbids.
 - `FakeTensorMode` runs operations on shapes alone, which tells what memory their results share.
 - `pytree` flattens arguments as torch.func does: lists and None included, unlike `core.tree`.
 """

@@ -21,7 +21,7 @@ from dpmcl.study import result, study
 from dpmcl.study.bars import bars
 from dpmcl.study.plan import say_kept
 from dpmcl.study.result import Result
-from dpmcl.study.study import ALL, Watch
+from dpmcl.study.study import ALL, OnProgress
 from dpmcl.training import spec
 from dpmcl.training.keeper import Keeping
 
@@ -155,7 +155,7 @@ def run(
     device: str | None = None,
     engine: str | None = None,
     monitor: str | Sequence[str] | None = None,
-    watch: Watch | bool | None = None,
+    progress: OnProgress | bool | None = None,
     checkpoint_seconds: float = 60.0,
     fresh: bool = False,
 ) -> Result:
@@ -184,8 +184,8 @@ def run(
         device: "auto", "cpu" or "cuda".
         engine: "auto", "batched" or "looped".
         monitor: Readings that are recorded, "terms" and "stability" (`Result.readings`).
-        watch: Called with the progress, as watch(method, done, total); True draws a bar for each
-            method, and one for all of them, with the time left.
+        progress: Called as progress(method, done, total), in updates of all replicas; True draws
+            a bar for each method, and one for all of them, with the time left.
         checkpoint_seconds: Seconds between checkpoints within a task; there is one after every
             task as well.
         fresh: Start anew; what `out` holds is kept in it until the new run has finished.
@@ -201,10 +201,8 @@ def run(
     >>> result.errors["er"].values.shape
     (1, 3, 2)
     """
-    if not (watch is None or isinstance(watch, bool) or callable(watch)):
-        raise SpecError(
-            f"watch is called with the progress, got {shown(watch)}; monitor = ['terms'] watches."
-        )
+    if not (progress is None or isinstance(progress, bool) or callable(progress)):
+        raise SpecError(f"progress must be a function, or True for bars, got {shown(progress)}.")
     if settings is not None and not isinstance(settings, Mapping):
         raise SpecError(
             f"settings must be a mapping, as in {{'training.lr': 0.01}}, got {shown(settings)}."
@@ -227,7 +225,9 @@ def run(
         raise SpecError("Settings are nested too deeply; a spec is a table of tables.") from None
     folder = request.folder if out is None else path_of(out)
     with bars() as drawn:
-        told = (drawn if watch else None) if isinstance(watch, bool) else _of_methods(watch)
+        told = (
+            (drawn if progress else None) if isinstance(progress, bool) else _of_methods(progress)
+        )
         return study.run(checked, folder, told, keeping=keeping, fresh=fresh)
 
 
@@ -244,11 +244,11 @@ def load(folder: str | Path) -> Result:
     return result.load(path_of(folder))
 
 
-def _of_methods(watch: Watch | None) -> Watch | None:
+def _of_methods(progress: OnProgress | None) -> OnProgress | None:
     """Return a function that is told of methods alone, and not of all jobs together."""
-    if watch is None:
+    if progress is None:
         return None
-    return lambda name, done, total: None if name == ALL else watch(name, done, total)
+    return lambda name, done, total: None if name == ALL else progress(name, done, total)
 
 
 def _tables(methods: Any) -> dict[str, Mapping[str, Any]]:
