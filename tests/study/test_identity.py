@@ -314,6 +314,8 @@ def test_a_warning_is_logged_where_another_version_is_extended(tmp_path, caplog)
     assert caplog.text == ""
     dpmcl.run(TINY_SPEC, replicas=2, out=tmp_path)
     assert "er: its first seeds were trained with dpmcl 9." in caplog.text
+    marks = [(entry["seeds"], entry["repeats"]) for entry in json.loads(path.read_text())]
+    assert marks == [([0], "byte for byte"), ([1], "to rounding")]
 
 
 def test_merging_says_that_versions_differ(tmp_path):

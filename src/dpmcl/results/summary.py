@@ -67,7 +67,7 @@ def rows(
     out = []
     for name, record in records.items():
         errors = record.test
-        work = [record.work[seed] for seed in errors.seeds if seed in record.work]
+        work = _work(record)
         row: Row = {
             "stream": stream.name,
             "method": name,
@@ -78,8 +78,8 @@ def rows(
             "nte_path_mean": mean(nte_path(errors)),
             "accuracy_mean": mean(accuracy(errors)) if stream.kind == "classification" else None,
             "forgetting_mean": mean(forgetting(errors)),
-            "gradient_evaluations": _whole([w.gradient_evaluations for w in work]),
-            "rows_backpropagated": _whole([w.rows_backpropagated for w in work]),
+            "gradient_evaluations": work["gradient_evaluations"],
+            "rows_backpropagated": work["rows_backpropagated"],
             "diverged": len(record.diverged),
             "diverged_seeds": " ".join(map(str, sorted(record.diverged))),
         }
@@ -152,23 +152,38 @@ def cost_rows(records: Mapping[str, Record], stream: StreamInfo) -> list[Row]:
         records: Results by method.
         stream: Names of the stream.
     """
-    out = []
-    for name, record in records.items():
-        spent = [record.work[seed] for seed in record.test.seeds if seed in record.work]
-        row = {
+    return [
+        {
             "stream": stream.name,
             "method": name,
             "replicas": len(record.test.seeds),
             "diverged": len(record.diverged),
+            **_work(record),
         }
-        kinds = [kind.name for kind in fields(Work)]
-        out.append(row | {kind: _whole([getattr(one, kind) for one in spent]) for kind in kinds})
-    return out
+        for name, record in records.items()
+    ]
+
+
+def _work(record: Record) -> dict[str, int | None]:
+    """Return what a seed's updates cost, the mean, by kind; None for what was not counted.
+
+    Version 0.1 counted gradients and rows alone, and rows in another way. Where later versions
+    added seeds to its folder, the means are over these.
+    """
+    spent = [record.work[seed] for seed in record.test.seeds if seed in record.work]
+    later = [
+        work
+        for work in spent
+        if work != Work(work.gradient_evaluations, work.rows_backpropagated)
+        or not work.gradient_evaluations
+    ]
+    kinds = [field.name for field in fields(Work)]
+    means: dict[str, int | None] = dict.fromkeys(kinds)
+    for kind in (kinds if later else kinds[:2]) if spent else ():
+        values = [getattr(work, kind) for work in later or spent]
+        means[kind] = round(sum(values) / len(values))
+    return means
 
 
 def _finite(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
-
-
-def _whole(values: Sequence[int]) -> int | None:
-    return round(sum(values) / len(values)) if values else None

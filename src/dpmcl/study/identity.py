@@ -268,20 +268,23 @@ def refuse_other_data(before: Held, now: StreamInfo, spec: Spec) -> None:
     )
 
 
-def warn_of_other_versions(folder: Path, extended: set[str]) -> None:
-    """Log a warning where rows of another version of dpmcl or PyTorch are about to be extended.
+def of_other_versions(folder: Path, extended: set[str]) -> set[str]:
+    """Return the methods whose rows another version of dpmcl or PyTorch made; log a warning.
 
     Args:
         folder: The run folder.
         extended: Methods with results, of which further seeds are to be trained.
     """
     now = {"dpmcl": version("dpmcl"), "torch": str(torch.__version__)}
+    made: dict[str, str] = {}
     for entry in store.environment(folder):
         if isinstance(entry, dict) and str(entry.get("method")) in extended:
             other = [f"{key} {entry[key]}" for key in now if entry.get(key, now[key]) != now[key]]
             if other:
-                _log.warning(
-                    f"{entry['method']}: its first seeds were trained with {' and '.join(other)}, "
-                    "whose numbers may differ from those of now."
-                )
-                return
+                made[entry["method"]] = " and ".join(other)
+    for method, other_versions in made.items():
+        _log.warning(
+            f"{method}: its first seeds were trained with {other_versions}, whose numbers may "
+            "differ from those of now; the new seeds are equal to theirs to rounding at best."
+        )
+    return set(made)

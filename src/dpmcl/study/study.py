@@ -257,7 +257,8 @@ class _Run:
             kept = aside.put_aside(folder)
             if kept is not None:
                 _LOG.warning(f"What {folder} held is kept in {kept} until this run has finished.")
-        identity.warn_of_other_versions(folder, trained & set(self.before.records))
+        extended = trained & set(self.before.records)
+        self.mixed = identity.of_other_versions(folder, extended)
         names = {job_folder(job.method, job.seeds) for job in self.jobs}
         for name in trained:
             for path in sorted(folder_of(folder, name).glob("*")):
@@ -309,6 +310,8 @@ class _Run:
             engine=self.trainer.engine.name,
             resumed=outcome.resumed,
         )
+        if name in self.mixed:
+            entry["repeats"] = "to rounding"
         store.add_environment(self.folder, entry)
         store.save_records(self.folder, self.records)
         if (checkpoints := self.trainer.checkpoints(job)) is not None:
