@@ -84,7 +84,7 @@ def panels(names: Sequence[str]) -> "tuple[Figure, Any]":
 
 
 def named_ticks(ax: Any, names: Sequence[str]) -> bool:
-    """Name the ticks of both axes where there are few short names; return whether it was done.
+    """Name the ticks of both axes where there are few short names, and return whether there are.
 
     Args:
         ax: A panel.
@@ -98,7 +98,7 @@ def named_ticks(ax: Any, names: Sequence[str]) -> bool:
 
 
 def _label(ax: Any, stream: StreamInfo) -> None:
-    """Number the tasks from 1, or name them where there are few short names."""
+    """Give tasks numbers from 1, or name them where there are few short names."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     if named_ticks(ax, stream.tasks):

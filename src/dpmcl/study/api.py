@@ -65,6 +65,9 @@ class Request:
             methods: Names, in order.
             changes: Settings by name, on top of those in the table.
 
+        Returns:
+            This request.
+
         Raises:
             SpecError: Nobody has a name.
         """
@@ -81,6 +84,9 @@ class Request:
 
         Args:
             assignments: Texts of the form KEY=VALUE.
+
+        Returns:
+            This request.
         """
         for text in assignments:
             self.change(spec.assignment(text))
@@ -91,6 +97,9 @@ class Request:
 
         Args:
             changes: Part of a spec; a list of methods chooses among them.
+
+        Returns:
+            This request.
         """
         methods = changes.get("methods", {})
         if not isinstance(methods, Mapping):
@@ -106,6 +115,9 @@ class Request:
             tasks: How many of the stream's first tasks are kept.
             watch: Readings of the theory monitor: "terms", "stability", or a list of them.
             **entries: Top-level entries by name.
+
+        Returns:
+            This request.
         """
         changes: dict[str, Any] = {k: v for k, v in entries.items() if v is not None}
         if tasks is not None:
@@ -119,6 +131,9 @@ class Request:
 
         Args:
             network: As `run` takes it.
+
+        Returns:
+            This request.
         """
         if isinstance(network, str | Mapping):
             return self.change({"network": network})

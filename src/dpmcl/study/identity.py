@@ -74,6 +74,9 @@ def held(folder: Path) -> Held:
     Args:
         folder: A run folder, or one that does not hold a run yet.
 
+    Returns:
+        What it holds; nothing of a run that it does not hold yet.
+
     Raises:
         FolderError: A file of the run is damaged.
     """

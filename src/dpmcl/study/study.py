@@ -118,6 +118,9 @@ def run_all(
         storage: Address at which jobs on Ray keep checkpoints; None for the run folders, which all
             nodes must see then.
 
+    Returns:
+        The results of each run, in order.
+
     Raises:
         SpecError: `storage` is given, and jobs run here.
         DpmclError: As `run` raises it. Jobs that had finished are stored.

@@ -43,6 +43,9 @@ def class_folders(entries: Sequence[Entry], source: str, levels: int, innermost:
         levels: How many folders make a name: 1 for "cat", 2 for "Latin/character03".
         innermost: Take the last folders above a file, instead of the first below the source.
 
+    Returns:
+        The class of each image, and notes on how they were named.
+
     Raises:
         DataError: There is no image, an image is outside of a class folder, a class folder has no
             image, or the folders cannot be classes.

@@ -34,6 +34,9 @@ def open_image(content: bytes, where: str) -> "Image.Image":
         content: Its bytes.
         where: Its name in errors.
 
+    Returns:
+        The image, not yet decoded.
+
     Raises:
         DataError: They are no image of one of the `FORMATS`, or Pillow is not installed.
     """
