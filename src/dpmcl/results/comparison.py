@@ -64,10 +64,10 @@ def entries(runs: Mapping[str, Stored]) -> list[Entry]:
         for method, record in stored.records.items()
     ]
     keys = differing(out)
-    for longer in (_with_settings, _with_run):
+    for longer in (lambda entry: _with_settings(entry, keys), lambda e: f"{e.label} [{e.run}]"):
         names = [(entry.stream.name, entry.label) for entry in out]
         out = [
-            entry if names.count(name) == 1 else replace(entry, label=longer(entry, keys))
+            entry if names.count(name) == 1 else replace(entry, label=longer(entry))
             for entry, name in zip(out, names, strict=True)
         ]
     return out
@@ -85,20 +85,19 @@ def differing(several: Sequence[Entry]) -> list[str]:
     """
     if len({entry.run for entry in several}) < 2:
         return []
-    keys = dict.fromkeys(key for entry in several for key in entry.settings)
     known = {(key, _owner(key, entry)) for entry in several for key in entry.settings}
-    seen: dict[str, dict[str, list[Any]]] = {key: {} for key in keys}
-    for key in keys:
-        for entry in several:
-            values = seen[key].setdefault(entry.stream.name, [])
-            value = entry.settings.get(key)
-            if (key, _owner(key, entry)) in known and value not in values:
-                values.append(value)
-    return [
-        key
-        for key, by_stream in seen.items()
-        if any(len(values) > 1 for values in by_stream.values())
-    ]
+
+    def varies(key: str, stream: str) -> bool:
+        values = [
+            entry.settings.get(key)
+            for entry in several
+            if entry.stream.name == stream and (key, _owner(key, entry)) in known
+        ]
+        return any(value != values[0] for value in values)
+
+    keys = dict.fromkeys(key for entry in several for key in entry.settings)
+    streams = {entry.stream.name for entry in several}
+    return [key for key in keys if any(varies(key, stream) for stream in streams)]
 
 
 def written(value: Any) -> str:
@@ -183,7 +182,3 @@ def _owner(key: str, entry: Entry) -> Any:
 def _with_settings(entry: Entry, keys: Sequence[str]) -> str:
     told = [f"{key} {written(entry.settings[key])}" for key in keys if key in entry.settings]
     return f"{entry.label} ({', '.join(told)})" if told else entry.label
-
-
-def _with_run(entry: Entry, keys: Sequence[str]) -> str:
-    return f"{entry.label} [{entry.run}]"
