@@ -90,10 +90,12 @@ def _try(
             plain, tree_map(torch.Tensor.clone, state), batches, key
         )
         once = found(tree_map(torch.Tensor.clone, state), batches, key)
+        if shapes(once) != shapes(state):
+            raise ValueError("it changes the shapes of its state")
     except Exception as error:  # a fault of the update itself shows again
         _LOG.info("An update is not traced, and runs slower: %s", reason(error))
         return None
-    return found if shapes(once) == shapes(state) else None
+    return found
 
 
 def _own(tree: Any) -> Any:
