@@ -305,6 +305,10 @@ def test_rows_of_version_0_1_whose_numbers_have_moved_get_no_further_seeds(
     assert dpmcl.run(spec, out=tmp_path).rows()[0]["replicas"] == 1
     refused(tmp_path, "0.1", method, spec=spec, replicas=2)
 
+    dpmcl.run(spec, seed=1, out=tmp_path / "new")
+    with pytest.raises(FolderError, match=f"hold results of {method}, one of them by version 0.1"):
+        merge(tmp_path / "all", [tmp_path, tmp_path / "new"])
+
 
 def test_a_warning_is_logged_where_another_version_is_extended(tmp_path, caplog):
     dpmcl.run(TINY_SPEC, out=tmp_path)

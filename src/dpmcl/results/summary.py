@@ -167,21 +167,18 @@ def cost_rows(records: Mapping[str, Record], stream: StreamInfo) -> list[Row]:
 def _work(record: Record) -> dict[str, int | None]:
     """Return what a seed's updates cost, the mean, by kind; None for what was not counted.
 
-    Version 0.1 counted gradients and rows alone, and rows in another way. Where later versions
-    added seeds to its folder, the means are over these.
+    Earlier versions counted fewer kinds, of which their folders have 0, and version 0.1 counted
+    rows in another way. Where seeds were added to such a folder, the means are over these.
     """
     spent = [record.work[seed] for seed in record.test.seeds if seed in record.work]
-    later = [
-        work
-        for work in spent
-        if work != Work(work.gradient_evaluations, work.rows_backpropagated)
-        or not work.gradient_evaluations
-    ]
+    later = [work for work in spent if work.flops] or spent
     kinds = [field.name for field in fields(Work)]
     means: dict[str, int | None] = dict.fromkeys(kinds)
-    for kind in (kinds if later else kinds[:2]) if spent else ():
-        values = [getattr(work, kind) for work in later or spent]
-        means[kind] = round(sum(values) / len(values))
+    for kind in kinds if spent else ():
+        values = [getattr(work, kind) for work in later]
+        counted = [value for value in values if value] or values
+        if any(counted) or later[0].flops or kind in kinds[:2]:
+            means[kind] = round(sum(counted) / len(counted))
     return means
 
 

@@ -218,7 +218,7 @@ def refuse_other_code(old: Held, now: Sources, spec: Spec, trained: set[str]) ->
             f"{extended[0]}, so no rows are added to it; {_ANEW}"
         )
     for name in sorted(trained & unknown):
-        if spec.stream_name == "sine" or spec.methods[name].trains_on_validation:
+        if moved_since_0_1(spec, name):
             raise FolderError(
                 f"{old.folder} was made by version 0.1, and the numbers of {name} on "
                 f"'{spec.stream_name}' have moved since (CHANGELOG.md); {_ANEW}"
@@ -228,6 +228,16 @@ def refuse_other_code(old: Held, now: Sources, spec: Spec, trained: set[str]) ->
             f"{old.folder} was made by version 0.1, which did not record code: its results may be "
             f"of another version of {min(plugins_now)}."
         )
+
+
+def moved_since_0_1(spec: Spec, method: str) -> bool:
+    """Return whether numbers of a method are others than version 0.1 gave.
+
+    Args:
+        spec: A spec with the method.
+        method: Name of the method in the spec.
+    """
+    return spec.stream_name == "sine" or bool(spec.methods[method].trains_on_validation)
 
 
 def _refuse_changed(
