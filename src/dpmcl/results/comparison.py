@@ -1,6 +1,6 @@
 """Methods of one or more runs side by side: what tells them apart, and what each is called."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -64,13 +64,8 @@ def entries(runs: Mapping[str, Stored]) -> list[Entry]:
         for method, record in stored.records.items()
     ]
     keys = differing(out)
-    for longer in (lambda entry: _with_settings(entry, keys), lambda e: f"{e.label} [{e.run}]"):
-        names = [(entry.stream.name, entry.label) for entry in out]
-        out = [
-            entry if names.count(name) == 1 else replace(entry, label=longer(entry))
-            for entry, name in zip(out, names, strict=True)
-        ]
-    return out
+    out = _apart(out, lambda entry: _with_settings(entry, keys))
+    return _apart(out, lambda entry: f"{entry.label} [{entry.run}]")
 
 
 def differing(several: Sequence[Entry]) -> list[str]:
@@ -177,6 +172,15 @@ def _owner(key: str, entry: Entry) -> Any:
     named = entry.settings.get(f"{table}.name") if table in ("stream", "network") else None
     plugin = entry.settings.get("method", entry.method)
     return named or (entry.method if key == "method" else plugin)
+
+
+def _apart(several: Sequence[Entry], longer: Callable[[Entry], str]) -> list[Entry]:
+    """Return entries, with a longer label where others of their stream have the same."""
+    names = [(entry.stream.name, entry.label) for entry in several]
+    return [
+        entry if names.count(name) == 1 else replace(entry, label=longer(entry))
+        for entry, name in zip(several, names, strict=True)
+    ]
 
 
 def _with_settings(entry: Entry, keys: Sequence[str]) -> str:
