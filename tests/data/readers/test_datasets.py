@@ -7,12 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import (
-    Dataset,
-    IterableDataset,
-    Subset,
-    TensorDataset,
-)
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 import conftest
 import dpmcl
