@@ -318,7 +318,8 @@ def test_a_full_disk_is_one_line_and_what_is_stored_stays(limit, file, tmp_path)
     code = (
         "import resource, sys; from dpmcl.cli import main\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
-        "sys.argv = 'dpmcl run tiny.toml --method er --checkpoint 0 --out run'.split(); main()"
+        "sys.argv = 'dpmcl run tiny.toml --method er --checkpoint 0 --out run'.split()\n"
+        "sys.argv += ['--set', 'training.memory=9']; main()"
     )
     (tmp_path / "tiny.toml").write_text(TINY)
     ran = subprocess_of(tmp_path, "-c", code)

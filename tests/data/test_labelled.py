@@ -6,6 +6,7 @@ import torch
 
 import dpmcl.data.labelled
 from conftest import complaint
+from dpmcl.data.field import Field
 from dpmcl.data.labelled import Labelled, from_arrays
 from dpmcl.data.readers.tables import read_table
 
@@ -49,7 +50,7 @@ def test_values_that_are_not_finite_are_named(bad, at_once, monkeypatch):
     )
     table = torch.tensor([[0.0, 1.0], [0.0, bad], [bad, 0.0]])
     expected = f"row 1 of 'zoo' has {bad} in column 'weight'."
-    assert expected in complaint(classified, table, columns=("length", "weight"))
+    assert expected in complaint(classified, table, fields=(Field("length"), Field("weight")))
 
 
 # from arrays: inputs

@@ -1,16 +1,22 @@
 """A learner goes on where a replica of a run ended."""
 
+from contextlib import nullcontext
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from test_learner import CLOUDS, NAMES, parameters
 
 import dpmcl
 from conftest import TINY_SPEC, refused
-from dpmcl import SpecError, Stream
+from dpmcl import SpecError, Stream, plugins
+from dpmcl.data import labelled
 from dpmcl.exceptions import FolderError
 from dpmcl.training.job import prepared, read
 
+CHUNK = {"colour": ["r", "g"], "size": [1.0, 2.0]}
 SPEC = {**TINY_SPEC, "replicas": 2, "methods": {"er": {"memory": 9}}, "engine": "auto"}
 
 
@@ -45,15 +51,62 @@ def test_a_table_keeps_its_columns_categories_and_scales(tmp_path):
     spec = table(tmp_path / "rows.csv")
     result = dpmcl.run(spec, out=tmp_path / "run")
     one = result.learner("er", seed=1)
-    rows = {"colour": ["r", "g"], "size": [1.0, 2.0]}
+    rows = CHUNK
     assert {*one.predict(rows)} <= {"a", "b", "c"}
     assert (one.predict({**rows, "kind": [None, None]}) == one.predict(rows)).all()
     refused(lambda: one.predict({**rows, "colour": ["r", "b"]}), "got 'b' in row 1")
     scale = one._known.setup.stream.scale
     assert scale is not None
     assert scale.x_deviation[0, 0] != 1
+    (tmp_path / "rows.csv").unlink()
+    again = dpmcl.load(tmp_path / "run").learner("er", seed=1)
+    assert (again.predict_proba(rows) == one.predict_proba(rows)).all()
+
+
+def test_rows_of_a_long_memory_are_read_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("dpmcl.training.last_state.MOST_BYTES", 0)
+    spec = table(tmp_path / "rows.csv")
+    result = dpmcl.run(spec, out=tmp_path / "long")
+    monkeypatch.undo()
+    kept = dpmcl.run(spec, out=tmp_path / "short")
+    states = [
+        load_file(tmp_path / name / "states/er/seed-1.safetensors") for name in ("long", "short")
+    ]
+    assert [len(state["held.x"]) for state in states] == [0, 9]
+    one, other = (each.learner("er", seed=1).learn(CHUNK, ["a", "b"]) for each in (result, kept))
+    for a, b in zip(parameters(one), parameters(other), strict=True):
+        assert torch.equal(a, b)
     (tmp_path / "rows.csv").write_text((tmp_path / "rows.csv").read_text().replace("a\n", "b\n", 1))
     refused(lambda: result.learner("er"), "have changed", error=FolderError)
+
+
+def test_every_method_predicts_as_its_run_did_and_goes_on_or_says_why_not():
+    methods = {name: {"memory": 9} for name in plugins.names("method")}
+    result = dpmcl.run({**SPEC, "methods": methods}, settings={"evaluation.predictions": True})
+    stream, splits = prepared(result.made, read(result.made, (1,)), (1,))
+    rows = stream.x[splits.test.row[0]]
+    for name in methods:
+        one = result.learner(name, seed=1)
+        told = result.records[name].predictions["test"][1]
+        assert (one.predict(rows) == one.classes_[told]).all(), name
+        with (
+            pytest.raises(SpecError, match="only its memory") if name == "joint" else nullcontext()
+        ):
+            one.learn(rows, one.predict(rows))
+
+
+def test_inputs_that_a_stream_leaves_unscaled_stay_so(tmp_path):
+    x = CLOUDS * 100
+    data = replace(labelled.from_arrays(x, NAMES), scaled=torch.tensor([True, True, False]))
+    result = dpmcl.run(
+        Stream.of(data), methods=["er"], replicas=1, settings={"training.updates": 2}
+    )
+    one = result.learner("er").learn(x[:9], NAMES[:9])
+    stream = one._known.setup.stream
+    assert stream.scaled.tolist() == [True, True, False]
+    again = dpmcl.Learner.load(one.save(tmp_path / "one"))
+    assert again._known.setup.stream.scaled.tolist() == [True, True, False]
+    assert (again.predict_proba(x) == one.predict_proba(x)).all()
 
 
 def test_what_is_not_there_is_refused(tmp_path):

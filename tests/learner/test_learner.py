@@ -165,6 +165,20 @@ def test_replicas_are_learners_of_their_seeds_and_their_mean_predicts():
     assert std.max() > 0
 
 
+def test_a_method_keeps_the_memory_that_it_was_made_with():
+    for arguments, memory in (({}, 7), ({"memory": 5}, 5)):
+        one = learner(method=ER(memory=7), **arguments).learn(CLOUDS, NAMES)
+        assert len(one._known.held.x) == memory
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_answer_for_a_row_does_not_depend_on_the_rows_beside_it(replicas):
+    x = np.random.default_rng(0).normal(size=(300, 20))
+    one = learner(replicas=replicas).learn(x, x[:, 0] > 0)
+    alone = np.concatenate([one.predict_proba(row[None]) for row in x])
+    assert (one.predict_proba(x) == alone).all()
+
+
 def test_a_stream_without_end_needs_no_more_room():
     one, rng = learner(memory=20, updates=1, method="er"), np.random.default_rng(0)
 

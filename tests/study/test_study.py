@@ -201,6 +201,7 @@ def test_json_files(stored):
         "classes": [str(digit) for digit in range(10)],
         "scenario": "class-incremental, 1 class a task, order alphabetical",
         "digest": Digits(tasks=2).build([0]).digest(),
+        "fields": [],
     }
     work = json.loads((folder / "work.json").read_text())
     steps = TASKS * KAPPA

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpmcl.core.model import Kind
+from dpmcl.data.field import Field, names_of
 from dpmcl.data.labels import number_labels, unwrapped
 from dpmcl.data.pools import compact, shared
 from dpmcl.data.rounding import float_type
@@ -34,7 +35,7 @@ class Labelled:
         task: int64 (rows,), the task of each row where the data say so, numbers of `tasks`; or
             None.
         tasks: The original names of those tasks.
-        columns: A name for each input of a table, for errors; empty elsewhere.
+        fields: The columns of a table that became inputs; empty elsewhere.
         scaled: bool, the shape of one input; which inputs are brought to mean 0 and deviation 1
             (and, for regression, the targets too); None for none. Fitted later, on the first
             task's training rows alone.
@@ -54,10 +55,15 @@ class Labelled:
     classes: tuple[str, ...] = ()
     task: Tensor | None = None
     tasks: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
+    fields: tuple[Field, ...] = ()
     scaled: Tensor | None = None
     notes: tuple[str, ...] = ()
     text: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return a name for each input of a table; () elsewhere."""
+        return names_of(self.fields)
 
     def __post_init__(self) -> None:
         check_kind(self.kind)

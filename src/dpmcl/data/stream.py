@@ -4,9 +4,10 @@ The pool holds every row once, on the device, in its compact type. Everything el
 numbers of shape (replicas, n), so replicas may share rows (MNIST) or own theirs (SINE).
 """
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,6 +20,7 @@ from dpmcl.core.batch import Batch
 from dpmcl.core.model import Kind
 from dpmcl.core.threads import threads
 from dpmcl.core.tree import tree_map
+from dpmcl.data.field import Field, names_of
 from dpmcl.data.labelled import Labelled, from_arrays
 from dpmcl.data.scenario import ScenarioSettings, check_task_column, plan
 from dpmcl.data.view import View
@@ -67,7 +69,7 @@ class Stream:
         scaled: bool, the shape of an input; which are brought to the first task's mean and
             deviation; None for none.
         scale: Those means and deviations, once they are fitted (`scaling.fitted`).
-        columns: A name for each input of a table; empty elsewhere.
+        fields: The columns of a table that are inputs; empty elsewhere.
         following: int64 (rows,), for a stream that knows its dynamics: the pool row to which each
             row moves when the next task comes, so dx is exact; a row that moves no further names
             itself.
@@ -93,11 +95,16 @@ class Stream:
     blur: float = 0.0
     scaled: Tensor | None = None
     scale: Scale | None = None
-    columns: tuple[str, ...] = ()
+    fields: tuple[Field, ...] = ()
     following: Tensor | None = None
     trajectory: Tensor | None = None
     background: Tensor | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return a name for each input of a table; () elsewhere."""
+        return names_of(self.fields)
 
     @classmethod
     def of(cls, data: Labelled, settings: ScenarioSettings | None = None) -> "Stream":
@@ -134,7 +141,7 @@ class Stream:
             repeats=made.repeats,
             blur=settings.blur,
             scaled=data.scaled,
-            columns=data.columns,
+            fields=data.fields,
             background=made.background,
             notes=data.notes,
         )
@@ -340,7 +347,7 @@ class Stream:
         """
         tensors = {
             f.name: tree_map(lambda leaf: leaf.to(device), value)
-            for f in fields(self)
+            for f in dataclasses.fields(self)
             if isinstance(value := getattr(self, f.name), Tensor | View | Scale)
         }
         return replace(self, **tensors)
@@ -391,13 +398,14 @@ class Stream:
     def digest(self) -> str:
         """Return a fingerprint of all that the stream delivers: SHA-256, in hex."""
         out = hashlib.sha256()
-        for f in fields(self):
-            value = getattr(self, f.name)
+        for f in dataclasses.fields(self):
+            name = "columns" if f.name == "fields" else f.name  # as it was called at first
+            value = getattr(self, name)
             # Streams without dynamics or background keep the fingerprint that they always had.
             absent = value is None and f.name in ("following", "trajectory", "background")
             if absent or f.name in ("name", "scenario", "notes"):
                 continue
-            out.update(f.name.encode())
+            out.update(name.encode())
             if isinstance(value, Tensor | View | Scale):
                 for leaf in (value,) if isinstance(value, Tensor) else value:
                     fingerprint.add(out, leaf)

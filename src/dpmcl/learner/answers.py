@@ -15,7 +15,8 @@ from dpmcl.exceptions import DataError, DpmclError, ModelError, reason
 from dpmcl.learner.knowledge import Knowledge
 from dpmcl.methods._method import State
 
-_ROWS_AT_ONCE = 1024
+_IMAGES_AT_ONCE = 1024  # at most
+_VECTORS_AT_ONCE = 256  # always, so that an answer never depends on the rows beside its own
 
 
 @contextmanager
@@ -50,6 +51,8 @@ def answers(known: Knowledge, x: Tensor) -> Tensor:
     """
     setup, classes = known.setup, known.form.kind == "classification"
     x = x.to(setup.model.device)
+    rows = len(x)
+    size = _VECTORS_AT_ONCE if x.dim() == 2 else min(rows, _IMAGES_AT_ONCE)
     y = setup.stream.y.new_zeros(len(x), *setup.stream.y.shape[1:])
     stream = replace(setup.stream, x=x, y=y)
 
@@ -60,11 +63,12 @@ def answers(known: Knowledge, x: Tensor) -> Tensor:
 
     blocks = []
     with computing(), torch.no_grad():
-        for row in torch.arange(len(x), device=x.device).split(_ROWS_AT_ONCE):
-            rows = row.expand(len(setup.seeds), -1)
-            batch = stream.batch(rows, rows >= 0, rows * 0, setup.model.dtype)
+        for first in range(0, rows, size):
+            row = torch.arange(first, first + size, device=x.device).clamp(max=rows - 1)
+            row = row.expand(len(setup.seeds), -1)
+            batch = stream.batch(row, row >= 0, row * 0, setup.model.dtype)
             blocks.append(setup.engine.map(answer, known.shown, batch))
-    out = torch.cat(blocks, dim=1)
+    out = torch.cat(blocks, dim=1)[:, :rows]
     odd = (~out.isfinite()).any(-1).any(0).nonzero()
     if len(odd):
         raise DataError(

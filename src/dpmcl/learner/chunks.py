@@ -13,7 +13,7 @@ from torch import Tensor
 from dpmcl.core import keys
 from dpmcl.data.labelled import Labelled, kind_of, say_if_classes, targets_of
 from dpmcl.data.readers.datasets import read_dataset
-from dpmcl.data.readers.tables import CATEGORIES
+from dpmcl.data.readers.table_fields import CATEGORIES
 from dpmcl.data.scaling import check_digits
 from dpmcl.engine import device_of
 from dpmcl.exceptions import DataError, SpecError
@@ -136,7 +136,7 @@ def shared_out(
 
 def _checked(form: Form, x: Tensor, y: Tensor) -> Labelled:
     """Return inputs and targets once it is sure that there are some, and that all are finite."""
-    return Labelled("the rows", "regression", x, y, columns=form.inputs.columns)
+    return Labelled("the rows", "regression", x, y, fields=form.inputs.fields)
 
 
 def _first(config: Config, x: Any, y: Any, target: str) -> Form:

@@ -3,35 +3,32 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+import safetensors
 import torch
+from safetensors.torch import load, save
 from torch import Tensor
 
 from dpmcl import plugins
-from dpmcl.core.memory import Memories, longer
-from dpmcl.core.tree import from_named, named_leaves, rebuilt
-from dpmcl.data.stream import Stream
+from dpmcl.core.gradients import Work
+from dpmcl.core.memory import Memory
+from dpmcl.core.tree import whole
 from dpmcl.exceptions import FolderError, SpecError, reason
-from dpmcl.learner.answers import computing
 from dpmcl.learner.config import Config
-from dpmcl.learner.inputs import Inputs, opened, without
-from dpmcl.learner.knowledge import Form, Knowledge, resting, setup_of
+from dpmcl.learner.inputs import Inputs
+from dpmcl.learner.knowledge import Form
 from dpmcl.learner.labels import LabelMap, of_names
 from dpmcl.learner.learner import Learner
 from dpmcl.learner.network import Network
-from dpmcl.learner.pool import Examples, dropped, numbered
-from dpmcl.methods._method import State
+from dpmcl.learner.packing import Packed, unpacked
+from dpmcl.results.store import StreamInfo
 from dpmcl.streams.table import Table
-from dpmcl.training.evaluation import shown
-from dpmcl.training.job import Job, Trainer, read
-from dpmcl.training.loop import rehearsed
-from dpmcl.training.memories import empty_memories
-from dpmcl.training.setup import Setup
+from dpmcl.training.job import prepared, read
+from dpmcl.training.last_state import held_rows, numbered
 from dpmcl.training.spec import Spec
-from dpmcl.training.state import Position, RunState
 
 
 def learner_of_run(
-    spec: Spec, method: str, seed: int, *, tensors: Mapping[str, Tensor], digest: str
+    spec: Spec, method: str, seed: int, *, content: bytes, info: StreamInfo
 ) -> Learner:
     """Return a learner that goes on where a replica of a run ended.
 
@@ -39,102 +36,109 @@ def learner_of_run(
         spec: The run's.
         method: Name of the method in it.
         seed: The replica's.
-        tensors: As `Outcome.last_state` returned them.
-        digest: Fingerprint of the run's data.
+        content: What the replica had at the end, as safetensors.
+        info: Description of the run's data.
 
     Raises:
         SpecError: A learner cannot go on from such a run.
-        FolderError: The data have changed, or the state is of another form.
+        FolderError: The state is of another form, or the data are, where they are needed.
     """
-    stream = read(spec, (seed,))
-    if spec.stream.shared and digest and replace(stream, scale=None).digest() != digest:
-        raise FolderError("The data of this run have changed, and its memory holds rows of them.")
-    if stream.view is not None or spec.precision is not None:
+    if spec.precision is not None:
         raise SpecError(
-            "A learner sees rows as they come, in full precision; it cannot go on from a "
-            "domain-incremental stream, or a run with `precision`."
+            "A learner computes in full precision; it cannot go on from a run with `precision`."
         )
-    one = replace(spec, device="cpu", engine="looped")
-    setup = Trainer(one, stream).setup(Job(method, (seed,)))
+    where = f"The state of '{method}' with seed {seed}"
     try:
-        known = _knowledge(one, setup, tensors)
-    except (LookupError, ValueError, StopIteration, RuntimeError) as error:
-        raise FolderError(f"The state is of another form ({reason(error)}).") from None
-    return Learner._of(_config(one, setup), known)
+        tensors = load(content)
+        form = _form(spec, info, tensors)
+        if tensors["memory.train.position"].numel() and not len(tensors["held.x"]):
+            tensors |= _rows(spec, seed, info.digest, tensors)
+        memory = spec.methods[method].memory
+        tensors = {name: _lengthened(name, leaf, memory) for name, leaf in tensors.items()}
+        rows, outputs = int(tensors["rows"]), len(tensors["seen"])
+    except (LookupError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
+        if isinstance(error, FolderError | SpecError):
+            raise
+        raise FolderError(f"{where} is of another form ({reason(error)}).") from None
+    config = _config(spec, method, seed, form)
+    state = Packed(
+        form=form,
+        features=False,
+        outputs=outputs,
+        chunks=len(info.tasks),
+        rows=rows,
+        work=Work(),
+        memory=True,
+        groups=(),
+        held_out=0,
+    )
+    return Learner._of(config, unpacked(where, state, save(tensors), config))
 
 
-def _config(spec: Spec, setup: Setup) -> Config:
+def _config(spec: Spec, name: str, seed: int, form: Form) -> Config:
     """Return what a learner of a run is made with."""
+    method = spec.methods[name]
     ours = plugins.is_ours("network", spec.network_name) and spec.network_name != "python"
     table = {"name": spec.network_name, **spec.network.to_table()} if ours else {}
     return Config(
-        method=setup.method,
+        method=method,
         network=Network(spec.network.build, spec.network_name, table),
-        seed=setup.seeds[0],
-        kind=setup.stream.kind,
-        scale=setup.stream.scaled is not None,
-        validation=0.25 if setup.method.trains_on_validation else None,
+        seed=seed,
+        kind=form.kind,
+        scale=form.scale,
+        validation=0.25 if method.trains_on_validation else None,
         dtype=spec.dtype,
+        device="cpu",
+        engine="looped",
     )
 
 
-def _knowledge(spec: Spec, setup: Setup, tensors: Mapping[str, Tensor]) -> Knowledge:
-    """Return what a replica knew at the end of a run."""
-    config, form = _config(spec, setup), _form(spec, setup.stream)
-    state: State = from_named(setup.start, "state", tensors)
-    memories = _memories(setup, tensors)
-    run = RunState(Position(setup.tasks), state, memories)
-    held = dropped(setup.stream, setup.splits, memories)
-    like = Examples(setup.stream.x[:1], setup.stream.y[:1])
-    rest, nobody = resting(config, form, like, setup.stream.outputs)
-    rest = replace(rest, scaled=setup.stream.scaled, scale=setup.stream.scale)
-    example = setup.stream.example(config.floats)
-    with computing():
-        over = setup_of(config, form, (rest, nobody), example).starting(setup.start)
-        answering = shown(setup, rehearsed(setup, run, setup.tasks - 1))
-    info = setup.task_infos[-1]
-    return Knowledge(
-        form=form,
-        setup=over,
-        run=replace(run, position=Position(), memories=numbered(memories)),
-        held=held,
-        shown=answering,
-        seen=info.seen,
-        chunks=setup.tasks,
-        rows=info.rows_seen,
-    )
-
-
-def _form(spec: Spec, stream: Stream) -> Form:
+def _form(spec: Spec, info: StreamInfo, tensors: Mapping[str, Tensor]) -> Form:
     """Return what the run's rows have in common."""
-    inputs = Inputs(tuple(stream.x.shape[1:]), stream.x.dtype == torch.uint8)
-    table, target = spec.stream, ""
-    if isinstance(table, Table):
-        target = table.target
-        inputs = Inputs.of(without(opened(table.path), target, table.task or "", *table.ignore))
-        if inputs.columns != stream.columns:
-            raise ValueError("the columns of the table are others")
-    regression = stream.kind == "regression"
+    x, outputs = tensors["held.x"], len(tensors["seen"])
+    regression = info.kind == "regression"
     return Form(
-        inputs=inputs,
-        kind=stream.kind,
-        labels=LabelMap() if regression else of_names(stream.classes),
-        flat=stream.outputs == 1,
-        width=stream.outputs if regression else 1,
-        scale=stream.scaled is not None,
-        target=target,
+        inputs=Inputs(tuple(x.shape[1:]), x.dtype == torch.uint8, info.fields),
+        kind="regression" if regression else "classification",
+        labels=LabelMap() if regression else of_names(info.classes),
+        flat=outputs == 1,
+        width=outputs if regression else 1,
+        scale="scaled" in tensors,
+        target=spec.stream.target if isinstance(spec.stream, Table) else "",
     )
 
 
-def _memories(setup: Setup, tensors: Mapping[str, Tensor]) -> Memories:
-    """Return the memories, as long as the method's."""
+def _rows(spec: Spec, seed: int, digest: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the rows of a memory that is too long to be kept with the state, from the data."""
+    stream = read(spec, (seed,))
+    if spec.stream.shared and digest and replace(stream, scale=None).digest() != digest:
+        raise FolderError(
+            "The data of this run have changed, and its memory, which is too long to be kept in "
+            "the folder, holds rows of them."
+        )
+    stream, splits = prepared(spec, stream, (seed,))
     memories = {}
-    for name, empty in empty_memories(setup, 1).items():
-        form = dict(empty._asdict())
-        values = [tensors[key] for key in named_leaves(form, f"memory.{name}")]
-        memory = empty._replace(**rebuilt(form, values))
-        rows = setup.splits.named(name).row.shape[1]
-        if memory.position.numel() and not 0 <= int(memory.position.max()) < rows:
-            raise ValueError("the memory holds other rows")
-        memories[name] = memory
-    return longer(memories, setup.method.memory)
+    for name in ("train", "validation"):
+        if f"memory.{name}.position" in tensors:
+            memory = Memory(
+                tensors[f"memory.{name}.position"],
+                tensors[f"memory.{name}.filled"],
+                tensors[f"memory.{name}.seen"],
+            )
+            memories[name] = memory
+            rows = splits.named(name).row.shape[1]
+            if memory.position.numel() and not 0 <= int(memory.position.max()) < rows:
+                raise ValueError("the memory holds other rows")
+    held = held_rows(stream, splits, memories)
+    out = {"held.x": held.x, "held.y": held.y, "held.task": held.task}
+    for name, memory in numbered(memories).items():
+        out |= {f"held.row.{name}": held.row[name], f"memory.{name}.position": memory.position}
+    return whole(out)
+
+
+def _lengthened(name: str, leaf: Tensor, capacity: int) -> Tensor:
+    """Return what is kept for each slot of a memory with as many slots as the learner's has."""
+    if not name.startswith(("memory.", "held.row.")) or leaf.dim() < 2:
+        return leaf
+    more = leaf.new_zeros(len(leaf), max(capacity - leaf.shape[1], 0), *leaf.shape[2:])
+    return torch.cat([leaf, more], dim=1)

@@ -3,105 +3,24 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dpmcl.core.settings import Positive
 from dpmcl.data.damaged import whole
+from dpmcl.data.field import Field, names_of
 from dpmcl.data.labelled import inputs_of
-from dpmcl.data.readers.dressed import is_plain
 from dpmcl.data.readers.table_columns import Column
+from dpmcl.data.readers.table_fields import field_of, inputs_of_column
 from dpmcl.data.readers.table_sources import in_memory, of_file
-from dpmcl.data.readers.tables import categories_of
 from dpmcl.exceptions import DataError, listed
 
 _WHAT = "the rows"
 _OUT = "leave the column out"
-
-
-@dataclass(frozen=True)
-class Field:
-    """A column of a table.
-
-    Attributes:
-        name: Of the column.
-        kind: "numbers", "true/false" or "categories".
-        categories: The values that it may have, as text.
-    """
-
-    name: str
-    kind: Literal["numbers", "true/false", "categories"]
-    categories: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, column: Column) -> "Field":
-        """Return the field that a column of the first chunk makes.
-
-        Args:
-            column: The column.
-
-        Raises:
-            DataError: It cannot be an input.
-        """
-        column.check_present(_OUT)
-        if column.kind == "text" or column.categorical:
-            return cls(column.name, "categories", tuple(map(str, categories_of(column, _OUT)[0])))
-        return cls(column.name, "true/false" if column.kind == "true/false" else "numbers")
-
-    @property
-    def names(self) -> list[str]:
-        """Return a name for each input that the column becomes."""
-        if self.kind != "categories":
-            return [self.name]
-        return [f"{self.name}={value}" for value in self.categories]
-
-    def values(self, column: Column) -> NDArray[Any]:
-        """Return the inputs that a column becomes, (rows, inputs).
-
-        Args:
-            column: The column, of this chunk or a later one.
-
-        Raises:
-            DataError: It holds something else than in the first chunk.
-        """
-        column.check_present(_OUT)
-        if self.kind == "categories":
-            return self._coded(column)
-        kind = "numbers" if column.kind in ("whole", "floats") else column.kind
-        if kind != self.kind or column.categorical:
-            came = "a pandas Categorical" if column.categorical else self._odd(column) or kind
-            raise DataError(
-                f"Column '{self.name}' must hold {self.kind}, as in the rows learned first, got "
-                f"{came}; correct it."
-            )
-        return column.numbers(_OUT)[:, None]
-
-    def _odd(self, column: Column) -> str:
-        """Return the first text that is of another kind, and its row; empty if there is no text."""
-        for row, text in enumerate(() if column.written is None else column.written.to_pylist()):
-            fits = is_plain(text) if self.kind == "numbers" else text.lower() in ("true", "false")
-            if not fits:
-                return f"{text!r:.60} in row {row}"
-        return ""
-
-    def _coded(self, column: Column) -> NDArray[Any]:
-        """Return a 1 for the category of each row, and 0 for the others."""
-        values = column.values if column.written is None else column.written
-        texts = list(map(str, values.to_pylist()))
-        number = {value: k for k, value in enumerate(self.categories)}
-        row = next((row for row, text in enumerate(texts) if text not in number), None)
-        if row is not None:
-            raise DataError(
-                f"Column '{self.name}' has the categories of the rows learned first "
-                f"({listed(self.categories, 10)}), got {texts[row]!r:.60} in row {row}; "
-                "correct the row, or leave it out."
-            )
-        return np.eye(len(self.categories), dtype=np.float32)[[number[text] for text in texts]]
 
 
 @dataclass(frozen=True)
@@ -130,7 +49,7 @@ class Inputs:
         """
         if isinstance(x, pa.Table):
             columns = _columns(x)
-            fields = tuple(Field.of(column) for column in columns)
+            fields = tuple(field_of(column, _OUT) for column in columns)
             return cls((sum(len(field.names) for field in fields),), fields=fields)
         values = inputs_of(x, "Inputs")
         return cls(tuple(values.shape[1:]), values.dtype == torch.uint8)
@@ -138,7 +57,7 @@ class Inputs:
     @property
     def columns(self) -> tuple[str, ...]:
         """Return a name for each input of a table; () for arrays."""
-        return tuple(name for field in self.fields for name in field.names)
+        return names_of(self.fields)
 
     @property
     def numeric(self) -> Tensor:
@@ -195,7 +114,7 @@ class Inputs:
                     f"Rows must have the columns of those learned first, and '{name}' is new; "
                     "leave it out."
                 )
-        blocks = [field.values(columns[field.name]) for field in self.fields]
+        blocks = [inputs_of_column(field, columns[field.name], _OUT) for field in self.fields]
         return torch.from_numpy(np.concatenate(blocks, axis=1))
 
 

@@ -20,11 +20,12 @@ from dpmcl.learner.config import Config
 from dpmcl.learner.growth import check_answers, room, widened, widened_memories
 from dpmcl.learner.inputs import Inputs
 from dpmcl.learner.labels import LabelMap
-from dpmcl.learner.pool import Examples, Group, Held, dropped, joined, numbered
+from dpmcl.learner.pool import Examples, Group, joined
 from dpmcl.methods._method import State
 from dpmcl.optimisers.theorem import Theorem
 from dpmcl.training.divergence import FreezeNonFinite
 from dpmcl.training.evaluation import shown
+from dpmcl.training.last_state import Held, LastState, held_rows, numbered
 from dpmcl.training.loop import check, learn_task, rehearsed
 from dpmcl.training.memories import empty_memories
 from dpmcl.training.monitor import Monitor, MonitorSettings
@@ -67,16 +68,13 @@ class Form:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Knowledge:
+class Knowledge(LastState):
     """What a learner knows after a chunk.
 
     Attributes:
         form: What all chunks have in common.
-        setup: Method, model, engine and first states, over no rows.
-        run: Replicas and memories; the slots of a memory hold the rows of `held`.
-        held: The rows that the memories hold.
-        shown: The states that predict.
-        seen: Outputs of the classes that have been learned, bool (outputs,).
+        setup: As for `LastState`, over no rows.
+        run, held, shown, seen: As for `LastState`; memories are `numbered`.
         chunks: How many have been learned.
         rows: Training rows learned.
         groups: Rows that were held out, by chunk.
@@ -85,11 +83,6 @@ class Knowledge:
     """
 
     form: Form
-    setup: Setup
-    run: RunState
-    held: Held
-    shown: State
-    seen: Tensor
     chunks: int = 0
     rows: int = 0
     groups: tuple[Group, ...] = ()
@@ -125,7 +118,7 @@ def learned(
     setup = known.setup.over(stream, splits, infos)
     if number == 0:
         check(setup)
-        _check_method(setup)
+    _check_method(setup)  # also where a run came before
     task = len(infos) - 1
     try:
         start = replace(known.run, position=Position(task))
@@ -138,9 +131,9 @@ def learned(
     rest, nobody = resting(config, form, chunk["train"], stream.outputs)
     return Knowledge(
         form=form,
-        setup=setup.over(replace(rest, scale=stream.scale), nobody, ()),
+        setup=setup.over(replace(rest, scale=stream.scale, scaled=stream.scaled), nobody, ()),
         run=replace(run, memories=numbered(run.memories), values={}),
-        held=dropped(stream, splits, run.memories),
+        held=held_rows(stream, splits, run.memories),
         shown=shown(setup, rehearsed(setup, run, task)),
         seen=seen,
         chunks=number + 1,
@@ -248,7 +241,7 @@ def resting(config: Config, form: Form, like: Examples, outputs: int) -> tuple[S
         classes=form.labels.names,
         outputs=outputs,
         scaled=form.inputs.numeric.to(device) if form.scale else None,
-        columns=form.inputs.columns,
+        fields=form.inputs.fields,
     )
     rows = Rows(nobody, nobody, nobody.new_zeros(len(config.seeds), 2))
     return stream, Splits(rows, rows, rows)

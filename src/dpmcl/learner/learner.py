@@ -49,7 +49,8 @@ class Learner:
         cost: The cost of a row, by its name ("huber", "label_smoothing") or a function of your own
             of (outputs, targets) that returns one number a row; None for cross entropy, or the
             squared error.
-        memory: Rows of the past that are kept, for each replica.
+        memory: Rows of the past that are kept, for each replica; None for 1,000, or those of a
+            `dpmcl.Method`.
         seed: Of the first replica.
         replicas: Networks that learn side by side, with seeds of their own; their mean predicts.
         classes: Labels of all classes, in the order of the outputs; None adds classes as they come.
@@ -87,7 +88,7 @@ class Learner:
         *,
         method: str | type[Method] | Method = "replay",
         cost: str | Callable[..., Any] | None = None,
-        memory: int = 1000,
+        memory: int | None = None,
         seed: int = 0,
         replicas: int = 1,
         classes: Any = None,
@@ -104,7 +105,8 @@ class Learner:
         engine: EngineName = "auto",
         **settings: Any,
     ) -> None:
-        settings["memory"] = memory
+        if memory is not None or not isinstance(method, Method):
+            settings["memory"] = 1000 if memory is None else memory
         if cost is not None:
             settings["cost"] = cost
         self._config = Config(

@@ -14,7 +14,7 @@ from dpmcl.core import keys, tree
 from dpmcl.core.gradients import Work
 from dpmcl.core.memory import Memories
 from dpmcl.core.settings import NonNegative, Positive
-from dpmcl.core.tree import from_named, named_leaves, whole
+from dpmcl.core.tree import from_named, whole
 from dpmcl.data.splits import Rows, Splits
 from dpmcl.data.stream import Scale, Stream
 from dpmcl.engine import device_of
@@ -22,8 +22,9 @@ from dpmcl.exceptions import FolderError, ModelError, SpecError, reason
 from dpmcl.learner.config import Config
 from dpmcl.learner.knowledge import Form, Knowledge, kept, resting, setup_of, with_body
 from dpmcl.learner.network import Network
-from dpmcl.learner.pool import Examples, Group, Held
+from dpmcl.learner.pool import Examples, Group
 from dpmcl.methods._method import State
+from dpmcl.training.last_state import Held, LastState, tensors_of
 from dpmcl.training.memories import empty_memories
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import Position, RunState
@@ -124,26 +125,15 @@ def damaged(folder: Any, why: str) -> FolderError:
 
 def _tensors(known: Knowledge, memory: bool) -> dict[str, Tensor]:
     """Return all tensors of a learner, by a name in the file."""
-    run, scale = known.run, known.setup.stream.scale
-    out = named_leaves(run.replicas, "state") | {"seen": known.seen}
-    if known.shown is not run.replicas:
-        out |= named_leaves(known.shown, "shown")
-    if known.setup.method.restarts:
-        out |= named_leaves(known.setup.start, "start")
-    if scale is not None:
-        out |= {f"scale.{name}": leaf for name, leaf in scale._asdict().items()}
-    out["tried"] = _tried(known)
-    like = {"held.x": known.held.x, "held.y": known.held.y, "held.task": known.held.task}
-    if not memory:  # of which the types are kept
-        return out | {name: leaf[:0] for name, leaf in like.items()}
-    if known.groups:
-        like["holdout.x"] = torch.cat([group.x for group in known.groups])
-        like["holdout.y"] = torch.cat([group.y for group in known.groups])
-    for name, held in run.memories.items():
-        out |= named_leaves(dict(held._asdict()), f"memory.{name}")
-        if name in known.held.row:
-            out[f"held.row.{name}"] = known.held.row[name]
-    return out | like
+    last: LastState = known
+    if not memory:  # of whose rows the types are kept
+        empty = replace(known.run, memories={})
+        last = replace(known, run=empty, held=known.held.without_rows)
+    out = tensors_of(last) | {"tried": _tried(known)}
+    if known.groups and memory:
+        out["holdout.x"] = torch.cat([group.x for group in known.groups])
+        out["holdout.y"] = torch.cat([group.y for group in known.groups])
+    return out
 
 
 def _tried(known: Knowledge) -> Tensor:
@@ -194,7 +184,8 @@ def _knowledge(state: Packed, config: Config, tensors: Mapping[str, Tensor]) -> 
     stream, splits = resting(config, form, part, state.outputs)
     if form.scale:
         scale = Scale(*(tensors[f"scale.{name}"].to(device) for name in Scale._fields))
-        stream = replace(stream, scale=scale)
+        scaled = from_named(form.inputs.numeric.to(device), "scaled", tensors)
+        stream = replace(stream, scale=scale, scaled=scaled)
     setup = setup_of(config, form, (stream, splits), example)
     like = setup.start
     if setup.method.restarts:

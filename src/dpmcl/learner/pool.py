@@ -5,15 +5,15 @@ that the memories hold, then the chunk's. Afterwards what no memory holds any mo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from dpmcl.core.memory import Memories, Memory
 from dpmcl.data.splits import Rows, Splits
 from dpmcl.data.stream import Stream
+from dpmcl.training.last_state import Held
 
 
 class Examples(NamedTuple):
@@ -45,23 +45,6 @@ class Group(NamedTuple):
     x: Tensor
     y: Tensor
     broken: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Held:
-    """Rows that memories hold.
-
-    Attributes:
-        x: Inputs (rows, ...), as they came.
-        y: Targets.
-        task: int64 (rows,), the number of the chunk with which each came.
-        row: By memory, the row in each of its slots: int64 (replicas, capacity).
-    """
-
-    x: Tensor
-    y: Tensor
-    task: Tensor
-    row: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def joined(
@@ -99,39 +82,6 @@ def joined(
     return stream, Splits(train, rows.get("validation", absent), absent)
 
 
-def numbered(memories: Memories) -> Memories:
-    """Return memories whose slots hold the first positions of their splits, as `joined` puts them.
-
-    Args:
-        memories: Replicas first.
-    """
-    return {name: _in_place(memory) for name, memory in memories.items()}
-
-
-def dropped(stream: Stream, splits: Splits, memories: Memories) -> Held:
-    """Return the rows that memories hold after a chunk.
-
-    Args:
-        stream: As `joined` made it.
-        splits: Its splits.
-        memories: Replicas first, positions in the splits.
-    """
-    rows = {}
-    for name, memory in memories.items():
-        pool = splits.named(name)
-        row = pool.row.gather(1, memory.position.clamp(max=pool.row.shape[1] - 1))
-        filled = torch.arange(row.shape[1], device=row.device) < memory.filled[:, None]
-        rows[name] = torch.where(filled, row, -1)
-    kept = torch.cat([row.flatten() for row in rows.values()]).unique()
-    kept = kept[kept >= 0]
-    task = torch.zeros(len(stream.x), dtype=torch.int64, device=kept.device)
-    for part in (splits.train, splits.validation):
-        task[part.row] = part.task
-    where = {name: torch.searchsorted(kept, row.clamp(min=0)) for name, row in rows.items()}
-    slots = {name: index.clamp(max=max(len(kept) - 1, 0)) for name, index in where.items()}
-    return Held(stream.x[kept].clone(), stream.y[kept].clone(), task[kept], slots)
-
-
 def _slots(held: Held | None, name: str, replicas: int) -> Tensor | None:
     """Return the row in each slot of a memory; no slots where it was left behind."""
     if held is None:
@@ -147,8 +97,3 @@ def _rows(held: Tensor | None, new: Tensor, task: Tensor, replicas: int) -> Rows
         row, counts = torch.cat([held, row], dim=1), [held.shape[1], len(new)]
     offset = torch.tensor([0, *counts], device=row.device).cumsum(0).expand(replicas, -1)
     return Rows(row, task[row], offset)
-
-
-def _in_place(memory: Memory) -> Memory:
-    slot = torch.arange(memory.position.shape[1], device=memory.position.device)
-    return memory._replace(position=slot.expand_as(memory.position))

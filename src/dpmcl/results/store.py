@@ -3,7 +3,7 @@
     spec.toml            the complete spec; its methods and seeds are the last ones asked for
     errors.parquet       method, seed, after, task, split, error, examples: one row a value
     parameters/METHOD/seed-N.safetensors
-    states/METHOD/seed-N.safetensors  optimiser and memory at the end, for learners that go on
+    states/METHOD/seed-N.safetensors  all that a replica had at the end, for learners that go on
     work.json            gradients, rows and operations spent, by method and seed
     monitor.parquet      what was watched (`--watch`): a row for each method, seed and reading
     predictions.safetensors  predictions by method and split, where they are kept
@@ -38,7 +38,6 @@ import pyarrow.parquet as pq
 import pydantic
 import safetensors.torch
 import tomli_w
-from torch import Tensor
 
 from dpmcl.core.atomic import atomic, write_text
 from dpmcl.core.errors import Errors
@@ -46,6 +45,7 @@ from dpmcl.core.gradients import Work
 from dpmcl.core.model import Theta
 from dpmcl.core.settings import NonNegative
 from dpmcl.core.tree import at
+from dpmcl.data.field import Field
 from dpmcl.exceptions import DataError, FolderError
 from dpmcl.results import monitored, predicted
 from dpmcl.results.record import Divergence, Record
@@ -73,6 +73,7 @@ class StreamInfo:
         kind: "classification" or "regression".
         tasks: Names of the tasks, in order.
         classes: The label map: the original label of each class number.
+        fields: The columns of a table that are inputs, with their categories.
         scenario: The scenario in words.
         digest: Fingerprint of the data. Version 0.1 left it empty where each replica draws its own.
         digest_seed: Seed whose data the fingerprint is of, where each replica draws its own; None
@@ -86,6 +87,7 @@ class StreamInfo:
     scenario: str = ""
     digest: str = ""
     digest_seed: NonNegative | None = None
+    fields: tuple[Field, ...] = ()
 
 
 Code = dict[str, dict[str, dict[str, str] | None]]
@@ -322,21 +324,21 @@ def save_parameters(folder: Path, method: str, seeds: tuple[int, ...], theta: Th
             temporary.write_bytes(safetensors.torch.save(tensors))
 
 
-def save_state(folder: Path, method: str, seed: int, tensors: Mapping[str, Tensor]) -> None:
-    """Write what a replica had at the end beside its parameters.
+def save_state(folder: Path, method: str, seed: int, content: bytes) -> None:
+    """Write what a replica had at the end.
 
     Args:
         folder: The run folder.
         method: Name of the method.
         seed: The replica's.
-        tensors: By name.
+        content: Named tensors, as safetensors.
     """
     with atomic(_seed_file(folder, "states", method, seed)) as temporary:
-        temporary.write_bytes(safetensors.torch.save(dict(tensors)))
+        temporary.write_bytes(content)
 
 
-def load_state(folder: Path, method: str, seed: int) -> dict[str, Tensor]:
-    """Return what `save_state` wrote, with the parameters.
+def load_state(folder: Path, method: str, seed: int) -> bytes:
+    """Return what `save_state` wrote.
 
     Args:
         folder: The run folder.
@@ -344,17 +346,18 @@ def load_state(folder: Path, method: str, seed: int) -> dict[str, Tensor]:
         seed: The replica's.
 
     Raises:
-        FolderError: There is none, or it is damaged.
+        FolderError: There is none, or it cannot be read.
     """
     path = _seed_file(folder, "states", method, seed)
     if not path.is_file():
         raise FolderError(
             f"{folder} has no state of '{method}' with seed {seed}; folders have them since "
-            "version 0.3, of the seeds that have been run."
+            "version 0.3, of the seeds that have been run, unless each task sees the inputs in a "
+            "way of its own. Run the spec into a new folder."
         )
     try:
-        return safetensors.torch.load(path.read_bytes())
-    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        return path.read_bytes()
+    except OSError as error:
         raise FolderError(f"{path} is damaged: {error}. Run the spec into a new folder.") from None
 
 

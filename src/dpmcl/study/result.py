@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from torch import Tensor
-
 from dpmcl.core.atomic import path_of
 from dpmcl.core.choices import FigureContent, TableFormat
 from dpmcl.core.errors import Errors
@@ -38,13 +36,13 @@ class Result(Stored):
     theta: Mapping[str, Theta] = field(default_factory=dict)
     folder: Path | None = None
     made: Spec | None = field(default=None, repr=False)
-    states: Mapping[tuple[str, int], Mapping[str, Tensor]] = field(default_factory=dict, repr=False)
+    states: Mapping[tuple[str, int], bytes] = field(default_factory=dict, repr=False)
 
     def learner(self, method: str, seed: int | None = None) -> "Learner":
         """Return a learner that goes on where a replica of the run ended.
 
-        The data are read again, and must be the same; memory, optimiser, scales and labels are the
-        replica's.
+        Memory, optimiser, scales, categories and labels are the replica's. The run's data are not
+        needed, unless its memory holds more than 4 MiB of rows: those are read again.
 
         Args:
             method: Name of the method in the spec.
@@ -52,7 +50,7 @@ class Result(Stored):
 
         Raises:
             SpecError: The run has no such replica, or a learner cannot go on from it.
-            FolderError: The folder has no states, or the data have changed.
+            FolderError: The folder has no states, or the data are needed and have changed.
         """
         from dpmcl.learner.from_run import learner_of_run  # which no run needs
 
@@ -62,13 +60,13 @@ class Result(Stored):
         seed = seeds[0] if seed is None else seed
         if seed not in seeds:
             raise SpecError(f"The run has the seeds {shown(list(seeds))}, got {shown(seed)}.")
-        tensors = self.states.get((method, seed))
-        if tensors is None:
+        content = self.states.get((method, seed))
+        if content is None:
             if self.folder is None:
                 raise SpecError("This result has no states; run the spec into a folder.")
-            tensors = store.load_state(self.folder, method, seed)
+            content = store.load_state(self.folder, method, seed)
         spec = self.made or Spec.parse(self.spec)
-        return learner_of_run(spec, method, seed, tensors=tensors, digest=self.stream.digest)
+        return learner_of_run(spec, method, seed, content=content, info=self.stream)
 
     @property
     def errors(self) -> dict[str, Errors]:

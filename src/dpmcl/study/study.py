@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from dpmcl.core.allocation import allocating
 from dpmcl.core.atomic import sweep, write_text
@@ -178,7 +177,7 @@ class _Run:
         self.before = _before(spec, self.folder, fresh)
         self.records = dict(self.before.records)
         self.theta: dict[str, dict[tuple[int, ...], Theta]] = {}
-        self.states: dict[tuple[str, int], Mapping[str, Tensor]] = {}
+        self.states: dict[tuple[str, int], bytes] = {}
         self.done: dict[Job, tuple[int, int]] = {}
         self.assignments: list[Assignment] = []
         self.storage: Storage | None = None
@@ -297,13 +296,13 @@ class _Run:
         self.theta.setdefault(name, {})[new] = theta
         before = self.records.get(name)
         self.records[name] = record if before is None else merge(before, record)
-        states = {(name, seeds[i]): outcome.last_state(i) for i in places}
+        states = {seeds[i]: outcome.states[i] for i in places if outcome.states}
         if self.folder is None:
-            self.states |= states
+            self.states |= {(name, seed): state for seed, state in states.items()}
             return
         refuse_removed(self.folder)
-        for (_, seed), tensors in states.items():
-            store.save_state(self.folder, name, seed, tensors)
+        for seed, state in states.items():
+            store.save_state(self.folder, name, seed, state)
         whole = {part: {**values, **buffers.get(part, {})} for part, values in theta.items()}
         store.save_parameters(self.folder, name, new, whole)
         entry = describe(
@@ -404,7 +403,14 @@ def _built(
         alone = stream if seed == spec.seeds[0] else read(spec, (seed,))
     digest = replace(alone, scale=None).digest()
     info = StreamInfo(
-        stream.name, stream.kind, stream.tasks, stream.classes, stream.scenario, digest, seed
+        name=stream.name,
+        kind=stream.kind,
+        tasks=stream.tasks,
+        classes=stream.classes,
+        scenario=stream.scenario,
+        digest=digest,
+        digest_seed=seed,
+        fields=stream.fields,
     )
     return stream, info
 

@@ -181,17 +181,16 @@ class Score(Observer):
             for split in self._splits
         }
 
-    def predictions(self, setup: Setup, run: RunState) -> dict[str, np.ndarray] | None:
+    def predictions(self, setup: Setup, last: State) -> dict[str, np.ndarray] | None:
         """Return the final predictions on test rows (`evaluation.predict`), if they are kept.
 
         Args:
             setup: The run's.
-            run: Its last state.
+            last: The states that predict at its end.
         """
         if not (self.evaluation.predictions or self.evaluation.confusion):
             return None
-        state = shown(setup, rehearsed(setup, run, setup.tasks - 1))
-        return predict(setup, state, self._rows(setup, "test"))
+        return predict(setup, last, self._rows(setup, "test"))
 
     @property
     def _splits(self) -> tuple[str, ...]:

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from dpmcl.core.allocation import allocating, out_of_memory
 from dpmcl.core.generators import forked
-from dpmcl.core.memory import Memories, beside
 from dpmcl.core.model import Buffers, Model, Theta
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
-from dpmcl.core.tree import named_leaves, tree_map, whole
+from dpmcl.core.tree import tree_map
 from dpmcl.data.scaling import check_digits, fitted
 from dpmcl.data.splits import Splits, held_out, split
 from dpmcl.data.stream import Stream
@@ -28,10 +26,11 @@ from dpmcl.results.record import Record, merge
 from dpmcl.training.arriving import Arriving
 from dpmcl.training.checkpoints import Checkpoints, Origin
 from dpmcl.training.divergence import FreezeNonFinite
-from dpmcl.training.evaluation import Evaluation, Score
+from dpmcl.training.evaluation import Evaluation, Score, shown
 from dpmcl.training.keeper import Keeper, Keeping
 from dpmcl.training.kept import with_kept
-from dpmcl.training.loop import check, first_state, first_task, train
+from dpmcl.training.last_state import last_states
+from dpmcl.training.loop import check, first_state, first_task, rehearsed, train
 from dpmcl.training.monitor import Monitor, MonitorSettings
 from dpmcl.training.motion_check import check_motion
 from dpmcl.training.observer import Observer
@@ -59,13 +58,13 @@ class Outcome:
     Attributes:
         record: Errors, work, divergences and readings.
         state: Final state of the replicas.
-        memories: What their memories hold at the end.
+        states: What each replica had at the end (`last_states`), from which a learner goes on.
         resumed: Whether it went on from a checkpoint.
     """
 
     record: Record
     state: State
-    memories: Memories
+    states: tuple[bytes, ...]
     resumed: bool = False
 
     @property
@@ -77,22 +76,6 @@ class Outcome:
     def buffers(self) -> Buffers:
         """Return the final running statistics, replicas first."""
         return self.state.buffers
-
-    def last_state(self, replica: int) -> dict[str, Tensor]:
-        """Return what a replica had at the end, by name: for a file, or to go on from.
-
-        Args:
-            replica: Which of the job's.
-        """
-        tensors = named_leaves(self.state, "state")
-        for name, memory in self.memories.items():
-            filled = int(memory.filled[replica])
-            short = memory._replace(
-                position=memory.position[:, :filled],
-                notes={key: note[:, :filled] for key, note in memory.notes.items()},
-            )
-            tensors |= named_leaves(dict(short._asdict()), f"memory.{name}")
-        return whole({name: leaf[replica : replica + 1] for name, leaf in tensors.items()})
 
 
 class Trainer:
@@ -236,7 +219,7 @@ class Trainer:
         return Outcome(
             merge(first.record, second.record),
             state,
-            beside(first.memories, second.memories),
+            first.states + second.states,
             first.resumed or second.resumed,
         )
 
@@ -341,12 +324,14 @@ def measured(
     work = dict.fromkeys(setup.seeds, with_kept(setup, run))
     diverged = {setup.seeds[replica]: where for replica, where in run.diverged.items()}
     readings = watching.readings(setup, run) if watching else None
-    predictions = score.predictions(setup, run)
+    answering = shown(setup, rehearsed(setup, run, setup.tasks - 1))
+    predictions = score.predictions(setup, answering)
     errors = score.errors(setup, run)
     if arriving:
         errors |= arriving.errors(setup, run)
     record = Record(errors, work, diverged, readings, predictions)
-    return Outcome(record, run.replicas, run.memories, keeper.resumed)
+    states = last_states(setup, run, answering)
+    return Outcome(record, run.replicas, states, keeper.resumed)
 
 
 def _tracked(job: Job) -> str:

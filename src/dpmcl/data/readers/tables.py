@@ -10,19 +10,17 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dpmcl.core.model import Kind
 from dpmcl.core.settings import Settings
 from dpmcl.data.damaged import whole
+from dpmcl.data.field import Field
 from dpmcl.data.labelled import Labelled, check_kind, say_if_classes
-from dpmcl.data.readers.table_columns import FEW_NUMBERS, MOSTLY, Column, several
+from dpmcl.data.readers.table_columns import FEW_NUMBERS, Column, several
+from dpmcl.data.readers.table_fields import CATEGORIES, field_of, inputs_of_column
 from dpmcl.data.readers.table_sources import in_memory, is_packed, of_file
 from dpmcl.exceptions import DataError, SpecError, listed, unknown
-
-CATEGORIES = 100
-"""Most categories of an input column, and most classes of whole numbers not declared as such."""
 
 _OUT = "put the column in ignore"
 
@@ -141,7 +139,7 @@ def read_table(
         )
     kind, y, classes = _targets(columns[target], kind)
     number, tasks = (None, ()) if task is None else columns[task].labels("task")
-    x, names, numeric, notes = _inputs(inputs, "numbers, scaled" if scale else "numbers")
+    x, fields, numeric, notes = _inputs(inputs, "numbers, scaled" if scale else "numbers")
     scaled = scale and (kind == "regression" or any(numeric))
     became = f"{len(classes)} {'class' if len(classes) == 1 else 'classes'} named by its values"
     if kind == "regression":
@@ -159,7 +157,7 @@ def read_table(
         classes=classes,
         task=number,
         tasks=tasks,
-        columns=names,
+        fields=fields,
         scaled=torch.tensor(numeric) if scaled else None,
         notes=tuple(notes),
     )
@@ -184,55 +182,24 @@ def _columns(source: Any, roles: Roles, where: str) -> tuple[dict[str, Column], 
 
 def _inputs(
     columns: Sequence[Column], numbers: str
-) -> tuple[Tensor, tuple[str, ...], list[bool], list[str]]:
-    """Return the inputs, a name for each, whether it is a number, and lines that tell which.
+) -> tuple[Tensor, tuple[Field, ...], list[bool], list[str]]:
+    """Return the inputs, the columns that they are, which are numbers, and lines that tell which.
 
     numbers: what a column of numbers is said to be.
     """
-    names: list[str] = []
-    blocks: list[NDArray[Any]] = []
-    numeric: list[bool] = []
+    fields = tuple(field_of(column, _OUT) for column in columns)
     told: dict[str, list[str]] = {}
-    for column in columns:
-        column.check_present(_OUT)
-        if column.kind == "text" or column.categorical:
-            categories, code = categories_of(column)
-            names += [f"{column.name}={value}" for value in categories]
-            blocks.append(np.eye(len(categories), dtype=np.float32)[code])
-            became = f"{len(categories)} {'category' if len(categories) == 1 else 'categories'}"
-        else:
-            names.append(column.name)
-            blocks.append(column.numbers(_OUT)[:, None])
-            became = column.kind if column.kind == "true/false" else numbers
-        numeric += [became == numbers] * blocks[-1].shape[1]
-        told.setdefault(became, []).append(column.name)
+    for field in fields:
+        count = len(field.categories)
+        categories = f"{count} {'category' if count == 1 else 'categories'}"
+        became = {"numbers": numbers, "categories": categories}.get(field.kind, field.kind)
+        told.setdefault(became, []).append(field.name)
     notes = [f"{became}: {several(names)}" for became, names in told.items()]
-    return torch.from_numpy(np.concatenate(blocks, axis=1)), tuple(names), numeric, notes
-
-
-def categories_of(column: Column, out: str = _OUT) -> tuple[list[Any], NDArray[np.int64]]:
-    """Return the categories of an input, and which of them each row has.
-
-    Args:
-        column: A column of text, or a pandas Categorical.
-        out: What may be done with a column that cannot be used.
-
-    Raises:
-        DataError: They are numbers, or too many.
-    """
-    column.check_no_numbers(
-        f"{out}; if they are categories, begin each with a letter, or give a pandas Categorical"
-    )
-    values, code = column.categories()
-    each_its_own = len(values) > FEW_NUMBERS and len(values) >= MOSTLY * len(code)
-    if len(values) > CATEGORIES or (each_its_own and not column.categorical):
-        some = ", ".join(repr(value)[:30] for value in values[:3])
-        raise DataError(
-            f"{column.what} must have at most {CATEGORIES} categories, most of them in several "
-            f"rows, and has {len(values)} in {len(code)} rows ({some}, ...), as an identifier has; "
-            f"{out}."
-        )
-    return values, code
+    blocks = [
+        inputs_of_column(field, column, _OUT) for field, column in zip(fields, columns, strict=True)
+    ]
+    numeric = [field.kind == "numbers" for field in fields for _ in field.names]
+    return torch.from_numpy(np.concatenate(blocks, axis=1)), fields, numeric, notes
 
 
 def _targets(column: Column, kind: Kind | None) -> tuple[Kind, Tensor, tuple[str, ...]]:

@@ -1,0 +1,173 @@
+"""What a replica had at the end, from which a learner goes on: by itself, without the data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from dpmcl.core.memory import Memories, Memory
+from dpmcl.core.tree import named_leaves, tree_map, whole
+from dpmcl.data.splits import Splits
+from dpmcl.data.stream import Stream
+from dpmcl.methods._method import State
+from dpmcl.training.setup import Setup
+from dpmcl.training.state import RunState
+
+MOST_BYTES = 4 * 2**20
+"""Rows of a replica's memories that a run keeps with its last state, in bytes at most: 5,000 images
+of MNIST, or 1,000 of CIFAR10. Those of longer memories are read again from the data."""
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Rows that memories hold.
+
+    Attributes:
+        x: Inputs (rows, ...), as they came.
+        y: Targets.
+        task: int64 (rows,), the number of the task with which each came.
+        row: By memory, the row in each of its slots: int64 (replicas, capacity).
+    """
+
+    x: Tensor
+    y: Tensor
+    task: Tensor
+    row: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def without_rows(self) -> "Held":
+        """Return no rows, of the same types."""
+        return Held(self.x[:0], self.y[:0], self.task[:0])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LastState:
+    """What replicas had at the end.
+
+    Attributes:
+        setup: Method, model, scale and first states.
+        run: Replicas and memories.
+        held: The rows that the memories hold.
+        shown: The states that predict.
+        seen: Outputs of the classes that have been learned, bool (outputs,).
+    """
+
+    setup: Setup
+    run: RunState
+    held: Held
+    shown: State
+    seen: Tensor
+
+
+def held_rows(stream: Stream, splits: Splits, memories: Memories) -> Held:
+    """Return the rows that memories hold.
+
+    Args:
+        stream: The rows.
+        splits: Those of the replicas.
+        memories: Replicas first, positions in the splits.
+    """
+    rows = {}
+    for name, memory in memories.items():
+        pool = splits.named(name)
+        row = pool.row.gather(1, memory.position.clamp(max=pool.row.shape[1] - 1))
+        filled = torch.arange(row.shape[1], device=row.device) < memory.filled[:, None]
+        rows[name] = torch.where(filled, row, -1)
+    kept = torch.cat([row.flatten() for row in rows.values()]).unique()
+    kept = kept[kept >= 0]
+    task = torch.zeros(len(stream.x), dtype=torch.int64, device=kept.device)
+    for part in (splits.train, splits.validation):
+        task[part.row] = part.task
+    where = {name: torch.searchsorted(kept, row.clamp(min=0)) for name, row in rows.items()}
+    slots = {name: index.clamp(max=max(len(kept) - 1, 0)) for name, index in where.items()}
+    return Held(stream.x[kept].clone(), stream.y[kept].clone(), task[kept], slots)
+
+
+def numbered(memories: Memories) -> Memories:
+    """Return memories whose slots are numbered, as those of `Held.row`.
+
+    Args:
+        memories: Replicas first.
+    """
+    return {name: _in_place(memory) for name, memory in memories.items()}
+
+
+def _in_place(memory: Memory) -> Memory:
+    slot = torch.arange(memory.position.shape[1], device=memory.position.device)
+    return memory._replace(position=slot.expand_as(memory.position))
+
+
+def tensors_of(last: LastState) -> dict[str, Tensor]:
+    """Return all tensors that a learner goes on from, by a name in a file.
+
+    Args:
+        last: What its replicas had.
+    """
+    setup, run, held = last.setup, last.run, last.held
+    out = named_leaves(run.replicas, "state") | {"seen": last.seen}
+    if last.shown is not run.replicas:
+        out |= named_leaves(last.shown, "shown")
+    if setup.method.restarts:
+        out |= named_leaves(setup.start, "start")
+    if setup.stream.scale is not None:
+        out |= named_leaves(setup.stream.scale, "scale") | {"scaled": setup.stream.scaled}
+    for name, memory in run.memories.items():
+        out |= named_leaves(dict(memory._asdict()), f"memory.{name}")
+    for name, row in held.row.items():
+        out[f"held.row.{name}"] = row
+    return out | {"held.x": held.x, "held.y": held.y, "held.task": held.task}
+
+
+def last_states(setup: Setup, run: RunState, shown: State) -> tuple[bytes, ...]:
+    """Return what each replica had at the end of a run, as safetensors.
+
+    Args:
+        setup: The run's.
+        run: Its last state.
+        shown: The states that predict.
+
+    Returns:
+        One for each replica; none for a stream whose tasks see inputs in ways of their own, which a
+        learner does not know.
+    """
+    if setup.stream.view is not None:
+        return ()
+    rows = torch.tensor(setup.task_infos[-1].rows_seen)
+    lasts = [_of_replica(setup, run, shown, replica) for replica in range(len(setup.seeds))]
+    return tuple(save(whole({**tensors_of(last), "rows": rows})) for last in lasts)
+
+
+def _of_replica(setup: Setup, run: RunState, shown: State, replica: int) -> LastState:
+    """Return what one replica had."""
+    only = slice(replica, replica + 1)
+
+    def part(tree: Any) -> Any:
+        return tree_map(lambda leaf: leaf[only], tree)
+
+    splits = Splits(*(part(setup.splits.named(name)) for name in ("train", "validation", "test")))
+    scale = setup.stream.scale
+    stream = replace(setup.stream, scale=None if scale is None else part(scale))
+    memories = {}
+    for name, memory in run.memories.items():
+        filled = int(memory.filled[replica])
+        memories[name] = part(memory)._replace(
+            position=memory.position[only, :filled],
+            notes={key: note[only, :filled] for key, note in memory.notes.items()},
+        )
+    held = held_rows(stream, splits, memories)
+    if held.x.nbytes + held.y.nbytes > MOST_BYTES:
+        held = held.without_rows
+    else:
+        memories = dict(numbered(memories))
+    replicas = part(run.replicas)
+    alone = replace(setup, seeds=setup.seeds[only], stream=stream, splits=splits)
+    return LastState(
+        setup=alone.starting(part(setup.start)),
+        run=replace(run, replicas=replicas, memories=memories),
+        held=held,
+        shown=replicas if shown is run.replicas else part(shown),
+        seen=setup.task_infos[-1].seen,
+    )
