@@ -114,7 +114,7 @@ class Run:
     def __call__(self, updates: int) -> float:
         marks = []
 
-        def watch(method: str, done: int, total: int) -> None:
+        def progress(method: str, done: int, total: int) -> None:
             marks.append((time.perf_counter(), done / total))
 
         begin = time.perf_counter()
@@ -133,7 +133,7 @@ class Run:
                 "evaluation.test_rows": 1,
                 "workers": 1,
             },
-            watch=watch,
+            progress=progress,
         )
         return slope([(begin, 0.0), *marks])
 

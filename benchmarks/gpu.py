@@ -155,13 +155,18 @@ def whole_stream(device: str, quick: bool) -> dict[str, float]:
         settings |= {f"methods.{name}.{count}": 2} if quick else {}
     begin, ends = time.perf_counter(), {}
 
-    def watch(method: str, done: int, total: int) -> None:
+    def progress(method: str, done: int, total: int) -> None:
         if done == total:
             ends[method] = time.perf_counter() - begin
 
     replicas, tasks = (2, 2) if quick else (None, None)
     dpmcl.run(
-        "paper-sine", replicas=replicas, tasks=tasks, device=device, settings=settings, watch=watch
+        "paper-sine",
+        replicas=replicas,
+        tasks=tasks,
+        device=device,
+        settings=settings,
+        progress=progress,
     )
     return {**ends, "all": time.perf_counter() - begin}
 

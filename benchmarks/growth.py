@@ -62,11 +62,11 @@ def by_tasks(case: Case) -> list[Mark]:
     marks = {}
     process = psutil.Process()
 
-    def watch(method: str, done: int, total: int) -> None:
+    def progress(method: str, done: int, total: int) -> None:
         task = round(case.tasks * done / total)
         marks[task] = Mark(time.process_time(), process.memory_info().rss / MIB)
 
-    run(case, Stream.from_arrays(x, y), {"name": "mlp", "hidden": 32}, UPDATES, watch)
+    run(case, Stream.from_arrays(x, y), {"name": "mlp", "hidden": 32}, UPDATES, progress)
     return [marks[task] for task in range(1, case.tasks + 1)]
 
 
@@ -90,7 +90,7 @@ def run(
     source: Any,
     network: dict[str, Any],
     updates: int,
-    watch: Callable[[str, int, int], None] | None,
+    progress: Callable[[str, int, int], None] | None,
 ) -> None:
     """Train in this process, with next to no evaluation."""
     method = {"updates": updates, "memory": case.memory, "batch": 32, "lr": 1e-3}
@@ -106,7 +106,7 @@ def run(
             "workers": 1,
             "evaluation": {"evaluate_every": 10_000, "test_rows": 4},
         },
-        watch=watch,
+        progress=progress,
     )
 
 

@@ -102,13 +102,13 @@ def life(table: Table, folder: Path, seconds: float, begun: Connection) -> None:
     logging.getLogger("dpmcl").addHandler(log)
     told = False
 
-    def watch(*_: object) -> None:
+    def progress(*_: object) -> None:
         nonlocal told
         if not told:
             begun.send(None)
             told = True
 
-    dpmcl.run(table, out=folder, watch=watch, checkpoint_seconds=seconds)
+    dpmcl.run(table, out=folder, progress=progress, checkpoint_seconds=seconds)
 
 
 def lived(table: Table, folder: Path, seconds: float, delay: float | None) -> tuple[bool, float]:

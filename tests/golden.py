@@ -129,6 +129,7 @@ def cases() -> Cases:
             out[said] = partial(_method, name, own)
     for name, stream in STREAMS.items():
         out[f"stream {name}"] = partial(_er, stream)
+    out["dpmcl BatchNorm"] = _normalised
     return out
 
 
@@ -146,6 +147,17 @@ def _method(name: str, own: dict[str, Any]) -> Values:
         return _values(own_methods()[name](**{**SMALL, **own}), stream, network)
     network = partial(tiny_network, stream.outputs, dropout=0.2)
     return _values(own_methods()[name](**{**SMALL, **own}), stream, network)
+
+
+def _normalised() -> Values:
+    """DPMCL behind BatchNorm, which normalises b_P and b_N together; evaluated as it runs."""
+    stream = tiny_stream()
+
+    def network() -> tuple[nn.Module, nn.Module]:
+        h = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU())
+        return h, nn.Linear(8, stream.outputs)
+
+    return _values(own_methods()["dpmcl"](**{**SMALL, "zeta": 2}), stream, network)
 
 
 def _er(make: Callable[[], Stream]) -> Values:

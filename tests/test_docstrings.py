@@ -24,6 +24,14 @@ def public(node: ast.AST) -> Iterator[ast.FunctionDef]:
             yield child
 
 
+def returns(function: ast.FunctionDef) -> bool:
+    """Whether a call returns something that its docstring must say."""
+    decorators = " ".join(map(ast.unparse, function.decorator_list))
+    if function.returns is None or "property" in decorators or "contextmanager" in decorators:
+        return False
+    return ast.unparse(function.returns) not in ("None", "NoReturn")
+
+
 def raised(function: ast.FunctionDef) -> set[str]:
     """Names of the package's errors that a function raises itself."""
     calls = (n.exc for n in ast.walk(function) if isinstance(n, ast.Raise))
@@ -45,4 +53,7 @@ def test_every_argument_and_error_is_documented(path):
             if name not in ("self", "cls") and not listed:
                 missing.append(f"{function.name}: {name}")
         missing += [f"{function.name}: {name}" for name in raised(function) if name not in text]
+        said = re.search(r"\b([Rr]eturn|[Yy]ield)\b", text.partition("\n")[0]) or "Returns:" in text
+        if returns(function) and not said:
+            missing.append(f"{function.name}: Returns")
     assert not missing

@@ -105,7 +105,7 @@ SHAPE = "must be numbers of one shape a row ("
         (np.array([[1], [None]], dtype=object), SHAPE),
         ((v for v in [[1], [2]]), "got a generator"),
         (None, "got a NoneType"),
-        (torch.tensor([[1j], [2]]), "must be real numbers, got values of type complex"),
+        (torch.tensor([[1j], [2]]), SHAPE + "got type complex"),
         (torch.eye(2).to_sparse(), "dense tensor of numbers, got one of torch.sparse_coo"),
         (np.ma.masked_array(np.eye(2), [[0, 0], [0, 1]]), "row 1 has a masked one"),
         (np.array([[2**60 + 1], [1]]), "got 1152921504606846977 at row 0; subtract an offset"),

@@ -77,14 +77,14 @@ def test_a_run_that_was_stopped_or_is_extended_has_the_same_error_of_arriving_ro
         if next(count) == 5:
             raise KeyboardInterrupt
 
-    for replicas, watch in ((2, leave), (2, None), (3, None)):
+    for replicas, progress in ((2, leave), (2, None), (3, None)):
         try:
             again = dpmcl.run(
                 tiny_stream(), methods=["naive", "er"], replicas=replicas, settings=table,
-                out=tmp_path / "run", watch=watch, checkpoint_seconds=0,
+                out=tmp_path / "run", progress=progress, checkpoint_seconds=0,
             )  # fmt: skip
         except KeyboardInterrupt:
-            assert watch
+            assert progress
     for result in (again, dpmcl.load(tmp_path / "run")):
         one, other = (r.records["naive"].errors["arriving"] for r in (whole, result))
         np.testing.assert_allclose(one.values, other.values, atol=1e-12)

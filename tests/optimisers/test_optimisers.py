@@ -92,12 +92,10 @@ def test_a_step_is_pure_and_a_part_steps_with_the_same_part_of_the_state(name):
     grads = random_tree(generator)
     before = tree_map(torch.clone, (theta, grads, state))
     whole, whole_state = rule.step(theta, grads, state)
-    for old, new in zip(leaves(before), leaves((theta, grads, state)), strict=True):
-        assert torch.equal(old, new)
+    torch.testing.assert_close(before, (theta, grads, state), rtol=0, atol=0)
     for part in theta:
         some = rule.step(theta[part], grads[part], state[part])
-        for a, b in zip(leaves(some), leaves((whole[part], whole_state[part])), strict=True):
-            assert torch.equal(a, b)
+        torch.testing.assert_close(some, (whole[part], whole_state[part]), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from conftest import some_record
-from dpmcl.exceptions import DpmclError
 from dpmcl.results.store import StreamInfo
 
 pytest.importorskip("matplotlib")
@@ -49,8 +48,3 @@ def test_long_names_give_way_to_numbers_from_one() -> None:
     figure.draw_without_rendering()
     shown = [text.get_text() for text in panels(figure)[0].get_xticklabels()]
     assert set(shown) <= {"0", "1", "2", "3", "4"} and "1" in shown
-
-
-def test_no_results_are_refused() -> None:
-    with pytest.raises(DpmclError, match="no results to draw"):
-        heat_maps({}, stream("classification"))

@@ -62,8 +62,5 @@ def test_numbers_are_drawn_to_scale_and_words_in_order() -> None:
     bar = first.collections[0].get_segments()[1]
     np.testing.assert_allclose(bar, [[5, 0.1], [5, 0.3]])  # one standard error: 0.1
     assert [text.get_text() for text in second.get_xticklabels()] == ["none", "clip"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
-        "dpmcl",
-        "lr 0.1",
-        "lr 1",
-    ]
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["dpmcl", "lr 0.1", "lr 1"]

@@ -16,7 +16,7 @@ from dpmcl.core.gradients import Work
 from dpmcl.exceptions import SpecError
 from dpmcl.results.record import Divergence, Record
 from dpmcl.results.store import StreamInfo
-from dpmcl.results.summary import rows, rows_by_task
+from dpmcl.results.summary import cost_rows, rows, rows_by_task
 from dpmcl.results.table import render
 
 KEYS = [
@@ -156,6 +156,22 @@ def test_an_unknown_metric_or_format_is_refused():
         rows(RECORDS, STREAM, ("forgeting",))
     with pytest.raises(SpecError, match="one of text, json, csv, markdown, latex, got 'word'"):
         render([], "word")
+
+
+def test_work_that_earlier_versions_counted_is_not_averaged_with_that_of_now():
+    """The first counted rows through the head alone among the others, and nothing else."""
+    old, new = Work(30, 90), Work(30, 20, 70, 5, 1_000, 64)
+    record = some_record(replicas=2)
+    for work, expected in (
+        ({0: old, 1: new}, [30, 20, 70, 5, 1_000, 64, 0, 0]),
+        ({0: replace(new, memory_bytes=0), 1: new}, [30, 20, 70, 5, 1_000, 64, 0, 0]),
+        ({0: old, 1: old}, [30, 90, *[None] * 6]),
+        ({0: Work(30, 90, 0, 0, 500), 1: Work(30, 90, 0, 0, 500)}, [30, 90, 0, 0, 500, 0, 0, 0]),
+    ):
+        (row,) = cost_rows({"er": replace(record, work=work)}, STREAM)
+        assert list(row.values())[4:] == expected
+        (row,) = rows({"er": replace(record, work=work)}, STREAM)
+        assert row["rows_backpropagated"] == expected[1]
 
 
 def shares(errors, predictions):

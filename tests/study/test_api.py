@@ -61,7 +61,7 @@ def test_a_run_folder_goes_on_in_itself(stream, here):
     few = {key: value for key, value in FEW.items() if key != "workers"}
     dpmcl.run(spec, settings=few, out="run")
     trained: list[str] = []
-    again = dpmcl.run("run", watch=lambda method, *_: trained.append(method))
+    again = dpmcl.run("run", progress=lambda method, *_: trained.append(method))
     assert trained == []
     assert again.table() == dpmcl.load("run").table()
     dpmcl.run(Path("run"), replicas=2)
@@ -241,16 +241,16 @@ def one_line(function: Any, *arguments: Any, **options: Any) -> None:
 def test_any_value_is_read_or_refused_in_one_line(value, stream, result):
     for name in ARGUMENTS:
         arguments = {"source": stream, "replicas": 1, "methods": ["er"], name: value}
-        one_line(dpmcl.run, **arguments, settings=FEW, watch=begin)
+        one_line(dpmcl.run, **arguments, settings=FEW, progress=begin)
     for settings in (
         value,
         *({**FEW, key: value} for key in KEYS),
         {value: 1} if hashable(value) else {},
     ):
-        one_line(dpmcl.run, stream, methods="er", replicas=1, settings=settings, watch=begin)
-    one_line(dpmcl.run, stream, methods="er", replicas=1, settings=FEW, watch=begin, out=value)
+        one_line(dpmcl.run, stream, methods="er", replicas=1, settings=settings, progress=begin)
+    one_line(dpmcl.run, stream, methods="er", replicas=1, settings=FEW, progress=begin, out=value)
     if not callable(value):
-        one_line(dpmcl.run, stream, methods="er", replicas=1, settings=FEW, watch=value)
+        one_line(dpmcl.run, stream, methods="er", replicas=1, settings=FEW, progress=value)
     one_line(dpmcl.load, value)
     one_line(result.table, value)
     one_line(result.rows, value)
@@ -259,8 +259,8 @@ def test_any_value_is_read_or_refused_in_one_line(value, stream, result):
 
 
 def test_true_draws_bars_and_false_does_not(stream, capsys):
-    for watch, drawn in ((True, True), (False, False)):
-        dpmcl.run(stream, methods="er", replicas=1, settings=FEW, watch=watch)
+    for progress, drawn in ((True, True), (False, False)):
+        dpmcl.run(stream, methods="er", replicas=1, settings=FEW, progress=progress)
         out, err = capsys.readouterr()
         assert ("er" in err and "100%" in err) == drawn and out == ""
 

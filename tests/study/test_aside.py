@@ -39,7 +39,7 @@ def interrupt(spec: Any, folder: Path, at: str = "er") -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        dpmcl.run(spec, out=folder, watch=leave, fresh=True, methods=["naive", "er"])
+        dpmcl.run(spec, out=folder, progress=leave, fresh=True, methods=["naive", "er"])
 
 
 def test_fresh_starts_anew(folder):
@@ -50,7 +50,7 @@ def test_fresh_starts_anew(folder):
         FASTER,
         out=folder,
         fresh=True,
-        watch=lambda *_: seen.append(contents(folder / "before-fresh") == was),
+        progress=lambda *_: seen.append(contents(folder / "before-fresh") == was),
     )
     assert result.spec["training"]["updates"] == 1
     assert seen
@@ -82,7 +82,7 @@ def test_a_folder_of_that_name_that_is_no_run_stays(folder):
     (folder / "before-fresh").mkdir()
     with pytest.raises(FolderError, match="is no run that --fresh has kept; rename it"):
         dpmcl.run(FASTER, out=folder, fresh=True)
-    assert dpmcl.run(TINY_SPEC, out=folder, watch=None).errors
+    assert dpmcl.run(TINY_SPEC, out=folder, progress=None).errors
     assert kept(folder) == ["before-fresh"]
 
 
@@ -100,7 +100,9 @@ def test_a_move_that_is_cut_short_is_completed_by_the_next_run(cut, folder, monk
         patched.setattr(Path, "rename", end)
         dpmcl.run(FASTER, out=folder, fresh=True)
     dpmcl.run(
-        FASTER, out=folder, watch=lambda *_: seen.append(contents(folder / "before-fresh") == was)
+        FASTER,
+        out=folder,
+        progress=lambda *_: seen.append(contents(folder / "before-fresh") == was),
     )
     assert all(seen)
     assert seen

@@ -101,7 +101,7 @@ def test_the_size_of_groups(engine, replicas, sizes):
 def test_all_stop_when_told_and_keep_checkpoints(tmp_path):
     started: set[str] = set()
 
-    def watch(method: str, done: int, total: int) -> None:
+    def progress(method: str, done: int, total: int) -> None:
         started.update({method} - {study.ALL})
         if len(started) == 1:  # leave the processor to the worker that is coming up
             time.sleep(0.1)
@@ -110,7 +110,7 @@ def test_all_stop_when_told_and_keep_checkpoints(tmp_path):
     spec = Spec.parse({**TABLE, "replicas": 1, "workers": 2, "training": training})
     keeping = Keeping(1e9, stop=lambda: len(started) > 1)  # both processes are at work
     with pytest.raises(Stopped):
-        study.run(spec, tmp_path, watch, keeping=keeping)
+        study.run(spec, tmp_path, progress, keeping=keeping)
     kept = {path.parts[-3] for path in tmp_path.glob("checkpoints/*/*/*.safetensors")}
     assert kept == {"er", "naive"}
 

@@ -162,12 +162,12 @@ def test_a_folder_removed_in_the_middle(number, seconds, share, tmp_path, monkey
     monkeypatch.setattr(keeper, "_SHARE", share)  # checkpoints after tasks: all or none
     folder, calls = tmp_path / "run", itertools.count(1)
 
-    def watch(*_: Any) -> None:
+    def progress(*_: Any) -> None:
         if next(calls) == number:
             shutil.rmtree(folder)
 
     with pytest.raises(FolderError, match="was removed") as caught:
-        dpmcl.run(SPEC, out=folder, checkpoint_seconds=seconds, watch=watch)
+        dpmcl.run(SPEC, out=folder, checkpoint_seconds=seconds, progress=progress)
     assert "\n" not in str(caught.value)
     assert str(folder) in str(caught.value)
     assert not folder.exists()

@@ -69,7 +69,7 @@ def refused(folder: Path, *words: str, spec: Any, **options: Any) -> None:
     """Run, and check that it is refused in one line, that nothing was trained or changed."""
     before = {p: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
     with pytest.raises(FolderError) as caught:
-        dpmcl.run(spec, out=folder, watch=untrained, **options)
+        dpmcl.run(spec, out=folder, progress=untrained, **options)
     line = str(caught.value)
     assert "\n" not in line
     for word in (str(folder), "--fresh", *words):
@@ -85,7 +85,7 @@ def stop(spec: Any, folder: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        dpmcl.run(spec, out=folder, watch=leave, checkpoint_seconds=0.0)
+        dpmcl.run(spec, out=folder, progress=leave, checkpoint_seconds=0.0)
     assert list(folder.rglob("checkpoints/**/*.safetensors"))
 
 
@@ -133,7 +133,7 @@ def test_data_may_move_and_not_change(monday, tmp_path):
         words = (str(path), str(tuesday), "other data", "--out")
         refused(folder, *words, spec=of_table(tuesday), replicas=replicas)
     moved = path.rename(tmp_path / "moved.csv")
-    dpmcl.run(of_table(moved), out=folder, watch=untrained)
+    dpmcl.run(of_table(moved), out=folder, progress=untrained)
     assert dpmcl.run(of_table(moved), replicas=2, out=folder).errors["er"].seeds == (0, 1)
 
 
@@ -142,7 +142,7 @@ def test_data_that_are_gone_are_refused_and_results_still_read(monday):
     path.unlink()
     for source in (of_table(path), str(folder)):
         with pytest.raises(DataError, match=r"monday\.csv"):
-            dpmcl.run(source, out=folder, watch=untrained)
+            dpmcl.run(source, out=folder, progress=untrained)
     assert dpmcl.load(folder).errors["er"].seeds == (0,)
 
 
@@ -159,7 +159,7 @@ def test_a_stream_that_each_replica_draws_from_a_file(module, tmp_path):
     path.write_text("1")
     spec = {**TINY_SPEC, "stream": {"name": "plug:Own", "path": str(path)}}
     dpmcl.run(spec, seed=3, out=folder)
-    dpmcl.run(spec, seed=3, out=folder, watch=untrained)
+    dpmcl.run(spec, seed=3, out=folder, progress=untrained)
     grown = dpmcl.run(spec, seed=1, replicas=3, out=folder)
     assert json.loads((folder / "stream.json").read_text())["digest_seed"] == 3
     path.write_text("2")
@@ -195,7 +195,7 @@ def test_edited_code_is_refused(kind, module, tmp_path, monkeypatch):
     spec, folder = {**TINY_SPEC, **SPECS[kind]}, tmp_path / "run"
     module(PLUGINS)
     dpmcl.run(spec, out=folder)
-    dpmcl.run(spec, out=folder, watch=untrained)
+    dpmcl.run(spec, out=folder, progress=untrained)
     stop(spec, tmp_path / "stopped")
     module(PLUGINS + "\n# edited")
     for replicas in (1, 2):
@@ -231,7 +231,7 @@ def test_edited_code_of_a_module_of_ones_own_is_refused(make, module, tmp_path):
     spec = {key: value for key, value in TINY_SPEC.items() if key != "network"}
     module(NET)
     dpmcl.run(spec, network=network(), out=tmp_path / "run")
-    dpmcl.run(spec, network=network(), out=tmp_path / "run", watch=untrained)
+    dpmcl.run(spec, network=network(), out=tmp_path / "run", progress=untrained)
     if not make:
         other = {"spec": spec, "network": network(slope=0.2)}
         refused(tmp_path / "run", "network.digest", **other)
@@ -278,7 +278,7 @@ def test_a_folder_of_version_0_1_is_shown_and_not_extended(module, tmp_path, cap
     module(PLUGINS)
     dpmcl.run(spec, out=tmp_path / "run")
     make_old(tmp_path / "run")
-    shown = dpmcl.run(spec, out=tmp_path / "run", watch=untrained)
+    shown = dpmcl.run(spec, out=tmp_path / "run", progress=untrained)
     assert shown.errors["plug:Mine"].seeds == (0,)
     assert "version 0.1, which did not record code" in caplog.text
     refused(tmp_path / "run", "0.1", spec=spec, replicas=2)
@@ -305,15 +305,21 @@ def test_rows_of_version_0_1_whose_numbers_have_moved_get_no_further_seeds(
     assert dpmcl.run(spec, out=tmp_path).rows()[0]["replicas"] == 1
     refused(tmp_path, "0.1", method, spec=spec, replicas=2)
 
+    dpmcl.run(spec, seed=1, out=tmp_path / "new")
+    with pytest.raises(FolderError, match=f"hold results of {method}, one of them by version 0.1"):
+        merge(tmp_path / "all", [tmp_path, tmp_path / "new"])
+
 
 def test_a_warning_is_logged_where_another_version_is_extended(tmp_path, caplog):
     dpmcl.run(TINY_SPEC, out=tmp_path)
     path = tmp_path / "environment.json"
     path.write_text(path.read_text().replace('"dpmcl": "', '"dpmcl": "9.'))
-    dpmcl.run(TINY_SPEC, out=tmp_path, watch=untrained)
+    dpmcl.run(TINY_SPEC, out=tmp_path, progress=untrained)
     assert caplog.text == ""
     dpmcl.run(TINY_SPEC, replicas=2, out=tmp_path)
     assert "er: its first seeds were trained with dpmcl 9." in caplog.text
+    marks = [(entry["seeds"], entry["repeats"]) for entry in json.loads(path.read_text())]
+    assert marks == [([0], "byte for byte"), ([1], "to rounding")]
 
 
 def test_merging_says_that_versions_differ(tmp_path):

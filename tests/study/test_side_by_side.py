@@ -117,20 +117,7 @@ def test_costs_are_a_table() -> None:
     rows, look = SideBySide(RUNS).rows(Result.cost_rows, Layout())
     text = render(rows, "text", look).split("\n")
     assert text[0].split("  ")[-1].strip() == "of copies"
-    assert text[2].split() == [
-        "toy",
-        "er",
-        "0.1",
-        "10",
-        "6",
-        "48",
-        "9",
-        "3",
-        "1,000",
-        "64",
-        "8",
-        "2",
-    ]
+    assert text[2].split() == "toy er 0.1 10 6 48 9 3 1,000 64 8 2".split()  # noqa: SIM905
 
 
 def test_several_runs_are_one_figure_of_any_kind(tmp_path) -> None:

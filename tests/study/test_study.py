@@ -72,9 +72,9 @@ def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_watch_counts_the_updates_of_all_replicas():
+def test_progress_counts_the_updates_of_all_replicas():
     calls: list[tuple[str, int, int]] = []
-    dpmcl.run(SPEC, watch=lambda *call: calls.append(call))
+    dpmcl.run(SPEC, progress=lambda *call: calls.append(call))
     total = 2 * UPDATES * TASKS
     for method in ("naive", "er"):
         done = [done for name, done, of in calls if (name, of) == (method, total)]
@@ -85,7 +85,7 @@ def test_watch_counts_the_updates_of_all_replicas():
 
 def test_the_whole_of_several_methods_is_told_too():
     calls: list[tuple[str, int, int]] = []
-    study.run(Spec.parse(SPEC), watch=lambda *call: calls.append(call))
+    study.run(Spec.parse(SPEC), progress=lambda *call: calls.append(call))
     shares = [done / total for name, done, total in calls if name == study.ALL]
     assert shares == sorted(shares) and shares[-1] == 1
 
@@ -256,7 +256,7 @@ def folder(small, tmp_path) -> Path:
 def test_a_folder_grows_by_what_is_missing(change, trained, held, seeds, folder):
     old, was = errors(folder), contents(folder)
     calls: set[str] = set()
-    result = dpmcl.run(SPEC, **change, out=folder, watch=lambda name, *_: calls.add(name))
+    result = dpmcl.run(SPEC, **change, out=folder, progress=lambda name, *_: calls.add(name))
     assert calls == {method for method, _ in trained}
     assert {(row[0], row[1]) for row in errors(folder)} - {(r[0], r[1]) for r in old} == trained
     assert [row for row in errors(folder) if (row[0], row[1]) not in trained] == old
@@ -280,7 +280,7 @@ def test_a_grown_folder_equals_one_made_at_once(folder, tmp_path):
     assert grown == made
     assert [[e["seeds"] for e in of] for of in entries] == [[[0, 1, 2]] * 2] * 2
     again = contents(folder)
-    dpmcl.run(SPEC, out=folder, watch=refuse)
+    dpmcl.run(SPEC, out=folder, progress=refuse)
     assert contents(folder) == again
 
 
@@ -296,7 +296,7 @@ def test_a_grown_folder_equals_one_made_at_once(folder, tmp_path):
 def test_another_setting_is_refused(settings, entry, old, new, folder):
     was = contents(folder)
     with pytest.raises(FolderError) as caught:
-        dpmcl.run(SPEC, settings=settings, replicas=3, out=folder, watch=refuse)
+        dpmcl.run(SPEC, settings=settings, replicas=3, out=folder, progress=refuse)
     line = str(caught.value)
     assert "\n" not in line
     for word in (str(folder), entry, old, new, "--out"):

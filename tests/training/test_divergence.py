@@ -15,7 +15,7 @@ from conftest import tiny_run
 from dpmcl.core import keys
 from dpmcl.core.batch import Batch
 from dpmcl.core.gradients import gradient
-from dpmcl.core.tree import at, leaves, tree_map
+from dpmcl.core.tree import at, tree_map
 from dpmcl.data.sampling import Draw
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import DivergenceError
@@ -108,8 +108,7 @@ def outcome(method: Method, engine: str, seeds: tuple[int, ...] = SEEDS, **optio
 
 
 def assert_bits(first: Any, second: Any) -> None:
-    for a, b in zip(leaves(first), leaves(second), strict=True):
-        assert torch.equal(a, b)
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
 
 
 def check(
@@ -291,7 +290,7 @@ def test_stopping_there_names_it_and_freezing_goes_on(tmp_path, caplog):
     done: list[int] = []
     with caplog.at_level("WARNING", "dpmcl"):
         result = dpmcl.run(
-            spec(), out=tmp_path / "run", watch=lambda name, n, _: done.append(n) or None
+            spec(), out=tmp_path / "run", progress=lambda name, n, _: done.append(n) or None
         )
     assert next(n for n in done if n) > 2 * UPDATES  # it goes on in the second task
     assert any("seed 1 is not finite after update 4" in line for line in caplog.messages)
@@ -308,6 +307,6 @@ def test_stop_counts_for_a_replica_that_fell_before_the_checkpoint(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        dpmcl.run(spec(), out=tmp_path, watch=stop, checkpoint_seconds=0)
+        dpmcl.run(spec(), out=tmp_path, progress=stop, checkpoint_seconds=0)
     with pytest.raises(DivergenceError, match="seed 1 is not finite after update 4"):
         dpmcl.run(spec(on_divergence="stop"), out=tmp_path)

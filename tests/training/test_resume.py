@@ -13,7 +13,6 @@ from benchmarks import resume_check
 from benchmarks.resume_check import Case
 from conftest import tiny_model, tiny_stream, train
 from dpmcl import plugins
-from dpmcl.core.tree import leaves
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import Stopped
@@ -75,8 +74,7 @@ def trained(
 
 
 def assert_same(found: Any, expected: Any) -> None:
-    for a, b in zip(leaves(found.theta), leaves(expected.theta), strict=True):
-        assert torch.equal(a, b)
+    torch.testing.assert_close(found.theta, expected.theta, rtol=0, atol=0)
     for name, errors in expected.errors.items():
         np.testing.assert_array_equal(found.errors[name].values, errors.values)
     assert (found.work, found.diverged) == (expected.work, expected.diverged)
@@ -129,7 +127,7 @@ def interrupted(folder: Path, table: dict[str, Any], done: int) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        dpmcl.run(table, out=folder, watch=leave, checkpoint_seconds=0.0)
+        dpmcl.run(table, out=folder, progress=leave, checkpoint_seconds=0.0)
 
 
 def test_more_replicas_after_an_interruption(tmp_path, said):
@@ -161,7 +159,7 @@ def test_an_end_between_the_results_and_the_removal_of_checkpoints(tmp_path, mon
     before = resume_check.results(tmp_path / "run")
     assert (tmp_path / "run" / "checkpoints").exists()
     calls: list[Any] = []
-    dpmcl.run(table, out=tmp_path / "run", watch=lambda *c: calls.append(c))
+    dpmcl.run(table, out=tmp_path / "run", progress=lambda *c: calls.append(c))
     assert calls == []
     assert resume_check.results(tmp_path / "run") == before
     assert not (tmp_path / "run" / "checkpoints").exists()

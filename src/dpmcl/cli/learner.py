@@ -34,7 +34,7 @@ def learn(
         typer.Option("--set", metavar="K=V", help="A setting of a new model, as in updates=100."),
     ] = None,
 ) -> None:
-    """Make a model of a table, or extend one by further rows; a tenth is held out to watch it."""
+    """Make a model of a table, or extend one by further rows; a tenth is held out to test it."""
     from dpmcl import Learner
     from dpmcl.learner.artefact import FILE
     from dpmcl.training.spec import assignment

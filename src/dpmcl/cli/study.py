@@ -135,7 +135,7 @@ def tune(
     with stoppable(checkpoint, "the same command") as (keeping, progress):
         table = request.set(set_ or []).table
         _, lines = search_settings(
-            table, search, folder, watch=progress, keeping=keeping, on=on, storage=storage
+            table, search, folder, progress=progress, keeping=keeping, on=on, storage=storage
         )
     for line in lines:
         typer.echo(printable(line))

@@ -117,6 +117,9 @@ def masked(module: nn.Module) -> nn.Module:
 
     Args:
         module: The module to change; it is also the result.
+
+    Returns:
+        The module.
     """
     for layer in module.modules():
         if type(layer) in MASKED and layer.training and layer.track_running_stats:

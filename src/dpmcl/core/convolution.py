@@ -43,6 +43,9 @@ def with_patches(module: nn.Module) -> nn.Module:
 
     Args:
         module: The module to change; it is also the result.
+
+    Returns:
+        The module.
     """
     for layer in module.modules():
         if type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros":

@@ -16,13 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-# Used here alone. PyTorch has no public way to tell how many calls torch.func.vmap makes in one
-# (`pyfunctorch`). FlopCounterMode itself follows modules by hooks that torch.func.grad forbids, so
-# its formulas are applied by a mode of ours, whose base class has no public name.
-from torch._functorch import pyfunctorch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
+
+from dpmcl.core.not_public import TorchDispatchMode, pyfunctorch
 
 
 @dataclass

@@ -83,7 +83,7 @@ class Model:
         convolutions: Convolutions | None = None,
         precision: Precision | None = None,
     ) -> "Model":
-        """Build a model and check that a run can use it.
+        """Return a model, built and checked for what a run needs.
 
         Args:
             network: Makes (representation, prediction) with new initial weights at each call.

@@ -169,7 +169,7 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def modules_of(network: Network) -> Modules:
-    """Build the two modules of a network: (representation, prediction).
+    """Return the two modules of a network, built anew: (representation, prediction).
 
     Args:
         network: Builds the two modules.

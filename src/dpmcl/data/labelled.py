@@ -176,7 +176,7 @@ def targets_of(y: Any, what: str) -> Tensor:
         DataError: They are anything else.
     """
     array = _array(y, what, "numbers")
-    if array.dtype.kind == "c" or array.ndim not in (1, 2) or 0 in array.shape[1:]:
+    if array.ndim not in (1, 2) or 0 in array.shape[1:]:
         raise DataError(
             f"{what} must be numbers of shape (rows,) or (rows, outputs), got {array.shape} of "
             f"{array.dtype}."
@@ -191,13 +191,13 @@ def targets_of(y: Any, what: str) -> Tensor:
 
 
 def _array(values: Any, what: str, rule: str) -> NDArray[Any]:
-    """Return values as an array of numbers, without a copy where possible. rule: for the error."""
+    """Return values as an array of real numbers, a copy only where needed. rule: for the error."""
     values = unwrapped(values, what)
     try:
         array = np.asarray(values)
         if array.dtype.kind == "O":
             array = np.array(array.tolist())
-        if array.dtype.kind not in "biufc":
+        if array.dtype.kind not in "biuf":
             kind = f"type {array.dtype}" if array.ndim else f"a {type(values).__name__}"
             raise TypeError(f"got {kind}")
         return array

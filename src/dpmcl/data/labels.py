@@ -28,7 +28,7 @@ class Labels(NamedTuple):
 
 
 def number_labels(labels: Any, what: str) -> Labels:
-    """Number labels in their order.
+    """Return labels as class numbers, in their order.
 
     Args:
         labels: Strings, whole numbers or true/false, in a list, an array or a tensor (rows,) or

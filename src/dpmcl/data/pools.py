@@ -86,16 +86,12 @@ def compact(array: NDArray[Any], what: str) -> NDArray[Any]:
     batch. Other whole numbers become float32, or float64 where that rounds them.
 
     Args:
-        array: Values of any shape.
+        array: Real numbers of any shape.
         what: Names the array in errors.
 
     Raises:
-        DataError: The values are no real numbers.
+        DataError: There is no room for the converted ones, or no float holds them exactly.
     """
-    if array.dtype.kind not in "biuf":
-        raise DataError(
-            f"{what} must be real numbers, got values of type {array.dtype}; convert them."
-        )
     wanted = array.dtype.newbyteorder("=")
     if array.dtype.kind == "b":
         wanted = np.dtype(np.uint8)

@@ -231,6 +231,9 @@ def chunk(
         remember: The draw whose rows will enter the memory, if any.
         purpose: Keeps other draws than a method's apart.
 
+    Returns:
+        The draws of all steps.
+
     Raises:
         SpecError: A draw is like another of another kind, or does without replacement what
             `discount_on = "sampling"` wants drawn by chance.
@@ -268,6 +271,9 @@ def probe(draws: Mapping[str, Draw], supply: Supply, place: tuple[int, int], upd
         supply: What is drawn from.
         place: Numbers of the task and of the phase.
         update: The update before which it is drawn.
+
+    Returns:
+        The draws, as of one step.
     """
     steps = range(update, update + 1)
     return chunk(draws, supply, place, steps, purpose=keys.Purpose.PROBE)

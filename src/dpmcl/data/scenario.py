@@ -101,6 +101,9 @@ def plan(data: Labelled, settings: ScenarioSettings) -> Plan:
         data: The rows.
         settings: Of the scenario.
 
+    Returns:
+        Which rows make which task.
+
     Raises:
         SpecError: The scenario does not read a setting, or it does not suit the data.
         DataError: A task would have no rows of a class.

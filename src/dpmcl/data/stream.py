@@ -114,6 +114,9 @@ class Stream:
             data: The rows.
             settings: Of the scenario; one class a task if None.
 
+        Returns:
+            The stream.
+
         Raises:
             SpecError: The scenario does not suit the data.
             DataError: There are too few rows.
@@ -165,6 +168,9 @@ class Stream:
             kind: "classification" or "regression"; None to tell by y.
             **scenario: Settings of `ScenarioSettings`, as in classes_per_task=2.
 
+        Returns:
+            The stream.
+
         Raises:
             DataError: The data cannot be used.
             SpecError: The settings cannot.
@@ -200,6 +206,9 @@ class Stream:
             levels: How many folders below the path make a class name.
             name: For titles; None for the name of the path.
             **scenario: As for `from_arrays`.
+
+        Returns:
+            The stream.
 
         Raises:
             DataError: The images cannot be used.
@@ -238,6 +247,9 @@ class Stream:
             name: For titles; None for the name of the file.
             **scenario: As for `from_arrays`.
 
+        Returns:
+            The stream.
+
         Raises:
             DataError: The table cannot be used.
             SpecError: The settings cannot.
@@ -275,6 +287,9 @@ class Stream:
             kind: "classification" or "regression"; None to tell by the labels.
             name: For titles.
             **scenario: As for `from_arrays`.
+
+        Returns:
+            The stream.
 
         Raises:
             DataError: The data cannot be used.

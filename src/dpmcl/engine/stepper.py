@@ -86,14 +86,16 @@ def _try(
 ) -> Callable[..., State] | None:
     """Return the traced update, or None for one that cannot be: it runs as it is."""
     try:
-        found: Callable[..., State] = traced(
+        quick: Callable[..., State] = traced(
             plain, tree_map(torch.Tensor.clone, state), batches, key
         )
-        once = found(tree_map(torch.Tensor.clone, state), batches, key)
+        once = quick(tree_map(torch.Tensor.clone, state), batches, key)
+        if shapes(once) != shapes(state):
+            raise ValueError("it changes the shapes of its state")
     except Exception as error:  # a fault of the update itself shows again
         _LOG.info("An update is not traced, and runs slower: %s", reason(error))
         return None
-    return found if shapes(once) == shapes(state) else None
+    return quick
 
 
 def _own(tree: Any) -> Any:

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils import _pytree as pytree
+
+from dpmcl.core.not_public import FakeTensorMode, pytree
 
 aten: Any = torch.ops.aten
 
@@ -60,9 +60,9 @@ def traced(function: Callable[..., Any], *trees: Any) -> Callable[..., Any]:
     donated = len(pytree.tree_leaves(trees[0]))
     out_shape: Any = None
 
-    def on_leaves(*given: Tensor) -> list[Tensor]:
+    def on_leaves(*inputs: Tensor) -> list[Tensor]:
         nonlocal out_shape
-        out, out_shape = pytree.tree_flatten(function(*pytree.tree_unflatten(list(given), shape)))
+        out, out_shape = pytree.tree_flatten(function(*pytree.tree_unflatten(list(inputs), shape)))
         return out
 
     with torch.no_grad():
@@ -73,8 +73,8 @@ def traced(function: Callable[..., Any], *trees: Any) -> Callable[..., Any]:
     module.recompile()
 
     @torch.no_grad()
-    def run(*given: Any) -> Any:
-        return pytree.tree_unflatten(module(*pytree.tree_leaves(given)), out_shape)
+    def run(*arguments: Any) -> Any:
+        return pytree.tree_unflatten(module(*pytree.tree_leaves(arguments)), out_shape)
 
     return run
 

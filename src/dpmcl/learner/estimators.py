@@ -130,6 +130,9 @@ class ContinualClassifier(ClassifierMixin, _Continual):  # type: ignore[misc]
             y: A label for each row.
             classes: All labels that will ever come, or None to add classes as they come. Heeded at
                 the first call.
+
+        Returns:
+            This estimator.
         """
         return self._learn(X, y, first=not hasattr(self, "learner_"), classes=classes)
 
@@ -192,6 +195,9 @@ class ContinualRegressor(RegressorMixin, _Continual):  # type: ignore[misc]
         Args:
             X: Inputs (rows, inputs).
             y: Targets (rows,) or (rows, outputs).
+
+        Returns:
+            This estimator.
         """
         return self._learn(X, y, first=not hasattr(self, "learner_"))
 

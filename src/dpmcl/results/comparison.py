@@ -1,6 +1,6 @@
 """Methods of one or more runs side by side: what tells them apart, and what each is called."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -64,13 +64,8 @@ def entries(runs: Mapping[str, Stored]) -> list[Entry]:
         for method, record in stored.records.items()
     ]
     keys = differing(out)
-    for longer in (_with_settings, _with_run):
-        names = [(entry.stream.name, entry.label) for entry in out]
-        out = [
-            entry if names.count(name) == 1 else replace(entry, label=longer(entry, keys))
-            for entry, name in zip(out, names, strict=True)
-        ]
-    return out
+    out = _apart(out, lambda entry: _with_settings(entry, keys))
+    return _apart(out, lambda entry: f"{entry.label} [{entry.run}]")
 
 
 def differing(several: Sequence[Entry]) -> list[str]:
@@ -85,20 +80,19 @@ def differing(several: Sequence[Entry]) -> list[str]:
     """
     if len({entry.run for entry in several}) < 2:
         return []
-    keys = dict.fromkeys(key for entry in several for key in entry.settings)
     known = {(key, _owner(key, entry)) for entry in several for key in entry.settings}
-    seen: dict[str, dict[str, list[Any]]] = {key: {} for key in keys}
-    for key in keys:
-        for entry in several:
-            values = seen[key].setdefault(entry.stream.name, [])
-            value = entry.settings.get(key)
-            if (key, _owner(key, entry)) in known and value not in values:
-                values.append(value)
-    return [
-        key
-        for key, by_stream in seen.items()
-        if any(len(values) > 1 for values in by_stream.values())
-    ]
+
+    def varies(key: str, stream: str) -> bool:
+        values = [
+            entry.settings.get(key)
+            for entry in several
+            if entry.stream.name == stream and (key, _owner(key, entry)) in known
+        ]
+        return any(value != values[0] for value in values)
+
+    keys = dict.fromkeys(key for entry in several for key in entry.settings)
+    streams = {entry.stream.name for entry in several}
+    return [key for key in keys if any(varies(key, stream) for stream in streams)]
 
 
 def written(value: Any) -> str:
@@ -180,10 +174,15 @@ def _owner(key: str, entry: Entry) -> Any:
     return named or (entry.method if key == "method" else plugin)
 
 
+def _apart(several: Sequence[Entry], longer: Callable[[Entry], str]) -> list[Entry]:
+    """Return entries, with a longer label where others of their stream have the same."""
+    names = [(entry.stream.name, entry.label) for entry in several]
+    return [
+        entry if names.count(name) == 1 else replace(entry, label=longer(entry))
+        for entry, name in zip(several, names, strict=True)
+    ]
+
+
 def _with_settings(entry: Entry, keys: Sequence[str]) -> str:
     told = [f"{key} {written(entry.settings[key])}" for key in keys if key in entry.settings]
     return f"{entry.label} ({', '.join(told)})" if told else entry.label
-
-
-def _with_run(entry: Entry, keys: Sequence[str]) -> str:
-    return f"{entry.label} [{entry.run}]"

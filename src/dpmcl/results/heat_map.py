@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpmcl.exceptions import DpmclError
 from dpmcl.results.figures import NAMED, PLAIN, drawing, mean_and_error, shortened
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
@@ -26,14 +25,12 @@ def heat_maps(records: Mapping[str, Record], stream: StreamInfo) -> "Figure":
     """Return a figure with a panel for each method: mean errors over seeds, all on one scale.
 
     Args:
-        records: Results by method.
+        records: Results by method; one at least.
         stream: Names of the stream.
 
     Raises:
-        DpmclError: There are no results, or matplotlib is not installed.
+        DpmclError: matplotlib is not installed.
     """
-    if not records:
-        raise DpmclError("There are no results to draw yet; `dpmcl run` makes some.")
     from matplotlib.colors import LogNorm, Normalize
 
     errors = {name: record.test.after for name, record in records.items()}
@@ -84,7 +81,7 @@ def panels(names: Sequence[str]) -> "tuple[Figure, Any]":
 
 
 def named_ticks(ax: Any, names: Sequence[str]) -> bool:
-    """Name the ticks of both axes where there are few short names; return whether it was done.
+    """Name the ticks of both axes where there are few short names, and return whether there are.
 
     Args:
         ax: A panel.
@@ -98,7 +95,7 @@ def named_ticks(ax: Any, names: Sequence[str]) -> bool:
 
 
 def _label(ax: Any, stream: StreamInfo) -> None:
-    """Number the tasks from 1, or name them where there are few short names."""
+    """Give tasks numbers from 1, or name them where there are few short names."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     if named_ticks(ax, stream.tasks):

@@ -3,10 +3,11 @@
 import io
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import tomli_w
 
@@ -34,29 +35,15 @@ class _Table:
     words: int = 1
 
 
-class _Picture(NamedTuple):
-    """A figure as SVG."""
-
-    caption: str
-    svg: str
-
-
-class _Block(NamedTuple):
-    """A text that is folded in."""
-
-    title: str
-    text: str
-
-
 @dataclass(frozen=True)
 class _Section:
-    """A part of the report."""
+    """A part of the report; figures, as SVG, by caption, and texts that are folded in, by title."""
 
     title: str
     texts: Sequence[str] = ()
     tables: Sequence[_Table] = ()
-    figures: Sequence[_Picture] = ()
-    blocks: Sequence[_Block] = ()
+    figures: Mapping[str, str] = field(default_factory=dict)
+    blocks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def anchor(self) -> str:
@@ -102,20 +89,20 @@ def markdown(
         DpmclError: There are no results, or matplotlib or SciPy is not installed.
         SpecError: There is no method of that name.
     """
-    title, sections = _content(runs, against)
-    lines = [f"# {title}"]
+    heading, sections = _content(runs, against)
+    lines = [f"# {heading}"]
     out: dict[str, str] = {}
     for section in sections:
         lines += [f"## {section.title}", *section.texts]
         for table in section.tables:
             lines.append(f"{table.caption}:")
             lines.append(formatted(table.header, table.body, "markdown", words=table.words))
-        for picture in section.figures:
+        for caption, svg in section.figures.items():
             name = f"{stem}-{len(out) + 1}.svg"
-            out[name] = picture.svg
-            lines.append(f"![{picture.caption}]({name})")
-        for block in section.blocks:
-            lines += [f"{block.title}:", f"```\n{block.text.rstrip()}\n```"]
+            out[name] = svg
+            lines.append(f"![{caption}]({name})")
+        for title, text in section.blocks.items():
+            lines += [f"{title}:", f"```\n{text.rstrip()}\n```"]
     return {f"{stem}.md": "\n\n".join(lines) + "\n", **out}
 
 
@@ -254,23 +241,20 @@ def _paper(entries: Sequence[Entry]) -> _Section | None:
 
 def _pictures(entries: Sequence[Entry]) -> _Section:
     """Return the figures of each stream."""
-    pictures = []
+    drawn: dict[str, Figure] = {}
     for ours in comparison.by_stream(entries).values():
         stream = comparison.described([*ours.values()])
         records = {label: entry.record for label, entry in ours.items()}
         name = displayed(stream.name)
-        caption = f"{name}: errors against tasks"
-        pictures.append(_picture(caption, figures.curves(records, stream)))
+        drawn[f"{name}: errors against tasks"] = figures.curves(records, stream)
         caption = f"{name}: error on each task (across) after each task (down)"
-        pictures.append(_picture(caption, heat_map.heat_maps(records, stream)))
+        drawn[caption] = heat_map.heat_maps(records, stream)
         readings = {k: r.readings for k, r in records.items() if r.readings is not None}
         for what in ("terms", "stability") if readings else ():
-            try:
+            with suppress(DpmclError):  # the run recorded the other one
                 figure = theory_figures.draw(readings, stream, what)
-            except DpmclError:  # the run recorded the other one
-                continue
-            pictures.append(_picture(f"{name}: {what} as monitored", figure))
-    return _Section("Figures", figures=pictures)
+                drawn[f"{name}: {what} as monitored"] = figure
+    return _Section("Figures", figures={name: _svg(name, one) for name, one in drawn.items()})
 
 
 def _settings(entries: Sequence[Entry]) -> _Section | None:
@@ -316,14 +300,11 @@ def _made(runs: Mapping[str, Stored]) -> _Section:
 
 def _specs(runs: Mapping[str, Stored]) -> _Section:
     """Return each run's spec, all of it."""
-    blocks = [
-        _Block(f"{displayed(name)}/spec.toml", tomli_w.dumps(stored.spec))
-        for name, stored in runs.items()
-    ]
-    return _Section("Specs", blocks=blocks)
+    texts = {f"{displayed(name)}/spec.toml": tomli_w.dumps(run.spec) for name, run in runs.items()}
+    return _Section("Specs", blocks=texts)
 
 
-def _picture(caption: str, figure: "Figure") -> _Picture:
+def _svg(caption: str, figure: "Figure") -> str:
     """Return a figure as SVG without a file's header; the same figure gives the same bytes."""
     import matplotlib
 
@@ -331,4 +312,4 @@ def _picture(caption: str, figure: "Figure") -> _Picture:
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with matplotlib.rc_context({"svg.hashsalt": caption}):  # ids of one page must differ
         figure.savefig(out, format="svg", metadata=nothing)
-    return _Picture(caption, "<svg" + out.getvalue().partition("<svg")[2])
+    return "<svg" + out.getvalue().partition("<svg")[2]

@@ -181,19 +181,16 @@ def _students(values: np.ndarray) -> Interval:
 
 def _resampled(values: np.ndarray) -> Interval:
     """Return the interval of a mean by resampling."""
-    found = (
-        _scipy_stats()
-        .bootstrap(
-            (values,),
-            np.mean,
-            n_resamples=_RESAMPLES,
-            confidence_level=LEVEL,
-            method="percentile",
-            rng=np.random.default_rng(_SEED),
-        )
-        .confidence_interval
+    resampled = _scipy_stats().bootstrap(
+        (values,),
+        np.mean,
+        n_resamples=_RESAMPLES,
+        confidence_level=LEVEL,
+        method="percentile",
+        rng=np.random.default_rng(_SEED),
     )
-    return float(found.low), float(found.high)
+    low, high = resampled.confidence_interval
+    return float(low), float(high)
 
 
 def _wilcoxon(gaps: np.ndarray) -> float:

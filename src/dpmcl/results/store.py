@@ -213,7 +213,7 @@ def owner(path: Path) -> Path | None:
 
 
 def load(folder: Path) -> Stored:
-    """Read a run folder.
+    """Return what a run folder holds.
 
     Args:
         folder: The run folder.

@@ -67,7 +67,7 @@ def rows(
     out = []
     for name, record in records.items():
         errors = record.test
-        work = [record.work[seed] for seed in errors.seeds if seed in record.work]
+        work = _work(record)
         row: Row = {
             "stream": stream.name,
             "method": name,
@@ -78,8 +78,8 @@ def rows(
             "nte_path_mean": mean(nte_path(errors)),
             "accuracy_mean": mean(accuracy(errors)) if stream.kind == "classification" else None,
             "forgetting_mean": mean(forgetting(errors)),
-            "gradient_evaluations": _whole([w.gradient_evaluations for w in work]),
-            "rows_backpropagated": _whole([w.rows_backpropagated for w in work]),
+            "gradient_evaluations": work["gradient_evaluations"],
+            "rows_backpropagated": work["rows_backpropagated"],
             "diverged": len(record.diverged),
             "diverged_seeds": " ".join(map(str, sorted(record.diverged))),
         }
@@ -152,23 +152,35 @@ def cost_rows(records: Mapping[str, Record], stream: StreamInfo) -> list[Row]:
         records: Results by method.
         stream: Names of the stream.
     """
-    out = []
-    for name, record in records.items():
-        spent = [record.work[seed] for seed in record.test.seeds if seed in record.work]
-        row = {
+    return [
+        {
             "stream": stream.name,
             "method": name,
             "replicas": len(record.test.seeds),
             "diverged": len(record.diverged),
+            **_work(record),
         }
-        kinds = [kind.name for kind in fields(Work)]
-        out.append(row | {kind: _whole([getattr(one, kind) for one in spent]) for kind in kinds})
-    return out
+        for name, record in records.items()
+    ]
+
+
+def _work(record: Record) -> dict[str, int | None]:
+    """Return what a seed's updates cost, the mean, by kind; None for what was not counted.
+
+    Earlier versions counted fewer kinds, of which their folders have 0, and version 0.1 counted
+    rows in another way. Where seeds were added to such a folder, the means are over these.
+    """
+    spent = [record.work[seed] for seed in record.test.seeds if seed in record.work]
+    later = [work for work in spent if work.flops] or spent
+    kinds = [field.name for field in fields(Work)]
+    means: dict[str, int | None] = dict.fromkeys(kinds)
+    for kind in kinds if spent else ():
+        values = [getattr(work, kind) for work in later]
+        counted = [value for value in values if value] or values
+        if any(counted) or later[0].flops or kind in kinds[:2]:
+            means[kind] = round(sum(counted) / len(counted))
+    return means
 
 
 def _finite(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
-
-
-def _whole(values: Sequence[int]) -> int | None:
-    return round(sum(values) / len(values)) if values else None

@@ -53,7 +53,7 @@ class StreamSettings(Settings, ABC):
 
     @abstractmethod
     def build(self, seeds: Sequence[int]) -> Stream:
-        """Read or draw the data.
+        """Return the stream, its data read or drawn.
 
         Args:
             seeds: One for each replica.

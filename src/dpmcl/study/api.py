@@ -21,7 +21,7 @@ from dpmcl.study import result, study
 from dpmcl.study.bars import bars
 from dpmcl.study.plan import say_kept
 from dpmcl.study.result import Result
-from dpmcl.study.study import ALL, Watch
+from dpmcl.study.study import ALL, OnProgress
 from dpmcl.training import spec
 from dpmcl.training.keeper import Keeping
 
@@ -65,6 +65,9 @@ class Request:
             methods: Names, in order.
             changes: Settings by name, on top of those in the table.
 
+        Returns:
+            This request.
+
         Raises:
             SpecError: Nobody has a name.
         """
@@ -81,6 +84,9 @@ class Request:
 
         Args:
             assignments: Texts of the form KEY=VALUE.
+
+        Returns:
+            This request.
         """
         for text in assignments:
             self.change(spec.assignment(text))
@@ -91,6 +97,9 @@ class Request:
 
         Args:
             changes: Part of a spec; a list of methods chooses among them.
+
+        Returns:
+            This request.
         """
         methods = changes.get("methods", {})
         if not isinstance(methods, Mapping):
@@ -106,6 +115,9 @@ class Request:
             tasks: How many of the stream's first tasks are kept.
             watch: Readings of the theory monitor: "terms", "stability", or a list of them.
             **entries: Top-level entries by name.
+
+        Returns:
+            This request.
         """
         changes: dict[str, Any] = {k: v for k, v in entries.items() if v is not None}
         if tasks is not None:
@@ -119,6 +131,9 @@ class Request:
 
         Args:
             network: As `run` takes it.
+
+        Returns:
+            This request.
         """
         if isinstance(network, str | Mapping):
             return self.change({"network": network})
@@ -155,7 +170,7 @@ def run(
     device: str | None = None,
     engine: str | None = None,
     monitor: str | Sequence[str] | None = None,
-    watch: Watch | bool | None = None,
+    progress: OnProgress | bool | None = None,
     checkpoint_seconds: float = 60.0,
     fresh: bool = False,
 ) -> Result:
@@ -184,8 +199,8 @@ def run(
         device: "auto", "cpu" or "cuda".
         engine: "auto", "batched" or "looped".
         monitor: Readings that are recorded, "terms" and "stability" (`Result.readings`).
-        watch: Called with the progress, as watch(method, done, total); True draws a bar for each
-            method, and one for all of them, with the time left.
+        progress: Called as progress(method, done, total), in updates of all replicas; True draws
+            a bar for each method, and one for all of them, with the time left.
         checkpoint_seconds: Seconds between checkpoints within a task; there is one after every
             task as well.
         fresh: Start anew; what `out` holds is kept in it until the new run has finished.
@@ -201,10 +216,8 @@ def run(
     >>> result.errors["er"].values.shape
     (1, 3, 2)
     """
-    if not (watch is None or isinstance(watch, bool) or callable(watch)):
-        raise SpecError(
-            f"watch is called with the progress, got {shown(watch)}; monitor = ['terms'] watches."
-        )
+    if not (progress is None or isinstance(progress, bool) or callable(progress)):
+        raise SpecError(f"progress must be a function, or True for bars, got {shown(progress)}.")
     if settings is not None and not isinstance(settings, Mapping):
         raise SpecError(
             f"settings must be a mapping, as in {{'training.lr': 0.01}}, got {shown(settings)}."
@@ -227,7 +240,9 @@ def run(
         raise SpecError("Settings are nested too deeply; a spec is a table of tables.") from None
     folder = request.folder if out is None else path_of(out)
     with bars() as drawn:
-        told = (drawn if watch else None) if isinstance(watch, bool) else _of_methods(watch)
+        told = (
+            (drawn if progress else None) if isinstance(progress, bool) else _of_methods(progress)
+        )
         return study.run(checked, folder, told, keeping=keeping, fresh=fresh)
 
 
@@ -244,11 +259,11 @@ def load(folder: str | Path) -> Result:
     return result.load(path_of(folder))
 
 
-def _of_methods(watch: Watch | None) -> Watch | None:
+def _of_methods(progress: OnProgress | None) -> OnProgress | None:
     """Return a function that is told of methods alone, and not of all jobs together."""
-    if watch is None:
+    if progress is None:
         return None
-    return lambda name, done, total: None if name == ALL else watch(name, done, total)
+    return lambda name, done, total: None if name == ALL else progress(name, done, total)
 
 
 def _tables(methods: Any) -> dict[str, Mapping[str, Any]]:

@@ -34,7 +34,8 @@ def describe(
     """Return an entry of environment.json: everything that could change the numbers.
 
     "repeats" says what the same spec gives again on the same machine: the same bytes, or, on a GPU
-    without PyTorch's deterministic algorithms, the same to rounding.
+    without PyTorch's deterministic algorithms, the same to rounding. A run says the latter of seeds
+    that it adds to those of another version.
 
     Args:
         method: Name of the method.

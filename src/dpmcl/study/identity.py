@@ -74,6 +74,9 @@ def held(folder: Path) -> Held:
     Args:
         folder: A run folder, or one that does not hold a run yet.
 
+    Returns:
+        What it holds; nothing of a run that it does not hold yet.
+
     Raises:
         FolderError: A file of the run is damaged.
     """
@@ -215,7 +218,7 @@ def refuse_other_code(old: Held, now: Sources, spec: Spec, trained: set[str]) ->
             f"{extended[0]}, so no rows are added to it; {_ANEW}"
         )
     for name in sorted(trained & unknown):
-        if spec.stream_name == "sine" or spec.methods[name].trains_on_validation:
+        if moved_since_0_1(spec, name):
             raise FolderError(
                 f"{old.folder} was made by version 0.1, and the numbers of {name} on "
                 f"'{spec.stream_name}' have moved since (CHANGELOG.md); {_ANEW}"
@@ -225,6 +228,16 @@ def refuse_other_code(old: Held, now: Sources, spec: Spec, trained: set[str]) ->
             f"{old.folder} was made by version 0.1, which did not record code: its results may be "
             f"of another version of {min(plugins_now)}."
         )
+
+
+def moved_since_0_1(spec: Spec, method: str) -> bool:
+    """Return whether numbers of a method are others than version 0.1 gave.
+
+    Args:
+        spec: A spec with the method.
+        method: Name of the method in the spec.
+    """
+    return spec.stream_name == "sine" or bool(spec.methods[method].trains_on_validation)
 
 
 def _refuse_changed(
@@ -268,20 +281,23 @@ def refuse_other_data(before: Held, now: StreamInfo, spec: Spec) -> None:
     )
 
 
-def warn_of_other_versions(folder: Path, extended: set[str]) -> None:
-    """Log a warning where rows of another version of dpmcl or PyTorch are about to be extended.
+def of_other_versions(folder: Path, extended: set[str]) -> set[str]:
+    """Return the methods whose rows another version of dpmcl or PyTorch made; log a warning.
 
     Args:
         folder: The run folder.
         extended: Methods with results, of which further seeds are to be trained.
     """
     now = {"dpmcl": version("dpmcl"), "torch": str(torch.__version__)}
+    made: dict[str, str] = {}
     for entry in store.environment(folder):
         if isinstance(entry, dict) and str(entry.get("method")) in extended:
             other = [f"{key} {entry[key]}" for key in now if entry.get(key, now[key]) != now[key]]
             if other:
-                _log.warning(
-                    f"{entry['method']}: its first seeds were trained with {' and '.join(other)}, "
-                    "whose numbers may differ from those of now."
-                )
-                return
+                made[entry["method"]] = " and ".join(other)
+    for method, other_versions in made.items():
+        _log.warning(
+            f"{method}: its first seeds were trained with {other_versions}, whose numbers may "
+            "differ from those of now; the new seeds are equal to theirs to rounding at best."
+        )
+    return set(made)

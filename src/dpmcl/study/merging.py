@@ -97,6 +97,14 @@ def _joined(held: Held, theirs: Stored, both: str) -> tuple[Held, str]:
     for method in set(held.code) & set(theirs.code):
         if held.code[method] != theirs.code[method]:
             raise FolderError(f"{both} hold results of other code of {method}; merge neither.")
+    for method in set(held.records) & set(theirs.records):
+        recorded = (method in held.code) + (method in theirs.code)
+        sources = {**held.code, **theirs.code}.get(method)
+        if recorded == 1 and (sources or identity.moved_since_0_1(Spec.parse(theirs.spec), method)):
+            raise FolderError(
+                f"{both} hold results of {method}, one of them by version 0.1, whose numbers or "
+                "code may be others (CHANGELOG.md); merge neither."
+            )
     records, told = dict(held.records), []
     for method, record in theirs.records.items():
         known = records[method].test.seeds if method in records else ()

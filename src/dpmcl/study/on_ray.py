@@ -20,7 +20,7 @@ import torch
 
 from dpmcl.core.threads import threads
 from dpmcl.data.stream import Stream
-from dpmcl.exceptions import DeviceError, DpmclError, Stopped
+from dpmcl.exceptions import DeviceError, DpmclError, Stopped, reason
 from dpmcl.study.executor import Assignment, Listener
 from dpmcl.study.log_lines import logged_to
 from dpmcl.study.starts import Start, Starts
@@ -122,7 +122,7 @@ def _outcome(ray: Any, reference: Any) -> Outcome | None:
             raise error.cause from None
         raise
     except died as error:
-        _LOG.info("A worker died: %s", str(error).partition("\n")[0])
+        _LOG.info("A worker died: %s", reason(error))
         return None
     for line, once in said:
         _LOG.warning(line, extra={"once": once})
@@ -146,8 +146,8 @@ def _cluster() -> Iterator[Any]:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
     except Exception as error:
         raise DpmclError(
-            f"Ray cannot be reached at {address or 'this machine'} "
-            f"({str(error).partition(chr(10))[0]}); start it, or correct {ADDRESS}."
+            f"Ray cannot be reached at {address or 'this machine'} ({reason(error)}); start it, or "
+            f"correct {ADDRESS}."
         ) from None
     try:
         yield ray

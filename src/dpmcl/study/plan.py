@@ -208,9 +208,8 @@ def check(key: str, values: Any) -> None:
         raise SpecError(
             f'An axis must have a list of values, as in "{key}" = [0, 2, 5], got {shown(values)}.'
         )
-    twice = next((v for i, v in enumerate(values) if v in values[:i]), None)
-    if twice is not None or list(values).count(None) > 1:
-        raise SpecError(f"Values of an axis must differ, and '{key}' has {twice!r} twice.")
+    if twice := [v for i, v in enumerate(values) if v in values[:i]]:
+        raise SpecError(f"Values of an axis must differ, and '{key}' has {twice[0]!r} twice.")
     if key.partition(".")[0] in ("replicas", "seed", "methods") and key.count(".") < 2:
         raise SpecError(
             f"'{key}' cannot be an axis: all runs of a study have the same seeds and methods; set "

@@ -80,7 +80,7 @@ class Result(Stored):
         return {name: readings for name, readings in found.items() if readings is not None}
 
     def rows(self, metrics: str | Sequence[str] = ()) -> list[dict[str, Any]]:
-        """The table's rows, each a dict of numbers; `metrics` names further ones.
+        """Return the table's rows, each a dict of numbers; `metrics` names further ones.
 
         Args:
             metrics: Names of further metrics.
@@ -94,20 +94,20 @@ class Result(Stored):
         return self._marked(summary.rows(self.records, self.stream, names))
 
     def rows_by_task(self) -> list[dict[str, Any]]:
-        """A row for each method and task: its error just after it was learned, and at the end."""
+        """Return a row for each method and task: its error when it was new, and at the end."""
         return self._marked(summary.rows_by_task(self.records, self.stream))
 
     def cost_rows(self) -> list[dict[str, Any]]:
-        """A row for each method: what a replica's updates cost, and what it keeps."""
+        """Return a row for each method: what a replica's updates cost, and what it keeps."""
         return summary.cost_rows(self.records, self.stream)
 
     def _marked(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The rows, each saying whether its method trained on validation rows as well."""
+        """Return rows that say whether their method trained on validation rows as well."""
         on_validation = {name: _trains_on_validation(self.spec, name) for name in self.records}
         return [{**row, "trains_on_validation": on_validation[row["method"]]} for row in rows]
 
     def table(self, style: TableFormat = "text") -> str:
-        """The table as text: "text", "json", "csv", "markdown" or "latex".
+        """Return the table as text: "text", "json", "csv", "markdown" or "latex".
 
         Args:
             style: "text", "json", "csv", "markdown" or "latex".
@@ -199,7 +199,7 @@ def _trains_on_validation(spec: Mapping[str, Any], name: str) -> bool:
 
 
 def load(folder: Path) -> Result:
-    """The results that a run folder holds. Raises FolderError when it is none.
+    """Return the results that a run folder holds. Raises FolderError when it is none.
 
     Args:
         folder: A run folder.

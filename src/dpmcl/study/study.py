@@ -38,9 +38,9 @@ from dpmcl.training.monitor import MonitorSettings
 from dpmcl.training.spec import Spec
 from dpmcl.training.storage import Storage, absolute
 
-Watch = Callable[[str, int, int], None]
-"""watch(method, done, total): updates of all replicas done, and to be done; of several methods also
-watch(ALL, done, total)."""
+OnProgress = Callable[[str, int, int], None]
+"""Called as progress(method, done, total): updates of all replicas done, and to be done; of several
+methods also as progress(ALL, done, total)."""
 
 ALL = "all jobs"
 """Name under which the progress of several methods or runs together is told."""
@@ -51,7 +51,7 @@ _LOG = logging.getLogger("dpmcl")
 def run(
     spec: Spec,
     folder: Path | None = None,
-    watch: Watch | None = None,
+    progress: OnProgress | None = None,
     *,
     keeping: Keeping | None = None,
     fresh: bool = False,
@@ -64,7 +64,7 @@ def run(
     Args:
         spec: What to run.
         folder: The run folder, or None.
-        watch: Told of progress.
+        progress: Told of progress.
         keeping: How often checkpoints are made, and when to stop.
         fresh: Run everything anew; what the folder holds is kept in it until that has finished.
 
@@ -75,7 +75,7 @@ def run(
         DivergenceError: A replica diverged, and the spec wants to stop then.
         DpmclError: Something else cannot be run.
     """
-    return run_all([Planned(spec, folder)], watch, keeping=keeping, fresh=fresh)[0]
+    return run_all([Planned(spec, folder)], progress, keeping=keeping, fresh=fresh)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,7 @@ class Planned:
 
 def run_all(
     runs: Sequence[Planned],
-    watch: Watch | None = None,
+    progress: OnProgress | None = None,
     *,
     keeping: Keeping | None = None,
     fresh: bool = False,
@@ -109,13 +109,16 @@ def run_all(
 
     Args:
         runs: The runs; their folders differ.
-        watch: Told of progress.
+        progress: Told of progress.
         keeping: How often checkpoints are made, and when to stop.
         fresh: Run everything anew.
         shard: Which jobs are run; None for all.
         on: "here", in this process and workers beside it, or "ray" (`study.on_ray`).
         storage: Address at which jobs on Ray keep checkpoints; None for the run folders, which all
             nodes must see then.
+
+    Returns:
+        The results of each run, in order.
 
     Raises:
         SpecError: `storage` is given, and jobs run here.
@@ -131,7 +134,7 @@ def run_all(
             if planned.folder is not None:
                 stack.enter_context(locked(planned.folder))
         streams: dict[str, Stream] = {}
-        begun = [_Run(planned, watch, fresh, streams) for planned in runs]
+        begun = [_Run(planned, progress, fresh, streams) for planned in runs]
         built: dict[str, Trainer] = {}
         assignments = [one for run in begun for one in run.begin(shard, storage, built)]
         if assignments:
@@ -139,14 +142,14 @@ def run_all(
             several = len({(one.trainer, one.job.method) for one in assignments}) > 1
             shares = dict.fromkeys(assignments, 0.0)  # done of each job; all count alike
 
-            def progress(one: Assignment, done: int, total: int) -> None:
-                owner[one].progress(one.job, done, total)
+            def advanced(one: Assignment, done: int, total: int) -> None:
+                owner[one].advanced(one.job, done, total)
                 shares[one] = done / total if total else 1.0  # a method without updates
-                if watch is not None and several:
-                    watch(ALL, round(1000 * sum(shares.values())), 1000 * len(shares))
+                if progress is not None and several:
+                    progress(ALL, round(1000 * sum(shares.values())), 1000 * len(shares))
 
             listener = Listener(
-                progress, lambda one, outcome: owner[one].finished(one.job, outcome)
+                advanced, lambda one, outcome: owner[one].finished(one.job, outcome)
             )
             run_jobs = execute
             if on == "ray":
@@ -161,11 +164,15 @@ class _Run:
     """A run that is being made: what the folder held, and what has come since."""
 
     def __init__(
-        self, planned: Planned, watch: Watch | None, fresh: bool, streams: dict[str, Stream]
+        self,
+        planned: Planned,
+        progress: OnProgress | None,
+        fresh: bool,
+        streams: dict[str, Stream],
     ) -> None:
         self.spec, self.folder, self.name = planned.spec, planned.folder, planned.name
         self.budget = planned.budget
-        self.watch, self.fresh, self.streams = watch, fresh, streams
+        self.progress, self.fresh, self.streams = progress, fresh, streams
         spec = self.spec
         self.before = _before(spec, self.folder, fresh)
         self.records = dict(self.before.records)
@@ -252,7 +259,8 @@ class _Run:
             kept = aside.put_aside(folder)
             if kept is not None:
                 _LOG.warning(f"What {folder} held is kept in {kept} until this run has finished.")
-        identity.warn_of_other_versions(folder, trained & set(self.before.records))
+        extended = trained & set(self.before.records)
+        self.mixed = identity.of_other_versions(folder, extended)
         names = {job_folder(job.method, job.seeds) for job in self.jobs}
         for name in trained:
             for path in sorted(folder_of(folder, name).glob("*")):
@@ -263,16 +271,16 @@ class _Run:
                         path,
                     )
 
-    def progress(self, job: Job, done: int, total: int) -> None:
+    def advanced(self, job: Job, done: int, total: int) -> None:
         """Report a method's progress: that of all of its jobs, of equal replicas."""
         self.done[job] = done, total
-        if self.watch is None:
+        if self.progress is None:
             return
         jobs = [other for other in self.jobs if other.method == job.method]
         replicas = sum(len(other.seeds) for other in jobs)
         all_done = sum(self.done[other][0] for other in jobs if other in self.done)
         name = f"{self.name}: {job.method}" if self.name else job.method
-        self.watch(name, all_done, total * replicas // len(job.seeds))
+        self.progress(name, all_done, total * replicas // len(job.seeds))
 
     def finished(self, job: Job, outcome: Outcome) -> None:
         """Take a job's results in, and store them; its checkpoints are then of no more use.
@@ -304,6 +312,8 @@ class _Run:
             engine=self.trainer.engine.name,
             resumed=outcome.resumed,
         )
+        if name in self.mixed:
+            entry["repeats"] = "to rounding"
         store.add_environment(self.folder, entry)
         store.save_records(self.folder, self.records)
         if (checkpoints := self.trainer.checkpoints(job)) is not None:

@@ -18,7 +18,7 @@ from dpmcl.exceptions import DpmclError, SpecError, shown
 from dpmcl.metrics.cme import cme
 from dpmcl.study.plan import axis, check, owner_of
 from dpmcl.study.result import Result
-from dpmcl.study.study import Planned, Watch, run_all
+from dpmcl.study.study import OnProgress, Planned, run_all
 from dpmcl.training import spec
 from dpmcl.training.keeper import Keeping
 from dpmcl.training.spec import Spec
@@ -115,7 +115,7 @@ def tune(
     search: Search,
     folder: Path,
     *,
-    watch: Watch | None = None,
+    progress: OnProgress | None = None,
     keeping: Keeping | None = None,
     on: Where = "here",
     storage: str | None = None,
@@ -130,7 +130,7 @@ def tune(
         table: The spec, short forms included; its methods are searched one by one.
         search: How.
         folder: Where trials, journals and tuned.toml are kept.
-        watch: Told of progress.
+        progress: Told of progress.
         keeping: How often checkpoints are made, and when to stop.
         on: Where jobs run, as for `run_all`.
         storage: Where they keep checkpoints, as for `run_all`.
@@ -150,7 +150,7 @@ def tune(
                 f"search that one by itself, as with --method {owner}."
             )
     journals = {name: _journal(name, search, folder) for name in base["methods"]}
-    run = partial(run_all, watch=watch, keeping=keeping, on=on, storage=storage)
+    run = partial(run_all, progress=progress, keeping=keeping, on=on, storage=storage)
     scores = _scores(base, search, folder, run)
     known = [
         (name, one) for name, journal in journals.items() for one in journal.trials if one.values

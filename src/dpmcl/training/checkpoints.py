@@ -179,7 +179,7 @@ def job_folder(method: str, seeds: Sequence[int]) -> tuple[str, str]:
 
 
 def refuse_removed(root: Path) -> None:
-    """Raises FolderError where a run folder is gone: writing on would make half of one.
+    """Raise FolderError where a run folder is gone: writing on would make half of one.
 
     Args:
         root: The run folder.

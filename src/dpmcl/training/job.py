@@ -188,7 +188,7 @@ class Trainer:
         return Checkpoints(self.folder, job.method, job.seeds)
 
     def run(self, job: Job, keeping: Keeping, tell: Tell = lambda done, total: None) -> Outcome:
-        """Train a job, from its last checkpoint if there is one.
+        """Return what a job comes to, trained from its last checkpoint if there is one.
 
         Where the memory does not hold its replicas together, they are trained in two halves.
 

@@ -31,7 +31,7 @@ class Observer:
     """
 
     def begin(self, setup: Setup, run: RunState) -> RunState:
-        """Look at the state before the first update of this call of `train`.
+        """Return the state before the first update of this call of `train`, after a look at it.
 
         Args:
             setup: The run's.
@@ -50,7 +50,7 @@ class Observer:
         return last
 
     def before_chunk(self, setup: Setup, run: RunState) -> RunState:
-        """Look at the state before a chunk of updates.
+        """Return the state before a chunk of updates, after a look at it.
 
         Before a phase's first update its work has been counted already, so training may not go on
         from that state.
@@ -62,7 +62,7 @@ class Observer:
         return run
 
     def after_chunk(self, setup: Setup, run: RunState, chunk: Chunk) -> RunState:
-        """Look at the state after a chunk of updates.
+        """Return the state after a chunk of updates, after a look at it.
 
         Args:
             setup: The run's.
@@ -72,7 +72,7 @@ class Observer:
         return run
 
     def after_task(self, setup: Setup, run: RunState) -> RunState:
-        """Look at the state after a task; its position is the task that comes next.
+        """Return the state after a task, after a look at it; its position is the next task.
 
         Args:
             setup: The run's.

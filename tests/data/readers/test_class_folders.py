@@ -1,14 +1,11 @@
 """Which folders are the classes, and what is passed over, refused or told on the way."""
 
-import os
 import zipfile
-from pathlib import Path
 
 import pytest
 
 import dpmcl
 from conftest import refused
-from dpmcl.exceptions import DataError
 from packed import encoded, folder, noise, tarred, zipped
 
 PACKERS = [folder, zipped, tarred]
@@ -107,16 +104,3 @@ def test_names_of_windows_and_of_a_zip_that_does_not_say_that_they_are_utf_8(tmp
     with zipfile.ZipFile(source) as archive:
         assert "caf\u251c\u2310" in archive.namelist()[0]  # as CP437
     assert dpmcl.Stream.from_images(source).classes == ("caf\u00e9", "\u00fcber")
-
-
-@pytest.mark.skipif(os.name == "nt", reason="names are Unicode there")
-def test_names_that_are_no_text_are_refused(tmp_path):
-    source = folder(tmp_path / "set", named("cat/1.png"))
-    odd = Path(os.fsdecode(os.fsencode(source) + b"/caf\xe9"))
-    try:
-        odd.mkdir()
-    except OSError:
-        pytest.skip("this file system takes UTF-8 only")
-    (odd / "1.png").write_bytes(encoded(noise(0)))
-    with pytest.raises(DataError, match=r"UTF-8.*caf"):
-        dpmcl.Stream.from_images(source)

@@ -7,12 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import (
-    Dataset,
-    IterableDataset,
-    Subset,
-    TensorDataset,
-)
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 import conftest
 import dpmcl
@@ -129,7 +124,7 @@ class Endless(IterableDataset):
         (Items([([0.5], 1), ValueError("bad\nfile")]), ["Item 1", "ValueError: bad file"]),
         ([([0.5], 1), ([0.5, 1], 2)], ["one shape", "item 0", "(1,)", "item 1", "(2,)", "resize"]),
         ([(np.zeros(2, np.uint8), 1), (np.zeros(2), 2)], ["one type", "uint8", "float64"]),
-        ([(np.array([1j]), 1)], ["real numbers", "complex"]),
+        ([(np.array([1j]), 1)], ["numbers of one shape", "complex"]),
         ([([0.5], None)], ["got none at row 0"]),
         ([([0.5], [0.5, 1]), ([0.5], 1.0)], ["one shape", "(2,) and ()"]),
         ([([0.5], 1), ([0.5], 2, "a")], ["needs a task", "item 1"]),

@@ -186,7 +186,7 @@ WHOLE = encoded(noise(0, 40, 40, 3))
     [
         (WHOLE[: len(WHOLE) // 2], "cannot be decoded"),
         (b"no image", "cannot identify"),
-        (b"", "0 bytes"),
+        (b"", "cannot identify"),
         (claiming(20_000, 20_000), "million pixels"),
         (bytes(3 * 2**20), "at most 1 MiB"),
     ],

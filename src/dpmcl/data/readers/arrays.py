@@ -17,7 +17,7 @@ from dpmcl.exceptions import DataError, listed, reason
 _AGAIN = "save or fetch it again"
 
 
-def read_arrays(path: Path, kind: Kind | None = None, name: str | None = None) -> Labelled:
+def read_arrays(path: Path, kind: Kind | None = None) -> Labelled:
     """Read x, y and perhaps task from an .npz file, or from .npy files in a folder.
 
     Arrays in .npy files stay there, mapped copy-on-write, if they are uint8 or floats of this
@@ -28,7 +28,6 @@ def read_arrays(path: Path, kind: Kind | None = None, name: str | None = None) -
         path: The file or the folder. x is (rows, ...), uint8, another number type, or bool; y is
             labels, or numbers (rows,) or (rows, outputs) for regression; task is a label a row.
         kind: "classification", "regression", or None as for `from_arrays`.
-        name: For titles; None for the name of the file or folder.
 
     Returns:
         The labelled data.
@@ -39,11 +38,11 @@ def read_arrays(path: Path, kind: Kind | None = None, name: str | None = None) -
     path = Path(at_home(str(path)))
     with whole(str(path), _AGAIN):
         if path.is_dir():
-            name = name or path.resolve().name
+            name = path.resolve().name
             files = {file.stem: file for file in sorted(path.glob("*.npy")) if file.is_file()}
             arrays = _read(files, path)
         elif path.is_file() and zipfile.is_zipfile(path):  # a pipe would be waited for
-            name = name or path.stem
+            name = path.stem
             with np.load(path, allow_pickle=False) as members:
                 arrays = _read(members, path)
         else:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from dpmcl.data.labels import is_unicode
 from dpmcl.data.readers.entries import Entry
 from dpmcl.data.readers.pil_images import SUFFIXES
 from dpmcl.exceptions import DataError, listed
@@ -42,6 +41,9 @@ def class_folders(entries: Sequence[Entry], source: str, levels: int, innermost:
         source: Its path, for errors.
         levels: How many folders make a name: 1 for "cat", 2 for "Latin/character03".
         innermost: Take the last folders above a file, instead of the first below the source.
+
+    Returns:
+        The class of each image, and notes on how they were named.
 
     Raises:
         DataError: There is no image, an image is outside of a class folder, a class folder has no
@@ -77,9 +79,6 @@ def class_folders(entries: Sequence[Entry], source: str, levels: int, innermost:
             f"The class folders cannot be told: {beside.where} is beside them, and {deepest.where} "
             "in a folder below it. Move the first into a class folder, or remove it."
         )
-    for name in map("/".join, classes):
-        if not is_unicode(name):
-            raise DataError(f"Names of class folders must be UTF-8, got {name!r:.80}; rename it.")
     below = f"'{'/'.join(top)}'" if top else "the source"
     below = f"{listed(parts, _SHOWN)} of {below}, which are pooled" if parts else below
     notes = _notes(entries, f"the first {some} below {below}")

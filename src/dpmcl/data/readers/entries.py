@@ -124,22 +124,13 @@ def _of_folder(source: Path) -> Iterator[Entry]:
 
 
 def _of_zip(source: Path) -> Iterator[Entry]:
-    with zipfile.ZipFile(source) as archive:
+    # Many programs write names in UTF-8 without the flag that says so.
+    with zipfile.ZipFile(source, metadata_encoding="utf-8") as archive:
         for info in archive.infolist():
-            name = _zip_name(info)
-            path = _inside(name, source, plain=not stat.S_ISLNK(info.external_attr >> 16))
+            path = _inside(info.filename, source, plain=not stat.S_ISLNK(info.external_attr >> 16))
             read = partial(archive.open, info)
-            yield Entry(path, f"{name!r} in {source}", info.is_dir(), info.file_size, read)
-
-
-def _zip_name(info: zipfile.ZipInfo) -> str:
-    """Return the name of a member; many programs write UTF-8 without the flag that says so."""
-    if info.flag_bits & 0x800:
-        return info.filename
-    try:
-        return info.filename.encode("cp437").decode("utf-8")
-    except UnicodeError:
-        return info.filename
+            where = f"{info.filename!r} in {source}"
+            yield Entry(path, where, info.is_dir(), info.file_size, read)
 
 
 def _of_tar(source: Path) -> Iterator[Entry]:

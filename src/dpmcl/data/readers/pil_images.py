@@ -34,6 +34,9 @@ def open_image(content: bytes, where: str) -> "Image.Image":
         content: Its bytes.
         where: Its name in errors.
 
+    Returns:
+        The image, not yet decoded.
+
     Raises:
         DataError: They are no image of one of the `FORMATS`, or Pillow is not installed.
     """
@@ -41,10 +44,6 @@ def open_image(content: bytes, where: str) -> "Image.Image":
         from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise DataError("Reading images needs Pillow: pip install 'dpmcl[vision]'.") from None
-    if not content:
-        raise DataError(
-            f"An image file must not be empty, and {where} has 0 bytes; replace it, or remove it."
-        )
     Image.init()
     formats = [name for name in FORMATS if name in Image.OPEN]
     with readable(where):

@@ -47,6 +47,9 @@ def of_file(path: Path, where: str) -> Source:
         path: A .csv, .tsv (either gzipped) or .parquet file.
         where: Names it in errors.
 
+    Returns:
+        The table, not yet read.
+
     Raises:
         DataError: It is no such file, or its header cannot be used.
     """
@@ -75,6 +78,9 @@ def in_memory(source: Any, where: str) -> Source:
     Args:
         source: A pyarrow Table, a pandas DataFrame, or a mapping of column names to values.
         where: Names it in errors.
+
+    Returns:
+        The table, not yet read.
 
     Raises:
         DataError: It is none of these.

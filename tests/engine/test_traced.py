@@ -1,0 +1,29 @@
+"""A traced function does the same with less: no idle views, and results where inputs lay."""
+
+import torch
+
+from dpmcl.engine.traced import traced
+
+
+def test_a_trace_leaves_out_what_changes_nothing_and_writes_in_place():
+    def function(a, b):
+        seen = a.view(2, 3).transpose(0, 1).transpose(0, 1).expand(2, 3)
+        return ((seen + b) * 2).sqrt().reshape(6)
+
+    a, b = torch.rand(6), torch.rand(2, 3)
+    expected, kept = function(a, b), b.clone()
+    quick = traced(function, a.clone(), b)
+    given = a.clone()
+    out = quick(given, b)
+    assert torch.equal(out, expected)
+    assert out.data_ptr() == given.data_ptr()
+    assert torch.equal(b, kept)  # only the first tree is used up
+
+
+def test_an_input_that_is_read_later_is_not_overwritten():
+    def function(a):
+        doubled = a * 2
+        return doubled + a.flip(0), doubled - 1
+
+    a = torch.rand(4)
+    assert all(map(torch.equal, traced(function, a.clone())(a.clone()), function(a)))
