@@ -1,11 +1,13 @@
 """reading = "original": what FTML, OML and ANML do as published."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+import dpmcl
 from conftest import memory_of, tiny_model, tiny_run, tiny_stream, train
 from dpmcl import plugins
 from dpmcl.core.tree import at, tree_map
@@ -109,6 +111,32 @@ def test_batched_and_looped_alike(name):
     one, other = (trained(made, stream, engine) for engine in (Looped(), Batched()))
     np.testing.assert_allclose(one.errors["test"].values, other.errors["test"].values)
     tree_map(lambda a, b: torch.testing.assert_close(a, b), one.theta, other.theta)
+
+
+@pytest.mark.parametrize("name", ["cml", "anml", "oml"])
+def test_a_run_that_was_stopped_ends_with_the_same_numbers(name, tmp_path):
+    """Stopped between meta-training and stream, and between two tasks."""
+    settings = {"training.batch": 1, "training.passes": 1, "network.hidden": 8, "workers": 1}
+
+    def run(watch=None, **own):
+        methods = {name: method(name).to_table()}
+        return dpmcl.run(
+            with_background(), methods=methods, replicas=2, settings=settings, watch=watch,
+            checkpoint_seconds=0, **own,
+        )  # fmt: skip
+
+    whole, count = run(), itertools.count(1)
+
+    def leave(*_):
+        if next(count) in (1, 3):
+            raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run(leave, out=tmp_path / "run")
+    again = run(out=tmp_path / "run")
+    np.testing.assert_array_equal(again.errors[name].values, whole.errors[name].values)
+    tree_map(lambda a, b: np.testing.assert_array_equal(a, b), again.theta, whole.theta)
 
 
 def first_update(made, stream: Stream):
