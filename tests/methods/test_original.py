@@ -103,6 +103,9 @@ def test_what_is_missing_is_named():
         trained(method("cml", trajectory=7), with_background())
     with pytest.raises(SpecError, match="rates must name a learning rate"):
         method("cml", rates=[])
+    for setting in ({"options": ["l2_init"]}, {"schedule": "cosine"}):
+        with pytest.raises(SpecError, match="own, which neither options nor a schedule change"):
+            method("anml", **setting)
 
 
 @pytest.mark.parametrize("name", ["cml", "anml", "oml"])

@@ -48,6 +48,8 @@ def test_a_confusion_matrix_counts_the_final_predictions(tmp_path):
     np.testing.assert_allclose(shown, counts.sum(0) / 12)
     with pytest.raises(DpmclError, match="needs predictions of classes"):
         run(["naive"]).plot(what="confusion")
+    with pytest.raises(SpecError, match="confusion counts classes, and a regression has none"):
+        dpmcl.run("sine", methods=["er"], tasks=2, settings={"evaluation.confusion": True})
 
 
 @pytest.mark.parametrize("engine", ["looped", "batched"])
