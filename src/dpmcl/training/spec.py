@@ -331,7 +331,7 @@ def assignment(text: str) -> Table:
         table = {}
     if not table:
         raise SpecError(
-            "--set takes KEY=VALUE, as in training.lr=0.01 or methods.\"mine:Mine\".rho=2, got "
+            '--set takes KEY=VALUE, as in training.lr=0.01 or methods."mine:Mine".rho=2, got '
             f"{shown(text)}."
         )
     return table
@@ -353,7 +353,7 @@ def assigned(path: str, value: Any) -> Table:
         table = {}
     if not table:
         raise SpecError(
-            "A setting's name is dotted, as in training.lr or methods.\"mine:Mine\".rho, got "
+            'A setting\'s name is dotted, as in training.lr or methods."mine:Mine".rho, got '
             f"{shown(path)}."
         )
     inner = table
