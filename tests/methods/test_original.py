@@ -194,7 +194,10 @@ def test_ftml_with_a_vanishing_inner_step_is_a_step_on_the_drawn_tasks_validatio
     tree_map(
         lambda a, b: torch.testing.assert_close(a, b, rtol=0, atol=1e-9), expected, after.theta
     )
-    info = task_infos(stream, split(stream, [0], (0.6, 0.2, 0.2)))[0]
+    splits = split(stream, [0], (0.6, 0.2, 0.2))
+    assert torch.isin(batches["seen"].row, splits.validation.row).all()
+    assert torch.isin(batches["new"].row, splits.train.row).all()
+    info = task_infos(stream, splits)[0]
     (adapt,) = made.evaluation_phases(model, info)
     assert (adapt.name, adapt.draws["new"].source) == ("adapt", "new")
     assert made.trains_on_validation and made.order == 2
