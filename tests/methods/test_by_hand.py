@@ -4,6 +4,7 @@ The network is y = V tanh(W x + b) + c; its derivatives are written out below. E
 function of NumPy arrays that does what the method's docstring says, by plain gradient descent.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -474,6 +475,9 @@ def test_what_is_carried_along_is_what_it_says():
     assert int(after.extra["count"]) == 9
     assert find("cls_er")().evaluated(after).theta is after.extra["stable"]
 
+    ended = find("lwf")().end_of_task(after, None, task("classification"))
+    assert (ended.extra["teacher"], ended.extra["seen"].tolist()) == (after.theta, [1, 1, 0])
+
     rows = rows_of("si", "regression")
     after = updated("si", "regression")
     steps = [n.numpy() - o for n, o in zip(leaves(after.theta), theta_of(0), strict=True)]
@@ -571,6 +575,25 @@ def test_a_special_case_is_the_other_method(name, own, other, tasks):
     )
     for one, two in zip(leaves(first), leaves(second), strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["gdumb", "joint"])
+def test_each_task_begins_from_the_initial_weights(name):
+    first = {}
+
+    class Watched(find(name)):
+        def phases(self, model, task):
+            def update(state, batches, key):
+                first.setdefault(task.number, state.theta)
+                return phase.update(state, batches, key)
+
+            (phase,) = super().phases(model, task)
+            return [replace(phase, update=update)]
+
+    end = tiny_run(Watched(**SMALL), (0,), tasks=2).theta
+    for one, two, last in zip(*map(leaves, (first[0], first[1], end)), strict=True):
+        assert torch.equal(one, two)
+        assert not torch.equal(one, last[0])
 
 
 def test_what_methods_cost_and_keep_is_counted():

@@ -62,6 +62,11 @@ def test_rows_are_tested_before_they_are_trained_on(engine):
     np.testing.assert_allclose(
         still["arriving"].after[:, task, task], still["train"].after[:, task, task]
     )
+    whole = {"training__batch": 36, "training__lr": 0.5, "evaluation__future": True}  # one update
+    one = run(["naive"], **table, **whole).records["naive"].errors
+    np.testing.assert_allclose(
+        one["arriving"].after[:, task, task], one["train"].values[:, task, task]
+    )
     result = run(["naive", "er_ace", "ewc", "er"], **table)
     for name in ("naive", "er_ace", "ewc"):
         errors = result.records[name].errors["arriving"]
