@@ -34,7 +34,7 @@ def show(header: Row, body: Sequence[Row], words: int = 1) -> None:
 
 
 def methods(folder: str, settings: Sequence[str] = ("lr",)) -> None:
-    """Print the errors of a run's methods, smallest CME first, with what an update took.
+    """Print the errors of a run's methods, smallest CME first, what they took and what they keep.
 
     Args:
         folder: The run's, below results/.
@@ -44,6 +44,7 @@ def methods(folder: str, settings: Sequence[str] = ("lr",)) -> None:
     for entry in sorted(entries(folder), key=_by_cme):
         work = next(iter(entry.record.work.values()))
         flops = work.flops / len(entry.stream.tasks)
+        kept = work.memory_bytes + work.notes_bytes + work.copies_bytes
         body.append(
             [
                 entry.method,
@@ -51,9 +52,10 @@ def methods(folder: str, settings: Sequence[str] = ("lr",)) -> None:
                 *(_error(entry, measure) for measure in MEASURES),
                 *(comparison.written(entry.settings.get(key)) for key in settings),
                 f"{flops / 1e9:.2f}",
+                f"{kept / 1e3:,.0f}",
             ]
         )
-    show(("method", "replicas", *MEASURES, *settings, "GFLOP a task"), body)
+    show(("method", "replicas", *MEASURES, *settings, "GFLOP a task", "kB kept"), body)
 
 
 def rates(study: str, measure: str) -> None:

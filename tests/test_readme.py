@@ -1,6 +1,7 @@
 """The README's code runs as printed, and prints what it says."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -28,10 +29,12 @@ def printed(folder: Path, *arguments: str) -> str:
 def test_a_method_of_ones_own(tmp_path):
     (source,) = [block for block in code("python") if "class Mine" in block]
     (tmp_path / "mine.py").write_text(source)
-    (command,) = [line for line in "".join(code("sh")).split("\n") if "mine:Mine" in line]
+    commands = [line for line in "".join(code("sh")).split("\n") if "mine:Mine" in line]
+    assert len(commands) == 2
     small = ["--replicas", "1", "--tasks", "2", "--set", "training.updates=3"]
-    out = printed(tmp_path, "-c", MAIN, *command.split("#")[0].split()[1:], *small)
-    assert "mine:Mine" in out
+    for command in commands:
+        words = shlex.split(command, comments=True)[1:]
+        assert "mine:Mine" in printed(tmp_path, "-c", MAIN, *words, *small)
 
 
 def test_data_of_ones_own(tmp_path):

@@ -4,6 +4,7 @@ The network is y = V tanh(W x + b) + c; its derivatives are written out below. E
 function of NumPy arrays that does what the method's docstring says, by plain gradient descent.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -17,7 +18,7 @@ from dpmcl.core import keys
 from dpmcl.core.batch import Batch
 from dpmcl.core.memory import Offer, empty
 from dpmcl.core.model import Model
-from dpmcl.core.tree import leaves, rebuilt, tree_map
+from dpmcl.core.tree import leaves, rebuilt, stack, tree_map
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import TaskInfo
@@ -26,7 +27,7 @@ from dpmcl.exceptions import SpecError
 from dpmcl.methods._fisher import sampled
 
 LR, WIDTH, ROWS = 0.1, 3, 4
-KEY = torch.tensor([[1, 2], [3, 4]])
+KEY = torch.tensor([[1, 2], [3, 4], [5, 6], [7, 8]])
 
 
 def find(name):
@@ -199,17 +200,22 @@ def cls_er(theta, b, strength):
     return plus(replay(theta, b), distance(theta, past, z)[1], strength)
 
 
-def outer_cost(theta, rates, b, each, pieces=2, constant=None):
-    """La-MAML's outer cost; `constant` are the inner gradients where they are held still."""
+def outer_cost(theta, rates, b, each):
+    """La-MAML's outer cost, and its gradients by theta and the rates with inner gradients fixed."""
     new, both = b["new"], joined(b["past"], b["new"])
-    costs, slopes = [], []
-    for i in range(pieces):
-        half = new.at(slice(i * ROWS // pieces, (i + 1) * ROWS // pieces))
-        slope = constant[i] if constant else J(theta, half)[1]
+    costs, by_theta, by_rates, way = [], [], [], [np.zeros_like(p) for p in theta]
+    for half in (new.at(slice(0, 2)), new.at(slice(2, 4))):
+        slope = J(theta, half)[1]
         theta = [p - a * g for p, a, g in zip(theta, rates, slope, strict=True)]
-        slopes.append(slope)
-        costs.append(J(theta, both)[0])
-    return (np.mean(costs) if each else costs[-1]), slopes
+        way = plus(way, slope)
+        cost, grads = J(theta, both)
+        costs.append(cost)
+        by_theta.append(grads)
+        by_rates.append([-w * g for w, g in zip(way, grads, strict=True)])
+    if not each:
+        return costs[-1], by_theta[-1], by_rates[-1]
+    means = ([(a + c) / 2 for a, c in zip(*pair, strict=True)] for pair in (by_theta, by_rates))
+    return (np.mean(costs), *means)
 
 
 def differences(cost, arrays, step=1e-6):
@@ -229,12 +235,26 @@ def differences(cost, arrays, step=1e-6):
 def la_maml(theta, b, order, each):
     """With rates that differ, as if they had been learned; 0 where they fall below it."""
     theta, rates = [p.copy() for p in theta], [p * 0.05 for p in theta]
-    held = outer_cost(theta, rates, b, each)[1] if order == 1 else None
-    by_theta = differences(lambda: outer_cost(theta, rates, b, each, constant=held)[0], theta)
-    by_rates = differences(lambda: outer_cost(theta, rates, b, each, constant=held)[0], rates)
+    _, by_theta, by_rates = outer_cost(theta, rates, b, each)
+    if order == 2:
+        by_theta = differences(lambda: outer_cost(theta, rates, b, each)[0], theta)
+        by_rates = differences(lambda: outer_cost(theta, rates, b, each)[0], rates)
     rates = plus(rates, by_rates, -2 * LR)
     assert any((a < 0).any() for a in rates)
     return [np.maximum(a, 0) / LR * g for a, g in zip(rates, by_theta, strict=True)]
+
+
+def ftml(theta, b):
+    """The gradient of the cost on validation rows after two inner steps, through them."""
+    theta = [p.copy() for p in theta]
+
+    def cost():
+        ahead = theta
+        for rows in (b["new"], b["again"]):
+            ahead = plus(ahead, J(ahead, rows)[1], -0.2)
+        return J(ahead, b["seen"])[0]
+
+    return differences(cost, theta)
 
 
 def ewc(theta, b, strength):
@@ -311,6 +331,7 @@ CASES = {
            ("la_maml", {"order": order, "outer": outer, "inner": 2, "clip": None}, RATES, BOTH,
             partial(la_maml, order=order, each=outer == "each"))
        for order in (1, 2) for outer in ("last", "each")},
+    "ftml": ("oml", {"reading": "original", "inner": 2, "inner_lr": 0.2}, {}, BOTH, ftml),
     "ewc": ("ewc", {"strength": 0.3}, EWC, BOTH, partial(ewc, strength=0.3)),
     "si": ("si", {"strength": 0.3}, SI, BOTH, partial(si, strength=0.3)),
     "lwf": ("lwf", {"strength": 0.6, "temperature": 2.0},
@@ -332,7 +353,8 @@ def rows_of(case, kind):
         new = Rows(kind, 100, y=[0, 1, 1, 0] if "masked" in case else [1, 1, 1, 1])
         past = Rows(kind, 200, w=(1, 1, 0, 1), y=[0, 1, 2, 2])
     again = past if case == "er_ace, nothing masked" else Rows(kind, 300)
-    return {"new": new, "past": past, "again": again, "held": Rows(kind, 400, w=(1, 0, 1, 1))}
+    held, seen = Rows(kind, 400, w=(1, 0, 1, 1)), Rows(kind, 500)
+    return {"new": new, "past": past, "again": again, "held": held, "seen": seen}
 
 
 def updated(case, kind):
@@ -344,7 +366,10 @@ def updated(case, kind):
     assert set(state.extra) == set(extra)
     state = state._replace(extra={**state.extra, **extra})
     rows = rows_of(case, kind)
-    return phase.update(state, {name: rows[name].batch() for name in phase.draws}, KEY)
+    batches = {name: rows[name].batch() for name in phase.draws}
+    if case == "ftml":
+        batches["new"] = stack([rows["new"].batch(), rows["again"].batch()])
+    return phase.update(state, batches, KEY)
 
 
 @pytest.mark.parametrize(
@@ -353,11 +378,86 @@ def updated(case, kind):
 def test_an_update_is_the_one_by_hand(case, kind):
     after = updated(case, kind)
     gradient = CASES[case][4](theta_of(0), rows_of(case, kind))
-    close = 1e-8 if case.startswith("la_maml") else 1e-9  # finite differences
+    close = 1e-8 if case.startswith(("la_maml, order 2", "ftml")) else 1e-9  # finite differences
     expected = plus(theta_of(0), gradient, -LR)
     for one, other in zip(leaves(after.theta), expected, strict=True):
         np.testing.assert_allclose(one.numpy(), other, rtol=0, atol=close)
     assert max(np.abs(g).max() for g in gradient) > 1e-2
+
+
+def background(case):
+    """The first update of the meta-training of OML or ANML, as published: its state, and rows."""
+    name, own = {
+        "oml": ("cml", {"trajectory": 2, "inner_lr": 0.5}),
+        "anml": ("anml", {"trajectory": 2, "inner_lr": 0.5}),
+    }[case]
+    method = find(name)(reading="original", meta_lr=0.1, rates=[0.1], **own)
+    assert method.order == {"oml": 2, "anml": 1}[case]
+    net, info = method.prepare(model("classification")), task("classification", 0)
+    phase = method.phases(net, info)[0]
+    assert phase.name == "background"
+    theta = tree(theta_of(0))
+    if case == "anml":
+        gate = (torch.tensor(p) for p in theta_of(30)[:2])
+        theta["gate"] = dict(zip(("0.weight", "0.bias"), gate, strict=True))
+    rows = [Rows("classification", seed, w=(1,), y=[1]) for seed in range(100, 104)]
+    rows, random = rows[: phase.draws["class"].block], Rows("classification", 200)
+    batches = {"class": stack([row.batch() for row in rows]), "random": random.batch()}
+    after = phase.update(method.start(theta, info), batches, KEY)
+    means = [after.extra["meta"][part][name]["mean"] for part in theta for name in theta[part]]
+    return [mean.numpy() / (1 - 0.9) for mean in means], rows, random  # of Adam, from 0
+
+
+def with_new_row(theta):
+    """theta with new weights of class 1 in its head, within 1 / sqrt(5)."""
+    W, b, V, c = (p.copy() for p in theta)
+    for lane, (leaf, shape) in enumerate(((V, (5,)), (c, (1,)))):
+        u = keys.uniform(KEY[3], shape, lane).double().numpy()
+        leaf[1:2] = (2 * u - 1) * 5**-0.5
+    return [W, b, V, c]
+
+
+def test_a_meta_update_of_oml_is_the_one_by_hand():
+    """Two inner steps of V and c, a row each; the outer cost has two further rows of the class."""
+    gradient, rows, random = background("oml")
+    theta = [p.copy() for p in theta_of(0)]
+
+    def cost():
+        W, b, V, c = with_new_row(theta)
+        for row in rows[:2]:
+            _, _, dV, dc = J([W, b, V, c], row)[1]
+            V, c = V - 0.5 * dV, c - 0.5 * dc
+        return J([W, b, V, c], joined(random, joined(*rows[2:])))[0]
+
+    for one, other in zip(gradient, differences(cost, theta), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-8)
+    assert (gradient[2][1] == 0).all()  # the row of the class that began anew
+    assert min(np.abs(g).max() for g in gradient) > 1e-2
+
+
+def test_a_meta_update_of_anml_is_the_one_by_hand():
+    """Two inner steps of all but the gate, a row each; the gradient there, on all and the gate."""
+    gradient, rows, random = background("anml")
+    U, e = theta_of(30)[:2]
+
+    def slopes(theta, rows):
+        W, b, V, c = theta
+        h, t = np.tanh(rows.x @ W.T + b), np.tanh(rows.x @ U.T + e)
+        open_ = 1 / (1 + np.exp(-t))
+        d = losses((h * open_) @ V.T + c, rows.y)[1] * (rows.w / rows.w.sum())[:, None]
+        through = d @ V
+        dh = through * open_ * (1 - h**2)
+        dt = through * h * open_ * (1 - open_) * (1 - t**2)
+        moving = [dh.T @ rows.x, dh.sum(0), d.T @ (h * open_), d.sum(0)]
+        return moving, [dt.T @ rows.x, dt.sum(0)]
+
+    theta = with_new_row(theta_of(0))
+    for row in rows:
+        theta = plus(theta, slopes(theta, row)[0], -0.5)
+    moving, gate = slopes(theta, joined(random, joined(*rows)))
+    for one, other in zip(gradient, moving + gate, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-9)
+    assert min(np.abs(g).max() for g in gradient) > 1e-3
 
 
 def test_what_is_carried_along_is_what_it_says():
@@ -374,6 +474,9 @@ def test_what_is_carried_along_is_what_it_says():
             np.testing.assert_allclose(one.numpy(), other, atol=1e-12)
     assert int(after.extra["count"]) == 9
     assert find("cls_er")().evaluated(after).theta is after.extra["stable"]
+
+    ended = find("lwf")().end_of_task(after, None, task("classification"))
+    assert (ended.extra["teacher"], ended.extra["seen"].tolist()) == (after.theta, [1, 1, 0])
 
     rows = rows_of("si", "regression")
     after = updated("si", "regression")
@@ -471,6 +574,25 @@ def test_a_special_case_is_the_other_method(name, own, other, tasks):
         for each, settings in ((name, own), (other, {}))
     )
     torch.testing.assert_close(first, second, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["gdumb", "joint"])
+def test_each_task_begins_from_the_initial_weights(name):
+    first = {}
+
+    class Watched(find(name)):
+        def phases(self, model, task):
+            def update(state, batches, key):
+                first.setdefault(task.number, state.theta)
+                return phase.update(state, batches, key)
+
+            (phase,) = super().phases(model, task)
+            return [replace(phase, update=update)]
+
+    end = tiny_run(Watched(**SMALL), (0,), tasks=2).theta
+    for one, two, last in zip(*map(leaves, (first[0], first[1], end)), strict=True):
+        assert torch.equal(one, two)
+        assert not torch.equal(one, last[0])
 
 
 def test_what_methods_cost_and_keep_is_counted():

@@ -5,13 +5,15 @@ import pytest
 import torch
 
 import dpmcl.training.setup
-from conftest import memory_of, tiny_model, tiny_run, tiny_stream, tiny_task
+from conftest import memory_of, tiny_model, tiny_run, tiny_stream, tiny_task, train
 from dpmcl import plugins
 from dpmcl.core.model import initial
 from dpmcl.core.tree import at, leaves, shapes, tree_map
 from dpmcl.data.sampling import Supply, chunk
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
+from dpmcl.engine import Batched, Looped
+from dpmcl.exceptions import SpecError
 from dpmcl.streams._torchvision_sets import TorchvisionSettings
 from dpmcl.testing import check_stream
 from dpmcl.training.evaluation import Evaluation
@@ -138,6 +140,43 @@ def test_whole_passes_take_the_place_of_updates(name):
         (phase,) = method.phases(method.prepare(model), task)
         assert (phase.updates, phase.draws["new"].replace) == (4, False)
     assert tiny_run(method).theta["prediction"]["2.weight"].isfinite().all()
+
+
+def unusual_streams():
+    """Streams by what is unusual in them: 60 rows in two or three tasks."""
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    third, y = np.arange(60) // 20, np.arange(60) % 4
+    again = y % 2 + (third == 1)
+
+    def of(y, **own):
+        return Stream.from_arrays(x, y, **own)
+
+    return {
+        "regression, blurred": of(x @ [[1.0], [2.0]] + third[:, None], task=third, blur=0.3),
+        "no class is left to come": of(y % 2, classes_per_task=1),
+        "a task of three rows": of(np.repeat([0, 1, 2], [28, 3, 29]), classes_per_task=1),
+        "answers within a task": of(y, classes_per_task=2, scenario="task-incremental"),
+        "classes come again": of(again, task=third),
+    }
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_unusual_streams_are_learned_or_refused(name):
+    """The one that no other test has for every method, a regression, in both engines."""
+    for what, stream in unusual_streams().items():
+        method, model = build(name, updates=3, batch=4, memory=10), tiny_model(stream)
+        splits = split(stream, (0, 1), (0.6, 0.2, 0.2))
+        if (name, stream.kind) == ("er_ace", "regression"):
+            with pytest.raises(SpecError, match="a regression has none; use 'replay', or 'derpp'"):
+                train(method, model, stream, splits, (0, 1), Looped())
+            continue
+        looped = train(method, model, stream, splits, (0, 1), Looped())
+        assert np.isfinite(looped.errors["test"].values[:, -1]).all(), what
+        assert not equal(looped.theta, initial(method.prepare(model), (0, 1))), what
+        if stream.kind == "regression":
+            batched = train(method, model, stream, splits, (0, 1), Batched())
+            for one, other in zip(leaves(looped.theta), leaves(batched.theta), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
 def stream_settings(name, folder):

@@ -1,9 +1,13 @@
 """reading = "original": what FTML, OML and ANML do as published."""
 
+import itertools
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+import dpmcl
 from conftest import memory_of, tiny_model, tiny_run, tiny_stream, train
 from dpmcl import plugins
 from dpmcl.core.tree import at, tree_map
@@ -15,7 +19,7 @@ from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import task_infos
 from dpmcl.engine.batched import Batched
 from dpmcl.engine.looped import Looped
-from dpmcl.exceptions import SpecError
+from dpmcl.exceptions import DataError, SpecError
 from dpmcl.training.setup import Setup
 
 ROWS = 12  # a class
@@ -49,6 +53,9 @@ def test_background_classes_are_in_no_task():
     splits = split(stream, [0, 1], (0.6, 0.2, 0.2))
     assert splits.background.offset.tolist() == [[0, ROWS, 2 * ROWS, 3 * ROWS]] * 2
     assert stream.digest() != with_background(2).digest()
+    overlapping = replace(stream, background=torch.cat([stream.background, stream.row[0, :1]]))
+    with pytest.raises(DataError, match="Background classes are in no task, and the class of a"):
+        split(overlapping, [0, 1], (0.6, 0.2, 0.2))
     data = from_arrays(np.zeros((4, 1)), list("abab"))
     with pytest.raises(SpecError, match="background must leave classes for tasks, got 2 of the 2"):
         Stream.of(data, ScenarioSettings(background=2))
@@ -96,6 +103,9 @@ def test_what_is_missing_is_named():
         trained(method("cml", trajectory=7), with_background())
     with pytest.raises(SpecError, match="rates must name a learning rate"):
         method("cml", rates=[])
+    for setting in ({"options": ["l2_init"]}, {"schedule": "cosine"}):
+        with pytest.raises(SpecError, match="own, which neither options nor a schedule change"):
+            method("anml", **setting)
 
 
 @pytest.mark.parametrize("name", ["cml", "anml", "oml"])
@@ -104,6 +114,32 @@ def test_batched_and_looped_alike(name):
     one, other = (trained(made, stream, engine) for engine in (Looped(), Batched()))
     np.testing.assert_allclose(one.errors["test"].values, other.errors["test"].values)
     tree_map(lambda a, b: torch.testing.assert_close(a, b), one.theta, other.theta)
+
+
+@pytest.mark.parametrize("name", ["cml", "anml", "oml"])
+def test_a_run_that_was_stopped_ends_with_the_same_numbers(name, tmp_path):
+    """Stopped between meta-training and stream, and between two tasks."""
+    settings = {"training.batch": 1, "training.passes": 1, "network.hidden": 8, "workers": 1}
+
+    def run(watch=None, **own):
+        methods = {name: method(name).to_table()}
+        return dpmcl.run(
+            with_background(), methods=methods, replicas=2, settings=settings, watch=watch,
+            checkpoint_seconds=0, **own,
+        )  # fmt: skip
+
+    whole, count = run(), itertools.count(1)
+
+    def leave(*_):
+        if next(count) in (1, 3):
+            raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run(leave, out=tmp_path / "run")
+    again = run(out=tmp_path / "run")
+    np.testing.assert_array_equal(again.errors[name].values, whole.errors[name].values)
+    tree_map(lambda a, b: np.testing.assert_array_equal(a, b), again.theta, whole.theta)
 
 
 def first_update(made, stream: Stream):
@@ -121,53 +157,6 @@ def first_update(made, stream: Stream):
     return model, state, phase.update(state, batches, key), batches
 
 
-def test_an_outer_step_of_oml_written_out():
-    """Two rows of a class, one inner step each on the head alone; then Adam's first step."""
-    made = method("cml", trajectory=2, meta_lr=0.1, inner_lr=0.5)
-    _, before, after, batches = first_update(made, with_background())
-    rows, random = batches["class"], batches["random"]
-    label = int(rows.y[0, 0])
-
-    def features(h, x):
-        hidden = torch.relu(x @ h["0.weight"].T + h["0.bias"])
-        return torch.relu(hidden @ h["2.weight"].T + h["2.bias"])
-
-    def logits(h, g, x):
-        hidden = torch.relu(features(h, x) @ g["0.weight"].T + g["0.bias"])
-        return hidden @ g["2.weight"].T + g["2.bias"]
-
-    entropy = torch.nn.functional.cross_entropy
-    h, g = before.theta["representation"], dict(before.theta["prediction"])
-    h = {k: v.clone().requires_grad_() for k, v in h.items()}
-    g = leaf = {k: v.clone().requires_grad_() for k, v in g.items()}
-    from dpmcl.core import keys
-    from dpmcl.methods._meta_trained import _renewed, head
-
-    seed = torch.tensor([0])
-    key = keys.derive(seed, keys.Purpose.DROPOUT, 0, 0, step=torch.arange(4))  # trajectory + 2
-    g = _renewed(g, torch.tensor(label), 6, key[3])
-    untouched = torch.arange(6) != label
-    names = head(leaf, 6)
-    assert names == ("2.weight", "2.bias")
-    for name in names:
-        assert torch.equal(g[name][untouched], leaf[name][untouched])
-        assert (g[name][label] != leaf[name][label]).all()
-        assert (g[name][label].abs() <= 8**-0.5).all()
-    for step in range(2):
-        cost = entropy(logits(h, g, rows.x[step]), rows.y[step])
-        grads = torch.autograd.grad(cost, list(g.values()), create_graph=True)
-        g = {k: v - 0.5 * grad for (k, v), grad in zip(g.items(), grads, strict=True)}
-    x = torch.cat([random.x, rows.x[2:].flatten(0, 1)])
-    y = torch.cat([random.y, rows.y[2:].flatten()])
-    cost = entropy(logits(h, g, x), y)
-    both = [*h.values(), *leaf.values()]
-    expected = torch.autograd.grad(cost, both)
-    moved = [*after.theta["representation"].values(), *after.theta["prediction"].values()]
-    for old, new, grad in zip(both, moved, expected, strict=True):
-        step = 0.1 * grad / (grad.abs() + 1e-8)  # Adam's first
-        torch.testing.assert_close(new, old.detach() - step, rtol=0, atol=1e-7)
-
-
 def test_the_stream_begins_with_a_new_head_on_what_was_meta_trained():
     made = method("cml", meta_lr=0.1)
     _, before, after, _ = first_update(made, with_background())
@@ -178,15 +167,6 @@ def test_the_stream_begins_with_a_new_head_on_what_was_meta_trained():
         for name in ("0.weight", "0.bias"):
             assert torch.equal(online[name][rate], after.theta["prediction"][name])
     assert not torch.equal(online["0.weight"][0], before.theta["prediction"]["0.weight"])
-
-
-def test_anml_steps_all_parts_by_the_gradient_at_the_fast_weights():
-    made = method("anml", meta_lr=0.1)
-    assert made.order == 1
-    _, before, after, _ = first_update(made, with_background())
-    for part in ("representation", "prediction", "gate"):
-        name = next(iter(before.theta[part]))
-        assert not torch.equal(before.theta[part][name], after.theta[part][name])
 
 
 def test_only_the_prediction_learns_at_the_stream_and_the_best_rate_answers():
@@ -214,7 +194,10 @@ def test_ftml_with_a_vanishing_inner_step_is_a_step_on_the_drawn_tasks_validatio
     tree_map(
         lambda a, b: torch.testing.assert_close(a, b, rtol=0, atol=1e-9), expected, after.theta
     )
-    info = task_infos(stream, split(stream, [0], (0.6, 0.2, 0.2)))[0]
+    splits = split(stream, [0], (0.6, 0.2, 0.2))
+    assert torch.isin(batches["seen"].row, splits.validation.row).all()
+    assert torch.isin(batches["new"].row, splits.train.row).all()
+    info = task_infos(stream, splits)[0]
     (adapt,) = made.evaluation_phases(model, info)
     assert (adapt.name, adapt.draws["new"].source) == ("adapt", "new")
     assert made.trains_on_validation and made.order == 2

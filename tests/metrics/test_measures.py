@@ -48,6 +48,8 @@ def test_a_confusion_matrix_counts_the_final_predictions(tmp_path):
     np.testing.assert_allclose(shown, counts.sum(0) / 12)
     with pytest.raises(DpmclError, match="needs predictions of classes"):
         run(["naive"]).plot(what="confusion")
+    with pytest.raises(SpecError, match="confusion counts classes, and a regression has none"):
+        dpmcl.run("sine", methods=["er"], tasks=2, settings={"evaluation.confusion": True})
 
 
 @pytest.mark.parametrize("engine", ["looped", "batched"])
@@ -59,6 +61,11 @@ def test_rows_are_tested_before_they_are_trained_on(engine):
     assert still["arriving"].examples.tolist() == [[36] * 3] * 2
     np.testing.assert_allclose(
         still["arriving"].after[:, task, task], still["train"].after[:, task, task]
+    )
+    whole = {"training__batch": 36, "training__lr": 0.5, "evaluation__future": True}  # one update
+    one = run(["naive"], **table, **whole).records["naive"].errors
+    np.testing.assert_allclose(
+        one["arriving"].after[:, task, task], one["train"].values[:, task, task]
     )
     result = run(["naive", "er_ace", "ewc", "er"], **table)
     for name in ("naive", "er_ace", "ewc"):

@@ -23,6 +23,7 @@ from dpmcl.training.keeper import Keeper, Keeping
 SEEDS = (0, 1)
 CHUNKS = {"derpp": 5, "cls_er": 3, "ewc": 4}
 """Of a task, for methods with notes of rows that enter on the way, copies and a second phase."""
+PAPER = resume_check.METHODS
 ENGINES = {"batched": Batched, "looped": Looped}
 
 
@@ -93,13 +94,26 @@ def assert_stops_anywhere(method: Any, tmp_path: Path, engine: str) -> int:
     return never.asked
 
 
-@pytest.mark.parametrize("name", [*resume_check.METHODS, *CHUNKS])
+@pytest.mark.parametrize("name", [*PAPER, *CHUNKS])
 def test_stopped_between_any_two_chunks_nothing_changes(name, tmp_path, monkeypatch):
     monkeypatch.setattr("dpmcl.training.loop.UPDATES_AT_ONCE", 2)
     own = {"fisher_rows": 8} if name == "ewc" else {}
     asked = assert_stops_anywhere(method_of(name, **own), tmp_path, "batched")
     chunks = CHUNKS.get(name, 5 if name in ("oml", "cml", "anml") else 3)
     assert asked == 2 * (chunks + 1)  # between chunks, and after each of two tasks
+
+
+@pytest.mark.parametrize("name", sorted({*plugins.names("method")} - {*CHUNKS, *PAPER}))
+def test_every_other_method_goes_on_too(name, tmp_path, monkeypatch):
+    """Stopped in the second task, with what it keeps beside the network and the rows."""
+    monkeypatch.setattr("dpmcl.training.loop.UPDATES_AT_ONCE", 2)
+    never, method = Stop(), method_of(name)
+    whole = trained(method, tmp_path / "whole", never, "looped")
+    with pytest.raises(Stopped):
+        trained(method, tmp_path / "run", Stop(never.asked - 1), "looped")
+    again = Stop()
+    assert_same(trained(method, tmp_path / "run", again, "looped"), whole)
+    assert again.asked == 1
 
 
 @pytest.mark.parametrize(("policy", "reset"), [("reservoir", True), ("resample", False)])

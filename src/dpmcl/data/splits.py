@@ -85,7 +85,8 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
         The splits of all replicas.
 
     Raises:
-        DataError: A task, or a class of one, has fewer than three rows.
+        DataError: A task, or a class of one, has fewer than three rows, or a background class is in
+            a task.
     """
     device = stream.row.device
     replicas, n = len(seeds), stream.row.shape[1]
@@ -164,6 +165,11 @@ def _background(stream: Stream, replicas: int) -> Rows | None:
     row = stream.background
     if row is None:
         return None
+    if bool(torch.isin(stream.y[row], stream.y[stream.row]).any()):
+        raise DataError(
+            "Background classes are in no task, and the class of a row of Stream.background is in "
+            "one; take the rows of other classes."
+        )
     _, count = stream.y[row].unique_consecutive(return_counts=True)
     each = row.expand(replicas, len(row))
     return Rows(each, torch.zeros_like(each), _offsets(count.expand(replicas, len(count))))

@@ -61,6 +61,11 @@ class MetaTrained(TwoLoop, ABC):
         super().__post_init__()
         if not self.rates:
             raise SpecError("rates must name a learning rate at least.")
+        if self.reading == "original" and (self.options or self.scheduling is not None):
+            raise SpecError(
+                "reading = 'original' takes steps of its own, which neither options nor a schedule "
+                "change; give this method options = [] and schedule = 'constant'."
+            )
 
     @property
     def trains_on_validation(self) -> bool:

@@ -11,12 +11,11 @@ from dpmcl.methods._meta_trained import MetaTrained
 
 @dataclass(frozen=True, kw_only=True)
 class ANML(MetaTrained):
-    """Neuromodulated meta learning: a gating network multiplies what the other computes.
+    """Neuromodulated meta learning, after Beaulieu et al. (2020): a gate multiplies a network.
 
-    Source: appendix B.5 (after Beaulieu et al., 2020); tested on the gated model. theta_1 is the
-    neuromodulatory network ("the representation learning network becomes the neuromodulatory
-    network", appendix B.2), theta_2 the gated one, h and g. In each reading (see `TwoLoop` for the
-    rows that a loop sees):
+    Source: appendix B.5; tested on the gated model. theta_1 is the neuromodulatory network ("the
+    representation learning network becomes the neuromodulatory network", appendix B.2), theta_2 the
+    gated one, h and g. In each reading (see `TwoLoop` for the rows that a loop sees):
 
     - "box": N_meta updates of theta_2 on D_PN, then N_grad of theta_1 on D_N;
     - "text": N_grad updates of theta_1 on D_N, then N_meta of theta_2 on validation rows;

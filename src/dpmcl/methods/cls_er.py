@@ -36,8 +36,9 @@ class CLSER(Rehearsal):
     descent by 0.1 diverges here. In runs of a few hundred updates the stable model is the mean over
     all of the run, and lags.
 
-    Deviations: by default D_N enters D_P after the task (the original is `enters = "during"`). The
-    averages answer without dropout, and with theta's running statistics.
+    Deviations: by default D_N enters D_P after the task (the original is `enters = "during"`). D is
+    a mean over outputs, as in the authors' code; they print the squared norm. The averages answer
+    without dropout, and with theta's running statistics.
     """
 
     strength: Annotated[float, at.Ge(0)] = 0.1

@@ -7,11 +7,10 @@ from dpmcl.methods._meta_trained import MetaTrained
 
 @dataclass(frozen=True, kw_only=True)
 class CML(MetaTrained):
-    """Online meta continual learning: one loop moves the prediction network alone.
+    """Meta continual learning, after the OML of Javed and White (2019): one loop moves g alone.
 
-    Source: appendix B.5, "Our CML Implementation" (after Javed and White, 2019, who call theirs
-    OML); tested on (theta_1, theta_2). In each reading (see `TwoLoop` for the rows that a loop
-    sees):
+    Source: appendix B.5, "Our CML Implementation"; tested on (theta_1, theta_2). g, of theta_2, is
+    the prediction network. In each reading (see `TwoLoop` for the rows that a loop sees):
 
     - "box": N_meta updates of theta_2 on D_PN, then N_grad of theta_1 and theta_2 on D_N;
     - "box-literal": N_meta updates on D_PN make theta~_2 of a copy of theta_2, then N_grad of

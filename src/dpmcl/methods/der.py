@@ -31,7 +31,8 @@ class DER(Rehearsal):
     compared: "all" outputs, as in the original, or "seen", those of classes that had come by the
     row's own task; the others were an untrained part of the head when the row was stored.
 
-    Deviations: outputs are noted without dropout, and of the row as it is where batches are
+    Deviations: D is a mean over outputs, as in the authors' code, and alpha is meant so; they print
+    the squared norm. Outputs are noted without dropout, and of the row as it is where batches are
     augmented. Costs of no rows are 0 while D_P is empty.
     """
 

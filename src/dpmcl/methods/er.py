@@ -15,7 +15,7 @@ from dpmcl.methods._method import Method, Phase, State
 
 @dataclass(frozen=True, kw_only=True)
 class ER(Method):
-    """Experience replay: trains on a memory that holds the new task as well as the old ones.
+    """Experience replay, the paper's ER: one batch from a memory of new and old rows.
 
     D_N is appended to D_PN, then N updates, each one step of theta on J_PN(b_PN); b_PN is drawn
     from D_PN. Source: appendix B.5, algorithm "Experience Replay".

@@ -29,8 +29,9 @@ class ERACE(Rehearsal):
     ones. With one class a task C holds that class and unseen ones; where none is left, J(b_N; C) is
     0 and the class is learned from b_P alone, which the run says.
 
-    Deviations: classes are told apart by what was seen, not by the order of their numbers. Masked
-    logits are the least number of their type, not minus infinity.
+    Deviations: classes are told apart by what was seen, not by the order of their numbers. Masks
+    hold from the first task on, as printed; the authors' code begins with the second. Masked logits
+    are the least number of their type, not minus infinity.
     """
 
     enters: Literal["after", "during"] = "during"

@@ -27,8 +27,9 @@ class LOR(Rehearsal):
     d_k = w_k g_N + (1 - w_k) g_P, w_k uniform in [0, 1) and drawn for each update (Dirichlet with
     alpha_s = 1), lead to theta_k = theta - eta d_k. L_k and G_k are cost and gradient of b_P u b_N
     at theta_k; the step of theta is on sum_k softmax(L / mu)_k G_k. w, d and the softmax are
-    constants: first order. Source: *Lookahead optimisation for rehearsal*, CVPR 2026; there is no
-    code by its authors. It costs K + 2 gradients, and looks ahead as DPMCL does.
+    constants: first order. Source: Lai et al., *Beyond myopic alignment: lookahead optimization for
+    online class-incremental learning*, CVPR 2026; there is no code by its authors. It costs K + 2
+    gradients, and looks ahead as DPMCL does.
 
     Deviations: K and eta are not in what we have read of the paper; the defaults were chosen on
     held-out rows of digits. eta None is a tenth of the learning rate: where eta times the curvature

@@ -15,10 +15,10 @@ from dpmcl.methods._two_loop import TwoLoop
 
 @dataclass(frozen=True, kw_only=True)
 class OML(TwoLoop):
-    """Online meta learning: every loop moves all of theta; tested on theta.
+    """Online meta learning, after FTML (Finn et al., 2019): every loop moves all of theta.
 
-    Source: appendix B.5, algorithm "Our OML implementation" (after Finn et al., 2019). In each
-    reading (see `TwoLoop` for the rows that a loop sees):
+    Source: appendix B.5, algorithm "Our OML implementation"; tested on theta. What others call OML
+    is `cml`. In each reading (see `TwoLoop` for the rows that a loop sees):
 
     - "box": N_meta updates of theta on D_PN, then N_grad of theta on D_N;
     - "box-literal": N_meta updates on D_PN make theta~ of a copy of theta, then N_grad of theta on

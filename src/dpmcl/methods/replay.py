@@ -15,14 +15,14 @@ from dpmcl.methods._rehearsal import Rehearsal
 
 @dataclass(frozen=True, kw_only=True)
 class Replay(Rehearsal):
-    """Replay, the field's ER: one step on a batch of the new task joined with one of old rows.
+    """Replay, the field's ER (not the paper's, `er`): a batch of new rows joined with one of old.
 
     N updates a task, each theta <- theta - lr grad J(b_P u b_N): one mean over the rows of both, so
     the step is not twice as far as one on a single batch. At the first task D_P is empty, and
     b_P u b_N = b_N. Source: Chaudhry et al., *On tiny episodic memories in continual learning*,
     2019.
 
-    `er` is the paper's ER: one batch from a memory to which the new task was added first.
+    In the paper's ER one batch comes from a memory to which the new task was added first.
 
     Deviations: by default D_N enters D_P after the task; `enters = "during"` is the original.
     """

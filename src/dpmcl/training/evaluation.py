@@ -13,6 +13,7 @@ from dpmcl.core.batch import Batch
 from dpmcl.core.errors import Errors
 from dpmcl.core.settings import Positive, Settings
 from dpmcl.data.splits import Rows
+from dpmcl.exceptions import SpecError
 from dpmcl.methods._method import State
 from dpmcl.training.loop import rehearsed
 from dpmcl.training.memories import has_own
@@ -156,6 +157,10 @@ class Score(Observer):
     evaluation: Evaluation
 
     def begin(self, setup: Setup, run: RunState) -> RunState:
+        if self.evaluation.confusion and setup.model.kind == "regression":
+            raise SpecError(
+                "evaluation.confusion counts classes, and a regression has none; leave it out."
+            )
         if all(_PREFIX + split in run.values for split in self._splits):
             return run
         shape = (len(setup.seeds), 1 + setup.tasks, setup.tasks)

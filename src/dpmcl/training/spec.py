@@ -330,7 +330,10 @@ def assignment(text: str) -> Table:
     except _NO_TOML:
         table = {}
     if not table:
-        raise SpecError(f"--set takes KEY=VALUE, as in training.lr=0.01, got {shown(text)}.")
+        raise SpecError(
+            '--set takes KEY=VALUE, as in training.lr=0.01 or methods."mine:Mine".rho=2, got '
+            f"{shown(text)}."
+        )
     return table
 
 
@@ -349,7 +352,10 @@ def assigned(path: str, value: Any) -> Table:
     except SpecError:
         table = {}
     if not table:
-        raise SpecError(f"A setting's name is dotted, as in training.lr, got {shown(path)}.")
+        raise SpecError(
+            'A setting\'s name is dotted, as in training.lr or methods."mine:Mine".rho, got '
+            f"{shown(path)}."
+        )
     inner = table
     while isinstance(inner[(key := next(iter(inner)))], dict):
         inner = inner[key]
