@@ -2,11 +2,12 @@
 
     python -m benchmarks.comparison digits mnist [--replicas 3] [--memory 200] [--out DIR]
     python -m benchmarks.comparison digits sine mnist --paper --replicas 20
+    python -m benchmarks.comparison digits --bytes 340k --replicas 20
 
 All methods, on five tasks of two classes; with --paper those that tell whether DPMCL's third term
 is worth its cost, on the stream and with the memory of the preset. Every method may take a task
-what DPMCL takes at the updates of the spec, and keeps as many rows; bytes of notes and of copied
-weights are shown beside. Rates are chosen on rows held out of the training rows of the first two
+what DPMCL takes at the updates of the spec, and keeps as many rows, or with --bytes as many bytes of
+rows, notes and copied weights together. Rates are chosen on rows held out of the training rows of the first two
 tasks, on two seeds that the runs do not use. With --paper, where what is compared differs by less,
 they are chosen on six tasks and five seeds, and all four are run, to show what the choice does. A
 run that was stopped goes on; what is stored is not run again.
@@ -69,15 +70,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("streams", nargs="+")
     parser.add_argument("--memory", type=int, default=200, help="rows")
+    parser.add_argument("--bytes", help="of rows, notes and copies; the rows of --memory follow")
     parser.add_argument("--replicas", type=int, default=3)
     parser.add_argument("--updates", type=int, help="DPMCL's kappa; the preset's by default")
     parser.add_argument("--paper", action="store_true", help="the paper's question")
     parser.add_argument("--out", type=Path, default=Path("results/comparison"))
     asked = parser.parse_args()
     for stream in asked.streams:
-        name = stream if asked.paper else f"{stream}-{asked.memory}"
+        name = stream if asked.paper else f"{stream}-{asked.bytes or asked.memory}"
         table = table_of(stream, asked)
         equal, budget, lines = within(Spec.parse(table), Budget.parse("flops"))
+        if asked.bytes is not None:
+            equal, _, kept = within(equal, Budget.parse(f"bytes={asked.bytes}"))
+            lines += kept
         print(*lines, sep="\n")
         rates = RATES.get(stream, SGD_RATES)
         tasks, seeds = (6, 5) if asked.paper else (2, 2)

@@ -97,6 +97,11 @@ def test_a_budget_that_cannot_be_kept_is_refused(text: str, message: str, traini
         within(spec_of("er", **training), Budget.parse(text))
 
 
+def test_a_method_that_keeps_more_than_a_budget_without_any_row_is_refused() -> None:
+    with pytest.raises(SpecError, match="'ewc' keeps 9,052 bytes; give more than 2,000"):
+        within(spec_of("er", "ewc"), Budget.parse("bytes=2k"))
+
+
 def test_a_method_that_does_not_scale_is_refused() -> None:
     with pytest.raises(SpecError, match="name all its numbers of updates there"):
         within(spec_of(f"{__name__}:Stubborn"), Budget.parse("rows=80"))

@@ -160,6 +160,11 @@ def _remembering(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, st
     setup = trainer.setup(job)
     run = first_state(setup)
     copies = copied_bytes(run)
+    if copies > budget.amount:
+        raise SpecError(
+            f"A budget must hold what each method keeps beside rows, and '{job.method}' keeps "
+            f"{copies:,} bytes; give more than {budget.amount:,}, or leave the method out."
+        )
     if method.stores == "never" and not method.trains_on_validation:
         return method, f"keeps no rows, and {copies:,} bytes of other things"
     split = 2 if method.trains_on_validation else 1  # a reservoir of validation rows, as long
