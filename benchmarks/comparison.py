@@ -6,11 +6,11 @@
 
 All methods, on five tasks of two classes; with --paper those that tell whether DPMCL's third term
 is worth its cost, on the stream and with the memory of the preset. Every method may take a task
-what DPMCL takes at the updates of the spec, and keeps as many rows, or with --bytes as many bytes of
-rows, notes and copied weights together. Rates are chosen on rows held out of the training rows of the first two
-tasks, on two seeds that the runs do not use. With --paper, where what is compared differs by less,
-they are chosen on six tasks and five seeds, and all four are run, to show what the choice does. A
-run that was stopped goes on; what is stored is not run again.
+what DPMCL takes at the updates of the spec, and keeps as many rows, or with --bytes as many bytes
+of rows, notes and copied weights together. Rates are chosen on rows held out of the training rows
+of the first two tasks, on two seeds that the runs do not use. With --paper, where what is compared
+differs by less, they are chosen on six tasks and five seeds, and all four are run, to show what the
+choice does. A run that was stopped goes on; what is stored is not run again.
 """
 
 import argparse

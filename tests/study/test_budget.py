@@ -46,6 +46,13 @@ def test_every_method_has_as_many_updates_as_fit(text: str) -> None:
     )
 
 
+def test_rows_that_enter_during_a_task_count_too() -> None:
+    spec, *_ = within(spec_of("er_ace", "der", "la_maml"), Budget.parse("bytes=20k"))
+    row, logits = 4 * 64 + 8, 4 * 10
+    assert spec.methods["der"].memory == 20_000 // (row + logits)
+    assert 0 < spec.methods["la_maml"].memory < spec.methods["er_ace"].memory == 19_990 // row
+
+
 def test_bytes_buy_rows_of_memory() -> None:
     row = 4 * 64 + 8  # an image of 8x8 in float32, and its class number
     spec, _, lines = within(spec_of("naive", "er", "oml"), Budget.parse("bytes=2k"))

@@ -165,7 +165,8 @@ def _remembering(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, st
             f"A budget must hold what each method keeps beside rows, and '{job.method}' keeps "
             f"{copies:,} bytes; give more than {budget.amount:,}, or leave the method out."
         )
-    if method.stores == "never" and not method.trains_on_validation:
+    remembers = any(phase.remember for phase in setup.phases[0])
+    if method.stores == "never" and not remembers and not method.trains_on_validation:
         return method, f"keeps no rows, and {copies:,} bytes of other things"
     split = 2 if method.trains_on_validation else 1  # a reservoir of validation rows, as long
     rows = (budget.amount - copies) // (split * row_bytes(setup) + note_bytes(setup, run))
