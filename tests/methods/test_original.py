@@ -121,10 +121,10 @@ def test_a_run_that_was_stopped_ends_with_the_same_numbers(name, tmp_path):
     """Stopped between meta-training and stream, and between two tasks."""
     settings = {"training.batch": 1, "training.passes": 1, "network.hidden": 8, "workers": 1}
 
-    def run(watch=None, **own):
+    def run(progress=None, **own):
         methods = {name: method(name).to_table()}
         return dpmcl.run(
-            with_background(), methods=methods, replicas=2, settings=settings, watch=watch,
+            with_background(), methods=methods, replicas=2, settings=settings, progress=progress,
             checkpoint_seconds=0, **own,
         )  # fmt: skip
 
