@@ -32,7 +32,7 @@ from dpmcl.core.part import (
     Theta,
     drawing,
     modules_of,
-    own,
+    parameters_of,
     quiet,
     trainable,
 )
@@ -166,7 +166,7 @@ def _check_builds(first: Modules, again: Modules, other: Modules) -> list[str]:
 
 def _check_same(parts: Parts, others: Parts, x: Tensor, rule: str) -> None:
     """Refuse parts that differ from others at the same parameters and keys."""
-    for theta in (own(parts), _moved(own(parts))):
+    for theta in (parameters_of(parts), _moved(parameters_of(parts))):
         for key in _modes(x).values():  # equal keys draw equal masks
             a, b = (_both(made, theta, x, key) for made in (parts, others))
             if not (_near(b[0], a[0], a[0]) and _near(b[1], a[1], a[1])):
@@ -223,7 +223,7 @@ def _check_passes(parts: Parts, x: Tensor, outputs: int) -> list[str]:
 
     Returns the layers that draw from global generators in training.
     """
-    theta = own(parts)
+    theta = parameters_of(parts)
     h, g = (parts[name] for name in PARTS)
     in_training: list[str] = []
     rule = f"The network does not take inputs of shape {tuple(x.shape[1:])}"
@@ -291,11 +291,11 @@ def _check_rows(parts: Parts, x: Tensor) -> None:
     pool = torch.cat([x, 1 - 30 * x])
     try:
         alone = _alone(parts, torch.float64)
-        _both(alone, own(alone), x.double(), None)
+        _both(alone, parameters_of(alone), x.double(), None)
         pool = pool.double()
     except Exception:  # it mixes types, and is computed in its own
         alone = _alone(parts, x.dtype)
-    for theta in (own(alone), _moved(own(alone))):
+    for theta in (parameters_of(alone), _moved(parameters_of(alone))):
         before = tree_map(torch.Tensor.clone, theta)
         for mode, key in _modes(x).items():
             expected = _both(alone, theta, pool[:_ROWS], key)

@@ -137,7 +137,7 @@ class Part:
         return out, {name: values[name] for name in statistics}
 
 
-def own(parts: dict[str, Part]) -> Theta:
+def parameters_of(parts: dict[str, Part]) -> Theta:
     """Return the trainable parameters with which the parts were built.
 
     Args:

@@ -424,8 +424,8 @@ def _slots(draw: Draw, supply: Supply, where: _Where) -> tuple[Tensor, Tensor]:
     held, n, weighing = supply.held[draw.split], draw.batch * (draw.block or 1), supply.weighing
     if weighing is not None and weighing.on == "sampling":
         slot = torch.arange(held.position.shape[1], device=held.position.device)
-        own = supply.splits.named(draw.split).task.gather(1, held.position)
-        return _weighted(weighing.gamma[own] * (slot < held.filled[:, None]), where, n)
+        task = supply.splits.named(draw.split).task.gather(1, held.position)
+        return _weighted(weighing.gamma[task] * (slot < held.filled[:, None]), where, n)
     if not draw.replace:
         return _in_passes(held.filled, supply, where, n)
     pair: tuple[Tensor, Tensor] = torch.func.vmap(

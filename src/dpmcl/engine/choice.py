@@ -9,7 +9,7 @@ import torch
 from dpmcl.core.choices import DeviceName, EngineName
 from dpmcl.core.model import Model, Theta, has_convolution, initial
 from dpmcl.core.network_layers import entering
-from dpmcl.core.part import converted, own
+from dpmcl.core.part import converted, parameters_of
 from dpmcl.core.tree import at, named_leaves
 from dpmcl.engine.batched import Batched
 from dpmcl.engine.contract import Engine
@@ -153,7 +153,7 @@ def _widened(model: Model, x: torch.Tensor) -> tuple[Model, torch.Tensor]:
     wide = wide.holding(wide.init_buffers())
     try:
         for key in (None, torch.zeros(2, dtype=torch.int64, device=x.device)):
-            wide.predict(own(parts), x.double(), key)
+            wide.predict(parameters_of(parts), x.double(), key)
     except Exception:  # it mixes types
         return model, x
     return wide, x.double()

@@ -168,11 +168,11 @@ def _reuse_memory(graph: fx.Graph, values: dict[fx.Node, Any], donated: int) -> 
             rest = [arg for arg in node.args[:2] if arg is not chosen]
             node.args = (chosen, *rest, *node.args[2:])
             node.target = target
-            own = group[node]
-            for member, theirs in group.items():
-                if theirs == own:
+            joined = group[node]
+            for member, label in group.items():
+                if label == joined:
                     group[member] = key
-            end[key] = max(end[key], end[own])
+            end[key] = max(end[key], end[joined])
             break
 
 

@@ -70,9 +70,9 @@ def joined(
         new = new + len(held.x)
         x, y = torch.cat([held.x, x]), torch.cat([held.y, y])
         task = torch.cat([held.task, task])
-    own = dict(zip(chunk, new.split([len(part.x) for part in parts]), strict=True))
+    came = dict(zip(chunk, new.split([len(part.x) for part in parts]), strict=True))
     rows = {
-        name: _rows(_slots(held, name, replicas), row, task, replicas) for name, row in own.items()
+        name: _rows(_slots(held, name, replicas), row, task, replicas) for name, row in came.items()
     }
     nobody = new[:0].expand(replicas, 0)
     absent = Rows(nobody, nobody, torch.zeros_like(rows["train"].offset))

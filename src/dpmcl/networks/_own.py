@@ -105,7 +105,7 @@ def _last_linear(module: nn.Module, x: Tensor) -> str:
     """Return the name of the linear layer that gives a module's result."""
     results: list[tuple[str, Any]] = []
     hooks = [
-        layer.register_forward_hook(lambda _m, _x, out, own=name: results.append((own, out)))
+        layer.register_forward_hook(lambda _m, _x, out, label=name: results.append((label, out)))
         for name, layer in module.named_modules()
         if isinstance(layer, nn.Linear)
     ]

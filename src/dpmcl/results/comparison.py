@@ -162,8 +162,8 @@ def _settings(spec: Mapping[str, Any], method: str) -> dict[str, Any]:
     out |= {f"evaluation.{key}": spec.get("evaluation", {}).get(key) for key in _EVALUATED}
     for table in ("stream", "network"):
         out |= {f"{table}.{key}": value for key, value in spec.get(table, {}).items()}
-    own = spec.get("methods", {}).get(method, {})
-    return out | {**_DEFAULTS, **spec.get("training", {}), **own}
+    changed = spec.get("methods", {}).get(method, {})
+    return out | {**_DEFAULTS, **spec.get("training", {}), **changed}
 
 
 def _owner(key: str, entry: Entry) -> Any:

@@ -25,8 +25,8 @@ def check_motion(method: Method, stream: Stream, phases: Sequence[Phase], watche
         asks["optimiser.drift"] = method.rule.drift
     for phase in phases:
         for name, draw in phase.draws.items():
-            own = hasattr(method, "fourth_term")
-            asks["fourth_term" if own else f"draw '{name}', moved"] = draw.moved or ""
+            setting = hasattr(method, "fourth_term")
+            asks["fourth_term" if setting else f"draw '{name}', moved"] = draw.moved or ""
     for name, how in asks.items():
         if how == "exact" and stream.following is None:
             raise SpecError(

@@ -3,7 +3,7 @@
 import torch
 
 from dpmcl.core.model import Theta
-from dpmcl.core.part import own
+from dpmcl.core.part import parameters_of
 from dpmcl.core.tree import leaves
 from dpmcl.exceptions import ModelError, reason
 from dpmcl.methods._method import Method
@@ -33,7 +33,7 @@ def check_second_derivatives(setup: Setup) -> None:
         return torch.stack([leaf.sum() for leaf in leaves(grads)]).sum()
 
     try:
-        torch.func.grad(slope)(own(model.parts))
+        torch.func.grad(slope)(parameters_of(model.parts))
     except Exception as error:  # each layer has its own way to say no
         raise ModelError(
             f"{graph.cause} needs second derivatives, and this network has none: {reason(error)}; "

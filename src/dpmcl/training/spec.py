@@ -164,9 +164,9 @@ class Spec(Settings):
             plugin = method_of(name, settings)
             if plugin != name:
                 renamed[name] = plugin
-            own = {key: value for key, value in settings.items() if key != "method"}
+            changed = {key: value for key, value in settings.items() if key != "method"}
             methods[name] = plugins.find("method", plugin).from_table(
-                {**common, **own}, f"[training] or [methods.{name}]"
+                {**common, **changed}, f"[training] or [methods.{name}]"
             )
         return cls(
             **{key: table[key] for key in top if key in table},
