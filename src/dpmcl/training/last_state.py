@@ -13,6 +13,7 @@ from dpmcl.core.tree import named_leaves, tree_map, whole
 from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
 from dpmcl.methods._method import State
+from dpmcl.training.kept import row_bytes
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import RunState
 
@@ -152,16 +153,15 @@ def _of_replica(setup: Setup, run: RunState, shown: State, replica: int) -> Last
     stream = replace(setup.stream, scale=None if scale is None else part(scale))
     memories = {}
     for name, memory in run.memories.items():
-        filled = int(memory.filled[replica])
+        slots = int(memory.filled[replica])
         memories[name] = part(memory)._replace(
-            position=memory.position[only, :filled],
-            notes={key: note[only, :filled] for key, note in memory.notes.items()},
+            position=memory.position[only, :slots],
+            notes={key: note[only, :slots] for key, note in memory.notes.items()},
         )
-    held = held_rows(stream, splits, memories)
-    if held.x.nbytes + held.y.nbytes > MOST_BYTES:
-        held = held.without_rows
-    else:
-        memories = dict(numbered(memories))
+    filled = sum(memory.position.shape[1] for memory in memories.values())
+    held = Held(stream.x[:0], stream.y[:0], setup.seed[:0])
+    if filled * row_bytes(setup) <= MOST_BYTES:
+        held, memories = held_rows(stream, splits, memories), dict(numbered(memories))
     replicas = part(run.replicas)
     alone = replace(setup, seeds=setup.seeds[only], stream=stream, splits=splits)
     return LastState(
