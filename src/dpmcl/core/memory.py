@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from dpmcl.core import keys
-from dpmcl.core.tree import tree_map
 
 Policy = Literal["reservoir", "resample"]
 Notes = Mapping[str, Tensor]
@@ -63,39 +62,6 @@ def empty(capacity: int, device: torch.device | None = None, notes: Notes | None
     position = torch.zeros(capacity, dtype=torch.int64, device=device)
     kept = {name: note.new_zeros(capacity, *note.shape[1:]) for name, note in (notes or {}).items()}
     return Memory(position, zero, zero.clone(), kept)
-
-
-def longer(memories: Memories, capacity: int) -> Memories:
-    """Return memories with more slots, which are empty.
-
-    Args:
-        memories: Replicas first.
-        capacity: Slots of each.
-    """
-
-    def padded(leaf: Tensor) -> Tensor:
-        more = leaf.new_zeros(len(leaf), capacity - leaf.shape[1], *leaf.shape[2:])
-        return torch.cat([leaf, more], dim=1)
-
-    return {
-        name: memory._replace(
-            position=padded(memory.position),
-            notes={key: padded(note) for key, note in memory.notes.items()},
-        )
-        for name, memory in memories.items()
-    }
-
-
-def beside(first: Memories, second: Memories) -> Memories:
-    """Return the memories of two groups of replicas as those of one.
-
-    Args:
-        first, second: Replicas first; the longer ones say how long all are.
-    """
-    capacity = max(m.position.shape[1] for m in (*first.values(), *second.values()))
-    pair = (dict(longer(memories, capacity)) for memories in (first, second))
-    joined: Memories = tree_map(lambda a, b: torch.cat([a, b]), *pair)
-    return joined
 
 
 def add(memory: Memory, offer: Offer, key: Tensor, policy: Policy) -> Memory:
