@@ -129,11 +129,10 @@ def _rows(spec: Spec, seed: int, digest: str, tensors: Mapping[str, Tensor]) -> 
             rows = splits.named(name).row.shape[1]
             if memory.position.numel() and not 0 <= int(memory.position.max()) < rows:
                 raise ValueError("the memory holds other rows")
-    held = held_rows(stream, splits, memories)
-    out = {"held.x": held.x, "held.y": held.y, "held.task": held.task}
-    for name, memory in numbered(memories).items():
-        out |= {f"held.row.{name}": held.row[name], f"memory.{name}.position": memory.position}
-    return whole(out)
+    slots = {
+        f"memory.{name}.position": memory.position for name, memory in numbered(memories).items()
+    }
+    return whole(held_rows(stream, splits, memories).tensors | slots)
 
 
 def _lengthened(name: str, leaf: Tensor, capacity: int) -> Tensor:

@@ -43,6 +43,12 @@ class Held:
         """Return no rows, of the same types."""
         return Held(self.x[:0], self.y[:0], self.task[:0])
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Return its tensors by a name in a file."""
+        parts = {"x": self.x, "y": self.y, "task": self.task, "row": dict(self.row)}
+        return named_leaves(parts, "held")
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LastState:
@@ -107,7 +113,7 @@ def tensors_of(last: LastState) -> dict[str, Tensor]:
     Args:
         last: What its replicas had.
     """
-    setup, run, held = last.setup, last.run, last.held
+    setup, run = last.setup, last.run
     out = named_leaves(run.replicas, "state") | {"seen": last.seen}
     if last.shown is not run.replicas:
         out |= named_leaves(last.shown, "shown")
@@ -117,9 +123,7 @@ def tensors_of(last: LastState) -> dict[str, Tensor]:
         out |= named_leaves(setup.stream.scale, "scale") | {"scaled": setup.stream.scaled}
     for name, memory in run.memories.items():
         out |= named_leaves(dict(memory._asdict()), f"memory.{name}")
-    for name, row in held.row.items():
-        out[f"held.row.{name}"] = row
-    return out | {"held.x": held.x, "held.y": held.y, "held.task": held.task}
+    return out | last.held.tensors
 
 
 def last_states(setup: Setup, run: RunState, shown: State) -> tuple[bytes, ...]:
