@@ -295,6 +295,12 @@ def test_names_that_the_encoding_lacks_are_escaped(tmp_path, monkeypatch):
         assert name in written.getvalue().decode("cp1252")
 
 
+def test_a_stream_is_shown_without_methods(command):
+    Path("stream.toml").write_text("[stream]\nname = 'digits'\ntasks = 2\n")
+    ran = command("stream", "stream.toml")
+    assert ran.status == 0 and "digits: classification, 2 tasks" in ran.out
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_output_is_one_line(stored, monkeypatch, capsys):
     with suppress(OSError), Path("/dev/full").open("w") as full:

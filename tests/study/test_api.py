@@ -117,6 +117,11 @@ def test_methods_may_be_one_name_or_a_table(stream):
     assert list(run(stream, methods=["er", "er"]).records) == ["er"]
     result = run(stream, methods={"naive": {}, "er": {"lr": 0.5}})
     assert result.spec["methods"] == {"naive": {}, "er": {"lr": 0.5}}
+    result = run(stream, methods={"strong": {"method": ER, "lr": 0.5}, "plain": ER})
+    assert result.spec["methods"] == {
+        "strong": {"method": "dpmcl.methods.er:ER", "lr": 0.5},
+        "plain": {"method": "dpmcl.methods.er:ER"},
+    }
 
 
 @pytest.mark.parametrize(
@@ -127,6 +132,8 @@ def test_methods_may_be_one_name_or_a_table(stream):
         ({"er": {"lr": -1}}, "lr must be greater than 0, got -1"),
         ({"er": None}, "[methods.er] must be a table"),
         ([ER(updates=3)], "instance of ER"),
+        ({"mine": ER(updates=3)}, "instance of ER"),
+        ({"mine": {"method": 5}}, "subclasses of dpmcl.Method, got 5"),
         ([], "at least one method"),
         ([int], "subclasses of dpmcl.Method"),
         ([dpmcl.Method], "must be a subclass"),

@@ -60,7 +60,8 @@ def stream(
     from dpmcl.study import study
     from dpmcl.study.api import Request
 
-    request = Request(source).set(set_ or []).update(seed=seed, tasks=tasks)
+    # A spec needs a method, a stream none.
+    request = Request(source).choose(["naive"]).set(set_ or []).update(seed=seed, tasks=tasks)
     built, splits = study.preview(request.spec())
     typer.echo(sheet.describe(built, splits))
     path = out or Path("runs") / "streams" / f"{short(source)}.png"

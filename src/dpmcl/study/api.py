@@ -26,7 +26,12 @@ from dpmcl.training import spec
 from dpmcl.training.keeper import Keeping
 
 Source = str | Path | Mapping[str, Any] | Stream | StreamSettings
-Methods = str | type[Method] | Sequence[str | type[Method]] | Mapping[str, Mapping[str, Any]]
+Methods = (
+    str
+    | type[Method]
+    | Sequence[str | type[Method]]
+    | Mapping[str, type[Method] | Mapping[str, Any]]
+)
 
 METHODS = ("naive", "er", "dpmcl", "joint")
 """Methods that run on a stream that comes without a spec."""
@@ -181,7 +186,8 @@ def run(
             ("my.csv", with settings={"stream.target": "kind"}), a run folder, a `Stream`, or a
             stream's settings, perhaps of a class of your own, as in Lorenz(tasks=5).
         methods: One or more names, or classes of your own, or a table of their settings, as in
-            {"er": {"lr": 0.1}}. For data without a spec: naive, er, dpmcl and joint.
+            {"er": {"lr": 0.1}}, or {"strong": {"method": Mine, "alpha": 2.0}} under a name of its
+            own. For data without a spec: naive, er, dpmcl and joint.
         network: A network's name, a table of a name and settings, or your own: a module, which is
             split before its last linear layer (settings={"network.before": "head"} names another),
             two modules, or a function of (shape, outputs) that returns either.
@@ -269,12 +275,21 @@ def _of_methods(progress: OnProgress | None) -> OnProgress | None:
 def _tables(methods: Any) -> dict[str, Mapping[str, Any]]:
     """Return the settings that come with methods, by name."""
     if isinstance(methods, Mapping):
-        return {_name(method): settings for method, settings in methods.items()}
+        return {_name(method): _settings(settings) for method, settings in methods.items()}
     if isinstance(methods, str | bytes | type | Method):
         methods = [methods]
     if not isinstance(methods, list | tuple):
         raise SpecError(f"methods must be a list of names or classes, got {shown(methods)}.")
     return {_name(method): {} for method in methods}
+
+
+def _settings(settings: Any) -> Any:
+    """Return a method's settings, in which a class may stand for its name."""
+    if isinstance(settings, type | Method):
+        settings = {"method": settings}
+    if isinstance(settings, Mapping) and "method" in settings:
+        return {**settings, "method": _name(settings["method"])}
+    return settings
 
 
 def _name(method: Any) -> str:
