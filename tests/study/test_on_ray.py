@@ -127,8 +127,7 @@ def test_the_driver_of_a_study_may_die(tmp_path):
     inner = psutil.Process(first.pid).children(recursive=True)
     first.kill()
     first.wait()
-    psutil.wait_procs(inner, timeout=20)  # Ray ends with its driver
-    for process in inner:
+    for process in inner:  # Ray would end with its driver, after a while
         if process.is_running():
             os.kill(process.pid, signal.SIGKILL)
     assert list(kept.rglob("*.safetensors"))
