@@ -225,6 +225,12 @@ def test_a_table_is_read_by_its_columns():
     refused(
         lambda: one.predict(rows.replace("red", "pink")), "got 'pink' in row 0", "'blue', 'red'"
     )
+    hues = pandas.CategoricalDtype(["red", "blue", "pink"])
+    more = learner(updates=2).learn(frame.astype({"colour": hues}), "kind")
+    assert more._known.form.inputs.columns[1:] == ("colour=blue", "colour=pink", "colour=red")
+    more.learn(frame.replace("red", "pink"), "kind")
+    hues = pandas.CategoricalDtype(["red", "blue", "two\nlines"])
+    refused(lambda: learner().learn(frame.astype({"colour": hues}), "kind"), "in its categories")
     twice = pandas.concat([frame, frame[["when"]]], axis=1)
     refused(lambda: one.learn(twice), "each of another name")
     odd = [*map(str, range(59)), "x"]

@@ -49,7 +49,7 @@ class Inputs:
         """
         if isinstance(x, pa.Table):
             columns = _columns(x)
-            fields = tuple(field_of(column, _OUT) for column in columns)
+            fields = tuple(field_of(column, _OUT, declared=True) for column in columns)
             return cls((sum(len(field.names) for field in fields),), fields=fields)
         values = inputs_of(x, "Inputs")
         return cls(tuple(values.shape[1:]), values.dtype == torch.uint8)

@@ -41,6 +41,7 @@ class Column:
         name: Of the column.
         what: Names it in errors.
         categorical: Whether it was a pandas Categorical.
+        declared: The values that a pandas Categorical names, whether or not a row has them.
         written: The text as it came, None if it is no text.
         values: A pyarrow ChunkedArray (rows,).
         kind: "whole", "floats", "true/false", "text" or "empty".
@@ -52,7 +53,9 @@ class Column:
     def __init__(self, name: str, where: str, values: Any) -> None:
         self.name, self.what = name, f"Column {name!r} of {where}"
         self.categorical = pa.types.is_dictionary(values.type)
+        self.declared: list[Any] = []
         if self.categorical:
+            self.declared = values.unify_dictionaries().chunk(0).dictionary.to_pylist()
             with suppress(pa.ArrowNotImplementedError):  # pandas' intervals, refused below
                 values = values.cast(values.type.value_type)
         if pa.types.is_decimal(values.type) or str(values.type) == "string_view":
@@ -116,13 +119,16 @@ class Column:
             f"{row}; subtract an offset from them, or {out}."
         )
 
-    def categories(self) -> tuple[list[Any], NDArray[np.int64]]:
+    def categories(self, *, declared: bool = False) -> tuple[list[Any], NDArray[np.int64]]:
         """Return the different values in order, and which of them each row has, (rows,).
+
+        Args:
+            declared: Whether values count that a pandas Categorical names and no row has.
 
         Raises:
             DataError: Text has several lines.
         """
-        return self._coded(self.values)
+        return self._coded(self.values, self.declared if declared else ())
 
     def labels(self, role: str) -> Labels:
         """Return the column as labels, whose text stays as it was written.
@@ -168,16 +174,17 @@ class Column:
                 f"(1234.5), or {out}."
             )
 
-    def _coded(self, values: Any) -> tuple[list[Any], NDArray[np.int64]]:
-        """Return the different values in order, and which of them each row has."""
-        distinct: list[Any] = sorted(pc.unique(values).to_pylist())
+    def _coded(self, values: Any, more: Sequence[Any] = ()) -> tuple[list[Any], NDArray[np.int64]]:
+        """Return the different values and more of them in order, and which of them each row has."""
+        distinct: list[Any] = sorted({*pc.unique(values).to_pylist(), *more})
         known = pa.array(distinct, type=values.type)
         code = pc.index_in(values, value_set=known).to_numpy().astype(np.int64)
         for k, value in enumerate(distinct if _kind(values) == "text" else ()):
             if "\n" in value or "\0" in value:
+                where = f"row {(code == k).argmax()}" if k in code else "its categories"
                 raise DataError(
                     f"{self.what} must have its text in one line, without NUL, got {value!r:.60} "
-                    f"in row {code.tolist().index(k)}; close the quotes, or correct the cell."
+                    f"in {where}; close the quotes, or correct the cell."
                 )
         return distinct, code
 

@@ -15,19 +15,21 @@ CATEGORIES = 100
 """Most categories of an input column, and most classes of whole numbers not declared as such."""
 
 
-def field_of(column: Column, out: str) -> Field:
+def field_of(column: Column, out: str, *, declared: bool = False) -> Field:
     """Return the field that the first rows of a column make.
 
     Args:
         column: The column.
         out: What may be done with a column that cannot be used.
+        declared: Whether categories count that a pandas Categorical names and no row has, since
+            later rows may have them.
 
     Raises:
         DataError: It cannot be an input.
     """
     column.check_present(out)
     if column.kind == "text" or column.categorical:
-        return Field(column.name, "categories", _categories(column, out))
+        return Field(column.name, "categories", _categories(column, out, declared))
     return Field(column.name, "true/false" if column.kind == "true/false" else "numbers")
 
 
@@ -76,18 +78,19 @@ def _coded(field: Field, column: Column) -> NDArray[Any]:
         raise DataError(
             f"Column '{field.name}' has the categories of the rows learned first "
             f"({listed(field.categories, 10)}), got {str(values[row].as_py())!r:.60} in row {row}; "
-            "correct the row, or leave it out."
+            "correct the row, leave it out, or have the first rows declare all categories, in a "
+            "pandas Categorical."
         )
     inputs: NDArray[Any] = np.eye(len(field.categories), dtype=np.float32)[code]
     return inputs
 
 
-def _categories(column: Column, out: str) -> tuple[str, ...]:
+def _categories(column: Column, out: str, declared: bool) -> tuple[str, ...]:
     """Return the categories of an input; refuse numbers, and too many."""
     column.check_no_numbers(
         f"{out}; if they are categories, begin each with a letter, or give a pandas Categorical"
     )
-    values, code = column.categories()
+    values, code = column.categories(declared=declared)
     each_its_own = len(values) > FEW_NUMBERS and len(values) >= MOSTLY * len(code)
     if len(values) > CATEGORIES or (each_its_own and not column.categorical):
         some = ", ".join(repr(value)[:30] for value in values[:3])
