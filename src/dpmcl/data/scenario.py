@@ -278,7 +278,7 @@ def _sorted(task: Tensor, names: tuple[str, ...], line: str) -> Plan:
 
 
 def _within(data: Labelled, made: Plan) -> Tensor:
-    """Return the classes of each task, bool (tasks, classes); raise SpecError if one has only one."""
+    """Return the classes of each task, bool (tasks, classes). Each must have at least two."""
     if data.kind == "regression":
         raise SpecError("scenario 'task-incremental' is for classes, got regression.")
     within = torch.zeros(len(made.names), len(data.classes), dtype=torch.bool)
