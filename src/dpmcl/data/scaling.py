@@ -38,7 +38,7 @@ def fitted(stream: Stream, splits: Splits) -> Stream:
 
 
 def _moments(values: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the mean and standard deviation of each replica's rows; 1 instead of 0 for the latter."""
+    """Return the mean and standard deviation of each replica's rows; 1 for that of constants."""
     wide = [v.to(torch.float64) for v in values]
     mean = torch.stack([v.mean(0) for v in wide])
     deviation = torch.stack([v.std(0, correction=0) for v in wide])
@@ -56,7 +56,7 @@ def check_digits(stream: Stream | Labelled, dtype: torch.dtype) -> None:
         dtype: Float type of the network.
 
     Raises:
-        DataError: Rounding moves a value by more than a thousandth of its column's range.
+        DataError: Rounding moves an input or target by more than a thousandth of its range.
     """
     parts = [("Input", stream.x)]
     if stream.scaled is None:

@@ -98,7 +98,7 @@ class Torchvision(TorchvisionSettings):
         with whole(str(root)):
             if not root.exists() or not stamp(root):
                 self._open(root)
-            about = [self.dataset, stamp(root), decoding.told()]
+            about = [self.dataset, stamp(root), decoding.cache_key()]
         return cached(
             self.dataset.lower(),
             about,
