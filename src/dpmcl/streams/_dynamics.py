@@ -97,7 +97,7 @@ class DynamicsSettings(StreamSettings, ABC):
 
     @abstractmethod
     def seen(self, t: Array, state: Array) -> Array:
-        """Return observations of states, which are the inputs, (times, n, inputs).
+        """Return the inputs, which are observations of states, (times, n, inputs).
 
         Args:
             t: Times, (times,).

@@ -159,7 +159,7 @@ class KnownSet:
 
 
 def _sources(root: Path) -> Iterator[Iterable[Entry]]:
-    """Yield the files in a folder, up to three levels deep, then those of each archive among them."""
+    """Yield the files in a folder, up to three levels deep, then those in each archive found."""
     with whole(str(root), "correct stream.root"):
         below = [path for depth in ("*", "*/*", "*/*/*") for path in sorted(root.glob(depth))]
         files = [path for path in (root, *below) if path.is_file()]

@@ -30,7 +30,7 @@ class StreamSettings(Settings, ABC):
     """Network of a spec that names none."""
 
     places: ClassVar[tuple[str, ...]] = ()
-    """Settings that only locate files. They change no results, so they may differ in a run folder."""
+    """Settings that only locate files. Runs in one folder may differ in them."""
 
     suffixes: ClassVar[tuple[str, ...]] = ()
     """Suffixes of the files that the stream reads, by which the command line finds it."""

@@ -85,7 +85,7 @@ class ImageFilesSettings(TorchvisionSettings):
             )
 
     def image_files(self, folder: Path, stem: str) -> Path | None:
-        """Return the path of `images`, or that of an archive of images in the set's folder, or None.
+        """Return the path of `images`, or of an archive of images in the set's folder, or None.
 
         Args:
             folder: Folder of the set's files.
