@@ -121,8 +121,8 @@ class Supply(NamedTuple):
         seed: Seed of each replica, int64 (replicas,).
         motion: Motion of the rows at this task, for draws that are moved.
         weighing: Weights of the tasks at this task; None if all tasks weigh the same.
-        first: Number of the first task of the splits. Random keys depend on task numbers that
-            count from it.
+        first: Number of the splits' first task. Random keys depend on `first` plus a task's number
+            in the splits.
     """
 
     splits: Splits
@@ -293,14 +293,7 @@ def probe(draws: Mapping[str, Draw], supply: Supply, place: tuple[int, int], upd
 
 
 class _Context(NamedTuple):
-    """What the random numbers of a draw depend on.
-
-    Attributes:
-        key: Random keys, int64 (replicas, steps, 2).
-        place: Number of the task in the splits, and number of the phase.
-        step: Numbers of the updates, int64 (steps,).
-        lane: Lane of the keys.
-    """
+    """Keys (replicas, steps, 2), (task, phase), update numbers (steps,) and lane of a draw."""
 
     key: Tensor
     place: tuple[int, int]
@@ -309,12 +302,9 @@ class _Context(NamedTuple):
 
 
 class _Picked(NamedTuple):
-    """Rows that a draw picked; all tensors are (replicas, steps, n).
+    """Positions in the rows of a split, mask of existing rows, and memory slots, if any.
 
-    Attributes:
-        position: Positions in the rows of a split, int64.
-        present: Mask of the rows that exist, bool.
-        slot: Slots of the memory, int64; None if the rows are not from a memory.
+    All are (replicas, steps, n).
     """
 
     position: Tensor
@@ -399,8 +389,8 @@ def _picked(draw: Draw, supply: Supply, context: _Context) -> _Picked:
     stop = offset[:, task] if draw.source == "earlier" else offset[:, task + 1]
     if by_chance:
         assert weighing is not None
-        place = torch.arange(pool.row.shape[1], device=offset.device)
-        chance = weighing.gamma[pool.task] * (place < stop[:, None])
+        position = torch.arange(pool.row.shape[1], device=offset.device)
+        chance = weighing.gamma[pool.task] * (position < stop[:, None])
         return _Picked(*_weighted(chance, context, n))
     if not draw.replace:
         rank, present = _in_passes(stop - start, supply, context, n)

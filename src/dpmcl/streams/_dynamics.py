@@ -109,11 +109,7 @@ class DynamicsSettings(StreamSettings, ABC):
         """Return the unit of the targets, a rate of change: (states,), or () if all share it."""
 
     def _values(self, name: str, values: Any, shape: tuple[int | None, ...]) -> Array:
-        """Return the result of a method of the equation as an array of a given shape.
-
-        Raises DataError if it is not real numbers of that shape. name: Name of the method. None in
-        `shape` stands for any size.
-        """
+        """Return the result of method `name` as an array of `shape`, where None is any size."""
         array = np.asarray(values)
         if not (np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)):
             raise DataError(

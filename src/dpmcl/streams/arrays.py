@@ -14,10 +14,10 @@ class Arrays(LabelledSettings):
     """Your own arrays, in NumPy's files: x, y and optionally task.
 
     The array x holds inputs (rows, ...): uint8, divided by 255 in a batch; true/false, read as 1
-    and 0; or other numbers, which are not scaled and must stay distinct in float32. y holds the
-    label of each row, as whole numbers, text or true/false; for regression, numbers (rows,) or
-    (rows, outputs). task holds the task label of each row. Arrays of Python objects are not loaded,
-    because loading them can run code.
+    and 0; or other numbers, which are not scaled, so numbers that float32 cannot tell apart are an
+    error. y holds the label of each row, as whole numbers, text or true/false; for regression,
+    numbers (rows,) or (rows, outputs). task holds the task label of each row. Arrays of Python
+    objects are not loaded, because loading them can run code.
 
     Inputs in .npy files may be larger than memory. uint8 and floats are memory-mapped if they are
     in C order and in this machine's byte order. Other arrays are converted; what does not fit in

@@ -67,7 +67,7 @@ def of_file(path: Path, where: str) -> Source:
     # Not `parquet.read_table`, which makes columns of folders named a=1 above the file.
     return Source(
         schema.names,
-        lambda wanted: parquet.ParquetFile(path).read(columns=wanted).select(wanted),
+        lambda chosen: parquet.ParquetFile(path).read(columns=chosen).select(chosen),
         _index(schema),
     )
 
@@ -95,9 +95,9 @@ def in_memory(source: Any, where: str) -> Source:
         )
     columns = [(str(name), values) for name, values in source.items()]
 
-    def read(wanted: list[str]) -> Any:
+    def read(chosen: list[str]) -> Any:
         return pa.table(
-            {c: _array(v, f"Column {c!r} of {where}") for c, v in columns if c in wanted}
+            {c: _array(v, f"Column {c!r} of {where}") for c, v in columns if c in chosen}
         )
 
     return Source([name for name, _ in columns], read)
@@ -144,7 +144,7 @@ def _of_text(path: Path, where: str) -> Source:
     """Open a CSV or TSV file and read its header."""
     delimiter, header = _header(path, where)
 
-    def read(wanted: list[str]) -> Any:
+    def read(chosen: list[str]) -> Any:
         with whole(where, f"correct it: a cell with {delimiter!r} in it needs quotes"):
             return arrow.read_csv(
                 _opened(path),
@@ -152,8 +152,8 @@ def _of_text(path: Path, where: str) -> Source:
                 arrow.ReadOptions(use_threads=False, block_size=1 << 22),
                 arrow.ParseOptions(delimiter=delimiter, newlines_in_values=True),
                 arrow.ConvertOptions(
-                    include_columns=wanted,
-                    column_types=dict.fromkeys(wanted, pa.string()),
+                    include_columns=chosen,
+                    column_types=dict.fromkeys(chosen, pa.string()),
                     null_values=MISSING,
                     strings_can_be_null=True,
                 ),
