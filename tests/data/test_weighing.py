@@ -127,8 +127,8 @@ def test_the_edges_between_chances_belong_to_the_item_that_follows(monkeypatch):
     unit = (2**31 - 1) // 5
     edge = torch.tensor([[[0, unit - 1, unit, unit + unit // 2 - 1]]])
     monkeypatch.setattr(keys, "integers", lambda *_: edge)
-    where = sampling._Where(torch.zeros(1, 1, 2, dtype=torch.int64), (0, 0), torch.zeros(1), 0)
-    index, present = sampling._weighted(chance, where, 4)
+    context = sampling._Context(torch.zeros(1, 1, 2, dtype=torch.int64), (0, 0), torch.zeros(1), 0)
+    index, present = sampling._weighted(chance, context, 4)
     assert index.tolist() == [[[1, 1, 3, 3]]]
     assert present.all()
 

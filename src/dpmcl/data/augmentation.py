@@ -1,4 +1,4 @@
-"""Random changes of training images, row by row; each a function of its key."""
+"""Random augmentations of training images, different for each row and determined by a key."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ from dpmcl.core import keys
 from dpmcl.core.settings import Positive, Settings
 from dpmcl.exceptions import unknown
 
-_LANES = 1 << 21  # of an update's key; dropout has those below
+_LANES = 1 << 21  # first lane of an update's key for augmentations; dropout has the lanes below
 
 
 class Augmentation(Settings, ABC):
-    """A random change of images."""
+    """Base class of random augmentations of images."""
 
     @abstractmethod
     def apply(self, x: Tensor, key: Tensor) -> Tensor:
-        """Return changed images, each row by draws of its own.
+        """Return augmented images, with independent draws for each row.
 
         Args:
             x: Images (n, channels, height, width).
@@ -32,9 +32,9 @@ class Augmentation(Settings, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Shift(Augmentation):
-    """Moves an image by up to `pixels` each way; what comes in from outside is 0.
+    """Random translation by up to `pixels` in each direction, filling with 0.
 
-    The same as padding by `pixels` zeros and cropping at random.
+    Equivalent to padding by `pixels` zeros and cropping at random.
     """
 
     pixels: Positive = 2
@@ -53,18 +53,18 @@ class Shift(Augmentation):
 
 @dataclass(frozen=True, kw_only=True)
 class Flip(Augmentation):
-    """Mirrors an image, left to right, with a chance."""
+    """Random horizontal flip, with probability `chance`."""
 
     chance: Annotated[float, at.Ge(0), at.Le(1)] = 0.5
 
     def apply(self, x: Tensor, key: Tensor) -> Tensor:
-        turned = keys.uniform(key, (len(x), 1, 1, 1)) < self.chance
-        return torch.where(turned, x.flip(-1), x)
+        flipped = keys.uniform(key, (len(x), 1, 1, 1)) < self.chance
+        return torch.where(flipped, x.flip(-1), x)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cutout(Augmentation):
-    """Sets a square of `size` pixels to 0, its centre anywhere in the image.
+    """Random square of `size` x `size` pixels set to 0, with its centre anywhere in the image.
 
     Source: DeVries and Taylor, "Improved regularization of convolutional neural networks with
     cutout", 2017.
@@ -77,24 +77,24 @@ class Cutout(Augmentation):
         outside = []
         for lane, length in enumerate((height, width)):
             first = keys.integers(key, (len(x), 1), length, lane) - self.size // 2
-            place = torch.arange(length, device=x.device)
-            outside.append((place < first) | (place >= first + self.size))
+            index = torch.arange(length, device=x.device)
+            outside.append((index < first) | (index >= first + self.size))
         rows, columns = outside
         return torch.where(rows[:, None, :, None] | columns[:, None, None, :], x, 0)
 
 
 AUGMENTATIONS: dict[str, type[Augmentation]] = {"shift": Shift, "flip": Flip, "cutout": Cutout}
-"""By the name in a spec."""
+"""Augmentation classes by their names in a spec."""
 
 
 def build(setting: str | Mapping[str, Any]) -> Augmentation:
-    """Return the augmentation of a setting.
+    """Build an augmentation from its setting in a spec, and return it.
 
     Args:
         setting: A name, or a table of a name and options.
 
     Raises:
-        SpecError: Nothing has that name, or an option breaks a rule.
+        SpecError: No augmentation has that name, or an option is invalid.
     """
     name, options = plugins.named("augment", setting)
     if name not in AUGMENTATIONS:
@@ -106,11 +106,11 @@ def build(setting: str | Mapping[str, Any]) -> Augmentation:
 def augmented(
     x: Tensor, augmentations: tuple[Augmentation, ...], key: Tensor, *, draw: int
 ) -> Tensor:
-    """Return the images of a batch, or of a block of batches, after each augmentation in turn.
+    """Apply augmentations in order to a batch of images, or a block of batches, and return them.
 
     Args:
         x: Images (..., channels, height, width).
-        augmentations: In order.
+        augmentations: Augmentations to apply.
         key: A random key of the update, int64 (2,).
         draw: Number of the draw among those of the update.
     """

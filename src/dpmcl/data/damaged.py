@@ -1,4 +1,4 @@
-"""Errors of other libraries over damaged or unreadable files, as one line."""
+"""Errors of other libraries about damaged or unreadable files, turned into a DataError."""
 
 import lzma
 import struct
@@ -13,9 +13,9 @@ from dpmcl.exceptions import DataError, DpmclError, reason
 _BROKEN = (
     OSError,
     EOFError,
-    RuntimeError,  # an encrypted zip, and NotImplementedError for its rarer compressions
-    ValueError,  # tarfile's, for numbers in a header that are none
-    MemoryError,  # a header is read in one piece, however large it says to be
+    RuntimeError,  # an encrypted zip; its subclass NotImplementedError, a rare compression
+    ValueError,  # tarfile, for an invalid number in a header
+    MemoryError,  # a header is read in one piece, whatever size it claims
     OverflowError,
     lzma.LZMAError,
     struct.error,
@@ -27,11 +27,14 @@ _BROKEN = (
 
 @contextmanager
 def whole(where: str, way_out: str = "replace it by a whole one") -> Iterator[None]:
-    """Raise DataError where reading a file fails.
+    """Turn an error of reading a file into a DataError.
 
     Args:
-        where: The file's name in errors.
-        way_out: What the user can do.
+        where: Name of the file in errors.
+        way_out: What the user can do, for errors.
+
+    Raises:
+        DataError: The file cannot be read.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a column of a table is as an input."""
+"""Columns of a table as inputs of a model."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Field:
-    """A column of a table that is an input, or several.
+    """A column of a table, which becomes one or more inputs.
 
     Attributes:
-        name: Of the column.
-        kind: "numbers", "true/false" or "categories", each of which is an input of 0 and 1.
-        categories: The values that it may have, as text.
+        name: Name of the column.
+        kind: "numbers" or "true/false" for one input, "categories" for one-hot inputs.
+        categories: Values that the column may have, as text; empty for other kinds.
     """
 
     name: str
@@ -21,16 +21,16 @@ class Field:
 
     @property
     def names(self) -> list[str]:
-        """Return a name for each input that the column becomes."""
+        """Name of each input that the column becomes."""
         if self.kind != "categories":
             return [self.name]
         return [f"{self.name}={value}" for value in self.categories]
 
 
 def names_of(fields: Iterable[Field]) -> tuple[str, ...]:
-    """Return a name for each input that columns become.
+    """Return the name of each input that columns become.
 
     Args:
-        fields: The columns.
+        fields: Columns of a table.
     """
     return tuple(name for field in fields for name in field.names)

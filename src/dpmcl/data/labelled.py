@@ -19,33 +19,34 @@ from dpmcl.exceptions import DataError, SpecError, reason, shown
 _LOG = logging.getLogger("dpmcl")
 
 _VALUES_AT_ONCE = 1 << 24
-_FEW, _LOOKED_AT = 20, 10_000  # different values of targets that may be classes; rows looked at
+_FEW = 20  # largest number of different values of float targets that may be classes
+_ROWS_CHECKED = 10_000  # rows in which those values are counted
 
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Labelled data, into which every source is read. Checked when they are made.
+    """Inputs and targets, the form into which every source is read. Validated on creation.
 
     Attributes:
-        name: For titles.
+        name: Name for titles.
         kind: "classification" or "regression".
-        x: Inputs (rows, ...) in a compact type, perhaps mapped from a file; uint8 means x / 255.
-        y: int64 (rows,) class numbers 0 .. len(classes)-1, or float (rows, outputs).
-        classes: The original label of each class number; empty for regression.
-        task: int64 (rows,), the task of each row where the data say so, numbers of `tasks`; or
-            None.
-        tasks: The original names of those tasks.
-        fields: The columns of a table that became inputs; empty elsewhere.
-        scaled: bool, the shape of one input; which inputs are brought to mean 0 and deviation 1
-            (and, for regression, the targets too); None for none. Fitted later, on the first
-            task's training rows alone.
-        text: Whether the labels are text, whatever is written in them.
-        notes: Lines that say what became of the source: how each column is read, which files were
-            passed over, where the names of classes come from. Shown by `dpmcl stream`.
+        x: Inputs (rows, ...) in a compact type, perhaps memory-mapped; uint8 values stand for
+            x / 255.
+        y: Class numbers 0 .. len(classes)-1, int64 (rows,), or targets, float (rows, outputs).
+        classes: Original label of each class number; empty for regression.
+        task: Task number of each row, int64 (rows,); None if the data have no tasks.
+        tasks: Original name of each task number.
+        fields: Columns of a table that became inputs; empty for other sources.
+        scaled: Mask of the inputs to scale to mean 0 and standard deviation 1, bool, the shape of
+            one input; for regression, the targets are then scaled too. None to scale nothing. The
+            scale is fitted later, on the first task's training rows only.
+        text: Whether the labels are text, even if that text reads as numbers.
+        notes: Lines about how the source was read: the type of each column, the files that were
+            skipped, the origin of the class names. `dpmcl stream` shows them.
 
     Raises:
-        DataError: Lengths differ, there is no row, a class or task has none, or a value is NaN or
-            infinite.
+        DataError: Lengths differ, there is no row, a class or task has no rows, or a value is NaN
+            or infinite.
     """
 
     name: str
@@ -62,7 +63,7 @@ class Labelled:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return a name for each input of a table; () elsewhere."""
+        """Name of each input if the source is a table, else ()."""
         return names_of(self.fields)
 
     def __post_init__(self) -> None:
@@ -93,7 +94,7 @@ def check_kind(kind: Any) -> None:
     """Check that a kind is "classification", "regression" or None.
 
     Args:
-        kind: Anything.
+        kind: Value to check.
 
     Raises:
         SpecError: It is anything else.
@@ -105,17 +106,17 @@ def check_kind(kind: Any) -> None:
 def from_arrays(
     x: Any, y: Any, task: Any = None, *, name: str = "arrays", kind: Kind | None = None
 ) -> Labelled:
-    """Make labelled data of arrays, tensors or lists.
+    """Make labelled data from arrays, tensors or lists.
 
     Args:
-        x: Inputs (rows, ...), uint8, another number type, or bool. uint8 and floats share their
-            memory where they can; bool becomes uint8 0 and 255 (values 0 and 1 in a batch), other
-            whole numbers float32, or float64 where that rounds them.
+        x: Inputs (rows, ...), numbers or bool. uint8 and floats share the memory of `x` if
+            possible. bool becomes uint8 0 and 255 (0 and 1 in a batch). Other integers become
+            float32, or float64 if float32 would round them.
         y: Labels (see `number_labels`), or for regression numbers (rows,) or (rows, outputs).
-        task: A label a row that says its task, or None.
-        name: For titles.
-        kind: None for classification where y is strings, whole numbers or true/false, and
-            regression where it is floats.
+        task: Task label of each row, or None.
+        name: Name for titles.
+        kind: "classification" or "regression". None for regression if y is floats, and for
+            classification if it is strings, whole numbers or true/false.
 
     Returns:
         The labelled data.
@@ -128,10 +129,10 @@ def from_arrays(
     """
     check_kind(kind)
     inputs = inputs_of(x, f"Inputs of '{name}'")
-    told, kind = kind, kind or kind_of(y)
+    requested, kind = kind, kind or kind_of(y)
     if kind == "regression":
         targets = targets_of(y, f"Targets of '{name}'")
-        if told is None:
+        if requested is None:
             say_if_classes(targets)
         classes: tuple[str, ...] = ()
     else:
@@ -150,14 +151,14 @@ def from_arrays(
 
 
 def inputs_of(x: Any, what: str) -> Tensor:
-    """Return inputs as a tensor of a pool's type (`from_arrays`).
+    """Return inputs as a tensor of a compact type, converted as in `from_arrays`.
 
     Args:
         x: Inputs (rows, ...).
-        what: Names them in errors.
+        what: Name of the inputs in errors.
 
     Raises:
-        DataError: They are no numbers of one shape a row.
+        DataError: The inputs are not numbers, or the shapes of rows differ.
     """
     array = _array(x, what, "numbers of one shape a row")
     if isinstance(x, Tensor) and (x.is_floating_point() or x.dtype == torch.uint8):
@@ -170,7 +171,7 @@ def targets_of(y: Any, what: str) -> Tensor:
 
     Args:
         y: Numbers (rows,) or (rows, outputs).
-        what: Names them in errors.
+        what: Name of the targets in errors.
 
     Raises:
         DataError: They are anything else.
@@ -191,7 +192,10 @@ def targets_of(y: Any, what: str) -> Tensor:
 
 
 def _array(values: Any, what: str, rule: str) -> NDArray[Any]:
-    """Return values as an array of real numbers, a copy only where needed. rule: for the error."""
+    """Return values as an array of real numbers, copied only if necessary.
+
+    rule: What the values must be, for errors.
+    """
     values = unwrapped(values, what)
     try:
         array = np.asarray(values)
@@ -201,12 +205,12 @@ def _array(values: Any, what: str, rule: str) -> NDArray[Any]:
             kind = f"type {array.dtype}" if array.ndim else f"a {type(values).__name__}"
             raise TypeError(f"got {kind}")
         return array
-    except Exception as error:  # NumPy asks any object what it is
+    except Exception as error:  # NumPy calls methods of the user's objects
         raise DataError(f"{what} must be {rule} ({reason(error)}).") from None
 
 
 def kind_of(y: Any) -> Kind:
-    """Return "regression" for floats, and "classification" for other targets.
+    """Return "regression" if targets are floats, else "classification".
 
     Args:
         y: Targets.
@@ -215,12 +219,12 @@ def kind_of(y: Any) -> Kind:
 
 
 def say_if_classes(targets: Tensor) -> None:
-    """Log a warning for targets of a regression that may be classes: few whole numbers.
+    """Log a warning if targets of a regression may be classes, being few different whole numbers.
 
     Args:
-        targets: Floats (rows, outputs) whose kind nobody has set.
+        targets: Floats (rows, outputs), whose kind the user has not set.
     """
-    few = targets[:_LOOKED_AT].double().unique()
+    few = targets[:_ROWS_CHECKED].double().unique()
     if len(few) <= _FEW < len(targets) and bool((few == few.round()).all()):
         _LOG.warning(
             "Targets are floats, so this is a regression, but they are few whole numbers (%s). If "
@@ -237,22 +241,24 @@ def _is_float(y: Any) -> bool:
     if isinstance(y, np.ndarray) and y.dtype.kind != "O":
         return bool(y.dtype.kind == "f")
     try:
-        numbers = np.array(np.asarray(y).tolist()).dtype.kind == "f"  # also of 2**63, beside 1
+        # NumPy makes floats of 2**63 beside 1, too.
+        numbers = np.array(np.asarray(y).tolist()).dtype.kind == "f"
         return numbers and any(isinstance(v, float | np.floating | Tensor) for v in y)
-    except Exception:  # `number_labels` then says what is wrong
+    except Exception:  # `number_labels` then raises an error that names the problem
         return False
 
 
 def _check_finite(values: Tensor, what: str, name: str, columns: tuple[str, ...]) -> None:
-    """Refuse NaN and infinities, with the first row that has one."""
+    """Raise DataError for the first row with a NaN or an infinity."""
     if not values.is_floating_point():
         return
-    step = max(1, _VALUES_AT_ONCE // max(1, values[0].numel()))  # a mapped pool is read in pieces
+    # In pieces, because a memory-mapped pool may be larger than memory.
+    step = max(1, _VALUES_AT_ONCE // max(1, values[0].numel()))
     for start in range(0, len(values), step):
-        bad = (~values[start : start + step].isfinite()).nonzero()
-        if not len(bad):
+        invalid = (~values[start : start + step].isfinite()).nonzero()
+        if not len(invalid):
             continue
-        row, *inside = start + int(bad[0, 0]), *bad[0, 1:].tolist()
+        row, *inside = start + int(invalid[0, 0]), *invalid[0, 1:].tolist()
         where = f"at ({', '.join(map(str, inside))})"
         if columns:
             where = f"in column '{columns[inside[0]]}'"
@@ -263,7 +269,7 @@ def _check_finite(values: Tensor, what: str, name: str, columns: tuple[str, ...]
 
 
 def _check_used(numbers: Tensor, names: tuple[str, ...], what: str, name: str) -> None:
-    """Refuse numbers without a name, and names without rows."""
+    """Raise DataError if a number has no name, or a name has no rows."""
     counts = torch.bincount(numbers, minlength=len(names))
     if len(counts) > len(names) or not names:
         raise DataError(

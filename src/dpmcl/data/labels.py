@@ -1,4 +1,4 @@
-"""Labels of any plain type, mapped once to class numbers 0 .. C-1."""
+"""Labels of any plain type, mapped to class numbers 0 .. C-1."""
 
 import re
 from collections.abc import Iterable, Mapping, Set
@@ -13,14 +13,14 @@ from dpmcl.exceptions import DataError, reason, shown
 
 
 class Labels(NamedTuple):
-    """Class numbers, and the label that each stands for.
+    """Class numbers, and the label of each number.
 
-    Numbers follow the labels' order: false before true, whole numbers by value (as text too, where
-    every one is written as Python writes it), strings by their characters' code points.
+    Numbers follow the order of the labels: false before true, whole numbers by value (also as text,
+    if all are written as Python writes them), strings by code points.
 
     Attributes:
-        y: int64 (rows,), class numbers.
-        classes: The original label of each number, as text.
+        y: Class numbers, int64 (rows,).
+        classes: Original label of each number, as text.
     """
 
     y: Tensor
@@ -28,13 +28,14 @@ class Labels(NamedTuple):
 
 
 def number_labels(labels: Any, what: str) -> Labels:
-    """Return labels as class numbers, in their order.
+    """Return labels as class numbers, in the order of the labels.
 
     Args:
-        labels: Strings, whole numbers or true/false, in a list, an array or a tensor (rows,) or
-            (rows, 1). Elements may be Python's, NumPy's, or tensors of one element. Floats count
-            where all are whole, since tables with gaps turn numbers into floats.
-        what: Names the labels in errors, as in "column 'kind' of my.csv".
+        labels: Strings, whole numbers or true/false, in a list, or an array or tensor (rows,) or
+            (rows, 1). Elements may be Python's, NumPy's, or tensors of one element. Floats are
+            accepted if all are whole, because missing cells in a table turn its integers into
+            floats.
+        what: Name of the labels in errors, such as "column 'kind' of my.csv".
 
     Returns:
         The class numbers and the names of the classes.
@@ -59,22 +60,22 @@ def number_labels(labels: Any, what: str) -> Labels:
 
 
 def family_of(labels: Any) -> str:
-    """Return what labels are: "strings", "whole numbers" or "true/false"; empty if there is none.
+    """Return the type of the first label: "strings", "whole numbers" or "true/false", else "".
 
     Args:
-        labels: Labels that `number_labels` takes.
+        labels: Labels that `number_labels` accepts.
     """
     return next((_family(_python(label)) or "" for label in labels), "")
 
 
 def in_order(names: Iterable[str], folders: bool = False) -> list[str]:
-    """Return class names in order: by value where all are plainly written whole numbers.
+    """Return class names in order: by value if all are whole numbers, else by code points.
 
-    A text file does not say which numbers are text. Others are in order of their code points.
+    Numbers are ordered by value even as text, because text files do not say which is meant.
 
     Args:
-        names: The names.
-        folders: Whether they are names of folders, to be ordered folder by folder ("a/y" before
+        names: Class names.
+        folders: Whether the names are paths of folders, to compare folder by folder ("a/y" before
             "a b/x").
 
     >>> in_order(["9", "10"]), in_order(["9", "010", "10"])
@@ -87,16 +88,16 @@ def in_order(names: Iterable[str], folders: bool = False) -> list[str]:
 
 
 def is_whole(name: str) -> bool:
-    """Return True for a whole number that is written as Python writes it, which "007" is not.
+    """Return True for a whole number that is written as Python writes it, unlike "007".
 
     Args:
-        name: Of a class.
+        name: Name of a class.
     """
     return re.fullmatch(r"-?[1-9][0-9]{0,999}|0", name) is not None
 
 
 def is_unicode(text: str) -> bool:
-    """Return False for half of a pair of UTF-16, and for Python's stand-ins of other bytes.
+    """Return True if a string can be encoded in UTF-8, which lone surrogates cannot.
 
     Args:
         text: Any string.
@@ -109,14 +110,15 @@ def is_unicode(text: str) -> bool:
 
 
 def plain_array(tensor: Tensor, what: str) -> NDArray[Any]:
-    """Return a tensor's values as an array; bfloat16, which NumPy lacks, as float32.
+    """Return a tensor as an array that shares its memory if possible; bfloat16 becomes float32.
 
     Args:
-        tensor: Shares its memory with the array where it can.
-        what: Names it in errors.
+        tensor: Any tensor.
+        what: Name of the tensor in errors.
 
     Raises:
-        DataError: The tensor is sparse, quantised, on "meta", or of a type unknown to NumPy.
+        DataError: The tensor is nested, sparse, quantised, on "meta", or of a type unknown to
+            NumPy.
     """
     try:
         if tensor.is_nested:
@@ -134,14 +136,14 @@ def plain_array(tensor: Tensor, what: str) -> NDArray[Any]:
 
 
 def unwrapped(values: Any, what: str) -> Any:
-    """Return a tensor as an array, values without NumPy's mask, and anything else as it is.
+    """Return a tensor or masked array as a plain array, and other values unchanged.
 
     Args:
         values: Anything.
-        what: Names the values in errors.
+        what: Name of the values in errors.
 
     Raises:
-        DataError: A value is masked, which NumPy and PyTorch would take for a number.
+        DataError: A value is masked; NumPy and PyTorch would read the number behind the mask.
     """
     if isinstance(values, Tensor):
         return plain_array(values, what)
@@ -158,7 +160,7 @@ def unwrapped(values: Any, what: str) -> Any:
 
 
 def _flat(array: NDArray[Any], what: str) -> NDArray[Any]:
-    """Return an array (rows, 1) as (rows,); refuse other shapes, and types that are no labels."""
+    """Return an array (rows, 1) as (rows,). Raises DataError for other shapes and invalid types."""
     if array.dtype.kind not in "biufUSO":
         raise DataError(
             f"{what} must be strings, whole numbers or true/false, got values of type "
@@ -175,12 +177,12 @@ def _flat(array: NDArray[Any], what: str) -> NDArray[Any]:
 
 
 def _listed(labels: Any, what: str) -> list[Any]:
-    """Return labels as a list; a set has no order, and a mapping's keys are no rows."""
+    """Return labels as a list. Raises DataError for a set, a mapping, or a single label."""
     if isinstance(labels, str | bytes | Set | Mapping) or not isinstance(labels, Iterable):
         raise DataError(f"{what} must be a list of labels, got {shown(labels)}; give one a row.")
     try:
         return list(labels.tolist() if isinstance(labels, np.ndarray) and labels.ndim else labels)
-    except Exception as error:  # a user's iterator, or code points beyond the last
+    except Exception as error:  # from the user's iterator, or from invalid code points
         raise DataError(
             f"{what} must be a list of labels, and cannot be read ({reason(error)}); give a list."
         ) from None
@@ -189,7 +191,7 @@ def _listed(labels: Any, what: str) -> list[Any]:
 def _python(value: Any) -> Any:
     """Return bytes as text, and a NumPy scalar, or a tensor or array of one element, as its value.
 
-    Bytes that are no UTF-8 stay, and are no label.
+    Bytes that are not UTF-8 stay bytes, which are not valid labels.
     """
     if isinstance(value, bytes):
         try:
@@ -204,7 +206,7 @@ def _python(value: Any) -> Any:
 
 
 def _names(values: list[Any], what: str, digits: int) -> list[str]:
-    """Return labels as text. digits: in which floats tell labels apart."""
+    """Return labels as text. digits: Number of significant bits of the labels' float type."""
     names: list[str] = []
     first = ""
     for row, value in enumerate(map(_python, values)):
@@ -232,7 +234,7 @@ def _names(values: list[Any], what: str, digits: int) -> list[str]:
 
 
 def _family(value: Any) -> str | None:
-    """Return the family of types that labels may be of, None for no label."""
+    """Return the type of a label, as `family_of` names it; None if it is not a label."""
     if isinstance(value, bool):
         return "true/false"
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
@@ -241,7 +243,7 @@ def _family(value: Any) -> str | None:
 
 
 def _no_label(value: Any, row: int, what: str) -> DataError:
-    """Return the error for a missing label or a value that is none."""
+    """Return the error for a missing label, or for a value that is not a label."""
     missing = value is None or (isinstance(value, float) and value != value)
     missing = missing or type(value).__name__ in ("NAType", "NaTType", "MaskedConstant")
     got = "none" if missing else shown(value)

@@ -1,4 +1,4 @@
-"""How inputs move from a task to the next: dx, known from the dynamics or from means."""
+"""Motion dx of the inputs from one task to the next, from the dynamics or from means."""
 
 from typing import NamedTuple
 
@@ -10,18 +10,18 @@ from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
 
 ROWS = 512
-"""Training rows of a task whose mean is taken, at most."""
+"""Largest number of training rows of a task over which means are taken."""
 
 
 class Motion(NamedTuple):
-    """Where rows go when the next task comes.
+    """Motion of rows between tasks.
 
     Args:
-        following: The pool row to which each moves, int64 (rows of the pool,), or None for a stream
-            that does not know its dynamics.
-        x: By how much the mean of the training rows' inputs moved from the last task to this one,
+        following: Pool row to which each row moves at the next task, int64 (rows of the pool,);
+            None if the stream does not know its dynamics.
+        x: Change of the mean input of the training rows from the previous task to this one,
             (replicas, ...); 0 at the first task.
-        y: The same of their targets, (replicas, outputs); 0 for classes.
+        y: Change of their mean target, (replicas, outputs); 0 for classification.
     """
 
     following: Tensor | None
@@ -30,14 +30,14 @@ class Motion(NamedTuple):
 
 
 def motion_of(stream: Stream, splits: Splits, task: int, dtype: torch.dtype) -> Motion:
-    """Return the motion at a task, for every replica.
+    """Return the motion of rows at a task, for every replica.
 
-    The dynamics say where rows go next; means can only say where they came from.
+    Dynamics give the motion to the next task; means only give that from the previous one.
 
     Args:
         stream: Tasks over a pool of rows.
         splits: Rows of each replica.
-        task: The task; means are over 512 of its training rows at most.
+        task: Number of the task.
         dtype: Type of the means.
     """
     shifts = []
@@ -58,13 +58,13 @@ def motion_of(stream: Stream, splits: Splits, task: int, dtype: torch.dtype) -> 
 def arrived(
     stream: Stream, splits: Splits, task: int, *, replica: int, dtype: torch.dtype
 ) -> Batch:
-    """Return the first training rows of a task: 512 at most.
+    """Return the first training rows that arrive with a task, at most 512, as a batch.
 
     Args:
-        stream: Where the rows are.
+        stream: Stream that holds the rows.
         splits: Rows of each replica.
-        task: The task with which they arrive.
-        replica: The replica, in whose order they are.
+        task: Number of the task.
+        replica: Index of the replica.
         dtype: Type of inputs and weights.
     """
     offset = splits.train.offset[replica]

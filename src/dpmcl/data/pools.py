@@ -17,20 +17,20 @@ from dpmcl.data.rounding import float_type
 from dpmcl.exceptions import DataError, reason
 
 SHARE = 0.8
-"""Largest share of the free memory that a pool may take; the rest is for the run."""
+"""Largest share of the free memory that a pool may take."""
 
 _BYTES_AT_ONCE = 1 << 26
 
 
 def empty_pool(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return an array to fill: in memory, or mapped from a temporary file if it would not fit.
+    """Return an empty array in memory, or mapped from a temporary file if memory is too small.
 
-    The file has no name and disappears with the array. It is in $TMPDIR, or else in /var/tmp, since
-    /tmp is often in memory itself.
+    The file has no name and disappears with the array. It is in $TMPDIR, or else in /var/tmp,
+    because /tmp is often in memory.
 
     Args:
-        shape: Of the array.
-        dtype: Of its values.
+        shape: Shape of the array.
+        dtype: Type of its values.
 
     Raises:
         DataError: Neither memory nor disk has room.
@@ -41,7 +41,7 @@ def empty_pool(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     folder = os.environ.get("TMPDIR") or ("/var/tmp" if Path("/var/tmp").is_dir() else None)
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            if hasattr(os, "posix_fallocate"):  # a disk that fills up later would end the process
+            if hasattr(os, "posix_fallocate"):  # a disk that fills up later would kill the process
                 os.posix_fallocate(file.fileno(), 0, size)
             return np.memmap(file, dtype, "r+", shape=shape)
     except (OSError, OverflowError, ValueError) as error:
@@ -52,27 +52,27 @@ def empty_pool(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def mapped(path: Path) -> NDArray[Any]:
-    """Return the array of an .npy file, mapped from it; changes to it stay private.
+    """Return the array of an .npy file, memory-mapped; writing to it does not change the file.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It holds no array, Python objects, or fewer values than it says.
+        ValueError: It holds no array, Python objects, or fewer values than its header declares.
     """
     try:
         array: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
-    except OSError:  # Linux refuses maps to write that are larger than memory
+    except OSError:  # Linux refuses writable maps that are larger than memory
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     return array
 
 
 def shared(array: NDArray[Any]) -> Tensor:
-    """Return a tensor that shares an array's memory, which nobody writes to.
+    """Return a tensor that shares the memory of an array and must not be written to.
 
     Args:
-        array: Of a type that PyTorch has; it may be read-only.
+        array: Array of a type that PyTorch has; it may be read-only.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
@@ -80,39 +80,39 @@ def shared(array: NDArray[Any]) -> Tensor:
 
 
 def compact(array: NDArray[Any], what: str) -> NDArray[Any]:
-    """Return an array in the type of a pool, stored by rows: itself if it is so, else converted.
+    """Return an array in a compact type and C order, copied only if necessary.
 
-    uint8 and floats of 2, 4 or 8 bytes stay. bool becomes uint8, 255 for true, which means 1 in a
-    batch. Other whole numbers become float32, or float64 where that rounds them.
+    uint8 and floats of 2, 4 or 8 bytes keep their type. bool becomes uint8 0 and 255, which is 0
+    and 1 in a batch. Other integers become float32, or float64 if float32 would round them.
 
     Args:
         array: Real numbers of any shape.
-        what: Names the array in errors.
+        what: Name of the array in errors.
 
     Raises:
-        DataError: There is no room for the converted ones, or no float holds them exactly.
+        DataError: There is no room for the copy, or float64 does not hold the integers exactly.
     """
-    wanted = array.dtype.newbyteorder("=")
+    dtype = array.dtype.newbyteorder("=")
     if array.dtype.kind == "b":
-        wanted = np.dtype(np.uint8)
+        dtype = np.dtype(np.uint8)
     elif array.dtype.kind in "iu" and array.dtype != np.uint8:
-        wanted = float_type(array, what)
+        dtype = float_type(array, what)
     elif array.dtype.itemsize > 8:
-        wanted = np.dtype(np.float64)
-    if array.dtype == wanted and array.flags.c_contiguous and array.flags.aligned:
+        dtype = np.dtype(np.float64)
+    if array.dtype == dtype and array.flags.c_contiguous and array.flags.aligned:
         return array
     if array.ndim == 0:
-        return array.astype(wanted)
-    pool = empty_pool(array.shape, wanted)
+        return array.astype(dtype)
+    pool = empty_pool(array.shape, dtype)
     step = max(1, _BYTES_AT_ONCE // max(1, pool[:1].nbytes))
     for start in range(0, len(array), step):
         piece = array[start : start + step]
-        if piece.dtype.kind == "b":  # bytes of a file other than 0 and 1 are true as well
+        if piece.dtype.kind == "b":  # in a file, any byte but 0 is true
             piece = np.multiply(piece.view(np.uint8) != 0, 255, dtype=np.uint8)
         pool[start : start + step] = piece
     return pool
 
 
 def _free_memory() -> int:
-    """Return the memory that is free, in bytes."""
+    """Return the available memory in bytes."""
     return int(psutil.virtual_memory().available)

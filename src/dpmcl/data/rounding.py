@@ -1,4 +1,4 @@
-"""Choose the type of floats that keeps the digits of numbers."""
+"""Choice of the float type that keeps the digits of numbers."""
 
 from typing import Any
 
@@ -11,15 +11,15 @@ _SHARE_OF_A_GAP = 0.01
 
 
 def keeps(values: NDArray[Any], dtype: Any) -> bool:
-    """Return True if rounding to a type of floats loses nothing that matters.
+    """Return True if rounding to a float type keeps the significant digits of numbers.
 
-    Whole numbers must stay what they are. Other numbers must stay different, and must typically
-    move by less than a hundredth of the gap to the next one. (The deviation is no measure: that of
-    a first task may be far smaller than that of the column.) Whole numbers beyond 2^53, which
-    float64 rounds, count as other numbers there.
+    Integers must stay exact. Other numbers must stay distinct, and the typical rounding error must
+    be at most a hundredth of the typical gap between neighbours. (The column's standard deviation
+    is no measure, because that of the first task may be far smaller.) For float64, integers that it
+    rounds, beyond 2^53, are treated like other numbers.
 
     Args:
-        values: (rows,), finite floats or whole numbers.
+        values: Finite floats or integers, (rows,).
         dtype: float32 or float64.
 
     >>> times = 1.7e9 + np.arange(9)
@@ -34,7 +34,7 @@ def keeps(values: NDArray[Any], dtype: Any) -> bool:
         return True
     if distinct.dtype.kind in "iu" and dtype == np.float32:
         return False
-    # The difference of whole numbers may be beyond int64, and is right as uint64.
+    # Differences of int64 may overflow; as uint64, they are right.
     gaps = np.diff(distinct.view(np.uint64) if distinct.dtype.kind == "i" else distinct)
     with np.errstate(over="ignore"):
         moved = np.median(np.spacing(np.abs(rounded))) / 2
@@ -44,11 +44,11 @@ def keeps(values: NDArray[Any], dtype: Any) -> bool:
 
 
 def float_type(values: NDArray[Any], what: str) -> np.dtype[Any]:
-    """Return float32 if it holds whole numbers exactly, else float64.
+    """Return float32 if it holds integers exactly, else float64.
 
     Args:
-        values: (rows, ...), whole numbers.
-        what: Names the values in errors.
+        values: Integers (rows, ...).
+        what: Name of the values in errors.
 
     Raises:
         DataError: float64 does not hold them exactly either.
@@ -67,9 +67,10 @@ def float_type(values: NDArray[Any], what: str) -> np.dtype[Any]:
 
 
 def _same(rounded: NDArray[Any], values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return a mask of what rounding left as it was; comparing alone would round whole numbers."""
+    """Return a mask of the values that rounding did not change."""
+    # Cast back first, because a comparison with floats would round the integers.
     with np.errstate(invalid="ignore"):
         equal: NDArray[np.bool_] = rounded.astype(values.dtype) == values
     if values.dtype.kind in "iu" and values.dtype.itemsize == 8:
-        equal &= np.abs(rounded) < 2.0**63  # beyond, the way back to int64 is undefined
+        equal &= np.abs(rounded) < 2.0**63  # casting larger floats to int64 is undefined
     return equal

@@ -1,6 +1,6 @@
-"""What an update draws: which rows, from where, and how many batches of them.
+"""Draws of an update: which rows, from which source, and in how many batches.
 
-The draws of many replicas and steps are made at once; each is a function of its key alone.
+Draws for many replicas and steps are made in one call. Each one depends only on its random key.
 """
 
 import functools
@@ -25,8 +25,8 @@ from dpmcl.exceptions import SpecError
 Source = Literal["new", "memory", "all", "earlier", "background"]
 Moved = Literal["exact", "estimated"]
 
-_MOST = 2**31 - 1  # below it, integers are drawn exactly
-_CHOICE = 1 << 20  # lanes from here on choose a task, or order the rows of a class
+_LARGEST_BOUND = 2**31 - 1  # of the integers that keys.integers draws
+_CHOICE_LANES = 1 << 20  # the first of the lanes that choose a task or order the rows of a class
 
 
 @dataclass(frozen=True)
@@ -34,23 +34,23 @@ class Draw:
     """One named draw of an update: a batch, or a block of batches.
 
     Args:
-        source: "new", the new task's rows; "memory", D_P, or for validation rows a reservoir of
-            their own, as long as D_P; "all", every row of the tasks seen so far; "earlier", every
-            row of the tasks before the new one; "background", rows of the classes that are in no
-            task (`ScenarioSettings.background`).
-        batch: Rows a batch.
-        block: None for one batch, (batch, ...); k for a block of k batches, (k, batch, ...), so
-            that an inner loop can live inside one update.
+        source: Rows to draw from: "new", the rows of the new task; "memory", the memory D_P (for
+            validation rows, a separate reservoir of the same size); "all", all rows of the tasks
+            seen so far; "earlier", all rows of the tasks before the new one; "background", rows of
+            the classes that are in no task (`ScenarioSettings.background`).
+        batch: Number of rows in a batch.
+        block: None for one batch, of shape (batch, ...). An integer k for a block of k batches, of
+            shape (k, batch, ...), with which one update can run an inner loop.
         split: "train", or "validation" for the outer loops of meta-learning methods
             (`Method.trains_on_validation`).
-        like: Another draw's name, whose rows these are.
-        moved: Those rows once the next task has come: "exact" by the stream's dynamics,
-            "estimated" by what the means moved since the last task.
-        replace: True draws with replacement. False goes through the rows in a random order, anew
-            in each pass; where they do not fill the last update of a pass, rows of weight 0 do.
-        of_one: "class", of the background, takes distinct rows of one random class; "task", of
-            "all", takes rows of one random task, the same for all such draws of an update. None
-            takes any.
+        like: Name of another draw, whose rows this draw repeats. None to draw new rows.
+        moved: Move the rows to where they are at the next task: "exact", by the stream's dynamics;
+            "estimated", by the change of the means since the last task. None to leave them.
+        replace: True to draw with replacement. False to take all rows in a random order, with a new
+            order in each pass; rows of weight 0 fill up the last update of a pass.
+        of_one: "class", for source "background", to draw distinct rows of one random class;
+            "task", for source "all", to draw rows of one random task, which all such draws of an
+            update share; None to draw from all rows.
     """
 
     source: Source
@@ -63,11 +63,11 @@ class Draw:
     of_one: Literal["class", "task"] | None = None
 
     def __post_init__(self) -> None:
-        wanted = {"class": "background", "task": "all"}.get(self.of_one or "", self.source)
-        if self.source != wanted or (self.of_one and not self.replace):
+        required = {"class": "background", "task": "all"}.get(self.of_one or "", self.source)
+        if self.source != required or (self.of_one and not self.replace):
             raise SpecError(
                 f"of_one = {self.of_one!r} is for draws with replacement of source = "
-                f"{wanted!r}, got {self.source!r}."
+                f"{required!r}, got {self.source!r}."
             )
         if self.split not in ("train", "validation"):
             raise SpecError(
@@ -77,12 +77,12 @@ class Draw:
 
 
 class Weighing(NamedTuple):
-    """What gamma does to the draws of a task.
+    """Weights gamma of the tasks, and what they apply to.
 
     Args:
-        gamma: Weight of each task now, float64 (tasks,).
-        on: "weights", of the rows in a batch; "sampling", the chance that a row of the memory, or
-            of all rows seen, is drawn.
+        gamma: Current weight of each task, float64 (tasks,).
+        on: "weights" to weight the rows of a batch; "sampling" to weight the probability with which
+            a row of the memory, or of all rows seen, is drawn.
     """
 
     gamma: Tensor
@@ -90,37 +90,39 @@ class Weighing(NamedTuple):
 
 
 def weigh(discount: Discount, task: int, tasks: int) -> Tensor | None:
-    """Return gamma of each task while `task` is the newest, float64 (tasks,).
+    """Return the weight gamma of each task while `task` is the newest, float64 (tasks,).
 
-    Only their ratios count, so the largest is 1, and none that is above 0 vanishes in float32. A
-    blurred stream brings rows of the next task early: they are as new as those of this one.
+    Only the ratios of the weights matter. They are scaled so that the largest is 1 and no positive
+    weight underflows in float32. A blurred stream brings some rows of the next task early; these
+    get the weight of the newest task.
 
     Args:
-        discount: The weights that gamma gives.
-        task: The newest task.
-        tasks: How many the stream has.
+        discount: Function gamma.
+        task: Number of the newest task.
+        tasks: Number of tasks in the stream.
 
     Returns:
-        The weights, or None where all are alike.
+        The weights, or None if all tasks weigh the same.
     """
     if isinstance(discount, Constant):
         return None
     weights = gamma(discount, task, torch.arange(tasks).clamp(max=task))
-    if (most := weights.max()) == 0:
+    if (largest := weights.max()) == 0:
         return weights
-    return torch.where(weights > 0, (weights / most).clamp(min=1e-30), 0.0)
+    return torch.where(weights > 0, (weights / largest).clamp(min=1e-30), 0.0)
 
 
 class Supply(NamedTuple):
-    """What draws are made from.
+    """Rows, memories and seeds from which draws are made.
 
     Args:
         splits: Rows of each replica.
-        held: Memories, replicas first.
+        held: Memories of all replicas, with a leading replica dimension.
         seed: Seed of each replica, int64 (replicas,).
-        motion: Where rows go at this task; for draws that are moved.
-        weighing: What gamma does at this task; None where all tasks weigh the same.
-        first: Number of the splits' first task; keys are made of the numbers from there.
+        motion: Motion of the rows at this task, for draws that are moved.
+        weighing: Weights of the tasks at this task; None if all tasks weigh the same.
+        first: Number of the splits' first task. Random keys depend on `first` plus a task's number
+            in the splits.
     """
 
     splits: Splits
@@ -132,16 +134,21 @@ class Supply(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """The draws of a run of updates, all replicas: what an engine consumes.
+    """The draws of consecutive updates of all replicas, which an engine consumes.
+
+    All dicts map names of draws to tensors.
 
     Args:
-        row: Rows of the pool by draw, int64 (replicas, steps, [block], batch).
-        present: Whether they are there, bool, or their weights; by draw, same shape.
-        task: The task that each came with, int64; by draw, same shape.
-        key: The update's own random keys, int64 (replicas, steps, keys, 2).
-        shift: By draw, what is added to x (replicas, steps, ...) and y (replicas, steps, outputs).
-        notes: By draw from a memory, what is kept with the rows: by name, (*row.shape, ...).
-        position: Positions of the rows in their split, int64, of draws that enter the memory.
+        row: Row numbers in the pool, int64 (replicas, steps, [block], batch).
+        present: Mask of the rows that exist, bool, or their weights, float; same shape.
+        task: Task that each row belongs to, int64; same shape.
+        key: Random keys for the update itself, int64 (replicas, steps, keys, 2).
+        shift: What is added to the inputs (replicas, steps, ...) and targets
+            (replicas, steps, outputs) of draws that are moved.
+        notes: Notes that a memory keeps with its rows, by name, (*row.shape, ...); only for draws
+            from a memory.
+        position: Positions of the rows in their split, int64; only for the draw that enters the
+            memory.
     """
 
     row: dict[str, Tensor]
@@ -154,27 +161,27 @@ class Chunk(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """How many updates the chunk feeds."""
+        """Number of updates in the chunk."""
         return self.key.shape[1]
 
     def only(self, step: int) -> "Chunk":
-        """Return the draws of one of the steps.
+        """Return a chunk with the draws of one step.
 
         Args:
-            step: Which of the steps.
+            step: Index of the step.
         """
         return Chunk(*tree_map(lambda leaf: leaf[:, step : step + 1], tuple(self)))
 
     def batches(
         self, stream: Stream, dtype: torch.dtype, step: int, replica: int | slice
     ) -> dict[str, Batch]:
-        """Return the batches of one step by draw.
+        """Return the batch of each draw at one step.
 
         Args:
-            stream: Where the rows are.
+            stream: Stream that holds the rows.
             dtype: Type of inputs and weights.
-            step: Which of the steps.
-            replica: One replica, or a slice for all, replicas first.
+            step: Index of the step.
+            replica: Index of one replica, or a slice to keep a leading replica dimension.
         """
         now: Chunk = Chunk(*tree_map(lambda leaf: leaf[replica, step], tuple(self)))
         return now.delivered(stream, dtype, replica)
@@ -182,12 +189,13 @@ class Chunk(NamedTuple):
     def delivered(
         self, stream: Stream, dtype: torch.dtype, replica: int | slice = slice(None)
     ) -> dict[str, Batch]:
-        """Return the batches of a chunk that is one step, and so has lost that dimension.
+        """Return the batch of each draw of a chunk without the dimension of steps.
 
         Args:
-            stream: Where the rows are.
+            stream: Stream that holds the rows.
             dtype: Type of inputs and weights.
-            replica: One replica, or a slice for all, replicas first.
+            replica: Index of the one replica of the chunk, or a slice if the chunk has a leading
+                replica dimension.
         """
         out = {
             name: stream.batch(
@@ -205,7 +213,10 @@ class Chunk(NamedTuple):
 
 
 def _broadcast(shift: Tensor, rows: int, replica: int | slice) -> Tensor:
-    """Return a shift with a dimension for each of the batch's dimensions that count rows."""
+    """Return a shift with a dimension of size 1 for each dimension of the batch that counts rows.
+
+    rows: Number of these dimensions.
+    """
     lead = 0 if isinstance(replica, int) else 1
     return shift.view(*shift.shape[:lead], *[1] * rows, *shift.shape[lead:])
 
@@ -220,23 +231,23 @@ def chunk(
     remember: str | None = None,
     purpose: keys.Purpose = keys.Purpose.BATCH,
 ) -> Chunk:
-    """Draw for some updates of a phase, for all replicas.
+    """Make the draws of consecutive updates of a phase, for all replicas.
 
     Args:
-        draws: What each update draws, by name.
-        supply: What is drawn from.
-        place: Numbers of the task in the splits, and of the phase.
-        steps: The updates of the phase to draw for.
-        update_keys: How many random keys each update gets.
-        remember: The draw whose rows will enter the memory, if any.
-        purpose: Keeps other draws than a method's apart.
+        draws: Draws of each update, by name.
+        supply: Rows, memories and seeds to draw from.
+        place: Number of the task in the splits, and number of the phase.
+        steps: Numbers of the updates in the phase.
+        update_keys: Number of random keys for each update.
+        remember: Name of the draw whose rows will enter the memory, or None.
+        purpose: Purpose of the random keys; other purposes than BATCH give independent draws.
 
     Returns:
         The draws of all steps.
 
     Raises:
-        SpecError: A draw is like another of another kind, or does without replacement what
-            `discount_on = "sampling"` wants drawn by chance.
+        SpecError: A draw repeats the rows of a draw of another kind, or `discount_on = "sampling"`
+            meets a draw without replacement or of one task.
     """
     task, phase = place
     seed = supply.seed
@@ -248,8 +259,8 @@ def chunk(
     for name, draw in draws.items():
         if draw.like is not None:
             _check_like(name, draw, draws)
-        where = _Where(key, place, step, lanes[draw.like or name])
-        picked = _picked(draw, supply, where)
+        context = _Context(key, place, step, lanes[draw.like or name])
+        picked = _picked(draw, supply, context)
         if draw.source != "background":
             _check_seen(name, picked, supply.splits.named(draw.split).offset[:, task + 1])
         _add_draw(made, name, draw, picked, supply=supply)
@@ -264,22 +275,24 @@ def chunk(
 
 
 def probe(draws: Mapping[str, Draw], supply: Supply, place: tuple[int, int], update: int) -> Chunk:
-    """Draw rows to look at before an update: draws of their own, so that looking moves nothing.
+    """Draw rows for a measurement before an update.
+
+    The random keys are independent of those of training, so measuring changes no result.
 
     Args:
-        draws: What is looked at, by name.
-        supply: What is drawn from.
-        place: Numbers of the task and of the phase.
-        update: The update before which it is drawn.
+        draws: Draws of the measurement, by name.
+        supply: Rows, memories and seeds to draw from.
+        place: Number of the task in the splits, and number of the phase.
+        update: Number of the update that follows.
 
     Returns:
-        The draws, as of one step.
+        A chunk of one step.
     """
     steps = range(update, update + 1)
     return chunk(draws, supply, place, steps, purpose=keys.Purpose.PROBE)
 
 
-class _Where(NamedTuple):
+class _Context(NamedTuple):
     """Keys (replicas, steps, 2), (task, phase), update numbers (steps,) and lane of a draw."""
 
     key: Tensor
@@ -289,7 +302,10 @@ class _Where(NamedTuple):
 
 
 class _Picked(NamedTuple):
-    """Positions in the rows of a split, (replicas, steps, n), whether present, and memory slots."""
+    """Positions in the rows of a split, mask of existing rows, and memory slots, if any.
+
+    All are (replicas, steps, n).
+    """
 
     position: Tensor
     present: Tensor
@@ -297,16 +313,16 @@ class _Picked(NamedTuple):
 
 
 def _add_draw(made: Chunk, name: str, draw: Draw, picked: _Picked, *, supply: Supply) -> None:
-    """Put what a draw picked into the dicts of a chunk that is being made."""
+    """Add the rows that a draw picked to the dicts of an unfinished chunk."""
     pool = _background(supply) if draw.source == "background" else supply.splits.named(draw.split)
     shape = (draw.batch,) if draw.block is None else (draw.block, draw.batch)
-    index, like = picked.position.flatten(1), picked.position
+    position, index = picked.position, picked.position.flatten(1)
 
     def shaped(leaf: Tensor) -> Tensor:
-        out: Tensor = leaf.view_as(like).unflatten(-1, shape)
+        out: Tensor = leaf.view_as(position).unflatten(-1, shape)
         return out
 
-    made.position[name] = shaped(like)
+    made.position[name] = shaped(position)
     made.row[name] = shaped(pool.row.gather(1, index))
     made.task[name] = shaped(pool.task.gather(1, index))
     made.present[name] = shaped(picked.present)
@@ -322,14 +338,14 @@ def _add_draw(made: Chunk, name: str, draw: Draw, picked: _Picked, *, supply: Su
         motion = supply.motion
         assert motion is not None
         if draw.moved == "estimated":
-            many = like.shape[1]
-            made.shift[name] = (_each(motion.x, many), _each(motion.y, many))
+            steps = position.shape[1]
+            made.shift[name] = (_each(motion.x, steps), _each(motion.y, steps))
         elif motion.following is not None:
             made.row[name] = motion.following[made.row[name]]
 
 
 def _check_seen(name: str, picked: _Picked, seen: Tensor) -> None:
-    """Raise SpecError where rows of tasks to come are drawn: a policy can put any in the memory."""
+    """Raise SpecError if rows of later tasks are drawn, which a faulty memory policy can cause."""
     if ((picked.position >= seen[:, None, None]) & picked.present.bool()).any():
         raise SpecError(
             f"Draw '{name}' has rows of tasks that are still to come; a memory's policy may keep "
@@ -338,7 +354,7 @@ def _check_seen(name: str, picked: _Picked, seen: Tensor) -> None:
 
 
 def _check_like(name: str, draw: Draw, draws: Mapping[str, Draw]) -> None:
-    """Raise SpecError for a draw that is like another of another kind."""
+    """Raise SpecError if a draw repeats the rows of a draw of another kind."""
     other = draws.get(draw.like or name)
     if other is None or draw != replace(other, like=draw.like, moved=draw.moved):
         raise SpecError(
@@ -348,14 +364,14 @@ def _check_like(name: str, draw: Draw, draws: Mapping[str, Draw]) -> None:
 
 
 def _each(leaf: Tensor, steps: int) -> Tensor:
-    """Return the same for every step: (replicas, steps, ...)."""
+    """Return a tensor repeated for every step: (replicas, steps, ...)."""
     return leaf[:, None].expand(-1, steps, *leaf.shape[1:])
 
 
-def _picked(draw: Draw, supply: Supply, where: _Where) -> _Picked:
+def _picked(draw: Draw, supply: Supply, context: _Context) -> _Picked:
     """Pick the rows of a draw."""
     if draw.source == "background":
-        return _of_background(draw, supply, where)
+        return _of_background(draw, supply, context)
     weighing = supply.weighing
     by_chance = weighing is not None and weighing.on == "sampling" and draw.source != "new"
     if by_chance and (draw.of_one or not draw.replace):
@@ -364,35 +380,35 @@ def _picked(draw: Draw, supply: Supply, where: _Where) -> _Picked:
             "once, and FTML rows of one task. Use discount_on = 'weights'."
         )
     if draw.source == "memory":
-        slot, present = _slots(draw, supply, where)
+        slot, present = _slots(draw, supply, context)
         position = supply.held[draw.split].position.gather(1, slot.flatten(1)).view_as(slot)
         return _Picked(position, present, slot)
-    pool, task = supply.splits.named(draw.split), where.place[0]
+    pool, task = supply.splits.named(draw.split), context.place[0]
     offset, n = pool.offset, draw.batch * (draw.block or 1)
     start = offset[:, task] if draw.source == "new" else torch.zeros_like(offset[:, 0])
     stop = offset[:, task] if draw.source == "earlier" else offset[:, task + 1]
     if by_chance:
         assert weighing is not None
-        place = torch.arange(pool.row.shape[1], device=offset.device)
-        chance = weighing.gamma[pool.task] * (place < stop[:, None])
-        return _Picked(*_weighted(chance, where, n))
+        position = torch.arange(pool.row.shape[1], device=offset.device)
+        chance = weighing.gamma[pool.task] * (position < stop[:, None])
+        return _Picked(*_weighted(chance, context, n))
     if not draw.replace:
-        rank, present = _in_passes(stop - start, supply, where, n)
+        rank, present = _in_passes(stop - start, supply, context, n)
         return _Picked(start[:, None, None] + rank, present)
     if draw.of_one == "task":
-        chosen = keys.integers(where.key, (1,), task + 1, _CHOICE)[..., 0]
+        chosen = keys.integers(context.key, (1,), task + 1, _CHOICE_LANES)[..., 0]
         low, high = offset.gather(1, chosen), offset.gather(1, chosen + 1)
         position = low[..., None] + keys.integers(
-            where.key, (n,), (high - low)[..., None], where.lane
+            context.key, (n,), (high - low)[..., None], context.lane
         )
         return _Picked(position, (high > low)[..., None].expand_as(position))
     count = (stop - start)[:, None, None]
-    position = start[:, None, None] + keys.integers(where.key, (n,), count, where.lane)
+    position = start[:, None, None] + keys.integers(context.key, (n,), count, context.lane)
     return _Picked(position, (count > 0).expand_as(position))
 
 
 def _background(supply: Supply) -> Rows:
-    """Return the rows of the background classes."""
+    """Return the rows of the background classes. Raises SpecError if the stream has none."""
     if supply.splits.background is None:
         raise SpecError(
             "This method is trained on background classes before the stream, and the stream has "
@@ -401,11 +417,11 @@ def _background(supply: Supply) -> Rows:
     return supply.splits.background
 
 
-def _of_background(draw: Draw, supply: Supply, where: _Where) -> _Picked:
-    """Pick rows of the background: any, or distinct ones of one random class."""
+def _of_background(draw: Draw, supply: Supply, context: _Context) -> _Picked:
+    """Pick rows of all background classes, or distinct rows of one random class."""
     rows, n = _background(supply), draw.batch * (draw.block or 1)
     if draw.of_one is None:
-        position = keys.integers(where.key, (n,), rows.row.shape[1], where.lane)
+        position = keys.integers(context.key, (n,), rows.row.shape[1], context.lane)
         return _Picked(position, torch.ones_like(position, dtype=torch.bool))
     count = rows.offset[0].diff()
     if n > int(count.min()):
@@ -413,42 +429,45 @@ def _of_background(draw: Draw, supply: Supply, where: _Where) -> _Picked:
             f"An update wants {n} distinct rows of a background class, and one has "
             f"{int(count.min())}; make the method's trajectory shorter."
         )
-    chosen = keys.integers(where.key, (1,), len(count), where.lane)
-    order = _shuffled(where.key, count[chosen], int(count.max()), _CHOICE + where.lane)[..., :n]
+    chosen = keys.integers(context.key, (1,), len(count), context.lane)
+    lane = _CHOICE_LANES + context.lane
+    order = _shuffled(context.key, count[chosen], int(count.max()), lane)[..., :n]
     position = rows.offset[0][chosen] + order
     return _Picked(position, torch.ones_like(position, dtype=torch.bool))
 
 
-def _slots(draw: Draw, supply: Supply, where: _Where) -> tuple[Tensor, Tensor]:
-    """Pick slots of a memory, and say whether a row is in them: (replicas, steps, n) each."""
+def _slots(draw: Draw, supply: Supply, context: _Context) -> tuple[Tensor, Tensor]:
+    """Return slots of a memory and a mask of those that hold a row, (replicas, steps, n) each."""
     held, n, weighing = supply.held[draw.split], draw.batch * (draw.block or 1), supply.weighing
     if weighing is not None and weighing.on == "sampling":
         slot = torch.arange(held.position.shape[1], device=held.position.device)
         task = supply.splits.named(draw.split).task.gather(1, held.position)
-        return _weighted(weighing.gamma[task] * (slot < held.filled[:, None]), where, n)
+        return _weighted(weighing.gamma[task] * (slot < held.filled[:, None]), context, n)
     if not draw.replace:
-        return _in_passes(held.filled, supply, where, n)
+        return _in_passes(held.filled, supply, context, n)
     pair: tuple[Tensor, Tensor] = torch.func.vmap(
-        lambda one, keys_of: torch.func.vmap(lambda k: memory.draw(one, k, n, where.lane))(keys_of)
-    )(held, where.key)
+        lambda one, keys_of: torch.func.vmap(lambda k: memory.draw(one, k, n, context.lane))(
+            keys_of
+        )
+    )(held, context.key)
     return pair
 
 
-def _in_passes(count: Tensor, supply: Supply, where: _Where, n: int) -> tuple[Tensor, Tensor]:
-    """Take ranks of `count` rows in a random order, n an update, pass after pass.
+def _in_passes(count: Tensor, supply: Supply, context: _Context, n: int) -> tuple[Tensor, Tensor]:
+    """Take all of `count` rows in a random order, n in each update, in one pass after another.
 
-    Returns ranks and whether they are there, (replicas, steps, n) each. A replica's order depends
-    on its own count alone.
+    Returns the ranks of the rows and a mask of those that exist, (replicas, steps, n) each. The
+    order of a replica does not depend on the counts of the others.
     """
-    seed, (task, phase) = supply.seed, where.place
-    updates = ((count + n - 1) // n).clamp(min=1)[:, None]  # of a pass
-    number, within = where.step // updates, where.step % updates
+    seed, (task, phase) = supply.seed, context.place
+    updates = ((count + n - 1) // n).clamp(min=1)[:, None]  # in a pass
+    number, within = context.step // updates, context.step % updates
     item = within[..., None] * n + torch.arange(n, device=seed.device)
     present = item < count[:, None, None]
     seeds, counts = tuple(seed.tolist()), tuple(count.tolist())
     rank = torch.zeros_like(item)
     for each in range(int(number.min()), int(number.max()) + 1):
-        order = _order(seeds, counts, (supply.first + task, phase, each), where.lane).to(
+        order = _order(seeds, counts, (supply.first + task, phase, each), context.lane).to(
             seed.device
         )
         taken = order.gather(1, item.clamp(max=order.shape[1] - 1).flatten(1)).view_as(item)
@@ -456,13 +475,13 @@ def _in_passes(count: Tensor, supply: Supply, where: _Where, n: int) -> tuple[Te
     return torch.where(present, rank, 0), present
 
 
-@functools.lru_cache(maxsize=4)  # a pass is drawn from again and again, one update at a time
+@functools.lru_cache(maxsize=4)  # the chunks of a pass need the same order
 def _order(
     seeds: tuple[int, ...], counts: tuple[int, ...], place: tuple[int, int, int], lane: int
 ) -> Tensor:
-    """Return each replica's ranks in the random order of a pass, (replicas, most); padded.
+    """Return the ranks of each replica's rows in the random order of a pass, padded.
 
-    place: numbers of the task, the phase and the pass.
+    place: Numbers of the task, the phase and the pass. Returns int64 (replicas, largest count).
     """
     task, phase, number = place
     key = keys.derive(torch.tensor(seeds), keys.Purpose.PASS, task, phase, step=number)
@@ -470,7 +489,7 @@ def _order(
 
 
 def _shuffled(key: Tensor, count: Tensor, width: int, lane: int) -> Tensor:
-    """Return the numbers below each count in a random order, then those up to the width.
+    """Return the integers below each count in a random order, then the rest of those below `width`.
 
     key: (..., 2). count: (..., 1). Returns int64 (..., width).
     """
@@ -479,18 +498,19 @@ def _shuffled(key: Tensor, count: Tensor, width: int, lane: int) -> Tensor:
     return torch.argsort(torch.where(absent, last, score), dim=-1, stable=True)
 
 
-def _weighted(chance: Tensor, where: _Where, n: int) -> tuple[Tensor, Tensor]:
-    """Draw indices in proportion to their chances, and say whether any has one.
+def _weighted(chance: Tensor, context: _Context, n: int) -> tuple[Tensor, Tensor]:
+    """Return random indices and a mask, which is False for replicas whose probabilities are all 0.
 
-    chance: float64 (replicas, items). Returns (replicas, steps, n) twice. In whole numbers, so that
-    every device draws the same; a chance below items / 2^31 of the largest is none.
+    chance: Relative probabilities, float64 (replicas, items). Returns indices and a mask,
+    (replicas, steps, n) each. Integer arithmetic makes the draws equal on all devices. It rounds
+    probabilities below items / 2^31 of the largest to 0.
     """
-    most = chance.amax(1, keepdim=True)
-    unit = _MOST // chance.shape[1]
-    whole = (chance / torch.where(most > 0, most, 1) * unit).floor().to(torch.int64)
-    edge = whole.cumsum(1)
+    largest = chance.amax(1, keepdim=True)
+    unit = _LARGEST_BOUND // chance.shape[1]
+    scaled = (chance / torch.where(largest > 0, largest, 1) * unit).floor().to(torch.int64)
+    edge = scaled.cumsum(1)
     total = edge[:, -1]
-    drawn = keys.integers(where.key, (n,), total[:, None, None], where.lane)
+    drawn = keys.integers(context.key, (n,), total[:, None, None], context.lane)
     index = torch.searchsorted(edge, drawn.flatten(1), right=True).view_as(drawn)
     present = (total > 0)[:, None, None].expand_as(drawn)
     return index.clamp(max=chance.shape[1] - 1), present

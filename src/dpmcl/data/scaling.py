@@ -1,4 +1,4 @@
-"""Scaling of a table's inputs and targets, fitted on what each replica first trains on."""
+"""Scaling of a table's inputs and targets, fitted on the first task's training rows."""
 
 from dataclasses import replace
 
@@ -16,19 +16,19 @@ _VALUES_AT_ONCE = 1 << 24
 
 
 def fitted(stream: Stream, splits: Splits) -> Stream:
-    """Return the stream with the scale of each replica's first task, training rows alone.
+    """Return the stream with the scale fitted on each replica's training rows of the first task.
 
-    Columns that are constant there are only shifted.
+    Columns that are constant in these rows are only shifted.
 
     Args:
-        stream: Returned as it is if it scales nothing.
-        splits: Its rows.
+        stream: Tasks over a pool of rows. Returned unchanged if `scaled` is None.
+        splits: Rows of each replica.
     """
     if stream.scaled is None:
         return stream
     ends = splits.train.offset[:, 1].tolist()
     rows = [row[:end] for row, end in zip(splits.train.row, ends, strict=True)]
-    unit = 255 if stream.x.dtype == torch.uint8 else 1  # as `Stream.batch` delivers them
+    unit = 255 if stream.x.dtype == torch.uint8 else 1  # as in `Stream.batch`
     x_mean, x_deviation = _moments([stream.x[row].to(torch.float64) / unit for row in rows])
     y_mean = torch.zeros(len(rows), 1, device=x_mean.device)
     y_deviation = torch.ones_like(y_mean)
@@ -38,25 +38,25 @@ def fitted(stream: Stream, splits: Splits) -> Stream:
 
 
 def _moments(values: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the mean and the deviation of each replica's rows, the latter 1 for constants."""
+    """Return the mean and standard deviation of each replica's rows; 1 for that of constants."""
     wide = [v.to(torch.float64) for v in values]
     mean = torch.stack([v.mean(0) for v in wide])
     deviation = torch.stack([v.std(0, correction=0) for v in wide])
-    # The mean of equal values is equal to them but for rounding.
+    # The mean of equal values may differ from them by rounding, so their deviation may exceed 0.
     constant = torch.stack([(v == v[0]).all(0) for v in wide])
     constant |= deviation <= 4 * _EPSILON * mean.abs()
     return mean, torch.where(constant, torch.ones_like(deviation), deviation)
 
 
 def check_digits(stream: Stream | Labelled, dtype: torch.dtype) -> None:
-    """Refuse numbers that are not scaled and that a network's type cannot tell apart.
+    """Check that the network's float type can tell apart inputs and targets that are not scaled.
 
     Args:
-        stream: The rows.
-        dtype: In which the network computes.
+        stream: Stream or labelled data to check.
+        dtype: Float type of the network.
 
     Raises:
-        DataError: Rounding moves a value by more than a thousandth of the range of all of them.
+        DataError: Rounding moves an input or target by more than a thousandth of its range.
     """
     parts = [("Input", stream.x)]
     if stream.scaled is None:
@@ -68,7 +68,7 @@ def check_digits(stream: Stream | Labelled, dtype: torch.dtype) -> None:
         pieces = values.split(max(1, _VALUES_AT_ONCE // max(1, values[0].numel())))
         moved = torch.stack([(v - v.to(dtype).to(v.dtype)).abs().amax(0) for v in pieces]).amax(0)
         size = torch.maximum(low.abs(), high.abs())
-        constant = high - low <= 50 * _EPSILON * size  # but for rounding
+        constant = high - low <= 50 * _EPSILON * size  # up to rounding
         lost = ~constant & (moved > _SHARE_OF_THE_RANGE * (high - low))
         if stream.scaled is not None:
             lost &= ~stream.scaled

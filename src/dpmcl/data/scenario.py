@@ -1,4 +1,4 @@
-"""Scenarios: how labelled rows become a stream of tasks."""
+"""Scenarios: rules by which labelled rows become a stream of tasks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from dpmcl.data.view import View, permuted, rotated
 from dpmcl.exceptions import DataError, SpecError
 
 Name = Annotated[str, pydantic.BeforeValidator(str)]
-"""A label as text; a spec may write it as it is, as in order = [7, 3]."""
+"""A label as text. A spec may contain it in its original type, as in order = [7, 3]."""
 
 Scenario = Literal[
     "class-incremental", "task-incremental", "domain-incremental", "instance-incremental", "given"
@@ -26,35 +26,38 @@ Scenario = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class ScenarioSettings(Settings):
-    """How rows become tasks.
+    """Settings that decide how rows become tasks.
 
     Attributes:
         scenario: One of
 
-            - "class-incremental": `classes_per_task` classes a task, told apart from all others;
-            - "task-incremental": the same tasks (or the data's own), but at test time the task is
-              known, so errors are counted within the classes of the row's task. Training is the
+            - "class-incremental": each task has `classes_per_task` new classes, and a prediction
+              is one of all classes;
+            - "task-incremental": the same tasks (or those of the data), but the task is known at
+              test time, so a prediction is one of the classes of the row's task. Training is the
               same;
-            - "domain-incremental": every task has all rows, each task through a change of input
-              (`domain`);
-            - "instance-incremental": the same classes in every task, new rows of them; `tasks`
-              parts of equal size;
-            - "given": the tasks that the data bring (a task column, a task array);
-            - None: "given" if the data bring tasks, else "class-incremental".
-        tasks: How many tasks, from the start, None for all; how many to make, for the domain- and
-            instance-incremental scenarios.
-        classes_per_task: A number, or one for each task.
-        order: Of classes (of tasks, if they are given; of rows, if instances are): "alphabetical"
-            (numbers by value; a set that orders its own classes, as Fashion-MNIST or a ClassLabel
-            column does, keeps that order), "appearance" (as they first come in the data),
-            "shuffled" by `order_seed`, or a list of all names. All replicas share it.
-        order_seed: Of the shuffled order, and of permuted domains.
-        domain: "permuted" (a fixed permutation of the input's values, none for the first task; the
-            default) or "rotated" (images turned by 0 to `rotation` degrees, in equal steps).
-        rotation: The last task's angle in degrees; None for 180.
+            - "domain-incremental": every task has all rows, and transforms the inputs in its own
+              way (`domain`);
+            - "instance-incremental": every task has new rows of the same classes; the rows are cut
+              into `tasks` parts of equal size;
+            - "given": the tasks of the data, from a task column or a task array;
+            - None: "given" if the data have tasks, else "class-incremental".
+        tasks: Number of tasks to keep from the start of the stream, None for all. For the domain-
+            and instance-incremental scenarios, the number of tasks to make.
+        classes_per_task: Number of classes in each task: one number for all, or one per task.
+        order: Order of the classes; of the tasks in scenario "given", of the rows in scenario
+            "instance-incremental". "alphabetical" (numbers by value; a data set that declares an
+            order of its classes, as Fashion-MNIST or a ClassLabel column does, keeps it),
+            "appearance" (by first row in the data), "shuffled" by `order_seed`, or a list of all
+            names. All replicas share it.
+        order_seed: Seed of the shuffled order, and of permuted domains.
+        domain: "permuted" (a fixed permutation of the input's values in each task but the first) or
+            "rotated" (images rotated by 0 to `rotation` degrees, in equal steps). None for
+            "permuted".
+        rotation: Angle of the last task in degrees; None for 180.
         blur: Share of each task's training and validation rows that arrives in its neighbours,
-            half in the one before and half in the one after; test rows stay.
-        background: How many classes, the last ones of the order, are in no task: methods that
+            half in the previous and half in the next one. Test rows stay.
+        background: Number of classes, the last ones of the order, that are in no task. Methods that
             are meta-trained before the stream (reading = "original") draw their rows.
     """
 
@@ -70,18 +73,19 @@ class ScenarioSettings(Settings):
 
 
 class Plan(NamedTuple):
-    """Which rows make which task; the same for all replicas.
+    """Assignment of rows to tasks, the same for all replicas.
 
     Attributes:
-        row: int64 (n,), pool rows in task order.
-        task: int64 (n,), the task of each.
-        names: Of the tasks.
-        scenario: A line that says what was built.
-        view: How tasks see the inputs, or None.
-        within: bool (tasks, classes), the classes among which an answer is looked for, or None for
-            all.
-        repeats: Whether rows belong to more than one task.
-        background: int64 (m,), pool rows of the background classes, class after class, or None.
+        row: Pool rows in order of task, int64 (n,).
+        task: Task of each entry of `row`, int64 (n,).
+        names: Names of the tasks.
+        scenario: Description of the tasks in one line.
+        view: Transformation of the inputs in each task, or None.
+        within: Classes among which a prediction is chosen in each task, bool (tasks, classes); None
+            for all.
+        repeats: Whether a row belongs to several tasks.
+        background: Pool rows of the background classes, sorted by class, int64 (m,); None if there
+            are none.
     """
 
     row: Tensor
@@ -95,18 +99,18 @@ class Plan(NamedTuple):
 
 
 def plan(data: Labelled, settings: ScenarioSettings) -> Plan:
-    """Make the tasks of a scenario over labelled data.
+    """Assign the rows of labelled data to the tasks of a scenario.
 
     Args:
-        data: The rows.
-        settings: Of the scenario.
+        data: Labelled rows.
+        settings: Settings of the scenario.
 
     Returns:
-        Which rows make which task.
+        The rows of each task.
 
     Raises:
-        SpecError: The scenario does not read a setting, or it does not suit the data.
-        DataError: A task would have no rows of a class.
+        SpecError: The scenario does not suit the data, or does not use a setting that is set.
+        DataError: A class has fewer rows than there are tasks, in scenario "instance-incremental".
     """
     scenario = settings.scenario or ("class-incremental" if data.task is None else "given")
     make = {
@@ -126,14 +130,14 @@ def plan(data: Labelled, settings: ScenarioSettings) -> Plan:
 
 
 def check_task_column(task: str | None, scenario: Scenario | None) -> None:
-    """Refuse a task column beside a scenario that makes tasks itself.
+    """Check that a task column is not combined with a scenario that makes the tasks itself.
 
     Args:
-        task: The column, or None.
-        scenario: The scenario that was asked for, or None.
+        task: Name of the column, or None.
+        scenario: Scenario in the settings, or None.
 
     Raises:
-        SpecError: Both say what the tasks are.
+        SpecError: Both define the tasks.
     """
     if task is not None and scenario not in (None, "given", "task-incremental"):
         raise SpecError(
@@ -143,7 +147,7 @@ def check_task_column(task: str | None, scenario: Scenario | None) -> None:
 
 
 def _refuse_unread(settings: ScenarioSettings, scenario: str, by_class: bool) -> None:
-    """Refuse settings that the scenario does not read, for they ask for another stream."""
+    """Raise SpecError if a setting is set that the scenario does not use."""
     default = ScenarioSettings()
     domains = scenario == "domain-incremental"
     shuffled = settings.order == "shuffled"
@@ -165,7 +169,7 @@ def _refuse_unread(settings: ScenarioSettings, scenario: str, by_class: bool) ->
 
 
 def _classes(data: Labelled, settings: ScenarioSettings) -> Plan:
-    """Make tasks of groups of classes (sections 4 and B.1 of the paper: one class a task)."""
+    """Make each task of some classes (in sections 4 and B.1 of the paper, of one class)."""
     if data.kind == "regression":
         raise SpecError(
             f"'{data.name}' is regression and has no classes to make tasks of; name a task column, "
@@ -178,7 +182,7 @@ def _classes(data: Labelled, settings: ScenarioSettings) -> Plan:
             f"background must leave classes for tasks, got {settings.background} of the "
             f"{len(order)} of '{data.name}'."
         )
-    order, apart = (
+    order, background = (
         order[: len(order) - settings.background],
         order[len(order) - settings.background :],
     )
@@ -193,17 +197,17 @@ def _classes(data: Labelled, settings: ScenarioSettings) -> Plan:
     plural = "" if each == "1" else "es"
     line = f"{each} class{plural} a task, order {_order_name(settings, data.classes)}"
     made = _sorted(task_of[data.y], names, line)
-    if not apart:
+    if not background:
         return made
-    numbers = torch.tensor(sorted(apart))
+    numbers = torch.tensor(sorted(background))
     rows = torch.argsort(data.y, stable=True)
     rows = rows[torch.isin(data.y[rows], numbers)]
-    line = f"{line}, {len(apart)} background classes"
+    line = f"{line}, {len(background)} background classes"
     return made._replace(scenario=line, background=rows)
 
 
 def _given(data: Labelled, settings: ScenarioSettings) -> Plan:
-    """Take the tasks of the data."""
+    """Use the tasks of the data."""
     if data.task is None:
         raise SpecError(
             f"scenario 'given' needs data that bring tasks, and '{data.name}' brings none; name a "
@@ -219,10 +223,10 @@ def _given(data: Labelled, settings: ScenarioSettings) -> Plan:
 
 
 def _instances(data: Labelled, settings: ScenarioSettings) -> Plan:
-    """Make tasks of equal parts of the rows of each class, so that every task has every class."""
+    """Cut the rows of each class into equal parts, one per task."""
     if not isinstance(settings.order, str):
         raise SpecError("order must be a word where tasks are parts of rows, got a list.")
-    tasks = _wanted(settings)
+    tasks = _task_count(settings)
     n = len(data.x)
     row = torch.arange(n)
     if settings.order == "shuffled":
@@ -246,8 +250,8 @@ def _instances(data: Labelled, settings: ScenarioSettings) -> Plan:
 
 
 def _domains(data: Labelled, settings: ScenarioSettings) -> Plan:
-    """Make tasks of all rows, each seen through another change of input."""
-    tasks = _wanted(settings)
+    """Make tasks that all have all rows, each with its own transformation of the inputs."""
+    tasks = _task_count(settings)
     shape, n = data.x.shape[1:], len(data.x)
     if settings.domain != "rotated":
         view = permuted(shape, tasks, settings.order_seed)
@@ -264,14 +268,17 @@ def _domains(data: Labelled, settings: ScenarioSettings) -> Plan:
 
 
 def _sorted(task: Tensor, names: tuple[str, ...], line: str) -> Plan:
-    """Return rows in order of task. task: of every pool row; len(names) for rows of no task."""
+    """Return a plan with the rows in order of task.
+
+    task: Task of every pool row, int64 (rows,); len(names) for rows that are in no task.
+    """
     row = torch.argsort(task, stable=True)
     row = row[task[row] < len(names)]
     return Plan(row, task[row], names, line)
 
 
 def _within(data: Labelled, made: Plan) -> Tensor:
-    """Return which classes each task has, bool (tasks, classes); two at least."""
+    """Return the classes of each task, bool (tasks, classes). Each must have at least two."""
     if data.kind == "regression":
         raise SpecError("scenario 'task-incremental' is for classes, got regression.")
     within = torch.zeros(len(made.names), len(data.classes), dtype=torch.bool)
@@ -289,7 +296,10 @@ def _within(data: Labelled, made: Plan) -> Tensor:
 def _order(
     names: tuple[str, ...], numbers: Tensor, settings: ScenarioSettings, what: str
 ) -> list[int]:
-    """Return all numbers in the order that was asked for."""
+    """Return the numbers of all classes or tasks in the order that the settings ask for.
+
+    numbers: Class or task of each row. what: "class" or "task", for errors.
+    """
     if settings.order == "alphabetical":
         return list(range(len(names)))
     if settings.order == "shuffled":
@@ -300,14 +310,14 @@ def _order(
         first = first.scatter_reduce(0, numbers, torch.arange(len(numbers)), "amin")
         return list(first.argsort().tolist())
     listed = list(settings.order)
-    odd = [name for name in (*listed, *names) if listed.count(name) != names.count(name)]
-    if odd:
-        raise SpecError(f"order must list every {what} once, and no other; correct {odd[0]!r}.")
+    wrong = [name for name in (*listed, *names) if listed.count(name) != names.count(name)]
+    if wrong:
+        raise SpecError(f"order must list every {what} once, and no other; correct {wrong[0]!r}.")
     return [names.index(name) for name in listed]
 
 
 def _order_name(settings: ScenarioSettings, names: Sequence[str]) -> str:
-    """Return the order in words; that of a data set is not called alphabetical."""
+    """Return a description of the order, for the scenario's line."""
     if settings.order == "shuffled":
         return f"shuffled by seed {settings.order_seed}"
     if settings.order != "alphabetical":
@@ -319,27 +329,28 @@ def _order_name(settings: ScenarioSettings, names: Sequence[str]) -> str:
     return "alphabetical" if listed in orders else "of the data set"
 
 
-def _sizes(classes: int, wanted: int | tuple[int, ...]) -> list[int]:
-    """Return how many classes each task has."""
-    if isinstance(wanted, int):
-        wanted = (wanted,) * (classes // wanted)
-    if sum(wanted) != classes:
+def _sizes(classes: int, per_task: int | tuple[int, ...]) -> list[int]:
+    """Return the number of classes in each task."""
+    if isinstance(per_task, int):
+        per_task = (per_task,) * (classes // per_task)
+    if sum(per_task) != classes:
         raise SpecError(
-            f"classes_per_task must add up to the {classes} classes, got tasks of {list(wanted)}, "
-            f"which makes {sum(wanted)}; give a list, and keep fewer tasks with stream.tasks."
+            f"classes_per_task must add up to the {classes} classes, got tasks of "
+            f"{list(per_task)}, which makes {sum(per_task)}; give a list, and keep fewer tasks "
+            "with stream.tasks."
         )
-    return list(wanted)
+    return list(per_task)
 
 
 def _limit(tasks: int, settings: ScenarioSettings, name: str) -> int:
-    """Return how many of so many tasks are taken."""
+    """Return the number of tasks that are kept of the `tasks` that there could be."""
     if settings.tasks is not None and settings.tasks > tasks:
         raise SpecError(f"tasks must be at most {tasks} for stream '{name}', got {settings.tasks}.")
     return settings.tasks or tasks
 
 
-def _wanted(settings: ScenarioSettings) -> int:
-    """Return how many tasks to make."""
+def _task_count(settings: ScenarioSettings) -> int:
+    """Return the number of tasks to make."""
     if settings.tasks is None:
         raise SpecError(
             f"scenario '{settings.scenario}' makes as many tasks as it is told; set stream.tasks."
@@ -348,7 +359,7 @@ def _wanted(settings: ScenarioSettings) -> int:
 
 
 def _title(names: Sequence[str]) -> str:
-    """Return a task's name, made of those of its classes."""
+    """Return a task's name, composed of the names of its classes."""
     if len(names) <= 4:
         return ", ".join(names)
     return f"{names[0]}, {names[1]}, ... {names[-1]} ({len(names)} classes)"

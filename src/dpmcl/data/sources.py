@@ -1,4 +1,4 @@
-"""Which stream reads a path: told by its suffix, or by what is in the folder."""
+"""Choice of the stream that reads a path, by its suffix or by the files in the folder."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from dpmcl import plugins
 
 
 def is_data(text: str) -> bool:
-    """Return True if a text can only be the path of data: by its suffix, or as a folder's.
+    """Return True if a text is a path of data: it has a known suffix or is an existing folder.
 
     Args:
         text: Any text.
@@ -24,7 +24,7 @@ def stream_for(path: str) -> str:
     """Return the name of the stream that reads a file or folder.
 
     Args:
-        path: Of the file or folder, which need not exist.
+        path: Path of the file or folder, which need not exist.
 
     >>> stream_for("my.tar.gz"), stream_for("photos/")
     ('images', 'images')
@@ -37,30 +37,31 @@ def stream_for(path: str) -> str:
 
 
 def suffixes() -> dict[str, tuple[str, ...]]:
-    """Return the suffixes of the files that each stream reads; the one list of them."""
+    """Return the suffixes of the files that each stream reads, by the name of the stream."""
     return {name: stream.suffixes for name, stream in _streams() if stream.suffixes}
 
 
 def at_home(text: str) -> str:
-    """Return a path with ~ written out, and any other text, impossible names included, as it is.
+    """Return a path with ~ expanded. Other texts, even invalid paths, are returned unchanged.
 
     Args:
         text: Any text.
     """
     try:
-        return os.path.expanduser(text)  # noqa: PTH111 (pathlib fails on names of nobody)
-    except ValueError:  # a NUL in the name of a user
+        return os.path.expanduser(text)  # noqa: PTH111 (pathlib fails on unknown users)
+    except ValueError:  # a NUL in a user name
         return text
 
 
 def _by_suffix(text: str) -> str | None:
-    """Return the name of the stream that reads files with this suffix, None if none does."""
+    """Return the name of the stream that reads files with the suffix of a path, or None."""
     lower = text.lower()
     return next((name for name, ends in suffixes().items() if lower.endswith(ends)), None)
 
 
 def _streams() -> Iterator[tuple[str, Any]]:
-    """Yield every stream by name."""
+    """Yield the name and settings class of every stream."""
     for name in plugins.names("stream"):
-        with suppress(Exception):  # of a stream from outside, told to who asks for it by name
+        # Errors of a user's stream are reported when it is requested by name.
+        with suppress(Exception):
             yield name, plugins.find("stream", name)

@@ -1,4 +1,4 @@
-"""How a task's rows are split into those that train, validate and test."""
+"""Splits of each task's rows into training, validation and test rows."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,12 +12,13 @@ from dpmcl.exceptions import DataError
 
 
 class Rows(NamedTuple):
-    """One split's rows for every replica, task after task.
+    """Rows of one split for every replica, in order of the task with which they arrive.
 
     Attributes:
-        row: int64 (replicas, n), pool rows.
-        task: int64 (replicas, n), the task that each belongs to.
-        offset: int64 (replicas, tasks + 1); what arrives with task k is at offset[k] to
+        row: Pool rows, int64 (replicas, n).
+        task: Task that each row belongs to, int64 (replicas, n).
+        offset: Position of the first row that arrives with each task, and the end of the last
+            task's rows, int64 (replicas, tasks + 1). Rows of task k are at offset[k] to
             offset[k+1]-1.
     """
 
@@ -26,7 +27,11 @@ class Rows(NamedTuple):
     offset: Tensor
 
     def places(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return for each position the task it arrives with, its rank there, and if it is a row."""
+        """Return the task with which each position arrives, its rank there, and a mask of rows.
+
+        Returns:
+            Tasks, int64; ranks, int64; and a mask, False for padding, bool; (replicas, n) each.
+        """
         offset, n = self.offset, self.row.shape[1]
         position = torch.arange(n, device=offset.device).expand(len(offset), n).contiguous()
         task = torch.searchsorted(offset[:, 1:].contiguous(), position, right=True)
@@ -37,7 +42,7 @@ class Rows(NamedTuple):
         """Return the first rows of each task.
 
         Args:
-            rows: Most of them a task.
+            rows: Largest number of rows to keep in each task.
         """
         _, rank, inside = self.places()
         count = self.offset.diff(dim=1).clamp(max=rows)
@@ -45,12 +50,14 @@ class Rows(NamedTuple):
 
 
 class Splits(NamedTuple):
-    """The disjoint rows that train, validate and test.
+    """Disjoint training, validation and test rows.
 
     Attributes:
-        train, validation, test: Rows of the tasks.
-        background: Rows of the classes that are in no task, whose offsets are those of classes;
-            None where there are none.
+        train: Training rows of the tasks.
+        validation: Validation rows of the tasks.
+        test: Test rows of the tasks.
+        background: Rows of the classes that are in no task, with offsets of classes instead of
+            tasks; None if there are none.
     """
 
     train: Rows
@@ -69,24 +76,25 @@ class Splits(NamedTuple):
 
 
 def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, float]) -> Splits:
-    """Split each task's rows, in an order that depends on the seed: train, validation, test.
+    """Split each task's rows at random into training, validation and test rows.
 
-    Every class of a task is split by itself, so that each split has all of the task's classes.
-    Train and test counts are rounded to the nearest row, validation takes the rest; none gets less
-    than one row. If the stream blurs its boundaries, training and validation rows move to the
-    neighbours.
+    Each class of a task is split separately, so every split has all classes of the task. The counts
+    of training and test rows are rounded to the nearest integer, and validation gets the rest; each
+    split gets at least one row. If the stream has blurred boundaries, some training and validation
+    rows then move to the neighbouring tasks.
 
     Args:
-        stream: The tasks.
-        seeds: One for each replica.
-        shares: Of the rows, adding up to 1 (60/20/20 in the paper, section 4).
+        stream: Tasks over a pool of rows.
+        seeds: Seed of each replica.
+        shares: Shares of training, validation and test rows, which add up to 1 (60/20/20 in the
+            paper, section 4).
 
     Returns:
         The splits of all replicas.
 
     Raises:
-        DataError: A task, or a class of one, has fewer than three rows, or a background class is in
-            a task.
+        DataError: A task, or a class of a task, has fewer than three rows, or a background class is
+            in a task.
     """
     device = stream.row.device
     replicas, n = len(seeds), stream.row.shape[1]
@@ -102,7 +110,7 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
 
     key = keys.derive(seed, keys.Purpose.SPLIT)
     if stream.repeats or stream.trajectory is not None:
-        # A row, or the rows of a trajectory, have one score, and so one split in every task.
+        # One score for a row or a trajectory puts it in the same split in every task.
         point = stream.row if stream.trajectory is None else stream.trajectory[stream.row]
         score = keys.scores(key, int(point.max()) + 1).gather(1, point.expand(replicas, n))
         order = torch.argsort(score, dim=1, stable=True)
@@ -112,7 +120,7 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
     by_group = torch.argsort(shuffled, dim=1, stable=True)
     first = _offsets(count).gather(1, shuffled.gather(1, by_group))
     rank = torch.arange(n, device=device) - first
-    by_task = torch.argsort(task_of[shuffled], dim=1, stable=True)  # mixes a task's classes again
+    by_task = torch.argsort(task_of[shuffled], dim=1, stable=True)  # with a task's classes mixed
     rank = torch.empty_like(rank).scatter_(1, by_group, rank).gather(1, by_task)
     group_of = shuffled.gather(1, by_task)
     row = stream.row.expand(replicas, n).gather(1, order.gather(1, by_task))
@@ -133,14 +141,14 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
 
 
 def held_out(splits: Splits, share: float) -> Splits:
-    """Return splits whose test rows are taken from the training rows, which lose them.
+    """Return splits that hold out some of the training rows as test rows.
 
     Args:
-        splits: The splits; their test rows are left out, their validation rows stay.
-        share: Of each task's training rows; at least one, rounded up.
+        splits: Splits to change. Their test rows are dropped; their validation rows stay.
+        share: Share of each task's training rows to hold out, rounded up to at least one row.
 
     Raises:
-        DataError: A task has one training row alone.
+        DataError: A task has fewer than two training rows.
     """
     train = splits.train
     count = train.offset.diff(dim=1)
@@ -149,19 +157,19 @@ def held_out(splits: Splits, share: float) -> Splits:
             "Every task needs two training rows, one of which is held out; one has fewer. Give it "
             "more rows, or leave it out."
         )
-    kept = torch.minimum((count * (1 - share)).floor().long().clamp(min=1), count - 1)
+    train_count = torch.minimum((count * (1 - share)).floor().long().clamp(min=1), count - 1)
     task, rank, inside = train.places()
-    first = rank < kept.gather(1, task)
+    first = rank < train_count.gather(1, task)
     return Splits(
-        _select(train.row, train.task, inside & first, kept),
+        _select(train.row, train.task, inside & first, train_count),
         splits.validation,
-        _select(train.row, train.task, inside & ~first, count - kept),
+        _select(train.row, train.task, inside & ~first, count - train_count),
         splits.background,
     )
 
 
 def _background(stream: Stream, replicas: int) -> Rows | None:
-    """Return the rows of the background classes, the same for all replicas, class after class."""
+    """Return the rows of the background classes, sorted by class, the same for all replicas."""
     row = stream.background
     if row is None:
         return None
@@ -176,10 +184,10 @@ def _background(stream: Stream, replicas: int) -> Rows | None:
 
 
 def _groups(stream: Stream) -> tuple[Tensor, Tensor]:
-    """Return the task of each group of rows that is split by itself, and the group of each row.
+    """Return the task of each group of rows that is split separately, and the group of each row.
 
-    A group is a class within a task, or for regression a task: int64 (groups,), in order of task,
-    and (1 or replicas, n).
+    A group is a class within a task, or for regression a task. Returns int64 (groups,), in order of
+    task, and int64 (1 or replicas, n).
     """
     width = stream.outputs if stream.kind == "classification" else 1
     number = stream.task * width
@@ -190,16 +198,16 @@ def _groups(stream: Stream) -> tuple[Tensor, Tensor]:
 
 
 def _counted(index: Tensor, size: int, weight: Tensor | None = None) -> Tensor:
-    """Return how often each index below `size` occurs, or its weights' sum: (replicas, size)."""
+    """Return the count of each index below `size`, or the sum of its weights: (replicas, size)."""
     weight = torch.ones_like(index) if weight is None else weight
     out = torch.zeros(len(weight), size, dtype=torch.int64, device=weight.device)
     return out.scatter_add_(1, index.expand(weight.shape), weight)
 
 
 def _blurred(rows: Rows, share: float) -> Rows:
-    """Move a share of each task's rows: every other one to the task before, the rest to the next.
+    """Move a share of each task's rows to its neighbours, alternately to the next and the previous.
 
-    The first and the last task have one neighbour, which gets all that moves.
+    The first and the last task have one neighbour, which gets all rows that move.
     """
     tasks = rows.offset.shape[1] - 1
     task, rank, inside = rows.places()
@@ -215,19 +223,25 @@ def _blurred(rows: Rows, share: float) -> Rows:
 
 
 def _select(row: Tensor, task: Tensor, inside: Tensor, count: Tensor) -> Rows:
-    """Return the rows marked by `inside`, in order; padded at the end if replicas have fewer."""
+    """Return the rows marked by `inside`, in order. Replicas with fewer rows are padded at the end.
+
+    count: Number of these rows in each task, int64 (replicas, tasks).
+    """
     width = int(count.sum(1).max())
     first = torch.argsort((~inside).to(torch.int8), dim=1, stable=True)[:, :width]
     return Rows(row.gather(1, first), task.gather(1, first), _offsets(count))
 
 
 def _offsets(count: Tensor) -> Tensor:
-    """Return where each task's rows begin, and the last one's end."""
+    """Return the position of the first row of each task, and the end of the last task's rows."""
     return torch.cat([torch.zeros_like(count[:, :1]), count.cumsum(1)], dim=1)
 
 
 def _check_counts(stream: Stream, task_of: Tensor, count: Tensor) -> None:
-    """Refuse tasks and groups with too few rows. count: rows of each replica and group."""
+    """Raise DataError for a task without rows, or a group with fewer than three.
+
+    count: Number of rows, int64 (replicas, groups).
+    """
     empty = (_counted(task_of, len(stream.tasks), count) == 0).any(0).nonzero()
     if len(empty):
         k = int(empty[0])

@@ -1,7 +1,7 @@
-"""A stream: tasks in their order over one pool of rows.
+"""A stream: a sequence of tasks over one pool of rows.
 
-The pool holds every row once, on the device, in its compact type. Everything else holds row
-numbers of shape (replicas, n), so replicas may share rows (MNIST) or own theirs (SINE).
+The pool holds every row once, on the device, in a compact type. Tasks and splits hold row numbers
+of shape (replicas, n), so replicas may share rows (MNIST) or have different ones (SINE).
 """
 
 import dataclasses
@@ -27,17 +27,17 @@ from dpmcl.data.view import View
 from dpmcl.exceptions import SpecError, shown
 
 LIMIT = 10.0
-"""Deviations that a scaled input may be away from the first task's mean; beyond, it is cut off."""
+"""Bound in standard deviations from the first task's mean, to which scaled inputs are clipped."""
 
 
 class Scale(NamedTuple):
-    """Mean and deviation of each replica's first task.
+    """Means and standard deviations of the first task's training rows, for each replica.
 
     Attributes:
-        x_mean: (replicas, ...), as all of these; for inputs.
-        x_deviation: For inputs.
-        y_mean: (replicas, outputs), for targets.
-        y_deviation: For targets.
+        x_mean: Means of inputs, (replicas, ...).
+        x_deviation: Standard deviations of inputs, (replicas, ...).
+        y_mean: Means of targets, (replicas, outputs).
+        y_deviation: Standard deviations of targets, (replicas, outputs).
     """
 
     x_mean: Tensor
@@ -48,35 +48,36 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Tasks over a pool.
+    """Sequence of tasks over a pool of rows.
 
     Attributes:
-        name: For titles.
+        name: Name for titles.
         kind: "classification" or "regression".
-        x: Inputs (rows, ...) in a compact type; uint8 values mean x / 255.
-        y: int64 (rows,) class numbers 0 .. outputs-1, or float (rows, outputs).
-        row: int64 (1 or replicas, n), pool rows in task order; 1 if all replicas share rows.
-        task: int64, same shape, the task of each, not decreasing.
-        tasks: A name for each task.
-        classes: The original name of each class number; empty for regression.
+        x: Inputs of the pool, (rows, ...), in a compact type; uint8 values stand for x / 255.
+        y: Class numbers 0 .. outputs-1, int64 (rows,), or targets, float (rows, outputs).
+        row: Pool rows in order of task, int64 (1 or replicas, n); 1 if all replicas share rows.
+        task: Task of each entry of `row`, not decreasing, int64 (1 or replicas, n).
+        tasks: Name of each task.
+        classes: Original name of each class number; empty for regression.
         outputs: Width of the model's output.
-        scenario: A line that says how rows became tasks.
-        view: How each task sees the inputs; None for all as they are.
-        within: bool (tasks, classes), the classes among which the answer is looked for at test
-            time, if the task is known then; None for all classes.
-        repeats: Whether a row belongs to several tasks; it is in the same split in all of them.
-        blur: Share of a task's training rows that arrives in the neighbouring tasks.
-        scaled: bool, the shape of an input; which are brought to the first task's mean and
-            deviation; None for none.
-        scale: Those means and deviations, once they are fitted (`scaling.fitted`).
-        fields: The columns of a table that are inputs; empty elsewhere.
-        following: int64 (rows,), for a stream that knows its dynamics: the pool row to which each
-            row moves when the next task comes, so dx is exact; a row that moves no further names
-            itself.
-        trajectory: int64 (rows,), rows of one number are one moving point, and are split alike.
-        background: int64 (m,), pool rows of classes that are in no task, class after class; None
-            where there are none.
-        notes: Lines that say what became of the source (`Labelled`).
+        scenario: Description of how rows became tasks, in one line.
+        view: Transformation of the inputs in each task; None to leave them as they are.
+        within: Classes among which a prediction is chosen at test time if the task is known, bool
+            (tasks, classes); None for all classes.
+        repeats: Whether a row belongs to several tasks. It is in the same split in all of them.
+        blur: Share of a task's training and validation rows that arrives in the neighbouring tasks.
+        scaled: Mask of the inputs that are standardised by the first task's mean and standard
+            deviation, bool, the shape of one input; None if none is.
+        scale: These means and standard deviations; None until they are fitted (`scaling.fitted`).
+        fields: Columns of a table that are inputs; empty for other sources.
+        following: Pool row to which each row moves at the next task, int64 (rows,), if the stream
+            knows its dynamics; this makes dx exact. A row that stays has its own number. None
+            otherwise.
+        trajectory: Number of the moving point to which each row belongs, int64 (rows,); all rows
+            of a point are in the same split. None if rows are independent.
+        background: Pool rows of the classes that are in no task, sorted by class, int64 (m,); None
+            if there are none.
+        notes: Lines about how the source was read (`Labelled.notes`).
     """
 
     name: str
@@ -103,16 +104,17 @@ class Stream:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return a name for each input of a table; () elsewhere."""
+        """Name of each input if the source is a table, else ()."""
         return names_of(self.fields)
 
     @classmethod
     def of(cls, data: Labelled, settings: ScenarioSettings | None = None) -> "Stream":
-        """Make tasks of labelled data.
+        """Make a stream of tasks from labelled data.
 
         Args:
-            data: The rows.
-            settings: Of the scenario; one class a task if None.
+            data: Labelled rows.
+            settings: Settings of the scenario. None for the tasks of the data, or one class per
+                task if the data have no tasks.
 
         Returns:
             The stream.
@@ -158,22 +160,22 @@ class Stream:
         kind: Kind | None = None,
         **scenario: Any,
     ) -> "Stream":
-        """Make a stream of arrays, tensors or lists.
+        """Make a stream from arrays, tensors or lists.
 
         Args:
-            x: Inputs (rows, ...); uint8 values mean x / 255.
-            y: Labels (strings, whole numbers, true/false), or floats for regression.
-            task: A label a row, if the data bring tasks.
-            name: For titles.
-            kind: "classification" or "regression"; None to tell by y.
-            **scenario: Settings of `ScenarioSettings`, as in classes_per_task=2.
+            x: Inputs (rows, ...); uint8 values stand for x / 255.
+            y: Labels (strings, whole numbers or true/false), or floats for regression.
+            task: Task label of each row; None if the scenario makes the tasks.
+            name: Name for titles.
+            kind: "classification" or "regression"; None to infer it from y.
+            **scenario: Settings of `ScenarioSettings`, such as classes_per_task=2.
 
         Returns:
             The stream.
 
         Raises:
             DataError: The data cannot be used.
-            SpecError: The settings cannot.
+            SpecError: The settings are invalid.
 
         >>> stream = Stream.from_arrays([[0.0], [1.0], [0.1]], ["b", "a", "b"])
         >>> stream.tasks, stream.row.tolist()
@@ -195,29 +197,29 @@ class Stream:
         name: str | None = None,
         **scenario: Any,
     ) -> "Stream":
-        """Make a stream of images in a folder, zip or tar, one folder a class.
+        """Make a stream from images in a folder, zip or tar that has one folder per class.
 
         Args:
-            path: Of the folder or archive.
-            size: (height, width), None if all images have one.
-            channels: 1 grey, 3 RGB, None to tell by the images.
-            crop: Whether to cut the centre out instead of resizing.
-            invert: Whether values become 255 - value.
-            levels: How many folders below the path make a class name.
-            name: For titles; None for the name of the path.
-            **scenario: As for `from_arrays`.
+            path: Path of the folder or archive.
+            size: (height, width) of the inputs; None if all images have the same size.
+            channels: 1 for grey, 3 for RGB; None for grey if all images are grey, else RGB.
+            crop: Whether to crop the centre instead of resizing.
+            invert: Whether to replace each value by 255 - value.
+            levels: Number of nested folders whose names make a class name.
+            name: Name for titles; None for the name of the folder or archive.
+            **scenario: Settings of `ScenarioSettings`.
 
         Returns:
             The stream.
 
         Raises:
             DataError: The images cannot be used.
-            SpecError: The settings cannot.
+            SpecError: The settings are invalid.
         """
         from dpmcl.data.readers.images import Decoding, labelled_images
 
         decoding = Decoding(size=size, channels=channels, crop=crop, invert=invert, levels=levels)
-        settings = _settings(scenario)  # before the images are read, which takes a while
+        settings = _settings(scenario)  # checked before the images are read, which takes a while
         return cls.of(labelled_images(path_of(path), decoding, name), settings)
 
     @classmethod
@@ -234,25 +236,26 @@ class Stream:
         name: str | None = None,
         **scenario: Any,
     ) -> "Stream":
-        """Make a stream of a table.
+        """Make a stream from a table.
 
         Args:
-            table: A CSV or Parquet file, a pyarrow or pandas table, a dict of columns.
-            target: The column to predict.
-            task: The column that says the tasks, if there is one.
-            kind: "classification" or "regression"; None to tell by the target.
+            table: Path of a CSV or Parquet file, a pyarrow Table, a pandas DataFrame, or a dict of
+                columns.
+            target: Column to predict.
+            task: Column with the task of each row; None if the scenario makes the tasks.
+            kind: "classification" or "regression"; None to infer it from the target.
             ignore: Columns to leave out.
-            scale: Whether numeric inputs (and targets of regression) are brought to mean 0,
-                deviation 1, fitted on the first task's training rows alone.
-            name: For titles; None for the name of the file.
-            **scenario: As for `from_arrays`.
+            scale: Whether to scale numeric inputs (and targets of regression) to mean 0 and
+                standard deviation 1, fitted on the first task's training rows only.
+            name: Name for titles; None for the name of the file.
+            **scenario: Settings of `ScenarioSettings`.
 
         Returns:
             The stream.
 
         Raises:
             DataError: The table cannot be used.
-            SpecError: The settings cannot.
+            SpecError: The settings are invalid.
         """
         from dpmcl.data.readers.tables import read_table
 
@@ -276,24 +279,26 @@ class Stream:
         name: str | None = None,
         **scenario: Any,
     ) -> "Stream":
-        """Make a stream of a data set of PyTorch or Hugging Face.
+        """Make a stream from a data set of PyTorch or Hugging Face.
 
         Args:
-            dataset: A map-style `torch.utils.data.Dataset` or a Hugging Face `Dataset`. Items are
+            dataset: Map-style `torch.utils.data.Dataset` or Hugging Face `Dataset`. Its items are
                 (x, y), (x, y, task), or dicts.
-            x: Key or column of the inputs.
-            y: Key or column of the labels.
-            task: Key or column of the tasks, if there is one.
-            kind: "classification" or "regression"; None to tell by the labels.
-            name: For titles.
-            **scenario: As for `from_arrays`.
+            x: Key or column of the inputs. None if items are tuples; for a Hugging Face `Dataset`,
+                None for its image column or, without one, all other columns.
+            y: Key or column of the labels. None if items are tuples; for a Hugging Face `Dataset`,
+                None for "label".
+            task: Key or column of the tasks; None if there is none.
+            kind: "classification" or "regression"; None to infer it from the labels.
+            name: Name for titles; None for that of the data set or its class.
+            **scenario: Settings of `ScenarioSettings`.
 
         Returns:
             The stream.
 
         Raises:
             DataError: The data cannot be used.
-            SpecError: The settings cannot.
+            SpecError: The settings are invalid.
         """
         from dpmcl.data.readers.datasets import read_dataset
 
@@ -310,29 +315,32 @@ class Stream:
         *,
         replica: int | slice = slice(None),
     ) -> Batch:
-        """Return rows as a batch; x is in [0, 1] for uint8 pools.
+        """Return rows of the pool as a batch, scaled and as their tasks see them.
+
+        Inputs stored as uint8 are divided by 255.
 
         Args:
-            row: int64 of any shape, rows of the pool.
-            present: bool, same shape; weights are 0 where it is False.
-            task: int64, same shape, the task that sees each row.
-            dtype: Of x, of the weights, and of targets of regression.
-            replica: Whose rows they are; a slice if row's first dimension is replicas.
+            row: Rows of the pool, int64 of any shape.
+            present: Mask of the rows that exist, bool, or their weights; same shape.
+            task: Task in which each row is seen, int64, same shape.
+            dtype: Type of inputs, weights and targets of regression.
+            replica: Replica whose scale is used; a slice if the first dimension of `row` counts
+                replicas.
         """
-        wide = dtype if self.scale is None else torch.float64  # rounded after the scaling alone
-        x, y = self.x[row].to(wide), self.y[row]
+        work_type = dtype if self.scale is None else torch.float64  # rounded only after scaling
+        x, y = self.x[row].to(work_type), self.y[row]
         if self.kind == "regression":
-            y = y.to(wide)
+            y = y.to(work_type)
         if self.x.dtype == torch.uint8:
             x = x / 255
         if self.scale is not None:
             scale = Scale(*(leaf[replica] for leaf in self.scale))
-            if isinstance(replica, slice):  # replicas first, then the rest of the row numbers
+            if isinstance(replica, slice):  # `row` is (replicas, ...)
                 ones = [1] * (row.dim() - 1)
                 scale = Scale(*(leaf.view(len(leaf), *ones, *leaf.shape[1:]) for leaf in scale))
-            near = ((x - scale.x_mean) / scale.x_deviation).clamp(-LIMIT, LIMIT)
+            scaled = ((x - scale.x_mean) / scale.x_deviation).clamp(-LIMIT, LIMIT)
             assert self.scaled is not None
-            x = torch.where(self.scaled, near, x).to(dtype)
+            x = torch.where(self.scaled, scaled, x).to(dtype)
             if self.kind == "regression":
                 y = ((y - scale.y_mean) / scale.y_deviation).to(dtype)
         if self.view is not None:
@@ -340,10 +348,10 @@ class Stream:
         return Batch(x, y, present.to(dtype), task, row)
 
     def to(self, device: torch.device) -> "Stream":
-        """Return the stream with its tensors on a device.
+        """Return the stream with all its tensors on a device.
 
         Args:
-            device: The device.
+            device: Target device.
         """
         tensors = {
             f.name: tree_map(lambda leaf: leaf.to(device), value)
@@ -353,12 +361,13 @@ class Stream:
         return replace(self, **tensors)
 
     def example(self, dtype: torch.dtype) -> Tensor:
-        """Return rows of inputs to check a network with, from all over the stream: (n, ...).
-
-        They are distinct, and six if there are as many among 36.
+        """Return one to six distinct inputs from all over the stream, to check a network with.
 
         Args:
-            dtype: Of the inputs.
+            dtype: Type of the inputs.
+
+        Returns:
+            Inputs (n, ...).
         """
         spread = torch.linspace(0, self.row.shape[1] - 1, 36).long().unique()
         row = self.row[0, spread.to(self.row.device)]
@@ -370,10 +379,13 @@ class Stream:
         return distinct[:: -(-len(distinct) // 6)]
 
     def first(self, tasks: int) -> "Stream":
-        """Return the stream's first tasks; classes and outputs stay.
+        """Return a stream of the first tasks, with the same classes and outputs.
 
         Args:
-            tasks: How many.
+            tasks: Number of tasks to keep.
+
+        Raises:
+            NotImplementedError: Replicas have different numbers of rows.
         """
         last = int((self.task < tasks).sum(1).max())
         if not bool((self.task[:, :last] < tasks).all()):
@@ -383,11 +395,11 @@ class Stream:
         )
 
     def same_rows(self, replica: int, alone: "Stream") -> bool:
-        """Return whether a replica has the rows that it has where it is alone.
+        """Return True if a replica has the same rows here and in a stream built for it alone.
 
         Args:
-            replica: Which one.
-            alone: The stream of that replica alone.
+            replica: Index of the replica.
+            alone: Stream built for that replica alone.
         """
         row, task = (rows[min(replica, len(rows) - 1)] for rows in (self.row, self.task))
         return torch.equal(task, alone.task[0]) and all(
@@ -396,12 +408,12 @@ class Stream:
         )
 
     def digest(self) -> str:
-        """Return a fingerprint of all that the stream delivers: SHA-256, in hex."""
+        """Return a fingerprint of all data in the stream: SHA-256, in hexadecimal digits."""
         out = hashlib.sha256()
         for f in dataclasses.fields(self):
-            name = "columns" if f.name == "fields" else f.name  # as it was called at first
+            name = "columns" if f.name == "fields" else f.name  # its original name
             value = getattr(self, name)
-            # Streams without dynamics or background keep the fingerprint that they always had.
+            # Fields added later do not change the fingerprint of streams without them.
             absent = value is None and f.name in ("following", "trajectory", "background")
             if absent or f.name in ("name", "scenario", "notes"):
                 continue
@@ -415,5 +427,5 @@ class Stream:
 
 
 def _settings(scenario: dict[str, Any]) -> ScenarioSettings:
-    """Return the settings of a scenario from keyword arguments."""
+    """Return scenario settings from keyword arguments."""
     return ScenarioSettings.from_table(scenario, "a stream's scenario:")

@@ -1,4 +1,4 @@
-"""What every stream promises of its rows, checked on those that a user's code makes."""
+"""Check of the properties that every stream must have, for streams that a user's code makes."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from dpmcl.data.stream import Stream
 
 
 def broken_promise(stream: Any, replicas: int) -> str | None:
-    """Return the first promise that a stream breaks, None where it keeps them all.
+    """Return the first property that a stream lacks, as a sentence; None if it has all of them.
 
     Args:
-        stream: What a stream's `build` returned.
-        replicas: How many it was built for.
+        stream: Object that `StreamSettings.build` returned.
+        replicas: Number of replicas for which it was built.
     """
     if not isinstance(stream, Stream):
         return "`build` returns a Stream"

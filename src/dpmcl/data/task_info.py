@@ -1,4 +1,4 @@
-"""What a method is told of a task before it trains on it."""
+"""Information about a task, which a method gets before it trains on the task."""
 
 from dataclasses import dataclass
 
@@ -12,22 +12,22 @@ from dpmcl.data.stream import Stream
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TaskInfo:
-    """A task of a stream, as a method sees it.
+    """Information about a task of a stream.
 
     Args:
-        number: Which task it is, from 0.
-        tasks: How many tasks the stream has; in a learner, how many have come.
+        number: Number of the task, from 0.
+        tasks: Number of tasks in the stream; in a learner, number of tasks so far.
         input_shape: Shape of one input.
         outputs: Width of the model's output.
         kind: "classification" or "regression".
-        classes: Class numbers of each task of the stream, by the rows that arrive with it; empty
-            tuples for regression, and in a learner for the tasks before this one.
-        seen: Outputs of the classes of all tasks so far, this one included, bool (outputs,); all
-            outputs for regression.
-        new: Outputs of the classes that come with this task for the first time, bool (outputs,);
-            at regression's first task all, then none.
-        rows: Training rows that arrive with the task, the most of any replica.
-        rows_seen: Training rows of all tasks so far, this one included, the most of any replica.
+        classes: Class numbers in the rows that arrive with each task of the stream. Empty tuples
+            for regression, and in a learner for the tasks before this one.
+        seen: Mask of the outputs whose classes occur in a task up to this one, bool (outputs,); all
+            True for regression.
+        new: Mask of the outputs whose classes occur first in this task, bool (outputs,); for
+            regression, all True at the first task and all False after it.
+        rows: Number of training rows that arrive with the task, the largest of any replica.
+        rows_seen: Number of training rows of all tasks up to this one, the largest of any replica.
     """
 
     number: int
@@ -43,11 +43,11 @@ class TaskInfo:
 
 
 def task_infos(stream: Stream, splits: Splits) -> tuple[TaskInfo, ...]:
-    """Return what a method is told of each task.
+    """Return the information about each task.
 
     Args:
         stream: Tasks over a pool of rows.
-        splits: Rows of each replica; blurred boundaries have moved some to neighbouring tasks.
+        splits: Rows of each replica, after blurred boundaries moved some to neighbouring tasks.
     """
     tasks = len(stream.tasks)
     present = _classes(stream, splits.train) | _classes(stream, splits.validation)
@@ -74,7 +74,7 @@ def task_infos(stream: Stream, splits: Splits) -> tuple[TaskInfo, ...]:
 
 
 def _classes(stream: Stream, rows: Rows) -> Tensor:
-    """Return which classes arrive with each task in any replica, bool (tasks, outputs)."""
+    """Return a mask of the classes that arrive with each task in any replica, (tasks, outputs)."""
     tasks, device = len(stream.tasks), rows.row.device
     if stream.kind == "regression":
         return torch.ones(tasks, stream.outputs, dtype=torch.bool, device=device)

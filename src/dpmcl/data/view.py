@@ -1,4 +1,4 @@
-"""Views: each task sees the stored inputs through another change (domain-incremental)."""
+"""Views: transformations of the stored inputs, one for each task (domain-incremental streams)."""
 
 import math
 from collections.abc import Sequence
@@ -12,24 +12,24 @@ from dpmcl.exceptions import DataError
 
 
 class View(NamedTuple):
-    """How each task sees inputs: every value is a weighted sum of a few stored ones.
+    """Transformation of inputs for each task; each new value is a weighted sum of stored values.
 
-    The pool is stored once, whatever the number of tasks.
+    The pool is stored once for all tasks.
 
     Attributes:
-        source: int64 (tasks, values, terms), positions in the flattened input.
-        weight: float32, same shape.
+        source: Positions of the terms in the flattened input, int64 (tasks, values, terms).
+        weight: Weights of the terms, float32 (tasks, values, terms).
     """
 
     source: Tensor
     weight: Tensor
 
     def apply(self, x: Tensor, task: Tensor) -> Tensor:
-        """Return what the tasks see.
+        """Return inputs as their tasks see them.
 
         Args:
-            x: float (*task.shape, ...), stored inputs.
-            task: int64 of any shape.
+            x: Stored inputs, float (*task.shape, ...).
+            task: Task of each input, int64 of any shape.
         """
         flat = x.flatten(task.dim())
         source, weight = self.source[task], self.weight[task]
@@ -41,9 +41,9 @@ def permuted(shape: Sequence[int], tasks: int, seed: int) -> View:
     """Return a fixed permutation of the input's values for each task but the first.
 
     Args:
-        shape: Of one input.
-        tasks: How many.
-        seed: Of the permutations.
+        shape: Shape of one input.
+        tasks: Number of tasks.
+        seed: Seed of the permutations.
     """
     n = math.prod(shape)
     key = keys.derive(seed, keys.Purpose.ORDER, torch.arange(1, tasks))
@@ -53,16 +53,16 @@ def permuted(shape: Sequence[int], tasks: int, seed: int) -> View:
 
 
 def rotated(shape: Sequence[int], degrees: Sequence[float]) -> View:
-    """Return a turn of images about their centre, counter-clockwise, by an angle for each task.
+    """Return a rotation of images about their centre, counter-clockwise, for each task.
 
-    Bilinear; values from outside the image are 0.
+    Interpolation is bilinear, and values outside of the image are 0.
 
     Args:
-        shape: (channels, height, width) or (height, width).
-        degrees: One angle for each task.
+        shape: Shape of one input, (channels, height, width) or (height, width).
+        degrees: Angle of each task.
 
     Raises:
-        DataError: The inputs are no images.
+        DataError: The inputs are not images.
     """
     if len(shape) not in (2, 3):
         raise DataError(
@@ -73,10 +73,11 @@ def rotated(shape: Sequence[int], degrees: Sequence[float]) -> View:
     angle = torch.tensor(list(degrees), dtype=torch.float64).deg2rad()[:, None, None]
     down = torch.arange(height, dtype=torch.float64)[:, None] - (height - 1) / 2
     right = torch.arange(width, dtype=torch.float64)[None] - (width - 1) / 2
-    # Where a turned image's pixel was before: the inverse turn, with rows counted downwards.
+    # The source of each pixel is given by the inverse rotation; rows count downwards.
     row = down * angle.cos() + right * angle.sin() + (height - 1) / 2
     column = right * angle.cos() - down * angle.sin() + (width - 1) / 2
-    row, column = (t.mul(2**20).round().div(2**20) for t in (row, column))  # 90 degrees are exact
+    # Rounded, so that 90 degrees are exact.
+    row, column = (t.mul(2**20).round().div(2**20) for t in (row, column))
     top, left = row.floor(), column.floor()
     index, weight = [], []
     for i, j in ((top, left), (top, left + 1), (top + 1, left), (top + 1, left + 1)):

@@ -1,1 +1,1 @@
-"""Streams of tasks, one a file, found by file name. A file sets `plugin` to its settings class."""
+"""Streams of tasks, one per module, found by its name; `plugin` is the class of its settings."""

@@ -1,4 +1,4 @@
-"""Streams whose tasks are the states of a differential equation, in windows of time."""
+"""Streams from differential equations; each task is a window of time."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -24,35 +24,39 @@ RTOL, ATOL = 1e-9, 1e-11
 """Relative and absolute tolerance of the integrator."""
 
 EVALUATIONS = 5000
-"""Most calls of the right-hand side in a window; a mild equation takes some dozens."""
+"""Largest number of calls of the right-hand side per window; non-stiff equations take dozens."""
 
 LEAST_STEP = 1e-3
-"""Least step, in windows; the integrator's error would hide smaller differences."""
+"""Smallest step, as a share of the window. Errors of the integrator would hide smaller changes."""
 
 LARGEST = 1e18
-"""Bound on inputs and targets, below which their squares are finite in float32."""
+"""Bound of inputs and targets, below which their squares are finite in float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicsSettings(StreamSettings, ABC):
-    """An ensemble of trajectories; task k is what it does in [k window, (k + 1) window].
+    """Ensemble of trajectories of a differential equation; task k is [k window, (k + 1) window].
 
-    A row's input is an observation of the state at time t (`seen`), its target the mean rate of
-    change of the state from then on, (state(t + step) - state(t)) / step. Both are divided by
-    constants of the equation, which are not fitted to the data. Source: section 2, "system
+    The input of a row is an observation of the state at a time t (`seen`). Its target is the mean
+    rate of change of the state over one step, (state(t + step) - state(t)) / step. Both are divided
+    by constants of the equation, which are not fitted to the data. Source: section 2, "system
     identification".
 
     Every replica draws an ensemble and integrates it with SciPy's DOP853 (explicit, order 8). The
     pool also holds the window after the last task, so that rows of the last task have a
     `following` row too.
 
-    trajectories: number of them; all rows of a trajectory are in the same split, in every task.
-    samples: rows of a trajectory in a window, evenly spaced from its start. window, step: in the
-    equation's units of time; a step may reach beyond the window.
+    Attributes:
+        trajectories: Number of trajectories. All rows of a trajectory are in the same split, in
+            every task.
+        samples: Rows of each trajectory in a window, evenly spaced from its start.
+        window: Length of a window, in the equation's units of time.
+        step: Time over which the rate of change is taken, in the same units. It may reach beyond
+            the window.
     """
 
     equation: ClassVar[str]
-    """Name of the equation, for the stream's scenario."""
+    """Name of the equation, for `Stream.scenario` and errors."""
 
     tasks: Positive | None = 20
     trajectories: Annotated[int, at.Ge(3)] = 60
@@ -79,7 +83,7 @@ class DynamicsSettings(StreamSettings, ABC):
         """Return the ensemble of a replica at t = 0, (trajectories, states).
 
         Args:
-            key: The replica's random key.
+            key: Random key of the replica.
         """
 
     @abstractmethod
@@ -93,7 +97,7 @@ class DynamicsSettings(StreamSettings, ABC):
 
     @abstractmethod
     def seen(self, t: Array, state: Array) -> Array:
-        """Return the inputs, (times, n, inputs).
+        """Return the inputs, which are observations of states, (times, n, inputs).
 
         Args:
             t: Times, (times,).
@@ -102,10 +106,10 @@ class DynamicsSettings(StreamSettings, ABC):
 
     @abstractmethod
     def unit(self) -> Array:
-        """Return the rate of change that is 1 in a target: (states,), or () for all alike."""
+        """Return the unit of the targets, a rate of change: (states,), or () if all share it."""
 
     def _values(self, name: str, values: Any, shape: tuple[int | None, ...]) -> Array:
-        """Return what a method of the equation gave; refuse what it does not promise."""
+        """Return the result of method `name` as an array of `shape`, where None is any size."""
         array = np.asarray(values)
         if not (np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)):
             raise DataError(
@@ -150,7 +154,7 @@ class DynamicsSettings(StreamSettings, ABC):
         )
 
     def _rows(self, key: Tensor, tasks: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return a replica's inputs and targets, (rows, ...), by window, trajectory, sample."""
+        """Return a replica's inputs and targets, (rows, ...), by window, trajectory and sample."""
         t = np.arange((tasks + 1) * self.samples) * self.window / self.samples
         times, index = np.unique(np.concatenate([t, t + self.step]), return_inverse=True)
         start = self._values("start", self.start(key), (self.trajectories, None))
@@ -179,11 +183,11 @@ class DynamicsSettings(StreamSettings, ABC):
 
 
 def drawn(key: Tensor, shape: Sequence[int], lane: int = 0) -> Array:
-    """Return random numbers in [-1, 1).
+    """Return random numbers, uniform in [-1, 1).
 
     Args:
         key: Random key.
-        shape: Of the numbers.
+        shape: Shape of the result.
         lane: Different lanes of a key give independent numbers.
     """
     numbers: Array = 2 * keys.uniform(key, shape, lane).double().numpy() - 1
@@ -193,13 +197,15 @@ def drawn(key: Tensor, shape: Sequence[int], lane: int = 0) -> Array:
 def integrated(
     rate: Callable[[float, Array], Array], start: Array, times: Array, window: float
 ) -> Array:
-    """Return the states at given times, (times, n, states).
+    """Integrate an equation, and return the states at given times, (times, n, states).
+
+    A state does not depend on the times after it.
 
     Args:
-        rate: d state / dt at a time, of states (n, states).
+        rate: Function rate(t, state) that returns d state / dt, (n, states).
         start: States at t = 0, (n, states).
-        times: Ascending.
-        window: Longest step. It also makes a state independent of the times after it.
+        times: Times in ascending order, (times,).
+        window: Longest step of the integrator.
 
     Raises:
         DataError: SciPy is missing, the integration fails, or the equation needs a stiff solver.
@@ -210,7 +216,7 @@ def integrated(
         raise DataError(
             "Streams of differential equations need SciPy: pip install 'dpmcl[dynamics]'."
         ) from None
-    # The last step is cut short at the end, so the end lies a window beyond the last time.
+    # The integrator shortens its last step, so that ends a window after the last time.
     end = float(times[-1]) + window
     calls, reached = 0, 0.0
 
@@ -221,7 +227,7 @@ def integrated(
             raise _failed(t, "it needs too many steps")
         return rate(t, state.reshape(start.shape)).ravel()
 
-    with np.errstate(all="ignore"):  # numbers that are not finite are refused below
+    with np.errstate(all="ignore"):  # numbers that are not finite are rejected below
         if not np.isfinite(flat(0.0, start)).all():
             raise _failed(0.0, "the rate of change is not finite")
         solution = solve_ivp(

@@ -1,4 +1,4 @@
-"""Find the files of a known set wherever they lie and however they are packed, by their content."""
+"""Files of published data sets, found by their content in any folder, archive and packing."""
 
 import bz2
 import gzip
@@ -30,10 +30,10 @@ MNIST = {
     "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
     "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
 }
-"""MD5 of MNIST's files, unpacked.
+"""MD5 sums of MNIST's unpacked files.
 
-torchvision publishes those of the packed files, which change whenever somebody packs them anew, as
-Debian does (its package dataset-fashion-mnist).
+torchvision has those of the packed files, which change when somebody packs them again, as Debian
+does in its package dataset-fashion-mnist.
 """
 
 FASHION_MNIST = {
@@ -42,7 +42,7 @@ FASHION_MNIST = {
     "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
     "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
 }
-"""MD5 of Fashion-MNIST's files, unpacked."""
+"""MD5 sums of Fashion-MNIST's unpacked files."""
 
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _LARGEST = 2**30  # bytes; EMNIST's largest file has 547 million
@@ -51,14 +51,14 @@ _BYTES_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class KnownSet:
-    """A set of torchvision's that is known by the content of its files.
+    """A data set of torchvision that is recognised by the content of its files.
 
     Attributes:
-        name: Of torchvision's class.
-        sums: MD5 of each file, unpacked, by its name; "" where nobody publishes it.
-        folder: Where torchvision looks for them, below its root.
-        parts: Arguments of torchvision's class for each part; together they are the pool.
-        instead: What else a user could set, for errors.
+        name: Name of torchvision's class.
+        sums: MD5 sum of each unpacked file, by its name; "" if none is published.
+        folder: Folder below its root in which torchvision looks for the files.
+        parts: Arguments of torchvision's class for each part of the set. All parts form the pool.
+        instead: Other settings that the user could change, for errors.
     """
 
     name: str
@@ -71,36 +71,36 @@ class KnownSet:
         """Return all parts of the set as one pool, in order.
 
         Args:
-            settings: Where its files are, and whether to fetch them.
+            settings: Folder of the files, and whether to download them.
 
         Raises:
-            DataError: See `open`, and images and labels that do not fit together.
+            DataError: The files cannot be opened (see `open`), or images and labels do not match.
         """
         name = self.name.lower()
         data = read_arrays_of(name, self.open(settings.folder(name), settings.download))
         return data if all(self.sums.values()) else replace(data, notes=(*data.notes, UNCHECKED))
 
     def open(self, root: Path, download: bool) -> list[Any]:
-        """Return torchvision's objects for the parts of the set.
+        """Return torchvision's data sets for the parts of the set.
 
-        Its files may be in any folder, zip or tar in root, each packed or not. They are copied
-        aside, where torchvision finds them, for root may be read-only and is not ours to change.
+        The files may be in any folder, zip or tar in `root`, packed or not. torchvision reads them
+        from a temporary copy, because `root` may be read-only and belongs to the user.
 
         Args:
-            root: A folder, or an archive.
-            download: Fetch them into root if some are missing.
+            root: Folder or archive.
+            download: Whether to download the set into `root` if files are missing.
 
         Raises:
-            DataError: Files are missing or damaged, cannot be fetched, or are not the published
-                ones as far as sums of them are known.
+            DataError: Files are missing or damaged, cannot be downloaded, or differ from the
+                published sums, if there are any.
         """
-        with tempfile.TemporaryDirectory() as aside:
-            target = Path(aside) / self.folder
+        with tempfile.TemporaryDirectory() as copy:
+            target = Path(copy) / self.folder
             target.mkdir(parents=True, exist_ok=True)
             wrong = self._gather(root, target)
             missing = [file for file in self.sums if not (target / file).exists()]
             if not missing:
-                return open_parts(self.name, Path(aside), self.parts, str(root))
+                return open_parts(self.name, Path(copy), self.parts, str(root))
         for file in missing:
             if file in wrong:
                 raise wrong[file]
@@ -114,7 +114,7 @@ class KnownSet:
         )
 
     def _gather(self, root: Path, target: Path) -> dict[str, DataError]:
-        """Copy the files that are right to a folder; return what is wrong with the others."""
+        """Copy the correct files to a folder, and return the errors of the others by file name."""
         wrong: dict[str, DataError] = {}
         for source in _sources(root):
             try:
@@ -127,7 +127,7 @@ class KnownSet:
         return wrong
 
     def _take(self, entry: Entry, target: Path, wrong: dict[str, DataError]) -> None:
-        """Copy a file that is still missing, or note what is wrong with it."""
+        """Copy a file if it is still missing. An error is added to `wrong`."""
         file, opener = _unpacked(entry.path.name)
         if entry.is_folder or file not in self.sums or (target / file).exists():
             return
@@ -139,7 +139,7 @@ class KnownSet:
             (target / file).unlink(missing_ok=True)
 
     def _copy(self, content: IO[bytes], target: Path, where: str) -> None:
-        """Copy a file, if its sum is right. Raises DataError."""
+        """Copy a file. Raises DataError if its sum is wrong."""
         digest, size, published = hashlib.md5(usedforsecurity=False), 0, self.sums[target.name]
         with target.open("wb") as file:
             while size < _LARGEST and (piece := content.read(_BYTES_AT_ONCE)):
@@ -159,7 +159,7 @@ class KnownSet:
 
 
 def _sources(root: Path) -> Iterator[Iterable[Entry]]:
-    """Return the files at root, three folders deep, and then those of each archive there."""
+    """Yield the files in a folder, up to three levels deep, then those in each archive found."""
     with whole(str(root), "correct stream.root"):
         below = [path for depth in ("*", "*/*", "*/*/*") for path in sorted(root.glob(depth))]
         files = [path for path in (root, *below) if path.is_file()]
@@ -169,9 +169,9 @@ def _sources(root: Path) -> Iterator[Iterable[Entry]]:
 
 
 def _unpacked(name: str) -> tuple[str, Any]:
-    """Return the name of a file without its packing, and what opens it.
+    """Return the name of the unpacked file, and a function that opens the packed one.
 
-    Kaggle's copies have a dot in the name: train-images.idx3-ubyte.
+    The dot in the names of Kaggle's copies, train-images.idx3-ubyte, becomes a hyphen.
     """
     path = Path(name.replace(".idx", "-idx"))
     opener = _OPENERS.get(path.suffix)

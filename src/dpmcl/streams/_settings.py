@@ -1,4 +1,4 @@
-"""The contract of a stream: settings that build one, from labelled data or otherwise."""
+"""Base classes of the settings of streams."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -19,27 +19,27 @@ Text = Annotated[str, at.MinLen(1)]
 
 @dataclass(frozen=True, kw_only=True)
 class StreamSettings(Settings, ABC):
-    """Settings of every stream; each adds to them.
+    """Settings that all streams have, and that build one. Each stream adds its own.
 
     Attributes:
-        tasks: How many tasks from the start of the stream, None for all.
-        split: Shares of a task's rows that train, validate and test.
+        tasks: Number of tasks from the start of the stream, None for all.
+        split: Shares of training, validation and test rows in each task.
     """
 
     network: ClassVar[str] = "mlp"
-    """The network that a spec without one gets."""
+    """Network of a spec that names none."""
 
     places: ClassVar[tuple[str, ...]] = ()
-    """Settings that say where files are: they move no numbers, so runs in a folder may differ."""
+    """Settings that only locate files. Runs in one folder may differ in them."""
 
     suffixes: ClassVar[tuple[str, ...]] = ()
-    """Suffixes of the files that it reads, by which the command line knows them."""
+    """Suffixes of the files that the stream reads, by which the command line finds it."""
 
     inside: ClassVar[tuple[str, ...]] = ()
-    """Names of files that a folder has which it reads."""
+    """Names of files that mark a folder as one that the stream reads."""
 
     shared: ClassVar[bool] = False
-    """Whether all replicas see the same rows; a run folder is then kept to those data."""
+    """Whether all replicas see the same rows. A run folder then accepts no other data."""
 
     tasks: Positive | None = None
     split: Annotated[tuple[float, float, float], at.Len(3, 3)] = (0.6, 0.2, 0.2)
@@ -53,10 +53,10 @@ class StreamSettings(Settings, ABC):
 
     @abstractmethod
     def build(self, seeds: Sequence[int]) -> Stream:
-        """Return the stream, its data read or drawn.
+        """Read or draw the data, and return the stream.
 
         Args:
-            seeds: One for each replica.
+            seeds: Seed of each replica.
 
         Raises:
             DataError: The data cannot be read or used.
@@ -65,16 +65,16 @@ class StreamSettings(Settings, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledSettings(ScenarioSettings, StreamSettings):
-    """Settings of a stream that reads labelled data, of which any scenario makes tasks."""
+    """Settings of a stream that reads labelled data; any scenario can make its tasks."""
 
     shared: ClassVar[bool] = True
 
     @abstractmethod
     def read(self) -> Labelled:
-        """Return the data.
+        """Read the data, and return them.
 
         Raises:
-            DataError: They cannot be read or used.
+            DataError: The data cannot be read or used.
         """
 
     def build(self, seeds: Sequence[int]) -> Stream:

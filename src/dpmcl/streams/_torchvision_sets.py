@@ -1,6 +1,6 @@
-"""torchvision's classification sets: where their files are, and how all of their parts make a pool.
+"""torchvision's classification sets, whose parts together become one pool of labelled data.
 
-torchvision knows the files and where to fetch them; what it reads becomes `Labelled`.
+torchvision finds, downloads and reads the files.
 """
 
 import os
@@ -22,25 +22,26 @@ from dpmcl.exceptions import DataError, SpecError, reason
 from dpmcl.streams._settings import LabelledSettings
 
 Parts = Sequence[Mapping[str, Any]]
-"""Arguments of a class of torchvision's for each part of a set; together they are the pool."""
+"""Arguments of torchvision's class for each part of a set. All parts form the pool."""
 
 BY_TRAIN: Parts = ({"train": True}, {"train": False})
-"""The parts of a set with one to train and one to test."""
+"""Parts of a set that has a training and a test part."""
 
 DECLARED = "class names: the data set's own, in its order"
-"""The note on a set that names its classes."""
+"""Note about a set that names its classes."""
 
 UNCHECKED = "files: read unchecked, for no sums of their content are published"
-"""The note on a set whose content nobody publishes the sums of."""
+"""Note about a set whose files have no published sums."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TorchvisionSettings(LabelledSettings):
-    """A set of torchvision's.
+    """Settings of a data set of torchvision.
 
     Attributes:
-        root: Folder of its files; None for $DPMCL_DATA/NAME, or else ~/.cache/dpmcl/NAME.
-        download: Fetch what is missing.
+        root: Folder of the files; None for $DPMCL_DATA/NAME, or ~/.cache/dpmcl/NAME if DPMCL_DATA
+            is not set.
+        download: Whether to download missing files.
     """
 
     network: ClassVar[str] = "lenet"
@@ -53,24 +54,24 @@ class TorchvisionSettings(LabelledSettings):
         """Return the folder of a set's files.
 
         Args:
-            name: Of the set, in small letters.
+            name: Name of the set, in lower case.
 
         Raises:
-            DataError: There can be no such path.
+            DataError: The path is invalid, or may not be entered.
         """
         with whole((self.root or name)[:200], "correct stream.root"):
             home = os.environ.get("DPMCL_DATA") or Path.home() / ".cache" / "dpmcl"
             folder = Path(self.root).expanduser() if self.root else Path(home) / name
-            folder.exists()  # raises for a name too long, and for a folder that may not be entered
+            folder.exists()  # raises if the name is too long, or the folder may not be entered
         return folder
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFilesSettings(TorchvisionSettings):
-    """A set of torchvision's that may come as image files instead.
+    """Settings of a data set of torchvision that can also be read from image files.
 
     Attributes:
-        images: A folder, zip or tar of them.
+        images: Folder, zip or tar of image files; None for torchvision's files.
     """
 
     images: str | None = None
@@ -84,10 +85,10 @@ class ImageFilesSettings(TorchvisionSettings):
             )
 
     def image_files(self, folder: Path, stem: str) -> Path | None:
-        """Return the image files that are named, or an archive of them in the set's folder.
+        """Return the path of `images`, or of an archive of images in the set's folder, or None.
 
         Args:
-            folder: Of the set's files.
+            folder: Folder of the set's files.
             stem: Name of the archive without its suffix.
         """
         if self.images is not None:
@@ -97,10 +98,10 @@ class ImageFilesSettings(TorchvisionSettings):
 
 
 def torchvision_class(name: str) -> Any:
-    """Return the class of a set.
+    """Return torchvision's class of a data set.
 
     Args:
-        name: Of the class.
+        name: Name of the class.
 
     Raises:
         DataError: torchvision is not installed, or has no such class.
@@ -118,13 +119,13 @@ def torchvision_class(name: str) -> Any:
 
 
 def open_parts(name: str, folder: Path, parts: Parts, where: str) -> list[Any]:
-    """Return torchvision's objects for the parts of a set, from files that are there.
+    """Return torchvision's data sets for the parts of a set, from local files.
 
     Args:
-        name: Of torchvision's class.
-        folder: The root that torchvision reads from.
+        name: Name of torchvision's class.
+        folder: Root from which torchvision reads.
         parts: Arguments of the class for each part.
-        where: Names the files in errors.
+        where: Name of the files in errors.
 
     Raises:
         DataError: The files are damaged, or a package that reads them is not installed.
@@ -134,7 +135,7 @@ def open_parts(name: str, folder: Path, parts: Parts, where: str) -> list[Any]:
         return [cls(folder, **part) for part in parts]
     except ImportError as error:
         raise DataError(f"{name} needs {error.name}: pip install {error.name}.") from None
-    except Exception as error:  # torchvision raises whatever its readers stumble on
+    except Exception as error:  # torchvision's readers can raise anything
         raise DataError(
             f"{name} cannot be read from {where} ({reason(error)}); replace its files by the "
             "published ones, or set stream.root to a folder that is empty, to fetch them."
@@ -144,18 +145,20 @@ def open_parts(name: str, folder: Path, parts: Parts, where: str) -> list[Any]:
 def fetch_parts(
     name: str, root: Path, parts: Parts, *, download: bool, state: str, way_out: str
 ) -> list[Any]:
-    """Fetch a set, and return torchvision's objects for its parts. Nothing leaves its folder.
+    """Download a set, and return torchvision's data sets for its parts.
+
+    Archives cannot write outside of the set's folder.
 
     Args:
-        name: Of torchvision's class.
-        root: Where its files go.
+        name: Name of torchvision's class.
+        root: Folder for the files.
         parts: Arguments of the class for each part.
-        download: Whether the user allows it.
-        state: What is missing, for errors.
-        way_out: What the user can do instead.
+        download: Whether the user allows the download.
+        state: Description of what is missing, for errors.
+        way_out: What the user can do instead, for errors.
 
     Raises:
-        DataError: It is not allowed, or torchvision cannot fetch the set.
+        DataError: The user does not allow the download, or it fails.
     """
     cls = torchvision_class(name)
     if not download:
@@ -175,14 +178,15 @@ def fetch_parts(
 def read_arrays_of(name: str, parts: Sequence[Any]) -> Labelled:
     """Return the pool of a set whose parts hold their images in memory.
 
-    Classes are in the set's order, named as there, or by number; those without images are left out.
+    Classes are in the set's order and have the set's names, or numbers if it has none. Classes
+    without images are left out.
 
     Args:
-        name: Of the set, for titles.
-        parts: torchvision's objects, with `data`, and `targets` or `labels`.
+        name: Name of the set, for titles.
+        parts: torchvision's data sets, with `data`, and `targets` or `labels`.
 
     Raises:
-        DataError: The parts' images differ in size, or a label has no class.
+        DataError: The images of the parts differ in size, or a label has no class.
     """
     with whole(f"'{name}'", "fetch its files again"):  # images of two sizes
         x = torch.cat([_pixels(part.data) for part in parts])
@@ -190,10 +194,10 @@ def read_arrays_of(name: str, parts: Sequence[Any]) -> Labelled:
     used, number = y.unique(return_inverse=True)
     names = getattr(parts[0], "classes", None)
     if names and (int(used.min()) < 0 or int(used.max()) >= len(names)):
-        odd = used[(used < 0) | (used >= len(names))][0]
+        invalid = used[(used < 0) | (used >= len(names))][0]
         raise DataError(
             f"Labels of '{name}' must be numbers of its {len(names)} classes, from 0, got "
-            f"{int(odd)}; fetch its files again."
+            f"{int(invalid)}; fetch its files again."
         )
     classes = tuple(names[c] if names else str(c) for c in used.tolist())
     notes = (DECLARED,) if names else ()

@@ -12,22 +12,22 @@ from dpmcl.core.settings import Rate
 from dpmcl.streams._dynamics import Array, DynamicsSettings, drawn
 
 MODES = 3
-"""An initial field is made of waves that go 1, 2 and 3 times round the circle."""
+"""Number of waves in an initial field, with 1, 2 and 3 periods on the circle."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Burgers(DynamicsSettings):
     """Fields of viscous Burgers' equation on a circle: twenty tasks, each a window of time.
 
-    u_t + advection u u_x = viscosity u_xx at `points` values of x in [0, 2 pi), with central
-    differences, (u^2 / 2)_x for u u_x. advection = 0 is the heat equation. Points are
-    2 pi / points apart; if u times that is well above 2 viscosity, fields get ripples.
-    The integrator is explicit, so time to build grows with viscosity points^2.
+    The equation is u_t + advection u u_x = viscosity u_xx, at `points` values of x in [0, 2 pi). It
+    uses central differences, with (u^2 / 2)_x for u u_x. advection = 0 gives the heat equation.
+    Points are 2 pi / points apart; if u times that is well above 2 viscosity, fields get ripples.
+    The integrator is explicit, so the time to build the stream grows with viscosity points^2.
 
     Input (points,): u. Target (points,): its mean rate of change. Both are of order one without
-    scaling. At t = 0 a field is 1 + a + b, so that it is carried round the circle. Each replica
-    draws an a, and each trajectory a b, `spread` times as large. Each is a sum of three waves with
-    phases drawn uniformly and amplitudes from 1 / 2k to 1 / k, for k waves round the circle.
+    scaling. At t = 0 a field is 1 + a + b; the 1 carries it round the circle. Each replica draws
+    one a, and each trajectory its own b, `spread` times as large. Each is a sum of three waves with
+    k = 1, 2, 3 periods on the circle, uniform phases, and amplitudes from 1 / (2 k) to 1 / k.
     """
 
     equation: ClassVar[str] = "viscous Burgers' equation"
@@ -46,10 +46,10 @@ class Burgers(DynamicsSettings):
 
     def _waves(self, key: Tensor, fields: int, lane: int) -> Array:
         """Return sums of waves, (fields, points)."""
-        size, turn = drawn(key, (2, fields, MODES, 1), lane)
+        size, phase = drawn(key, (2, fields, MODES, 1), lane)
         k = np.arange(1, MODES + 1)[:, None]
         x = 2 * math.pi * np.arange(self.points) / self.points
-        waves: Array = ((3 + size) / 4 / k * np.cos(k * x + math.pi * turn)).sum(1)
+        waves: Array = ((3 + size) / 4 / k * np.cos(k * x + math.pi * phase)).sum(1)
         return waves
 
     def rate(self, t: float, state: Array) -> Array:

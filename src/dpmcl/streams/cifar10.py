@@ -27,16 +27,20 @@ CLASSES = (
 class CIFAR10(ImageFilesSettings):
     """60,000 colour photographs of ten kinds of things (Krizhevsky, 2009): ten one-class tasks.
 
-    The tasks are in the official order, airplane to truck. Training and test images are one pool;
-    every seed splits each class anew. Inputs (3, size, size), uint8, in [0, 1] once in a batch.
+    The tasks are in the official order, airplane to truck. Training and test images form one pool,
+    in which every seed splits each class again. Inputs are (3, size, size), uint8, divided by 255
+    in a batch. Needs torchvision and Pillow (the extra `vision`).
 
-    size: 28 is the centre of the image, which gives the 256 features that the paper prints for its
-    network (appendix B.2); 32 is the whole image, and gives 400.
-    root: folder or archive that holds the files of cifar-10-batches-py, whose MD5 sums are checked
-    before they are unpickled. images: instead, a folder, zip or tar with .../airplane/*.png in it,
-    and so on. With neither, in $DPMCL_DATA/cifar10 or else ~/.cache/dpmcl/cifar10:
-    cifar10-images.zip or .tar.*, of any origin, if it is there, or else torchvision's files.
-    download: fetch those if they are missing. Needs torchvision and Pillow (the extra `vision`).
+    Attributes:
+        size: 28 for the centre of the image, which gives the 256 features that the paper prints for
+            its network (appendix B.2); 32 for the complete image, which gives 400.
+        root: Folder or archive with the files of cifar-10-batches-py, whose MD5 sums are checked
+            before they are unpickled.
+        images: Folder, zip or tar with .../airplane/*.png and so on, instead of `root`. If neither
+            is set, the folder is $DPMCL_DATA/cifar10, or else ~/.cache/dpmcl/cifar10. Its archive
+            cifar10-images.zip or .tar.* is read if it exists (of any origin), else torchvision's
+            files.
+        download: Whether to download torchvision's files if they are missing.
     """
 
     size: Literal[28, 32] = 28
@@ -50,7 +54,7 @@ class CIFAR10(ImageFilesSettings):
             edge = (32 - self.size) // 2
             inner = slice(edge, edge + self.size)
             return replace(data, x=data.x[..., inner, inner].contiguous())
-        # Often in train/airplane and test/airplane: one pool here.
+        # `innermost` pools train/airplane and test/airplane.
         size = (self.size, self.size)
         decoding = Decoding(size=size, channels=3, crop=True)
         data = labelled_images(files, decoding, "cifar10", innermost=True)

@@ -11,13 +11,15 @@ from dpmcl.streams._torchvision_sets import TorchvisionSettings, torchvision_cla
 class CIFAR100(TorchvisionSettings):
     """60,000 colour photographs of a hundred kinds of things (Krizhevsky, 2009): 600 of each.
 
-    Training and test images are one pool, training first; every seed splits each class anew. Inputs
-    (3, 32, 32), uint8, in [0, 1] once in a batch. Classes are the fine labels, in alphabetical
-    order.
+    Training and test images form one pool, training images first, in which every seed splits each
+    class again. Inputs are (3, 32, 32), uint8, divided by 255 in a batch. Classes are the fine
+    labels, in alphabetical order. Needs torchvision (the extra `vision`).
 
-    root: folder or archive that holds the files of cifar-100-python, whose MD5 sums are checked
-    before they are unpickled; None for $DPMCL_DATA/cifar100, or else ~/.cache/dpmcl/cifar100.
-    download: fetch what is missing. Needs torchvision (the extra `vision`).
+    Attributes:
+        root: Folder or archive with the files of cifar-100-python, whose MD5 sums are checked
+            before they are unpickled; None for $DPMCL_DATA/cifar100, or else
+            ~/.cache/dpmcl/cifar100.
+        download: Whether to download missing files.
     """
 
     def read(self) -> Labelled:
@@ -25,11 +27,11 @@ class CIFAR100(TorchvisionSettings):
 
 
 def cifar(name: str, instead: str = "") -> KnownSet:
-    """Return what is known of CIFAR10 or CIFAR100: pickles, opened if their sums are right.
+    """Return CIFAR10 or CIFAR100 as a known set, whose pickles are opened only if sums match.
 
     Args:
-        name: Of torchvision's class.
-        instead: What else a user could set, for errors.
+        name: Name of torchvision's class.
+        instead: Other settings that the user could change, for errors.
     """
     cls = torchvision_class(name)
     meta = cls.meta["filename"], cls.meta["md5"]

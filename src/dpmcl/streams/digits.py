@@ -13,7 +13,7 @@ from dpmcl.streams._settings import LabelledSettings
 class Digits(LabelledSettings):
     """1,797 handwritten digits of 8x8 pixels, bundled with scikit-learn: ten one-class tasks.
 
-    Inputs (1, 8, 8) in [0, 1], stored as float32 (their values are sixteenths). Needs
+    Inputs are (1, 8, 8) in [0, 1], stored as float32 (their values are multiples of 1/16). Needs
     scikit-learn (the extra `digits`).
     """
 

@@ -11,14 +11,15 @@ from dpmcl.streams._torchvision_sets import TorchvisionSettings
 class FashionMNIST(TorchvisionSettings):
     """70,000 pictures of clothes, 28x28 grey pixels (Xiao et al., 2017): ten classes of 7,000.
 
-    Training and test images are one pool, training first; every seed splits each class anew. Inputs
-    (1, 28, 28), uint8, in [0, 1] once in a batch. Classes are named "T-shirt/top" to "Ankle boot"
-    and numbered as published.
+    Training and test images form one pool, training images first, in which every seed splits each
+    class again. Inputs are (1, 28, 28), uint8, divided by 255 in a batch. Classes are named
+    "T-shirt/top" to "Ankle boot" and numbered as published. Needs torchvision (the extra `vision`).
 
-    root: folder or archive that holds the four IDX files, packed or not, known by their content
-    (Debian has them in /usr/share/datasets/fashion-mnist); None for $DPMCL_DATA/fashionmnist, or
-    else ~/.cache/dpmcl/fashionmnist. download: fetch what is missing. Needs torchvision (the extra
-    `vision`).
+    Attributes:
+        root: Folder or archive with the four IDX files, packed or not, recognised by their content
+            (Debian has them in /usr/share/datasets/fashion-mnist); None for
+            $DPMCL_DATA/fashionmnist, or else ~/.cache/dpmcl/fashionmnist.
+        download: Whether to download missing files.
     """
 
     def read(self) -> Labelled:

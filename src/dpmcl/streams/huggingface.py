@@ -1,4 +1,4 @@
-"""Your own Hugging Face data set, saved in a folder."""
+"""Stream of your own Hugging Face data set, saved in a folder."""
 
 import json
 from dataclasses import dataclass
@@ -17,16 +17,19 @@ from dpmcl.streams._settings import LabelledSettings, Text
 class HuggingFace(LabelledSettings):
     """Your own Hugging Face data set, in a folder that `save_to_disk` wrote.
 
-    path: the folder of one split; ~ is your home folder. y: the column of labels, or of numbers for
-    regression; None for "label". x: the column of inputs: images of one size (RGB, or one channel
-    where they are grey), numbers, or lists of numbers of one length; None for the only image column
-    or, where there is none, for all other columns, read as stream 'table' reads them.
-    task: a column that says which task each row belongs to. kind: "classification" or "regression";
-    None for regression where the labels are floats (for tables, where any is not whole), else
-    classification. Classes have the names and the order that a ClassLabel column declares.
+    Classes have the names and the order that a ClassLabel column declares. Nothing is downloaded,
+    and no code in the folder is run. Needs `datasets` (the extra `huggingface`) and, for images,
+    Pillow (`vision`).
 
-    Nothing is fetched, and no code of the folder is run. Needs `datasets` (the extra `huggingface`)
-    and, for images, Pillow (`vision`).
+    Attributes:
+        path: Folder of one split; ~ is your home folder.
+        x: Column of the inputs: images of one size (grey if all are grey, else RGB), numbers, or
+            lists of numbers of one length. None for the only image column or, if there is none, for
+            all other columns, which are read as stream 'table' reads them.
+        y: Column of the labels, or of numbers for regression; None for "label".
+        task: Column with the task of each row; None if there is none.
+        kind: "classification" or "regression"; None for regression if the labels are floats (for
+            tables, if any is not whole), else classification.
     """
 
     places: ClassVar[tuple[str, ...]] = ("path",)
@@ -55,7 +58,7 @@ class HuggingFace(LabelledSettings):
 
 
 def _loaded(folder: Path) -> Any:
-    """Return the data set that was saved in a folder."""
+    """Load the data set that is saved in a folder."""
     try:
         import datasets
     except ImportError:
@@ -67,18 +70,18 @@ def _loaded(folder: Path) -> Any:
         return datasets.Dataset.load_from_disk(str(folder), keep_in_memory=False)
     except DataError:
         raise
-    except Exception as error:  # files of any origin, read by another library
+    except Exception as error:  # from another library, which reads files of any origin
         raise DataError(
             f"{folder} cannot be loaded ({reason(error)}); save it again with dataset.save_to_disk."
         ) from None
 
 
 def _check(folder: Path) -> None:
-    """Refuse anything but one saved split, all of whose files are in the folder.
+    """Check that a folder is one saved split and has all of its files.
 
-    `datasets` itself takes any path. Raises DataError, or what reading the folder raises.
+    `datasets` itself accepts any path. Raises DataError, or the error of reading the folder.
     """
-    if "::" in str(folder):  # which it takes for a file in an archive, perhaps on a network
+    if "::" in str(folder):  # `datasets` reads this as a file in an archive, perhaps remote
         raise DataError(f"A path may not have '::' in it, and {folder} has; rename the folder.")
     if not (folder / "state.json").is_file():
         splits = ", ".join(sorted(path.parent.name for path in folder.glob("*/state.json")))
@@ -88,11 +91,11 @@ def _check(folder: Path) -> None:
         )
     state = json.loads((folder / "state.json").read_text("utf-8"))
     names = [file["filename"] for file in state["_data_files"]]
-    lost = [n for n in names if Path(n).name != n or not (folder / n).is_file()]
-    if lost:
+    missing = [n for n in names if Path(n).name != n or not (folder / n).is_file()]
+    if missing:
         raise DataError(
-            f"All files of a saved data set must be in its folder, and {lost[0]!r:.80} is not in "
-            f"{folder}; save or copy it again."
+            f"All files of a saved data set must be in its folder, and {missing[0]!r:.80} is not "
+            f"in {folder}; save or copy it again."
         )
 
 

@@ -1,4 +1,4 @@
-"""The Lorenz system: a cloud that moves along a chaotic attractor."""
+"""The Lorenz system: a cloud of points that moves along a chaotic attractor."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -11,7 +11,7 @@ from dpmcl.core.settings import Rate
 from dpmcl.streams._dynamics import Array, DynamicsSettings, drawn, integrated
 
 TRANSIENT = 5.0
-"""Time before t = 0 in which a point that is drawn anywhere falls onto the attractor."""
+"""Time before t = 0 in which a random point reaches the attractor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +21,9 @@ class Lorenz(DynamicsSettings):
     x' = sigma (y - x), y' = x (rho - z) - y, z' = x y - beta z (Lorenz, 1963).
 
     Input (3,): x, y and z - (rho - 1), in units of sqrt(beta (rho - 1)), the distance of the two
-    fixed points from x = 0. Target (3,): their mean rates in that unit times sigma.
-    At t = 0 the cloud lies around a point of the attractor that the replica draws, at most
-    `radius` from it in each direction; chaos makes it grow about e-fold in a time unit.
+    fixed points from x = 0. Target (3,): their mean rates of change, in that unit times sigma.
+    At t = 0 the points are at most `radius`, in each coordinate, from a point of the attractor that
+    the replica draws. Chaos makes the cloud grow about e-fold per unit of time.
     """
 
     equation: ClassVar[str] = "the Lorenz system"

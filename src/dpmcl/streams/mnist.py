@@ -12,13 +12,14 @@ from dpmcl.streams._torchvision_sets import TorchvisionSettings
 class MNIST(TorchvisionSettings):
     """70,000 handwritten digits of 28x28 pixels (LeCun et al., 1998): ten one-class tasks.
 
-    Training and test images are one pool, in torchvision's order (training first); every seed
-    splits each class anew, as the paper does (appendix B.1). Inputs (1, 28, 28), uint8, in [0, 1]
-    once in a batch.
+    Training and test images form one pool in torchvision's order, training images first, in which
+    every seed splits each class again, as in the paper (appendix B.1). Inputs are (1, 28, 28),
+    uint8, divided by 255 in a batch. Needs torchvision (the extra `vision`).
 
-    root: folder or archive that holds the four IDX files, packed or not, known by their content;
-    None for $DPMCL_DATA/mnist, or else ~/.cache/dpmcl/mnist. download: fetch what is missing. Needs
-    torchvision (the extra `vision`).
+    Attributes:
+        root: Folder or archive with the four IDX files, packed or not, recognised by their content;
+            None for $DPMCL_DATA/mnist, or else ~/.cache/dpmcl/mnist.
+        download: Whether to download missing files.
     """
 
     def read(self) -> Labelled:

@@ -21,18 +21,22 @@ class Omniglot(ImageFilesSettings):
 
     The classes are the first `classes` of the background set, in alphabetical order of alphabet and
     character (appendix B.1: "the first fifty classes"), named "Alphabet/characterNN". With the
-    default split each has 12 drawings to train, 3 to validate and 5 to test. With `background`, so
-    many classes after them are read too, and are in no task.
+    default split, each has 12 training, 3 validation and 5 test drawings. The next `background`
+    classes are read too, and are in no task.
 
-    Inputs (1, 28, 28), uint8, 255 for ink and 0 for paper, in [0, 1] once in a batch: the 105x105
-    files, resized with Pillow's BILINEAR filter (which averages when it shrinks) and inverted. The
-    paper does not say how it resized.
+    Inputs are (1, 28, 28), uint8, 255 for ink and 0 for paper, divided by 255 in a batch. They are
+    the 105x105 files, resized with Pillow's BILINEAR filter (which averages when it shrinks) and
+    inverted. The paper does not say how it resized. Needs torchvision and Pillow (the extra
+    `vision`).
 
-    images: a folder, zip or tar with Alphabet/characterNN/*.png in it. root: a folder that holds
-    such an archive or folder named images_background, or omniglot-py with it, as torchvision lays
-    it out; None for $DPMCL_DATA/omniglot, or else ~/.cache/dpmcl/omniglot. Sums of its content are
-    not published, so it is read unchecked. download: fetch the zip if there is none. Needs
-    torchvision and Pillow (the extra `vision`).
+    Attributes:
+        classes: Number of classes in tasks.
+        images: Folder, zip or tar with Alphabet/characterNN/*.png.
+        root: Folder with an archive or a folder named images_background, or with this in a folder
+            omniglot-py, as torchvision writes it; None for $DPMCL_DATA/omniglot, or else
+            ~/.cache/dpmcl/omniglot. It is read unchecked, because no sums of its content are
+            published.
+        download: Whether to download the zip if there is none.
     """
 
     network: ClassVar[str] = "omninet"
@@ -44,29 +48,29 @@ class Omniglot(ImageFilesSettings):
         decoding = Decoding(size=(28, 28), channels=1, invert=True, levels=2)
         source = self._source()
         data = labelled_images(source, decoding, "omniglot", innermost=True)
-        wanted = self.classes + self.background
-        if len(data.classes) < wanted:
+        count = self.classes + self.background
+        if len(data.classes) < count:
             raise DataError(
-                f"The first {wanted} classes are wanted, and {source} holds "
+                f"The first {count} classes are wanted, and {source} holds "
                 f"{len(data.classes)}; ask for fewer, or use a source with more."
             )
-        first = data.y < wanted
+        first = data.y < count
         return replace(
             data,
             x=data.x[first],
             y=data.y[first],
-            classes=data.classes[:wanted],
+            classes=data.classes[:count],
             notes=(*data.notes, UNCHECKED),
         )
 
     def _source(self) -> Path:
-        """Return the folder or archive of images, fetched if there is none."""
+        """Return the folder or archive of images, downloaded if it does not exist."""
         root = self.folder("omniglot")
         folders = (root, root / "omniglot-py")
         for folder in folders:
             if source := self.image_files(folder, _STEM):
                 return source
-        # Last, for an interrupted unpacking leaves it incomplete beside the archive.
+        # After archives, because an interrupted unpacking leaves incomplete folders beside them.
         for folder in folders:
             if (folder / _STEM).is_dir():
                 return folder / _STEM

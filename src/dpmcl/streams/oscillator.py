@@ -16,13 +16,14 @@ from dpmcl.streams._dynamics import Array, DynamicsSettings, drawn
 class Oscillator(DynamicsSettings):
     """A damped driven oscillator whose stiffness drifts: twenty tasks, each a window of time.
 
-    q'' + 2 damping w q' + w^2 q = force cos(drive t), w(t) = frequency exp(drift t).
-    The drift doubles w within the twenty tasks, so that it passes the drive's frequency.
+    The equation is q'' + 2 damping w q' + w^2 q = force cos(drive t), with
+    w(t) = frequency exp(drift t). The drift doubles w within the twenty tasks, so that it passes
+    the drive's frequency.
 
     Input (4,): q, q' / frequency, the force / frequency^2, and (w / frequency)^2, which
-    observed = false leaves out. Target (2,): mean rates of q / frequency, of q' / frequency^2.
-    At t = 0 the ensemble lies around a point of the unit circle of (q, q' / frequency) that the
-    replica draws, at most `spread` from it in either direction.
+    observed = false leaves out. Target (2,): mean rates of change of q, divided by frequency, and
+    of q', divided by frequency^2. At t = 0 the states (q, q' / frequency) are at most `spread`, in
+    each coordinate, from a point of the unit circle that the replica draws.
     """
 
     equation: ClassVar[str] = "a driven oscillator"

@@ -11,11 +11,12 @@ from dpmcl.streams._settings import StreamSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Python(StreamSettings):
-    """A stream that was made in Python and handed to `dpmcl.run`; a spec alone cannot make it.
+    """Stream that was made in Python and passed to `dpmcl.run`; a spec alone cannot make it.
 
     Attributes:
-        digest: The stream's fingerprint (`Stream.digest`), so that a run folder is extended with
-            the same data only.
+        digest: Fingerprint of the stream (`Stream.digest`), which restricts a run folder to the
+            same data.
+        stream: The stream; None in a spec that was read from a file.
     """
 
     shared: ClassVar[bool] = True
@@ -24,10 +25,10 @@ class Python(StreamSettings):
     stream: Stream | None = field(init=False, repr=False, compare=False, default=None)
 
     def holding(self, stream: Stream) -> Self:
-        """Return the settings with a stream in them.
+        """Return a copy of the settings that holds a stream.
 
         Args:
-            stream: The stream that `build` returns.
+            stream: Stream that `build` returns.
         """
         settings = replace(self)
         object.__setattr__(settings, "stream", stream)

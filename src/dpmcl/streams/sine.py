@@ -1,4 +1,4 @@
-"""SINE: incremental sine waves, a regression stream that every replica draws for itself."""
+"""SINE: incremental sine waves, a regression stream that each replica draws separately."""
 
 import math
 from collections.abc import Sequence
@@ -20,20 +20,26 @@ RANGES = torch.tensor([[0.1, 5.0], [0.0, math.pi], [0.5, 2.0]], dtype=torch.floa
 
 @dataclass(frozen=True, kw_only=True)
 class Sine(StreamSettings):
-    """Incremental sine waves (appendix B.1): fifty tasks, each a wave a little unlike the last.
+    """Incremental sine waves (appendix B.1): fifty tasks, each with a slightly different wave.
 
-    A row's input is (amplitude, phase, frequency), shape (3,); its target the wave at `outputs`
-    times, evenly spaced over 0 .. 0.01 s: amplitude * sin(2 pi frequency t / 0.01 + phase).
-    Amplitude is in [0.1, 5], phase in [0, pi], as printed. The paper gives no range of frequency;
-    0.5 to 2 cycles in the window (50 to 200 Hz) make all three inputs of one size. It lists eleven
-    times and a hundred outputs; we take a hundred.
+    The input of a row is (amplitude, phase, frequency), shape (3,). Its target is the wave,
+    amplitude * sin(2 pi frequency t / 0.01 + phase), at `outputs` times t, evenly spaced over
+    0 .. 0.01 s. Amplitude is in [0.1, 5] and phase in [0, pi], as printed. The paper gives no range
+    of frequency; 0.5 to 2 cycles in the window (50 to 200 Hz) give all three inputs similar sizes.
+    It lists eleven times and a hundred outputs; we use a hundred times.
 
-    Every replica draws its own waves: the first task uniformly from the ranges; each next one moves
-    every parameter by a uniform step of at most `increment` of its range, reflected at the ends.
-    The rows of a task differ from its wave by at most `jitter` of each range, reflected likewise.
-    With jitter 0 (the literal reading) they are all the same, and a test row equals a training row.
+    Each replica draws its own waves. The first task's parameters are uniform in their ranges. From
+    task to task, each parameter moves by a uniform step of at most `increment` of its range, and is
+    reflected at the ends of the range. The rows of a task differ from its wave by at most `jitter`
+    of each range, with the same reflection. With jitter 0 (the literal reading) all rows of a task
+    are the same, and test rows equal training rows.
 
-    rows: rows of a task; 534 leave 320 to train, the paper's forty minibatches of eight.
+    Attributes:
+        rows: Number of rows in a task. 534 gives 320 training rows, the paper's forty minibatches
+            of eight.
+        outputs: Number of times at which a wave is sampled.
+        increment: Largest step of a parameter between tasks, as a share of its range.
+        jitter: Largest deviation of a row from its task's wave, as a share of each range.
     """
 
     network: ClassVar[str] = "sinenet"
@@ -50,8 +56,8 @@ class Sine(StreamSettings):
         key = keys.derive(seed[:, None], keys.Purpose.STREAM, torch.arange(tasks))
         low, span = RANGES[:, 0], RANGES[:, 1] - RANGES[:, 0]
 
-        moves = keys.uniform(key, (3,), lane=0).to(torch.float64)
-        path = torch.cat([moves[:, :1], self.increment * (2 * moves[:, 1:] - 1)], 1).cumsum(1)
+        steps = keys.uniform(key, (3,), lane=0).to(torch.float64)
+        path = torch.cat([steps[:, :1], self.increment * (2 * steps[:, 1:] - 1)], 1).cumsum(1)
         wave = _reflect(path)
         spread = keys.uniform(key, (self.rows, 3), lane=1).to(torch.float64)
         share = _reflect(wave[:, :, None] + self.jitter * (2 * spread - 1))

@@ -1,4 +1,4 @@
-"""SVHN, 99,289 house numbers' digits."""
+"""SVHN, 99,289 digits of house numbers."""
 
 from dataclasses import dataclass
 
@@ -11,13 +11,14 @@ from dpmcl.streams._torchvision_sets import TorchvisionSettings, torchvision_cla
 class SVHN(TorchvisionSettings):
     """99,289 digits of house numbers in colour, 32x32 pixels (Netzer et al., 2011): ten classes.
 
-    Training and test images are one pool, training first, without the 531,131 easier ones of the
-    part "extra"; every seed splits each class anew. Inputs (3, 32, 32), uint8, in [0, 1] once in a
-    batch.
+    Training and test images form one pool, training images first, in which every seed splits each
+    class again. The 531,131 easier images of the part "extra" are not used. Inputs are (3, 32, 32),
+    uint8, divided by 255 in a batch. Needs torchvision and SciPy (the extra `vision`).
 
-    root: folder or archive that holds train_32x32.mat and test_32x32.mat, packed or not, known by
-    their content; None for $DPMCL_DATA/svhn, or else ~/.cache/dpmcl/svhn. download: fetch what is
-    missing. Needs torchvision and SciPy (the extra `vision`).
+    Attributes:
+        root: Folder or archive with train_32x32.mat and test_32x32.mat, packed or not, recognised
+            by their content; None for $DPMCL_DATA/svhn, or else ~/.cache/dpmcl/svhn.
+        download: Whether to download missing files.
     """
 
     def read(self) -> Labelled:

@@ -1,4 +1,4 @@
-"""Any other classification set of torchvision's."""
+"""Other classification sets of torchvision."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,25 +57,29 @@ SETS: dict[str, Parts] = {
     "StanfordCars": _splits("train", "test"),
     "USPS": BY_TRAIN,
 }
-"""The sets that this stream reads, each with its parts."""
+"""Parts of each set that this stream reads."""
 
 NAMED = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "CIFAR10", "CIFAR100", "SVHN", "Omniglot")
-"""Sets with a stream of their own, of the same name in small letters."""
+"""Sets that have their own stream, with the same name in lower case."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Torchvision(TorchvisionSettings):
-    """Any classification set of torchvision's by name, as in dataset = "EuroSAT".
+    """Any classification set of torchvision by name, such as dataset = "EuroSAT".
 
-    All labelled parts of the set (training, validation, test) are one pool, in that order; every
-    seed splits each class anew. size: (height, width) that images are resized to; needed where they
-    differ. channels: 1 grey, 3 RGB; None for grey where every image is. Inputs (channels, height,
-    width), uint8, in [0, 1] once in a batch. Classes have the set's own names, or numbers.
+    All labelled parts of the set (training, validation, test) form one pool, in that order, in
+    which every seed splits each class again. Inputs are (channels, height, width), uint8, divided
+    by 255 in a batch. Classes have the set's names, or numbers if it has none. Images are decoded
+    once, into $DPMCL_CACHE. Needs torchvision (the extra `vision`); some sets need SciPy or h5py.
 
-    root: folder of the set's files; None for $DPMCL_DATA/NAME, or else ~/.cache/dpmcl/NAME, the
-    name in small letters. download: fetch the set into an empty root, where torchvision can.
-    Decoded once into $DPMCL_CACHE. Needs torchvision (the extra `vision`), some sets SciPy or h5py
-    as well.
+    Attributes:
+        dataset: Name of torchvision's class.
+        size: (height, width) to which images are resized; None to keep the size, which must then be
+            the same for all images.
+        channels: 1 for grey, 3 for RGB; None for grey if all images are grey, else RGB.
+        root: Folder of the set's files; None for $DPMCL_DATA/NAME, or else ~/.cache/dpmcl/NAME,
+            with the name in lower case.
+        download: Whether to download the set into an empty root, if torchvision can.
     """
 
     dataset: str
@@ -98,7 +102,7 @@ class Torchvision(TorchvisionSettings):
         with whole(str(root)):
             if not root.exists() or not stamp(root):
                 self._open(root)
-            about = [self.dataset, stamp(root), decoding.told()]
+            about = [self.dataset, stamp(root), decoding.cache_key()]
         return cached(
             self.dataset.lower(),
             about,
@@ -106,7 +110,7 @@ class Torchvision(TorchvisionSettings):
         )
 
     def _open(self, root: Path) -> list[Any]:
-        """Return torchvision's objects for the parts of the set, fetched if there is nothing."""
+        """Return torchvision's data sets for the parts of the set, downloaded if root is empty."""
         parts = SETS[self.dataset]
         if root.exists() and stamp(root):
             return open_parts(self.dataset, root, parts, str(root))
@@ -122,7 +126,7 @@ class Torchvision(TorchvisionSettings):
 
 def _decode(name: str, parts: Sequence[Any], decoding: Decoding) -> Labelled:
     """Decode all images of all parts that have a label, in order."""
-    labels: list[tuple[int, int]] = []  # the part, and the class there
+    labels: list[tuple[int, int]] = []  # (number of the part, class in that part)
     where: list[str] = []
     rows = Gathering(sum(map(len, parts)), lambda row: where[row], SET_A_SIZE)
     for number, part in enumerate(parts):
@@ -146,9 +150,9 @@ def _decode(name: str, parts: Sequence[Any], decoding: Decoding) -> Labelled:
 def _numbered(
     names: Sequence[Sequence[str]], labels: Sequence[tuple[int, int]]
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Return class numbers without gaps, in the set's order, and their names.
+    """Return class numbers without gaps, in the set's order, and the names of the classes.
 
-    By name, because some sets number the classes of each part for themselves.
+    Classes are matched by name, because some sets number the classes of each part separately.
     """
     if not all(names):
         return number_labels([label for _, label in labels], "targets")
@@ -160,11 +164,11 @@ def _numbered(
 
 
 def _class_names(part: Any) -> list[str]:
-    """Return the names of a part's classes, each once; none where it has none."""
+    """Return the names of a part's classes, made unique; [] if it has none."""
     listed = getattr(part, "classes", None) or getattr(part, "categories", None)
     if listed is None and hasattr(part, "class_to_idx"):
         listed = sorted(part.class_to_idx, key=part.class_to_idx.__getitem__)
-    names = [name if isinstance(name, str) else name[0] for name in listed or ()]  # and synonyms
+    names = [name if isinstance(name, str) else name[0] for name in listed or ()]  # not synonyms
     return [name if names.count(name) == 1 else f"{name} ({i})" for i, name in enumerate(names)]
 
 

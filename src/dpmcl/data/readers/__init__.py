@@ -1,1 +1,1 @@
-"""Readers of data, one file for each kind of source."""
+"""Readers of data, one module for each kind of source."""

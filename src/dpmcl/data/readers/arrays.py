@@ -1,4 +1,4 @@
-"""Arrays in NumPy's files as labelled data; those in .npy files may be larger than memory."""
+"""Reader of arrays in .npz and .npy files; arrays in .npy files may be larger than memory."""
 
 import zipfile
 from collections.abc import Mapping
@@ -18,22 +18,22 @@ _AGAIN = "save or fetch it again"
 
 
 def read_arrays(path: Path, kind: Kind | None = None) -> Labelled:
-    """Read x, y and perhaps task from an .npz file, or from .npy files in a folder.
+    """Read the arrays x, y and optionally task from an .npz file or from .npy files in a folder.
 
-    Arrays in .npy files stay there, mapped copy-on-write, if they are uint8 or floats of this
-    machine's byte order, stored by rows; others are converted once. An .npz file is read into
-    memory. Objects, which would need pickle, are never loaded.
+    Arrays of uint8 or floats in .npy files are memory-mapped if they are in C order and in this
+    machine's byte order; others are converted once. An .npz file is read into memory. Arrays of
+    Python objects, which need pickle, are never loaded.
 
     Args:
-        path: The file or the folder. x is (rows, ...), uint8, another number type, or bool; y is
-            labels, or numbers (rows,) or (rows, outputs) for regression; task is a label a row.
-        kind: "classification", "regression", or None as for `from_arrays`.
+        path: Path of the file or folder. x is (rows, ...), numbers or bool; y is labels, or numbers
+            (rows,) or (rows, outputs) for regression; task is the task label of each row.
+        kind: "classification", "regression", or None to infer it as `from_arrays` does.
 
     Returns:
         The labelled data.
 
     Raises:
-        DataError: Files are missing, damaged, or hold something else.
+        DataError: Files are missing or damaged, or hold something else.
     """
     path = Path(at_home(str(path)))
     with whole(str(path), _AGAIN):
@@ -41,7 +41,7 @@ def read_arrays(path: Path, kind: Kind | None = None) -> Labelled:
             name = path.resolve().name
             files = {file.stem: file for file in sorted(path.glob("*.npy")) if file.is_file()}
             arrays = _read(files, path)
-        elif path.is_file() and zipfile.is_zipfile(path):  # a pipe would be waited for
+        elif path.is_file() and zipfile.is_zipfile(path):  # opening a pipe could block
             name = path.stem
             with np.load(path, allow_pickle=False) as members:
                 arrays = _read(members, path)
@@ -55,7 +55,7 @@ def read_arrays(path: Path, kind: Kind | None = None) -> Labelled:
 
 
 def _read(files: Mapping[str, Any], where: Path) -> dict[str, Any]:
-    """Return x, y and, if it is there, task of an open .npz file or of .npy files by name."""
+    """Return the arrays x, y and, if it exists, task of an open .npz file or of .npy files."""
     arrays = {}
     for part in ("x", "y", "task"):
         if part not in files and part != "task":
@@ -68,7 +68,7 @@ def _read(files: Mapping[str, Any], where: Path) -> dict[str, Any]:
         try:
             file = files[part]
             array = mapped(file) if isinstance(file, Path) else file
-        except Exception as error:  # NumPy evaluates the header as a literal, which can raise any
+        except Exception as error:  # NumPy evaluates the header, which can raise any exception
             raise DataError(
                 f"'{part}' in {where} must be an array of numbers or text, without Python objects, "
                 f"and cannot be read ({reason(error)}); save it again, text as np.array(labels, "

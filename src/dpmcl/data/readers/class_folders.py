@@ -1,8 +1,8 @@
-"""Find the folders of images that are classes: the first below the source, as in ImageFolder.
+"""Classes of images, named by folders as in torchvision's `ImageFolder`.
 
-Torchvision's `ImageFolder` takes the folders directly below its root, and files at any depth below
-them. Archives often have one more folder around everything, or folders of the parts of the set
-(train, test), which are passed over here: every seed splits all rows anew.
+`ImageFolder` takes the folders directly below its root as classes, with files at any depth below
+them. Archives often have one more folder around everything, or a folder for each part of the set
+(train, test). These are skipped here, because every seed splits all rows again.
 """
 
 import re
@@ -22,11 +22,11 @@ Folders = tuple[str, ...]
 
 
 class Classes(NamedTuple):
-    """The classes of images.
+    """Classes of images.
 
     Attributes:
-        of: The class of each image, by its path.
-        notes: Lines about where their names come from, and about files that are passed over.
+        of: Class of each image, by its path.
+        notes: Lines about the origin of the class names, and about files that are skipped.
     """
 
     of: dict[PurePosixPath, str]
@@ -34,20 +34,22 @@ class Classes(NamedTuple):
 
 
 def class_folders(entries: Sequence[Entry], source: str, levels: int, innermost: bool) -> Classes:
-    """Name the class of each image by the folders that it is in.
+    """Name the class of each image by the folders that contain it.
 
     Args:
         entries: All files and folders of a source.
-        source: Its path, for errors.
-        levels: How many folders make a name: 1 for "cat", 2 for "Latin/character03".
-        innermost: Take the last folders above a file, instead of the first below the source.
+        source: Path of the source, for errors.
+        levels: Number of nested folders whose names make a class name: 1 for "cat", 2 for
+            "Latin/character03".
+        innermost: Whether to use the last folders above a file instead of the first ones below the
+            source.
 
     Returns:
         The class of each image, and notes on how they were named.
 
     Raises:
-        DataError: There is no image, an image is outside of a class folder, a class folder has no
-            image, or the folders cannot be classes.
+        DataError: There is no image, an image is outside of the class folders, a class folder has
+            no image, or the folders cannot be classes.
     """
     images = [entry for entry in entries if _is_image(entry)]
     others = [entry for entry in entries if not _is_image(entry) and not entry.hidden]
@@ -75,7 +77,7 @@ def class_folders(entries: Sequence[Entry], source: str, levels: int, innermost:
     _check_full([e for e in others if len(e.folders) > start], classes, start, source)
     deepest, beside = (by(images, key=lambda image: len(image.folders)) for by in (max, min))
     if len(classes) == 1 and not parts and len(deepest.folders) > start + levels:
-        raise DataError(  # or the folder of all would have been passed over
+        raise DataError(  # `_shared` could not skip the one folder because of this file
             f"The class folders cannot be told: {beside.where} is beside them, and {deepest.where} "
             "in a folder below it. Move the first into a class folder, or remove it."
         )
@@ -91,7 +93,7 @@ def _is_image(entry: Entry) -> bool:
 
 
 def _shared(images: Sequence[Entry], others: Sequence[Entry], levels: int) -> Folders:
-    """Return the folders that everything is in, as far as they leave enough to name the classes."""
+    """Return the outer folders that contain everything, but leave `levels` to name the classes."""
     depth = min(len(image.folders) for image in images) - levels
     every = {entry.folders for entry in (*images, *others)}
     top: Folders = ()
@@ -101,9 +103,9 @@ def _shared(images: Sequence[Entry], others: Sequence[Entry], levels: int) -> Fo
 
 
 def _parts(images: Sequence[Entry], top: Folders, levels: int) -> Sequence[str]:
-    """Return the folders below `top` that are parts of a data set (train, test), or none.
+    """Return the folders below `top` that are parts of a data set (train, test), or ().
 
-    Raises DataError where some are, and others, or images beside folders, are not.
+    Raises DataError if only some folders are parts, or if images are beside the class folders.
     """
     first = sorted({image.folders[len(top)] for image in images})
     words = {name: _PARTS.intersection(re.findall("[a-z]+", name.lower())) for name in first}
@@ -121,7 +123,7 @@ def _parts(images: Sequence[Entry], top: Folders, levels: int) -> Sequence[str]:
 
 
 def _check_full(others: Sequence[Entry], classes: set[Folders], start: int, source: str) -> None:
-    """Refuse a folder at the level of the classes that has no image. Raises DataError."""
+    """Raise DataError for a folder at the level of the classes that has no image."""
     levels = len(next(iter(classes)))
     known = {folders[:n] for folders in classes for n in range(levels + 1)}
     empty = {e.folders[start:][:levels] for e in others} - known
@@ -137,7 +139,7 @@ def _check_full(others: Sequence[Entry], classes: set[Folders], start: int, sour
 
 
 def _notes(entries: Sequence[Entry], how: str) -> tuple[str, ...]:
-    """Return lines about where class names come from, and what was passed over."""
+    """Return lines about the origin of the class names, and about what was skipped."""
     notes = [f"class names: {how}"]
     passed = [e for e in entries if not (e.is_folder or _is_image(e))]
     if passed:
@@ -150,7 +152,7 @@ def _notes(entries: Sequence[Entry], how: str) -> tuple[str, ...]:
 
 
 def _suffixes(entries: Iterable[Entry]) -> str:
-    """Return how many files there are of each suffix, as in "3 .txt, 1 hidden"."""
+    """Return the number of files with each suffix, as in "3 .txt, 1 hidden"."""
     files = [entry for entry in entries if not entry.is_folder]
     count = Counter(
         "hidden" if e.hidden else e.path.suffix.lower() or "without a suffix" for e in files

@@ -1,4 +1,4 @@
-"""Data sets of PyTorch and of Hugging Face as labelled data: all items read once, into one pool."""
+"""Reader of data sets of PyTorch and Hugging Face, which reads all items once into one pool."""
 
 import os
 import sys
@@ -26,7 +26,7 @@ _ROWS_AT_ONCE = 64
 
 
 _Fields = Mapping[str, str]
-"""The keys or columns that are named, by their roles, in this order: "x", "y", "task"."""
+"""Names of keys or columns by their roles "x", "y" and "task", in this order."""
 
 
 def read_dataset(
@@ -40,26 +40,27 @@ def read_dataset(
 ) -> Labelled:
     """Return all items of a data set as labelled data.
 
-    Items are (x, y) or (x, y, task), or dicts. Inputs are tensors, arrays, numbers, lists of
-    numbers, or PIL images, which become uint8 (channels, height, width) as image files do: upright,
-    grey where all are, else RGB (`pil_images.plain`). All must have one shape. They keep their type
-    as in `from_arrays`; Python's whole numbers count as floats. Labels are as for `from_arrays`;
-    where the data set has `classes` (strings, as torchvision's) and labels are their numbers, those
-    are the names, in that order, without those that no item has.
+    Items are (x, y), (x, y, task), or dicts. Inputs are tensors, arrays, numbers, lists of numbers,
+    or PIL images, all of one shape. Images become uint8 (channels, height, width) as image files
+    do: upright, grey if all are grey, else RGB (`pil_images.plain`). Other inputs keep their type
+    as in `from_arrays`; Python integers count as floats. Labels are those of `from_arrays`. If the
+    data set has `classes` (strings, as torchvision's have) and the labels are indices of them, they
+    name the classes, in their order; classes without items are left out.
+
+    Data that do not fit in memory go to a temporary file.
 
     Args:
-        dataset: A map-style data set of PyTorch, a list of items, or a Hugging Face `Dataset`.
-        kind: "classification" or "regression", None to tell by the labels.
-        name: For titles.
-        x: The key of a dict's inputs. Of a Hugging Face `Dataset`, a column of images, numbers or
-            lists of numbers of one length; None for the only image column or, where there is none,
-            for all other columns, as a table (see `read_table`).
-        y: The key or column of labels; None for "label" of a Hugging Face `Dataset`.
-        task: The key or column of tasks.
+        dataset: Map-style data set of PyTorch, a list of items, or a Hugging Face `Dataset`.
+        kind: "classification" or "regression"; None to infer it from the labels.
+        name: Name for titles; None for that of the data set or its class.
+        x: Key of the inputs if items are dicts. For a Hugging Face `Dataset`, a column of images,
+            numbers or lists of numbers of one length; None for the only image column or, if there
+            is none, for all other columns, read as a table (see `read_table`).
+        y: Key or column of the labels; None for "label" of a Hugging Face `Dataset`.
+        task: Key or column of the tasks; None if there is none.
 
     Raises:
-        DataError: An item cannot be read or used. What does not fit in memory goes to a temporary
-            file, and there is no room.
+        DataError: An item cannot be read or used, or there is no room for the data.
 
     >>> data = read_dataset([([0.5, 1.0], "b"), ([0.1, 2.0], "a")])
     >>> data.x.shape, data.y.tolist(), data.classes
@@ -90,7 +91,7 @@ def read_dataset(
 
 
 def _length(dataset: Any) -> int:
-    """Return how many items a data set has."""
+    """Return the number of items of a data set. Raises DataError if it has none or no length."""
     rows = 0
     if hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset):
         with suppress(TypeError, RuntimeError, ValueError):
@@ -109,9 +110,9 @@ def _length(dataset: Any) -> int:
 def _gathered(
     items: Iterable[Sequence[Any]], rows: int, title: str, mode: str | None = None
 ) -> tuple[Any, Any, Any]:
-    """Return the inputs, labels and tasks of all items, None for tasks where there are none.
+    """Return the inputs, labels and tasks of all items; None for tasks if there are none.
 
-    items: (x, y) or (x, y, task). mode: that of Pillow's to which images are converted.
+    items: (x, y) or (x, y, task). mode: Pillow's mode to which images are converted first, or None.
     """
     way_out = "resize or convert them in the dataset, as by a transform"
     inputs = Gathering(rows, lambda row: f"item {row} of '{title}'", way_out)
@@ -137,19 +138,19 @@ def _gathered(
 
 
 def _items(dataset: Any, rows: int, title: str, fields: _Fields) -> Iterator[Sequence[Any]]:
-    """Yield the parts of each item of a data set of PyTorch."""
+    """Yield the inputs, label and perhaps task of each item of a data set of PyTorch."""
     for i in range(rows):
         what = f"item {i} of '{title}'"
         try:
             item = dataset[i]
-        except Exception as error:  # a user's code, which may raise anything
+        except Exception as error:  # the user's code may raise anything
             why = f"{type(error).__name__}: {reason(error)}"
             raise DataError(f"{_start(what)} cannot be read ({why}); correct or drop it.") from None
         yield _split(item, what, fields)
 
 
 def _split(item: Any, what: str, fields: _Fields) -> Sequence[Any]:
-    """Return the inputs, the label and perhaps the task of an item."""
+    """Return the inputs, label and perhaps task of an item."""
     if isinstance(item, Mapping) and "x" in fields and "y" in fields:
         _check(fields, list(item), what)
         return [item[name] for name in fields.values()]
@@ -165,7 +166,10 @@ def _split(item: Any, what: str, fields: _Fields) -> Sequence[Any]:
 
 
 def _check(fields: _Fields, names: Sequence[str], what: str) -> None:
-    """Refuse a name that is not among those of an item or a table. Raises DataError."""
+    """Raise DataError if a key or column of `fields` is missing, or used twice.
+
+    names: The keys of an item or the columns of a table.
+    """
     for role, name in fields.items():
         if name not in names:
             raise DataError(f"{_start(what)} has no {name!r} for {role}; it has {listed(names)}.")
@@ -187,14 +191,14 @@ def _values(inputs: Any, what: str) -> NDArray[Any]:
             f"{type(inputs).__name__}; convert it, as by a transform."
         )
     if isinstance(inputs, int | list | tuple) and array.dtype.kind in "iu":
-        return array.astype(np.float64)  # so that [0, 1] and [0.5, 1] are of one type
+        return array.astype(np.float64)  # so that [0, 1] and [0.5, 1] have the same type
     return array
 
 
 def _array(value: Any, what: str, role: str) -> NDArray[Any]:
     try:
         return np.asarray(unwrapped(value, "The values"))
-    except Exception as error:  # NumPy asks any object what it is
+    except Exception as error:  # NumPy calls methods of the user's objects
         raise DataError(
             f"{_start(what)} must have numbers of one shape as {role} ({reason(error)}); convert "
             "them."
@@ -202,7 +206,7 @@ def _array(value: Any, what: str, role: str) -> NDArray[Any]:
 
 
 def _label(value: Any, what: str) -> Any:
-    """Return a label, task or target as a plain value, or as an array of several numbers."""
+    """Return a label, task or target as a plain value, or as an array if it has several numbers."""
     if isinstance(value, Tensor | np.ndarray | np.generic | list | tuple):
         array = _array(value, what, "labels")
         return array.item() if array.size == 1 else array
@@ -210,7 +214,7 @@ def _label(value: Any, what: str) -> Any:
 
 
 def _class_names(dataset: Any) -> Sequence[str]:
-    """Return the data set's names of classes, also of a part of it; none where it has none."""
+    """Return the class names of a data set or of the set behind a `Subset`; () if it has none."""
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
     names = getattr(dataset, "classes", None)
@@ -219,11 +223,11 @@ def _class_names(dataset: Any) -> Sequence[str]:
     return names if len(set(names)) == len(names) else ()
 
 
-# ---- Hugging Face's ------------------------------------------------------------------------------
+# ---- Hugging Face --------------------------------------------------------------------------------
 
 
 def _is_hugging_face(dataset: Any) -> bool:
-    """Return True for a Dataset of theirs; one with a transform is read by its items instead."""
+    """Return True for a Hugging Face `Dataset` without a transform; with one, items are read."""
     parts = ("features", "column_names", "with_format", "format")
     return all(hasattr(dataset, part) for part in parts) and dataset.format["type"] != "custom"
 
@@ -231,10 +235,10 @@ def _is_hugging_face(dataset: Any) -> bool:
 def _of_hugging_face(dataset: Any, title: str, fields: _Fields, kind: Kind | None) -> Labelled:
     """Return the rows of a Hugging Face data set as labelled data.
 
-    It is read as Arrow, so that nothing is decoded or fetched by `datasets` itself.
+    Read as Arrow, so that `datasets` itself decodes and downloads nothing.
     """
-    shown, features = dataset.format, dataset.features
-    names = list(dataset.column_names if shown["output_all_columns"] else shown["columns"])
+    form, features = dataset.format, dataset.features
+    names = list(dataset.column_names if form["output_all_columns"] else form["columns"])
     images = [column for column in names if _is(features[column], "Image")]
     classes = {c: features[c].names for c in names if _is(features[c], "ClassLabel")}
     if "x" not in fields and len(images) > 1:
@@ -246,7 +250,7 @@ def _of_hugging_face(dataset: Any, title: str, fields: _Fields, kind: Kind | Non
     dataset = dataset.with_format("arrow", columns=names if x is None else list(fields.values()))
     try:
         dataset.data.validate(full=True)
-    except Exception as error:  # files of any origin, read by another library
+    except Exception as error:  # from another library, which reads files of any origin
         raise DataError(
             f"'{title}' cannot be read ({reason(error)}); write or fetch it again."
         ) from None
@@ -272,12 +276,12 @@ def _of_hugging_face(dataset: Any, title: str, fields: _Fields, kind: Kind | Non
 
 
 def _is(feature: Any, name: str) -> bool:
-    """Return True if a column is of a class of features; `datasets` need not be installed."""
+    """Return True if a column's feature has this class name; needs no import of `datasets`."""
     return type(feature).__name__ == name
 
 
 def _rows(dataset: Any, fields: _Fields, title: str) -> Iterator[Sequence[Any]]:
-    """Yield the parts of each row of a data set that is formatted as Arrow.
+    """Yield the inputs, label and perhaps task of each row of a data set in Arrow format.
 
     Images are opened, and numbers become arrays of the type that the column declares.
     """
@@ -297,7 +301,10 @@ def _rows(dataset: Any, fields: _Fields, title: str) -> Iterator[Sequence[Any]]:
 
 
 def _by_name(table: Any, classes: Mapping[str, list[str]]) -> Any:
-    """Return a table with columns of class numbers by name; other numbers are missing cells."""
+    """Return a table with the class names in columns of class numbers; None for invalid numbers.
+
+    classes: Names of the classes, by column.
+    """
     import pyarrow as pa
 
     for column, names in classes.items():
@@ -311,7 +318,7 @@ def _by_name(table: Any, classes: Mapping[str, list[str]]) -> Any:
 
 
 def _declared(column: str, numbers: tuple[str, ...], names: list[str]) -> tuple[str, ...]:
-    """Return the names that a ClassLabel column declares for the numbers in it."""
+    """Return the names that a ClassLabel column declares for class numbers."""
     for number in numbers:
         if not 0 <= int(number) < len(names):
             missing = ", which stands for a missing label" if number == "-1" else ""
@@ -323,7 +330,7 @@ def _declared(column: str, numbers: tuple[str, ...], names: list[str]) -> tuple[
 
 
 def _content(image: Any, what: str) -> bytes:
-    """Return the bytes of a stored image, never from a network."""
+    """Return the bytes of a stored image, from the data set or a local file."""
     content = image and image.get("bytes")
     if content is not None:
         return cast(bytes, content)
@@ -339,5 +346,5 @@ def _content(image: Any, what: str) -> bytes:
 
 
 def _start(text: str) -> str:
-    """Return a text as the start of a sentence; capitalize() would change names in it."""
+    """Return a text with an upper-case first letter; capitalize() would change other letters."""
     return text[0].upper() + text[1:]

@@ -1,6 +1,6 @@
-"""List and read the files of a folder, a zip or a tar without unpacking anything to disk.
+"""Files of a folder, a zip or a tar, listed and read without unpacking anything to disk.
 
-Names of members never become paths on disk.
+Names of archive members are never used as paths on disk.
 """
 
 import os
@@ -21,7 +21,7 @@ ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", "
 """Suffixes of archives."""
 
 LARGEST = 64 * 2**20
-"""Bytes that one image file may have."""
+"""Largest size of one image file in bytes."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,12 @@ class Entry:
     """A file or folder of a source.
 
     Attributes:
-        path: Its path inside the source.
-        where: Its name in errors.
+        path: Path inside the source.
+        where: Name in errors.
         is_folder: Whether it is a folder.
-        size: Bytes of a file.
-        open: Opens a file. Members of a tar must be read before the next entry is taken.
+        size: Size of a file in bytes.
+        open: Function that opens a file. A member of a tar must be read before the next entry is
+            taken.
     """
 
     path: PurePosixPath
@@ -44,16 +45,20 @@ class Entry:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """The folders that it is in, itself included if it is one."""
+        """Names of the folders on its path, including itself if it is a folder."""
         return self.path.parts if self.is_folder else self.path.parts[:-1]
 
     @property
     def hidden(self) -> bool:
-        """Whether an operating system hides it, or made it for itself."""
+        """Whether it is hidden, or metadata of an operating system."""
         return any(part.startswith(".") or part == "__MACOSX" for part in self.path.parts)
 
     def content(self) -> bytes:
-        """Return the bytes of a file. Raises DataError where it is too large or cannot be read."""
+        """Return the bytes of a file.
+
+        Raises:
+            DataError: It is too large or cannot be read.
+        """
         if self.size > LARGEST:
             raise DataError(
                 f"An image file must have at most {LARGEST // 2**20} MiB, {self.where} has "
@@ -64,18 +69,19 @@ class Entry:
 
 
 def entries(source: Path) -> Iterator[Entry]:
-    """Return all files and folders of a source, in any order.
+    """Yield all files and folders of a source, in any order.
 
     Args:
-        source: A folder, a zip, or a tar of any compression.
+        source: Folder, zip, or tar of any compression.
 
     Raises:
-        DataError: The source is damaged or none of these, or has links, or names that lead outside.
+        DataError: The source is damaged or of another kind, or has links or names that lead
+            outside.
     """
     with whole(str(source)):
         if source.is_dir():
             yield from _of_folder(source)
-        elif tarfile.is_tarfile(source):  # first: one that ends with a zip looks like a zip as well
+        elif tarfile.is_tarfile(source):  # first, because a tar that ends with a zip passes as one
             yield from _of_tar(source)
         elif zipfile.is_zipfile(source):
             yield from _of_zip(source)
@@ -90,17 +96,17 @@ def on_disk(path: Path, inside: PurePosixPath) -> Entry:
     """Return a file or folder on disk as an entry.
 
     Args:
-        path: Where it is.
-        inside: Its path inside its source.
+        path: Path on disk.
+        inside: Path inside the source.
     """
     return Entry(inside, str(path), path.is_dir(), path.stat().st_size, lambda: path.open("rb"))
 
 
 def stamp(source: Path) -> list[tuple[str, int, int]]:
-    """Return path, size and time of a source's files: they stay as long as its content does.
+    """Return path, size and modification time of each file of a source, to detect changes.
 
     Args:
-        source: A file or folder.
+        source: File or folder.
     """
     source = source.resolve()
     paths = sorted(map(str, source.rglob("*"))) if source.is_dir() else [str(source)]
@@ -124,7 +130,7 @@ def _of_folder(source: Path) -> Iterator[Entry]:
 
 
 def _of_zip(source: Path) -> Iterator[Entry]:
-    # Many programs write names in UTF-8 without the flag that says so.
+    # Many programs write names in UTF-8 without the flag for it.
     with zipfile.ZipFile(source, metadata_encoding="utf-8") as archive:
         for info in archive.infolist():
             path = _inside(info.filename, source, plain=not stat.S_ISLNK(info.external_attr >> 16))
@@ -134,7 +140,7 @@ def _of_zip(source: Path) -> Iterator[Entry]:
 
 
 def _of_tar(source: Path) -> Iterator[Entry]:
-    # Not in tarfile's stream mode, which takes the end of a truncated file for the archive's.
+    # tarfile's stream mode would not notice a truncated archive.
     with tarfile.open(source, "r:*") as archive:
         for info in archive:
             path = _inside(info.name, source, plain=info.isfile() or info.isdir())
@@ -147,11 +153,12 @@ def _of_tar(source: Path) -> Iterator[Entry]:
 
 
 def _inside(name: str, source: Path, plain: bool) -> PurePosixPath:
-    """Return a member's name as a path, if it is a plain file or folder inside the archive.
+    """Return a member's name as a path.
 
-    Some programs of Windows separate folders by backslashes.
+    plain: Whether the member is a plain file or folder. Raises DataError if it is not, or if its
+    name leads outside of the archive.
     """
-    parts = name.replace("\\", "/").split("/")
+    parts = name.replace("\\", "/").split("/")  # some Windows programs write backslashes
     if not plain or parts[0] == "" or parts[0].endswith(":") or ".." in parts:
         raise DataError(
             "An archive must hold plain files and folders, without links, absolute names or '..'; "

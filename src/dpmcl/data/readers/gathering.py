@@ -1,4 +1,4 @@
-"""Gather rows of numbers or images in one array, which may be larger than memory."""
+"""Array that is filled row by row with numbers or images, and may be larger than memory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,14 +11,14 @@ from dpmcl.exceptions import DataError
 
 
 class Gathering:
-    """Rows of one shape and type, gathered in an array that is made when the first ones come.
+    """Array that is filled row by row; the first row decides its shape and type.
 
-    It is in memory, or in a temporary file where it would not fit (`pools.empty_pool`).
+    It is in memory, or in a temporary file if memory is too small (`pools.empty_pool`).
 
     Args:
-        rows: How many rows there will be at most.
-        name: Returns the name of a row in errors.
-        way_out: What a user can do about rows that differ.
+        rows: Largest number of rows.
+        name: Function that returns the name of a row in errors.
+        way_out: What the user can do if rows differ, for errors.
     """
 
     def __init__(self, rows: int, name: Callable[[int], str], way_out: str) -> None:
@@ -33,31 +33,31 @@ class Gathering:
 
         Args:
             at: Number of the row.
-            values: Its values. A single number gets a dimension.
+            values: Values of the row. A single number becomes an array of shape (1,).
 
         Raises:
-            DataError: They are of another shape or type than those of the row that came first.
+            DataError: The shape or type differs from that of the row that was stored first.
         """
         if self._first < 0:
             self._first, self._shape = at, values.shape
             self._array = empty_pool((self._rows, *(values.shape or (1,))), values.dtype)
         if values.shape != self._shape:
-            raise self._odd(at, "shape", self._shape, values.shape)
-        here, kept = values.dtype, self._array.dtype
-        if here != kept and not (here.kind == kept.kind == "f" and np.can_cast(here, kept)):
-            raise self._odd(at, "type", kept, here)
+            raise self._mismatch(at, "shape", self._shape, values.shape)
+        new, stored = values.dtype, self._array.dtype
+        if new != stored and not (new.kind == stored.kind == "f" and np.can_cast(new, stored)):
+            raise self._mismatch(at, "type", stored, new)
         self._array[at] = values
         self._filled[at] = True
 
     def put_image(self, at: int, pixels: NDArray[np.uint8]) -> None:
-        """Store an image as row `at`. Grey images become RGB where others are.
+        """Store an image as a row. If both grey and RGB images are stored, all become RGB.
 
         Args:
             at: Number of the row.
-            pixels: uint8 (channels, height, width).
+            pixels: Image, uint8 (channels, height, width).
 
         Raises:
-            DataError: It has another size than the images before.
+            DataError: The size differs from that of the images before.
         """
         if self._first >= 0 and {self._shape[0], len(pixels)} == {1, 3}:
             if len(pixels) == 1:
@@ -69,10 +69,13 @@ class Gathering:
         self.put(at, pixels)
 
     def full(self, rows: int | None = None) -> NDArray[Any]:
-        """Return the array, or so many rows from its start. Raises DataError where one lacks.
+        """Return the array, or its first rows.
 
         Args:
-            rows: How many, from the start; None for all.
+            rows: Number of rows to return, from the start; None for all.
+
+        Raises:
+            DataError: One of these rows was not stored.
         """
         missing = np.flatnonzero(~self._filled[:rows])
         if len(missing):
@@ -82,8 +85,8 @@ class Gathering:
             )
         return self._array[:rows]
 
-    def _odd(self, at: int, what: str, first: Any, here: Any) -> DataError:
+    def _mismatch(self, at: int, what: str, first: Any, new: Any) -> DataError:
         return DataError(
             f"Inputs must all have one {what}; {self._name(self._first)} has {first} and "
-            f"{self._name(at)} {here}; {self._way_out}."
+            f"{self._name(at)} {new}; {self._way_out}."
         )

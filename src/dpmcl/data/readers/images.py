@@ -1,4 +1,4 @@
-"""Images in a folder, a zip or a tar, one folder a class; decoded once, then read from a cache."""
+"""Reader of images in a folder, zip or tar with one folder per class; decoded once and cached."""
 
 from dataclasses import dataclass, fields
 from functools import partial
@@ -25,23 +25,25 @@ if TYPE_CHECKING:
     from PIL import Image
 
 SET_A_SIZE = "set stream.size, as in size = [64, 64]"
-"""What to do about images of several sizes."""
+"""Advice in errors about images of several sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding(Settings):
-    """How files become tensors.
+    """Settings that decide how image files become tensors.
 
     Attributes:
-        size: (height, width); None where all images have one size, which they keep.
-        channels: 1 grey, 3 RGB, None for 3 unless all images are grey.
-        crop: Cut the centre out at its own scale. Otherwise the image is resized with Pillow's
-            BILINEAR filter, which averages over the whole source area when it shrinks.
-        invert: 255 - value.
-        levels: How many folders make the class name: 1 for "cat", 2 for "Latin/character03".
+        size: (height, width) of the inputs; None to keep the size, which must then be the same for
+            all images.
+        channels: 1 for grey, 3 for RGB; None for grey if all images are grey, else RGB.
+        crop: Whether to crop the centre without scaling. Otherwise images are resized with Pillow's
+            BILINEAR filter, which averages over the whole source area when it shrinks an image.
+        invert: Whether to replace each value by 255 - value.
+        levels: Number of nested folders whose names make a class name: 1 for "cat", 2 for
+            "Latin/character03".
 
     Raises:
-        SpecError: A value that cannot be.
+        SpecError: A value is invalid.
     """
 
     size: tuple[Positive, Positive] | None = None
@@ -55,33 +57,33 @@ class Decoding(Settings):
         if self.size is None and self.crop:
             raise SpecError("crop needs a size to cut out, as in size = [28, 28]; set one.")
 
-    def told(self) -> list[Any]:
-        """Return the values of these settings, without those of a stream that has them."""
+    def cache_key(self) -> list[Any]:
+        """Return the values of these settings, without those that a subclass adds."""
         return [getattr(self, field.name) for field in fields(Decoding)]
 
 
 def labelled_images(
     path: Path, decoding: Decoding, name: str | None = None, *, innermost: bool = False
 ) -> Labelled:
-    """Return the images of a folder, a zip or a tar, one folder a class, as labelled data.
+    """Return the images of a folder, zip or tar with one folder per class as labelled data.
 
-    Rows are in order of path, classes in alphabetical order. Files that are not images by their
-    suffix and hidden files are passed over; the notes say so. See `class_folders` for the names of
+    Rows are in order of path, classes in alphabetical order. Hidden files and files without the
+    suffix of an image are skipped and counted in the notes. See `class_folders` for the names of
     classes, and `pil_images.plain` for the pixels. Images are decoded once, and then read from
-    `image_cache.cache_folder()` as long as the source's files (path, size, time) stay the same.
+    `image_cache.cache_folder()` as long as path, size and time of the source's files stay the same.
 
     Args:
-        path: The folder or archive; ~ is the home folder.
-        decoding: How files become tensors.
-        name: For titles; None for the folder's or the archive's.
-        innermost: Whether classes are the last folders above a file, instead of the first below
+        path: Path of the folder or archive; ~ is the home folder.
+        decoding: Settings that decide how files become tensors.
+        name: Name for titles; None for the name of the folder or archive.
+        innermost: Whether classes are the last folders above a file instead of the first ones below
             the source.
 
     Raises:
         DataError: The source is missing, damaged, unsafe or without images, an image cannot be
-            decoded, or images have several sizes and `decoding` has none.
+            decoded, or images have several sizes and `decoding` sets none.
     """
-    with whole(str(path)[:200]):  # a name too long, a home of nobody
+    with whole(str(path)[:200]):  # the name may be too long, or name an unknown user
         source = Path(at_home(str(path))).absolute()
         exists = source.exists()
     if not exists:
@@ -89,7 +91,7 @@ def labelled_images(
             f"Images must be a folder, zip or tar that exists, got {source}; correct the path."
         )
     with whole(str(source)):
-        about = ["files", str(source.resolve()), stamp(source), decoding.told(), innermost]
+        about = ["files", str(source.resolve()), stamp(source), decoding.cache_key(), innermost]
     title = next((source.name[: -len(s)] for s in ARCHIVES if source.name.lower().endswith(s)), "")
     return cached(
         name or title or source.name, about, partial(_decode, source, decoding, innermost)
@@ -100,12 +102,12 @@ def pixels(image: "Image.Image", where: str, decoding: Decoding) -> NDArray[np.u
     """Return an image as uint8 (channels, height, width).
 
     Args:
-        image: An image, loaded or not.
-        where: Its name in errors.
-        decoding: Its size, channels, and what is done to it.
+        image: Any image, loaded or not.
+        where: Name of the image in errors.
+        decoding: Settings that decide how images become tensors.
 
     Raises:
-        DataError: `plain` refuses it, or it is too small to be cropped.
+        DataError: `plain` refuses the image, or it is too small to crop.
     """
     from PIL.Image import Resampling
 
@@ -126,7 +128,7 @@ def pixels(image: "Image.Image", where: str, decoding: Decoding) -> NDArray[np.u
 
 
 def _decode(source: Path, decoding: Decoding, innermost: bool) -> Labelled:
-    """Decode the images of a source: the first pass names the classes, the second reads."""
+    """Decode the images of a source: one pass to name the classes, and one to read the images."""
     files = list(entries(source))
     classes = class_folders(files, str(source), decoding.levels, innermost)
     paths = sorted(classes.of, key=lambda path: path.parts)

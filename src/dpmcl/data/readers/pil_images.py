@@ -1,4 +1,4 @@
-"""PIL images of any origin in one form: upright, grey or RGB, 8 bits a channel."""
+"""PIL images of any origin, converted to one form: upright, grey or RGB, 8 bits per channel."""
 
 import warnings
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from PIL import Image
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF", "AVIF", "HEIF")
-"""Formats that are read where Pillow can: AVIF since 11.3, HEIF with the package pillow-heif.
+"""Formats that are read if Pillow supports them: AVIF since 11.3, HEIF with pillow-heif.
 
-It has others that start programs.
+Pillow's other formats are excluded because some start external programs.
 """
 
 SUFFIXES = (
@@ -31,14 +31,14 @@ def open_image(content: bytes, where: str) -> "Image.Image":
     """Open an image file.
 
     Args:
-        content: Its bytes.
-        where: Its name in errors.
+        content: Bytes of the file.
+        where: Name of the image in errors.
 
     Returns:
         The image, not yet decoded.
 
     Raises:
-        DataError: They are no image of one of the `FORMATS`, or Pillow is not installed.
+        DataError: The bytes are not an image in one of the `FORMATS`, or Pillow is not installed.
     """
     try:
         from PIL import Image, UnidentifiedImageError
@@ -49,7 +49,7 @@ def open_image(content: bytes, where: str) -> "Image.Image":
     with readable(where):
         try:
             return Image.open(BytesIO(content), formats=formats)
-        except UnidentifiedImageError:  # whose text has the address of an object
+        except UnidentifiedImageError:  # its message has the address of an object
             raise DataError(
                 f"An image must be a {', '.join(formats)}, and Pillow cannot identify {where} as "
                 "one; convert it, replace it, or remove it."
@@ -64,23 +64,23 @@ def plain(
 ) -> "Image.Image":
     """Return an image as viewers show it, in mode "L" or "RGB".
 
-    An orientation in its EXIF data is applied. Colour profiles and gamma are not; CMYK is converted
-    as Pillow does.
+    The orientation in its EXIF data is applied. Colour profiles and gamma are not; CMYK is
+    converted as Pillow does.
 
     Args:
-        image: An image, loaded or not.
-        where: Its name in errors.
-        channels: 1 for grey, 3 for RGB; None for grey where the image is.
-        mode: Pillow's mode to convert it to first, as a Hugging Face column can ask for.
+        image: Any image, loaded or not.
+        where: Name of the image in errors.
+        channels: 1 for grey, 3 for RGB; None for grey if the image is grey, else RGB.
+        mode: Pillow's mode to convert to first, which a Hugging Face column can request; or None.
 
     Raises:
-        DataError: It cannot be decoded, has several frames, more than 8 bits a channel, or pixels
-            that are transparent.
+        DataError: The image cannot be decoded, or has several frames, more than 8 bits per channel,
+            or transparent pixels.
     """
     from PIL import ImageOps
 
     with readable(where):
-        # A JPEG of several pictures (MPO, as phones write) shows its first; others are previews.
+        # The first picture of a multi-picture JPEG (MPO, from phones) is the image itself.
         if getattr(image, "is_animated", False) and image.format != "MPO":
             raise DataError(
                 f"An image must be a single picture, and {where} holds {image.n_frames} "  # type: ignore[attr-defined]
@@ -108,29 +108,32 @@ def plain(
 
 
 def _is_deep(image: "Image.Image") -> bool:
-    """Return True if Pillow would cut more than 8 bits a channel off to 8, which it does unsaid."""
+    """Return True for more than 8 bits per channel, which Pillow would silently reduce to 8."""
     for *_, arguments in getattr(image, "tile", ()):
-        form, *more = arguments if isinstance(arguments, tuple) else (arguments,)
+        form, *rest = arguments if isinstance(arguments, tuple) else (arguments,)
         if ";16" in str(form) and not str(form).startswith("BGR"):  # "BGR;16": 5, 6 and 5 bits
             return True
-        if form in ("L", "RGB") and more[:1] and isinstance(more[0], int) and more[0] > 255:
-            return image.format == "PPM"  # its largest value
+        if form in ("L", "RGB") and rest[:1] and isinstance(rest[0], int) and rest[0] > 255:
+            return image.format == "PPM"  # whose argument is the largest value
     return False
 
 
 @contextmanager
 def readable(where: str) -> Iterator[None]:
-    """Raise DataError where Pillow fails, or warns that an image is too large to unpack.
+    """Turn an error of Pillow, or its warning about a huge image, into a DataError.
 
     Args:
-        where: The image's name in errors.
+        where: Name of the image in errors.
+
+    Raises:
+        DataError: Pillow cannot read the image, or it has too many pixels.
     """
     from PIL import Image
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            # Its alpha channel is looked at below, so nothing is lost.
+            # `plain` checks the alpha channel of such images itself.
             warnings.filterwarnings("ignore", "Palette images with Transparency")
             yield
     except DpmclError:
@@ -140,7 +143,7 @@ def readable(where: str) -> Iterator[None]:
             f"An image must have at most {(Image.MAX_IMAGE_PIXELS or 0) / 1e6:.0f} million pixels, "
             f"{where} has more; make it smaller, or remove it."
         ) from None
-    except Exception as error:  # Pillow raises whatever a damaged file makes its readers stumble on
+    except Exception as error:  # Pillow can raise anything over a damaged file
         raise DataError(
             f"Every image must be a whole image, and {where} cannot be decoded ({reason(error)}); "
             "replace it, or remove it."

@@ -1,4 +1,4 @@
-"""Columns of tables, as what they are read as: numbers, true/false, or text."""
+"""Columns of tables, read as numbers, true/false or text."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,11 +15,11 @@ from dpmcl.data.rounding import keeps
 from dpmcl.exceptions import DataError
 
 FEW_NUMBERS = 10
-"""Largest number of different numbers beside text that may be names, as in 0, 1, 2, 3+."""
+"""Largest number of different numbers in a text column that may be names, as in 0, 1, 2, 3+."""
 HALF, MOSTLY = 0.5, 0.9
-"""Shares of the different texts, and of the rows, that make a column of text one of numbers."""
+"""Shares of numbers among the different texts, and among the rows, that make a column numeric."""
 
-_SHOWN = 100  # names in a line
+_SHOWN = 100  # largest number of names in a line
 
 _KINDS = (
     (pa.types.is_integer, "whole"),
@@ -32,18 +32,18 @@ _KINDS = (
 
 
 class Column:
-    """A column's values and what they are.
+    """A column's values and their type.
 
-    Text that is written as numbers or true/false is read as those. Values of pandas' Categorical
-    are taken out of it.
+    A text column is read as numbers or true/false if all its texts are written so. A pandas
+    Categorical is replaced by its values.
 
     Attributes:
-        name: Of the column.
-        what: Names it in errors.
-        categorical: Whether it was a pandas Categorical.
-        declared: The values that a pandas Categorical names, whether or not a row has them.
-        written: The text as it came, None if it is no text.
-        values: A pyarrow ChunkedArray (rows,).
+        name: Name of the column.
+        what: Description of the column in errors.
+        categorical: Whether the column was a pandas Categorical.
+        declared: Categories of a pandas Categorical, including those that no row has; else empty.
+        written: Texts as they were written, None if the column is not text.
+        values: Values, a pyarrow ChunkedArray (rows,).
         kind: "whole", "floats", "true/false", "text" or "empty".
 
     Raises:
@@ -56,7 +56,7 @@ class Column:
         self.declared: list[Any] = []
         if self.categorical:
             self.declared = values.unify_dictionaries().chunk(0).dictionary.to_pylist()
-            with suppress(pa.ArrowNotImplementedError):  # pandas' intervals, refused below
+            with suppress(pa.ArrowNotImplementedError):  # pandas' intervals, rejected below
                 values = values.cast(values.type.value_type)
         if pa.types.is_decimal(values.type) or str(values.type) == "string_view":
             values = values.cast(pa.large_string())
@@ -73,13 +73,13 @@ class Column:
             )
 
     def check_present(self, out: str) -> None:
-        """Refuse missing cells.
+        """Check that no cell is missing.
 
         Args:
-            out: What may be done beside filling them.
+            out: Advice for errors, besides filling the cells.
 
         Raises:
-            DataError: Cells are missing.
+            DataError: A cell is missing.
         """
         missing = pc.is_null(self.values, nan_is_null=True)
         count = pc.sum(missing).as_py()
@@ -96,19 +96,19 @@ class Column:
         """Return the values (rows,), float32 if that keeps their digits, else float64.
 
         Args:
-            out: What may be done with values that cannot be used.
+            out: Advice for errors.
 
         Raises:
-            DataError: Values are not finite in float32, or float64 cannot tell them apart.
+            DataError: A value is not finite in float32, or float64 cannot tell values apart.
         """
         truth = self.kind == "true/false"
         values = (self.values.cast(pa.uint8()) if truth else self.values).to_numpy()
         with np.errstate(over="ignore"):
-            odd = np.flatnonzero(~np.isfinite(values.astype(np.float32)))
-        if len(odd):
+            bad = np.flatnonzero(~np.isfinite(values.astype(np.float32)))
+        if len(bad):
             raise DataError(
-                f"{self.what} must be finite numbers that float32 can hold; row {odd[0]} has "
-                f"{values[odd[0]]} ({len(odd)} in all). Correct or drop these rows, or {out}."
+                f"{self.what} must be finite numbers that float32 can hold; row {bad[0]} has "
+                f"{values[bad[0]]} ({len(bad)} in all). Correct or drop these rows, or {out}."
             )
         for dtype in (np.float32, np.float64):
             if keeps(values, dtype):
@@ -120,24 +120,24 @@ class Column:
         )
 
     def categories(self, *, declared: bool = False) -> tuple[list[Any], NDArray[np.int64]]:
-        """Return the different values in order, and which of them each row has, (rows,).
+        """Return the different values in order, and the index of each row's value, (rows,).
 
         Args:
-            declared: Whether values count that a pandas Categorical names and no row has.
+            declared: Whether to include categories of a pandas Categorical that no row has.
 
         Raises:
-            DataError: Text has several lines.
+            DataError: A text has several lines, or NUL.
         """
         return self._coded(self.values, self.declared if declared else ())
 
     def labels(self, role: str) -> Labels:
-        """Return the column as labels, whose text stays as it was written.
+        """Return the column as labels; texts stay as they were written.
 
         Args:
             role: "target" or "task", for errors.
 
         Raises:
-            DataError: Cells are missing, or no labels.
+            DataError: Cells are missing or are not labels.
         """
         self.check_present(f"name another {role}")
         if self.written is None:
@@ -147,11 +147,11 @@ class Column:
         return Labels(number[code], classes)
 
     def check_no_numbers(self, out: str, few: int = 0) -> None:
-        """Refuse text that is numbers in another dress, or all but a few cells of it ("?").
+        """Check that text is not formatted numbers, or plain numbers but for a few cells ("?").
 
         Args:
-            out: What may be done beside writing plain numbers.
-            few: So many different texts may be names, whatever dress they are in.
+            out: Advice for errors, besides writing plain numbers.
+            few: Largest number of different texts that may be formatted numbers.
 
         Raises:
             DataError: The column is such text.
@@ -160,11 +160,11 @@ class Column:
             return
         texts, code = self.categories()
         plain = np.array([is_plain(text) for text in texts])
-        odd = np.array([is_dressed(text) for text in texts])
-        number = odd | plain
+        dressed = np.array([is_dressed(text) for text in texts])
+        number = dressed | plain
         cell = None
-        if len(texts) > few and odd.any() and number.mean() > HALF:
-            cell = texts[odd.argmax()]
+        if len(texts) > few and dressed.any() and number.mean() > HALF:
+            cell = texts[dressed.argmax()]
         elif number.sum() > FEW_NUMBERS and number[code].mean() >= MOSTLY and not plain.all():
             cell = texts[code[~plain[code]][0]]
         if cell is not None:
@@ -174,9 +174,9 @@ class Column:
                 f"(1234.5), or {out}."
             )
 
-    def _coded(self, values: Any, more: Sequence[Any] = ()) -> tuple[list[Any], NDArray[np.int64]]:
-        """Return the different values and more of them in order, and which of them each row has."""
-        distinct: list[Any] = sorted({*pc.unique(values).to_pylist(), *more})
+    def _coded(self, values: Any, extra: Sequence[Any] = ()) -> tuple[list[Any], NDArray[np.int64]]:
+        """Return the different values and `extra` in order, and the index of each row's value."""
+        distinct: list[Any] = sorted({*pc.unique(values).to_pylist(), *extra})
         known = pa.array(distinct, type=values.type)
         code = pc.index_in(values, value_set=known).to_numpy().astype(np.int64)
         for k, value in enumerate(distinct if _kind(values) == "text" else ()):
@@ -190,42 +190,42 @@ class Column:
 
 
 def several(names: Sequence[str]) -> str:
-    """Return names in one line, a hundred at most.
+    """Return names in one line, at most a hundred of them.
 
     Args:
-        names: Of columns.
+        names: Names of columns.
     """
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(map(_visible, names[:_SHOWN])) + more
+    rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(_visible, names[:_SHOWN])) + rest
 
 
 def _visible(name: str) -> str:
-    """Return a column's name, in quotes if it is empty, has tabs, or white space at an end."""
+    """Return a column's name, quoted if it is empty, unprintable, or has white space at an end."""
     return name if name and name == name.strip() and name.isprintable() else repr(name)
 
 
 def _kind(values: Any) -> str:
-    """Return the kind of a column by its type, "" if it has none."""
+    """Return the kind of a column by its pyarrow type; "" for other types."""
     return next((kind for is_a, kind in _KINDS if is_a(values.type)), "")
 
 
 def _read(values: Any) -> Any:
-    """Return text as whole numbers, numbers or true/false if all of it is written so."""
-    some = {*pc.unique(values.slice(0, 9)).to_pylist()}  # a look at all of them may take long
+    """Return a text column as integers, floats or true/false if all texts are written so."""
+    some = {*pc.unique(values.slice(0, 9)).to_pylist()}  # first, because all may take long
     for words in (("true", "false"), ("True", "False"), ("TRUE", "FALSE")):
         if some <= {*words, None} and {*pc.unique(values).to_pylist()} <= {*words, None}:
             return pc.equal(values, words[0])
     plain = pc.utf8_trim_whitespace(values)
     if not _all(plain, PLAIN) or _any(plain, CODE):
         return values
-    plain = pc.replace_substring_regex(plain, r"^\+", "")  # pyarrow's whole numbers have no +
+    plain = pc.replace_substring_regex(plain, r"^\+", "")  # pyarrow reads no + in integers
     with suppress(pa.ArrowInvalid):
         return plain.cast(pa.int64())
     return values if _any(plain, LONG) else plain.cast(pa.float64())
 
 
 def _all(texts: Any, pattern: str) -> bool:
-    """Return True if every text that there is matches a pattern."""
+    """Return True if every text that is not missing matches a pattern."""
     return bool(pc.all(pc.match_substring_regex(texts, f"^({pattern})$")).as_py())
 
 

@@ -1,4 +1,4 @@
-"""Columns of a table as inputs: numbers as they are, and a 1 for the category of a row."""
+"""Inputs from the columns of a table: numbers unchanged, categories one-hot."""
 
 from typing import Any
 
@@ -12,20 +12,20 @@ from dpmcl.data.readers.table_columns import FEW_NUMBERS, MOSTLY, Column
 from dpmcl.exceptions import DataError, listed
 
 CATEGORIES = 100
-"""Most categories of an input column, and most classes of whole numbers not declared as such."""
+"""Largest number of categories of an input column, and of whole-number classes without `kind`."""
 
 
 def field_of(column: Column, out: str, *, declared: bool = False) -> Field:
-    """Return the field that the first rows of a column make.
+    """Return the field for a column, from its first rows.
 
     Args:
-        column: The column.
-        out: What may be done with a column that cannot be used.
-        declared: Whether categories count that a pandas Categorical names and no row has, since
+        column: First rows of the column.
+        out: Advice for errors.
+        declared: Whether to include categories of a pandas Categorical that no row has, because
             later rows may have them.
 
     Raises:
-        DataError: It cannot be an input.
+        DataError: The column cannot be an input.
     """
     column.check_present(out)
     if column.kind == "text" or column.categorical:
@@ -37,28 +37,28 @@ def inputs_of_column(field: Field, column: Column, out: str) -> NDArray[Any]:
     """Return the inputs that a column becomes, (rows, inputs).
 
     Args:
-        field: What the first rows made of it.
-        column: The column, of these rows or of later ones.
-        out: What may be done with a column that cannot be used.
+        field: Field of the column, from its first rows.
+        column: First or later rows of the column.
+        out: Advice for errors.
 
     Raises:
-        DataError: It holds something else than in the first rows.
+        DataError: A value does not fit the field: another kind, an unknown category, or none.
     """
     column.check_present(out)
     if field.kind == "categories":
         return _coded(field, column)
     kind = "numbers" if column.kind in ("whole", "floats") else column.kind
     if kind != field.kind or column.categorical:
-        came = "a pandas Categorical" if column.categorical else _odd(field, column) or kind
+        got = "a pandas Categorical" if column.categorical else _misfit(field, column) or kind
         raise DataError(
             f"Column '{field.name}' must hold {field.kind}, as in the rows learned first, got "
-            f"{came}; correct it."
+            f"{got}; correct it."
         )
     return column.numbers(out)[:, None]
 
 
-def _odd(field: Field, column: Column) -> str:
-    """Return the first text that is of another kind, and its row; empty if there is no text."""
+def _misfit(field: Field, column: Column) -> str:
+    """Return the first text that is of another kind than a field, and its row; "" if none is."""
     for row, text in enumerate(() if column.written is None else column.written.to_pylist()):
         fits = is_plain(text) if field.kind == "numbers" else text.lower() in ("true", "false")
         if not fits:
@@ -67,7 +67,7 @@ def _odd(field: Field, column: Column) -> str:
 
 
 def _coded(field: Field, column: Column) -> NDArray[Any]:
-    """Return a 1 for the category of each row, and 0 for the others."""
+    """Return the categories of the rows one-hot, float32 (rows, categories)."""
     values = column.values if column.written is None else column.written
     distinct = pc.unique(values)
     number = {text: k for k, text in enumerate(field.categories)}
@@ -86,13 +86,13 @@ def _coded(field: Field, column: Column) -> NDArray[Any]:
 
 
 def _categories(column: Column, out: str, declared: bool) -> tuple[str, ...]:
-    """Return the categories of an input; refuse numbers, and too many."""
+    """Return the categories of a column. Raises DataError if they are numbers or too many."""
     column.check_no_numbers(
         f"{out}; if they are categories, begin each with a letter, or give a pandas Categorical"
     )
     values, code = column.categories(declared=declared)
-    each_its_own = len(values) > FEW_NUMBERS and len(values) >= MOSTLY * len(code)
-    if len(values) > CATEGORIES or (each_its_own and not column.categorical):
+    identifier = len(values) > FEW_NUMBERS and len(values) >= MOSTLY * len(code)
+    if len(values) > CATEGORIES or (identifier and not column.categorical):
         some = ", ".join(repr(value)[:30] for value in values[:3])
         raise DataError(
             f"{column.what} must have at most {CATEGORIES} categories, most of them in several "

@@ -1,4 +1,4 @@
-"""Tables in CSV and Parquet files or in memory, of which chosen columns become a pyarrow Table."""
+"""Tables in CSV and Parquet files or in memory, whose columns are read as a pyarrow Table."""
 
 import csv
 import re
@@ -20,19 +20,19 @@ from dpmcl.data.sources import at_home
 from dpmcl.exceptions import DataError, reason, shown
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
-"""Suffixes of files of tables."""
+"""Suffixes of table files."""
 
 MISSING = ("", "NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NULL", "null")
-"""Cells of a CSV file that are missing values."""
+"""Texts that mark a missing value in a text file."""
 
 
 class Source(NamedTuple):
     """A table whose columns are known but not yet read.
 
     Attributes:
-        names: Of its columns.
-        read: Returns chosen columns as a pyarrow Table.
-        indexes: Those of its columns that were the index of a DataFrame.
+        names: Names of the columns.
+        read: Function that returns the named columns as a pyarrow Table.
+        indexes: Names of the columns that were the index of a DataFrame.
     """
 
     names: list[str]
@@ -44,14 +44,14 @@ def of_file(path: Path, where: str) -> Source:
     """Open a table in a file.
 
     Args:
-        path: A .csv, .tsv (either gzipped) or .parquet file.
-        where: Names it in errors.
+        path: Path of a .csv, .tsv (either may be gzipped) or .parquet file.
+        where: Name of the table in errors.
 
     Returns:
         The table, not yet read.
 
     Raises:
-        DataError: It is no such file, or its header cannot be used.
+        DataError: The file does not exist or is of another kind, or its header cannot be used.
     """
     *others, last = SUFFIXES
     if not path.name.lower().endswith((*others, last)):
@@ -64,26 +64,26 @@ def of_file(path: Path, where: str) -> Source:
     if path.suffix.lower() != ".parquet":
         return _of_text(path, where)
     schema = parquet.read_schema(path)
-    # Not `read_table`, which takes folders named a=1 above the file for columns.
+    # Not `parquet.read_table`, which makes columns of folders named a=1 above the file.
     return Source(
         schema.names,
-        lambda wanted: parquet.ParquetFile(path).read(columns=wanted).select(wanted),
+        lambda chosen: parquet.ParquetFile(path).read(columns=chosen).select(chosen),
         _index(schema),
     )
 
 
 def in_memory(source: Any, where: str) -> Source:
-    """Take a table in memory.
+    """Open a table in memory.
 
     Args:
         source: A pyarrow Table, a pandas DataFrame, or a mapping of column names to values.
-        where: Names it in errors.
+        where: Name of the table in errors.
 
     Returns:
         The table, not yet read.
 
     Raises:
-        DataError: It is none of these.
+        DataError: The source is none of these.
     """
     if isinstance(source, pa.Table):
         return Source(source.column_names, source.select, _index(source.schema))
@@ -95,25 +95,25 @@ def in_memory(source: Any, where: str) -> Source:
         )
     columns = [(str(name), values) for name, values in source.items()]
 
-    def read(wanted: list[str]) -> Any:
+    def read(chosen: list[str]) -> Any:
         return pa.table(
-            {c: _array(v, f"Column {c!r} of {where}") for c, v in columns if c in wanted}
+            {c: _array(v, f"Column {c!r} of {where}") for c, v in columns if c in chosen}
         )
 
     return Source([name for name, _ in columns], read)
 
 
 def is_packed(path: Path) -> bool:
-    """Return True for a gzipped file, told by its suffix.
+    """Return True if a file is gzipped, by its suffix.
 
     Args:
-        path: Of a file.
+        path: Path of the file.
     """
     return path.suffix.lower() == ".gz"
 
 
 def _index(schema: Any) -> list[str]:
-    """Return the columns that were the index of a DataFrame."""
+    """Return the names of the columns that were the index of a DataFrame."""
     try:
         about = schema.pandas_metadata or {}
         return [column for column in about["index_columns"] if isinstance(column, str)]
@@ -131,7 +131,7 @@ def _array(values: Any, what: str) -> Any:
         if isinstance(values, list | tuple):
             values = [v.item() if isinstance(v, Tensor | np.ndarray) else v for v in values]
         return pa.array(values, from_pandas=True)
-    except Exception as error:  # pyarrow asks any object for its values
+    except Exception as error:  # pyarrow calls methods of the user's objects
         raise DataError(
             f"{what} must be values of one type, one a row ({reason(error)}); convert them."
         ) from None
@@ -141,19 +141,19 @@ def _array(values: Any, what: str) -> Any:
 
 
 def _of_text(path: Path, where: str) -> Source:
-    """Open a CSV file by its header."""
+    """Open a CSV or TSV file and read its header."""
     delimiter, header = _header(path, where)
 
-    def read(wanted: list[str]) -> Any:
+    def read(chosen: list[str]) -> Any:
         with whole(where, f"correct it: a cell with {delimiter!r} in it needs quotes"):
             return arrow.read_csv(
                 _opened(path),
-                # In one thread, or pyarrow does not tell the row of an error; it is as fast.
+                # With several threads, pyarrow's errors lack the row, and it is no faster.
                 arrow.ReadOptions(use_threads=False, block_size=1 << 22),
                 arrow.ParseOptions(delimiter=delimiter, newlines_in_values=True),
                 arrow.ConvertOptions(
-                    include_columns=wanted,
-                    column_types=dict.fromkeys(wanted, pa.string()),
+                    include_columns=chosen,
+                    column_types=dict.fromkeys(chosen, pa.string()),
                     null_values=MISSING,
                     strings_can_be_null=True,
                 ),
@@ -163,12 +163,12 @@ def _of_text(path: Path, where: str) -> Source:
 
 
 def _opened(path: Path) -> Any:
-    """Open a file to read its bytes, unpacked."""
+    """Open a file to read its uncompressed bytes."""
     return pa.input_stream(str(path), compression="gzip" if is_packed(path) else None)
 
 
 def _header(path: Path, where: str) -> tuple[str, list[str]]:
-    """Return the delimiter, and the names of the columns."""
+    """Return the delimiter and the names of the columns."""
     with TextIOWrapper(_opened(path), "utf-8-sig", "surrogateescape", newline="") as text:
         lines: Iterator[str] = iter(text)
         first = next((line for line in lines if line.strip("\r\n")), None)

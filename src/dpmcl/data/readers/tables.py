@@ -1,4 +1,4 @@
-"""Tables, in CSV or Parquet files or in memory, as labelled data: each column an input, or more."""
+"""Reader of tables in CSV or Parquet files or in memory."""
 
 import os
 from collections import Counter
@@ -22,20 +22,20 @@ from dpmcl.data.readers.table_fields import CATEGORIES, field_of, inputs_of_colu
 from dpmcl.data.readers.table_sources import in_memory, is_packed, of_file
 from dpmcl.exceptions import DataError, SpecError, listed, unknown
 
-_OUT = "put the column in ignore"
+_ADVICE = "put the column in ignore"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Roles(Settings):
-    """Which columns of a table are not inputs.
+    """Columns of a table that are not inputs.
 
     Attributes:
-        target: The column to predict.
-        task: The column that says which task a row belongs to, or None.
+        target: Column to predict.
+        task: Column with the task of each row, or None.
         ignore: Columns to leave out.
 
     Raises:
-        SpecError: A name is no text, or a column is to be two things.
+        SpecError: A name is not text, or a column is named twice.
     """
 
     target: str
@@ -52,14 +52,14 @@ class Roles(Settings):
             )
 
     def check(self, names: Sequence[str], where: str) -> None:
-        """Check that a table has the columns, and different names for all.
+        """Check that a table has these columns, and that all its columns have different names.
 
         Args:
-            names: The table's columns.
-            where: Names the table in errors.
+            names: Names of the table's columns.
+            where: Name of the table in errors.
 
         Raises:
-            DataError: It lacks one, or names one twice or not at all.
+            DataError: A column is missing, or a name is empty or occurs twice.
         """
         twice = [column for column, count in Counter(names).items() if count > 1]
         if twice:
@@ -90,37 +90,37 @@ def read_table(
     scale: bool = True,
     name: str | None = None,
 ) -> Labelled:
-    """Read a table: every column but target, task and ignored ones is an input.
+    """Read a table, with all columns but the target, the task and ignored ones as inputs.
 
-    A column of text, from any source, is read as numbers or as true/false if every text is written
-    so, and else as text; whole numbers with a zero before them (007) are text. Classes and tasks
-    keep their text whatever it is.
+    A text column, from any source, is read as numbers or true/false if all its texts are written
+    so, else as text. Whole numbers with a leading zero (007) are text. Classes and tasks always
+    keep their text.
 
     Inputs are (rows, inputs) in the table's order of columns, float32 if it keeps their digits,
-    else float64. A column of numbers is one input, true/false one of 0 and 1, and text or pandas'
-    Categorical one of 0 and 1 for each category, in alphabetical order (numbers by value), named
-    "colour=red" in `columns`.
+    else float64. A column of numbers becomes one input, true/false one input of 0 and 1, and text
+    or a pandas Categorical one input of 0 and 1 for each category, in alphabetical order (numbers
+    by value). `columns` names the latter "colour=red".
 
     Args:
-        source: Path of a .csv, .tsv (either gzipped, as .csv.gz) or .parquet file, a pyarrow Table,
-            a pandas DataFrame (without its index), or a mapping of column names to values. Text
-            files are UTF-8 with a header; a .csv whose header has no comma is split at semicolons
-            or tabs; `MISSING` cells are missing.
-        target: Column of classes, or for regression of numbers, which become (rows, 1), float32 or
-            float64 as inputs.
-        task: Column that says which task a row belongs to.
-        kind: None for classification if the target is text, true/false or whole numbers, and for
-            regression if it is other numbers.
+        source: Path of a .csv, .tsv (either may be gzipped, as .csv.gz) or .parquet file, a pyarrow
+            Table, a pandas DataFrame (whose index is ignored), or a mapping of column names to
+            values. Text files are UTF-8 with a header. A .csv whose header has no comma is split at
+            semicolons or tabs. Cells in `MISSING` are missing.
+        target: Column of the classes, or for regression of numbers, which become (rows, 1), float32
+            or float64 like inputs.
+        task: Column with the task of each row; None if there is none.
+        kind: "classification" or "regression". None for classification if the target is text,
+            true/false or whole numbers, and for regression if it is other numbers.
         ignore: Columns to leave out.
-        scale: Whether the columns of numbers (and regression targets) are to be scaled.
-        name: For titles; None for the name of the file.
+        scale: Whether to mark the columns of numbers (and regression targets) for scaling.
+        name: Name for titles; None for the name of the file.
 
     Returns:
         The labelled data.
 
     Raises:
-        DataError: The table cannot be read or used, because cells are missing, say.
-        SpecError: Names of columns contradict each other.
+        DataError: The table cannot be read or used, for instance because cells are missing.
+        SpecError: A column is named twice, or `kind` is invalid.
 
     >>> data = read_table({"size": [1, 2], "hue": ["b", "a"], "kind": ["x", "y"]}, target="kind")
     >>> data.columns, data.x.tolist(), data.classes
@@ -164,7 +164,7 @@ def read_table(
 
 
 def _columns(source: Any, roles: Roles, where: str) -> tuple[dict[str, Column], list[str]]:
-    """Return the columns that are read, by name, and the names of those that are not."""
+    """Return the columns that are read, by name, and the names of those that are left out."""
     try:
         with whole(where, "correct it, or write it again"):
             table = of_file(source, where) if isinstance(source, Path) else in_memory(source, where)
@@ -183,29 +183,33 @@ def _columns(source: Any, roles: Roles, where: str) -> tuple[dict[str, Column], 
 def _inputs(
     columns: Sequence[Column], numbers: str
 ) -> tuple[Tensor, tuple[Field, ...], list[bool], list[str]]:
-    """Return the inputs, the columns that they are, which are numbers, and lines that tell which.
+    """Return the inputs, their fields, which inputs are numbers, and notes about the columns.
 
-    numbers: what a column of numbers is said to be.
+    numbers: Description of a column of numbers in the notes.
     """
-    fields = tuple(field_of(column, _OUT) for column in columns)
-    told: dict[str, list[str]] = {}
+    fields = tuple(field_of(column, _ADVICE) for column in columns)
+    described: dict[str, list[str]] = {}
     for field in fields:
         count = len(field.categories)
         categories = f"{count} {'category' if count == 1 else 'categories'}"
         became = {"numbers": numbers, "categories": categories}.get(field.kind, field.kind)
-        told.setdefault(became, []).append(field.name)
-    notes = [f"{became}: {several(names)}" for became, names in told.items()]
+        described.setdefault(became, []).append(field.name)
+    notes = [f"{became}: {several(names)}" for became, names in described.items()]
     blocks = [
-        inputs_of_column(field, column, _OUT) for field, column in zip(fields, columns, strict=True)
+        inputs_of_column(field, column, _ADVICE)
+        for field, column in zip(fields, columns, strict=True)
     ]
     numeric = [field.kind == "numbers" for field in fields for _ in field.names]
     return torch.from_numpy(np.concatenate(blocks, axis=1)), fields, numeric, notes
 
 
 def _targets(column: Column, kind: Kind | None) -> tuple[Kind, Tensor, tuple[str, ...]]:
-    """Return the kind; int64 (rows,) and names of classes, or floats (rows, 1) and none."""
-    out, told = "name another target", kind
-    column.check_present(out)
+    """Return the kind, the targets and the names of classes.
+
+    Targets are int64 (rows,), or for regression floats (rows, 1), without names of classes.
+    """
+    advice, requested = "name another target", kind
+    column.check_present(advice)
     if kind != "classification":
         column.check_no_numbers("set kind = 'classification'", FEW_NUMBERS)
     if kind is None:
@@ -226,7 +230,7 @@ def _targets(column: Column, kind: Kind | None) -> tuple[Kind, Tensor, tuple[str
             f"{column.what} must be numbers for regression, got text such as "
             f"{column.values[0].as_py()!r:.60}; convert it, or set kind = 'classification'."
         )
-    targets = torch.from_numpy(column.numbers(out))[:, None]
-    if told is None:
+    targets = torch.from_numpy(column.numbers(advice))[:, None]
+    if requested is None:
         say_if_classes(targets)
     return kind, targets, ()
