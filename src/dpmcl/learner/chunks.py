@@ -19,8 +19,8 @@ from dpmcl.engine import device_of
 from dpmcl.exceptions import DataError, SpecError
 from dpmcl.learner.answers import computing
 from dpmcl.learner.config import Config
-from dpmcl.learner.inputs import Inputs, opened, target_apart, without
-from dpmcl.learner.knowledge import Form, Knowledge, kept, with_body
+from dpmcl.learner.inputs import Inputs, drop_columns, opened, split_target
+from dpmcl.learner.knowledge import Form, Knowledge, stored_inputs, with_body
 from dpmcl.learner.labels import LabelMap, of_names
 from dpmcl.learner.pool import Examples
 
@@ -59,7 +59,7 @@ def read(config: Config, form: Form | None, x: Any, y: Any) -> tuple[Form, Examp
             form = with_body(config, form, values)
         if form.body is not None:
             check_digits(data, config.floats)
-        part = Examples(kept(form, values), data.y.to(device))
+        part = Examples(stored_inputs(form, values), data.y.to(device))
     return replace(form, labels=labels, target=target or form.target), part
 
 
@@ -96,13 +96,13 @@ def inputs_alone(form: Form, x: Any) -> Tensor:
     """
     x = opened(x)
     if form.target and isinstance(x, pa.Table):
-        x = without(x, form.target)
+        x = drop_columns(x, form.target)
     values = form.inputs.read(x)
     with computing():
-        return kept(form, _checked(form, values, torch.zeros(len(values), 1)).x)
+        return stored_inputs(form, _checked(form, values, torch.zeros(len(values), 1)).x)
 
 
-def shared_out(
+def split_rows(
     config: Config, known: Knowledge | None, part: Examples
 ) -> tuple[Examples, Examples, Examples]:
     """Return the rows of a chunk that are for training, those for validation, and those held out.
@@ -170,7 +170,7 @@ def _apart(config: Config, form: Form | None, x: Any, y: Any) -> tuple[Any, Any,
     if isinstance(y, str):
         if not isinstance(x, pa.Table):
             raise DataError(f"y may name a column of a table, and x is a {type(x).__name__}.")
-        return *target_apart(x, y, text=text), y
+        return *split_target(x, y, text=text), y
     if y is not None:
         return x, y.to_numpy() if hasattr(y, "to_numpy") else y, ""
     if isinstance(x, Tensor | np.ndarray | pa.Table):

@@ -22,7 +22,7 @@ from dpmcl.core.tree import at
 from dpmcl.data.stream import LIMIT
 from dpmcl.exceptions import ModelError, SpecError, reason, shown
 from dpmcl.learner.answers import answers
-from dpmcl.learner.knowledge import Knowledge, kept
+from dpmcl.learner.knowledge import Knowledge, stored_inputs
 from dpmcl.methods._method import State
 
 _ABOUT = "dpmcl.json"
@@ -135,7 +135,7 @@ def _check_packages() -> None:
 
 def _check(known: Knowledge, run: Callable[[Tensor], Tensor], x: Tensor) -> None:
     """Raise where a program does not answer as the learner does."""
-    expected, came = answers(known, kept(known.form, x)).mean(0), run(x).double()
+    expected, came = answers(known, stored_inputs(known.form, x)).mean(0), run(x).double()
     near = _NEAR * max(1.0, float(expected.abs().max()))
     torch.testing.assert_close(came, expected, rtol=_NEAR, atol=near)
 

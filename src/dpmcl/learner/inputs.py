@@ -145,7 +145,7 @@ def opened(x: Any) -> Any:
         return source.read(wanted)
 
 
-def target_apart(table: pa.Table, target: str, *, text: bool) -> tuple[pa.Table, list[Any]]:
+def split_target(table: pa.Table, target: str, *, text: bool) -> tuple[pa.Table, list[Any]]:
     """Return a table without one of its columns, and the values of that column.
 
     Args:
@@ -164,10 +164,10 @@ def target_apart(table: pa.Table, target: str, *, text: bool) -> tuple[pa.Table,
     column.check_present("name another target")
     if not (text and column.written is not None and column.kind in ("whole", "true/false")):
         values = column.values
-    return without(table, target), values.to_pylist()
+    return drop_columns(table, target), values.to_pylist()
 
 
-def without(table: pa.Table, *columns: str) -> pa.Table:
+def drop_columns(table: pa.Table, *columns: str) -> pa.Table:
     """Return a table without some of its columns.
 
     Args:

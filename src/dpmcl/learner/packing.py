@@ -20,7 +20,7 @@ from dpmcl.data.stream import Scale, Stream
 from dpmcl.engine import device_of
 from dpmcl.exceptions import FolderError, ModelError, SpecError, reason
 from dpmcl.learner.config import Config
-from dpmcl.learner.knowledge import Form, Knowledge, kept, resting, setup_of, with_body
+from dpmcl.learner.knowledge import Form, Knowledge, resting, setup_of, stored_inputs, with_body
 from dpmcl.learner.network import Network
 from dpmcl.learner.pool import Examples, Group
 from dpmcl.methods._method import State
@@ -142,7 +142,7 @@ def _tried(known: Knowledge) -> Tensor:
     Of a network of the user's the parameters alone are stored, and no frozen or constant values.
     """
     model, state = known.setup.model, tree.at(known.shown, 0)
-    x = kept(known.form, _made_up(known.form.inputs.shape)).to(model.device, model.dtype)
+    x = stored_inputs(known.form, _made_up(known.form.inputs.shape)).to(model.device, model.dtype)
     with torch.no_grad():
         return model.holding(state.buffers).predict(state.theta, x).double().cpu()
 
