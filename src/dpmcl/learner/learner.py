@@ -146,7 +146,7 @@ class Learner:
         learner._config, learner._known, learner._previous = config, known, None
         return learner
 
-    # ---- a folder --------------------------------------------------------------------------------
+    # ---- files -----------------------------------------------------------------------------------
 
     def save(self, path: str | Path, *, memory: bool = True) -> Path:
         """Write the learner to a folder, as JSON and safetensors.
@@ -294,20 +294,20 @@ class Learner:
         config, before = self._config, self._known
         check_validation(config, validation)
         form, part = read(config, None if before is None else before.form, x, y)
-        train, validating, apart = split_rows(config, before, part)
+        train, validating, held_out = split_rows(config, before, part)
         if validation is not None:
             form, validating = read(config, form, *validation)
         chunk = {"train": train}
         if config.method.trains_on_validation:
             chunk["validation"] = validating
         with computing():
-            known = with_chunk(learn_chunk(config, before, form, chunk), apart)
+            known = with_chunk(learn_chunk(config, before, form, chunk), held_out)
         self._known, self._previous = known, (before,)
         if before is not None:
-            self._tell(before, known, part)
+            self._log_changes(before, known, part)
         return self
 
-    def _tell(self, before: Knowledge, known: Knowledge, part: Examples) -> None:
+    def _log_changes(self, before: Knowledge, known: Knowledge, part: Examples) -> None:
         """Log new classes, and warn if the error on older chunks grew beyond its limit."""
         names = known.form.labels.names
         for number in range(len(before.form.labels.names), len(names)):
@@ -326,7 +326,7 @@ class Learner:
                 limit,
             )
 
-    # ---- answers ---------------------------------------------------------------------------------
+    # ---- prediction ------------------------------------------------------------------------------
 
     @overload
     def predict(self, x: Any, return_std: Literal[False] = ...) -> Array: ...
@@ -423,12 +423,12 @@ class Learner:
         """
         before = math.nan
         if self._known is not None:
-            x = opened(x)  # read once for both
+            x = opened(x)  # a file is read once for both steps
             before = self.evaluate(x, y)
         self.learn(x, y)
         return before
 
-    # ---- what became of the past -----------------------------------------------------------------
+    # ---- forgetting ------------------------------------------------------------------------------
 
     def report(self) -> Report:
         """Return the errors on earlier chunks, measured on the rows held out of each.
