@@ -1,7 +1,7 @@
-"""predictions.safetensors: the predictions of every method that kept them.
+"""predictions.safetensors: the predictions of every method that stores them.
 
-A tensor for each method and split, "test/er", with the replicas first; the metadata hold each
-method's seeds, as JSON.
+The file has a tensor for each method and split, named as in "test/er", with a leading replica
+dimension. Its metadata hold the seeds of each method as JSON.
 """
 
 import json
@@ -22,7 +22,7 @@ _SEEDS = pydantic.TypeAdapter(dict[str, list[int]])
 
 
 def save(folder: Path, records: Mapping[str, Record]) -> None:
-    """Write the predictions of all records; no file where none were kept.
+    """Write the predictions of all records. There is no file if no record has predictions.
 
     Args:
         folder: The run folder.
@@ -44,12 +44,12 @@ def read(path: Path, seeds: Mapping[str, tuple[int, ...]]) -> dict[str, dict[str
     """Return the predictions by method and name.
 
     Args:
-        path: The file; none is no error.
-        seeds: Seeds that have results, by method. A method of which a seed has no predictions is
-            left out.
+        path: The file. If it does not exist, there are no predictions.
+        seeds: Seeds that have results, by method. A method is left out if one of its seeds has no
+            predictions.
 
     Raises:
-        ValueError, KeyError, TypeError: The file is not of this form.
+        ValueError, KeyError, TypeError: The file does not have the expected form.
     """
     if not path.exists():
         return {}
