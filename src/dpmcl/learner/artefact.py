@@ -75,7 +75,7 @@ def described(
         memory: Whether to include the rows of its memory and those held out.
     """
     name = plugins.name_of("method", type(config.method))
-    apart = ("method", "network", "labels", "device")
+    excluded = ("method", "network", "labels", "device")
     state, content = None, b""
     if known is not None:
         with computing():
@@ -83,7 +83,7 @@ def described(
     about = About(
         method={**({"name": name} if name else {}), **config.method.to_table()},
         network=dict(config.network.table),
-        arguments={key: v for key, v in config.to_table().items() if key not in apart},
+        arguments={key: v for key, v in config.to_table().items() if key not in excluded},
         labels=config.labels,
         state=state,
         sum=hashlib.sha256(content).hexdigest() if content else "",

@@ -95,8 +95,8 @@ class Inputs:
             )
         if (values.dtype == torch.uint8) != self.images:
             images = "uint8 or true/false (0 to 255 for 0 to 1)"
-            wanted, came = (images, "numbers") if self.images else ("numbers", images)
-            raise DataError(f"Inputs must be {wanted}, as those learned first, got {came}.")
+            expected, actual = (images, "numbers") if self.images else ("numbers", images)
+            raise DataError(f"Inputs must be {expected}, as those learned first, got {actual}.")
         return values
 
     def _of_table(self, x: Any) -> Tensor:

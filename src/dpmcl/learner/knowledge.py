@@ -131,10 +131,10 @@ def learn_chunk(
             f"Learning left the finite numbers ({str(error).partition(';')[0]}); the learner is as "
             "it was. Take smaller steps (lr=...), or scale the inputs (scale=True)."
         ) from None
-    rest, nobody = resting(config, form, chunk["train"], stream.outputs)
+    rest, no_rows = resting(config, form, chunk["train"], stream.outputs)
     return Knowledge(
         form=form,
-        setup=setup.over(replace(rest, scale=stream.scale, scaled=stream.scaled), nobody, ()),
+        setup=setup.over(replace(rest, scale=stream.scale, scaled=stream.scaled), no_rows, ()),
         run=replace(run, memories=numbered(run.memories), values={}),
         held=held_rows(stream, splits, run.memories),
         shown=shown(setup, rehearsed(setup, run, task)),
@@ -234,21 +234,21 @@ def resting(config: Config, form: Form, like: Examples, outputs: int) -> tuple[S
         outputs: Number of the network's outputs.
     """
     device = like.x.device
-    nobody = torch.zeros(len(config.seeds), 0, dtype=torch.int64, device=device)
+    no_rows = torch.zeros(len(config.seeds), 0, dtype=torch.int64, device=device)
     stream = Stream(
         name="the learner's rows",
         kind=form.kind,
         x=like.x[:0].clone(),
         y=like.y[:0].clone(),
-        row=nobody,
-        task=nobody,
+        row=no_rows,
+        task=no_rows,
         tasks=("no chunk",),
         classes=form.labels.names,
         outputs=outputs,
         scaled=form.inputs.numeric.to(device) if form.scale else None,
         fields=form.inputs.fields,
     )
-    rows = Rows(nobody, nobody, nobody.new_zeros(len(config.seeds), 2))
+    rows = Rows(no_rows, no_rows, no_rows.new_zeros(len(config.seeds), 2))
     return stream, Splits(rows, rows, rows)
 
 

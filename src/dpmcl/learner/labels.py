@@ -73,8 +73,8 @@ class LabelMap:
         """Return the labels by class number in their original type: str, integers or booleans."""
         if self.family == "strings":
             return np.array(self.names)
-        whole = self.family == "whole numbers"
-        values = [int(name) if whole else name == "True" for name in self.names]
+        integers = self.family == "whole numbers"
+        values = [int(name) if integers else name == "True" for name in self.names]
         array = np.array(values, dtype=self.dtype)
         return array if array.tolist() == values else np.array(values, dtype=object)
 

@@ -484,8 +484,8 @@ class Learner:
         chunks = f"{known.chunks:,} chunk{'s' * (known.chunks != 1)}"
         names = known.form.labels.names
         what = "regression" if not names else f"classes {', '.join(names[:5])}"
-        more = ", ..." if len(names) > 5 else ""
-        return f"Learner({self._config.title}, {chunks}, {known.rows:,} rows, {what}{more})"
+        ellipsis = ", ..." if len(names) > 5 else ""
+        return f"Learner({self._config.title}, {chunks}, {known.rows:,} rows, {what}{ellipsis})"
 
     def _learned(self) -> Knowledge:
         """Return the current knowledge; raise SpecError if nothing has been learned."""

@@ -203,14 +203,14 @@ def _knowledge(state: Packed, config: Config, tensors: Mapping[str, Tensor]) -> 
     if setup.method.restarts:
         setup = setup.starting(from_named(like, "start", tensors))
     replicas: State = from_named(like, "state", tensors)
-    apart = any(name.startswith("shown.") for name in tensors)
+    separate = any(name.startswith("shown.") for name in tensors)
     memories, row = _memories(setup, part, config, tensors if state.memory else None)
     return Knowledge(
         form=form,
         setup=setup,
         run=RunState(Position(), replicas, memories, state.work),
         held=Held(part.x, part.y, tensors["held.task"].to(device), row),
-        shown=from_named(like, "shown", tensors) if apart else replicas,
+        shown=from_named(like, "shown", tensors) if separate else replicas,
         seen=from_named(
             torch.zeros(state.outputs, dtype=torch.bool, device=device), "seen", tensors
         ),

@@ -78,8 +78,8 @@ def joined(
         name: _rows(_slots(held, name, replicas), row, task, replicas)
         for name, row in added.items()
     }
-    nobody = new[:0].expand(replicas, 0)
-    absent = Rows(nobody, nobody, torch.zeros_like(rows["train"].offset))
+    no_rows = new[:0].expand(replicas, 0)
+    absent = Rows(no_rows, no_rows, torch.zeros_like(rows["train"].offset))
     tasks = ("the rows held",) * (held is not None) + (f"chunk {number}",)
     train = rows["train"]
     stream = replace(like, x=x, y=y, row=train.row, task=train.task, tasks=tasks)
@@ -93,8 +93,8 @@ def _slots(held: Held | None, name: str, replicas: int) -> Tensor | None:
     """
     if held is None:
         return None
-    nobody = torch.zeros(replicas, 0, dtype=torch.int64, device=held.x.device)
-    return held.row.get(name, nobody)
+    no_rows = torch.zeros(replicas, 0, dtype=torch.int64, device=held.x.device)
+    return held.row.get(name, no_rows)
 
 
 def _rows(held: Tensor | None, new: Tensor, task: Tensor, replicas: int) -> Rows:

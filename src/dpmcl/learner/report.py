@@ -79,8 +79,8 @@ class Report:
             f"{_span(line):>11} {line.rows:6} {line.then:8.3g} {line.now:8.3g}{_verdict(line)}"
             for line in self.lines
         ]
-        watched = any(line.broken is not None for line in self.lines)
-        head = f"{'chunks':>11} {'rows':>6} {'then':>8} {'now':>8}{'  theory' * watched}"
+        checked = any(line.broken is not None for line in self.lines)
+        head = f"{'chunks':>11} {'rows':>6} {'then':>8} {'now':>8}{'  theory' * checked}"
         tail = f"CME {self.cme:.3g}, NTE {self.nte:.3g}, forgetting {self.forgetting:.3g}"
         return "\n".join([head, *rows, tail])
 

@@ -29,16 +29,16 @@ def confusions(records: Mapping[str, Record], stream: StreamInfo) -> "Figure":
     Raises:
         DpmclError: No method has stored predictions of classes, or matplotlib is not installed.
     """
-    kept = {name: r.predictions for name, r in records.items() if r.predictions is not None}
-    if not kept or stream.kind != "classification":
+    predictions = {name: r.predictions for name, r in records.items() if r.predictions is not None}
+    if not predictions or stream.kind != "classification":
         raise DpmclError(
             "A confusion matrix needs predictions of classes, and this run has kept none; run into "
             "a new folder with --set evaluation.confusion=true."
         )
-    figure, axes = panels(list(kept))
+    figure, axes = panels(list(predictions))
     image: Any = None
-    for ax, predictions in zip(axes.flat, kept.values(), strict=False):
-        shares = _shares(confusion(predictions, len(stream.classes)).sum(0))
+    for ax, values in zip(axes.flat, predictions.values(), strict=False):
+        shares = _shares(confusion(values, len(stream.classes)).sum(0))
         image = ax.imshow(shares, cmap=COLOURS, vmin=0, vmax=1, interpolation="nearest")
         ax.set_xlabel("predicted")
         ax.set_ylabel("class")

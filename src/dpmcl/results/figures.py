@@ -116,10 +116,10 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, look: Look | None 
         raise DpmclError("There are no results to draw yet; `dpmcl run` makes some.")
     from matplotlib.figure import Figure
 
-    beside = look.width >= _NARROW
-    height = 3.6 if beside else 1.7 * look.width
+    side_by_side = look.width >= _NARROW
+    height = 3.6 if side_by_side else 1.7 * look.width
     figure = Figure(figsize=(look.width, height), layout="constrained")
-    axes: Any = figure.subplots(*((1, 2) if beside else (2, 1)), sharey=True)
+    axes: Any = figure.subplots(*((1, 2) if side_by_side else (2, 1)), sharey=True)
     panels = ((cme, "CME: error on all tasks seen"), (nte, "NTE: error on the newest task"))
     for ax, (measure, title) in zip(axes, panels, strict=True):
         for name, style in styles(records).items():
@@ -127,13 +127,13 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, look: Look | None 
         ax.set_title(title, fontsize=10)
         _axes(ax, stream, look)
     what = "error" if stream.kind == "classification" else "mean squared error"
-    for ax in axes[:1] if beside else axes:
+    for ax in axes[:1] if side_by_side else axes:
         ax.set_ylabel(what)
     lines, names = axes[1].get_lines(), [*records]
-    columns = 1 if beside else max(1, int(look.width // 1.1))
+    columns = 1 if side_by_side else max(1, int(look.width // 1.1))
     legend(figure, lines, names, frameon=False, fontsize=9, ncols=min(columns, len(names)),
-           loc="outside right upper" if beside else "outside lower center")  # fmt: skip
-    figure.suptitle(_title(records, stream, look), fontsize=11 if beside else 8, **PLAIN)
+           loc="outside right upper" if side_by_side else "outside lower center")  # fmt: skip
+    figure.suptitle(_title(records, stream, look), fontsize=11 if side_by_side else 8, **PLAIN)
     if look.caption:
         lines_of = textwrap.wrap(look.caption, int(look.width * 14))
         figure.supxlabel("\n".join(lines_of), fontsize=7, color="#57606a", **PLAIN)

@@ -28,14 +28,16 @@ def save(folder: Path, records: Mapping[str, Record]) -> None:
         folder: The run folder.
         records: Results by method.
     """
-    kept = {method: record for method, record in records.items() if record.predictions is not None}
+    with_predictions = {
+        method: record for method, record in records.items() if record.predictions is not None
+    }
     arrays = {
         f"{name}/{method}": np.ascontiguousarray(values)
-        for method, record in sorted(kept.items())
+        for method, record in sorted(with_predictions.items())
         for name, values in sorted((record.predictions or {}).items())
     }
     if arrays:
-        seeds = {method: record.test.seeds for method, record in sorted(kept.items())}
+        seeds = {method: record.test.seeds for method, record in sorted(with_predictions.items())}
         with atomic(folder / FILE) as temporary:
             save_file(arrays, temporary, {"seeds": json.dumps(seeds)})
 

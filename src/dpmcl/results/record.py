@@ -61,16 +61,16 @@ def of_seeds(record: Record, seeds: Collection[int]) -> Record:
         seeds: Seeds to select; those without results are ignored.
     """
     places = [i for i, seed in enumerate(record.test.seeds) if seed in seeds]
-    kept = tuple(record.test.seeds[i] for i in places)
+    selected = tuple(record.test.seeds[i] for i in places)
     errors = {
-        split: Errors(kept, errors.values[places], errors.examples[places])
+        split: Errors(selected, errors.values[places], errors.examples[places])
         for split, errors in record.errors.items()
     }
     work = {seed: work for seed, work in record.work.items() if seed in seeds}
     diverged = {seed: where for seed, where in record.diverged.items() if seed in seeds}
     readings = record.readings
     if readings is not None:
-        readings = replace(readings, seeds=kept, values=readings.values[places])
+        readings = replace(readings, seeds=selected, values=readings.values[places])
     predictions = record.predictions
     if predictions is not None:
         predictions = {name: values[places] for name, values in predictions.items()}
