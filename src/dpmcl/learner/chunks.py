@@ -89,7 +89,7 @@ def check_validation(config: Config, rows: Any) -> None:
 
 
 def inputs_alone(form: Form, x: Any) -> Tensor:
-    """Read inputs without targets, in the form that is stored (`stored_inputs`).
+    """Return inputs without targets, in the form that is stored (`stored_inputs`).
 
     Args:
         form: Form of the rows.

@@ -114,7 +114,7 @@ def written(value: Any) -> str:
 
 
 def by_stream(several: Sequence[Entry]) -> dict[str, dict[str, Entry]]:
-    """Group entries by the name of their stream, and by label.
+    """Return entries by the name of their stream, and by label.
 
     Args:
         several: The entries.
