@@ -270,7 +270,8 @@ class Learner:
         """Train on the next chunk of rows, as one task.
 
         The first chunk fixes the form of the inputs (shape, columns, categories) and the kind of
-        the targets. Logs each new class, and a warning if `forgetting_limit` is exceeded.
+        the targets. Later calls log each new class, and a warning if `forgetting_limit` is
+        exceeded.
 
         Args:
             x: Inputs (rows, ...) as an array, tensor or list; a table (pandas, polars, pyarrow, a

@@ -180,7 +180,7 @@ def _within(stream: str, ours: Estimate, paper: float, error: float) -> bool:
 
 
 def _sure(ours: Estimate, paper: float) -> bool:
-    """Return whether two standard errors of ours are at most the paper's mean, or 0.01."""
+    """Return whether twice our standard error is at most the paper's mean or 0.01."""
     return 2 * (ours.error or 0.0) <= max(paper, 0.01)
 
 

@@ -222,7 +222,7 @@ def _statistics(entries: Sequence[Entry], against: str | None) -> _Section | Non
 
 
 def _paper(entries: Sequence[Entry]) -> _Section | None:
-    """Return the paper's Table 1 and claims beside the results; None if they do not concern it."""
+    """Return the paper's Table 1 and claims beside the results; None if no result concerns them."""
     zeta, kappa = (claims.figure3_values(entries, axis) for axis in ("zeta", "kappa"))
     checked = claims.of_table1(paper.values(entries))
     if any(len(points["CME"]) > 1 for points in (zeta, kappa)):
