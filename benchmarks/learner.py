@@ -125,11 +125,11 @@ def grown(seeds: int = 10) -> dict[str, float]:
 
 
 def one_info(known: Knowledge):
-    """What a method is told of the rows held and of a chunk."""
-    from dpmcl.learner.knowledge import _told
+    """Task infos of the stored rows and of a chunk."""
+    from dpmcl.learner.knowledge import _task_infos
 
     x = torch.zeros(100, 20, dtype=torch.float64)
-    return _told(known, {"train": Examples(x, torch.arange(100) % 5)})[0]
+    return _task_infos(known, {"train": Examples(x, torch.arange(100) % 5)})[0]
 
 
 def main() -> None:

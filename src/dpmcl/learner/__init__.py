@@ -1,1 +1,1 @@
-"""A learner in a user's own loop: rows come in chunks, and the next is learned when it is there."""
+"""A learner for a user's own loop, which is trained on each chunk of rows when it arrives."""

@@ -1,4 +1,4 @@
-"""What a learner answers: probabilities, or values in the targets' units."""
+"""Predictions of a learner: probabilities, or values in the units of the targets."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,13 +15,13 @@ from dpmcl.exceptions import DataError, DpmclError, ModelError, reason
 from dpmcl.learner.knowledge import Knowledge
 from dpmcl.methods._method import State
 
-_IMAGES_AT_ONCE = 1024  # at most
-_VECTORS_AT_ONCE = 256  # always, so that an answer never depends on the rows beside its own
+_IMAGES_AT_ONCE = 1024  # largest block of images
+_VECTORS_AT_ONCE = 256  # a constant size, so that an answer does not depend on the other rows
 
 
 @contextmanager
 def computing() -> Iterator[None]:
-    """Compute numbers in a block as a run does.
+    """Compute within the block with the threads, allocation and precision of a run.
 
     Raises:
         ModelError: The network fails in the block.
@@ -43,8 +43,8 @@ def answers(known: Knowledge, x: Tensor) -> Tensor:
     """Return each replica's probabilities or values, float64 (replicas, rows, outputs), on the CPU.
 
     Args:
-        known: What the learner knows.
-        x: Inputs (rows, ...), as `Inputs.read` returns them.
+        known: Knowledge of the learner.
+        x: Inputs (rows, ...) in the form that is stored (`knowledge.stored_inputs`).
 
     Raises:
         DataError: An answer is not finite.
@@ -69,11 +69,11 @@ def answers(known: Knowledge, x: Tensor) -> Tensor:
             batch = stream.batch(row, row >= 0, row * 0, setup.model.dtype)
             blocks.append(setup.engine.map(answer, known.shown, batch))
     out = torch.cat(blocks, dim=1)[:, :rows]
-    odd = (~out.isfinite()).any(-1).any(0).nonzero()
-    if len(odd):
+    invalid_rows = (~out.isfinite()).any(-1).any(0).nonzero()
+    if len(invalid_rows):
         raise DataError(
-            f"The network has no finite answer for row {int(odd[0])}, as for numbers too large for "
-            "it; correct the row, or leave it out."
+            f"The network has no finite answer for row {int(invalid_rows[0])}, as for numbers too "
+            "large for it; correct the row, or leave it out."
         )
     if classes:
         return out[..., : len(known.form.labels.names)].cpu()
@@ -86,7 +86,7 @@ def error(known: Knowledge, x: Tensor, y: Tensor) -> float:
     """Return the error on rows: the share of wrong labels, or the mean squared error.
 
     Args:
-        known: What the learner knows.
+        known: Knowledge of the learner.
         x: Inputs, as for `answers`.
         y: Class numbers (rows,), or values (rows, outputs).
     """

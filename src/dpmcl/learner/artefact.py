@@ -1,10 +1,10 @@
-"""A learner in a folder: JSON and safetensors, from which it goes on as if it had never stopped.
+"""The folder of a saved learner, from which it continues with bit-identical results.
 
-    learner.json         method, network, labels, columns, and the name and sum of the other file
+    learner.json         method, network, labels, columns, and the checksum of the other file
     state-SUM.safetensors    parameters, optimiser, memory, scales
 
-learner.json is replaced last, in one step, so a folder always holds one whole learner. What
-somebody else's folder says is data: nothing that it names is imported.
+learner.json is replaced last, atomically, so a folder always holds one complete learner. A folder
+may come from an untrusted source: nothing that it names is imported.
 """
 
 import hashlib
@@ -34,11 +34,13 @@ class About(pydantic.BaseModel):
     """Content of learner.json.
 
     Attributes:
-        method, network: Name and settings; of the user's own the settings alone.
-        arguments: The others of `Config`, by name.
+        format: Version of the file's format.
+        method, network: Name and settings. The name is missing if the user defined the method or
+            the network, and a user's network has no settings either.
+        arguments: The other fields of `Config`, by name.
         labels: The classes that were declared.
-        state: What the learner knows; None for nothing.
-        sum: SHA-256 of the tensors.
+        state: Knowledge of the learner without its tensors; None if it has learned nothing.
+        sum: SHA-256 of the file of tensors; empty if there is none.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid")
@@ -58,22 +60,22 @@ class About(pydantic.BaseModel):
 
     @property
     def cost_is_ours(self) -> bool:
-        """Return whether the learner needs no cost of the user's."""
+        """Return whether the cost is one of the package, so that no function must be passed."""
         return "cost" not in self.method or plugins.is_ours("cost", self.method["cost"])
 
 
 def described(
     config: Config, known: Knowledge | None, *, memory: bool = True
 ) -> tuple[About, bytes]:
-    """Return what is said of a learner, and the bytes of its tensors.
+    """Return the content of learner.json, and the bytes of the learner's tensors.
 
     Args:
-        config: What it was made with.
-        known: What it knows; None for nothing.
-        memory: Whether the rows of its memory are among the tensors.
+        config: Arguments of the learner.
+        known: Knowledge of the learner; None if it has learned nothing.
+        memory: Whether to include the rows of its memory and those held out.
     """
     name = plugins.name_of("method", type(config.method))
-    apart = ("method", "network", "labels", "device")
+    excluded = ("method", "network", "labels", "device")
     state, content = None, b""
     if known is not None:
         with computing():
@@ -81,7 +83,7 @@ def described(
     about = About(
         method={**({"name": name} if name else {}), **config.method.to_table()},
         network=dict(config.network.table),
-        arguments={key: v for key, v in config.to_table().items() if key not in apart},
+        arguments={key: v for key, v in config.to_table().items() if key not in excluded},
         labels=config.labels,
         state=state,
         sum=hashlib.sha256(content).hexdigest() if content else "",
@@ -101,18 +103,18 @@ def restored(
     frozen: Sequence[str] = (),
     device: DeviceName = "auto",
 ) -> tuple[Config, Knowledge | None]:
-    """Return what a learner was made with, and what it knows.
+    """Return the arguments and the knowledge of a saved learner.
 
     Args:
-        where: Its folder, for messages.
-        about: What is said of it.
+        where: Folder of the learner, for messages.
+        about: Content of learner.json.
         content: The bytes of its tensors.
-        model, method, cost: The user's, where they are not of the package.
+        model, method, cost: As for `Learner.load`.
         before, frozen, device: As for `Learner`.
 
     Raises:
         FolderError: The folder is damaged.
-        SpecError: Something of the user's was not brought.
+        SpecError: A model, a method or a cost must be passed.
         ModelError: The network is not the one that was saved.
     """
     if model is None and not plugins.is_ours("network", about.network.get("name")):
@@ -135,17 +137,17 @@ def restored(
 
 
 def write(path: Any, about: About, content: bytes) -> Path:
-    """Write a learner to a folder, whole or not at all.
+    """Write a learner to a folder atomically.
 
     Args:
-        path: The folder; a learner that is in it is replaced.
-        about, content: As `described` returns them.
+        path: The folder. A learner in it is replaced.
+        about, content: As returned by `described`.
 
     Returns:
         The folder.
 
     Raises:
-        FolderError: It cannot be written.
+        FolderError: The folder cannot be written.
     """
     folder = path_of(path)
     if content:
@@ -160,13 +162,16 @@ def write(path: Any, about: About, content: bytes) -> Path:
 
 
 def read(path: Any) -> tuple[Path, About, bytes]:
-    """Return a folder, what it says of the learner in it, and the bytes of its tensors.
+    """Read the folder of a learner.
 
     Args:
         path: The folder.
 
+    Returns:
+        The folder, the content of its learner.json, and the bytes of the tensors.
+
     Raises:
-        FolderError: There is no learner in it, or it is damaged.
+        FolderError: The folder holds no learner, or is damaged.
     """
     folder = path_of(path)
     if not (folder / FILE).is_file():
@@ -186,7 +191,7 @@ def read(path: Any) -> tuple[Path, About, bytes]:
 
 
 def _method(about: About, brought: type[Method] | None, cost: Callable[..., Any] | None) -> Method:
-    """Return the method of a learner that was saved; refuse one that names what is not ours."""
+    """Return the method of a saved learner, or raise SpecError if it names code of a user."""
     settings = dict(about.method)
     if about.cost_is_ours != (cost is None):
         raise SpecError(

@@ -1,4 +1,4 @@
-"""A chunk as a user gives it: read like those before, and shared out to training and the rest."""
+"""Reading a chunk from a user's data, and splitting its rows."""
 
 import math
 from dataclasses import replace
@@ -19,27 +19,30 @@ from dpmcl.engine import device_of
 from dpmcl.exceptions import DataError, SpecError
 from dpmcl.learner.answers import computing
 from dpmcl.learner.config import Config
-from dpmcl.learner.inputs import Inputs, opened, target_apart, without
-from dpmcl.learner.knowledge import Form, Knowledge, kept, with_body
+from dpmcl.learner.inputs import Inputs, drop_columns, opened, split_target
+from dpmcl.learner.knowledge import Form, Knowledge, stored_inputs, with_body
 from dpmcl.learner.labels import LabelMap, of_names
 from dpmcl.learner.pool import Examples
 
 
 def read(config: Config, form: Form | None, x: Any, y: Any) -> tuple[Form, Examples]:
-    """Return a chunk's rows as tensors, and what they have in common with those before.
+    """Read the rows of a chunk as tensors.
 
     Args:
-        config: What the learner was made with.
-        form: What the chunks before have in common; None for the first.
+        config: Arguments of the learner.
+        form: Form of the chunks before; None for the first chunk.
         x, y: As for `Learner.learn`.
 
+    Returns:
+        The form of the rows, with the labels of this chunk, and the rows.
+
     Raises:
-        DataError: The rows cannot be used, or are not like those before.
+        DataError: The rows cannot be used, or differ in form from those before.
         ModelError: The network cannot be used.
-        SpecError: Classes were declared, and the targets are numbers.
+        SpecError: Classes were declared, but the targets are those of a regression.
     """
-    first, (x, y, target) = form is None, _apart(config, form, x, y)
-    form = form or _first(config, x, y, target)
+    first, (x, y, target) = form is None, _inputs_and_targets(config, form, x, y)
+    form = form or _first_form(config, x, y, target)
     device, labels = device_of(config.device), form.labels
     values = form.inputs.read(x).to(device)
     if form.kind == "classification":
@@ -59,19 +62,20 @@ def read(config: Config, form: Form | None, x: Any, y: Any) -> tuple[Form, Examp
             form = with_body(config, form, values)
         if form.body is not None:
             check_digits(data, config.floats)
-        part = Examples(kept(form, values), data.y.to(device))
+        part = Examples(stored_inputs(form, values), data.y.to(device))
     return replace(form, labels=labels, target=target or form.target), part
 
 
 def check_validation(config: Config, rows: Any) -> None:
-    """Check that a method that trains on validation rows gets them, once, and others never.
+    """Check that validation rows come from exactly one source, or from none if not needed.
 
     Args:
-        config: What the learner was made with.
-        rows: Validation rows that came with a chunk, or None.
+        config: Arguments of the learner.
+        rows: Validation rows passed with a chunk, or None.
 
     Raises:
-        SpecError: It does not, or they do.
+        SpecError: A method that trains on validation rows has no source of them, or two; or rows
+            were passed to another method.
     """
     trains = config.method.trains_on_validation
     if trains and (config.validation is None) == (rows is None):
@@ -85,35 +89,38 @@ def check_validation(config: Config, rows: Any) -> None:
 
 
 def inputs_alone(form: Form, x: Any) -> Tensor:
-    """Return inputs as they are kept; the column of targets may be among those of a table.
+    """Return inputs without targets, in the form that is stored (`stored_inputs`).
 
     Args:
-        form: What the chunks have in common.
-        x: Inputs, as for `Learner.learn`.
+        form: Form of the rows.
+        x: Inputs, as for `Learner.learn`. The target column of a table is ignored.
 
     Raises:
-        DataError: The rows are not like those learned.
+        DataError: The rows differ in form from those learned.
     """
     x = opened(x)
     if form.target and isinstance(x, pa.Table):
-        x = without(x, form.target)
+        x = drop_columns(x, form.target)
     values = form.inputs.read(x)
     with computing():
-        return kept(form, _checked(form, values, torch.zeros(len(values), 1)).x)
+        return stored_inputs(form, _checked(form, values, torch.zeros(len(values), 1)).x)
 
 
-def shared_out(
+def split_rows(
     config: Config, known: Knowledge | None, part: Examples
 ) -> tuple[Examples, Examples, Examples]:
-    """Return the rows of a chunk that are for training, those for validation, and those held out.
+    """Split a chunk at random into rows for training, for validation, and held out.
 
     Args:
-        config: What the learner was made with.
-        known: What it knows; None for nothing.
-        part: The rows.
+        config: Arguments of the learner.
+        known: Knowledge before the chunk; None for the first chunk.
+        part: Rows of the chunk.
+
+    Returns:
+        The rows for training, those for validation, and those held out.
 
     Raises:
-        DataError: No row is left to learn.
+        DataError: No row is left for training.
     """
     chunks, before, held = (0, 0, 0) if known is None else (
         known.chunks, known.rows + known.held_out, known.held_out
@@ -130,17 +137,17 @@ def shared_out(
         each.sort().values
         for each in order.split([holdout, validation, rows - holdout - validation])
     )
-    apart, validating, train = (Examples(part.x[each], part.y[each]) for each in chosen)
-    return train, validating, apart
+    held_out, validating, train = (Examples(part.x[each], part.y[each]) for each in chosen)
+    return train, validating, held_out
 
 
 def _checked(form: Form, x: Tensor, y: Tensor) -> Labelled:
-    """Return inputs and targets once it is sure that there are some, and that all are finite."""
+    """Return inputs and targets after a check that there are rows and that all are finite."""
     return Labelled("the rows", "regression", x, y, fields=form.inputs.fields)
 
 
-def _first(config: Config, x: Any, y: Any, target: str) -> Form:
-    """Return what all chunks will have in common, by the first."""
+def _first_form(config: Config, x: Any, y: Any, target: str) -> Form:
+    """Return the form of the rows of all chunks, given the first chunk."""
     inputs, kind = Inputs.of(x), config.kind or kind_of(y)
     if kind == "regression" and config.labels.names:
         raise SpecError("classes= is for classification, and the targets are numbers.")
@@ -158,10 +165,11 @@ def _first(config: Config, x: Any, y: Any, target: str) -> Form:
     )
 
 
-def _apart(config: Config, form: Form | None, x: Any, y: Any) -> tuple[Any, Any, str]:
-    """Return inputs, targets, and the name of the column of targets if they came in one."""
+def _inputs_and_targets(config: Config, form: Form | None, x: Any, y: Any) -> tuple[Any, Any, str]:
+    """Return inputs, targets, and the name of their column if they are a column of a table."""
     labels, kind = (config.labels, config.kind) if form is None else (form.labels, form.kind)
-    # "7" in a column is text where labels before it are, and at first in memory.
+    # "7" in a column remains text if earlier labels are text. In the first chunk it remains text if
+    # the table is in memory; in a file it is a number.
     text = kind != "regression" and not isinstance(x, str | Path)
     text = labels.family == "strings" if labels.family else text
     x = opened(x)
@@ -170,7 +178,7 @@ def _apart(config: Config, form: Form | None, x: Any, y: Any) -> tuple[Any, Any,
     if isinstance(y, str):
         if not isinstance(x, pa.Table):
             raise DataError(f"y may name a column of a table, and x is a {type(x).__name__}.")
-        return *target_apart(x, y, text=text), y
+        return *split_target(x, y, text=text), y
     if y is not None:
         return x, y.to_numpy() if hasattr(y, "to_numpy") else y, ""
     if isinstance(x, Tensor | np.ndarray | pa.Table):
@@ -185,7 +193,7 @@ def _apart(config: Config, form: Form | None, x: Any, y: Any) -> tuple[Any, Any,
 
 
 def _check_amounts(target: str, labels: LabelMap) -> None:
-    """Refuse a column of many whole numbers that may be classes or amounts, as a run does."""
+    """Raise DataError for a column of many integers, which may be classes or amounts."""
     if labels.family == "whole numbers" and len(labels.names) > CATEGORIES and not labels.fixed:
         raise DataError(
             f"Column {target!r:.60} has {len(labels.names)} different whole numbers, which may be "

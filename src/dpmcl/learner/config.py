@@ -1,4 +1,4 @@
-"""What a learner is made with: checked once, and the same for all of its chunks."""
+"""Arguments of a learner: checked once, and fixed for all of its chunks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,19 +20,17 @@ from dpmcl.methods._method import Method
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Settings):
-    """What a learner was made with.
+    """Arguments of a learner.
 
     Attributes:
-        method: The method, whose `memory` is the learner's.
+        method: The method. Its `memory` is the capacity of the learner's memory.
         network: Builds the network for the shapes of the first chunk.
-        labels: The classes that were declared.
-        seed: Of the first replica.
-        replicas: How many there are.
-        kind, scale, validation, holdout, forgetting_limit, monitor, dtype, device, engine: As for
-            `Learner`.
+        labels: The classes that were declared; empty if none were.
+        seed, replicas, kind, scale, validation, holdout: As for `Learner`.
+        forgetting_limit, monitor, dtype, device, engine: As for `Learner`.
 
     Raises:
-        SpecError: A value breaks a rule, or contradicts another.
+        SpecError: A value is invalid, or contradicts another.
     """
 
     method: Method
@@ -72,26 +70,26 @@ class Config(Settings):
 
     @property
     def floats(self) -> torch.dtype:
-        """Return the type of parameters."""
+        """Return the dtype of the parameters."""
         floats: torch.dtype = getattr(torch, self.dtype)
         return floats
 
     @property
     def title(self) -> str:
-        """Return the names of the method and of the network."""
+        """Return the names of the method and the network, as in "replay, mlp"."""
         method = type(self.method)
         return f"{plugins.name_of('method', method) or method.__name__}, {self.network.name}"
 
 
 def method_of(method: Any, settings: Mapping[str, Any]) -> Method:
-    """Return a method with settings.
+    """Return a method with the given settings.
 
     Args:
-        method: A name, a `dpmcl.Method` or a subclass of it.
-        settings: By name.
+        method: Name of a method, a `dpmcl.Method` or a subclass of it.
+        settings: Settings by name. They replace those of a `dpmcl.Method`.
 
     Raises:
-        SpecError: It is none of these, or a setting breaks a rule.
+        SpecError: `method` is none of these, or a setting is invalid.
     """
     if isinstance(method, Method):
         return type(method).from_table(

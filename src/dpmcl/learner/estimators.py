@@ -1,4 +1,4 @@
-"""Learners as estimators of scikit-learn, for its pipelines, searches and scores."""
+"""Estimators of scikit-learn that wrap a `Learner`, for pipelines, searches and scores."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 
 class _Continual(BaseEstimator, ABC):  # type: ignore[misc]
-    """What both estimators share."""
+    """Base class of both estimators."""
 
     learner_: Learner
 
@@ -54,7 +54,7 @@ class _Continual(BaseEstimator, ABC):  # type: ignore[misc]
         self.random_state = random_state
 
     def _new(self, **kind: Any) -> Learner:
-        """Return the learner of the parameters, which has learned nothing."""
+        """Return a new learner with the estimator's parameters."""
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(np.iinfo(np.int32).max)
@@ -74,11 +74,14 @@ class _Continual(BaseEstimator, ABC):  # type: ignore[misc]
         )
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Forget what was learned, and learn rows.
+        """Fit a new learner to rows, discarding what was learned before.
 
         Args:
             X: Inputs (rows, inputs).
-            y: A target for each row.
+            y: Target of each row.
+
+        Returns:
+            This estimator.
         """
         return self._learn(X, y, first=True)
 
@@ -87,34 +90,36 @@ class _Continual(BaseEstimator, ABC):  # type: ignore[misc]
         """Learn rows, as the first chunk or as the next one."""
 
     def _rows(self, X: Any) -> Array:
-        """Return the rows to predict, checked."""
+        """Return the validated rows to predict."""
         check_is_fitted(self, "learner_")
         rows: Array = validate_data(self, X, dtype=np.float64, reset=False)
         return rows
 
 
 class ContinualClassifier(ClassifierMixin, _Continual):  # type: ignore[misc]
-    """Classifier that goes on learning, for scikit-learn's pipelines and searches.
+    """Classifier for continual learning that follows the interface of scikit-learn.
 
-    `partial_fit` learns a chunk as the next task, and a memory keeps rows of the past. Classes may
-    appear at any call, and the first need not name them.
+    Each call of `partial_fit` learns a chunk of rows as the next task; a memory keeps rows of
+    earlier chunks. New classes may appear in any call and need not be named in the first.
 
     Args:
         model: The network, as for `dpmcl.Learner`.
-        method: The method, as for `dpmcl.Learner`.
-        memory: Rows of the past that are kept.
-        updates: Updates for each chunk.
-        batch: Rows a batch.
+        method: The continual-learning method, as for `dpmcl.Learner`.
+        memory: Number of past rows that each replica keeps.
+        updates: Number of updates for each chunk.
+        batch: Number of rows in a batch.
         lr: Learning rate.
-        replicas: Networks whose mean predicts.
-        scale: Whether inputs are brought to mean 0 and deviation 1, by the first chunk.
-        settings: Further settings of the method, as in {"optimiser": "adam"}.
-        random_state: Seed; None draws one from NumPy's global generator.
+        replicas: Number of networks; the mean of their outputs predicts.
+        scale: Whether to standardise inputs with the means and standard deviations of the first
+            chunk.
+        settings: Further settings of the method, for example {"optimiser": "adam"}.
+        random_state: Seed: an integer, a `numpy.random.RandomState`, or None for a seed drawn from
+            NumPy's global generator.
 
     Attributes:
-        learner_: The `dpmcl.Learner`.
-        classes_: The labels there are, sorted.
-        n_features_in_: Number of inputs.
+        learner_: The fitted `dpmcl.Learner`.
+        classes_: Labels of the classes known so far, sorted, (classes,).
+        n_features_in_: Number of inputs of a row.
 
     >>> from sklearn.datasets import load_iris
     >>> x, y = load_iris(return_X_y=True)
@@ -123,13 +128,13 @@ class ContinualClassifier(ClassifierMixin, _Continual):  # type: ignore[misc]
     """
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
-        """Learn the next chunk.
+        """Learn the next chunk of rows as one task.
 
         Args:
             X: Inputs (rows, inputs).
-            y: A label for each row.
-            classes: All labels that will ever come, or None to add classes as they come. Heeded at
-                the first call.
+            y: Label of each row.
+            classes: Labels of all classes that can occur; None adds classes as they appear. Used
+                in the first call only.
 
         Returns:
             This estimator.
@@ -148,49 +153,58 @@ class ContinualClassifier(ClassifierMixin, _Continual):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any) -> Array:
-        """Return a label for each row.
+        """Predict the label of each row.
 
         Args:
             X: Inputs (rows, inputs).
+
+        Returns:
+            Labels (rows,).
         """
-        shares = self.predict_proba(X)
-        labels: Array = self.classes_[shares.argmax(1)]
+        probabilities = self.predict_proba(X)
+        labels: Array = self.classes_[probabilities.argmax(1)]
         return labels
 
     def predict_proba(self, X: Any) -> Array:
-        """Return the probability of each class, (rows, classes), in the order of `classes_`.
+        """Predict the probability of each class for each row.
 
         Args:
             X: Inputs (rows, inputs).
+
+        Returns:
+            Probabilities (rows, classes), in the order of `classes_`.
         """
         rows = self._rows(X)
         return self.learner_.predict_proba(rows)[:, np.argsort(self.learner_.classes_)]
 
 
 class ContinualRegressor(RegressorMixin, _Continual):  # type: ignore[misc]
-    """Regressor that goes on learning, for scikit-learn's pipelines and searches.
+    """Regressor for continual learning that follows the interface of scikit-learn.
 
-    `partial_fit` learns a chunk as the next task, and a memory keeps rows of the past.
+    Each call of `partial_fit` learns a chunk of rows as the next task; a memory keeps rows of
+    earlier chunks.
 
     Args:
         model: The network, as for `dpmcl.Learner`.
-        method: The method, as for `dpmcl.Learner`.
-        memory: Rows of the past that are kept.
-        updates: Updates for each chunk.
-        batch: Rows a batch.
+        method: The continual-learning method, as for `dpmcl.Learner`.
+        memory: Number of past rows that each replica keeps.
+        updates: Number of updates for each chunk.
+        batch: Number of rows in a batch.
         lr: Learning rate.
-        replicas: Networks whose mean predicts.
-        scale: Whether inputs and targets are brought to mean 0 and deviation 1, by the first chunk.
-        settings: Further settings of the method, as in {"optimiser": "adam"}.
-        random_state: Seed; None draws one from NumPy's global generator.
+        replicas: Number of networks; the mean of their outputs predicts.
+        scale: Whether to standardise inputs and targets with the means and standard deviations of
+            the first chunk.
+        settings: Further settings of the method, for example {"optimiser": "adam"}.
+        random_state: Seed: an integer, a `numpy.random.RandomState`, or None for a seed drawn from
+            NumPy's global generator.
 
     Attributes:
-        learner_: The `dpmcl.Learner`.
-        n_features_in_: Number of inputs.
+        learner_: The fitted `dpmcl.Learner`.
+        n_features_in_: Number of inputs of a row.
     """
 
     def partial_fit(self, X: Any, y: Any) -> Self:
-        """Learn the next chunk.
+        """Learn the next chunk of rows as one task.
 
         Args:
             X: Inputs (rows, inputs).
@@ -210,11 +224,15 @@ class ContinualRegressor(RegressorMixin, _Continual):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Return the value of each row, (rows,) or (rows, outputs) as the targets came.
+        """Predict the value of each row.
 
         Args:
             X: Inputs (rows, inputs).
-            return_std: Whether to return the deviation over replicas too.
+            return_std: Whether to return the standard deviation over replicas as well.
+
+        Returns:
+            Values in the shape of the targets, (rows,) or (rows, outputs). With `return_std`,
+            values and their standard deviations.
         """
         rows = self._rows(X)
         return self.learner_.predict(rows, True) if return_std else self.learner_.predict(rows)

@@ -1,4 +1,4 @@
-"""A learner as a program of torch.export or ONNX: from rows to probabilities in one graph."""
+"""Export of a learner as a program of torch.export or ONNX, from rows to probabilities."""
 
 import copy
 import importlib.util
@@ -22,27 +22,27 @@ from dpmcl.core.tree import at
 from dpmcl.data.stream import LIMIT
 from dpmcl.exceptions import ModelError, SpecError, reason, shown
 from dpmcl.learner.answers import answers
-from dpmcl.learner.knowledge import Knowledge, kept
+from dpmcl.learner.knowledge import Knowledge, stored_inputs
 from dpmcl.methods._method import State
 
 _ABOUT = "dpmcl.json"
-_NEAR = 1e-5
+_NEAR = 1e-5  # tolerance relative to the largest answer
 _TRIED = (1, 2, 7)
-"""Numbers of rows for which a program is compared with the learner; 3 made it."""
+"""Numbers of rows for which a program is compared with the learner. It is traced with 3 rows."""
 
 Written = tuple[Callable[[Tensor], Tensor], Callable[[Path], None]]
-"""A program as a function of rows, and what writes it to a file."""
+"""A program as a function of rows, and a function that writes it to a file."""
 
 
 def export(known: Knowledge, path: Path) -> None:
-    """Write a program that predicts as a learner does, for any number of rows.
+    """Write a program that makes the learner's predictions, for any number of rows.
 
     Args:
-        known: What the learner knows.
+        known: Knowledge of the learner.
         path: The file, .pt2 or .onnx.
 
     Raises:
-        SpecError: The path ends otherwise, or the packages for it are missing.
+        SpecError: The path has another suffix, or a package for it is missing.
         ModelError: The network cannot be exported.
         FolderError: The file cannot be written.
     """
@@ -55,21 +55,21 @@ def export(known: Knowledge, path: Path) -> None:
             run, write = _FORMS[path.suffix](_program(known), json.dumps(about(known)))
             for rows in _TRIED:
                 _check(known, run, _example(known, rows))
-    except Exception as error:  # each layer has its own way to say no
+    except Exception as error:  # the exporters raise errors of many types
         raise ModelError(
-            f"This network{_recurrent(known)} cannot be exported for any number of rows: "
-            f"{reason(_first(error))}; use learner.save, or, in a module of your own, take the "
-            "number of rows from x.shape[0] (len(x) fixes it)."
+            f"This network{_recurrent_layers(known)} cannot be exported for any number of rows: "
+            f"{reason(_root_cause(error))}; use learner.save, or, in a module of your own, take "
+            "the number of rows from x.shape[0] (len(x) fixes it)."
         ) from error
     with atomic(path) as temporary:
         write(temporary)
 
 
 def about(known: Knowledge) -> dict[str, Any]:
-    """Return what a program takes and gives: types, columns, categories and labels.
+    """Return a description of a program's inputs and outputs: types, columns and labels.
 
     Args:
-        known: What the learner knows.
+        known: Knowledge of the learner.
     """
     form = known.form
     return {
@@ -83,10 +83,10 @@ def about(known: Knowledge) -> dict[str, Any]:
 
 
 def _program(known: Knowledge) -> torch.export.ExportedProgram:
-    """Return the learner as a program, without the paths of this machine."""
+    """Return the learner as a program, without the file paths of this machine."""
     rows = torch.export.Dim("rows")
     program = torch.export.export(
-        _Whole(known).eval(), (_example(known, 3),), dynamic_shapes=({0: rows},)
+        _Ensemble(known).eval(), (_example(known, 3),), dynamic_shapes=({0: rows},)
     )
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
@@ -94,22 +94,25 @@ def _program(known: Knowledge) -> torch.export.ExportedProgram:
     return program
 
 
-def _pt2(program: torch.export.ExportedProgram, told: str) -> Written:
+def _pt2(program: torch.export.ExportedProgram, description: str) -> Written:
+    """Return a program of torch.export as a function, and its writer."""
+
     def write(path: Path) -> None:
-        torch.export.save(program, path, extra_files={_ABOUT: told})
+        torch.export.save(program, path, extra_files={_ABOUT: description})
 
     return program.module(), write
 
 
-def _onnx(program: torch.export.ExportedProgram, told: str) -> Written:
+def _onnx(program: torch.export.ExportedProgram, description: str) -> Written:
+    """Return a program of ONNX as a function, run by ONNX Runtime, and its writer."""
     import onnxruntime
 
-    made = torch.onnx.export(
+    exported = torch.onnx.export(
         program, (), dynamo=True, verbose=False, input_names=["rows"], output_names=["answers"]
     )
-    assert made is not None
-    made.model.metadata_props[_ABOUT] = told
-    content = made.model_proto.SerializeToString()
+    assert exported is not None
+    exported.model.metadata_props[_ABOUT] = description
+    content = exported.model_proto.SerializeToString()
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 3, 1
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
@@ -127,22 +130,22 @@ _FORMS = {".pt2": _pt2, ".onnx": _onnx}
 
 
 def _check_packages() -> None:
-    """Refuse ONNX where a package for it is missing."""
+    """Raise SpecError if a package that ONNX needs is missing."""
     for name in ("onnx", "onnxscript", "onnxruntime"):
         if importlib.util.find_spec(name) is None:
             raise SpecError(f"Exporting to ONNX needs {name}: pip install 'dpmcl[onnx]'.")
 
 
 def _check(known: Knowledge, run: Callable[[Tensor], Tensor], x: Tensor) -> None:
-    """Raise where a program does not answer as the learner does."""
-    expected, came = answers(known, kept(known.form, x)).mean(0), run(x).double()
+    """Raise AssertionError if the outputs of a program differ from the learner's."""
+    expected, actual = answers(known, stored_inputs(known.form, x)).mean(0), run(x).double()
     near = _NEAR * max(1.0, float(expected.abs().max()))
-    torch.testing.assert_close(came, expected, rtol=_NEAR, atol=near)
+    torch.testing.assert_close(actual, expected, rtol=_NEAR, atol=near)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what the exporters print, warn of and log from the user."""
+    """Suppress the output, warnings and log lines of the exporters."""
     logger = logging.getLogger("torch")
     before = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -154,13 +157,13 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _first(error: BaseException) -> BaseException:
-    """Return the error that another one was raised from, if any."""
-    return error if error.__cause__ is None else _first(error.__cause__)
+def _root_cause(error: BaseException) -> BaseException:
+    """Return the first error in the chain of causes of an error."""
+    return error if error.__cause__ is None else _root_cause(error.__cause__)
 
 
-def _recurrent(known: Knowledge) -> str:
-    """Return the names of recurrent layers, for an error."""
+def _recurrent_layers(known: Knowledge) -> str:
+    """Return the names of recurrent layers for an error message; empty if there are none."""
     names = {
         f"{type(layer).__name__} {part}.{name}"
         for part, module in known.setup.model.parts.items()
@@ -171,7 +174,7 @@ def _recurrent(known: Knowledge) -> str:
 
 
 def _example(known: Knowledge, rows: int) -> Tensor:
-    """Return inputs as a program takes them: of the memory, else made up; uint8 or float64."""
+    """Return inputs of a program, uint8 or float64: rows of the memory, or random ones."""
     inputs, scale = known.form.inputs, known.setup.stream.scale
     held, kind = known.held.x.cpu(), torch.uint8 if inputs.images else torch.float64
     if known.form.body is None and len(held):
@@ -183,8 +186,8 @@ def _example(known: Knowledge, rows: int) -> Tensor:
     return x if scale is None else x * scale.x_deviation[0].cpu() + scale.x_mean[0].cpu()
 
 
-class _Whole(nn.Module):
-    """All replicas of a learner, from rows as they come to their mean answer."""
+class _Ensemble(nn.Module):
+    """All replicas of a learner: from unscaled inputs to their mean prediction."""
 
     def __init__(self, known: Knowledge) -> None:
         super().__init__()
@@ -199,7 +202,7 @@ class _Whole(nn.Module):
         self.scaled = scaled is not None
         if scaled is not None and stream.scale is not None:
             self.register_buffer("numbers", scaled.cpu())
-            for name, leaf in stream.scale._asdict().items():  # the same for all replicas
+            for name, leaf in stream.scale._asdict().items():  # equal for all replicas
                 self.register_buffer(name, leaf[0].cpu())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -208,12 +211,12 @@ class _Whole(nn.Module):
         Args:
             x: Inputs (rows, ...).
         """
-        held: Any = self
+        buffers: Any = self
         if self.images:
             x = x.to(torch.float64) / 255
         if self.scaled:
-            near = ((x - held.x_mean) / held.x_deviation).clamp(-LIMIT, LIMIT)
-            x = torch.where(held.numbers, near, x)
+            scaled = ((x - buffers.x_mean) / buffers.x_deviation).clamp(-LIMIT, LIMIT)
+            x = torch.where(buffers.numbers, scaled, x)
         x = x.to(self.dtype)
         if self.body is not None:
             x = self.body(x)
@@ -221,11 +224,11 @@ class _Whole(nn.Module):
         if self.classes:
             return torch.stack([o[:, : self.classes].softmax(-1) for o in outputs]).mean(0)
         mean = torch.stack(outputs).mean(0)
-        return mean * held.y_deviation + held.y_mean if self.scaled else mean
+        return mean * buffers.y_deviation + buffers.y_mean if self.scaled else mean
 
 
 class _Replica(nn.Module):
-    """One replica's network, without what training alone needs."""
+    """Network of one replica, for prediction only."""
 
     def __init__(self, model: Model, state: State) -> None:
         super().__init__()
@@ -235,7 +238,7 @@ class _Replica(nn.Module):
         self.on = model.gate
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits or values.
+        """Return logits or values (rows, outputs).
 
         Args:
             x: Inputs (rows, ...).
@@ -248,12 +251,12 @@ class _Replica(nn.Module):
 
 
 def _module(model: Model, name: str, state: State) -> nn.Module:
-    """Return a part as a module that holds its values."""
+    """Return a part of the model as a module with the parameters and buffers of a state."""
     part: Part = model.parts[name]
     module = copy.deepcopy(part.evaluation).cpu()
     values = {**state.theta.get(name, {}), **state.buffers.get(name, {})}
     with torch.no_grad():
         for key, value in values.items():
-            held = dict(module.named_parameters()) | dict(module.named_buffers())
-            held[key].copy_(value)
+            targets = dict(module.named_parameters()) | dict(module.named_buffers())
+            targets[key].copy_(value)
     return module

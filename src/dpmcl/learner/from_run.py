@@ -1,4 +1,4 @@
-"""A learner that goes on where a replica of a run ended."""
+"""A learner that continues from a replica of a finished run."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -30,18 +30,18 @@ from dpmcl.training.spec import Spec
 def learner_of_run(
     spec: Spec, method: str, seed: int, *, content: bytes, info: StreamInfo
 ) -> Learner:
-    """Return a learner that goes on where a replica of a run ended.
+    """Return a learner that continues from a replica of a run.
 
     Args:
-        spec: The run's.
-        method: Name of the method in it.
-        seed: The replica's.
-        content: What the replica had at the end, as safetensors.
+        spec: Spec of the run.
+        method: Name of the method in the spec.
+        seed: Seed of the replica.
+        content: State of the replica after the last task, as safetensors (`store.load_state`).
         info: Description of the run's data.
 
     Raises:
-        SpecError: A learner cannot go on from such a run.
-        FolderError: The state is of another form, or the data are, where they are needed.
+        SpecError: A learner cannot continue from such a run.
+        FolderError: The state is damaged, or the data are needed and have changed.
     """
     if spec.precision is not None:
         raise SpecError(
@@ -52,9 +52,9 @@ def learner_of_run(
         tensors = load(content)
         form = _form(spec, info, tensors)
         if tensors["memory.train.position"].numel() and not len(tensors["held.x"]):
-            tensors |= _rows(spec, seed, info.digest, tensors)
+            tensors |= _memory_rows(spec, seed, info.digest, tensors)
         memory = spec.methods[method].memory
-        tensors = {name: _lengthened(name, leaf, memory) for name, leaf in tensors.items()}
+        tensors = {name: _padded(name, leaf, memory) for name, leaf in tensors.items()}
         rows, outputs = int(tensors["rows"]), len(tensors["seen"])
     except (LookupError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
         if isinstance(error, FolderError | SpecError):
@@ -76,7 +76,7 @@ def learner_of_run(
 
 
 def _config(spec: Spec, name: str, seed: int, form: Form) -> Config:
-    """Return what a learner of a run is made with."""
+    """Return the arguments of a learner that continues from a run."""
     method = spec.methods[name]
     ours = plugins.is_ours("network", spec.network_name) and spec.network_name != "python"
     table = {"name": spec.network_name, **spec.network.to_table()} if ours else {}
@@ -94,7 +94,7 @@ def _config(spec: Spec, name: str, seed: int, form: Form) -> Config:
 
 
 def _form(spec: Spec, info: StreamInfo, tensors: Mapping[str, Tensor]) -> Form:
-    """Return what the run's rows have in common."""
+    """Return the form of the run's rows."""
     x, outputs = tensors["held.x"], len(tensors["seen"])
     regression = info.kind == "regression"
     return Form(
@@ -108,8 +108,10 @@ def _form(spec: Spec, info: StreamInfo, tensors: Mapping[str, Tensor]) -> Form:
     )
 
 
-def _rows(spec: Spec, seed: int, digest: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the rows of a memory that is too long to be kept with the state, from the data."""
+def _memory_rows(
+    spec: Spec, seed: int, digest: str, tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Read the rows of a memory from the data, for a memory too large to be stored in the state."""
     stream = read(spec, (seed,))
     if spec.stream.shared and digest and replace(stream, scale=None).digest() != digest:
         raise FolderError(
@@ -135,9 +137,9 @@ def _rows(spec: Spec, seed: int, digest: str, tensors: Mapping[str, Tensor]) -> 
     return whole(held_rows(stream, splits, memories).tensors | slots)
 
 
-def _lengthened(name: str, leaf: Tensor, capacity: int) -> Tensor:
-    """Return what is kept for each slot of a memory with as many slots as the learner's has."""
+def _padded(name: str, leaf: Tensor, capacity: int) -> Tensor:
+    """Return a tensor with zeros for the empty slots, if it has an entry for each memory slot."""
     if not name.startswith(("memory.", "held.row.")) or leaf.dim() < 2:
         return leaf
-    more = leaf.new_zeros(len(leaf), max(capacity - leaf.shape[1], 0), *leaf.shape[2:])
-    return torch.cat([leaf, more], dim=1)
+    empty = leaf.new_zeros(len(leaf), max(capacity - leaf.shape[1], 0), *leaf.shape[2:])
+    return torch.cat([leaf, empty], dim=1)

@@ -1,4 +1,4 @@
-"""Outputs for more classes: a wider head, in which what was learned stays as it was."""
+"""More outputs for new classes: a wider head that leaves the outputs learned so far unchanged."""
 
 from typing import Any
 
@@ -11,19 +11,19 @@ from dpmcl.exceptions import ModelError
 from dpmcl.methods._method import State
 
 LEAST = 8
-"""Outputs of a head to which classes are added, at first."""
+"""Initial number of outputs of a head to which classes are added."""
 
-_NEAR = 1e-4
+_NEAR = 1e-4  # relative tolerance of equal answers
 _WAY_OUT = "name all classes at the start (classes=[...])"
 
 
-def room(classes: int) -> int:
-    """Return how many outputs a head for so many classes has, and as many more to come.
+def outputs_with_room(classes: int) -> int:
+    """Return the number of outputs of a head: at least twice the number of classes, for new ones.
 
     Args:
-        classes: How many there are.
+        classes: Number of classes.
 
-    >>> room(3), room(10)
+    >>> outputs_with_room(3), outputs_with_room(10)
     (8, 32)
     """
     outputs = LEAST
@@ -33,14 +33,18 @@ def room(classes: int) -> int:
 
 
 def widened(old: Any, new: Any) -> Any:
-    """Return a tree of the new shapes that has the old values wherever there were some.
+    """Copy the values of a tree of tensors into a tree of larger ones.
 
     Args:
         old: A tree of tensors.
-        new: The same tree with tensors that are at least as large; their values fill the rest.
+        new: A tree of the same structure, with tensors at least as large.
+
+    Returns:
+        A tree with the shapes of `new`: the values of `old` in the leading part of each tensor,
+        those of `new` in the rest.
 
     Raises:
-        ModelError: The trees are not alike.
+        ModelError: The trees differ in structure, or a tensor of `new` is smaller.
     """
     try:
         tree: Any = tree_map(_overlaid, old, new)
@@ -50,11 +54,12 @@ def widened(old: Any, new: Any) -> Any:
 
 
 def widened_memories(memories: Memories, like: Memories) -> Memories:
-    """Return memories whose notes have the shapes of others; what is added to a note is 0.
+    """Return memories with notes widened to the shapes of a wider model.
 
     Args:
-        memories: Replicas first.
-        like: Memories as long, of the wider model.
+        memories: Memories with a leading replica dimension.
+        like: Empty memories of the same capacity for the wider model; their notes, all 0, fill the
+            new part.
     """
     return {
         name: memory._replace(notes=widened(dict(memory.notes), dict(like[name].notes)))
@@ -63,15 +68,15 @@ def widened_memories(memories: Memories, like: Memories) -> Memories:
 
 
 def check_answers(models: tuple[Model, Model], states: tuple[State, State], x: Tensor) -> None:
-    """Check that a wider network answers as before, for the classes that were there.
+    """Check that a wider network gives the same outputs for the old classes.
 
     Args:
-        models: The old and the new one.
-        states: Of their replicas.
+        models: The old and the wider model.
+        states: The states of their replicas, in the same order.
         x: Inputs (n, ...).
 
     Raises:
-        ModelError: It answers otherwise.
+        ModelError: The outputs differ.
     """
     old, new = (
         model.holding(one.buffers).predict(one.theta, x)
@@ -86,6 +91,7 @@ def check_answers(models: tuple[Model, Model], states: tuple[State, State], x: T
 
 
 def _overlaid(old: Tensor, new: Tensor) -> Tensor:
+    """Return a tensor with the shape of `new` and the values of `old` in its leading part."""
     if old.shape == new.shape:
         return old
     if old.dim() != new.dim() or any(a > b for a, b in zip(old.shape, new.shape, strict=True)):

@@ -1,4 +1,4 @@
-"""How a learner reads rows: as its first chunk came, arrays or a table."""
+"""Inputs of a learner, arrays or tables, in the form that its first chunk had."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,11 +25,11 @@ _OUT = "leave the column out"
 
 @dataclass(frozen=True)
 class Inputs:
-    """What every chunk's inputs are like.
+    """Form of a learner's inputs, the same for every chunk.
 
     Attributes:
-        shape: Of one input.
-        images: Whether they are uint8, 0 to 255, brought to [0, 1].
+        shape: Shape of one input.
+        images: Whether inputs are uint8, from 0 to 255, which the network takes as [0, 1].
         fields: Columns of a table; () for arrays.
     """
 
@@ -39,13 +39,13 @@ class Inputs:
 
     @classmethod
     def of(cls, x: Any) -> "Inputs":
-        """Return what the first chunk's inputs are like.
+        """Return the form of the first chunk's inputs.
 
         Args:
             x: A table, or numbers (rows, ...).
 
         Raises:
-            DataError: They are no inputs.
+            DataError: `x` cannot be used as inputs.
         """
         if isinstance(x, pa.Table):
             columns = _columns(x)
@@ -56,24 +56,24 @@ class Inputs:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return a name for each input of a table; () for arrays."""
+        """Return the name of each input of a table; () for arrays."""
         return names_of(self.fields)
 
     @property
     def numeric(self) -> Tensor:
-        """Return which inputs are numbers, and no categories: bool, the shape of one."""
+        """Return the mask of inputs that are numbers rather than categories, bool (*shape,)."""
         if not self.fields:
             return torch.ones(self.shape, dtype=torch.bool)
         return torch.tensor([f.kind == "numbers" for f in self.fields for _ in f.names])
 
     def read(self, x: Any) -> Tensor:
-        """Return inputs as a tensor (rows, *shape) of a pool's type.
+        """Return inputs as a tensor (rows, *shape).
 
         Args:
-            x: A table, or numbers (rows, ...), like the first chunk's.
+            x: A table, or numbers (rows, ...), of the same form as the first chunk's.
 
         Raises:
-            DataError: They are not like those, or a cell is missing.
+            DataError: The form differs, or a cell is missing.
         """
         if self.fields and isinstance(x, pa.Table):
             return self._of_table(x)
@@ -95,11 +95,12 @@ class Inputs:
             )
         if (values.dtype == torch.uint8) != self.images:
             images = "uint8 or true/false (0 to 255 for 0 to 1)"
-            wanted, came = (images, "numbers") if self.images else ("numbers", images)
-            raise DataError(f"Inputs must be {wanted}, as those learned first, got {came}.")
+            expected, actual = (images, "numbers") if self.images else ("numbers", images)
+            raise DataError(f"Inputs must be {expected}, as those learned first, got {actual}.")
         return values
 
     def _of_table(self, x: Any) -> Tensor:
+        """Return the inputs of a table, whose columns may be in any order."""
         columns = {column.name: column for column in _columns(x)}
         for field in self.fields:
             if field.name not in columns:
@@ -119,15 +120,15 @@ class Inputs:
 
 
 def opened(x: Any) -> Any:
-    """Return a table of any kind as a pyarrow Table, without an index; other inputs as they are.
+    """Return a table of any kind as a pyarrow Table without index; other inputs unchanged.
 
     Args:
-        x: The path of a table, whose cells stay as they are written; a pyarrow Table, a pandas
-            DataFrame, a mapping of columns, or a table with Arrow's interface (polars, DuckDB);
-            or anything else.
+        x: The path of a table, whose cells are not converted; a pyarrow Table, a pandas DataFrame,
+            a mapping of columns, or a table with Arrow's interface (polars, DuckDB); or any other
+            inputs.
 
     Raises:
-        DataError: The table cannot be read, has no columns, or two of one name.
+        DataError: The table cannot be read, has no columns, or has two columns of the same name.
     """
     file, pandas = isinstance(x, str | Path), type(x).__module__.partition(".")[0] == "pandas"
     if not file and not pandas and not isinstance(x, Mapping | pa.Table):
@@ -137,24 +138,27 @@ def opened(x: Any) -> Any:
     where = str(x) if file else _WHAT
     with whole(where, "correct it, or write it again"):
         source = of_file(Path(x), where) if file else in_memory(x, where)
-        wanted = [name for name in source.names if name not in source.indexes]
-        if not wanted or len({*wanted}) < len(wanted):
+        columns = [name for name in source.names if name not in source.indexes]
+        if not columns or len({*columns}) < len(columns):
             raise DataError(
-                f"Columns must be there, each of another name, and {where} has {listed(wanted)}."
+                f"Columns must be there, each of another name, and {where} has {listed(columns)}."
             )
-        return source.read(wanted)
+        return source.read(columns)
 
 
-def target_apart(table: pa.Table, target: str, *, text: bool) -> tuple[pa.Table, list[Any]]:
-    """Return a table without one of its columns, and the values of that column.
+def split_target(table: pa.Table, target: str, *, text: bool) -> tuple[pa.Table, list[Any]]:
+    """Split a table into its inputs and the values of its target column.
 
     Args:
         table: The table.
-        target: Name of the column.
-        text: Whether text that is written as whole numbers or true/false stays text.
+        target: Name of the target column.
+        text: Whether text such as "7" or "true" remains text rather than a number or a boolean.
+
+    Returns:
+        The table without the column, and the values of the column.
 
     Raises:
-        DataError: There is no such column, or a cell of it is missing.
+        DataError: There is no such column, or one of its cells is missing.
     """
     if target not in table.column_names:
         has = listed(table.column_names)
@@ -164,21 +168,21 @@ def target_apart(table: pa.Table, target: str, *, text: bool) -> tuple[pa.Table,
     column.check_present("name another target")
     if not (text and column.written is not None and column.kind in ("whole", "true/false")):
         values = column.values
-    return without(table, target), values.to_pylist()
+    return drop_columns(table, target), values.to_pylist()
 
 
-def without(table: pa.Table, *columns: str) -> pa.Table:
+def drop_columns(table: pa.Table, *columns: str) -> pa.Table:
     """Return a table without some of its columns.
 
     Args:
         table: The table.
-        columns: Their names; they need not be among those of the table.
+        columns: Names of the columns to leave out. Names that the table lacks are ignored.
     """
     return table.select([name for name in table.column_names if name not in columns])
 
 
 def _columns(table: pa.Table) -> list[Column]:
-    """Return the columns of a table."""
+    """Return the columns of a table; raise DataError if it has no rows or no columns."""
     if not table.num_rows or not table.num_columns:
         raise DataError("There must be rows and columns, and the table lacks them; give it some.")
     return [Column(name, _WHAT, table.column(name)) for name in table.column_names]

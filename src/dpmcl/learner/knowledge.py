@@ -1,4 +1,4 @@
-"""What a learner knows, and how a chunk changes it: pure functions around `learn_task`."""
+"""The knowledge of a learner, and how a chunk updates it: pure functions around `learn_task`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from dpmcl.data.task_info import TaskInfo
 from dpmcl.engine import choose
 from dpmcl.exceptions import DivergenceError, SpecError
 from dpmcl.learner.config import Config
-from dpmcl.learner.growth import check_answers, room, widened, widened_memories
+from dpmcl.learner.growth import check_answers, outputs_with_room, widened, widened_memories
 from dpmcl.learner.inputs import Inputs
 from dpmcl.learner.labels import LabelMap
 from dpmcl.learner.pool import Examples, Group, joined
@@ -34,22 +34,24 @@ from dpmcl.training.setup import Setup
 from dpmcl.training.state import Position, RunState
 
 _OF_DRIFT = ("rate", "inputs")
-"""Conditions of Theorem 1 on how rows move from task to task, which a learner does not know."""
+"""Conditions of Theorem 1 that depend on how rows move between tasks, unknown to a learner."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Form:
-    """What all chunks have in common; the first one decides.
+    """Form of the rows, the same for all chunks and fixed by the first one.
 
     Attributes:
-        inputs: How rows are read.
+        inputs: Form of the inputs.
         kind: "classification" or "regression".
-        labels: The classes there are; empty for regression.
-        flat: Whether targets of a regression came as (rows,).
-        width: Values that a target of a regression has.
-        scale: Whether numbers (and targets of regression) are scaled by the first chunk.
-        target: Name of the column of targets, where they came in a table.
-        body: The network, where its representation is frozen: rows are then kept as features.
+        labels: Labels of the classes learned or declared so far; empty for regression.
+        flat: Whether the targets of a regression have the shape (rows,).
+        width: Number of values in a target of a regression.
+        scale: Whether numeric inputs, and targets of a regression, are standardised by the first
+            chunk.
+        target: Name of a table's target column; empty if there is none.
+        body: The network if its representation is frozen; rows are then stored as features. Else
+            None.
     """
 
     inputs: Inputs
@@ -63,23 +65,24 @@ class Form:
 
     @property
     def fixed(self) -> bool:
-        """Return whether the network has the outputs that it will always have."""
+        """Return whether the number of the network's outputs is final."""
         return self.labels.fixed or self.kind == "regression"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Knowledge(LastState):
-    """What a learner knows after a chunk.
+    """Everything that a learner has learned, after a chunk.
 
     Attributes:
-        form: What all chunks have in common.
-        setup: As for `LastState`, over no rows.
+        form: Form of the rows.
+        setup: As for `LastState`, with a stream that has no rows.
         run, held, shown, seen: As for `LastState`; memories are `numbered`.
-        chunks: How many have been learned.
-        rows: Training rows learned.
-        groups: Rows that were held out, by chunk.
-        held_out: How many have been held out of all chunks.
-        broken: Conditions of Theorem 1 that broke in the newest; None if they were not watched.
+        chunks: Number of chunks learned.
+        rows: Number of training rows learned.
+        groups: Rows held out, by group of chunks.
+        held_out: Number of rows held out of all chunks, including those no longer kept.
+        broken: Conditions of Theorem 1 that were broken during the newest chunk; None if they were
+            not checked.
     """
 
     form: Form
@@ -90,23 +93,23 @@ class Knowledge(LastState):
     broken: tuple[str, ...] | None = None
 
 
-def learned(
+def learn_chunk(
     config: Config, before: Knowledge | None, form: Form, chunk: Mapping[str, Examples]
 ) -> Knowledge:
-    """Return what a learner knows once it has learned a chunk.
+    """Train on a chunk and return the learner's new knowledge.
 
     Args:
-        config: What it was made with.
-        before: What it knew; None for nothing.
-        form: What all chunks have in common, with the labels of this one.
-        chunk: Rows by split.
+        config: Arguments of the learner.
+        before: Knowledge before the chunk; None for the first chunk.
+        form: Form of the rows, with the labels of this chunk.
+        chunk: Rows of the chunk by split: "train", and "validation" if the method needs it.
 
     Raises:
-        SpecError: The method cannot be used without all rows of the past.
-        ModelError: The network cannot be used, or not be widened.
+        SpecError: The method needs something that a learner does not have, such as all past rows.
+        ModelError: The network cannot be used, or cannot be widened.
         DivergenceError: Parameters are no longer finite.
     """
-    known = before or _nothing(config, form, chunk)
+    known = before or _initial(config, form, chunk)
     number = known.chunks
     like = replace(known.setup.stream, classes=form.labels.names)
     held = known.held if number else None
@@ -114,24 +117,24 @@ def learned(
     check_digits(stream, config.floats)
     known = _with_room(config, known, form, (stream, splits))
     stream = replace(stream, outputs=known.setup.stream.outputs)
-    infos, seen = _told(known, chunk)
+    infos, seen = _task_infos(known, chunk)
     setup = known.setup.over(stream, splits, infos)
     if number == 0:
         check(setup)
-    _check_method(setup)  # also where a run came before
+    _check_method(setup)  # always: a learner made from a run starts after chunk 0
     task = len(infos) - 1
     try:
         start = replace(known.run, position=Position(task))
-        run, broken = _watched(config, setup, start)
+        run, broken = _train(config, setup, start)
     except DivergenceError as error:
         raise DivergenceError(
             f"Learning left the finite numbers ({str(error).partition(';')[0]}); the learner is as "
             "it was. Take smaller steps (lr=...), or scale the inputs (scale=True)."
         ) from None
-    rest, nobody = resting(config, form, chunk["train"], stream.outputs)
+    rest, no_rows = resting(config, form, chunk["train"], stream.outputs)
     return Knowledge(
         form=form,
-        setup=setup.over(replace(rest, scale=stream.scale, scaled=stream.scaled), nobody, ()),
+        setup=setup.over(replace(rest, scale=stream.scale, scaled=stream.scaled), no_rows, ()),
         run=replace(run, memories=numbered(run.memories), values={}),
         held=held_rows(stream, splits, run.memories),
         shown=shown(setup, rehearsed(setup, run, task)),
@@ -145,48 +148,50 @@ def learned(
 
 
 def with_body(config: Config, form: Form, x: Tensor) -> Form:
-    """Return the form with its frozen representation, if it is frozen whole and nothing is scaled.
+    """Return the form with `body` set, if the whole representation is frozen and nothing is scaled.
 
     Args:
-        config: What the learner was made with.
-        form: What all chunks have in common.
-        x: Some inputs (rows, ...), to check the network with.
+        config: Arguments of the learner.
+        form: Form of the rows.
+        x: Inputs (rows, ...) to check the network with.
 
     Raises:
         ModelError: The network cannot be used.
     """
     if not config.network.frozen or form.scale:
         return form
-    model = _model(config, form, _delivered(config.floats, x[:36].unique(dim=0)[:6]), 2)
+    model = _model(config, form, _as_floats(config.floats, x[:36].unique(dim=0)[:6]), 2)
     part = model.parts["representation"]
     return form if part.parameters or part.statistics else replace(form, body=model)
 
 
-def kept(form: Form, x: Tensor) -> Tensor:
-    """Return inputs as they are kept: as they are, or as features of a frozen representation.
+def stored_inputs(form: Form, x: Tensor) -> Tensor:
+    """Return inputs in the form that is stored: features if the representation is frozen.
 
     Args:
-        form: What all chunks have in common.
-        x: Inputs (rows, ...), as `Inputs.read` returns them.
+        form: Form of the rows.
+        x: Inputs (rows, ...), as `Inputs.read` returns them. They are returned unchanged if the
+            representation is trained.
     """
     body = form.body
     if body is None:
         return x
     with torch.no_grad():
-        blocks = [_delivered(body.dtype, block) for block in x.to(body.device).split(256)]
+        blocks = [_as_floats(body.dtype, block) for block in x.to(body.device).split(256)]
         return torch.cat([body.features({}, block) for block in blocks])
 
 
-def _delivered(dtype: torch.dtype, x: Tensor) -> Tensor:
+def _as_floats(dtype: torch.dtype, x: Tensor) -> Tensor:
+    """Return inputs as the network takes them: floats, with images in [0, 1]."""
     return x.to(dtype) / 255 if x.dtype == torch.uint8 else x.to(dtype)
 
 
 def setup_of(config: Config, form: Form, rows: tuple[Stream, Splits], example: Tensor) -> Setup:
-    """Return the setup of a learner, with a network that was checked.
+    """Build and check the network, and return the setup of a learner.
 
     Args:
-        config: What the learner was made with.
-        form: What all chunks have in common.
+        config: Arguments of the learner.
+        form: Form of the rows.
         rows: A stream and its splits.
         example: Inputs (n, ...) to check the network with.
 
@@ -209,7 +214,7 @@ def setup_of(config: Config, form: Form, rows: tuple[Stream, Splits], example: T
 
 
 def _model(config: Config, form: Form, example: Tensor, outputs: int) -> Model:
-    """Return the network, checked with an example; behind a frozen body, its prediction alone."""
+    """Return the network, checked on an example; only its prediction part if the body is frozen."""
 
     def network() -> Modules:
         representation, prediction = config.network.build(form.inputs.shape, outputs)
@@ -220,38 +225,38 @@ def _model(config: Config, form: Form, example: Tensor, outputs: int) -> Model:
 
 
 def resting(config: Config, form: Form, like: Examples, outputs: int) -> tuple[Stream, Splits]:
-    """Return the stream of a learner between two chunks, without rows.
+    """Return a stream without rows, for a learner between two chunks, and its empty splits.
 
     Args:
-        config: What the learner was made with.
-        form: What all chunks have in common.
-        like: Rows, of which the types count alone.
-        outputs: Width of the network's output.
+        config: Arguments of the learner.
+        form: Form of the rows.
+        like: Rows; only their shapes and types matter.
+        outputs: Number of the network's outputs.
     """
     device = like.x.device
-    nobody = torch.zeros(len(config.seeds), 0, dtype=torch.int64, device=device)
+    no_rows = torch.zeros(len(config.seeds), 0, dtype=torch.int64, device=device)
     stream = Stream(
         name="the learner's rows",
         kind=form.kind,
         x=like.x[:0].clone(),
         y=like.y[:0].clone(),
-        row=nobody,
-        task=nobody,
+        row=no_rows,
+        task=no_rows,
         tasks=("no chunk",),
         classes=form.labels.names,
         outputs=outputs,
         scaled=form.inputs.numeric.to(device) if form.scale else None,
         fields=form.inputs.fields,
     )
-    rows = Rows(nobody, nobody, nobody.new_zeros(len(config.seeds), 2))
+    rows = Rows(no_rows, no_rows, no_rows.new_zeros(len(config.seeds), 2))
     return stream, Splits(rows, rows, rows)
 
 
-def _nothing(config: Config, form: Form, chunk: Mapping[str, Examples]) -> Knowledge:
-    """Return what a learner knows before its first chunk, with a network for its shapes."""
+def _initial(config: Config, form: Form, chunk: Mapping[str, Examples]) -> Knowledge:
+    """Return the knowledge before the first chunk, with a network for that chunk's shapes."""
     train, names = chunk["train"], form.labels.names
     outputs = form.width if form.kind == "regression" else len(names)
-    rest, _ = resting(config, form, train, outputs if form.fixed else room(outputs))
+    rest, _ = resting(config, form, train, outputs if form.fixed else outputs_with_room(outputs))
     stream, splits = joined(rest, None, chunk, number=0, replicas=len(config.seeds))
     stream = fitted(stream, splits)
     setup = setup_of(config, form, (stream, splits), stream.example(config.floats))
@@ -269,7 +274,7 @@ def _nothing(config: Config, form: Form, chunk: Mapping[str, Examples]) -> Knowl
 def _with_room(
     config: Config, known: Knowledge, form: Form, rows: tuple[Stream, Splits]
 ) -> Knowledge:
-    """Return what is known with an output for each class."""
+    """Return the knowledge with an output for each class, widening the network if needed."""
     setup, classes = known.setup, len(form.labels.names)
     model, outputs = setup.model, setup.stream.outputs
     if model.present is None or classes == model.classes:
@@ -277,7 +282,7 @@ def _with_room(
     if classes <= outputs:
         model = model.with_room(classes, outputs)
         return replace(known, setup=replace(setup, model=model).starting(setup.start))
-    stream = replace(rows[0], outputs=room(classes))
+    stream = replace(rows[0], outputs=outputs_with_room(classes))
     example = stream.example(config.floats)
     wider = replace(setup_of(config, form, (stream, rows[1]), example), engine=setup.engine)
     start, empty = wider.start, empty_memories(wider, config.method.memory)
@@ -290,8 +295,10 @@ def _with_room(
     return replace(known, setup=wider, run=run, seen=seen)
 
 
-def _told(known: Knowledge, chunk: Mapping[str, Examples]) -> tuple[tuple[TaskInfo, ...], Tensor]:
-    """Return what the method is told of the rows held and of a chunk, and the classes seen then."""
+def _task_infos(
+    known: Knowledge, chunk: Mapping[str, Examples]
+) -> tuple[tuple[TaskInfo, ...], Tensor]:
+    """Return the task infos of the stored rows (if any) and of a chunk, and all classes seen."""
     stream, number, rows = known.setup.stream, known.chunks, len(chunk["train"].x)
     now = torch.ones_like(known.seen)
     classes: tuple[int, ...] = ()
@@ -317,10 +324,10 @@ def _told(known: Knowledge, chunk: Mapping[str, Examples]) -> tuple[tuple[TaskIn
     return (past, info), info.seen
 
 
-def _watched(
+def _train(
     config: Config, setup: Setup, start: RunState
 ) -> tuple[RunState, tuple[str, ...] | None]:
-    """Return the state after a chunk, and the conditions of Theorem 1 that broke meanwhile."""
+    """Train on a chunk; return the new state and the conditions of Theorem 1 that were broken."""
     observers: list[Observer] = [FreezeNonFinite("stop")]
     if not config.monitor:
         return learn_task(setup, start, observers), None
@@ -331,7 +338,7 @@ def _watched(
 
 
 def _check_method(setup: Setup) -> None:
-    """Refuse a method that needs what a learner does not keep."""
+    """Raise SpecError if the method needs more than a learner stores."""
     name, method = setup.method_name, setup.method
     for phase in (*setup.phases[0], *setup.evaluation_phases[0]):
         for draw in phase.draws.values():

@@ -1,4 +1,4 @@
-"""The labels that a learner has met, and the class number of each."""
+"""Labels of the classes that a learner knows, and their class numbers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,13 +19,13 @@ _TYPE = "^(|str|bool|u?int(8|16|32|64)|float(16|32|64))$"
 
 @dataclass(frozen=True)
 class LabelMap:
-    """Labels by class number, as they came.
+    """Labels by class number, with their original type.
 
     Attributes:
         names: The label of each class number, as text.
-        family: "strings", "whole numbers" or "true/false"; empty before the first.
-        dtype: NumPy's name of the type in which they come back.
-        fixed: Whether no other label may come.
+        family: "strings", "whole numbers" or "true/false"; empty before the first label.
+        dtype: Name of the NumPy type in which labels are returned.
+        fixed: Whether other labels are refused.
     """
 
     names: tuple[str, ...] = ()
@@ -34,17 +34,17 @@ class LabelMap:
     fixed: bool = False
 
     def numbered(self, labels: Any, what: str) -> tuple["LabelMap", Tensor]:
-        """Return the map with the labels that are new, and the class number of each row.
+        """Return the map extended by new labels, and the class number of each row.
 
-        New labels get the next numbers, in their own order (`number_labels`).
+        New labels get the next class numbers, in sorted order (`number_labels`).
 
         Args:
-            labels: Strings, whole numbers or true/false (rows,).
-            what: Names them in errors, as in "Labels".
+            labels: Strings, integers or booleans (rows,).
+            what: Name of the labels in error messages, such as "Labels".
 
         Raises:
-            DataError: They are no labels, of another type than before, or not among the classes
-                that were declared.
+            DataError: They cannot be used as labels, are of another type than the labels before,
+                or are not among the declared classes.
         """
         labels = list(labels) if isinstance(labels, Iterator) else labels
         y, names = number_labels(labels, what)
@@ -64,29 +64,29 @@ class LabelMap:
             self,
             names=(*self.names, *new),
             family=family,
-            dtype=_joined(self.dtype, dtype),
+            dtype=_common_type(self.dtype, dtype),
         )
         number = torch.tensor([known.names.index(name) for name in names])
         return known, number[y]
 
     def originals(self) -> NDArray[Any]:
-        """Return the labels by class number, as they came: text, whole numbers or true/false."""
+        """Return the labels by class number in their original type: str, integers or booleans."""
         if self.family == "strings":
             return np.array(self.names)
-        whole = self.family == "whole numbers"
-        values = [int(name) if whole else name == "True" for name in self.names]
+        integers = self.family == "whole numbers"
+        values = [int(name) if integers else name == "True" for name in self.names]
         array = np.array(values, dtype=self.dtype)
         return array if array.tolist() == values else np.array(values, dtype=object)
 
 
 def declared(classes: Any) -> LabelMap:
-    """Return the map of classes that are known before any row has come, in this order.
+    """Return the map of classes that are declared in advance, in the given order.
 
     Args:
-        classes: Their labels.
+        classes: Labels of all classes.
 
     Raises:
-        DataError: They are no labels, there is none, or one comes twice.
+        DataError: They cannot be used as labels, there is none, or one is repeated.
     """
     y, names = number_labels(classes, "classes")
     if len(names) < max(len(y), 1):
@@ -99,11 +99,10 @@ def declared(classes: Any) -> LabelMap:
 
 
 def of_names(classes: Sequence[str]) -> LabelMap:
-    """Return the map of classes of which the names alone are known, as of a stored run.
+    """Return the map of classes whose labels are known only as text, such as those of a stored run.
 
     Args:
-        classes: Their labels as text; they are whole numbers, or true and false, where all of them
-            are written so.
+        classes: Labels as text. They become integers or booleans if all of them can.
     """
     if all(is_whole(name) and -(2**63) <= int(name) < 2**63 for name in classes):
         return LabelMap(tuple(classes), "whole numbers", "int64", fixed=True)
@@ -113,13 +112,13 @@ def of_names(classes: Sequence[str]) -> LabelMap:
 
 
 def _type_of(labels: Any) -> str:
-    """Return the name of the type in which labels come back."""
+    """Return the name of the NumPy type in which labels are returned."""
     array = plain_array(labels, "Labels") if isinstance(labels, Tensor) else np.asarray(labels)
     if family_of(labels) == "strings":
         return "str"
     return str(array.dtype) if array.dtype.kind in "biuf" else "int64"
 
 
-def _joined(first: str, second: str) -> str:
-    """Return the type that holds the labels of both."""
+def _common_type(first: str, second: str) -> str:
+    """Return the name of a type that holds the values of both types."""
     return second if first in ("", second) else str(np.promote_types(first, second))

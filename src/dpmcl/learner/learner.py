@@ -1,4 +1,4 @@
-"""A learner: rows come in chunks, each is learned as a task, and old ones are minded."""
+"""A learner: a network that is trained on chunks of rows as they arrive, each one a task."""
 
 import logging
 import math
@@ -16,11 +16,11 @@ from dpmcl.core.threads import threads
 from dpmcl.exceptions import SpecError
 from dpmcl.learner import artefact
 from dpmcl.learner.answers import answers, computing, error
-from dpmcl.learner.chunks import check_validation, inputs_alone, read, shared_out
+from dpmcl.learner.chunks import check_validation, inputs_alone, read, split_rows
 from dpmcl.learner.config import Config, method_of
 from dpmcl.learner.export import export
 from dpmcl.learner.inputs import opened
-from dpmcl.learner.knowledge import Knowledge, learned
+from dpmcl.learner.knowledge import Knowledge, learn_chunk
 from dpmcl.learner.labels import LabelMap, declared
 from dpmcl.learner.network import network_of
 from dpmcl.learner.pool import Examples
@@ -34,46 +34,57 @@ _NOTHING = "Nothing has been learned yet; call learn(x, y) first."
 
 
 class Learner:
-    """A network that learns chunk after chunk, and minds what it learned before.
+    """Network that learns from chunks of rows as they arrive and retains what it has learned.
 
-    Each chunk is a task of the method, and a bounded memory keeps rows of the past. Labels come
-    back as they were. A call that raises leaves the learner as it was.
+    Each chunk is one task of the continual-learning method. A bounded memory keeps rows of earlier
+    chunks. Predicted labels have the type of the labels learned. If a call raises an error, the
+    learner is unchanged.
 
     Args:
-        model: A network's name ("mlp", "lenet"), a table of a name and settings, settings
-            (`dpmcl.NetworkSettings`), a module of your own, two of them (representation and
-            prediction), or a function of (shape, outputs) that returns either. A module keeps its
-            weights; a last linear layer of another width than there are classes is made anew.
-        method: A method's name, or a `dpmcl.Method` or a subclass of it. Methods that need all
-            rows of the past ("joint") cannot be used.
-        cost: The cost of a row, by its name ("huber", "label_smoothing") or a function of your own
-            of (outputs, targets) that returns one number a row; None for cross entropy, or the
-            squared error.
-        memory: Rows of the past that are kept, for each replica; None for 1,000, or those of a
-            `dpmcl.Method`.
-        seed: Of the first replica.
-        replicas: Networks that learn side by side, with seeds of their own; their mean predicts.
-        classes: Labels of all classes, in the order of the outputs; None adds classes as they come.
-        kind: "classification" or "regression"; None to tell by the first targets.
-        scale: Whether numbers (and targets of a regression) are brought to mean 0 and deviation 1,
-            by the first chunk; None for tables alone, as in a run.
-        validation: Share of each chunk's rows for methods that train on validation rows; None where
-            `learn` is given such rows.
-        holdout: Share of each chunk's rows that are kept from training, for `report`: at most 50 of
-            a chunk, and of 20 groups of chunks.
-        forgetting_limit: A chunk is reported that costs more than so much on the rows held out of
-            earlier ones; `undo` takes it back.
-        monitor: "stability" to watch the conditions of Theorem 1 on each chunk, for `report`.
-        before: Name of the layer before which one module is split into representation and
-            prediction; None for its last linear layer.
-        frozen: Names of layers of modules that stay as they are.
-        dtype: "float32" or "float64".
+        model: The network: its name ("mlp", "lenet"), a mapping with its name and settings, a
+            `dpmcl.NetworkSettings`, one PyTorch module, two modules (representation and
+            prediction), or a function of (shape, outputs) that returns one or two modules. None
+            means "mlp". Training starts from the weights that a module has. Its last linear layer
+            is replaced by a new one if it does not have the number of outputs that is needed.
+        method: Name of a method, a `dpmcl.Method`, or a subclass of it. Methods that train on all
+            past rows, such as "joint", cannot be used.
+        cost: Cost of a row: its name ("huber", "label_smoothing") or a function of (outputs,
+            targets) that returns one number for each row. None means that of the method, by
+            default cross entropy for classification and squared error for regression.
+        memory: Number of past rows that each replica keeps. None means 1,000, or the setting of
+            `method` if that is a `dpmcl.Method`.
+        seed: Seed of the first replica; the others have seed + 1, seed + 2 and so on.
+        replicas: Number of networks that are trained side by side. The mean of their outputs
+            predicts.
+        classes: Labels of all classes, in the order of the outputs. None adds classes as they
+            appear.
+        kind: "classification" or "regression". None infers it from the targets of the first chunk.
+        scale: Whether to standardise numeric inputs, and the targets of a regression, with the
+            means and standard deviations of the first chunk. None standardises tables only.
+        validation: Share of each chunk's rows that is set aside for methods that train on
+            validation rows. None if such rows are passed to `learn`.
+        holdout: Share of each chunk's rows that is held out of training, for `report`. At most 50
+            rows of a chunk are kept. Above 20 groups of chunks, neighbouring groups are merged.
+        forgetting_limit: Largest increase of the mean error on the rows held out of earlier chunks
+            that one chunk may cause. Above it, `learn` logs a warning, and `undo` can take the
+            chunk back. None means no limit. Needs `holdout`.
+        monitor: "stability" checks the conditions of Theorem 1 during each chunk, for `report`.
+            None checks nothing. Needs `holdout`.
+        before: Name of the layer at which a single module is split: the layers before it are the
+            representation, the others the prediction. None means the last linear layer.
+        frozen: Names of layers, of modules of your own, that are not trained: their parameters and
+            running statistics stay fixed, and their dropout is off.
+        dtype: Type of the parameters, "float32" or "float64".
         device: "auto", "cpu" or "cuda".
-        engine: "auto", "batched" or "looped".
-        **settings: Settings of the method, as in updates=100, lr=0.05 (`dpmcl.Method`).
+        engine: "batched" trains replicas together with `torch.func.vmap`, "looped" one after
+            another; "auto" chooses.
+        **settings: Further settings of the method, for example updates=100 or lr=0.05
+            (`dpmcl.Method`).
 
     Raises:
-        SpecError: An argument breaks a rule.
+        SpecError: An argument is invalid.
+        ModelError: `model` is not a network.
+        DataError: `classes` are not labels, or one is repeated.
 
     >>> learner = Learner(updates=50, lr=0.1)
     >>> learner.learn([[0.0, 0.1], [1.0, 0.9]] * 10, ["no", "yes"] * 10)
@@ -130,24 +141,26 @@ class Learner:
 
     @classmethod
     def _of(cls, config: Config, known: Knowledge | None) -> "Learner":
-        """Return a learner that knows something already."""
+        """Return a learner that starts with the given knowledge; None for a new one."""
         learner = cls.__new__(cls)
         learner._config, learner._known, learner._previous = config, known, None
         return learner
 
-    # ---- a folder --------------------------------------------------------------------------------
+    # ---- files -----------------------------------------------------------------------------------
 
     def save(self, path: str | Path, *, memory: bool = True) -> Path:
-        """Write the learner to a folder, from which `load` goes on to the same bits.
+        """Write the learner to a folder, as JSON and safetensors.
 
-        The folder holds JSON and safetensors. A learner that is in it is replaced at once, or stays
-        if writing fails.
+        A learner that `load` reads from it predicts and continues learning with bit-identical
+        results. If the folder already holds a learner, that one is replaced in one step; if
+        writing fails, it stays.
 
         Args:
             path: The folder.
-            memory: Whether the rows of the memory are written. Without them no row leaves the
-                machine, and what the loaded learner learns next is not balanced by rows of the
-                past. Labels, columns, categories, means and deviations are always written.
+            memory: Whether to write the rows of the memory and those held out. Without them the
+                folder contains no data rows, but what the loaded learner learns next is not
+                balanced by past rows. Labels, column names, categories, means and standard
+                deviations are always written.
 
         Returns:
             The folder.
@@ -164,20 +177,22 @@ class Learner:
         return artefact.write(path, about, content)
 
     def export(self, path: str | Path) -> Path:
-        """Write a program of `torch.export` or ONNX that predicts the same, for any number of rows.
+        """Write the learner's predictions as a program of `torch.export` or ONNX.
 
-        It takes inputs as they come (float64; uint8 for images; of a table its columns, encoded as
-        the file's "dpmcl.json" says) and returns probabilities in the order of `classes_`, or
-        values. `torch.export.load(path).module()` or ONNX Runtime runs it without this package.
+        The program runs without this package, with `torch.export.load(path).module()` or ONNX
+        Runtime, and takes any number of rows. Its input is float64, or uint8 for images, before
+        scaling. A table is passed as numbers; "dpmcl.json", stored in the file, describes how its
+        columns are encoded. The program returns probabilities in the order of `classes_`, or the
+        values of a regression.
 
         Args:
-            path: The file, which ends in .pt2 or .onnx (which needs the extra `onnx`).
+            path: The file, ending in .pt2 or .onnx. ONNX needs the extra `onnx`.
 
         Returns:
             The file.
 
         Raises:
-            SpecError: The path ends otherwise, nothing has been learned yet, or a package is
+            SpecError: The path has another suffix, nothing has been learned yet, or a package is
                 missing.
             ModelError: The network cannot be exported.
             FolderError: The file cannot be written.
@@ -216,21 +231,25 @@ class Learner:
         frozen: Sequence[str] = (),
         device: DeviceName = "auto",
     ) -> "Learner":
-        """Return a learner that was saved, which goes on where that one stopped.
+        """Load a learner from a folder that `save` wrote.
 
-        Nothing that the folder names is imported or run.
+        Code is never imported or run from the folder. A model, a method or a cost that is not part
+        of the package must therefore be passed again.
 
         Args:
             path: The folder.
-            model: The network, where it is not one of the package; as for `Learner`.
-            method: The method's class, where it is not one of the package.
-            cost: The function, where it is not one of the package.
+            model: The network if it is not one of the package, as for `Learner`.
+            method: The method's class if it is not one of the package.
+            cost: The cost function if it is not one of the package.
             before, frozen: As for `Learner`, with a module of your own.
             device: "auto", "cpu" or "cuda".
 
+        Returns:
+            The learner, which continues where the saved one stopped.
+
         Raises:
             FolderError: The folder holds no learner, or is damaged.
-            SpecError: A model, a method or a cost must be brought.
+            SpecError: A model, a method or a cost must be passed.
             ModelError: The network is not the one that was saved.
         """
         config, known = artefact.restored(
@@ -248,43 +267,49 @@ class Learner:
 
     @threads(1)
     def learn(self, x: Any, y: Any = None, *, validation: tuple[Any, Any] | None = None) -> Self:
-        """Learn the next chunk.
+        """Train on the next chunk of rows, as one task.
+
+        The first chunk fixes the form of the inputs (shape, columns, categories) and the kind of
+        the targets. Later calls log each new class, and a warning if `forgetting_limit` is
+        exceeded.
 
         Args:
-            x: Inputs (rows, ...), an array, tensor or list; a table (pandas, pyarrow, a mapping of
-                columns, or the path of a CSV or Parquet file); or a data set of (x, y).
-            y: A target for each row, or the name of a table's column; None for the column that was
-                named before, and for a data set.
-            validation: Inputs and targets for methods that train on validation rows, in place of a
-                share of each chunk.
+            x: Inputs (rows, ...) as an array, tensor or list; a table (pandas, polars, pyarrow, a
+                mapping of columns, or the path of a CSV or Parquet file); or a data set of pairs
+                (x, y).
+            y: A target for each row, or the name of the table's target column. None for a data
+                set, or for a table with the target column named in an earlier call.
+            validation: Inputs and targets (x, y) for methods that train on validation rows. None
+                if the learner sets aside a share of each chunk, or the method needs none.
 
         Returns:
             The learner itself.
 
         Raises:
-            DataError: The rows cannot be used, or are not like those learned before.
-            SpecError: The method cannot be used in this way.
+            DataError: The rows cannot be used, or differ in form from those learned before.
+            SpecError: The method cannot be used with a learner, or validation rows are missing or
+                not needed.
             ModelError: The network cannot be used.
             DivergenceError: Parameters are no longer finite.
         """
         config, before = self._config, self._known
         check_validation(config, validation)
         form, part = read(config, None if before is None else before.form, x, y)
-        train, validating, apart = shared_out(config, before, part)
+        train, validating, held_out = split_rows(config, before, part)
         if validation is not None:
             form, validating = read(config, form, *validation)
         chunk = {"train": train}
         if config.method.trains_on_validation:
             chunk["validation"] = validating
         with computing():
-            known = with_chunk(learned(config, before, form, chunk), apart)
+            known = with_chunk(learn_chunk(config, before, form, chunk), held_out)
         self._known, self._previous = known, (before,)
         if before is not None:
-            self._tell(before, known, part)
+            self._log_changes(before, known, part)
         return self
 
-    def _tell(self, before: Knowledge, known: Knowledge, part: Examples) -> None:
-        """Say which classes are new, and whether a chunk cost more on older ones than it may."""
+    def _log_changes(self, before: Knowledge, known: Knowledge, part: Examples) -> None:
+        """Log new classes, and warn if the error on older chunks grew beyond its limit."""
         names = known.form.labels.names
         for number in range(len(before.form.labels.names), len(names)):
             rows = (part.y == number).nonzero()
@@ -302,7 +327,7 @@ class Learner:
                 limit,
             )
 
-    # ---- answers ---------------------------------------------------------------------------------
+    # ---- prediction ------------------------------------------------------------------------------
 
     @overload
     def predict(self, x: Any, return_std: Literal[False] = ...) -> Array: ...
@@ -311,18 +336,21 @@ class Learner:
     def predict(self, x: Any, return_std: Literal[True]) -> tuple[Array, Array]: ...
 
     def predict(self, x: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """Return a label for each row, or the value of a regression.
+        """Predict the label of each row, or the value of a regression.
 
         Args:
-            x: Inputs, as for `learn`.
-            return_std: Whether to return the deviation over replicas too, for a regression.
+            x: Inputs, as for `learn`. The target column of a table is ignored.
+            return_std: Whether to return the standard deviation over replicas as well; for a
+                regression only.
 
         Returns:
-            Labels as they came (rows,), or values (rows,) or (rows, outputs) as targets came.
+            Labels (rows,), of the type learned; or values in the units and the shape of the
+            targets, (rows,) or (rows, outputs). With `return_std`, values and their standard
+            deviations.
 
         Raises:
-            DataError: The rows are not like those learned.
-            SpecError: Nothing has been learned yet.
+            DataError: The rows differ in form from those learned.
+            SpecError: Nothing has been learned yet, or `return_std` is set for classes.
         """
         known = self._learned()
         if known.form.kind == "classification":
@@ -344,18 +372,20 @@ class Learner:
     def predict_proba(self, x: Any, return_std: Literal[True]) -> tuple[Array, Array]: ...
 
     def predict_proba(self, x: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """Return the probability of each class, in the order of `classes_`.
+        """Predict the probability of each class for each row.
 
         Args:
-            x: Inputs, as for `learn`.
-            return_std: Whether to return the deviation over replicas too: where they disagree, the
-                learner knows little.
+            x: Inputs, as for `learn`. The target column of a table is ignored.
+            return_std: Whether to return the standard deviation over replicas as well. It is large
+                where the replicas disagree, that is, where the prediction is uncertain.
 
         Returns:
-            Float64 (rows, classes), the mean over replicas; with return_std the deviations as well.
+            Probabilities, float64 (rows, classes), the mean over replicas, in the order of
+            `classes_`. With `return_std`, probabilities and their standard deviations.
 
         Raises:
-            SpecError: Nothing has been learned yet, or it is a regression.
+            DataError: The rows differ in form from those learned.
+            SpecError: Nothing has been learned yet, or the learner is a regression.
         """
         known = self._learned()
         if known.form.kind == "regression":
@@ -365,13 +395,14 @@ class Learner:
         return (mean, std) if return_std else mean
 
     def evaluate(self, x: Any, y: Any = None) -> float:
-        """Return the error on rows: the share of wrong labels, or the mean squared error.
+        """Return the error on rows: 1 - accuracy, or the mean squared error of a regression.
 
         Args:
-            x, y: As for `learn`. A label that has not been learned is an error.
+            x, y: Inputs and targets, as for `learn`. A row whose label has not been learned counts
+                as wrong.
 
         Raises:
-            DataError: The rows are not like those learned.
+            DataError: The rows differ in form from those learned.
             SpecError: Nothing has been learned yet.
         """
         known = self._learned()
@@ -380,28 +411,30 @@ class Learner:
         return error(known, part.x, part.y)
 
     def score_then_learn(self, x: Any, y: Any = None) -> float:
-        """Return the error on a chunk before it is learned, and learn it (test, then train).
+        """Evaluate a chunk, then learn it (test, then train).
 
         Args:
-            x, y: As for `learn`.
+            x, y: Inputs and targets, as for `learn`.
 
         Returns:
-            The error, as `evaluate` has it; NaN for the first chunk, of which nothing is known.
+            The error before the chunk was learned, as from `evaluate`; NaN for the first chunk.
 
         Raises:
             DpmclError: As for `learn`.
         """
         before = math.nan
         if self._known is not None:
-            x = opened(x)  # read once for both
+            x = opened(x)  # a file is read once for both steps
             before = self.evaluate(x, y)
         self.learn(x, y)
         return before
 
-    # ---- what became of the past -----------------------------------------------------------------
+    # ---- forgetting ------------------------------------------------------------------------------
 
     def report(self) -> Report:
-        """Return the errors on what was learned, from the rows that were held out as they came.
+        """Return the errors on earlier chunks, measured on the rows held out of each.
+
+        Needs a learner with `holdout` above 0.
 
         Raises:
             SpecError: No rows are held out, or nothing has been learned yet.
@@ -415,13 +448,15 @@ class Learner:
         return report(known)
 
     def undo(self) -> Self:
-        """Go back to before the last chunk was learned; once.
+        """Undo the last call of `learn`.
+
+        Only one chunk can be undone, and not after loading or pickling.
 
         Returns:
             The learner itself.
 
         Raises:
-            SpecError: There is nothing to go back to.
+            SpecError: There is no chunk to undo.
         """
         if self._previous is None:
             raise SpecError(
@@ -433,10 +468,10 @@ class Learner:
 
     @property
     def classes_(self) -> Array:
-        """Return the labels there are, in the order of `predict_proba`.
+        """Labels of the classes known so far, in the order of `predict_proba`, (classes,).
 
         Raises:
-            SpecError: It is a regression, or nothing has been learned and no class declared.
+            SpecError: The learner is a regression, or no class has been learned or declared.
         """
         labels = self._config.labels if self._known is None else self._known.form.labels
         if not labels.names:
@@ -450,11 +485,11 @@ class Learner:
         chunks = f"{known.chunks:,} chunk{'s' * (known.chunks != 1)}"
         names = known.form.labels.names
         what = "regression" if not names else f"classes {', '.join(names[:5])}"
-        more = ", ..." if len(names) > 5 else ""
-        return f"Learner({self._config.title}, {chunks}, {known.rows:,} rows, {what}{more})"
+        ellipsis = ", ..." if len(names) > 5 else ""
+        return f"Learner({self._config.title}, {chunks}, {known.rows:,} rows, {what}{ellipsis})"
 
     def _learned(self) -> Knowledge:
-        """Return what is known."""
+        """Return the current knowledge; raise SpecError if nothing has been learned."""
         if self._known is None:
             raise SpecError(_NOTHING)
         return self._known

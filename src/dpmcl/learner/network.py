@@ -1,4 +1,4 @@
-"""The networks that a learner takes: a name, settings, or a function that builds one."""
+"""Networks of a learner, by name, from settings, or from a user's modules."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,14 +16,14 @@ Build = Callable[[Sequence[int], int], tuple[nn.Module, nn.Module]]
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A network for whatever shapes the first chunk brings.
+    """A network that is built for the shapes of the first chunk.
 
     Attributes:
-        build: Returns (representation, prediction) for the shape of an input and a number of
-            outputs, newly initialised.
-        name: What a message calls it.
-        table: Its settings and name, if it is one of the package; empty for a user's.
-        frozen: Whether some of its layers stay as they are.
+        build: Function of the shape of an input and the number of outputs that returns
+            (representation, prediction), newly initialised.
+        name: Name of the network in messages.
+        table: Its name and settings if it is one of the package; empty for a user's network.
+        frozen: Whether some of its layers are frozen.
     """
 
     build: Build
@@ -33,18 +33,17 @@ class Network:
 
 
 def network_of(model: Any, before: str | None = None, frozen: Sequence[str] = ()) -> Network:
-    """Return the network that a user names, or brings.
+    """Return the network that the argument `model` of a learner describes.
 
     Args:
-        model: None for "mlp", a network's name, a table of a name and settings, settings
-            (`dpmcl.NetworkSettings`), a module, two modules, or a function of (shape, outputs)
-            that returns either.
-        before: Name of the layer before which one module is split.
-        frozen: Names of layers of modules that stay as they are.
+        model: As for `Learner`.
+        before: Name of the layer before which a single module is split.
+        frozen: Names of layers of a user's modules that are frozen.
 
     Raises:
-        SpecError: Nothing has that name, or it is named and layers of it are too.
-        ModelError: It is none of these.
+        SpecError: There is no network of that name, or `before` or `frozen` is set for a network
+            of the package.
+        ModelError: `model` is not a network.
     """
     if isinstance(model, Network):
         return model

@@ -1,4 +1,4 @@
-"""What a learner knows, as JSON and named tensors, and made again from them."""
+"""Conversion of a learner's knowledge to JSON and named tensors, and back."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ from dpmcl.data.stream import Scale, Stream
 from dpmcl.engine import device_of
 from dpmcl.exceptions import FolderError, ModelError, SpecError, reason
 from dpmcl.learner.config import Config
-from dpmcl.learner.knowledge import Form, Knowledge, kept, resting, setup_of, with_body
+from dpmcl.learner.knowledge import Form, Knowledge, resting, setup_of, stored_inputs, with_body
 from dpmcl.learner.network import Network
 from dpmcl.learner.pool import Examples, Group
 from dpmcl.methods._method import State
@@ -31,10 +31,12 @@ from dpmcl.training.state import Position, RunState
 
 _EXAMPLE_ROWS = 6
 _TYPES = {"torch.uint8", "torch.bfloat16", "torch.float16", "torch.float32", "torch.float64"}
-_NEAR = 1e-3  # of the largest answer; devices differ by less
+_NEAR = 1e-3  # tolerance relative to the largest answer; devices differ by less
 
 
 class _Group(pydantic.BaseModel):
+    """A `pool.Group`, with the number of its rows in place of their tensors."""
+
     first: NonNegative
     last: NonNegative
     then: float
@@ -43,7 +45,15 @@ class _Group(pydantic.BaseModel):
 
 
 class Packed(pydantic.BaseModel):
-    """What a learner knows, beside its labels and its tensors."""
+    """Knowledge of a learner without its tensors.
+
+    Attributes:
+        form, chunks, rows, groups, held_out: As for `Knowledge`.
+        features: Whether rows are stored as features of a frozen representation.
+        outputs: Number of the network's outputs.
+        work: Cost of the updates so far.
+        memory: Whether the rows of the memory and those held out are among the tensors.
+    """
 
     model_config = pydantic.ConfigDict(extra="forbid")
 
@@ -59,11 +69,11 @@ class Packed(pydantic.BaseModel):
 
 
 def packed(known: Knowledge, *, memory: bool) -> tuple[Packed, bytes]:
-    """Return what a learner knows, and the bytes of its tensors.
+    """Return a learner's knowledge without its tensors, and the bytes of the tensors.
 
     Args:
-        known: What it knows.
-        memory: Whether the rows of its memory are among the tensors.
+        known: Knowledge of the learner.
+        memory: Whether to include the rows of its memory and those held out.
     """
     state = Packed(
         form=known.form,
@@ -83,13 +93,13 @@ def packed(known: Knowledge, *, memory: bool) -> tuple[Packed, bytes]:
 
 
 def unpacked(where: Any, state: Packed, content: bytes, config: Config) -> Knowledge:
-    """Return what a learner that was saved knows.
+    """Return the knowledge of a saved learner.
 
     Args:
-        where: Its folder, for messages.
-        state: As `packed` returned it.
+        where: Folder of the learner, for messages.
+        state: Knowledge without its tensors, as `packed` returned it.
         content: The bytes of its tensors.
-        config: What the learner is made with again.
+        config: Arguments of the learner.
 
     Raises:
         FolderError: The folder is damaged.
@@ -99,17 +109,17 @@ def unpacked(where: Any, state: Packed, content: bytes, config: Config) -> Knowl
         tensors = load(content)
         _check_sizes(state, config.network, tensors, config.replicas)
         known = _knowledge(state, config, tensors)
-        answers = _tried(known)
+        answers = _probe_answers(known)
     except (LookupError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
         if isinstance(error, ModelError | SpecError):
             raise
-        if not config.network.table:  # the sum of the tensors fits
-            raise _another(reason(error)) from None
+        if not config.network.table:  # the checksum is right, so the user's network must be wrong
+            raise _network_differs(reason(error)) from None
         raise damaged(where, reason(error)) from None
     before = tensors.get("tried", answers).to(answers)
     near = _NEAR * float(1 + before.nan_to_num(0.0, 0.0, 0.0).abs().max())
     if not torch.allclose(answers, before, rtol=0.0, atol=near, equal_nan=True):
-        raise _another("the same parameters give other answers in it")
+        raise _network_differs("the same parameters give other answers in it")
     return known
 
 
@@ -118,31 +128,33 @@ def damaged(folder: Any, why: str) -> FolderError:
 
     Args:
         folder: The folder.
-        why: What is wrong with it.
+        why: The reason, for the message.
     """
     return FolderError(f"{folder} is damaged: {why}. Save the learner again.")
 
 
 def _tensors(known: Knowledge, memory: bool) -> dict[str, Tensor]:
-    """Return all tensors of a learner, by a name in the file."""
+    """Return all tensors of a learner, by their name in the file."""
     last: LastState = known
-    if not memory:  # of whose rows the types are kept
+    if not memory:  # empty tensors of rows are still written, for their shapes and types
         empty = replace(known.run, memories={})
         last = replace(known, run=empty, held=known.held.without_rows)
-    out = tensors_of(last) | {"tried": _tried(known)}
+    out = tensors_of(last) | {"tried": _probe_answers(known)}
     if known.groups and memory:
         out["holdout.x"] = torch.cat([group.x for group in known.groups])
         out["holdout.y"] = torch.cat([group.y for group in known.groups])
     return out
 
 
-def _tried(known: Knowledge) -> Tensor:
-    """Return what the first replica answers to made-up inputs: float64 (rows, outputs).
+def _probe_answers(known: Knowledge) -> Tensor:
+    """Return the outputs of the first replica for probe inputs, float64 (rows, outputs).
 
-    Of a network of the user's the parameters alone are stored, and no frozen or constant values.
+    They reveal whether a user's network is the one that was saved: only its trained parameters are
+    stored, not its frozen or constant values.
     """
     model, state = known.setup.model, tree.at(known.shown, 0)
-    x = kept(known.form, _made_up(known.form.inputs.shape)).to(model.device, model.dtype)
+    probe = _probe_inputs(known.form.inputs.shape)
+    x = stored_inputs(known.form, probe).to(model.device, model.dtype)
     with torch.no_grad():
         return model.holding(state.buffers).predict(state.theta, x).double().cpu()
 
@@ -150,7 +162,7 @@ def _tried(known: Knowledge) -> Tensor:
 def _check_sizes(
     state: Packed, network: Network, tensors: Mapping[str, Tensor], replicas: int
 ) -> None:
-    """Refuse settings of a network larger than the parameters, before room is made for it."""
+    """Check the parameters' shapes against the network's settings before memory is allocated."""
     theta = [leaf for name, leaf in tensors.items() if name.startswith("state.theta.")]
     if not theta or any(leaf.shape[:1] != (replicas,) for leaf in theta):
         raise ValueError(f"the parameters are not of {replicas} replicas")
@@ -161,26 +173,26 @@ def _check_sizes(
     for part, module in zip(("representation", "prediction"), modules, strict=True):
         assert isinstance(module, nn.Module)
         for name, parameter in module.named_parameters():
-            kept = tensors.get(f"state.theta.{part}.{name}")
-            if kept is None or kept.shape[1:] != parameter.shape:
+            leaf = tensors.get(f"state.theta.{part}.{name}")
+            if leaf is None or leaf.shape[1:] != parameter.shape:
                 raise ValueError(f"the parameters of {part}.{name} have another shape")
 
 
 def _knowledge(state: Packed, config: Config, tensors: Mapping[str, Tensor]) -> Knowledge:
-    """Return what a learner knows. Raises what tensors of another form make it raise."""
+    """Return the knowledge made of its tensors; any error raised means that they do not fit."""
     device, form = device_of(config.device), state.form
     if form.inputs.fields and (len(form.inputs.columns),) != form.inputs.shape:
         raise ValueError("the columns have another number of inputs")
     part = Examples(tensors["held.x"].to(device), tensors["held.y"].to(device))
     if state.features:
-        form = with_body(config, form, _made_up(form.inputs.shape).to(device))
+        form = with_body(config, form, _probe_inputs(form.inputs.shape).to(device))
     shape = form.inputs.shape if form.body is None else part.x.shape[1:]
     fits = part.x.dim() > 1 and part.x.shape[1:] == shape and str(part.x.dtype) in _TYPES
     if not fits or part.y.dtype == torch.bool:
         raise ValueError("the rows have another form")
     if len(form.labels.names) > state.outputs:
         raise ValueError("there are more classes than outputs")
-    example = _made_up(shape).to(device, config.floats)
+    example = _probe_inputs(shape).to(device, config.floats)
     stream, splits = resting(config, form, part, state.outputs)
     if form.scale:
         scale = Scale(*(tensors[f"scale.{name}"].to(device) for name in Scale._fields))
@@ -191,14 +203,14 @@ def _knowledge(state: Packed, config: Config, tensors: Mapping[str, Tensor]) -> 
     if setup.method.restarts:
         setup = setup.starting(from_named(like, "start", tensors))
     replicas: State = from_named(like, "state", tensors)
-    apart = any(name.startswith("shown.") for name in tensors)
+    separate = any(name.startswith("shown.") for name in tensors)
     memories, row = _memories(setup, part, config, tensors if state.memory else None)
     return Knowledge(
         form=form,
         setup=setup,
         run=RunState(Position(), replicas, memories, state.work),
         held=Held(part.x, part.y, tensors["held.task"].to(device), row),
-        shown=from_named(like, "shown", tensors) if apart else replicas,
+        shown=from_named(like, "shown", tensors) if separate else replicas,
         seen=from_named(
             torch.zeros(state.outputs, dtype=torch.bool, device=device), "seen", tensors
         ),
@@ -209,13 +221,13 @@ def _knowledge(state: Packed, config: Config, tensors: Mapping[str, Tensor]) -> 
     )
 
 
-def _made_up(shape: Sequence[int]) -> Tensor:
-    """Return inputs to check a network with, where no rows are at hand."""
+def _probe_inputs(shape: Sequence[int]) -> Tensor:
+    """Return random inputs to check a network with, the same in each call."""
     return keys.uniform(keys.derive(0, keys.Purpose.PROBE), (_EXAMPLE_ROWS, *shape))
 
 
 def _one_row(stream: Stream, like: Examples, replicas: int) -> tuple[Stream, Splits]:
-    """Return a stream of one made-up row, which tells the shapes of a method's notes."""
+    """Return a stream of one row of zeros and its splits, to get the shapes of a method's notes."""
     x = like.x.new_zeros(1, *like.x.shape[1:])
     y = like.y.new_zeros(1, *like.y.shape[1:])
     row = torch.zeros(replicas, 1, dtype=torch.int64, device=x.device)
@@ -224,7 +236,7 @@ def _one_row(stream: Stream, like: Examples, replicas: int) -> tuple[Stream, Spl
 
 
 def _groups(state: Packed, like: Examples, tensors: Mapping[str, Tensor]) -> tuple[Group, ...]:
-    """Return the rows that were held out."""
+    """Return the rows held out, by group of chunks."""
     if not state.groups:
         return ()
     x, y = tensors["holdout.x"].to(like.x.device), tensors["holdout.y"].to(like.y.device)
@@ -238,10 +250,10 @@ def _groups(state: Packed, like: Examples, tensors: Mapping[str, Tensor]) -> tup
 def _memories(
     setup: Setup, part: Examples, config: Config, tensors: Mapping[str, Tensor] | None
 ) -> tuple[Memories, dict[str, Tensor]]:
-    """Return memories, and the rows in their slots; empty ones where there are no tensors."""
+    """Return the memories and the row in each of their slots; empty memories without tensors."""
     capacity, replicas = config.method.memory, config.replicas
     if tensors is not None and tensors["memory.train.position"].shape != (replicas, capacity):
-        raise ValueError("the memory is of another length")  # before there is room for it
+        raise ValueError("the memory is of another length")  # checked before it is allocated
     like = setup.over(*_one_row(setup.stream, part, replicas), ())
     memories, row = dict(empty_memories(like, capacity)), {}
     if tensors is None:
@@ -260,11 +272,12 @@ def _memories(
 
 
 def _within(numbers: Tensor, end: int) -> bool:
-    """Return True if whole numbers are from 0 to below `end`; a 0 is always fine."""
+    """Return True if integers are at least 0 and below `end`; 0 is always allowed."""
     return bool((numbers >= 0).all() and (numbers < max(end, 1)).all())
 
 
-def _another(why: str) -> ModelError:
+def _network_differs(why: str) -> ModelError:
+    """Return the error for a network that is not the one saved."""
     return ModelError(
         f"The network is not the one that was saved: {why}; bring that one, with the values that "
         "it had in frozen layers and buffers, and with the same before= and frozen=."

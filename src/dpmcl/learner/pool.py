@@ -1,7 +1,8 @@
-"""The rows that a learner holds: those of its memories, and while it learns those of the chunk.
+"""The rows that a learner stores: those of its memories and, during training, those of the chunk.
 
-A run's memories hold row numbers of a pool. A learner's pool is made anew for each chunk: the rows
-that the memories hold, then the chunk's. Afterwards what no memory holds any more is dropped.
+A memory holds row numbers of a pool. The pool of a learner is rebuilt for each chunk: the rows that
+the memories hold, followed by the rows of the chunk. After training, rows that no memory holds are
+dropped.
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from dpmcl.training.last_state import Held
 
 
 class Examples(NamedTuple):
-    """Rows of a chunk that go to one split.
+    """Rows of one split of a chunk.
 
     Attributes:
         x: Inputs (rows, ...).
@@ -29,14 +30,15 @@ class Examples(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Rows held out of one chunk, or of several that were merged.
+    """Rows held out of one chunk, or of several consecutive chunks that were merged.
 
     Attributes:
-        first, last: Numbers of its chunks, from 0.
-        then: Error on its rows just after they came.
+        first, last: Numbers of the first and the last chunk, from 0.
+        then: Error on the rows just after their chunk was learned; for merged chunks a mean.
         x: Inputs (rows, ...).
-        y: Targets.
-        broken: Conditions of Theorem 1 that broke meanwhile; None if they were not watched.
+        y: Targets, as for `Examples`.
+        broken: Conditions of Theorem 1 that were broken during training on the chunks; None if
+            they were not checked.
     """
 
     first: int
@@ -50,16 +52,17 @@ class Group(NamedTuple):
 def joined(
     like: Stream, held: Held | None, chunk: Mapping[str, Examples], *, number: int, replicas: int
 ) -> tuple[Stream, Splits]:
-    """Return a stream of the rows held and those of a chunk, and its splits.
+    """Return a stream of the stored rows and the rows of a chunk, and its splits.
 
-    The first chunk is its only task; later ones have a task before them, the rows held.
+    The first chunk is the only task of its stream. Any later chunk is the second task; the first
+    task contains the stored rows.
 
     Args:
         like: A stream with the kind, the classes and the scale; its rows are replaced.
-        held: What the memories hold; None before the first chunk.
-        chunk: The new rows, by split: "train", and "validation" for methods that need it.
-        number: Of the chunk, from 0.
-        replicas: How many there are.
+        held: The rows that the memories hold; None before the first chunk.
+        chunk: Rows of the chunk by split: "train", and "validation" if the method needs it.
+        number: Number of the chunk, from 0.
+        replicas: Number of replicas.
     """
     parts = list(chunk.values())
     device = parts[0].x.device
@@ -70,12 +73,13 @@ def joined(
         new = new + len(held.x)
         x, y = torch.cat([held.x, x]), torch.cat([held.y, y])
         task = torch.cat([held.task, task])
-    came = dict(zip(chunk, new.split([len(part.x) for part in parts]), strict=True))
+    added = dict(zip(chunk, new.split([len(part.x) for part in parts]), strict=True))
     rows = {
-        name: _rows(_slots(held, name, replicas), row, task, replicas) for name, row in came.items()
+        name: _rows(_slots(held, name, replicas), row, task, replicas)
+        for name, row in added.items()
     }
-    nobody = new[:0].expand(replicas, 0)
-    absent = Rows(nobody, nobody, torch.zeros_like(rows["train"].offset))
+    no_rows = new[:0].expand(replicas, 0)
+    absent = Rows(no_rows, no_rows, torch.zeros_like(rows["train"].offset))
     tasks = ("the rows held",) * (held is not None) + (f"chunk {number}",)
     train = rows["train"]
     stream = replace(like, x=x, y=y, row=train.row, task=train.task, tasks=tasks)
@@ -83,15 +87,18 @@ def joined(
 
 
 def _slots(held: Held | None, name: str, replicas: int) -> Tensor | None:
-    """Return the row in each slot of a memory; no slots where it was left behind."""
+    """Return the row in each slot of a memory; None before the first chunk.
+
+    There are no slots if the learner was saved without its memory.
+    """
     if held is None:
         return None
-    nobody = torch.zeros(replicas, 0, dtype=torch.int64, device=held.x.device)
-    return held.row.get(name, nobody)
+    no_rows = torch.zeros(replicas, 0, dtype=torch.int64, device=held.x.device)
+    return held.row.get(name, no_rows)
 
 
 def _rows(held: Tensor | None, new: Tensor, task: Tensor, replicas: int) -> Rows:
-    """Return a split's rows: a slot's for each position of the memory, then the chunk's."""
+    """Return the rows of a split: the row in each slot of the memory, then those of the chunk."""
     row, counts = new.expand(replicas, -1), [len(new)]
     if held is not None:
         row, counts = torch.cat([held, row], dim=1), [held.shape[1], len(new)]

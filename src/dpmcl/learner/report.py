@@ -1,4 +1,4 @@
-"""What a learner has kept of old chunks: rows held out as they came, and the error on them."""
+"""Errors of a learner on the rows held out of earlier chunks."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     import pandas
 
 GROUPS = 20
-"""Groups of chunks that are told apart; older ones are merged."""
+"""Largest number of groups of chunks; above it, two neighbouring groups are merged."""
 
 ROWS = 50
-"""Rows that are held out of a group."""
+"""Largest number of held-out rows that a group keeps."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """The error on one group of chunks.
+    """Error on one group of chunks.
 
     Attributes:
-        first, last: Numbers of the chunks, from 0.
-        rows: Rows held out of them.
-        then: Error just after they were learned.
+        first, last: Numbers of the first and the last chunk, from 0.
+        rows: Number of held-out rows that the error is measured on.
+        then: Error just after the chunks were learned.
         now: Error now.
-        broken: Conditions of Theorem 1 that broke while they were learned, as "cost" and "step"
-            (docs/theory.md); None if they were not watched.
+        broken: Conditions of Theorem 1 that were broken while the chunks were learned, such as
+            "cost" and "step" (docs/theory.md); None if they were not checked.
     """
 
     first: int
@@ -45,27 +45,27 @@ class Line:
 
 @dataclass(frozen=True)
 class Report:
-    """Errors on what was learned, from rows that were held out as they came.
+    """Errors on earlier chunks, measured on the rows held out of each.
 
     Attributes:
-        lines: One for each group of chunks, in order.
+        lines: A line for each group of chunks, in order.
     """
 
     lines: tuple[Line, ...]
 
     @property
     def cme(self) -> float:
-        """Return the error now, mean over groups of chunks (CME)."""
+        """Return the mean of the present errors over groups of chunks (CME)."""
         return _mean([line.now for line in self.lines])
 
     @property
     def nte(self) -> float:
-        """Return the error on the newest chunk (NTE)."""
+        """Return the present error on the newest chunk (NTE)."""
         return self.lines[-1].now
 
     @property
     def forgetting(self) -> float:
-        """Return by how much the error on older groups has grown since they were learned, mean."""
+        """Return the mean increase of the error on earlier groups since they were learned."""
         return _mean([line.now - line.then for line in self.lines[:-1]])
 
     def to_pandas(self) -> "pandas.DataFrame":
@@ -79,17 +79,17 @@ class Report:
             f"{_span(line):>11} {line.rows:6} {line.then:8.3g} {line.now:8.3g}{_verdict(line)}"
             for line in self.lines
         ]
-        watched = any(line.broken is not None for line in self.lines)
-        head = f"{'chunks':>11} {'rows':>6} {'then':>8} {'now':>8}{'  theory' * watched}"
+        checked = any(line.broken is not None for line in self.lines)
+        head = f"{'chunks':>11} {'rows':>6} {'then':>8} {'now':>8}{'  theory' * checked}"
         tail = f"CME {self.cme:.3g}, NTE {self.nte:.3g}, forgetting {self.forgetting:.3g}"
         return "\n".join([head, *rows, tail])
 
 
 def report(known: Knowledge) -> Report:
-    """Return the errors on what was learned.
+    """Return the errors on earlier chunks, measured on the rows held out of each.
 
     Args:
-        known: What the learner knows.
+        known: Knowledge of the learner.
     """
     return Report(
         tuple(
@@ -107,16 +107,16 @@ def report(known: Knowledge) -> Report:
 
 
 def with_chunk(known: Knowledge, rows: Examples) -> Knowledge:
-    """Return what is known with the rows held out of the newest chunk, of which 50 are kept.
+    """Return the knowledge with a new group: at most 50 of the rows held out of the newest chunk.
 
     Args:
-        known: What the learner knows after the chunk.
-        rows: The rows; there may be none.
+        known: Knowledge after the chunk.
+        rows: The rows held out; there may be none.
     """
     if not len(rows.x):
         return known
     number = known.chunks - 1
-    group = _few(Group(number, number, 0.0, rows.x, rows.y, known.broken))
+    group = _subset(Group(number, number, 0.0, rows.x, rows.y, known.broken))
     out = [*known.groups, group._replace(then=error(known, group.x, group.y))]
     if len(out) > GROUPS:
         spans = [b.last - a.first for a, b in pairwise(out[:-1])]
@@ -126,35 +126,35 @@ def with_chunk(known: Knowledge, rows: Examples) -> Knowledge:
 
 
 def forgotten(before: Knowledge, after: Knowledge) -> float:
-    """Return by how much the error on older chunks grew while the newest was learned, mean.
+    """Return the mean increase of the error on earlier groups while the newest chunk was learned.
 
     Args:
-        before, after: What the learner knew, and knows.
+        before, after: Knowledge before and after the newest chunk.
     """
     rows = [(group.x, group.y) for group in before.groups]
     return _mean([error(after, *each) - error(before, *each) for each in rows])
 
 
 def _merged(a: Group, b: Group) -> Group:
-    """Return two groups as one, whose rows are drawn from both by their numbers of chunks."""
+    """Merge two groups. Each contributes rows in proportion to its number of chunks."""
     n, m = a.last - a.first + 1, b.last - b.first + 1
     then = (n * a.then + m * b.then) / (n + m)
     share = n / (n + m)
     from_a = min(len(a.x), max(round(ROWS * share), ROWS - len(b.x), 1))
-    a, b = _few(a, from_a), _few(b, ROWS - from_a)
+    a, b = _subset(a, from_a), _subset(b, ROWS - from_a)
     broken = None
     if a.broken is not None or b.broken is not None:
         broken = tuple(dict.fromkeys([*(a.broken or ()), *(b.broken or ())]))
     return Group(a.first, b.last, then, torch.cat([a.x, b.x]), torch.cat([a.y, b.y]), broken)
 
 
-def _few(group: Group, most: int = ROWS) -> Group:
-    """Return a group with so many of its rows at most, drawn by a key."""
+def _subset(group: Group, most: int = ROWS) -> Group:
+    """Return a group with at most `most` of its rows, drawn at random by a key."""
     if len(group.x) <= most:
         return group
     key = keys.derive(most, keys.Purpose.SPLIT, group.first, 1, step=group.last)
-    kept = keys.permutation(key, len(group.x))[:most].sort().values.to(group.x.device)
-    return group._replace(x=group.x[kept], y=group.y[kept])
+    chosen = keys.permutation(key, len(group.x))[:most].sort().values.to(group.x.device)
+    return group._replace(x=group.x[chosen], y=group.y[chosen])
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -162,7 +162,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _verdict(line: Line) -> str:
-    """Return what the monitor found, as the table shows it; nothing if it did not watch."""
+    """Return the column "theory" of a line; empty if the conditions were not checked."""
     if line.broken is None:
         return ""
     return f"  {', '.join(line.broken)} broke" if line.broken else "  holds"

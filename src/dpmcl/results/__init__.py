@@ -1,1 +1,1 @@
-"""Results of a study: records, the run folder, tables and figures."""
+"""Results of a study: records, run folders, tables, figures and reports."""

@@ -1,4 +1,4 @@
-"""Methods compared with one of them, in pairs of the same seed, as a table."""
+"""A table that compares methods with one of them, in pairs of the same seed."""
 
 from collections.abc import Sequence
 
@@ -22,19 +22,19 @@ COLUMNS: Columns = {
     "effect": lambda row: number(row["effect"]),
     "verdict": lambda row: row["verdict"],
 }
-"""The table's columns, of which the first four are words."""
+"""Columns of the table; the first four are text."""
 
 
 def rows(several: Sequence[Entry], against: str | None = None) -> list[Row]:
-    """Return a row for each method, stream and error.
+    """Return the comparisons as rows, one for each stream, error and method.
 
     Args:
         several: The methods of all runs.
-        against: The label of the one that the others are compared with; None for the first one of
-            each stream. Of several streams those without it are left out.
+        against: Label of the method that the others are compared with; None for the first method
+            of each stream. If there are several streams, those without this method are left out.
 
     Raises:
-        SpecError: No stream has it beside another method.
+        SpecError: No stream has this method and another one.
     """
     streams = by_stream(several)
     out: list[Row] = []

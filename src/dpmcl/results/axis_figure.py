@@ -1,4 +1,4 @@
-"""Figures of metrics against a setting, as the paper's Figure 3 has them."""
+"""Figures of metrics against a setting, like the paper's Figure 3."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,18 +12,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Points = Mapping[Any, np.ndarray]
-"""Values of a metric, one a replica, by the value of the setting."""
+"""Values of a metric, (replicas,), by the value of the setting."""
 
 _PANEL = (3.0, 2.7)  # inches
 
 
 @drawing()
 def against(panels: Sequence[tuple[str, str, Mapping[str, Points]]]) -> "Figure":
-    """Return a row of panels: means over seeds against a setting, with standard errors.
+    """Draw a row of panels: means over seeds against a setting, with standard errors.
 
     Args:
-        panels: For each its metric, its setting, and the points of each line by name. Numbers are
-            drawn to scale, other values in the order in which they come.
+        panels: For each panel the metric, the setting, and the points of each line by name.
+            Numeric values of the setting are drawn to scale, other values in order of appearance.
+
+    Returns:
+        The figure.
 
     Raises:
         DpmclError: matplotlib is not installed.
@@ -63,7 +66,7 @@ def against(panels: Sequence[tuple[str, str, Mapping[str, Points]]]) -> "Figure"
 
 
 def _summary(values: np.ndarray) -> tuple[float, float]:
-    """Return mean and standard error of the finite values."""
+    """Return the mean and standard error of the finite values."""
     finite = np.where(np.isfinite(values), values, np.nan)
     middle, error = mean_and_error(finite[:, None])
     return float(middle[0]), float(error[0])

@@ -1,4 +1,4 @@
-"""What the paper claims of its results, and whether ours bear it out."""
+"""Claims of the paper about its results, and whether other results support them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -14,24 +14,24 @@ Values = Mapping[str, Mapping[float, BySeed]]
 """Measures along an axis of Figure 3, by name and by value of the axis."""
 
 _ZETA, _KAPPA = 2, 200
-"""Where Figure 3 holds zeta while kappa varies, and kappa while zeta varies."""
+"""Values that Figure 3 fixes: zeta while kappa varies, and kappa while zeta varies."""
 
 _ABOUT = 2.0
 """A difference is "about" the printed one if it is between half and twice as large."""
 
 _RANKED = 3
-"""Points that a trend needs."""
+"""Smallest number of points of a trend."""
 
 
 class Claim(NamedTuple):
-    """A sentence of the paper's section 4 that figures can answer.
+    """A claim of the paper's section 4 that results can confirm or contradict.
 
     Attributes:
         text: The claim.
-        answer: "yes" or "no" where the 95 % intervals of paired differences say so; "in
-            direction" for a difference of the printed sign and another size; "not told apart"
-            where an interval holds 0; "not run" where results are missing.
-        figures: Our means with their standard errors.
+        answer: "yes" or "no" if the 95 % intervals of paired differences decide it; "in
+            direction" for a difference of the printed sign but another size; "not told apart"
+            if an interval contains 0; "not run" if results are missing.
+        figures: Means of the results, with standard errors.
     """
 
     text: str
@@ -43,8 +43,9 @@ def figure3_values(entries: Sequence[Entry], axis: Literal["zeta", "kappa"]) -> 
     """Return CME and NTE of DPMCL on Omniglot along an axis of Figure 3, by seed.
 
     Args:
-        entries: Methods of runs; those of one value that differ by something else are left out.
-        axis: "zeta", with kappa 200, or "kappa", with zeta 2.
+        entries: Methods of runs. A value of the axis that several entries have is left out, since
+            they differ in another setting.
+        axis: "zeta", with kappa = 200, or "kappa", with zeta = 2.
     """
     held, at = ("kappa", _KAPPA) if axis == "zeta" else ("zeta", _ZETA)
     several = [
@@ -64,7 +65,7 @@ def of_table1(values: Mapping[Key, BySeed]) -> list[Claim]:
     """Return the claims about Table 1 on the streams that were run.
 
     Args:
-        values: CME and NTE by stream, measure and method, each by seed.
+        values: CME and NTE of each seed, by stream, measure and method.
     """
     claims: list[Claim] = []
     for stream in STREAMS:
@@ -83,8 +84,8 @@ def of_figure3(zeta: Values, kappa: Values) -> list[Claim]:
     """Return the claims about Figure 3: DPMCL on Omniglot against zeta and kappa.
 
     Args:
-        zeta: CME and NTE by value of zeta, each by seed, by name of the measure.
-        kappa: The same by value of kappa.
+        zeta: CME and NTE of each seed, by measure and value of zeta.
+        kappa: CME and NTE of each seed, by measure and value of kappa.
     """
     claims: list[Claim] = []
     for measure, points in zeta.items():
@@ -105,7 +106,7 @@ def of_figure3(zeta: Values, kappa: Values) -> list[Claim]:
 def _of_stream(
     stream: str, cme: Mapping[str, BySeed], nte: Mapping[str, BySeed]
 ) -> Iterable[Claim]:
-    """Yield the claims about one stream, from its measures by method."""
+    """Yield the claims about one stream, given its measures by method."""
     if stream == "sine":
         yield _on_a_par(cme)
     elif stream == "cifar10":
@@ -126,17 +127,19 @@ def _extreme(
     chosen: Sequence[str],
     which: Literal["lowest", "highest"],
 ) -> Claim:
-    """Return the claim that every chosen one is below (or above) all the others."""
+    """Return the claim that each chosen method (or value) is below, or above, all the others."""
     others = [name for name in values if name not in chosen]
     if not others or not all(name in values for name in chosen):
         return Claim(text, "not run", _figures(values))
     sign = -1 if which == "lowest" else 1
-    signs = [sign * _told(values[one], values[other])[0] for one in chosen for other in others]
+    signs = [
+        sign * _difference(values[one], values[other])[0] for one in chosen for other in others
+    ]
     return Claim(text, _all_of(signs), _figures(values))
 
 
 def _on_a_par(cme: Mapping[str, BySeed]) -> Claim:
-    """Return the claim about SINE, whose errors the paper prints to a power of ten."""
+    """Return the claim about SINE, whose errors the paper prints only as powers of ten."""
     text = "sine: DPMCL, OML and ER have a CME within a factor of ten"
     level = {name: cme[name] for name in ("dpmcl", "oml", "er") if name in cme}
     means = [estimate(seeds.values()).mean for seeds in level.values()]
@@ -147,12 +150,12 @@ def _on_a_par(cme: Mapping[str, BySeed]) -> Claim:
 
 
 def _gap(text: str, values: Mapping[str, BySeed], pair: tuple[str, str], printed: float) -> Claim:
-    """Return the claim that two methods on CIFAR10 differ by about what is printed."""
+    """Return the claim that two methods on CIFAR10 differ by about the printed number."""
     text = f"cifar10: {text}"
     both = {name: values[name] for name in pair if name in values}
     if len(both) < 2:
         return Claim(text, "not run", _figures(both))
-    sign, difference = _told(both[pair[0]], both[pair[1]])
+    sign, difference = _difference(both[pair[0]], both[pair[1]])
     answer: Answer = "not told apart"
     if sign and difference is not None:
         about = 1 / _ABOUT <= difference / printed <= _ABOUT
@@ -161,13 +164,13 @@ def _gap(text: str, values: Mapping[str, BySeed], pair: tuple[str, str], printed
 
 
 def _trend(text: str, points: Mapping[float, BySeed]) -> Claim:
-    """Return the claim that a measure falls: the mean rank correlation over seeds is below 0."""
+    """Return the claim that a measure falls: its mean rank correlation over seeds is below 0."""
     xs = sorted(points)
     seeds = set.intersection(*(set(points[x]) for x in xs)) if xs else set()
     if len(xs) < _RANKED or len(seeds) < 2:
         return Claim(text, "not run", _along(points))
     slopes = {seed: _rank_correlation([points[x][seed] for x in xs]) for seed in sorted(seeds)}
-    sign, _ = _told(slopes, dict.fromkeys(slopes, 0.0))
+    sign, _ = _difference(slopes, dict.fromkeys(slopes, 0.0))
     return Claim(text, _all_of([-sign]), _along(points))
 
 
@@ -177,41 +180,41 @@ def _levels_off(points: Mapping[float, BySeed]) -> Claim:
     before = {x: points[x] for x in points if x <= 200}
     if len(before) < 2 or not {250, 300} <= points.keys():
         return Claim(text, "not run", _along(points))
-    first, _ = _told(points[max(before)], points[min(before)])
-    later, _ = _told(points[300], points[250])
+    first, _ = _difference(points[max(before)], points[min(before)])
+    later, _ = _difference(points[300], points[250])
     if later < 0:  # it does fall further
         return Claim(text, "no", _along(points))
     return Claim(text, _all_of([-first]), _along(points))
 
 
 def _all_of(signs: Sequence[int]) -> Answer:
-    """Return whether all differences have the claimed sign, 1."""
+    """Return the answer given signs of differences, of which 1 is the claimed one."""
     if any(sign < 0 for sign in signs):
         return "no"
     return "yes" if all(sign > 0 for sign in signs) else "not told apart"
 
 
-def _told(ours: BySeed, theirs: BySeed) -> tuple[int, float | None]:
-    """Return the sign of a difference, 0 where its interval holds 0, and the difference."""
+def _difference(ours: BySeed, theirs: BySeed) -> tuple[int, float | None]:
+    """Return the sign of a difference, 0 if its interval contains 0, and the difference."""
     one = compare({"ours": ours, "theirs": theirs}, "theirs")[0]
     low, high = one.interval or (0.0, 0.0)
     return (low > 0) - (high < 0), one.difference
 
 
 def _rank_correlation(values: Sequence[float]) -> float:
-    """Return Spearman's correlation of values with their order."""
+    """Return Spearman's rank correlation between values and their positions."""
     from scipy import stats
 
     return float(stats.spearmanr(range(len(values)), values).statistic)
 
 
 def _figures(values: Mapping[str, BySeed]) -> str:
-    """Return means with standard errors, smallest first."""
+    """Return means with standard errors as text, smallest first."""
     ours = {key: estimate(seeds.values()) for key, seeds in values.items()}
     known = sorted((one.mean, key) for key, one in ours.items() if one.mean is not None)
     return ", ".join(f"{key} {number(mean)} ({number(ours[key].error)})" for mean, key in known)
 
 
 def _along(points: Mapping[float, BySeed]) -> str:
-    """Return means with standard errors along an axis."""
+    """Return means with standard errors as text, in the order of the axis."""
     return ", ".join(_figures({f"{x:g}:": points[x]}) for x in sorted(points))

@@ -1,4 +1,4 @@
-"""Methods of one or more runs side by side: what tells them apart, and what each is called."""
+"""Methods of one or more runs side by side: the settings in which they differ, and their labels."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -16,17 +16,17 @@ MEASURES = {"CME": cme, "NTE": nte}
 """The errors by which methods are compared."""
 
 _SHARED = ("dtype", "precision", "split_seed", "weights_seed")
-"""Settings outside tables that move numbers; seeds and the machine's do not tell runs apart."""
+"""Top-level settings that change results. Seeds and settings of the machine do not count."""
 
 _DEFAULTS = {
     field.name: list(field.default) if isinstance(field.default, tuple) else field.default
     for field in fields(Method)
     if field.init
 }
-"""Settings of every method; a spec leaves out those that are None, or newer than it."""
+"""Default settings of every method. A spec lacks those that are None, or newer than the spec."""
 
 _EVALUATED = ("held_out", "test_rows")
-"""Settings of [evaluation] that say on which rows errors are."""
+"""Settings of [evaluation] that decide on which rows errors are measured."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,13 +35,14 @@ class Entry:
 
     Attributes:
         run: Name of the run.
-        stream: Description of its data.
-        method: Name of the method in its spec.
-        record: Its results.
-        settings: Value of each setting that moves its numbers, by dotted name; those of the method
-            have no prefix.
-        label: A name that no other entry of its stream has: that of the method, where several have
-            it with the settings that tell them apart, and where there are none with the run's name.
+        stream: Description of the run's data.
+        method: Name of the method in the run's spec.
+        record: Results of the method.
+        settings: Value of each setting that changes the results, by dotted name. Settings of the
+            method have no prefix.
+        label: Name that is unique among the entries of a stream: the method's name, followed by
+            the settings that differ if several entries have that name, and by the run's name if
+            several still have the same.
     """
 
     run: str
@@ -56,7 +57,7 @@ def entries(runs: Mapping[str, Stored]) -> list[Entry]:
     """Return the methods of runs, in order.
 
     Args:
-        runs: What run folders hold, by name.
+        runs: Contents of run folders, by name.
     """
     out = [
         Entry(run, stored.stream, method, record, _settings(stored.spec, method), method)
@@ -64,16 +65,16 @@ def entries(runs: Mapping[str, Stored]) -> list[Entry]:
         for method, record in stored.records.items()
     ]
     keys = differing(out)
-    out = _apart(out, lambda entry: _with_settings(entry, keys))
-    return _apart(out, lambda entry: f"{entry.label} [{entry.run}]")
+    out = _relabelled(out, lambda entry: _with_settings(entry, keys))
+    return _relabelled(out, lambda entry: f"{entry.label} [{entry.run}]")
 
 
 def differing(several: Sequence[Entry]) -> list[str]:
-    """Return the settings in which entries of one stream differ, in the order of a spec.
+    """Return the settings in which entries of the same stream differ, in the order of a spec.
 
-    A setting that an entry cannot have, since it is another method's, stream's or network's, is not
-    compared with it; one that it can have and does not is None. Entries of one run differ by what
-    they are called.
+    A setting is compared only among the entries that can have it, that is, whose method, stream or
+    network has such a setting; if one of them lacks it, its value is None. The result is empty if
+    all entries belong to one run, since their names distinguish them.
 
     Args:
         several: The entries.
@@ -99,8 +100,7 @@ def written(value: Any) -> str:
     """Return the value of a setting as a table shows it.
 
     Args:
-        value: Text, a number, true/false, a list or a table; None where an entry has no such
-            setting.
+        value: Text, a number, a boolean, a list or a mapping; None if an entry lacks the setting.
     """
     if value is None:
         return "-"
@@ -114,7 +114,7 @@ def written(value: Any) -> str:
 
 
 def by_stream(several: Sequence[Entry]) -> dict[str, dict[str, Entry]]:
-    """Return entries by the name of their stream and by their label.
+    """Return entries by the name of their stream, and by label.
 
     Args:
         several: The entries.
@@ -126,9 +126,10 @@ def by_stream(several: Sequence[Entry]) -> dict[str, dict[str, Entry]]:
 
 
 def described(several: Sequence[Entry]) -> StreamInfo:
-    """Return the stream that a figure of several entries names: that with the most tasks.
+    """Return the description of the stream for a figure of several entries.
 
-    Tasks that are not the same in all, as in another order, are numbered.
+    It is that of the entry with the most tasks. If the entries' tasks differ, for example in their
+    order, the tasks are named by number.
 
     Args:
         several: Entries of one stream.
@@ -141,10 +142,10 @@ def described(several: Sequence[Entry]) -> StreamInfo:
 
 
 def by_seed(ours: Mapping[T, Entry]) -> dict[str, dict[T, dict[int, float]]]:
-    """Return CME and NTE of each seed: by measure, name and seed.
+    """Return CME and NTE by measure, name and seed.
 
     Args:
-        ours: Entries of one stream, by name, or by the value of a setting.
+        ours: Entries of one stream by name, or by the value of a setting.
     """
     errors = {name: one.record.test for name, one in ours.items()}
     return {
@@ -157,7 +158,7 @@ def by_seed(ours: Mapping[T, Entry]) -> dict[str, dict[T, dict[int, float]]]:
 
 
 def _settings(spec: Mapping[str, Any], method: str) -> dict[str, Any]:
-    """Return the settings that move a method's numbers."""
+    """Return the settings that change a method's results."""
     out = {key: spec.get(key) for key in _SHARED}
     out |= {f"evaluation.{key}": spec.get("evaluation", {}).get(key) for key in _EVALUATED}
     for table in ("stream", "network"):
@@ -167,15 +168,15 @@ def _settings(spec: Mapping[str, Any], method: str) -> dict[str, Any]:
 
 
 def _owner(key: str, entry: Entry) -> Any:
-    """Return what has a setting: a stream or a network by name, or else a method."""
+    """Return the name of the stream, network or method to which a setting belongs."""
     table = key.partition(".")[0]
     named = entry.settings.get(f"{table}.name") if table in ("stream", "network") else None
     plugin = entry.settings.get("method", entry.method)
     return named or (entry.method if key == "method" else plugin)
 
 
-def _apart(several: Sequence[Entry], longer: Callable[[Entry], str]) -> list[Entry]:
-    """Return entries, with a longer label where others of their stream have the same."""
+def _relabelled(several: Sequence[Entry], longer: Callable[[Entry], str]) -> list[Entry]:
+    """Return entries, with a longer label for those whose label is not unique in the stream."""
     names = [(entry.stream.name, entry.label) for entry in several]
     return [
         entry if names.count(name) == 1 else replace(entry, label=longer(entry))
@@ -184,5 +185,6 @@ def _apart(several: Sequence[Entry], longer: Callable[[Entry], str]) -> list[Ent
 
 
 def _with_settings(entry: Entry, keys: Sequence[str]) -> str:
-    told = [f"{key} {written(entry.settings[key])}" for key in keys if key in entry.settings]
-    return f"{entry.label} ({', '.join(told)})" if told else entry.label
+    """Return the label of an entry, followed by some of its settings."""
+    settings = [f"{key} {written(entry.settings[key])}" for key in keys if key in entry.settings]
+    return f"{entry.label} ({', '.join(settings)})" if settings else entry.label

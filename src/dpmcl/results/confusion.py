@@ -1,4 +1,4 @@
-"""Figures of which classes were taken for which."""
+"""Figures of confusion matrices."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -18,25 +18,27 @@ if TYPE_CHECKING:
 
 @drawing()
 def confusions(records: Mapping[str, Record], stream: StreamInfo) -> "Figure":
-    """Return a figure with a panel for each method: shares of each class's test rows, all seeds.
+    """Return a figure with the confusion matrix of each method over all seeds.
+
+    Each line of a matrix shows the shares of one class's test rows that were given each label.
 
     Args:
         records: Results by method.
-        stream: Names of the stream.
+        stream: Description of the stream.
 
     Raises:
-        DpmclError: No method kept predictions of classes, or matplotlib is not installed.
+        DpmclError: No method has stored predictions of classes, or matplotlib is not installed.
     """
-    kept = {name: r.predictions for name, r in records.items() if r.predictions is not None}
-    if not kept or stream.kind != "classification":
+    predictions = {name: r.predictions for name, r in records.items() if r.predictions is not None}
+    if not predictions or stream.kind != "classification":
         raise DpmclError(
             "A confusion matrix needs predictions of classes, and this run has kept none; run into "
             "a new folder with --set evaluation.confusion=true."
         )
-    figure, axes = panels(list(kept))
+    figure, axes = panels(list(predictions))
     image: Any = None
-    for ax, predictions in zip(axes.flat, kept.values(), strict=False):
-        shares = _shares(confusion(predictions, len(stream.classes)).sum(0))
+    for ax, values in zip(axes.flat, predictions.values(), strict=False):
+        shares = _shares(confusion(values, len(stream.classes)).sum(0))
         image = ax.imshow(shares, cmap=COLOURS, vmin=0, vmax=1, interpolation="nearest")
         ax.set_xlabel("predicted")
         ax.set_ylabel("class")
@@ -46,6 +48,6 @@ def confusions(records: Mapping[str, Record], stream: StreamInfo) -> "Figure":
 
 
 def _shares(counts: np.ndarray) -> np.ndarray:
-    """Return counts as shares of their line; NaN for a class without rows."""
+    """Divide counts by the sum of their line; NaN for a class without rows."""
     total = counts.sum(1, keepdims=True)
     return np.where(total > 0, counts / np.maximum(total, 1), np.nan)

@@ -24,31 +24,31 @@ from dpmcl.results.store import StreamInfo
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, told apart by colour-blind readers; markers and dashes tell them apart
-# in grey.
+# Okabe and Ito's palette, which colour-blind readers can distinguish; markers and dashes
+# distinguish lines in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
-NAMED = 12  # tasks that still fit under the axis by name
+NAMED = 12  # largest number of tasks that are labelled by name
 PLAIN: dict[str, Any] = {"parse_math": False}
-"""Options of a text with names of users: a dollar in them is a dollar."""
+"""Options of a text that contains users' names, in which a dollar sign must not start a formula."""
 
 _NEEDS = "Figures need matplotlib and scipy: pip install 'dpmcl[plot]'."
-# Fonts for what the usual one lacks, used if installed: Chinese, Japanese, Korean, emoji.
+# Fallback fonts for Chinese, Japanese, Korean and emoji, used if installed.
 _FONTS = (
     "Noto Sans CJK SC",
     "Microsoft YaHei",
     "Arial Unicode MS",
     "Noto Emoji",
 )
-_NARROW = 5.0  # inches; panels of a narrower figure stand one above the other
-_CHARACTERS = 15  # of a tick's label in an inch
-_SMOOTHEST = 1000  # tasks; the weights of a wider filter take much memory and change no line
+_NARROW = 5.0  # inches; a narrower figure has its panels one above the other
+_CHARACTERS = 15  # of a tick label, per inch
+_SMOOTHEST = 1000  # tasks; a wider filter takes much memory and changes no line
 
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Draw texts with fonts for more than Latin letters; a context manager, or a decorator.
+    """Draw text with fallback fonts for non-Latin scripts. A context manager or a decorator.
 
     Raises:
         DpmclError: matplotlib is not installed.
@@ -67,15 +67,15 @@ def drawing() -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """How a figure of errors is drawn.
+    """Appearance of a figure of errors.
 
     Attributes:
         smooth: Standard deviation, in tasks, of a Gaussian filter on each line (the paper's Figure
-            2 uses 2); 0 for none.
-        ylim: Lowest and highest error shown; None for those of the data.
-        log: Whether errors are on a logarithmic axis; None for those of a regression alone.
-        width: Inches; below 5 the panels stand one above the other.
-        caption: A line below, such as the settings.
+            2 uses 2); 0 for no filter.
+        ylim: Lowest and highest error shown; None for the range of the data.
+        log: Whether the axis of errors is logarithmic; None means for a regression only.
+        width: Width in inches. Below 5 the panels are one above the other.
+        caption: Text below the figure, such as the settings.
 
     Raises:
         SpecError: A number is out of range.
@@ -105,8 +105,8 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, look: Look | None 
 
     Args:
         records: Results by method.
-        stream: Names of the stream.
-        look: How it is drawn.
+        stream: Description of the stream.
+        look: Appearance; None for the default.
 
     Raises:
         DpmclError: There are no results, or matplotlib is not installed.
@@ -116,10 +116,10 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, look: Look | None 
         raise DpmclError("There are no results to draw yet; `dpmcl run` makes some.")
     from matplotlib.figure import Figure
 
-    beside = look.width >= _NARROW
-    height = 3.6 if beside else 1.7 * look.width
+    side_by_side = look.width >= _NARROW
+    height = 3.6 if side_by_side else 1.7 * look.width
     figure = Figure(figsize=(look.width, height), layout="constrained")
-    axes: Any = figure.subplots(*((1, 2) if beside else (2, 1)), sharey=True)
+    axes: Any = figure.subplots(*((1, 2) if side_by_side else (2, 1)), sharey=True)
     panels = ((cme, "CME: error on all tasks seen"), (nte, "NTE: error on the newest task"))
     for ax, (measure, title) in zip(axes, panels, strict=True):
         for name, style in styles(records).items():
@@ -127,13 +127,13 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, look: Look | None 
         ax.set_title(title, fontsize=10)
         _axes(ax, stream, look)
     what = "error" if stream.kind == "classification" else "mean squared error"
-    for ax in axes[:1] if beside else axes:
+    for ax in axes[:1] if side_by_side else axes:
         ax.set_ylabel(what)
     lines, names = axes[1].get_lines(), [*records]
-    columns = 1 if beside else max(1, int(look.width // 1.1))
+    columns = 1 if side_by_side else max(1, int(look.width // 1.1))
     legend(figure, lines, names, frameon=False, fontsize=9, ncols=min(columns, len(names)),
-           loc="outside right upper" if beside else "outside lower center")  # fmt: skip
-    figure.suptitle(_title(records, stream, look), fontsize=11 if beside else 8, **PLAIN)
+           loc="outside right upper" if side_by_side else "outside lower center")  # fmt: skip
+    figure.suptitle(_title(records, stream, look), fontsize=11 if side_by_side else 8, **PLAIN)
     if look.caption:
         lines_of = textwrap.wrap(look.caption, int(look.width * 14))
         figure.supxlabel("\n".join(lines_of), fontsize=7, color="#57606a", **PLAIN)
@@ -141,7 +141,7 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, look: Look | None 
 
 
 def _title(records: Mapping[str, Record], stream: StreamInfo, look: Look) -> str:
-    """Return the stream, how many replicas there are, and what was done to the lines."""
+    """Return a title with the stream, the number of replicas, the band and the smoothing."""
     seeds = sorted({len(record.test.seeds) for record in records.values()})
     band = ", band: one standard error" if seeds[-1] > 1 else ""
     note = f", smoothed over {look.smooth:g} tasks" if look.smooth else ""
@@ -155,7 +155,7 @@ def styles(names: Iterable[str]) -> dict[str, tuple[Any, ...]]:
     """Return a colour, a marker and dashes for the line of each name.
 
     Args:
-        names: What the lines stand for.
+        names: Names of the lines.
     """
     cycle = itertools.cycle(zip(COLOURS, MARKERS, itertools.cycle(DASHES), strict=False))
     return dict(zip(names, cycle, strict=False))
@@ -170,14 +170,14 @@ def curve(
     smooth: float,
     label: str,
 ) -> Any:
-    """Draw a metric after each task, where it is known: the mean, and a band of a standard error.
+    """Draw a metric after each evaluated task: the mean, and a band of one standard error.
 
     Args:
         ax: Axes of matplotlib.
         measure: The metric.
-        errors: What it is of.
+        errors: Errors on which the metric is computed.
         style: Colour, marker and dashes.
-        smooth: Standard deviation, in tasks, of a Gaussian filter; 0 for none.
+        smooth: Standard deviation, in tasks, of a Gaussian filter; 0 for no filter.
         label: Name of the line.
 
     Returns:
@@ -194,8 +194,8 @@ def curve(
     known = np.flatnonzero(~np.isnan(values).all(0))
     middle, error = mean_and_error(values[:, known])
     if smooth and len(known) > 1:
-        apart = np.diff(known).mean()  # tasks, where not all of them were evaluated
-        middle, error = (gaussian_filter1d(v, smooth / apart) for v in (middle, error))
+        spacing = np.diff(known).mean()  # in tasks; above 1 if not all tasks were evaluated
+        middle, error = (gaussian_filter1d(v, smooth / spacing) for v in (middle, error))
     colour, marker, dashes = style
     x = known + 1
     (line,) = ax.plot(x, middle, linestyle=dashes, color=colour, marker=marker, markersize=4,
@@ -205,7 +205,7 @@ def curve(
 
 
 def _axes(ax: Any, stream: StreamInfo, look: Look) -> None:
-    """Label the tasks, and scale errors."""
+    """Label the axis of tasks and scale the axis of errors."""
     panel = (look.width - 1.5) / 2 if look.width >= _NARROW else look.width - 0.5
     named = name_tasks(ax, stream, first=1, width=panel)
     ax.set_xlabel("after task" if named else "tasks seen")
@@ -222,12 +222,12 @@ def name_tasks(ax: Any, stream: StreamInfo, first: float, width: float = 4.0) ->
 
     Args:
         ax: Axes of matplotlib.
-        stream: Names of the tasks.
-        first: Where the first task stands; each further one is 1 to the right.
-        width: Of the axis, in inches: names that do not fit beside each other are turned.
+        stream: Description of the stream.
+        first: Position of the first task on the axis; each further task is 1 to the right.
+        width: Width of the axis in inches. Names that do not fit side by side are rotated.
 
     Returns:
-        Whether they have names.
+        Whether the tasks are labelled by name.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -244,15 +244,15 @@ def name_tasks(ax: Any, stream: StreamInfo, first: float, width: float = 4.0) ->
 
 
 def legend(ax: Any, lines: Sequence[Any], names: Sequence[str], **options: Any) -> None:
-    """Draw a legend of lines with names of users, which may begin with an underscore.
+    """Draw a legend with users' names, which may begin with an underscore.
 
     Args:
-        ax: Axes of matplotlib.
-        lines: What the names stand for.
+        ax: Axes or figure of matplotlib.
+        lines: The lines.
         names: Name of each line.
-        options: Passed to `Axes.legend`.
+        options: Passed to the method `legend` of `ax`.
     """
-    # Names are set afterwards: matplotlib leaves out those that begin with an underscore.
+    # Names are set afterwards, since matplotlib omits those that begin with an underscore.
     drawn = ax.legend(lines, [str(k) for k in range(len(names))], **options)
     for text, name in zip(drawn.get_texts(), names, strict=True):
         text.set(text=shortened(name, 60), **PLAIN)
@@ -262,7 +262,7 @@ def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and standard error over replicas, (n,) each; NaN where all replicas are NaN.
 
     Args:
-        values: (replicas, n); NaN is left out.
+        values: Array (replicas, n); NaN is ignored.
     """
     n = (~np.isnan(values)).sum(0)
     with np.errstate(invalid="ignore", over="ignore"):  # infinite errors
@@ -273,7 +273,7 @@ def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def replicas(counts: Collection[int]) -> str:
-    """Return a number of replicas in words, a range if methods differ.
+    """Return the number of replicas as text, a range if methods differ.
 
     Args:
         counts: Number of replicas of each method.
@@ -284,25 +284,25 @@ def replicas(counts: Collection[int]) -> str:
 
 
 def shortened(name: str, most: int) -> str:
-    """Return a name as a figure shows it: printable, and cut.
+    """Return a name made printable and truncated, for a figure.
 
     Args:
         name: Any text.
-        most: Characters at most, dots included.
+        most: Largest number of characters, including the dots of a truncated name.
     """
     text = displayed(name)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def save(figure: "Figure", path: Path) -> None:
-    """Write a figure, whole or not at all.
+    """Write a figure to a file atomically.
 
     Args:
         figure: A figure of matplotlib.
-        path: File to write; its suffix says the format (png, svg, pdf).
+        path: File to write. Its suffix is the format: png, svg or pdf.
 
     Raises:
-        SpecError: The suffix is another one.
+        SpecError: The suffix is none of these.
         FolderError: The file cannot be written.
     """
     style = path.suffix.lstrip(".")

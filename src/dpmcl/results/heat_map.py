@@ -1,4 +1,4 @@
-"""Heat maps of the error tensor: the error on each task, after each task."""
+"""Heat maps of the error tensor: the error on each task after each task."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = "cividis"
-"""Colours of a heat map: even steps of lightness, also for colour-blind readers."""
+"""Colour map with even steps of lightness, readable for colour-blind readers."""
 
-_ACROSS = 3  # panels beside each other
-_PANEL = 2.9  # inches
+_ACROSS = 3  # panels side by side
+_PANEL = 2.9  # width and height in inches
 
 
 @drawing()
 def heat_maps(records: Mapping[str, Record], stream: StreamInfo) -> "Figure":
-    """Return a figure with a panel for each method: mean errors over seeds, all on one scale.
+    """Return a figure with a heat map for each method: mean errors over seeds, on a common scale.
 
     Args:
-        records: Results by method; one at least.
-        stream: Names of the stream.
+        records: Results by method, at least one.
+        stream: Description of the stream.
 
     Raises:
         DpmclError: matplotlib is not installed.
@@ -81,11 +81,11 @@ def panels(names: Sequence[str]) -> "tuple[Figure, Any]":
 
 
 def named_ticks(ax: Any, names: Sequence[str]) -> bool:
-    """Name the ticks of both axes where there are few short names, and return whether there are.
+    """Name the ticks of both axes if there are few and short names, and return whether it did.
 
     Args:
-        ax: A panel.
-        names: One for each line and column.
+        ax: Axes of a heat map.
+        names: Name of each line and column.
     """
     if len(names) > NAMED or max(map(len, names)) > 2:
         return False
@@ -95,7 +95,7 @@ def named_ticks(ax: Any, names: Sequence[str]) -> bool:
 
 
 def _label(ax: Any, stream: StreamInfo) -> None:
-    """Give tasks numbers from 1, or name them where there are few short names."""
+    """Label tasks by name if there are few and short names, by number from 1 otherwise."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     if named_ticks(ax, stream.tasks):

@@ -1,4 +1,4 @@
-"""monitor.parquet: a row for each method, seed and reading, a column for each quantity."""
+"""monitor.parquet: readings of the monitor, a row for each method, seed and reading."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,11 +20,11 @@ _COLUMNS = {
     **{key: pa.int64() for key in _KEYS},
     **{name: pa.float64() for name in Reading._fields},
 }
-_EARLIER = {"drift": "increase"}  # columns of version 0.2 and before, by today's names
+_EARLIER = {"drift": "increase"}  # present names of columns that were renamed after version 0.2
 
 
 def save(folder: Path, records: Mapping[str, Record]) -> None:
-    """Write the readings of all records; no file if nothing was watched.
+    """Write the readings of all records. There is no file if no record has readings.
 
     Args:
         folder: The run folder.
@@ -46,15 +46,15 @@ def save(folder: Path, records: Mapping[str, Record]) -> None:
 
 
 def read(path: Path, tasks: int, seeds: Mapping[str, tuple[int, ...]]) -> dict[str, Readings]:
-    """Return the readings by method; none if there is no file.
+    """Return the readings by method; an empty mapping if the file does not exist.
 
     Args:
         path: The file.
-        tasks: Tasks of the stream.
-        seeds: Seeds that have results, by method; others are left out.
+        tasks: Number of tasks of the stream.
+        seeds: Seeds that have results, by method; readings of other seeds are ignored.
 
     Raises:
-        ValueError: The file is not of this form.
+        ValueError: The file does not have the expected form.
         KeyError: A column is missing.
     """
     if not path.exists():

@@ -1,10 +1,10 @@
-"""Names of users, as tables, figures and lines of the command line show them."""
+"""Display of users' names in tables, figures and the command line."""
 
 from dpmcl.exceptions import printable
 
 
 def displayed(name: str) -> str:
-    """Return a name as people see it: printable, in quotes if it is empty or has blanks at an end.
+    """Return a name made printable; in quotes if it is empty or begins or ends with blanks.
 
     Args:
         name: Any text.

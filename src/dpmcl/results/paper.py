@@ -1,4 +1,4 @@
-"""The paper's Table 1, and whether results agree with it."""
+"""The paper's Table 1, and its agreement with other results."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ METHODS = ("naive", "dpmcl", "oml", "cml", "anml", "er")
 _TASKS = {"sine": 50, "omniglot": 50, "mnist": 10, "cifar10": 10}
 
 LEAST = 1e-3
-"""The smallest standard error that the paper prints; its "(0)" is read as one below this."""
+"""Smallest standard error that the paper prints. Its "(0)" is read as this value."""
 
 _LINES = {
     ("sine", "CME"): "1e-4(0) 1e-5(0) 1e-5(0) 0.0005(0) 1e-4(0) 1e-5(0)",
@@ -30,31 +30,31 @@ _LINES = {
     ("cifar10", "CME"): "0.949(2) 0.496(0.003) 0.676(0.006) 0.651(0.004) 0.918(0.016) 0.464(0.002)",
     ("cifar10", "NTE"): "0.01(0) 0.231(0.008) 0.108(0.005) 0.055(0.003) 0.689(0.140) 0.458(0.008)",
 }
-"""Mean (standard error) of each method, in the order of `METHODS`, as printed."""
+"""Printed mean (standard error) of each method, in the order of `METHODS`."""
 
 Key = tuple[str, str, str]
-"""Stream, measure, method."""
+"""Names of a stream, a measure and a method."""
 
 PRINTED: Mapping[Key, str] = {
     (stream, measure, method): printed
     for (stream, measure), line in _LINES.items()
     for method, printed in zip(METHODS, line.split(), strict=True)
 }
-"""The paper's Table 1, as in "0.171(0.007)"."""
+"""Cells of the paper's Table 1, for example "0.171(0.007)"."""
 
 Mark = Literal["within", "too uncertain", "same order", "not reproduced", "not run"]
-"""Whether a mean is that of the paper (`NOTES` says what the marks mean)."""
+"""Agreement of a mean with the paper's (`NOTES` explains the marks)."""
 
 BySeed = Mapping[int, float]
-"""A measure by seed."""
+"""Value of a measure by seed."""
 
 
 def values(several: Sequence[Entry]) -> dict[Key, BySeed]:
     """Return CME and NTE of the paper's methods on its streams, by seed.
 
     Args:
-        several: The methods of all runs; those that differ by a setting, and those of other data
-            that have a stream's name, are left out.
+        several: The methods of all runs. A method is left out if several entries of the stream
+            have its name, or if its data only share the name of a stream of the paper.
     """
     return {
         (entry.stream.name, measure, entry.label): values[entry.label]
@@ -75,7 +75,7 @@ COLUMNS: Columns = {
     "replicas": lambda row: str(row["replicas"]),
     "mark": lambda row: row["mark"],
 }
-"""Columns of the table of `rows`, of which the first three are words."""
+"""Columns of the table of `rows`; the first three are text."""
 
 NOTES = (
     "within: at most two combined standard errors apart; the paper's (0) counts as "
@@ -84,11 +84,11 @@ NOTES = (
     "too uncertain: within, but two standard errors of ours exceed the paper's mean, and 0.01.",
     "same order: above and below the same other methods as in the paper.",
 )
-"""What the marks mean."""
+"""Explanations of the marks."""
 
 
 def notes(several: Sequence[Entry]) -> list[str]:
-    """Return what the marks mean, and where a stream's tasks are not as many as the paper's.
+    """Return explanations of the marks, and the streams that lack the paper's number of tasks.
 
     Args:
         several: The methods of all runs.
@@ -103,7 +103,7 @@ def notes(several: Sequence[Entry]) -> list[str]:
 
 
 def rows(several: Sequence[Entry]) -> list[Row]:
-    """Return the paper's Table 1 beside results, cell by cell, on the streams that were run.
+    """Return rows that compare the paper's Table 1 with results, for the streams that were run.
 
     Args:
         several: The methods of all runs.
@@ -114,7 +114,7 @@ def rows(several: Sequence[Entry]) -> list[Row]:
 
 
 def compared(ours: Mapping[Key, Estimate]) -> list[Row]:
-    """Return the paper's Table 1 beside estimates, cell by cell.
+    """Return rows that compare the paper's Table 1 with estimates, one for each cell.
 
     Args:
         ours: Estimates of CME and NTE by stream, measure and method.
@@ -140,15 +140,18 @@ def compared(ours: Mapping[Key, Estimate]) -> list[Row]:
 
 
 def read(printed: str) -> tuple[float, float | None]:
-    """Return mean and standard error of a printed cell; None where what is printed can be none.
+    """Return the mean and standard error of a cell of Table 1.
 
     Args:
-        printed: As in "0.171(0.007)"; "(0)" is read as `LEAST`.
+        printed: The cell, for example "0.171(0.007)"; "(0)" is read as `LEAST`.
+
+    Returns:
+        The mean, and the standard error; None if the printed number cannot be one.
     """
     mean, error = printed.removesuffix(")").split("(")
     if error == "0":
         return float(mean), LEAST
-    # A standard error above 1 is none of an error rate, or of a mean of 1e-7.
+    # An error rate, or a mean of 1e-7, cannot have a standard error of 1 or more.
     return float(mean), float(error) if float(error) < 1 else None
 
 
@@ -157,6 +160,7 @@ def _in_brackets(error: float | None) -> str:
 
 
 def _mark(key: Key, ours: Mapping[Key, Estimate]) -> Mark:
+    """Return the mark of a cell."""
     paper, error = read(PRINTED[key])
     if error is not None and _within(key[0], ours[key], paper, error):
         return "within" if _sure(ours[key], paper) else "too uncertain"
@@ -166,8 +170,8 @@ def _mark(key: Key, ours: Mapping[Key, Estimate]) -> Mark:
 def _within(stream: str, ours: Estimate, paper: float, error: float) -> bool:
     """Return whether means differ by at most two combined standard errors.
 
-    SINE's errors are printed to a power of ten, below what its "(0)" can tell apart: there a mean
-    must be within a factor of ten too.
+    On SINE a mean must also be within a factor of ten: its errors are printed as powers of ten,
+    below the standard error that its "(0)" stands for.
     """
     assert ours.mean is not None
     if stream == "sine" and not paper / 10 <= ours.mean <= 10 * paper:
@@ -176,14 +180,14 @@ def _within(stream: str, ours: Estimate, paper: float, error: float) -> bool:
 
 
 def _sure(ours: Estimate, paper: float) -> bool:
-    """Return whether two standard errors of ours are at most the paper's mean, or 0.01."""
+    """Return whether twice our standard error is at most the paper's mean or 0.01."""
     return 2 * (ours.error or 0.0) <= max(paper, 0.01)
 
 
 def _same_order(key: Key, ours: Mapping[Key, Estimate]) -> bool:
-    """Return whether a method has the same others above and below it; ties in print do not count.
+    """Return whether the same other methods are above and below a method as in the paper.
 
-    False where no other method was run.
+    Methods with the same printed mean are ignored. False if there is no other method.
     """
     mine, signs = ours[key].mean, []
     for other in METHODS:

@@ -1,7 +1,7 @@
-"""predictions.safetensors: the predictions of every method that kept them.
+"""predictions.safetensors: the predictions of every method that stores them.
 
-A tensor for each method and split, "test/er", with the replicas first; the metadata hold each
-method's seeds, as JSON.
+The file has a tensor for each method and split, named as in "test/er", with a leading replica
+dimension. Its metadata hold the seeds of each method as JSON.
 """
 
 import json
@@ -22,20 +22,22 @@ _SEEDS = pydantic.TypeAdapter(dict[str, list[int]])
 
 
 def save(folder: Path, records: Mapping[str, Record]) -> None:
-    """Write the predictions of all records; no file where none were kept.
+    """Write the predictions of all records. There is no file if no record has predictions.
 
     Args:
         folder: The run folder.
         records: Results by method.
     """
-    kept = {method: record for method, record in records.items() if record.predictions is not None}
+    with_predictions = {
+        method: record for method, record in records.items() if record.predictions is not None
+    }
     arrays = {
         f"{name}/{method}": np.ascontiguousarray(values)
-        for method, record in sorted(kept.items())
+        for method, record in sorted(with_predictions.items())
         for name, values in sorted((record.predictions or {}).items())
     }
     if arrays:
-        seeds = {method: record.test.seeds for method, record in sorted(kept.items())}
+        seeds = {method: record.test.seeds for method, record in sorted(with_predictions.items())}
         with atomic(folder / FILE) as temporary:
             save_file(arrays, temporary, {"seeds": json.dumps(seeds)})
 
@@ -44,12 +46,12 @@ def read(path: Path, seeds: Mapping[str, tuple[int, ...]]) -> dict[str, dict[str
     """Return the predictions by method and name.
 
     Args:
-        path: The file; none is no error.
-        seeds: Seeds that have results, by method. A method of which a seed has no predictions is
-            left out.
+        path: The file. If it does not exist, there are no predictions.
+        seeds: Seeds that have results, by method. A method is left out if one of its seeds has no
+            predictions.
 
     Raises:
-        ValueError, KeyError, TypeError: The file is not of this form.
+        ValueError, KeyError, TypeError: The file does not have the expected form.
     """
     if not path.exists():
         return {}

@@ -1,4 +1,4 @@
-"""The results of one method: its errors, and what they cost."""
+"""Results of one method: errors, costs, divergence, readings and predictions."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,13 +12,14 @@ from dpmcl.theory.readings import Readings
 
 
 class Divergence(NamedTuple):
-    """Position at which a replica was frozen.
+    """Update at which a replica was frozen, and the cause.
 
     Attributes:
-        task: Task, from 0.
-        phase: Phase of the task, from 0.
-        update: Update of the phase, from 1.
-        cause: "not finite", or "cost": above beta for too long (`monitor.MonitorSettings`).
+        task: Number of the task, from 0.
+        phase: Number of the phase within the task, from 0.
+        update: Number of the update within the phase, from 1.
+        cause: "not finite" for a state that is not finite; "cost" for a cost that exceeded beta
+            for too long (`monitor.MonitorSettings`).
     """
 
     task: int
@@ -33,11 +34,11 @@ class Record:
 
     Attributes:
         errors: Errors by split; "test" is always among them.
-        work: Cost of each seed's updates.
-        diverged: Position at which a replica was frozen, by seed; its errors are NaN from there on.
-        readings: Readings of the theory monitor; None if nothing was watched.
-        predictions: Predictions by split, or by another name that a method evaluates, as int or
-            float arrays whose first axis is that of `test.seeds`; None if they were not kept.
+        work: Cost of the updates, by seed.
+        diverged: Update at which a replica was frozen, by seed. Its errors are NaN from there on.
+        readings: Readings of the theory monitor; None if it was off.
+        predictions: Predictions by split, or by another name that a method evaluates: integer or
+            float arrays (seeds, ...) in the order of `test.seeds`. None if they were not stored.
     """
 
     errors: Mapping[str, Errors]
@@ -53,23 +54,23 @@ class Record:
 
 
 def of_seeds(record: Record, seeds: Collection[int]) -> Record:
-    """Return the part of a record that some of its seeds make.
+    """Return the results of some of a record's seeds.
 
     Args:
-        record: One method's results.
-        seeds: Those that stay.
+        record: Results of one method.
+        seeds: Seeds to select; those without results are ignored.
     """
     places = [i for i, seed in enumerate(record.test.seeds) if seed in seeds]
-    kept = tuple(record.test.seeds[i] for i in places)
+    selected = tuple(record.test.seeds[i] for i in places)
     errors = {
-        split: Errors(kept, errors.values[places], errors.examples[places])
+        split: Errors(selected, errors.values[places], errors.examples[places])
         for split, errors in record.errors.items()
     }
     work = {seed: work for seed, work in record.work.items() if seed in seeds}
     diverged = {seed: where for seed, where in record.diverged.items() if seed in seeds}
     readings = record.readings
     if readings is not None:
-        readings = replace(readings, seeds=kept, values=readings.values[places])
+        readings = replace(readings, seeds=selected, values=readings.values[places])
     predictions = record.predictions
     if predictions is not None:
         predictions = {name: values[places] for name, values in predictions.items()}
@@ -77,11 +78,14 @@ def of_seeds(record: Record, seeds: Collection[int]) -> Record:
 
 
 def merge(first: Record, second: Record) -> Record:
-    """Return a record of the seeds of two records, in order.
+    """Merge two records of the same method, splits and tasks, with the seeds in order.
 
     Args:
-        first: Record whose results stay where both have a seed.
-        second: Record of the same method, splits and tasks.
+        first: Record whose results are used for seeds that both records have.
+        second: The other record.
+
+    Returns:
+        The record of all seeds.
     """
     new = [i for i, seed in enumerate(second.test.seeds) if seed not in first.test.seeds]
     seeds = [*first.test.seeds, *(second.test.seeds[i] for i in new)]
@@ -109,7 +113,7 @@ def merge(first: Record, second: Record) -> Record:
 
 
 def _merge_readings(first: Readings | None, second: Readings | None) -> Readings | None:
-    """Return the readings of both at all of their places; NaN where one of them has none."""
+    """Return the readings of both at all positions; NaN where one of them has no reading."""
     if first is None or second is None:
         return first or second
     places = tuple(sorted({*first.positions, *second.positions}))

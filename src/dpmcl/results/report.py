@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Table:
-    """A table; `words` of its columns, from the first, are text."""
+    """Table of a report; its first `words` columns are text."""
 
     caption: str
     header: Sequence[str]
@@ -37,7 +37,7 @@ class _Table:
 
 @dataclass(frozen=True)
 class _Section:
-    """A part of the report; figures, as SVG, by caption, and texts that are folded in, by title."""
+    """Section of a report; `figures` are SVG by caption, `blocks` collapsible texts by title."""
 
     title: str
     texts: Sequence[str] = ()
@@ -47,19 +47,20 @@ class _Section:
 
     @property
     def anchor(self) -> str:
+        """Id of the section's HTML element."""
         return self.title.lower().replace(" ", "-")
 
 
 _MADE = ("method", "finished", "engine", "device_name", "dpmcl", "commit", "torch", "python")
-"""What a report shows of environment.json."""
+"""Keys of environment.json that a report shows."""
 
 
 def html(runs: Mapping[str, Stored], against: str | None = None) -> str:
-    """Return a report of runs as HTML.
+    """Return a report of runs as one HTML page.
 
     Args:
-        runs: What run folders hold, by name.
-        against: The method that the others are compared with; None for the first one.
+        runs: Contents of run folders, by name.
+        against: Method that the others are compared with; None for the first one.
 
     Raises:
         DpmclError: There are no results, or matplotlib or SciPy is not installed.
@@ -78,12 +79,12 @@ def html(runs: Mapping[str, Stored], against: str | None = None) -> str:
 def markdown(
     runs: Mapping[str, Stored], against: str | None = None, *, stem: str = "report"
 ) -> dict[str, str]:
-    """Return a report of runs as the contents of files: a page of Markdown, and its figures.
+    """Return a report of runs as a page of Markdown and its figures, by file name.
 
     Args:
-        runs: What run folders hold, by name.
-        against: The method that the others are compared with; None for the first one.
-        stem: Name of the page without its suffix, with which the names of figures begin.
+        runs: Contents of run folders, by name.
+        against: Method that the others are compared with; None for the first one.
+        stem: File name of the page without suffix. Names of the figures begin with it.
 
     Raises:
         DpmclError: There are no results, or matplotlib or SciPy is not installed.
@@ -129,7 +130,7 @@ def _content(runs: Mapping[str, Stored], against: str | None) -> tuple[str, list
 
 
 def _asked(runs: Mapping[str, Stored]) -> _Section:
-    """Return what was asked for, and the command that repeats it."""
+    """Return the methods, streams and seeds of the runs, and the commands that repeat them."""
     texts = []
     for name, stored in runs.items():
         spec = stored.spec
@@ -145,7 +146,7 @@ def _asked(runs: Mapping[str, Stored]) -> _Section:
 
 
 def _protocol(runs: Mapping[str, Stored]) -> _Section:
-    """Return the rules of a fair comparison, each with whether it held."""
+    """Return the rules of a fair comparison and their violations."""
     rows = [
         [
             displayed(name),
@@ -162,15 +163,15 @@ def _protocol(runs: Mapping[str, Stored]) -> _Section:
         "on results."
     ]
     if unchecked:
-        told = ", ".join(unchecked)
-        texts.append(f"Not checked: {told}; `dpmcl run` with the folder checks it.")
+        names = ", ".join(unchecked)
+        texts.append(f"Not checked: {names}; `dpmcl run` with the folder checks it.")
     header = ["run", "rule", "held", "where not"]
     tables = [_Table("Rules of a fair comparison", header, rows, words=4)] if rows else []
     return _Section("Protocol", texts, tables)
 
 
 def _results(entries: Sequence[Entry]) -> _Section:
-    """Return CME and NTE of each method, and how sure they are."""
+    """Return CME and NTE of each method, with standard errors and intervals."""
     text = (
         "CME is the mean error on all tasks at the end, NTE the error on the last task when it "
         "was new: 1 - accuracy for classes, mean squared error for numbers; lower is better. "
@@ -191,14 +192,14 @@ def _results(entries: Sequence[Entry]) -> _Section:
         body = []
         for entry in entries:
             errors, ours = entry.record.test, estimate(measure(entry.record.test))
-            told = (ours.mean, ours.error, ours.interval, ours.bootstrap)
+            numbers = (ours.mean, ours.error, ours.interval, ours.bootstrap)
             body.append(
                 [
                     displayed(entry.stream.name),
                     displayed(entry.label),
                     str(len(errors.seeds)),
                     str(ours.lost),
-                    *map(number, told),
+                    *map(number, numbers),
                 ]
             )
         tables.append(_Table(f"{name} on test rows", header, body, words=2))
@@ -206,7 +207,7 @@ def _results(entries: Sequence[Entry]) -> _Section:
 
 
 def _statistics(entries: Sequence[Entry], against: str | None) -> _Section | None:
-    """Return every method compared with one, stream by stream; None where there is but one."""
+    """Return the comparison of all methods with one, by stream; None if there is only one."""
     rows = comparisons.rows(entries, against)
     if not rows:
         return None
@@ -221,17 +222,17 @@ def _statistics(entries: Sequence[Entry], against: str | None) -> _Section | Non
 
 
 def _paper(entries: Sequence[Entry]) -> _Section | None:
-    """Return the paper's Table 1 and claims beside results; None where they are of other things."""
+    """Return the paper's Table 1 and claims beside the results; None if no result concerns them."""
     zeta, kappa = (claims.figure3_values(entries, axis) for axis in ("zeta", "kappa"))
-    told = claims.of_table1(paper.values(entries))
+    checked = claims.of_table1(paper.values(entries))
     if any(len(points["CME"]) > 1 for points in (zeta, kappa)):
-        told += claims.of_figure3(zeta, kappa)
-    if not told:
+        checked += claims.of_figure3(zeta, kappa)
+    if not checked:
         return None
     rows = [row for row in paper.rows(entries) if row["replicas"]]
     body = cells(rows, paper.COLUMNS)
     tables = [_Table("The paper's Table 1", list(paper.COLUMNS), body, words=4)] * bool(rows)
-    tables.append(_Table("Its claims", ["claim", "holds here", "our figures"], told, words=3))
+    tables.append(_Table("Its claims", ["claim", "holds here", "our figures"], checked, words=3))
     text = (
         "A claim holds where the 95 % intervals of paired differences say so; "
         '"in direction" is a difference of the printed sign and another size.'
@@ -251,13 +252,14 @@ def _pictures(entries: Sequence[Entry]) -> _Section:
         drawn[caption] = heat_map.heat_maps(records, stream)
         readings = {k: r.readings for k, r in records.items() if r.readings is not None}
         for what in ("terms", "stability") if readings else ():
-            with suppress(DpmclError):  # the run recorded the other one
+            with suppress(DpmclError):  # the run recorded only the other one
                 figure = theory_figures.draw(readings, stream, what)
                 drawn[f"{name}: {what} as monitored"] = figure
     return _Section("Figures", figures={name: _svg(name, one) for name, one in drawn.items()})
 
 
 def _settings(entries: Sequence[Entry]) -> _Section | None:
+    """Return the settings in which the runs differ; None if there are none."""
     keys = comparison.differing(entries)
     if not keys:
         return None
@@ -275,6 +277,7 @@ def _settings(entries: Sequence[Entry]) -> _Section | None:
 
 
 def _cost(entries: Sequence[Entry]) -> _Section:
+    """Return the cost of each method's updates, and the memory that it uses."""
     rows = [row for e in entries for row in cost_rows({e.label: e.record}, e.stream)]
     columns = {
         "stream": lambda row: displayed(row["stream"]),
@@ -287,7 +290,7 @@ def _cost(entries: Sequence[Entry]) -> _Section:
 
 
 def _made(runs: Mapping[str, Stored]) -> _Section:
-    """Return what computed the results."""
+    """Return the software and hardware that computed the results."""
     body = [
         [displayed(name), *(displayed(str(one.get(key, "-"))) for key in _MADE)]
         for name, stored in runs.items()
@@ -299,17 +302,17 @@ def _made(runs: Mapping[str, Stored]) -> _Section:
 
 
 def _specs(runs: Mapping[str, Stored]) -> _Section:
-    """Return each run's spec, all of it."""
+    """Return the complete spec of each run."""
     texts = {f"{displayed(name)}/spec.toml": tomli_w.dumps(run.spec) for name, run in runs.items()}
     return _Section("Specs", blocks=texts)
 
 
 def _svg(caption: str, figure: "Figure") -> str:
-    """Return a figure as SVG without a file's header; the same figure gives the same bytes."""
+    """Return a figure as an SVG element; equal figures give equal bytes."""
     import matplotlib
 
     out = io.StringIO()
-    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    with matplotlib.rc_context({"svg.hashsalt": caption}):  # ids of one page must differ
-        figure.savefig(out, format="svg", metadata=nothing)
+    no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with matplotlib.rc_context({"svg.hashsalt": caption}):  # ids must be unique within a page
+        figure.savefig(out, format="svg", metadata=no_metadata)
     return "<svg" + out.getvalue().partition("<svg")[2]

@@ -18,19 +18,19 @@ from dpmcl.results.table import aligned
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_SAMPLES = 12  # images a task, in a strip
+_SAMPLES = 12  # images in a strip, which shows one task
 _STRIPS = 10  # strips in a column
-_TITLE = 180  # characters that fit above strips
-_LABELS = 40  # names that fit beside an axis
+_TITLE = 180  # characters that fit above the strips of a row
+_LABELS = 40  # names that fit below an axis
 _SPLITS = ("train", "validation", "test")
 
 
 def describe(stream: Stream, splits: Splits) -> str:
-    """Return a stream in words and numbers: its kind, source and labels, and its tasks as a table.
+    """Return a description of a stream as text: its kind, shapes and labels, and a table of tasks.
 
     Args:
         stream: The stream.
-        splits: Its rows by split.
+        splits: Rows of the stream by split.
     """
     inputs, dtype = tuple(stream.x.shape[1:]), str(stream.x.dtype).removeprefix("torch.")
     lines = [
@@ -52,7 +52,7 @@ def describe(stream: Stream, splits: Splits) -> str:
 
 
 def _cut_off(stream: Stream) -> list[str]:
-    """Return a line on inputs that are cut off for being far from those of the first task."""
+    """Return a line on inputs that are clipped, being far from those of the first task."""
     if stream.scale is None or stream.scaled is None or not stream.columns:
         return []
     row = torch.arange(len(stream.x), device=stream.x.device)
@@ -65,10 +65,10 @@ def _cut_off(stream: Stream) -> list[str]:
 
 @drawing()
 def draw(stream: Stream) -> "Figure":
-    """Return a sheet of samples as a figure.
+    """Return a figure with samples of each task.
 
-    A strip of images for each task; for curves as targets, one of each task; otherwise the mean of
-    every input in each task, as the network sees it.
+    It shows a strip of images for each task. If targets are curves, it shows one target of each
+    task. Otherwise it shows the mean of each input in each task, as the network receives it.
 
     Args:
         stream: The stream.
@@ -80,6 +80,7 @@ def draw(stream: Stream) -> "Figure":
 
 
 def _figure(width: float, height: float) -> "Figure":
+    """Return an empty figure of a size in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
@@ -91,12 +92,13 @@ def _rows(stream: Stream, task: int) -> Tensor:
 
 
 def _inputs(stream: Stream, row: Tensor, task: int, dtype: torch.dtype) -> Tensor:
-    """Return the inputs of some rows as a network sees them."""
+    """Return the inputs of some rows as a network receives them."""
     present = torch.ones_like(row, dtype=torch.bool)
     return stream.batch(row, present, torch.full_like(row, task), dtype, replica=0).x.cpu()
 
 
 def _images(stream: Stream) -> "Figure":
+    """Return a figure with a strip of images for each task."""
     tasks = len(stream.tasks)
     columns = math.ceil(tasks / _STRIPS)
     strips = math.ceil(tasks / columns)
@@ -120,6 +122,7 @@ def _images(stream: Stream) -> "Figure":
 
 
 def _lines(stream: Stream) -> "Figure":
+    """Return a figure with a line for each task."""
     from matplotlib import colormaps
 
     figure = _figure(9.0, 3.6)

@@ -1,4 +1,4 @@
-"""Differences between methods, and how sure they are: intervals, paired tests and effect sizes."""
+"""Means and differences of methods, with intervals, paired tests and effect sizes."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,28 +9,29 @@ import numpy as np
 from dpmcl.exceptions import DpmclError, unknown
 
 LEVEL = 0.95
-"""Confidence of intervals; a difference is told apart where p is below 1 - LEVEL."""
+"""Confidence level of intervals. A difference is significant if p is below 1 - LEVEL."""
 
 FEWEST = 8
-"""Pairs of replicas that a test needs: with seven, no Wilcoxon p of two methods passes Holm's
+"""Smallest number of pairs for a test: with seven, no p of Wilcoxon's test can pass Holm's
 correction for four comparisons."""
 
 _RESAMPLES = 9_999
-_SEED = 0  # of the resampling, so that the same results give the same interval
+_SEED = 0  # seed of the resampling, so that equal results give equal intervals
 
 Interval = tuple[float, float]
 
 
 class Estimate(NamedTuple):
-    """A mean over replicas, and how sure it is.
+    """Mean over replicas, with its standard error and confidence intervals.
 
     Attributes:
-        replicas: Replicas with a finite value.
-        lost: Replicas without one: they diverged.
-        mean: Their mean; None if there are none.
-        error: Standard error, from the standard deviation with ddof 1; None for one replica.
-        interval: 95 % interval of the mean by Student's t; None for one replica.
-        bootstrap: The same by resampling (percentiles); None for one replica.
+        replicas: Number of replicas with a finite value.
+        lost: Number of replicas without a finite value, such as those that diverged.
+        mean: Mean of the finite values; None if there are none.
+        error: Standard error, from the standard deviation with ddof=1. None, as are the intervals,
+            for fewer than two finite values.
+        interval: 95 % interval of the mean by Student's t.
+        bootstrap: 95 % interval of the mean by the percentile bootstrap.
     """
 
     replicas: int
@@ -45,20 +46,21 @@ Verdict = Literal["lower", "higher", "not told apart", "too few replicas"]
 
 
 class Comparison(NamedTuple):
-    """A method beside another, on the seeds that both have.
+    """Comparison of a method with another one, on the seeds that both have.
 
     Attributes:
-        method: The method.
-        against: The method that it is compared with.
-        pairs: Seeds on which both have a finite value.
-        lost: Seeds of both on which one has none: it diverged.
+        method: Name of the method.
+        against: Name of the method that it is compared with.
+        pairs: Number of seeds on which both have a finite value.
+        lost: Number of seeds that both have but on which one has no finite value.
         difference: Mean of method - against; None without a pair.
-        interval: 95 % interval of the difference by Student's t; None for one pair.
-        p: Wilcoxon's signed-rank test, two-sided, corrected by Holm for all comparisons of one
-            call; None for fewer than `FEWEST` pairs.
+        interval: 95 % interval of the difference by Student's t; None for fewer than two pairs.
+        p: Two-sided p value of Wilcoxon's signed-rank test, with Holm's correction for all
+            comparisons of one call; None for fewer than `FEWEST` pairs.
         effect: Matched-pairs rank-biserial correlation, from -1 (lower on every seed) to 1
-            (higher); None without a pair.
-        verdict: What may be said.
+            (higher on every seed); None without a pair.
+        verdict: "lower" or "higher" for a significant difference, "not told apart" for any other;
+            "too few replicas" without p, or if no p of as many pairs could be significant.
     """
 
     method: str
@@ -76,7 +78,7 @@ def estimate(values: Iterable[float]) -> Estimate:
     """Return the mean of a metric over replicas, with its standard error and intervals.
 
     Args:
-        values: One value a replica, (replicas,); NaN or infinite for one that diverged.
+        values: Value of each replica, (replicas,). NaN and infinite values are left out.
 
     Raises:
         DpmclError: SciPy is not installed.
@@ -95,11 +97,11 @@ def compare(values: Mapping[str, Mapping[int, float]], against: str) -> list[Com
     """Compare every method with one of them, in pairs of the same seed.
 
     Args:
-        values: A metric by method and seed.
+        values: Values of a metric by method and seed.
         against: Name of the method that the others are compared with.
 
     Returns:
-        A comparison for each other method, in the order of `values`.
+        A comparison for each of the other methods, in the order of `values`.
 
     Raises:
         SpecError: There is no method of that name.
@@ -121,17 +123,17 @@ def compare(values: Mapping[str, Mapping[int, float]], against: str) -> list[Com
     return [
         Comparison(
             name, against, len(gaps[name]), len(every[name]) - len(gaps[name]),
-            *_told(gaps[name], corrected.get(name), len(tested)),
+            *_compared(gaps[name], corrected.get(name), len(tested)),
         )
         for name in others
     ]  # fmt: skip
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Return p values corrected for how many there are (Holm, 1979), in the same order.
+    """Return p values with Holm's correction (1979) for their number, in the same order.
 
     Args:
-        p: Uncorrected values.
+        p: Uncorrected p values.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -145,19 +147,20 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def _differences(ours: Mapping[int, float], theirs: Mapping[int, float]) -> np.ndarray:
-    """Return ours - theirs on the seeds of both: NaN where one is not finite, 0 for rounding."""
+    """Return ours - theirs on the seeds of both: NaN if one is not finite, 0 if they are close."""
     shared = sorted(set(ours) & set(theirs))
     first, second = (np.array([one[seed] for seed in shared], float) for one in (ours, theirs))
     first, second = (np.where(np.isfinite(one), one, np.nan) for one in (first, second))
     return np.where(np.isclose(first, second, rtol=1e-9, atol=0), 0.0, first - second)
 
 
-def _told(
+def _compared(
     gaps: np.ndarray, p: float | None, tests: int
 ) -> tuple[float | None, Interval | None, float | None, float | None, Verdict]:
-    """Return what finite differences and their corrected p say: a comparison's last fields.
+    """Return the fields of a `Comparison` from `difference` on, given finite differences.
 
-    Where not even differences of one sign could pass `tests` tests, there are too few.
+    There are too few replicas if even differences of one sign could not pass Holm's correction for
+    `tests` tests.
     """
     difference = float(gaps.mean()) if len(gaps) else None
     interval = _students(gaps) if len(gaps) > 1 else None
@@ -172,7 +175,7 @@ def _told(
 
 
 def _students(values: np.ndarray) -> Interval:
-    """Return the interval of a mean by Student's t."""
+    """Return the confidence interval of a mean by Student's t."""
     stats = _scipy_stats()
     error = values.std(ddof=1) / math.sqrt(len(values))
     reach = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * error)
@@ -180,7 +183,7 @@ def _students(values: np.ndarray) -> Interval:
 
 
 def _resampled(values: np.ndarray) -> Interval:
-    """Return the interval of a mean by resampling."""
+    """Return the confidence interval of a mean by the percentile bootstrap."""
     resampled = _scipy_stats().bootstrap(
         (values,),
         np.mean,
@@ -194,14 +197,17 @@ def _resampled(values: np.ndarray) -> Interval:
 
 
 def _wilcoxon(gaps: np.ndarray) -> float:
-    """Return p of the signed-rank test; 1 where nothing differs."""
+    """Return the p value of Wilcoxon's signed-rank test; 1 if all differences are 0."""
     if not gaps.any():
         return 1.0
     return float(_scipy_stats().wilcoxon(gaps).pvalue)
 
 
 def _rank_biserial(gaps: np.ndarray) -> float:
-    """Return the share of ranks that are above 0, less that of those below; 0 for no difference."""
+    """Return the share of the rank sum of positive differences less that of negative ones.
+
+    0 if all differences are 0.
+    """
     gaps = gaps[gaps != 0]
     if not len(gaps):
         return 0.0
@@ -210,7 +216,7 @@ def _rank_biserial(gaps: np.ndarray) -> float:
 
 
 def _scipy_stats() -> Any:
-    """Return scipy.stats, which is in the extra `plot`."""
+    """Import scipy.stats, which the extra `plot` installs."""
     try:
         from scipy import stats
     except ImportError:

@@ -1,26 +1,26 @@
-"""The run folder: what is in it, how it is read, and how it grows.
+"""The run folder: its files, and how they are read, written and extended.
 
-    spec.toml            the complete spec; its methods and seeds are the last ones asked for
-    errors.parquet       method, seed, after, task, split, error, examples: one row a value
+    spec.toml            the complete spec, with the methods and seeds of the latest run
+    errors.parquet       method, seed, after, task, split, error, examples: a row for each value
     parameters/METHOD/seed-N.safetensors
-    states/METHOD/seed-N.safetensors  all that a replica had at the end, for learners that go on
+    states/METHOD/seed-N.safetensors  complete state of a replica at the end, for a learner
     work.json            gradients, rows and operations spent, by method and seed
-    monitor.parquet      what was watched (`--watch`): a row for each method, seed and reading
-    predictions.safetensors  predictions by method and split, where they are kept
+    monitor.parquet      readings of the monitor (`--watch`), by method and seed
+    predictions.safetensors  predictions by method and split, if the run stores them
     divergence.json      task, phase and update at which a replica was frozen, by method and seed
-    checkpoints/METHOD/  state of an unfinished method; gone once it is finished
-    storage              name under which `--storage` keeps checkpoints instead
+    checkpoints/METHOD/  state of an unfinished method; deleted when it is finished
+    storage              name of the run's checkpoints in `--storage`, if they are kept there
     .lock                held while a process writes to the folder
     stream.json          kind, scenario, task names, the label map, a fingerprint of the data
     code.json            hashes of the source of plugins from outside the package, by method
-    protocol.json        rules of a fair comparison, and where methods broke them
-    environment.json     versions, device, engine, commit of each run that added to it
+    protocol.json        rules of a fair comparison, and their violations
+    environment.json     versions, device, engine, commit of each run that added to the folder
     figures/
-    tensorboard/, mlflow.db  what trackers wrote (`track`)
-    before-fresh/        an earlier run, until the run with --fresh that replaces it has finished
+    tensorboard/, mlflow.db  output of trackers (`track`)
+    before-fresh/        the previous run, until the run with --fresh that replaces it has finished
 
-Every file appears whole or not at all. `errors.parquet` is written last: seeds that it does not
-list have not been run.
+Files are replaced atomically, so none is ever incomplete. `errors.parquet` is written last: a seed
+that it does not list has not been run.
 """
 
 import hashlib
@@ -73,11 +73,12 @@ class StreamInfo:
         kind: "classification" or "regression".
         tasks: Names of the tasks, in order.
         classes: The label map: the original label of each class number.
-        fields: The columns of a table that are inputs, with their categories.
         scenario: The scenario in words.
-        digest: Fingerprint of the data. Version 0.1 left it empty where each replica draws its own.
-        digest_seed: Seed whose data the fingerprint is of, where each replica draws its own; None
-            where all share them.
+        digest: Fingerprint of the data. Version 0.1 left it empty if each replica draws its own
+            data.
+        digest_seed: Seed whose data the fingerprint describes, if each replica draws its own data;
+            None if all replicas share the data.
+        fields: Input columns of a table, with their categories.
     """
 
     name: str
@@ -91,7 +92,8 @@ class StreamInfo:
 
 
 Code = dict[str, dict[str, dict[str, str] | None]]
-"""Hashes of sources by module, by method and plugin ("network 'my:Net'"); None without a source."""
+"""Hashes of source files: by method, plugin ("network 'my:Net'") and module; None for a plugin
+without source."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class Rule:
 
     Attributes:
         rule: The rule, in words.
-        violations: Lines that say where methods broke it; none where it held.
+        violations: A line for each violation; empty if the rule holds.
     """
 
     rule: str
@@ -109,10 +111,10 @@ class Rule:
 
 @dataclass(frozen=True)
 class Protocol:
-    """The rules of a fair comparison, checked on the results of a run.
+    """Rules of a fair comparison, checked on the results of a run.
 
     Attributes:
-        budget: What each method was to spend, as in "flops=2000"; None where it was not limited.
+        budget: Budget of each method, for example "flops=2000"; None if there is no limit.
         rules: The rules.
     """
 
@@ -133,8 +135,8 @@ class Stored:
         stream: Description of the data.
         records: Results by method.
         environment: Entries of environment.json.
-        protocol: Rules of a fair comparison; None where they were not checked.
-        code: Hashes of the plugins' sources, by method; version 0.1 recorded none.
+        protocol: Rules of a fair comparison; None if they were not checked.
+        code: Hashes of the plugins' sources, by method; empty for a folder of version 0.1.
     """
 
     spec: Mapping[str, Any]
@@ -146,7 +148,7 @@ class Stored:
 
 
 LOCKS = (".lock", ".lock.json")
-"""Files that hold a run folder while a process writes to it (`dpmcl.study.lock`)."""
+"""Files that lock a run folder while a process writes to it (`dpmcl.study.lock`)."""
 
 FILES = (
     "stream.json",
@@ -169,11 +171,11 @@ FILES = (
 """Files and folders that a run writes beside spec.toml."""
 
 _SPENT: Any = Literal[tuple(f.name for f in fields(Work))]
-"""Names in an entry of work.json; one that an older folder lacks is 0."""
+"""Names in an entry of work.json. A name that an older folder lacks counts as 0."""
 
 
 def _by_seed(entry: Any) -> pydantic.TypeAdapter[Any]:
-    """Return the form of entries by method and seed."""
+    """Return the schema of a JSON table of entries by method and seed."""
     return pydantic.TypeAdapter(dict[str, dict[int, entry]])
 
 
@@ -184,11 +186,11 @@ _SHAPES = {
     "divergence.json": _by_seed(Divergence),
     "protocol.json": pydantic.TypeAdapter[Any](Protocol),
 }
-"""Form of each JSON file."""
+"""Schema of each JSON file."""
 
 
 _SEAL = "# Written by a run; settings are changed elsewhere, or by --set. SHA-256 of the rest: "
-"""First words of spec.toml, so that results are never shown as those of a spec edited since."""
+"""First line of spec.toml, up to the hash, which reveals a spec that was edited after the run."""
 
 
 def is_run(folder: Path) -> bool:
@@ -201,7 +203,9 @@ def is_run(folder: Path) -> bool:
 
 
 def owner(path: Path) -> Path | None:
-    """Return the run folder of which a path is a part other than spec.toml, or None.
+    """Return the run folder to which a path belongs, or None.
+
+    A path belongs to a run folder if it is, or is in, one of the folder's `FILES` or `LOCKS`.
 
     Args:
         path: Any path, existing or not.
@@ -213,23 +217,26 @@ def owner(path: Path) -> Path | None:
 
 
 def load(folder: Path) -> Stored:
-    """Return what a run folder holds.
+    """Read a run folder.
 
     Args:
         folder: The run folder.
 
+    Returns:
+        Its content.
+
     Raises:
-        FolderError: It is no run folder, or a file in it is damaged.
+        FolderError: The path is not a run folder, or a file in it is damaged.
     """
     if not is_run(folder):
         if (run := owner(folder)) is not None:
             raise FolderError(f"{folder} is a file of a run folder; give the folder, {run}.")
         if any(folder.glob("*/spec.toml")):
             raise FolderError(f"{folder} holds run folders; give them, as in {folder}/*/.")
-        what = "does not exist"
+        problem = "does not exist"
         if folder.exists():
-            what = "has no spec.toml" if folder.is_dir() else "is a file"
-        raise FolderError(f"{folder} is not a run folder: it {what}; make one with `dpmcl run`.")
+            problem = "has no spec.toml" if folder.is_dir() else "is a file"
+        raise FolderError(f"{folder} is not a run folder: it {problem}; make one with `dpmcl run`.")
     try:
         return _read(folder)
     except (
@@ -243,7 +250,7 @@ def load(folder: Path) -> Stored:
 
 
 def _read(folder: Path) -> Stored:
-    """Read a run folder; any error means that it is damaged."""
+    """Read a run folder; any error raised means that it is damaged."""
     text = (folder / "spec.toml").read_text("utf-8")
     if text.startswith(_SEAL) and text != _sealed(text.partition("\n")[2]):
         raise ValueError("spec.toml was edited after the run had written it; undo that")
@@ -277,7 +284,7 @@ def _read(folder: Path) -> Stored:
 
 
 def save_start(folder: Path, spec: Mapping[str, Any], stream: StreamInfo, code: Code) -> None:
-    """Write what is known before training: the code, the stream's description and the spec.
+    """Write the files that are known before training: code.json, stream.json and spec.toml.
 
     Args:
         folder: The run folder.
@@ -286,7 +293,8 @@ def save_start(folder: Path, spec: Mapping[str, Any], stream: StreamInfo, code: 
         code: Hashes of the plugins' sources, by method.
 
     Raises:
-        DataError: A name cannot be written as UTF-8, as a file's name in another encoding.
+        DataError: A name in the spec or the stream is not valid Unicode, such as a file name in
+            another encoding.
     """
     text = tomli_w.dumps(dict(spec))
     for name in (stream.name, *stream.tasks, *stream.classes, *text.split("\n")):
@@ -301,18 +309,20 @@ def save_start(folder: Path, spec: Mapping[str, Any], stream: StreamInfo, code: 
 
 
 def _sealed(text: str) -> str:
-    """Return the text of a spec after a line with its hash."""
+    """Return the text of a spec, preceded by a line with its hash."""
     return f"{_SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n{text}"
 
 
 def save_parameters(folder: Path, method: str, seeds: tuple[int, ...], theta: Theta) -> None:
-    """Write one safetensors file a replica: "representation.0.weight" and so on.
+    """Write the parameters of each replica to a safetensors file.
+
+    Tensors are named by part and parameter, as in "representation.0.weight".
 
     Args:
         folder: The run folder.
         method: Name of the method.
         seeds: Seed of each replica.
-        theta: Parameters by part, replicas first.
+        theta: Parameters by part, with a leading replica dimension.
     """
     for index, seed in enumerate(seeds):
         tensors = {
@@ -325,12 +335,12 @@ def save_parameters(folder: Path, method: str, seeds: tuple[int, ...], theta: Th
 
 
 def save_state(folder: Path, method: str, seed: int, content: bytes) -> None:
-    """Write what a replica had at the end.
+    """Write the state of a replica after the last task.
 
     Args:
         folder: The run folder.
         method: Name of the method.
-        seed: The replica's.
+        seed: Seed of the replica.
         content: Named tensors, as safetensors.
     """
     with atomic(_seed_file(folder, "states", method, seed)) as temporary:
@@ -338,15 +348,18 @@ def save_state(folder: Path, method: str, seed: int, content: bytes) -> None:
 
 
 def load_state(folder: Path, method: str, seed: int) -> bytes:
-    """Return what `save_state` wrote.
+    """Return the state of a replica that `save_state` wrote.
 
     Args:
         folder: The run folder.
         method: Name of the method.
-        seed: The replica's.
+        seed: Seed of the replica.
+
+    Returns:
+        Named tensors, as safetensors.
 
     Raises:
-        FolderError: There is none, or it cannot be read.
+        FolderError: The state is missing, or cannot be read.
     """
     path = _seed_file(folder, "states", method, seed)
     if not path.is_file():
@@ -362,12 +375,12 @@ def load_state(folder: Path, method: str, seed: int) -> bytes:
 
 
 def _seed_file(folder: Path, kind: str, method: str, seed: int) -> Path:
-    """Return the file of a replica below "parameters" or "states"."""
+    """Return the path of a replica's file in "parameters" or "states"."""
     return folder / kind / method.replace(":", ".") / f"seed-{seed}.safetensors"
 
 
 def save_records(folder: Path, records: Mapping[str, Record]) -> None:
-    """Write all records; errors.parquet last, since it says what has been run.
+    """Write all records, errors.parquet last, since it decides which seeds count as run.
 
     Args:
         folder: The run folder.
@@ -393,7 +406,7 @@ def save_records(folder: Path, records: Mapping[str, Record]) -> None:
 
 
 def errors_table(records: Mapping[str, Record]) -> pa.Table:
-    """Return errors as they are stored: a row for each method, split, seed, after and task.
+    """Return errors in the form of errors.parquet, a row for each value.
 
     Args:
         records: Results by method.
@@ -412,19 +425,19 @@ def save_protocol(folder: Path, protocol: Protocol) -> None:
 
     Args:
         folder: The run folder.
-        protocol: Its content.
+        protocol: Content of the file.
     """
     _write_json(folder / "protocol.json", protocol.to_table())
 
 
 def add_environment(folder: Path, *new: Mapping[str, Any]) -> None:
-    """Add entries to environment.json: what computed the newest results.
+    """Add entries to environment.json: the software and hardware behind the newest results.
 
-    Seeds that were computed alike share an entry.
+    Seeds computed in the same environment share an entry.
 
     Args:
         folder: The run folder.
-        new: The entries (`dpmcl.study.environment.describe`).
+        new: Entries to add (`dpmcl.study.environment.describe`).
     """
     entries = environment(folder)
     for entry in new:
@@ -439,7 +452,7 @@ def add_environment(folder: Path, *new: Mapping[str, Any]) -> None:
 
 
 def environment(folder: Path) -> list[Any]:
-    """Return the entries of environment.json; none if it cannot be read.
+    """Return the entries of environment.json, or an empty list if it cannot be read.
 
     Args:
         folder: The run folder.
@@ -452,7 +465,7 @@ def environment(folder: Path) -> list[Any]:
 
 
 def _columns_of(method: str, split: str, errors: Errors) -> dict[str, np.ndarray]:
-    """Return the error tensor as columns, a row for each value that was evaluated."""
+    """Return the columns of errors.parquet for one split, with a row for each evaluated value."""
     evaluated = ~np.isnan(errors.values).all(0)
     replica, a, k = np.nonzero(np.broadcast_to(evaluated, errors.values.shape))
     return {
@@ -467,14 +480,14 @@ def _columns_of(method: str, split: str, errors: Errors) -> dict[str, np.ndarray
 
 
 def _read_errors(path: Path, tasks: int) -> dict[str, dict[str, Errors]]:
-    """Return the errors by method and split."""
+    """Return the errors in errors.parquet by method and split."""
     if not path.exists():
         return {}
     column = _read_columns(path, tasks)
     out: dict[str, dict[str, Errors]] = {}
     for method, split in sorted(set(zip(column["method"], column["split"], strict=True))):
         rows = (column["method"] == method) & (column["split"] == split)
-        if tasks > rows.sum():  # before any room is made for them
+        if tasks > rows.sum():  # checked before arrays of this size are allocated
             raise ValueError(f"errors.parquet has too few rows for {tasks} tasks")
         seeds, replica = np.unique(column["seed"][rows], return_inverse=True)
         values = np.full((len(seeds), 1 + tasks, tasks), np.nan)
@@ -491,9 +504,9 @@ def _read_errors(path: Path, tasks: int) -> dict[str, dict[str, Errors]]:
 
 
 def _read_columns(path: Path, tasks: int) -> dict[str, Any]:
-    """Return the columns of errors.parquet, of the right type and within their ranges."""
-    with pq.ParquetFile(_file(path)) as file:  # `read_table` takes folders named a=1 for columns
-        table = file.read(use_threads=False)  # a file is small, and a study has many
+    """Return the columns of errors.parquet, after a check of their types and ranges."""
+    with pq.ParquetFile(_file(path)) as file:  # `read_table` takes a folder named a=1 for a column
+        table = file.read(use_threads=False)  # files are small, and a study has many
     for name, kind in _COLUMNS.items():
         column = table[name]
         if column.type != kind or column.null_count:
@@ -508,12 +521,12 @@ def _read_columns(path: Path, tasks: int) -> dict[str, Any]:
 
 
 def _write_json(path: Path, content: Any) -> None:
-    """Write a JSON file whole or not at all."""
+    """Write a JSON file atomically."""
     write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 def _json(path: Path, missing: Any = None) -> Any:
-    """Return the content of a JSON file, checked; `missing` where there is no such file."""
+    """Return the validated content of a JSON file, or `missing` if the file does not exist."""
     if missing is not None and not path.exists():
         return missing
     try:
@@ -525,7 +538,7 @@ def _json(path: Path, missing: Any = None) -> Any:
 
 
 def _file(path: Path) -> Path:
-    """Return the path if it is of a file; reading a pipe would never end."""
+    """Return the path of a file; refuse anything else, since reading a pipe would never end."""
     if not path.is_file():
         raise ValueError(f"{path.name} is {'no file' if path.exists() else 'missing'}")
     return path

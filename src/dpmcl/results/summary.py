@@ -1,4 +1,4 @@
-"""What records come to: a row a method, with means and standard errors over seeds."""
+"""Summaries of records: a row for each method, with means and standard errors over seeds."""
 
 import inspect
 import math
@@ -22,26 +22,27 @@ from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
 
 Row = dict[str, Any]
-"""A row of a table: numbers and words by name."""
+"""A row of a table: numbers and text by name."""
 
 
 def mean(values: np.ndarray) -> float | None:
     """Return the mean over the replicas that have a value; None if none has, or it is infinite.
 
     Args:
-        values: One value a replica, NaN for one that diverged.
+        values: Value of each replica, (replicas,); NaN for a replica that diverged.
     """
     known = values[~np.isnan(values)]
     return _finite(known.mean()) if len(known) else None
 
 
 def standard_error(values: np.ndarray) -> float | None:
-    """Return the standard error of the mean; None for one replica.
+    """Return the standard error of the mean; None for fewer than two values, or if it is infinite.
 
-    The standard deviation has ddof 1; section 4 of the paper gives sigma / sqrt(50) and no ddof.
+    It is computed from the standard deviation with ddof=1. Section 4 of the paper gives
+    sigma / sqrt(50) and does not state ddof.
 
     Args:
-        values: One value a replica, NaN for one that diverged.
+        values: Value of each replica, (replicas,); NaN for a replica that diverged.
     """
     known = values[~np.isnan(values)]
     return _finite(known.std(ddof=1) / math.sqrt(len(known))) if len(known) > 1 else None
@@ -50,19 +51,20 @@ def standard_error(values: np.ndarray) -> float | None:
 def rows(
     records: Mapping[str, Record], stream: StreamInfo, metrics: Sequence[str] = ()
 ) -> list[Row]:
-    """Return one row a method; means and standard errors are over replicas that did not diverge.
+    """Return a row of results for each method.
 
-    Errors are 1 - accuracy for classification (accuracy is None for regression), mean squared
-    errors for regression. All are macro means over tasks but cme_micro, the mean over test rows, in
-    which large tasks weigh more. Work is per replica, the mean where replicas differ.
+    Means and standard errors are over the replicas that did not diverge. Errors are 1 - accuracy
+    for classification and mean squared errors for regression, whose accuracy is None. They are
+    means over tasks, except cme_micro, which is the mean over test rows and so gives large tasks
+    more weight. Work is that of one replica, averaged if replicas differ.
 
     Args:
         records: Results by method.
-        stream: Names of the stream.
+        stream: Description of the stream.
         metrics: Names of further metrics, each added as NAME_mean and NAME_se.
 
     Raises:
-        SpecError: A metric does not exist, or does not return one number a replica.
+        SpecError: A metric does not exist, or does not return one number for each replica.
     """
     out = []
     for name, record in records.items():
@@ -94,14 +96,15 @@ def rows(
 
 
 def _summary(name: str, values: np.ndarray) -> Row:
+    """Return the mean and the standard error of a metric, by name."""
     return {f"{name}_mean": mean(values), f"{name}_se": standard_error(values)}
 
 
 def _measured(metric: str, record: Record) -> np.ndarray:
-    """Return the values of a metric, one a replica."""
+    """Return the value of a metric for each replica."""
     measure = plugins.find("metric", metric)
     options = {}
-    with suppress(ValueError):  # something built in, without a signature
+    with suppress(ValueError):  # some built-in functions have no signature
         if "predictions" in inspect.signature(measure).parameters:
             options["predictions"] = record.predictions
     if options == {"predictions": None}:
@@ -121,11 +124,11 @@ def _measured(metric: str, record: Record) -> np.ndarray:
 
 
 def rows_by_task(records: Mapping[str, Record], stream: StreamInfo) -> list[Row]:
-    """Return one row a method and task: its error when just learned, and after the last task.
+    """Return a row for each method and task: the error after that task and after the last one.
 
     Args:
         records: Results by method.
-        stream: Names of the stream.
+        stream: Description of the stream.
     """
     out = []
     for name, record in records.items():
@@ -146,11 +149,11 @@ def rows_by_task(records: Mapping[str, Record], stream: StreamInfo) -> list[Row]
 
 
 def cost_rows(records: Mapping[str, Record], stream: StreamInfo) -> list[Row]:
-    """Return one row a method: what a replica's updates cost, and what it keeps; means over seeds.
+    """Return a row for each method: cost of a replica's updates and its memory, mean over seeds.
 
     Args:
         records: Results by method.
-        stream: Names of the stream.
+        stream: Description of the stream.
     """
     return [
         {
@@ -165,10 +168,10 @@ def cost_rows(records: Mapping[str, Record], stream: StreamInfo) -> list[Row]:
 
 
 def _work(record: Record) -> dict[str, int | None]:
-    """Return what a seed's updates cost, the mean, by kind; None for what was not counted.
+    """Return the mean cost of a seed's updates by kind; None for a kind that was not counted.
 
-    Earlier versions counted fewer kinds, of which their folders have 0, and version 0.1 counted
-    rows in another way. Where seeds were added to such a folder, the means are over these.
+    Earlier versions counted fewer kinds, so their folders have 0 for the others, and version 0.1
+    counted rows differently. If seeds were added to such a folder, the means are over those seeds.
     """
     spent = [record.work[seed] for seed in record.test.seeds if seed in record.work]
     later = [work for work in spent if work.flops] or spent
@@ -183,4 +186,5 @@ def _work(record: Record) -> dict[str, int | None]:
 
 
 def _finite(value: Any) -> float | None:
+    """Return a number as a float; None if it is not finite."""
     return float(value) if math.isfinite(value) else None

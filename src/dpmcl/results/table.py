@@ -19,7 +19,7 @@ from dpmcl.results.statistics import Interval
 from dpmcl.results.summary import Row
 
 Columns = Mapping[str, Callable[[Row], str]]
-"""What stands in the cell of a row, by the title of the column."""
+"""Functions that return the text of a row's cell, by the title of the column."""
 
 COSTS = {
     "gradient_evaluations": "gradients",
@@ -31,11 +31,12 @@ COSTS = {
     "notes_bytes": "of notes",
     "copies_bytes": "of copies",
 }
-"""Titles of what a replica's updates cost, by the names in `Work`."""
+"""Titles of the costs of a replica's updates, by their names in `Work`."""
 
 _NAMES = ("stream", "method", "name")
 _WORDS: Columns = {"stream": lambda row: row["stream"], "method": lambda row: row["method"]}
-# An underscore or a colon within a word marks nothing.
+# Characters to escape. An underscore within a word has no meaning in Markdown, nor has a colon that
+# does not begin an emoji's name.
 _MARKDOWN = re.compile(r"[\\`*\[\]<>|~&$#@]|(?<![^\W_])_|_(?![^\W_])|:(?=[\w+-]+:)")
 _LATEX = str.maketrans(
     {c: f"\\{c}" for c in "{}$&#_%"}
@@ -46,13 +47,13 @@ _LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class Layout:
-    """Additions to a table's usual columns, and how it looks.
+    """Choice and names of a table's columns.
 
     Attributes:
         settings: Keys of rows that are settings, shown beside the method.
-        columns: Titles of the columns to show, in order (keys, in JSON and CSV); none for all.
-        renamed: Other words for titles of columns and names of methods.
-        best: Returns the places, as (row, title), that LaTeX sets in bold; other styles do not ask.
+        columns: Titles of the columns to show, in order (keys, for JSON and CSV). Empty shows all.
+        renamed: Replacements for titles of columns and names of methods.
+        best: Returns the cells, as (row, title), that are set in bold. Called for LaTeX only.
     """
 
     settings: Sequence[str] = ()
@@ -62,10 +63,10 @@ class Layout:
 
 
 def number(value: float | Interval | None) -> str:
-    """Return a number in three digits, or an interval of two; "-" for None.
+    """Return a number with three significant digits, or an interval as "LOW to HIGH".
 
     Args:
-        value: The number or interval.
+        value: A number or an interval; None returns "-".
 
     >>> number((0.12345, 2)), number(None)
     ('0.123 to 2', '-')
@@ -76,13 +77,13 @@ def number(value: float | Interval | None) -> str:
 
 
 def laid_out(rows: Sequence[Row], columns: Columns, style: TableFormat, *, words: int) -> str:
-    """Return rows as text.
+    """Return rows as a table with the given columns.
 
     Args:
         rows: The rows.
-        columns: Columns of the table; JSON and CSV have all keys of the rows instead.
+        columns: Columns of the table. JSON and CSV show all keys of the rows instead.
         style: Format of the table.
-        words: Number of columns, from the first, that are aligned at their left.
+        words: Number of leading columns that are left-aligned.
     """
     if style in ("json", "csv"):
         return _data(rows, style, Layout())
@@ -90,7 +91,7 @@ def laid_out(rows: Sequence[Row], columns: Columns, style: TableFormat, *, words
 
 
 def cells(rows: Sequence[Row], columns: Columns) -> list[list[str]]:
-    """Return the cells of rows, line by line.
+    """Return the text of each cell, as a list of lines.
 
     Args:
         rows: The rows.
@@ -100,14 +101,14 @@ def cells(rows: Sequence[Row], columns: Columns) -> list[list[str]]:
 
 
 def render(rows: Sequence[Row], style: TableFormat, layout: Layout | None = None) -> str:
-    """Return rows as text.
+    """Return rows of a summary as a table.
 
     Args:
-        rows: What `rows`, `rows_by_task` or `cost_rows` return.
-        style: "json" and "csv" have every digit, and names exactly as they are; the others three
-            decimals, and names that are printable and escaped for the format. LaTeX needs the
-            package booktabs.
-        layout: What is shown, and how.
+        rows: Rows returned by `rows`, `rows_by_task` or `cost_rows`.
+        style: Format of the table. "json" and "csv" show all digits and unchanged names. The others
+            show three decimals, and names that are made printable and escaped for the format.
+            LaTeX needs the package booktabs.
+        layout: Choice and names of the columns; None for the default.
 
     Raises:
         SpecError: There is no such format, or no such column.
@@ -124,7 +125,7 @@ def render(rows: Sequence[Row], style: TableFormat, layout: Layout | None = None
     columns = {**_WORDS, **settings, **columns_of(rows)}
     header = list(columns)
     body = cells(rows, columns)
-    left = 2 + len(settings) + ("task" in header)  # columns of words
+    left = 2 + len(settings) + ("task" in header)  # columns of text
     chosen = _chosen(header, layout.columns)
     bold = {
         (row, column)
@@ -154,8 +155,8 @@ def formatted(
         header: Titles of the columns.
         body: Cells of each line.
         style: "text", "markdown" or "latex".
-        words: Number of columns, from the first, that are aligned at their left.
-        bold: Line and column of cells that LaTeX sets in bold.
+        words: Number of leading columns that are left-aligned.
+        bold: Line and column, from 0, of the cells that LaTeX sets in bold.
     """
     if style == "markdown":
         rule = [*["---"] * words, *["--:"] * (len(header) - words)]
@@ -179,20 +180,20 @@ def _data(rows: Sequence[Row], style: TableFormat, layout: Layout) -> str:
     keys = list(rows[0]) if rows else []
     keys = [keys[place] for place in _chosen(keys, layout.columns)]
     if style == "json":
-        kept = [{layout.renamed.get(key, key): row[key] for key in keys} for row in rows]
-        return json.dumps(kept, indent=1, allow_nan=False)
+        chosen = [{layout.renamed.get(key, key): row[key] for key in keys} for row in rows]
+        return json.dumps(chosen, indent=1, allow_nan=False)
     header = [layout.renamed.get(key, key) for key in keys]
     cells = [[_plain(row[key]) for key in keys] for row in rows]
     return "\n".join(map(_csv_line, [header, *cells]))
 
 
 def _plain(value: Any) -> Any:
-    """Return a value for a cell of CSV: lists and tables as a spec's text has them."""
+    """Return a value for a cell of CSV: lists, mappings and booleans as `written` shows them."""
     return written(value) if isinstance(value, list | tuple | Mapping | bool) else value
 
 
 def _chosen(header: Sequence[str], columns: Sequence[str]) -> list[int]:
-    """Return the places of the columns to show; all where none is named."""
+    """Return the indices of the columns to show; all of them if none is named."""
     for name in columns:
         if name not in header:
             raise unknown("column", name, list(header), f"Columns: {', '.join(header)}.")
@@ -200,7 +201,7 @@ def _chosen(header: Sequence[str], columns: Sequence[str]) -> list[int]:
 
 
 def _footer(rows: Sequence[Row]) -> list[str]:
-    """Return the lines under a table, on diverged replicas and on validation rows."""
+    """Return the lines under a table: diverged replicas, validation rows, metrics without value."""
     lost = [
         f"{row['method']} on {row['stream']}: seed{'s' * (row['diverged'] > 1)} "
         f"{row['diverged_seeds'].replace(' ', ', ')} diverged; its means are over the survivors, "
@@ -208,7 +209,7 @@ def _footer(rows: Sequence[Row]) -> list[str]:
         for row in rows
         if row.get("diverged_seeds")
     ]
-    more = [
+    on_validation = [
         f"{row['method']} on {row['stream']}: trains on validation rows too, which methods without "
         "this line never see."
         for row in rows
@@ -221,14 +222,14 @@ def _footer(rows: Sequence[Row]) -> list[str]:
         for metric, number in row.get("lacking", {}).items()
         if number
     ]
-    return lost + list(dict.fromkeys(more)) + partial
+    return lost + list(dict.fromkeys(on_validation)) + partial
 
 
 def columns_of(rows: Sequence[Row]) -> Columns:
-    """Return the columns of a table beside stream and method.
+    """Return the columns of a table, other than stream and method.
 
     Args:
-        rows: Its rows, which tell what kind of table it is.
+        rows: Rows of the table. Their keys decide whether it shows tasks, costs or a summary.
     """
 
     def pair(name: str) -> Callable[[Row], str]:
@@ -274,7 +275,7 @@ def aligned(header: Sequence[str], body: Sequence[Sequence[str]], left: int) -> 
     Args:
         header: Titles of the columns.
         body: Cells of each line.
-        left: Number of columns, from the first, that are aligned at their left.
+        left: Number of leading columns that are left-aligned.
     """
     widths = [max(map(cell_len, column)) for column in zip(header, *body, strict=True)]
 
@@ -287,7 +288,11 @@ def aligned(header: Sequence[str], body: Sequence[Sequence[str]], left: int) -> 
 
 
 def _csv_line(cells: Sequence[Any]) -> str:
-    """Return a line of CSV without its end; the writer quotes both of "\\r\\n" only beside it."""
+    """Return a line of CSV without its line end.
+
+    The writer needs the line end "\\r\\n": it quotes a cell that contains "\\r" or "\\n" only if
+    its line end has that character.
+    """
     out = io.StringIO()
     csv.writer(out, lineterminator="\r\n").writerow(cells)
     return out.getvalue().removesuffix("\r\n")
@@ -295,8 +300,8 @@ def _csv_line(cells: Sequence[Any]) -> str:
 
 def _latex_line(cells: Sequence[str]) -> str:
     line = " & ".join(cells) + r" \\"
-    line = re.sub("-(?=-)", r"-\\/", line)  # else two hyphens are a dash
-    # After the \\ of the line before, these two would be its argument.
+    line = re.sub("-(?=-)", r"-\\/", line)  # LaTeX sets two hyphens as a dash
+    # At the start of a line, [ and * would be an argument of the \\ of the line before.
     return "{}" + line if line.startswith(("[", "*")) else line
 
 
@@ -305,14 +310,14 @@ def _pair(value: float | None, error: float | None) -> str:
 
 
 def _alike(first: float | None, second: float | None) -> bool:
-    """Return True if two means are one number, to rounding."""
+    """Return True if two means are equal up to rounding, or both None."""
     if first is None or second is None:
         return first is second
     return math.isclose(first, second, rel_tol=1e-9, abs_tol=1e-12)
 
 
 def _decimal(value: float | None) -> str:
-    """Return three decimals, or two digits and an exponent if three decimals say nothing."""
+    """Return a number with three decimals, or as 1.2e-05 if that is too small or too large."""
     if value is None:
         return "-"
     return f"{value:.3f}" if value == 0 or 5e-4 <= abs(value) < 1e4 else f"{value:.1e}"

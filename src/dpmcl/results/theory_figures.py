@@ -1,7 +1,7 @@
-"""Figures of what was watched: the terms of equation (3), and where a condition broke.
+"""Figures of the monitor's readings: the terms of equation (3), and broken conditions.
 
-A column for each method, tasks from left to right, one quantity below the other; beside the last
-column, what each line is and what to look for.
+A figure has a column for each method and a row for each quantity, with the tasks from left to
+right. The legend, at the right, names each line and explains what to look for.
 """
 
 import math
@@ -28,19 +28,19 @@ from dpmcl.theory.stability import CONDITIONS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_LARGEST = 1e200  # largest number that is drawn: the length of an axis must be finite
-_DECADES = 3  # of a scale that is linear nearer 0
+_LARGEST = 1e200  # larger numbers are clipped, since the length of an axis must be finite
+_DECADES = 3  # of a logarithmic scale that is linear near 0
 
 
 class _Panel(NamedTuple):
-    """One quantity against tasks.
+    """Panel of one quantity against tasks.
 
     Attributes:
-        name: Name of the axis.
-        look: What to look for.
-        lines: Name of the reading that each line shows, by its label.
-        log: Whether positive values alone are drawn, on a log scale.
-        level: Height that the lines are compared with.
+        name: Label of the vertical axis.
+        look: Title of the legend, which explains what to look for.
+        lines: Name of the reading that each line shows, by the label of the line.
+        log: Whether the scale is logarithmic and shows positive values only.
+        level: Value that the lines are compared with.
     """
 
     name: str
@@ -109,13 +109,13 @@ def draw(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) ->
 
     Args:
         readings: Readings by method.
-        stream: Names of the stream.
-        what: "terms" shows the costs and both estimates of the third and the fourth term;
-            "stability" the quantities that Theorem 1 bounds, and below them the share of replicas
-            in which each condition is broken.
+        stream: Description of the stream.
+        what: "terms" shows the costs and both estimates of the third and the fourth term.
+            "stability" shows the quantities that Theorem 1 bounds and, below them, the share of
+            replicas in which each condition is broken.
 
     Raises:
-        DpmclError: Nothing was watched, or matplotlib is not installed.
+        DpmclError: There are no readings, or matplotlib is not installed.
     """
     readings = {name: one for name, one in readings.items() if one.taken.any()}
     if not readings:
@@ -152,7 +152,7 @@ def draw(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) ->
 
 
 def _times(readings: Readings) -> np.ndarray:
-    """Return when each reading was taken, in tasks; those of a task are evenly spaced."""
+    """Return the time of each reading, in tasks; the readings of a task are evenly spaced."""
     task = np.array([place[0] for place in readings.positions])
     first, count = np.searchsorted(task, task), np.bincount(task)[task]
     times: np.ndarray = task + (np.arange(len(task)) - first) / count
@@ -160,7 +160,7 @@ def _times(readings: Readings) -> np.ndarray:
 
 
 def _lines(ax: Any, panel: _Panel, readings: Readings) -> None:
-    """Draw a panel of one method; a quantity that was not watched is left out."""
+    """Draw a panel of one method; quantities without readings are left out."""
     x = _times(readings)
     for (label, name), colour, dashes in zip(panel.lines.items(), COLOURS, DASHES, strict=False):
         values = readings[name]
@@ -180,7 +180,7 @@ def _lines(ax: Any, panel: _Panel, readings: Readings) -> None:
 
 
 def _scale(row: Any, panel: _Panel) -> None:
-    """Give the panels of all methods one scale, and the last of them a legend."""
+    """Set a common scale for the panels of all methods, and add a legend to the last one."""
     lines = {line.get_label(): line for ax in row for line in ax.get_lines()}
     drawn = [line.get_ydata() for ax in row for line in ax.get_lines()]
     heights = np.concatenate([[panel.level], *drawn])
@@ -206,7 +206,7 @@ def _scale(row: Any, panel: _Panel) -> None:
 
 
 def _conditions(ax: Any, readings: Readings) -> None:
-    """Draw a row for each condition: the share of replicas in which it is broken."""
+    """Draw the share of replicas in which each condition is broken, in a row for each."""
     left = np.maximum(readings.taken.sum(0), 1)
     shares = np.stack([where.sum(0) for where in readings.broken.values()]) / left
     edges = np.append(_times(readings), readings.positions[-1][0] + 1)
@@ -220,7 +220,7 @@ def _conditions(ax: Any, readings: Readings) -> None:
 
 
 def _counts(readings: Mapping[str, Readings], tasks: int) -> str:
-    """Return how many replicas there are, and how many were frozen before the last task."""
+    """Return the numbers of replicas and of those frozen before the last task, as text."""
     counts = [len(one.seeds) for one in readings.values()]
     lost = 0
     for one in readings.values():

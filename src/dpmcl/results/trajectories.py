@@ -1,4 +1,4 @@
-"""The paper's Figure 2: errors against tasks, a column for each stream."""
+"""Figures like the paper's Figure 2: errors against tasks, with a column for each stream."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,19 +11,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SMOOTH = 2.0
-"""Standard deviation, in tasks, of the Gaussian filter of the paper's figures."""
+"""Standard deviation, in tasks, of the Gaussian filter in the paper's figures."""
 
 _COLUMN, _LINE = 2.6, 2.3  # inches
 
 
 @drawing()
 def trajectories(runs: Mapping[str, Stored]) -> "Figure":
-    """Return a figure of CME above and NTE below, a column for each run.
+    """Return a figure of CME (above) and NTE (below) against tasks, with a column for each run.
 
-    Lines are means over seeds, bands one standard error either side, both smoothed over tasks.
+    Lines are means over seeds, bands are one standard error on either side. Both are smoothed over
+    tasks.
 
     Args:
-        runs: What run folders hold, by name; results of one method at least in each.
+        runs: Contents of run folders, by name, each with results of at least one method.
 
     Raises:
         DpmclError: matplotlib or SciPy is not installed.
