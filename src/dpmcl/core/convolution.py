@@ -40,8 +40,8 @@ def preferred(device: torch.device) -> Convolutions:
 def with_patches(module: nn.Module) -> nn.Module:
     """Turn the plain two-dimensional convolutions of a module into `PatchedConv2d`, in place.
 
-    A layer is plain if it is an nn.Conv2d itself, not a subclass, with one group and zero padding.
-    Names and parameters do not change.
+    Plain layers are of nn.Conv2d itself, with one group and zero padding. Names and parameters do
+    not change.
 
     Args:
         module: The module to change.

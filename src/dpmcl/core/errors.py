@@ -14,9 +14,8 @@ class Errors:
     Attributes:
         seeds: Seed of each replica.
         values: Errors, float64 (replicas, 1 + tasks, tasks): values[:, 0] before any training,
-            values[:, 1 + k] after task k. NaN if not evaluated: future tasks (unless
-            `evaluation.future`), and after tasks at which the full evaluation is skipped
-            (`evaluation.evaluate_every`) all but the newest task.
+            values[:, 1 + k] after task k. NaN if not evaluated: see `evaluation.future` for future
+            tasks and `evaluation.evaluate_every` for earlier ones.
         examples: Number of rows behind each error, int64 (replicas, tasks).
     """
 

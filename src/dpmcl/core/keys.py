@@ -108,7 +108,7 @@ def bits(key: Tensor, n: int, lane: int = 0) -> Tensor:
     Args:
         key: Keys, int64 (..., 2).
         n: Number of words.
-        lane: Number of the draw, if there are several under one key; below 2^63.
+        lane: Number of the draw under the key; below 2^63.
     """
     block = torch.arange(-(-n // 4), dtype=torch.int64, device=key.device)
     zero = torch.zeros_like(block)
@@ -123,7 +123,7 @@ def uniform(key: Tensor, shape: Sequence[int], lane: int = 0) -> Tensor:
     Args:
         key: Keys, int64 (..., 2).
         shape: Shape of the numbers for one key.
-        lane: Number of the draw, if there are several under one key.
+        lane: Number of the draw under the key.
     """
     words = bits(key, math.prod(shape), lane) >> 8
     out: Tensor = (words.to(torch.float32) * 2.0**-24).unflatten(-1, tuple(shape))
@@ -136,7 +136,7 @@ def normal(key: Tensor, shape: Sequence[int], lane: int = 0) -> Tensor:
     Args:
         key: Keys, int64 (..., 2).
         shape: Shape of the numbers for one key.
-        lane: Number of the draw, if there are several under one key.
+        lane: Number of the draw under the key.
     """
     u, v = uniform(key, (2, *shape), lane).to(torch.float64).unbind(key.dim() - 1)
     return (-2 * torch.log1p(-u)).sqrt() * torch.cos(2 * math.pi * v)
@@ -151,7 +151,7 @@ def integers(key: Tensor, shape: Sequence[int], high: int | Tensor, lane: int = 
         key: Keys, int64 (..., 2).
         shape: Shape of the integers for one key.
         high: Bound below 2^31, or bounds that broadcast against the result; 0 gives 0.
-        lane: Number of the draw, if there are several under one key.
+        lane: Number of the draw under the key.
     """
     out: Tensor = (bits(key, math.prod(shape), lane).unflatten(-1, tuple(shape)) * high) >> 32
     return out
@@ -163,7 +163,7 @@ def scores(key: Tensor, n: int, lane: int = 0) -> Tensor:
     Args:
         key: Keys, int64 (..., 2).
         n: Number of integers for one key.
-        lane: Number of the draw, if there are several under one key.
+        lane: Number of the draw under the key.
     """
     words = bits(key, 2 * n, lane)
     return ((words[..., 0::2] >> 1) << 31) | (words[..., 1::2] >> 1)
@@ -175,6 +175,6 @@ def permutation(key: Tensor, n: int, lane: int = 0) -> Tensor:
     Args:
         key: Keys, int64 (..., 2).
         n: Length of the permutation.
-        lane: Number of the draw, if there are several under one key.
+        lane: Number of the draw under the key.
     """
     return torch.argsort(scores(key, n, lane), dim=-1, stable=True)

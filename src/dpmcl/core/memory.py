@@ -114,7 +114,7 @@ def draw(memory: Memory, key: Tensor, n: int, lane: int = 0) -> tuple[Tensor, Te
         memory: Memory to draw from.
         key: Random key, int64 (2,).
         n: Number of slots.
-        lane: Number of the draw, if there are several under one key.
+        lane: Number of the draw under the key.
 
     Returns:
         The slots, int64 (n,), and whether each holds a row, bool (n,): all False if the memory is

@@ -99,7 +99,7 @@ class Model:
             precision: Precision of matrix products and convolutions in h and g (`core.precision`).
 
         Raises:
-            ModelError: A run cannot use the network; the message has the reason and a remedy.
+            ModelError: A run cannot use the network.
         """
         device = device or example.device
         convolutions = convolutions or preferred(device)
@@ -159,8 +159,7 @@ class Model:
         """Return a copy of the model whose evaluation (key None) uses these running statistics.
 
         Args:
-            buffers: Statistics of one replica, as `init_buffers` or `moved` returns them; they may
-                be mapped by vmap.
+            buffers: Statistics of one replica, as `init_buffers` or `moved` returns them.
         """
         return replace(self, buffers=buffers)
 
@@ -207,15 +206,14 @@ class Model:
         return {part: statistics for part, statistics in after.items() if statistics}
 
     def gated(self, gate: Gate) -> "Model":
-        """Return a copy of the model with a gate, a third network whose values multiply others.
+        """Return a copy of the model with a gate, a third network that multiplies.
 
         Its parameters are the part "gate" of theta. The other parts start from the same weights as
         without a gate.
 
         Args:
-            gate: "features" for a network with the architecture of h, the sigmoid of whose output
-                multiplies h's features; "outputs" for one with the architecture of g(h(.)), whose
-                output multiplies the model's.
+            gate: "features" for a network like h, whose sigmoid multiplies h's features; "outputs"
+                for one like g(h(.)), whose outputs multiply the model's.
         """
         lanes = iter(range(1 << 20, 1 << 21))
         with forked(0):
@@ -235,8 +233,8 @@ class Model:
             theta_1: Parameters of the representation.
             x: Inputs (n, ...).
             key: Key of the random draws of training (dropout); None for evaluation.
-            w: Weights of the rows (n,); BatchNorm in training leaves out rows of weight 0. None if
-                all rows are present.
+            w: Weights of the rows (n,); None if all rows are present. BatchNorm in training leaves
+                out rows of weight 0.
         """
         return self._apply("representation", theta_1, x, key, w=w)
 
@@ -370,8 +368,8 @@ class Model:
     def usual_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the cost of `kind` of each row (n,): cross entropy, or mean squared error.
 
-        Methods use it, whatever `row_cost` is, if they are derived for that cost: those that mask
-        logits or take the Fisher information.
+        It ignores `row_cost`, for methods derived for this cost: those that mask logits or use the
+        Fisher information.
 
         Args:
             outputs: Outputs (n, outputs), as `predict` returns them.
@@ -412,8 +410,8 @@ class Model:
 def among(logits: Tensor, classes: Tensor) -> Tensor:
     """Return logits in which only the classes of a mask have a probability above 0.
 
-    The logits of the others are large negative numbers, not minus infinity: so the loss of an
-    absent row stays finite, and its weight 0 removes it.
+    The other logits are large negative numbers, not minus infinity, so that the loss of an absent
+    row is finite before its weight 0 removes it.
 
     Args:
         logits: Logits (n, classes).

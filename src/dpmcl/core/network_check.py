@@ -2,10 +2,10 @@
 
 A run uses h and g as pure functions of their parameters, a row and a key, for many replicas at a
 time. A network that is not such a function would silently give wrong numbers, so it is refused
-here, with a message that names the layer. Refused are passes that draw random numbers in
-evaluation, that change the network or their input, or whose result for a row depends on the other
-rows (except BatchNorm in training, which leaves absent rows out); and networks that differ from
-seed to seed in more than the values of their trainable parameters.
+here: if a pass draws random numbers in evaluation, changes the network or its input, or if its
+result for a row depends on the other rows (except by BatchNorm in training, which leaves absent
+rows out); and if the network differs from seed to seed in more than the values of its trainable
+parameters.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -69,9 +69,9 @@ def check(
         outputs: Width of the prediction's output.
 
     Raises:
-        ModelError: A run cannot use the network; the message has the rule, the layer and a remedy.
+        ModelError: A run cannot use the network; the message names the layer.
     """
-    with traced({}, "The network cannot be used", "mend its `forward`, or use another network"):
+    with traced({}, "The network cannot be used", "fix its `forward`, or use another network"):
         builds = []
         for seed in (0, 0, 1):
             with forked(seed):
@@ -106,7 +106,7 @@ def check_layers(modules: Sequence[nn.Module]) -> None:
 
     Raises:
         ModelError: A layer is compiled, a parameter or buffer is complex, or a parameter is
-            uninitialised or shares memory with another one; the message names it and a remedy.
+            uninitialised or shares memory with another one.
     """
     for label, layer in named_layers(modules):
         if isinstance(layer, torch.jit.ScriptModule) or type(layer).__name__ == "OptimizedModule":
@@ -392,9 +392,8 @@ def _gradient(parts: Parts, theta: Theta, x: Tensor, *, key: Tensor | None) -> T
 def _check_gradients(parts: Parts, modules: Modules, x: Tensor) -> None:
     """Raise ModelError if the gradient of the parts differs from that of the original modules.
 
-    The modules are differentiated by PyTorch's autograd, the parts by torch.func. Layers or
-    closures that hold references to parameters, hooks, and in-place activations can make the two
-    differ.
+    autograd differentiates the modules, torch.func the parts. Layers or closures that hold
+    parameters, hooks, and in-place activations can make the two differ.
     """
     named = zip(PARTS, modules, strict=True)
     theta: Any = {part: trainable(module) for part, module in named}

@@ -97,9 +97,7 @@ def equal(a: Any, b: Any) -> bool:
 
 @contextmanager
 def traced(parts: Parts, rule: str, way: str) -> Iterator[None]:
-    """Turn exceptions of a block's passes into a ModelError that names the layer.
-
-    The package's own errors are raised as they are.
+    """Turn exceptions of other libraries in a block's passes into a ModelError with the layer.
 
     Args:
         parts: Parts whose layers are followed; {} for none.
@@ -151,9 +149,7 @@ def entering(
 
 @contextmanager
 def drawn_in(parts: Parts) -> Iterator[list[str]]:
-    """Record the layers that draw from global generators in the passes of a block.
-
-    A layer is recorded for draws of its own code, not for those of the layers inside it.
+    """Record the layers whose own code draws from global generators in the passes of a block.
 
     Args:
         parts: Parts whose layers are followed.

@@ -184,7 +184,7 @@ def modules_of(network: Network) -> Modules:
         raise
     except Exception as error:
         raise ModelError(
-            f"The network cannot be built: {type(error).__name__}: {reason(error)}; mend its "
+            f"The network cannot be built: {type(error).__name__}: {reason(error)}; fix its "
             "`build`, or use another network (`dpmcl list`)."
         ) from error
     pair = isinstance(modules, tuple | list) and len(modules) == len(PARTS)

@@ -28,8 +28,7 @@ def arithmetic(precision: Precision | None) -> Iterator[None]:
     an exception, since PyTorch refuses a mixture of old and new ones.
 
     Args:
-        precision: TF32 is on for "tf32" and "bf16", off for None. (By default PyTorch has it on in
-            cuDNN.)
+        precision: TF32 is on for "tf32" and "bf16", off for None; PyTorch's default is on in cuDNN.
     """
     switches: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]  # type: ignore[attr-defined]
     switches.append(torch.backends.cudnn.rnn)

@@ -111,9 +111,9 @@ def device_of(name: DeviceName) -> torch.device:
 def _unmappable(model: Model, example: torch.Tensor) -> str | None:
     """Return why vmap cannot map a network, as the end of "This network ...", or None if it can.
 
-    Two replicas are differentiated and evaluated together under vmap, then one of them alone, and
-    the results compared. Gradients are compared from the last parameter backwards, since the last
-    one that differs is nearest to the cause.
+    Two replicas are differentiated and evaluated under vmap, one of them also without, and the
+    results compared. Gradients are compared from the last parameter backwards, since the last one
+    that differs is nearest to the cause.
     """
     for layer in model.parts["representation"].draws:
         return f"cannot be batched in {layer} (it draws from a global generator)"

@@ -10,7 +10,7 @@ def backward_transfer(errors: Errors) -> np.ndarray:
 
     It is the macro mean, over all tasks but the last, of (error just after learning the task -
     error at the end); values below 0 are forgetting. Source: Lopez-Paz and Ranzato, "Gradient
-    episodic memory for continual learning", 2017, here by errors in place of accuracies.
+    episodic memory for continual learning", 2017, here with errors.
 
     Args:
         errors: Errors on test rows.

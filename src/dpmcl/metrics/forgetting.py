@@ -10,8 +10,7 @@ def forgetting(errors: Errors) -> np.ndarray:
 
     For each task but the last, it is the error after the last task minus the lowest error among
     the evaluations from the task's own training to the last task but one.
-    Source: Chaudhry et al., "Riemannian walk for incremental learning", 2018, here by errors in
-    place of accuracies.
+    Source: Chaudhry et al., "Riemannian walk for incremental learning", 2018, here with errors.
 
     Args:
         errors: Errors on test rows.

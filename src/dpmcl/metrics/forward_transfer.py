@@ -9,8 +9,7 @@ def forward_transfer(errors: Errors) -> np.ndarray:
     """Return forward transfer: how much earlier tasks lowered an error before it was trained on.
 
     It is the macro mean, over all tasks but the first, of (error before any training - error just
-    before the task's own training). Source: Lopez-Paz and Ranzato, 2017, here by errors in place of
-    accuracies.
+    before the task's own training). Source: Lopez-Paz and Ranzato, 2017, here with errors.
 
     Args:
         errors: Errors on test rows, including those on future tasks (evaluation.future = true).

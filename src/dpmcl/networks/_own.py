@@ -36,8 +36,8 @@ def in_two(modules: Any, before: str | None, shape: tuple[int, ...]) -> tuple[nn
     like = next(modules.parameters(), torch.zeros(()))
     generator = torch.Generator().manual_seed(0)
     x = torch.rand((4, *shape), generator=generator).to(like)
-    whole = copy.deepcopy(modules).eval()
-    name = before if before is not None else _last_linear(whole, x)
+    original = copy.deepcopy(modules).eval()
+    name = before if before is not None else _last_linear(original, x)
     layers = dict(modules.named_modules())
     if name not in layers or not name:
         raise ModelError(
@@ -46,19 +46,19 @@ def in_two(modules: Any, before: str | None, shape: tuple[int, ...]) -> tuple[nn
     prediction = layers[name]
     parent, _, child = name.rpartition(".")
     setattr(layers[parent], child, nn.Identity())
-    _check_split(whole, (modules, prediction), name, x)
+    _check_split(original, (modules, prediction), name, x)
     return modules, prediction
 
 
 def frozen(
-    pair: tuple[nn.Module, nn.Module], whole: Any, names: Sequence[str]
+    pair: tuple[nn.Module, nn.Module], modules: Any, names: Sequence[str]
 ) -> tuple[nn.Module, nn.Module]:
     """Freeze layers of both parts, and return the parts.
 
     Args:
         pair: Representation and prediction, which are changed.
-        whole: The module, or the two modules, that the user gave. With one, layers have their names
-            in it; with two, names begin with "representation." or "prediction.".
+        modules: The user's module or two modules. Layers of one module have their names in it;
+            names for two begin with "representation." or "prediction.".
         names: Names of the layers to freeze.
 
     Raises:
@@ -66,7 +66,7 @@ def frozen(
     """
     parts = dict(zip(("representation", "prediction"), pair, strict=True))
     layers = {
-        name.removeprefix("representation.") if isinstance(whole, nn.Module) else name: layer
+        name.removeprefix("representation.") if isinstance(modules, nn.Module) else name: layer
         for part, module in parts.items()
         for name, layer in module.named_modules(prefix=part)
     }
@@ -83,11 +83,11 @@ def frozen(
 
 
 def with_outputs(pair: tuple[nn.Module, nn.Module], outputs: int) -> tuple[nn.Module, nn.Module]:
-    """Return the parts with a last linear layer of a given width, new if the width differs.
+    """Return the parts with a last linear layer of `outputs` units, new if it has others.
 
     Args:
         pair: Representation and prediction.
-        outputs: Number of outputs of the last linear layer.
+        outputs: Width of the last linear layer.
     """
     representation, prediction = pair
     linear = [(n, m) for n, m in prediction.named_modules() if isinstance(m, nn.Linear)]
@@ -115,7 +115,7 @@ def _last_linear(module: nn.Module, x: Tensor) -> str:
             out = module(x)
     except Exception as error:  # the user's module may raise anything
         embeds = any(isinstance(layer, nn.Embedding) for layer in module.modules())
-        way_out = f"mend it, or {_BY_HAND}"
+        way_out = f"fix it, or {_BY_HAND}"
         raise ModelError(
             f"The network does not take inputs of shape {tuple(x.shape[1:])}: {reason(error)}; "
             f"{'inputs come as floats, so give an embedding x.long()' if embeds else way_out}."
@@ -132,12 +132,14 @@ def _last_linear(module: nn.Module, x: Tensor) -> str:
     return name
 
 
-def _check_split(whole: nn.Module, pair: tuple[nn.Module, nn.Module], name: str, x: Tensor) -> None:
+def _check_split(
+    original: nn.Module, pair: tuple[nn.Module, nn.Module], name: str, x: Tensor
+) -> None:
     """Raise ModelError if the parts together do not compute what the module computes."""
     h, g = (copy.deepcopy(module).eval() for module in pair)
     try:
         with torch.no_grad():
-            same = torch.equal(g(h(x)), whole(x))
+            same = torch.equal(g(h(x)), original(x))
     except Exception:  # the rest of the network does not accept the input of the layer
         same = False
     if not same:

@@ -38,8 +38,8 @@ def verdict(discount: Discount) -> Verdict:
     if total is None:
         line = (
             f"{head}: it is not known whether the weights of {type(discount).__name__} have a "
-            "finite sum, without which J(t) grows without bound; if you know the sum, say it as "
-            "its property `total`."
+            "finite sum, without which J(t) grows without bound; if you know the sum, return it "
+            "from the property `total`."
         )
         return Verdict("neither", "unclear", line)
     rises = discount.first_weights().diff()

@@ -137,9 +137,8 @@ class Condition:
 
     Attributes:
         rule: The condition, in words for messages.
-        shows: Function that returns, from the quantities by name, the quantity that a message
-            reports.
-        broken: Function that returns, from the quantities by name, where the condition fails, bool.
+        shows: Function of the quantities by name; returns the one that a message reports.
+        broken: Function of the quantities by name; returns where the condition fails, bool.
         advice: Remedy, in words for messages.
     """
 
