@@ -245,7 +245,7 @@ def _product(x: Tensor, g: Tensor, geometry: _Geometry, *, apart: bool, together
 
 
 def _windows(x: Tensor, dim: int, kernel: int, *, stride: int, dilation: int) -> Tensor:
-    """Return a view of the windows of x along `dim`; the elements of a window are its last one."""
+    """Return a view of x in windows along `dim`, with the elements of a window last."""
     return x.unfold(dim, dilation * (kernel - 1) + 1, stride)[..., ::dilation]
 
 

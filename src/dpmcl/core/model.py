@@ -174,10 +174,10 @@ class Model:
         return replace(self, present=present, classes=classes)
 
     def moved(self, theta: Theta, x: Tensor, w: Tensor, key: Tensor) -> Buffers:
-        """Return the model's running statistics as one training pass updates them.
+        """Return the running statistics after one training pass from those that the model holds.
 
-        The rule is PyTorch's: momentum, unbiased variance. Rows of weight 0 do not count, and the
-        statistics stay as they are if no row is present.
+        PyTorch's rule updates them (momentum, unbiased variance). Rows of weight 0 do not count,
+        and the statistics stay as they are if no row is present.
 
         Args:
             theta: Parameters of one replica.
@@ -206,7 +206,7 @@ class Model:
         return {part: statistics for part, statistics in after.items() if statistics}
 
     def gated(self, gate: Gate) -> "Model":
-        """Return a copy of the model with a gate, a third network that multiplies.
+        """Return a copy of the model with a gate, a network that multiplies features or outputs.
 
         Its parameters are the part "gate" of theta. The other parts start from the same weights as
         without a gate.

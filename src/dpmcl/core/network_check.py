@@ -392,7 +392,7 @@ def _gradient(parts: Parts, theta: Theta, x: Tensor, *, key: Tensor | None) -> T
 def _check_gradients(parts: Parts, modules: Modules, x: Tensor) -> None:
     """Raise ModelError if the gradient of the parts differs from that of the original modules.
 
-    autograd differentiates the modules, torch.func the parts. Layers or closures that hold
+    Autograd differentiates the modules, torch.func the parts. Layers or closures that hold
     parameters, hooks, and in-place activations can make the two differ.
     """
     named = zip(PARTS, modules, strict=True)
