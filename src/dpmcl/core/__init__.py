@@ -1,1 +1,1 @@
-"""What learning is made of: trees, keys, batches, memory, gradients, optimisers, the model."""
+"""Building blocks of learning: trees, keys, batches, memory, gradients, settings and the model."""

@@ -1,4 +1,4 @@
-"""Memory that the system does not give, said in one line."""
+"""Recognise failed allocations of memory, and report them by one error."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ _TOO_LARGE = "Storage size calculation overflowed"
 
 
 def out_of_memory(error: BaseException | None) -> bool:
-    """Return True for an error of a device, or a CPU, that has no more memory to give.
+    """Return True if an exception says that a GPU or the CPU has not enough memory.
 
     Args:
         error: Any exception, or None.
@@ -25,7 +25,7 @@ def out_of_memory(error: BaseException | None) -> bool:
 
 @contextmanager
 def allocating() -> Iterator[None]:
-    """Raise DeviceError where a block, or a function, asks for more memory than there is."""
+    """Raise DeviceError if a block, or a decorated function, needs more memory than there is."""
     try:
         yield
     except DeviceError:

@@ -1,4 +1,4 @@
-"""Write files that appear whole or not at all."""
+"""Write files atomically: a file appears complete or not at all."""
 
 import os
 import tempfile
@@ -13,18 +13,18 @@ _MARK = ".tmp-"
 
 
 def path_of(path: Any) -> Path:
-    """Return the path of a file or folder, existing or not.
+    """Check the path of a file or folder, which need not exist, and return it as a Path.
 
     Args:
-        path: Text or a path; an empty one is refused, since it would be the current folder.
+        path: String or path; an empty one is refused, since it would mean the current folder.
 
     Raises:
-        FolderError: No file or folder can have such a path.
+        FolderError: No file or folder can have this path.
     """
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise FolderError(f"A file or folder needs a path, got {shown(path)}.")
     try:
-        os.stat(path)  # noqa: PTH116 (a Path hides what is wrong with a path)
+        os.stat(path)  # noqa: PTH116 (a Path would hide the error)
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError) as error:
@@ -35,10 +35,10 @@ def path_of(path: Any) -> Path:
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Yield a temporary file to write, which replaces a file when the block ends well.
+    """Yield a temporary file to write; it replaces `path` if the block ends without an error.
 
     Args:
-        path: The file to replace. After an error it is what it was.
+        path: File to create or replace. An error leaves it as it was.
 
     Raises:
         FolderError: The file or its folder cannot be written.
@@ -69,10 +69,10 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the temporary files that a process left when it died while writing.
+    """Remove the temporary files that a process left behind when it died while writing.
 
     Args:
-        folder: A folder that the caller holds: files of a living process would go as well.
+        folder: Folder in which no other process writes; its temporary files would be removed too.
     """
     for path in folder.rglob(f".*{_MARK}*"):
         with suppress(OSError):
@@ -80,7 +80,7 @@ def sweep(folder: Path) -> None:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Make a new name last through a power cut, where the system can."""
+    """Make the new name of a file survive a power failure, if the system can."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -90,14 +90,14 @@ def _flush_folder(folder: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all.
+    """Write a text file atomically.
 
     Args:
         path: The file.
-        text: Its content, stored as UTF-8.
+        text: Content of the file, stored as UTF-8.
 
     Raises:
-        FolderError: The file cannot be written, or the text is no Unicode.
+        FolderError: The file cannot be written, or the text is not valid Unicode.
     """
     with atomic(path) as temporary:
         try:

@@ -1,4 +1,4 @@
-"""A batch: inputs, targets, weights and task ids, where weight 0 marks an absent row."""
+"""A batch: inputs, targets, weights and task numbers; a row of weight 0 is absent."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,12 +13,12 @@ class Batch(NamedTuple):
     Attributes:
         x: Inputs (n, ...).
         y: Targets, int64 (n,) or float (n, outputs).
-        w: Weights (n,), at least 0. A row of weight 0 is absent: an empty memory is a batch of
-            weights 0, and not a branch.
-        task: The task that each row came with, int64 (n,).
-        row: The row's number in the stream's pool, int64 (n,); () in a batch made by hand.
-        notes: What the method kept with rows of its memory (`Method.notes`), by name, each
-            (n, ...); empty for other rows.
+        w: Weights (n,), at least 0. A row of weight 0 is absent; so an empty memory gives a batch
+            of rows of weight 0, and methods need no branch for it.
+        task: Number of the task that each row belongs to, int64 (n,).
+        row: Number of each row in the stream's pool, int64 (n,); () in a batch made by hand.
+        notes: Tensors that the method keeps with the rows of its memory (`Method.notes`), by name,
+            each (n, ...); empty for other rows.
     """
 
     x: Tensor
@@ -33,7 +33,8 @@ def join(first: Batch, second: Batch) -> Batch:
     """Return the union of two batches (b_PN = b_P u b_N, appendix B.4).
 
     Args:
-        first, second: Batches of one kind; the rows of `first` come first.
+        first, second: Batches of the same shapes and types, number of rows aside; the rows of
+            `first` come first.
     """
     x, y, w, task = (torch.cat(pair) for pair in zip(first[:4], second[:4], strict=True))
     numbered = isinstance(first.row, Tensor) and isinstance(second.row, Tensor)
@@ -44,12 +45,12 @@ def join(first: Batch, second: Batch) -> Batch:
 
 
 def weighted_mean(losses: Tensor, w: Tensor) -> Tensor:
-    """Return sum(w l) / sum(w) over rows, and 0 where no row is present.
+    """Return sum(w l) / sum(w) over rows, or 0 if no row is present.
 
-    Every cost of the paper is this mean: J_N, J_P and J_PN differ in their rows.
+    Every cost of the paper is this mean; J_N, J_P and J_PN differ in their rows.
 
     Args:
-        losses: Costs of the rows (n,).
+        losses: Losses of the rows (n,).
         w: Weights of the rows (n,).
     """
     total = w.sum()

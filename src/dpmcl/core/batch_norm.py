@@ -1,4 +1,4 @@
-"""BatchNorm whose statistics in training are those of the rows that are present."""
+"""BatchNorm whose training statistics leave absent rows out."""
 
 from typing import TYPE_CHECKING
 
@@ -18,11 +18,11 @@ else:
 class MaskedBatchNorm(_Base):
     """Base of the three classes below; `masked` turns PyTorch's layers into them.
 
-    With all rows present it computes what PyTorch's layer computes. Rows whose weight `w` is 0 do
-    not enter the mean and the variance, and their output is the layer's bias: finite, whatever they
-    hold. The running statistics move only where a pass gets them, and by PyTorch's rule (momentum,
-    unbiased variance); they stay where less than two values of a channel are present, for which
-    PyTorch raises an exception.
+    With all rows present it computes the same as PyTorch's layer. Rows whose weight `w` is 0 do not
+    enter the mean and the variance, and their output is the layer's bias, so it is finite whatever
+    their input. The running statistics are updated only if a pass is given them, by PyTorch's rule
+    (momentum, unbiased variance). If fewer than two values of a channel are present, they do not
+    change; PyTorch's layer raises an exception then.
     """
 
     w: Tensor | None
@@ -77,7 +77,7 @@ class MaskedBatchNorm(_Base):
         self.num_batches_tracked = tracked
 
     def _check(self, x: Tensor, w: Tensor) -> None:
-        """Refuse inputs whose absent rows are not known, and batches without a variance."""
+        """Raise ModelError if the rows of x are not those of w, or a channel has a single value."""
         if len(w) != len(x):
             raise ModelError(
                 f"BatchNorm must get the rows of the batch as its first dimension, {len(w)}, got "
@@ -91,15 +91,15 @@ class MaskedBatchNorm(_Base):
 
 
 class MaskedBatchNorm1d(MaskedBatchNorm, nn.BatchNorm1d):
-    """nn.BatchNorm1d that knows absent rows."""
+    """nn.BatchNorm1d that leaves absent rows out."""
 
 
 class MaskedBatchNorm2d(MaskedBatchNorm, nn.BatchNorm2d):
-    """nn.BatchNorm2d that knows absent rows."""
+    """nn.BatchNorm2d that leaves absent rows out."""
 
 
 class MaskedBatchNorm3d(MaskedBatchNorm, nn.BatchNorm3d):
-    """nn.BatchNorm3d that knows absent rows."""
+    """nn.BatchNorm3d that leaves absent rows out."""
 
 
 MASKED: dict[type[nn.Module], type[MaskedBatchNorm]] = {
@@ -107,19 +107,21 @@ MASKED: dict[type[nn.Module], type[MaskedBatchNorm]] = {
     nn.BatchNorm2d: MaskedBatchNorm2d,
     nn.BatchNorm3d: MaskedBatchNorm3d,
 }
-"""By PyTorch's class, ours. Others (subclasses, nn.SyncBatchNorm) keep what the check refuses."""
+"""Our class for each of PyTorch's. Other classes (subclasses, nn.SyncBatchNorm) are not replaced,
+and `core.network_check` refuses them if they mix rows."""
 
 
 def masked(module: nn.Module) -> nn.Module:
-    """Turn the BatchNorm layers of a module that is in training into ours, in place.
+    """Turn the BatchNorm layers of a module in training mode into ours, in place.
 
-    A layer that its author keeps in evaluation (by its `train`) stays, with constant statistics.
+    A layer that overrides `train` to stay in evaluation mode is not changed, nor is one without
+    running statistics.
 
     Args:
-        module: The module to change; it is also the result.
+        module: The module to change.
 
     Returns:
-        The module.
+        The same module.
     """
     for layer in module.modules():
         if type(layer) in MASKED and layer.training and layer.track_running_stats:
@@ -129,15 +131,15 @@ def masked(module: nn.Module) -> nn.Module:
 
 
 def take_statistics(module: nn.Module) -> dict[str, Tensor]:
-    """Return the running statistics of our layers by name, and leave None in their stead.
+    """Return the running statistics of our layers by name, and replace them by None in the module.
 
     Args:
         module: A module that `masked` has returned.
     """
-    taken = {}
+    statistics = {}
     for prefix, layer in module.named_modules():
         if isinstance(layer, MaskedBatchNorm):
             for name in STATISTICS:
-                taken[f"{prefix}.{name}" if prefix else name] = layer.get_buffer(name)
+                statistics[f"{prefix}.{name}" if prefix else name] = layer.get_buffer(name)
                 layer.register_buffer(name, None)
-    return taken
+    return statistics

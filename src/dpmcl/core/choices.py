@@ -1,4 +1,4 @@
-"""Words that a user chooses among, on the command line, in a spec and in Python."""
+"""Choices for settings and arguments, on the command line, in a spec and in Python."""
 
 from typing import Literal
 

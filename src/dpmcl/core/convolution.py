@@ -1,12 +1,13 @@
-"""Convolutions whose weight gradient is one batched product of matrices.
+"""Convolutions whose weight gradient is one batched matrix product.
 
-Under vmap the convolutions of many replicas become a grouped one, and cuDNN takes its weight
-gradient group by group: half of a step on CIFAR10. Here x is unfolded instead, and multiplied by
-the output's gradient for all replicas at once. Output and input gradient are PyTorch's own.
+Under vmap the convolutions of many replicas become one grouped convolution, and cuDNN computes its
+weight gradient group by group, which takes half of a step on CIFAR10. Here x is unfolded and
+multiplied by the output's gradient, for all replicas at once. The output and the input gradient are
+computed by PyTorch.
 
-A convolution's three tensors meet in one number, sum(g * conv(x, w)), linear in each. So the
-derivatives of the three functions below are these functions again, and no order of differentiation
-comes back to the slow one.
+The three functions below (output, input gradient, weight gradient) are the partial derivatives of
+sum(g * conv(x, w)), which is linear in x, w and g. The derivatives of each are therefore the other
+two, and no order of differentiation needs cuDNN's weight gradient.
 """
 
 from dataclasses import dataclass
@@ -22,16 +23,16 @@ Convolutions = Literal["native", "patches"]
 Pair = tuple[int, int]
 
 PATCH_BYTES = 2**30
-"""Most bytes that the unfolded tensors of a layer take, of all replicas; more rows go in parts."""
+"""Most bytes for the unfolded tensors of a layer, of all replicas; more rows are split in parts."""
 
-_SMALL = 8  # the results of a product's pieces are this many times smaller than its factors
+_SMALL = 8  # the factors of a batched product have at least this many times its result's values
 
 
 def preferred(device: torch.device) -> Convolutions:
-    """Return how a device computes convolutions; on a CPU PyTorch's weight gradient is faster.
+    """Return how to compute convolutions; on a CPU PyTorch's own weight gradient is faster.
 
     Args:
-        device: Where a model is.
+        device: Device of a model.
     """
     return "patches" if device.type == "cuda" else "native"
 
@@ -39,13 +40,14 @@ def preferred(device: torch.device) -> Convolutions:
 def with_patches(module: nn.Module) -> nn.Module:
     """Turn the plain two-dimensional convolutions of a module into `PatchedConv2d`, in place.
 
-    Plain: nn.Conv2d itself, one group, padded by zeros. Names and parameters stay.
+    Plain layers are of nn.Conv2d itself, with one group and zero padding. Names and parameters do
+    not change.
 
     Args:
-        module: The module to change; it is also the result.
+        module: The module to change.
 
     Returns:
-        The module.
+        The same module.
     """
     for layer in module.modules():
         if type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros":
@@ -54,7 +56,7 @@ def with_patches(module: nn.Module) -> nn.Module:
 
 
 class PatchedConv2d(nn.Conv2d):
-    """nn.Conv2d, with a weight gradient that is a product of matrices; made by `with_patches`."""
+    """nn.Conv2d whose weight gradient is a batched matrix product; created by `with_patches`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the convolution of x (n, channels, height, width).
@@ -81,7 +83,7 @@ class PatchedConv2d(nn.Conv2d):
 
 @dataclass(frozen=True)
 class _Geometry:
-    """A convolution's sizes, each (height, width); `size` is the input's."""
+    """Sizes of a convolution, each as (height, width); `size` is that of the input."""
 
     size: Pair
     kernel: Pair
@@ -97,7 +99,7 @@ class _Geometry:
 
 
 class _Bilinear(Function):
-    """A function of two tensors, linear in each, and of a convolution's geometry."""
+    """Base of functions of two tensors and a geometry that are linear in each tensor."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, _Geometry], output: Tensor) -> None:
@@ -106,7 +108,7 @@ class _Bilinear(Function):
 
 
 class _Output(_Bilinear):
-    """y (n, o, ...) of x (n, c, h, w) and w (o, c, kh, kw)."""
+    """Output y (n, o, ...) of a convolution, from x (n, c, h, w) and w (o, c, kh, kw)."""
 
     generate_vmap_rule = True
 
@@ -121,7 +123,7 @@ class _Output(_Bilinear):
 
 
 class _Input(_Bilinear):
-    """The gradient by x, of g (as y) and w."""
+    """Gradient by x, from g (the gradient by y, of its shape) and w."""
 
     generate_vmap_rule = True
 
@@ -145,7 +147,7 @@ class _Input(_Bilinear):
 
 
 class _Weight(_Bilinear):
-    """The gradient by w, of x and g (as y)."""
+    """Gradient by w, from x and g (the gradient by y, of its shape)."""
 
     @staticmethod
     def forward(x: Tensor, g: Tensor, geometry: _Geometry) -> Tensor:
@@ -167,7 +169,7 @@ class _Weight(_Bilinear):
 
 
 def _needed(ctx: Any, *derivatives: tuple[Any, Tensor, Tensor]) -> tuple[Tensor | None, ...]:
-    """Return the gradients that a backward pass needs, by both tensors and the geometry."""
+    """Return the gradients by both tensors, None where not needed, and None for the geometry."""
     gradients = [
         function.apply(first, second, ctx.geometry) if needed else None
         for (function, first, second), needed in zip(
@@ -177,15 +179,16 @@ def _needed(ctx: Any, *derivatives: tuple[Any, Tensor, Tensor]) -> tuple[Tensor 
     return (*gradients, None)
 
 
-# Traffic, for 512 rows of 3x28x28 to 6 channels by 5x5. Patches of x are 75 * 24 * 24 = 43200
-# values a row: 4.4 GB for 50 replicas in float32, written once and read once. With the kernel's
-# columns unfolded from x and its rows from g they are (15 + 30) * 28 * 24 = 30240, and the
-# matrices 30 by 15 where they were 6 by 75, which wastes less of a tile. A copy of g that puts
-# rows and places side by side would cost 2 * 3456 more, the results of a product a row 2 * 450.
+# Memory traffic for 512 rows of 3x28x28, a 5x5 kernel and 6 output channels. The patches of x are
+# 75 * 24 * 24 = 43200 values a row: 4.4 GB for 50 replicas in float32, written once and read once.
+# If the kernel's columns are unfolded from x and its rows from g, the two are (15 + 30) * 28 * 24
+# = 30240 values, and the results 30 by 15 in place of 6 by 75, which wastes less of a tile. A copy
+# of g with rows and positions side by side would cost 2 * 3456 values more, the results of one
+# product for each row 2 * 450.
 
 
 def _weight_gradient(x: Tensor, g: Tensor, geometry: _Geometry) -> Tensor:
-    """Return the gradient (R, o, c, kh, kw) of x (R, n, c, h, w) and g (R, n, o, oh, ow)."""
+    """Return the weight gradient (R, o, c, kh, kw) of x (R, n, c, h, w) and g (R, n, o, oh, ow)."""
     replicas, n, c = x.shape[:3]
     o, high, wide = g.shape[2:]
     rows, columns = geometry.kernel
@@ -196,7 +199,7 @@ def _weight_gradient(x: Tensor, g: Tensor, geometry: _Geometry) -> Tensor:
 
     at_once = PATCH_BYTES // (replicas * values * x.element_size())
     if at_once < n:
-        at_once = 1 << max(at_once.bit_length() - 1, 0)  # a power of two has divisors
+        at_once = 1 << max(at_once.bit_length() - 1, 0)  # a power of two has divisors for `part`
     least = -(-_SMALL * o * c * rows * columns // values)
 
     def part(x: Tensor, g: Tensor) -> Tensor:
@@ -209,9 +212,10 @@ def _weight_gradient(x: Tensor, g: Tensor, geometry: _Geometry) -> Tensor:
 
 
 def _product(x: Tensor, g: Tensor, geometry: _Geometry, *, apart: bool, together: int) -> Tensor:
-    """Return the weight gradient by one batched product of R times n / together matrices.
+    """Return the weight gradient by one batched product of R * n / together pairs of matrices.
 
-    apart: whether the kernel's rows are unfolded from g. together: rows n of a matrix.
+    apart: whether the kernel's rows are unfolded from g and only its columns from x.
+    together: number of rows, out of n, that one matrix holds.
     """
     (rows, columns), (step, across) = geometry.kernel, geometry.stride
     (down, right), (pad_high, pad_wide) = geometry.dilation, geometry.padding
@@ -228,25 +232,25 @@ def _product(x: Tensor, g: Tensor, geometry: _Geometry, *, apart: bool, together
         g, x = g[..., None, None], _windows(x, 3, rows, stride=step, dilation=down)
 
     def matrices(t: Tensor) -> Tensor:
-        """Return (R * n/together, ..., together * ...), rows of several images side by side."""
+        """Return (R * n / together, ..., together * ...), with several images side by side."""
         t = t.unflatten(1, (-1, together)).permute(0, 1, 3, 7, 6, 2, 4, 5)
         return t.reshape(t.shape[0] * t.shape[1], t.shape[2] * t.shape[3] * t.shape[4], -1)
 
-    made = torch.bmm(matrices(g), matrices(x).mT)
+    products = torch.bmm(matrices(g), matrices(x).mT)
     sides = (rows, c, 1, columns) if apart else (1, c, rows, columns)
-    made = made.view(g.shape[0], -1, o, *sides).sum(1)
+    gradient = products.view(g.shape[0], -1, o, *sides).sum(1)
     if apart:
-        made = made.flip(2)  # row i of the kernel meets g from i rows above
-    return made.transpose(2, 3).reshape(-1, o, c, rows, columns)
+        gradient = gradient.flip(2)  # row i of the kernel is multiplied by g from i rows above
+    return gradient.transpose(2, 3).reshape(-1, o, c, rows, columns)
 
 
 def _windows(x: Tensor, dim: int, kernel: int, *, stride: int, dilation: int) -> Tensor:
-    """Return a view of x with the windows along a dimension as its last one."""
+    """Return a view of x in windows along `dim`, with the elements of a window last."""
     return x.unfold(dim, dilation * (kernel - 1) + 1, stride)[..., ::dilation]
 
 
 def _as_autocast_would(x: Tensor, *others: Tensor | None) -> Any:
-    """Return tensors in the type that autocast gives a convolution; it sees no Function."""
+    """Cast tensors to the type that autocast uses in convolutions; it ignores custom Functions."""
     kind = x.device.type
     if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
         return x, *others
@@ -255,6 +259,6 @@ def _as_autocast_would(x: Tensor, *others: Tensor | None) -> Any:
 
 
 def _pair(values: Any) -> Pair:
-    """Return two whole numbers."""
+    """Return two integers."""
     first, second = values
     return int(first), int(second)

@@ -1,4 +1,4 @@
-"""A user's cost of a row: what it must be, tried before anything is learned."""
+"""The check of a user's cost function, made before training."""
 
 from collections.abc import Callable
 
@@ -9,23 +9,24 @@ from dpmcl.core.generators import forked
 from dpmcl.exceptions import ModelError, reason
 
 RowCost = Callable[[Tensor, Tensor], Tensor]
-"""cost(outputs, targets) -> (n,): outputs (n, outputs); targets int64 (n,), or (n, outputs)."""
+"""Function cost(outputs, targets) that returns the cost of each row, (n,). Outputs are
+(n, outputs), targets int64 (n,) or (n, outputs)."""
 
 _ROWS = 6
 
 
 def check_cost(cost: RowCost, name: str, outputs: Tensor, targets: Tensor) -> None:
-    """Check a cost on made-up outputs: alone and batched, with its gradient.
+    """Check a cost and its gradient on made-up outputs, row by row and batched.
 
     Args:
-        cost: The user's.
-        name: What messages call it.
+        cost: The user's cost function.
+        name: Name of the cost in messages.
         outputs: Made-up outputs (n, outputs), in the model's type.
-        targets: Targets for them.
+        targets: Targets of these outputs.
 
     Raises:
-        ModelError: It fails, is not one finite number a row, mixes rows, draws, changes what it
-            is given, or has no gradient.
+        ModelError: The cost raises an exception, is not one finite number for each row, mixes rows,
+            draws random numbers, changes its arguments, or has no gradient.
     """
     shown = f"The cost '{name}'"
     try:
@@ -40,7 +41,7 @@ def check_cost(cost: RowCost, name: str, outputs: Tensor, targets: Tensor) -> No
             batched = torch.func.vmap(together)(torch.stack([outputs, -outputs]))
     except ModelError:
         raise
-    except Exception as error:  # whatever the user's function does
+    except Exception as error:  # the user's function may raise anything
         raise ModelError(
             f"{shown} must be a function of outputs {tuple(outputs.shape)} and targets "
             f"{tuple(targets.shape)} that torch.func can differentiate and map, and fails: "
@@ -62,7 +63,7 @@ def check_cost(cost: RowCost, name: str, outputs: Tensor, targets: Tensor) -> No
 
 
 def made_up(kind: str, outputs: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return outputs and targets to try a cost on.
+    """Return made-up outputs and targets for the check of a cost.
 
     Args:
         kind: "classification" or "regression".
@@ -71,14 +72,14 @@ def made_up(kind: str, outputs: int, dtype: torch.dtype) -> tuple[Tensor, Tensor
     """
     width = max(outputs, 2) if kind == "classification" else outputs
     generator = torch.Generator().manual_seed(0)
-    answers = 2 * torch.randn(_ROWS, width, generator=generator, dtype=dtype)
+    values = 2 * torch.randn(_ROWS, width, generator=generator, dtype=dtype)
     if kind == "classification":
-        return answers, torch.arange(_ROWS) % width
-    return answers, torch.randn(_ROWS, width, generator=generator, dtype=dtype)
+        return values, torch.arange(_ROWS) % width
+    return values, torch.randn(_ROWS, width, generator=generator, dtype=dtype)
 
 
 def _check_values(shown: str, each: Tensor, outputs: Tensor) -> None:
-    """Refuse what is not one finite number a row."""
+    """Raise ModelError unless a cost is one finite number for each row."""
     right = isinstance(each, Tensor) and each.shape == outputs.shape[:1]
     if not right or each.dtype != outputs.dtype:
         came = f"{each.dtype} {tuple(each.shape)}" if isinstance(each, Tensor) else type(each)

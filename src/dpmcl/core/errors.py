@@ -1,4 +1,4 @@
-"""The error tensor: what the model gets wrong on every task, after every task."""
+"""The error tensor: the error of the model on every task, after every task."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,16 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class Errors:
-    """E[replica, after, task] on one split.
+    """Errors E[replica, after, task] on one split.
 
-    seeds: the seed of each replica. values: float64 (replicas, 1 + tasks, tasks); values[:, 0] is
-    before any training (after = -1), values[:, 1 + k] after task k; NaN where not evaluated:
-    future tasks, and where evaluation was thinned out all tasks but the newest.
-    examples: int64 (replicas, tasks), rows behind each value.
-    A value is 1 - accuracy for classes, the mean squared error for regression.
+    An error is 1 - accuracy for classification, and the mean squared error for regression.
+
+    Attributes:
+        seeds: Seed of each replica.
+        values: Errors, float64 (replicas, 1 + tasks, tasks): values[:, 0] before any training,
+            values[:, 1 + k] after task k. NaN if not evaluated: see `evaluation.future` for future
+            tasks and `evaluation.evaluate_every` for earlier ones.
+        examples: Number of rows behind each error, int64 (replicas, tasks).
     """
 
     seeds: tuple[int, ...]
@@ -32,5 +35,5 @@ class Errors:
 
     @property
     def tasks(self) -> int:
-        """Tasks in the stream."""
+        """Number of tasks in the stream."""
         return int(self.values.shape[2])

@@ -26,11 +26,11 @@ os.register_at_fork(after_in_child=_renew_lock)
 def forked(seed: int, device: torch.device | None = None) -> Iterator[None]:
     """Seed PyTorch's, NumPy's and Python's global generators for a block, then restore them.
 
-    One thread at a time may be in such a block: two would draw from each other's generators.
+    Only one thread at a time can be in such a block, since two would draw from the same generators.
 
     Args:
-        seed: The seed of all three.
-        device: Whose generator is meant besides the CPU's, if it is a GPU.
+        seed: Seed of all generators.
+        device: GPU whose generator is seeded too; None or a CPU for none.
     """
     gpus = [device] if device is not None and device.type == "cuda" else []
     with _lock, torch.random.fork_rng(devices=gpus):
@@ -48,7 +48,7 @@ def forked(seed: int, device: torch.device | None = None) -> Iterator[None]:
 
 
 def states() -> dict[str, bytes]:
-    """Return the state of each global generator, by the name used for it in messages."""
+    """Return the state of each global generator, by its name in messages."""
     out = {
         "PyTorch's": torch.random.get_rng_state().numpy().tobytes(),
         "NumPy's": pickle.dumps(np.random.get_state()),  # noqa: NPY002

@@ -1,9 +1,9 @@
-"""The gradient of a cost, and the count of what gradients cost.
+"""The gradient of a cost, and counters of the work that updates do.
 
-Methods take every gradient through `gradient`, so the engine can count, by running one
-update aside, how many gradients it evaluates and how many rows go through which part of the
-network: methods that take the same number of updates do not do the same work
-(`docs/reading-the-paper.md`, on the paper's "fair comparisons").
+Methods take every gradient through `gradient`. So one extra update, run only to be counted, shows
+how many gradients a method evaluates and how many rows go through which part of the network.
+Methods that take the same number of updates do not do the same work (`docs/reading-the-paper.md`,
+on the paper's "fair comparisons").
 """
 
 import math
@@ -23,24 +23,24 @@ from dpmcl.core.not_public import TorchDispatchMode, pyfunctorch
 
 @dataclass
 class Work:
-    """Cost of one replica's updates.
+    """Work and memory of one replica's updates.
 
-    Within torch.func.vmap each mapped call counts, as in a loop.
+    Under torch.func.vmap, rows and FLOPs of all mapped calls are counted, as in a loop.
 
     Attributes:
-        gradient_evaluations: Calls of functions that `gradient` made.
+        gradient_evaluations: Calls of functions that `gradient` returned.
         rows_backpropagated: Rows whose gradient went through the representation, so through the
             whole network.
-        rows_head: Rows whose gradient went through the prediction alone, from fixed features, as
-            those of DPMCL's theta_B.
+        rows_head: Rows whose gradient went through the prediction alone, from fixed features, such
+            as those of DPMCL's theta_B.
         rows_forward: Rows that went through the representation without a gradient.
-        flops: Floating-point operations of matrix products, convolutions and attention, forwards
-            and backwards, as torch.utils.flop_counter counts them: two for each multiplication and
+        flops: Floating-point operations of matrix products, convolutions and attention, forward
+            and backward, as torch.utils.flop_counter counts them: two for each multiplication and
             addition. Element-wise operations and optimisers do not count.
-        memory_bytes: Bytes of the rows in its memories at the end.
-        notes_bytes: Bytes of the notes kept with them.
-        copies_bytes: Bytes of what else it keeps, such as copies of weights; the network and its
-            optimiser's state do not count.
+        memory_bytes: Bytes of the rows in the replica's memories at the end.
+        notes_bytes: Bytes of the notes kept with these rows.
+        copies_bytes: Bytes of other state of the method, such as copies of weights; the network
+            and the optimiser's state do not count.
     """
 
     gradient_evaluations: int = 0
@@ -53,21 +53,21 @@ class Work:
     copies_bytes: int = 0
 
     def __add__(self, other: "Work") -> "Work":
-        """Return the work of both."""
+        """Return the sum of two amounts of work."""
         names = [field.name for field in fields(self)]
         return Work(*(getattr(self, name) + getattr(other, name) for name in names))
 
     def times(self, n: int) -> "Work":
-        """Return the work of n such updates.
+        """Return n times this work.
 
         Args:
-            n: How many.
+            n: Number of repetitions.
         """
         return Work(*(n * getattr(self, field.name) for field in fields(self)))
 
 
 class _Flops(TorchDispatchMode):
-    """Adds up what PyTorch's formulas say of the operations within it."""
+    """Adds up the FLOPs of the operations in a block, by PyTorch's formulas."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -91,7 +91,7 @@ _tally: ContextVar[Counter[str] | None] = ContextVar("dpmcl_tally", default=None
 
 @contextmanager
 def counting() -> Iterator[Work]:
-    """Count the work of the block; the result is complete when the block has ended."""
+    """Count the work of a block, and yield the result, which is filled in when the block ends."""
     work, tally = Work(), Counter[str]()
     token = _tally.set(tally)
     try:
@@ -107,11 +107,11 @@ def counting() -> Iterator[Work]:
 
 
 def count_rows(part: str, out: Tensor) -> None:
-    """Count the rows that a part of a network has computed, in a block of `counting`.
+    """Count the rows of a part's output, if called in a block of `counting`.
 
     Args:
         part: "representation" or "prediction".
-        out: Its output (n, ...).
+        out: Output of the part (n, ...).
     """
     tally = _tally.get()
     if tally is None:
@@ -123,7 +123,7 @@ def count_rows(part: str, out: Tensor) -> None:
 
 
 def _differentiated(out: Tensor) -> bool:
-    """Return True if any torch.func transform around takes a derivative of a tensor."""
+    """Return True if an enclosing torch.func transform differentiates a tensor."""
     while not out.requires_grad:
         inner = torch.func.debug_unwrap(out, recurse=False)
         if inner is out:
@@ -133,7 +133,7 @@ def _differentiated(out: Tensor) -> bool:
 
 
 def _calls_mapped() -> int:
-    """Return how many calls torch.func.vmap makes in one here."""
+    """Return how many mapped calls one call stands for under the enclosing torch.func.vmap."""
     levels = pyfunctorch.retrieve_all_functorch_interpreters()
     return math.prod(
         level.batch_size() for level in levels if isinstance(level, pyfunctorch.VmapInterpreter)
@@ -143,12 +143,12 @@ def _calls_mapped() -> int:
 def gradient(
     cost: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0
 ) -> Callable[..., tuple[Any, Tensor]]:
-    """Return a function that returns (gradient, value) of a cost; one gradient evaluation.
+    """Return a function that returns (gradient, value) of a cost, and counts as one evaluation.
 
     Args:
-        cost: Returns a scalar.
-        argnums: Positions of the arguments by which to differentiate, trees of tensors. The
-            gradient has their form; for several positions it is a tuple.
+        cost: Function of trees of tensors that returns a scalar.
+        argnums: Positions of the arguments by which to differentiate. The gradient is a tree of the
+            same structure as the argument; for several positions it is a tuple of such trees.
 
     >>> gradient(lambda a: (a**2).sum())(torch.tensor([1.0, 3.0]))
     (tensor([2., 6.]), tensor(10.))

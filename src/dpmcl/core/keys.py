@@ -1,14 +1,14 @@
 """Every random draw as a function of (seed, purpose, task, phase, step).
 
 The generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
-2011), written in int64 tensor operations: the same words on a CPU and on a GPU, inside
-`torch.func.vmap` and inside a captured graph, with the test vectors its authors published.
-PyTorch's own generators are not keyed and differ between devices.
+2011), written in int64 tensor operations. It gives the same words on a CPU and on a GPU, inside
+`torch.func.vmap` and inside a captured graph, and is tested with the vectors that its authors
+published. PyTorch's own generators take no keys and differ between devices.
 
-Two levels, no more. `derive` turns (seed, purpose, task, phase, step) into a **key**, an int64
-tensor (..., 2) of two 32-bit words. `bits` and the functions after it turn a key into numbers; a
-`lane` separates several draws under one key. Leading dimensions broadcast: the keys of all
-replicas and steps are one tensor, and their draws are another.
+There are two levels. `derive` turns (seed, purpose, task, phase, step) into a **key**, an int64
+tensor (..., 2) of two 32-bit words. `bits` and the functions after it turn a key into numbers; each
+`lane` gives independent draws under one key. Leading dimensions broadcast, so the keys of all
+replicas and steps can be one tensor, and their draws another.
 
 >>> key = derive(seed=7, purpose=Purpose.BATCH, task=3, step=100)
 >>> integers(key, (5,), high=10).tolist()
@@ -35,17 +35,17 @@ class Purpose(IntEnum):
     SPLIT = 2  # which rows of a task train, validate and test
     BATCH = 3  # rows of a batch
     MEMORY = 4  # which rows a memory keeps
-    DROPOUT = 5  # masks
-    STREAM = 6  # tasks that are drawn, not read (SINE)
-    ORDER = 7  # of classes, tasks or rows, and the permutations of a domain-incremental stream
-    PROBE = 8  # rows on which a run is watched; a draw of its own, so watching moves nothing
-    PROBE_DROPOUT = 9  # an update's own keys, where it is watched
-    PASS = 10  # the order of the rows in a pass without replacement
-    OPTION = 11  # what an option does at the start of a task
+    DROPOUT = 5  # dropout masks
+    STREAM = 6  # tasks that a stream draws (SINE), in place of reading them
+    ORDER = 7  # order of classes, tasks or rows, and permutations of a domain-incremental stream
+    PROBE = 8  # rows on which a run is monitored; separate, so that monitoring changes no result
+    PROBE_DROPOUT = 9  # keys of an update that is monitored
+    PASS = 10  # order of the rows in a pass without replacement
+    OPTION = 11  # draws of an option at the start of a task
 
 
 def philox(counter: Sequence[Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-    """Return ten rounds of Philox4x32: four tensors of 32-bit words.
+    """Return the four output words of Philox4x32 after ten rounds, tensors of 32-bit words.
 
     Args:
         counter: Four tensors of 32-bit words held in int64, broadcastable with one another.
@@ -77,9 +77,9 @@ def derive(
     """Return the key of one draw: int64 (..., 2), where ... is the arguments' broadcast shape.
 
     Args:
-        seed: Of the replica.
-        purpose: What the draw is for.
-        task, phase, step: When it is made.
+        seed: Seed of the replica.
+        purpose: Purpose of the draw.
+        task, phase, step: Numbers of the task, the phase and the step of the draw.
 
     >>> derive(7, Purpose.BATCH, task=3, step=100).tolist()
     [1941760761, 2593808117]
@@ -94,7 +94,7 @@ def derive(
 
 
 def as_seed(key: Tensor) -> int:
-    """Return a key as the seed of a generator that knows no keys.
+    """Return a seed made from a key, for a generator that takes no keys.
 
     Args:
         key: One key, int64 (2,).
@@ -107,8 +107,8 @@ def bits(key: Tensor, n: int, lane: int = 0) -> Tensor:
 
     Args:
         key: Keys, int64 (..., 2).
-        n: How many words.
-        lane: Separates several draws under one key; below 2^63.
+        n: Number of words.
+        lane: Number of the draw under the key; below 2^63.
     """
     block = torch.arange(-(-n // 4), dtype=torch.int64, device=key.device)
     zero = torch.zeros_like(block)
@@ -118,12 +118,12 @@ def bits(key: Tensor, n: int, lane: int = 0) -> Tensor:
 
 
 def uniform(key: Tensor, shape: Sequence[int], lane: int = 0) -> Tensor:
-    """Return numbers in [0, 1) of 24 bits: float32 (..., *shape), exact in every wider type.
+    """Return uniform numbers in [0, 1) of 24 bits: float32 (..., *shape), exact in wider types.
 
     Args:
         key: Keys, int64 (..., 2).
-        shape: Of the numbers for one key.
-        lane: Separates several draws under one key.
+        shape: Shape of the numbers for one key.
+        lane: Number of the draw under the key.
     """
     words = bits(key, math.prod(shape), lane) >> 8
     out: Tensor = (words.to(torch.float32) * 2.0**-24).unflatten(-1, tuple(shape))
@@ -131,39 +131,39 @@ def uniform(key: Tensor, shape: Sequence[int], lane: int = 0) -> Tensor:
 
 
 def normal(key: Tensor, shape: Sequence[int], lane: int = 0) -> Tensor:
-    """Return standard normal numbers: float64 (..., *shape), by Box and Muller's rule.
+    """Return standard normal numbers: float64 (..., *shape), by the Box-Muller transform.
 
     Args:
         key: Keys, int64 (..., 2).
-        shape: Of the numbers for one key.
-        lane: Separates several draws under one key.
+        shape: Shape of the numbers for one key.
+        lane: Number of the draw under the key.
     """
     u, v = uniform(key, (2, *shape), lane).to(torch.float64).unbind(key.dim() - 1)
     return (-2 * torch.log1p(-u)).sqrt() * torch.cos(2 * math.pi * v)
 
 
 def integers(key: Tensor, shape: Sequence[int], high: int | Tensor, lane: int = 0) -> Tensor:
-    """Return integers in [0, high), int64 (..., *shape).
+    """Return uniform integers in [0, high), int64 (..., *shape).
 
-    A value's probability is off by at most 2^-32.
+    The probability of each value is exact up to 2^-32.
 
     Args:
         key: Keys, int64 (..., 2).
-        shape: Of the integers for one key.
+        shape: Shape of the integers for one key.
         high: Bound below 2^31, or bounds that broadcast against the result; 0 gives 0.
-        lane: Separates several draws under one key.
+        lane: Number of the draw under the key.
     """
     out: Tensor = (bits(key, math.prod(shape), lane).unflatten(-1, tuple(shape)) * high) >> 32
     return out
 
 
 def scores(key: Tensor, n: int, lane: int = 0) -> Tensor:
-    """Return n random numbers of 62 bits: int64 (..., n); sorting by them is a random permutation.
+    """Return n random 62-bit integers, int64 (..., n); their argsort is a random permutation.
 
     Args:
         key: Keys, int64 (..., 2).
-        n: How many.
-        lane: Separates several draws under one key.
+        n: Number of integers for one key.
+        lane: Number of the draw under the key.
     """
     words = bits(key, 2 * n, lane)
     return ((words[..., 0::2] >> 1) << 31) | (words[..., 1::2] >> 1)
@@ -174,7 +174,7 @@ def permutation(key: Tensor, n: int, lane: int = 0) -> Tensor:
 
     Args:
         key: Keys, int64 (..., 2).
-        n: How many numbers.
-        lane: Separates several draws under one key.
+        n: Length of the permutation.
+        lane: Number of the draw under the key.
     """
     return torch.argsort(scores(key, n, lane), dim=-1, stable=True)

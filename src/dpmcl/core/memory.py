@@ -1,7 +1,7 @@
-"""The task memory D_P: bounded, holding positions of a split's rows, never the rows themselves.
+"""The task memory D_P, which is bounded and holds positions of a split's rows, not the rows.
 
-Functions of one replica; the engine maps them. A memory's cost depends on its capacity, not on
-how much was seen.
+The functions here are for one replica; the engine maps them. Their cost depends on the capacity of
+the memory, not on the number of rows seen.
 """
 
 from collections.abc import Mapping
@@ -20,9 +20,10 @@ class Memory(NamedTuple):
     """D_P of one replica, or its reservoir of validation rows.
 
     Args:
-        position: Positions in the rows of a split, int64 (capacity,); the first `filled` count.
-        filled: How many rows are held, int64 ().
-        seen: How many rows were ever offered, int64 ().
+        position: Positions in the rows of a split, int64 (capacity,); only the first `filled` are
+            valid.
+        filled: Number of rows held, int64 ().
+        seen: Number of rows offered so far, int64 ().
         notes: Tensors kept with the rows, by name, each (capacity, ...).
     """
 
@@ -33,16 +34,16 @@ class Memory(NamedTuple):
 
 
 Memories = Mapping[str, Memory]
-"""By split: "train" is D_P; "validation" is there for the methods that draw from it."""
+"""Memories by split: "train" is D_P; "validation" exists for methods that draw from it."""
 
 
 class Offer(NamedTuple):
     """Rows offered to a memory.
 
     Args:
-        position: Their positions in the rows of the split, int64 (n,).
-        present: Which of them there are, bool (n,).
-        notes: What a method keeps with each, by name, each (n, ...).
+        position: Positions in the rows of the split, int64 (n,).
+        present: Mask of the rows that are not padding, bool (n,).
+        notes: Tensors that a method keeps with the rows, by name, each (n, ...).
     """
 
     position: Tensor
@@ -51,46 +52,46 @@ class Offer(NamedTuple):
 
 
 def empty(capacity: int, device: torch.device | None = None, notes: Notes | None = None) -> Memory:
-    """Return a memory that holds nothing.
+    """Return an empty memory.
 
     Args:
-        capacity: Length of D_P, in rows.
-        device: Where it is kept.
-        notes: Notes of some rows, (n, ...), whose shapes and types the memory's notes have.
+        capacity: Largest number of rows.
+        device: Device of the memory.
+        notes: Example notes by name, each (n, ...), for their shapes and types; None for no notes.
     """
     zero = torch.zeros((), dtype=torch.int64, device=device)
     position = torch.zeros(capacity, dtype=torch.int64, device=device)
-    kept = {name: note.new_zeros(capacity, *note.shape[1:]) for name, note in (notes or {}).items()}
-    return Memory(position, zero, zero.clone(), kept)
+    zeros = {k: note.new_zeros(capacity, *note.shape[1:]) for k, note in (notes or {}).items()}
+    return Memory(position, zero, zero.clone(), zeros)
 
 
 def add(memory: Memory, offer: Offer, key: Tensor, policy: Policy) -> Memory:
-    """Return the memory after some rows were offered to it.
+    """Offer rows to a memory, and return the memory after it.
 
     Args:
-        memory: The memory before.
-        offer: The rows; their number n is fixed, absent ones pad it.
+        memory: Memory before.
+        offer: Rows offered; absent rows pad them to a fixed number n.
         key: Random key, int64 (2,).
-        policy: "reservoir" (Vitter's algorithm R): every row ever offered is held with the same
-            probability. "resample": once full, a random draw from the old memory and the new rows
-            together, which favours the new rows.
+        policy: "reservoir" (Vitter's algorithm R): all rows offered so far are held with the same
+            probability. "resample": if not all fit, a random draw from the old memory and the new
+            rows together, which favours the new rows.
     """
     if policy == "reservoir":
         return _reservoir(memory, offer, key)
     capacity, n = memory.position.shape[0], offer.position.shape[0]
     room = memory.filled + offer.present.sum() <= capacity
-    order = torch.arange(capacity + n, device=key.device)  # with room for all, rows keep it
+    order = torch.arange(capacity + n, device=key.device)  # used if there is room for all rows
     return keep(memory, offer, torch.where(room, order, keys.scores(key, capacity + n) >> 1))
 
 
 def keep(memory: Memory, offer: Offer, order: Tensor) -> Memory:
-    """Return the memory that keeps, of its rows and the offered ones, the first in an order.
+    """Return the memory that keeps the first rows, in a given order, of its own and the offered.
 
     Args:
-        memory: The memory before.
-        offer: The rows offered.
-        order: Sort key of each row, (capacity + n,): the memory's slots, then the offered rows.
-            Those with the lowest are kept; slots that are not filled, and absent rows, never are.
+        memory: Memory before.
+        offer: Rows offered.
+        order: Sort key of each row, (capacity + n,), for the memory's slots and then the offered
+            rows. The rows with the lowest keys are kept, but never empty slots or absent rows.
     """
     capacity = memory.position.shape[0]
     held = torch.arange(capacity, device=order.device) < memory.filled
@@ -110,13 +111,14 @@ def draw(memory: Memory, key: Tensor, n: int, lane: int = 0) -> tuple[Tensor, Te
     """Draw slots of a memory with replacement.
 
     Args:
-        memory: The memory.
+        memory: Memory to draw from.
         key: Random key, int64 (2,).
-        n: How many.
-        lane: Tells several draws under one key apart.
+        n: Number of slots.
+        lane: Number of the draw under the key.
 
     Returns:
-        The slots, int64 (n,), and whether there is a row in them, bool (n,): none in an empty one.
+        The slots, int64 (n,), and whether each holds a row, bool (n,): all False if the memory is
+        empty.
     """
     slot = keys.integers(key, (n,), memory.filled, lane)
     return slot, (memory.filled > 0).expand(n)
@@ -128,14 +130,14 @@ def _reservoir(memory: Memory, offer: Offer, key: Tensor) -> Memory:
     item = torch.arange(n, device=key.device)
     rank = memory.seen + offer.present.cumsum(0) - 1
     slot = torch.where(rank < capacity, rank, keys.integers(key, (n,), rank + 1))
-    # Taken one after another, a later row replaces an earlier one in the same slot: the last wins.
+    # One by one, a later row would replace an earlier one in the same slot, so the last wins.
     slot = torch.where(offer.present & (slot < capacity), slot, capacity)
-    nobody = torch.full((capacity + 1,), -1, device=key.device)
-    winner = nobody.scatter_reduce(0, slot, item, "amax")[:capacity]
+    no_winner = torch.full((capacity + 1,), -1, device=key.device)
+    winner = no_winner.scatter_reduce(0, slot, item, "amax")[:capacity]
 
     def written(new: Tensor, old: Tensor) -> Tensor:
-        here = (winner >= 0).view(-1, *[1] * (old.dim() - 1))
-        return torch.where(here, new[winner.clamp(min=0)], old)
+        replaced = (winner >= 0).view(-1, *[1] * (old.dim() - 1))
+        return torch.where(replaced, new[winner.clamp(min=0)], old)
 
     seen = memory.seen + offer.present.sum()
     return Memory(

@@ -1,11 +1,12 @@
 """A model: a representation h(x; theta_1), a prediction g(.; theta_2), and the cost of a row.
 
-Any `torch.nn.Module`s, used as pure functions of their parameters. `theta` is a dict of parts,
-{"representation": theta_1, "prediction": theta_2}, each a dict of tensors by parameter name.
+h and g can be any `torch.nn.Module`s; they are used as pure functions of their parameters. `theta`
+is a dict of parts, {"representation": theta_1, "prediction": theta_2}, each a dict of tensors by
+parameter name.
 
-`Model.build` copies a module, replaces its dropout by a keyed one, its BatchNorm by one that knows
-absent rows, for a GPU its convolutions by those of `dpmcl.core.convolution`, and checks it
-(`dpmcl.core.network_check`).
+`Model.build` copies both modules, replaces dropout by one whose masks follow from a key, BatchNorm
+by one that leaves absent rows out, and on a GPU convolutions by those of `dpmcl.core.convolution`.
+It then checks the network (`dpmcl.core.network_check`).
 """
 
 from collections.abc import Sequence
@@ -35,26 +36,26 @@ Gate = Literal["features", "outputs"]
 Kind = Literal["classification", "regression"]
 
 _ABSENT = -1e30
-"""Logit of a class that is not there: exp gives 0, and all derivatives stay finite."""
+"""Logit of an absent class: its softmax is 0, and all derivatives stay finite."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """h, g and the cost, as pure functions for one replica; `Model.build` makes one.
+    """h, g and the cost, as pure functions of one replica; `Model.build` creates one.
 
     Attributes:
         network: Builds (representation, prediction) with new initial weights at each call.
         kind: "classification" (cross entropy on logits) or "regression" (mean squared error).
-        parts: The two modules, and a gate if there is one, as functions.
+        parts: The two modules, and the gate if the model has one, as functions.
         dtype: Type of parameters, features, outputs and losses.
-        device: Where they are computed.
-        gate: What a third network multiplies (`gated`), or None.
+        device: Device of parameters, features, outputs and losses.
+        gate: What the gate, a third network, multiplies (`gated`); None for a model without one.
         convolutions, precision: How h and g are computed (`core.convolution`, `core.precision`).
         buffers: Running statistics that evaluation uses (`holding`), or None.
-        present: Classes that there are, bool (outputs,); None for all. The others are room for
-            classes to come, which neither costs nor answers know of.
-        classes: How many classes there are, the first outputs, where `present` is set.
-        row_cost: The cost of a row in place of that of the kind (`core.cost`), or None.
+        present: Mask of the outputs that stand for a class, bool (outputs,); None for all. The
+            others are reserved for future classes, and costs and predictions ignore them.
+        classes: Number of classes, which are the first outputs; None if `present` is None.
+        row_cost: Cost of a row that replaces the cost of `kind` (`core.cost`), or None.
     """
 
     network: Network
@@ -83,34 +84,34 @@ class Model:
         convolutions: Convolutions | None = None,
         precision: Precision | None = None,
     ) -> "Model":
-        """Return a model, built and checked for what a run needs.
+        """Build a model, check that a run can use its network, and return it.
 
         Args:
-            network: Makes (representation, prediction) with new initial weights at each call.
+            network: Builds (representation, prediction) with new initial weights at each call.
             kind: "classification" or "regression".
             example: Inputs (n, ...) as the stream delivers them.
             outputs: Width of g's output.
             dtype: Type of parameters and results.
-            device: Where to compute; None is where the example is.
-            convolutions: "patches" replaces plain nn.Conv2d layers by equal ones whose weight
-                gradient is a product of matrices, "native" keeps them; None is "patches" on a GPU
-                and "native" on a CPU.
-            precision: Of products in h and g.
+            device: Device of parameters and results; None for the example's.
+            convolutions: "patches" replaces plain nn.Conv2d layers by equivalent ones whose weight
+                gradient is a matrix product, "native" keeps them; None is "patches" on a GPU and
+                "native" on a CPU.
+            precision: Precision of matrix products and convolutions in h and g (`core.precision`).
 
         Raises:
-            ModelError: The network cannot be used; says why, and the way out.
+            ModelError: A run cannot use the network.
         """
         device = device or example.device
         convolutions = convolutions or preferred(device)
 
-        def made(modules: Modules) -> dict[str, Part]:
+        def parts_from(modules: Modules) -> dict[str, Part]:
             lanes = iter(range(1 << 20))
             return {
                 name: part_of(module, lanes, convolutions=convolutions, dtype=dtype, device=device)
                 for name, module in zip(PARTS, modules, strict=True)
             }
 
-        parts = check(network, made, example.to(device=device, dtype=dtype), outputs)
+        parts = check(network, parts_from, example.to(device=device, dtype=dtype), outputs)
         return cls(
             network,
             kind,
@@ -122,12 +123,12 @@ class Model:
         )
 
     def init(self, seed: int) -> Theta:
-        """Return the initial weights of one replica: the network's own draw, under its own seed.
+        """Return the initial weights of one replica, as the network draws them under a seed.
 
         Frozen parameters (requires_grad=False) are constants of the parts and not in theta.
 
         Args:
-            seed: The replica's.
+            seed: Seed of the replica.
         """
         key = keys.derive(seed, keys.Purpose.WEIGHTS)
         with forked(keys.as_seed(key)):
@@ -146,7 +147,7 @@ class Model:
         """Return the initial running statistics, the same for all replicas.
 
         Returns:
-            Part -> name -> tensor, for parts with BatchNorm layers alone; {} for other networks.
+            Part -> name -> tensor, only for parts with BatchNorm layers; {} if there are none.
         """
         return {
             name: {k: buffer.clone() for k, buffer in part.statistics.items()}
@@ -155,43 +156,43 @@ class Model:
         }
 
     def holding(self, buffers: Buffers) -> "Model":
-        """Return the same model, whose evaluation (key None) uses these running statistics.
+        """Return a copy of the model whose evaluation (key None) uses these running statistics.
 
         Args:
-            buffers: As `init_buffers` or `moved` returns them; of one replica, within vmap too.
+            buffers: Statistics of one replica, as `init_buffers` or `moved` returns them.
         """
         return replace(self, buffers=buffers)
 
     def with_room(self, classes: int, outputs: int) -> "Model":
-        """Return the same model, of whose outputs the first alone are classes.
+        """Return a copy of the model in which only the first outputs stand for classes.
 
         Args:
-            classes: How many classes there are.
+            classes: Number of classes.
             outputs: Width of the network's output.
         """
         present = torch.arange(outputs, device=self.device) < classes
         return replace(self, present=present, classes=classes)
 
     def moved(self, theta: Theta, x: Tensor, w: Tensor, key: Tensor) -> Buffers:
-        """Return the running statistics after one training pass, from those that the model holds.
+        """Return the running statistics after one training pass from those that the model holds.
 
-        PyTorch's rule: momentum, unbiased variance. Rows of weight 0 do not count, and where no
-        row is present nothing moves.
+        PyTorch's rule updates them (momentum, unbiased variance). Rows of weight 0 do not count,
+        and the statistics stay as they are if no row is present.
 
         Args:
             theta: Parameters of one replica.
             x: Inputs (n, ...).
             w: Weights of the rows (n,).
-            key: Key of what is drawn in the pass.
+            key: Key of the random draws of the pass (dropout).
 
         Raises:
-            ModelError: The model holds no running statistics, and its network has some.
+            ModelError: The network has running statistics, and the model holds none.
         """
         after: Buffers = {}
 
         def run(part: str, x: Tensor) -> Tensor:
-            held = self._held(part)
-            out, after[part] = self._run(part, theta[part], x, key, w=w, statistics=held)
+            statistics = self._statistics(part)
+            out, after[part] = self._run(part, theta[part], x, key, w=w, statistics=statistics)
             return out
 
         if not self._norms:
@@ -205,13 +206,14 @@ class Model:
         return {part: statistics for part, statistics in after.items() if statistics}
 
     def gated(self, gate: Gate) -> "Model":
-        """Return the same model with a gate: a network more, part "gate" of theta, that multiplies.
+        """Return a copy of the model with a gate, a network that multiplies features or outputs.
 
-        The other parts start from the same weights as without a gate.
+        Its parameters are the part "gate" of theta. The other parts start from the same weights as
+        without a gate.
 
         Args:
-            gate: "features" for a network of h's shape, whose sigmoid multiplies h's features;
-                "outputs" for one of the shape of g(h(.)), whose outputs multiply the model's.
+            gate: "features" for a network like h, whose sigmoid multiplies h's features; "outputs"
+                for one like g(h(.)), whose outputs multiply the model's.
         """
         lanes = iter(range(1 << 20, 1 << 21))
         with forked(0):
@@ -230,9 +232,9 @@ class Model:
         Args:
             theta_1: Parameters of the representation.
             x: Inputs (n, ...).
-            key: Key of what is drawn in training (dropout); None for evaluation.
-            w: Weights of the rows (n,), of which BatchNorm in training needs to know which are 0;
-                None if all rows are present.
+            key: Key of the random draws of training (dropout); None for evaluation.
+            w: Weights of the rows (n,); None if all rows are present. BatchNorm in training leaves
+                out rows of weight 0.
         """
         return self._apply("representation", theta_1, x, key, w=w)
 
@@ -248,7 +250,7 @@ class Model:
 
         Args:
             theta_2: Parameters of the prediction.
-            features: As `features` returns them.
+            features: Features (n, ...), as `features` returns them.
             key, w: As for `features`.
         """
         return self._apply("prediction", theta_2, features, key, w=w)
@@ -256,7 +258,7 @@ class Model:
     def predict(
         self, theta: Theta, x: Tensor, key: Tensor | None = None, *, w: Tensor | None = None
     ) -> Tensor:
-        """Return g(h(x; theta_1); theta_2), gated if the model has a gate.
+        """Return the model's outputs g(h(x; theta_1); theta_2), gated if the model has a gate.
 
         Args:
             theta: Parameters by part.
@@ -268,7 +270,7 @@ class Model:
     def seen(
         self, theta: Theta, x: Tensor, key: Tensor | None = None, *, w: Tensor | None = None
     ) -> Tensor:
-        """Return what g sees of x: the features, multiplied by a gate of features if there is one.
+        """Return the input of g for x: the features, multiplied by the gate if it gates features.
 
         Args:
             theta: Parameters by part.
@@ -289,12 +291,14 @@ class Model:
         *,
         w: Tensor | None = None,
     ) -> Tensor:
-        """Return g of what it sees, multiplied by a gate of outputs if there is one.
+        """Return the model's outputs from the input of g.
+
+        They are g(seen), multiplied by the gate if it gates outputs.
 
         Args:
             theta: Parameters by part.
-            seen: As `seen` returns it.
-            x: Inputs (n, ...), which a gate sees.
+            seen: Input of g (n, ...), as `seen` returns it.
+            x: Inputs (n, ...), which the gate takes.
             key, w: As for `features`.
         """
         outputs = self.outputs(theta["prediction"], seen, key, w=w)
@@ -304,11 +308,11 @@ class Model:
 
     @property
     def _norms(self) -> list[str]:
-        """Parts with running statistics."""
+        """Names of the parts that have running statistics."""
         return [name for name, part in self.parts.items() if part.statistics]
 
-    def _held(self, part: str) -> Parameters:
-        """Return the running statistics that a part uses."""
+    def _statistics(self, part: str) -> Parameters:
+        """Return the running statistics that the model holds for a part, {} if it needs none."""
         if not self.parts[part].statistics:
             return {}
         if self.buffers is None or part not in self.buffers:
@@ -322,9 +326,9 @@ class Model:
     def _apply(
         self, part: str, parameters: Parameters, x: Tensor, key: Tensor | None, *, w: Tensor | None
     ) -> Tensor:
-        """Return the output of a part in the model's type."""
-        held = self._held(part) if key is None else {}
-        out, _ = self._run(part, parameters, x, key, w=w, statistics=held)
+        """Return the output of a part, and count its rows (`core.gradients.counting`)."""
+        statistics = self._statistics(part) if key is None else {}
+        out, _ = self._run(part, parameters, x, key, w=w, statistics=statistics)
         if part != "gate":
             count_rows(part, out)
         return out
@@ -332,29 +336,29 @@ class Model:
     def _run(
         self, part: str, parameters: Parameters, x: Tensor, key: Tensor | None, **arguments: Any
     ) -> tuple[Tensor, Parameters]:
-        """Return what `Part.apply` returns, computed in the model's precision, in its type."""
+        """Return the result of `Part.apply`, computed in the model's precision, in its type."""
         with products(self.precision, self.device):
             out, statistics = self.parts[part].apply(parameters, x, key, **arguments)
         return (out.to(self.dtype) if out.dtype == torch.bfloat16 else out), statistics
 
     def cost(self, theta: Theta, batch: Batch, key: Tensor | None = None) -> Tensor:
-        """Return J, the weighted mean of the losses of a batch; 0 for a batch without rows.
+        """Return J, the weighted mean of the losses of a batch; 0 if no row is present.
 
         J_N, J_P and J_PN of the paper are this cost on b_N, b_P and b_PN.
 
         Args:
             theta: Parameters by part.
             batch: Rows of one replica.
-            key: Key of the dropout masks in training; None for evaluation.
+            key: Key of the random draws of training (dropout); None for evaluation.
         """
         outputs = self.predict(theta, batch.x, key, w=batch.w)
         return weighted_mean(self.losses(outputs, batch.y), batch.w)
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return the cost of each row (n,): `row_cost`, or that of the kind.
+        """Return the cost of each row (n,), by `row_cost` or else by the cost of `kind`.
 
         Args:
-            outputs: As `predict` returns them.
+            outputs: Outputs (n, outputs), as `predict` returns them.
             y: Targets, int64 (n,) or (n, outputs).
         """
         if self.row_cost is None:
@@ -362,12 +366,13 @@ class Model:
         return self.row_cost(outputs if self.classes is None else outputs[:, : self.classes], y)
 
     def usual_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return the cost of each row (n,): cross entropy on logits, or mean squared error.
+        """Return the cost of `kind` of each row (n,): cross entropy, or mean squared error.
 
-        For what is derived for that cost: a mask over logits, the Fisher information.
+        It ignores `row_cost`, for methods derived for this cost: those that mask logits or use the
+        Fisher information.
 
         Args:
-            outputs: As `predict` returns them.
+            outputs: Outputs (n, outputs), as `predict` returns them.
             y: Targets, int64 (n,) or (n, outputs).
         """
         if self.kind == "classification":
@@ -375,22 +380,22 @@ class Model:
         return (outputs - y).square().flatten(1).mean(1)
 
     def among(self, outputs: Tensor) -> Tensor:
-        """Return logits that are so low for classes not `present` that their share is 0.
+        """Return logits in which classes that are not `present` have probability 0.
 
         Args:
-            outputs: As `predict` returns them.
+            outputs: Logits (n, outputs), as `predict` returns them.
         """
         return outputs if self.present is None else among(outputs, self.present)
 
     def errors(self, outputs: Tensor, y: Tensor, within: Tensor | None = None) -> Tensor:
         """Return the error of each row, float64 (n,): 0 or 1 for a class, else mean squared error.
 
-        Outputs that are not finite are wrong, whatever an argmax would make of them.
+        A row with logits that are not finite counts as wrong, whatever its argmax is.
 
         Args:
-            outputs: As `predict` returns them.
+            outputs: Outputs (n, outputs), as `predict` returns them.
             y: Targets, int64 (n,) or (n, outputs).
-            within: Classes among which the answer is searched, bool (n, classes); None for all.
+            within: Mask of the classes that may be predicted, bool (n, classes); None for all.
         """
         if self.kind == "classification":
             outputs = self.among(outputs)
@@ -403,39 +408,42 @@ class Model:
 
 
 def among(logits: Tensor, classes: Tensor) -> Tensor:
-    """Return logits in which all but some classes are so low that their share is 0.
+    """Return logits in which only the classes of a mask have a probability above 0.
 
-    They are not minus infinity: the loss of an absent row stays a number, and its weight is 0.
+    The other logits are large negative numbers, not minus infinity, so that the loss of an absent
+    row is finite before its weight 0 removes it.
 
     Args:
-        logits: (n, classes).
-        classes: Those that compete, bool (classes,) or (n, classes).
+        logits: Logits (n, classes).
+        classes: Mask of the classes to keep, bool (classes,) or (n, classes).
     """
     return torch.where(classes, logits, _ABSENT)
 
 
 def initial(model: Model, seeds: Sequence[int]) -> Theta:
-    """Return the initial weights of many replicas, stacked: leaf (replicas, ...).
+    """Return the initial weights of several replicas, stacked: each leaf is (replicas, ...).
 
     Args:
-        model: The model that they train.
-        seeds: One for each replica.
+        model: The model.
+        seeds: Seed of each replica.
     """
     theta: Theta = stack([model.init(seed) for seed in seeds])
     return theta
 
 
 def _gate_module(network: Network, gate: Gate) -> nn.Module:
-    """Build the network of a gate."""
+    """Return the module of a gate, built by the network."""
     modules = modules_of(network)
     return modules[0] if gate == "features" else nn.Sequential(*modules)
 
 
 def has_convolution(model: Model) -> bool:
-    """Return True if any layer is a convolution; mapped, it is slow and grouped on a CPU.
+    """Return True if any layer is a convolution.
+
+    Under vmap a convolution becomes a grouped one, which is slow on a CPU.
 
     Args:
-        model: The model to look at.
+        model: The model.
     """
     forward = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
     transposed = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)

@@ -1,10 +1,11 @@
-"""Check that a network can be used: all that a run does with it is done once, and compared.
+"""Check that a run can use a network, by doing once what a run does with it.
 
-A run takes h and g as pure functions of their parameters, a row and a key, for many replicas at a
-time. What breaks that would give wrong numbers without a word, so it is refused here, by name: a
-pass that draws in evaluation, that changes the network or its input, or whose answer for a row
-depends on the other rows (BatchNorm in training aside, which knows absent rows); and a network that
-differs from seed to seed in more than the values of its trainable parameters.
+A run uses h and g as pure functions of their parameters, a row and a key, for many replicas at a
+time. A network that is not such a function would silently give wrong numbers, so it is refused
+here: if a pass draws random numbers in evaluation, changes the network or its input, or if its
+result for a row depends on the other rows (except by BatchNorm in training, which leaves absent
+rows out); and if the network differs from seed to seed in more than the values of its trainable
+parameters.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -39,11 +40,11 @@ from dpmcl.core.part import (
 from dpmcl.core.tree import leaves, rebuilt, tree_map
 from dpmcl.exceptions import ModelError, reason
 
-# Of the largest value of a column. In float64 rounding is far below; some networks compute in
-# float32 within.
+# Tolerance, relative to the largest value of a column. Rounding in float64 is far below it, but
+# some networks compute in float32 inside.
 _NEAR = 1e-4
-_NEAR_GRADIENT = 1e-2  # of a parameter's gradient; kernels may differ
-_ROWS = 6  # of a batch that is looked at row by row; some data have few that differ
+_NEAR_GRADIENT = 1e-2  # tolerance, relative to a parameter's gradient; kernels may differ
+_ROWS = 6  # rows of the batch that is compared row by row; some data have few distinct rows
 _APART = "keep the first dimension apart from the others (no x.squeeze() of all dimensions)"
 _BY_ITSELF = (
     "compute each row by itself (normalise by nn.BatchNorm with running statistics, nn.GroupNorm "
@@ -57,27 +58,27 @@ _NO_SEED = (
 
 
 def check(
-    network: Network, made: Callable[[Modules], Parts], example: Tensor, outputs: int
+    network: Network, parts_from: Callable[[Modules], Parts], example: Tensor, outputs: int
 ) -> Parts:
-    """Return the parts of a network that a run can use.
+    """Check a network, and return its parts.
 
     Args:
-        network: Makes the two modules, with new initial weights at each call.
-        made: Makes the parts of two modules; it copies them.
+        network: Builds the two modules, with new initial weights at each call.
+        parts_from: Returns the parts made from copies of two modules.
         example: Distinct rows of inputs (n, ...), in the model's type and on its device.
         outputs: Width of the prediction's output.
 
     Raises:
-        ModelError: The network cannot be used; says the rule, the layer and the way out.
+        ModelError: A run cannot use the network; the message names the layer.
     """
-    with traced({}, "The network cannot be used", "mend its `forward`, or use another network"):
+    with traced({}, "The network cannot be used", "fix its `forward`, or use another network"):
         builds = []
         for seed in (0, 0, 1):
             with forked(seed):
                 builds.append(modules_of(network))
         check_layers(builds[0])
-        drawn = _check_builds(*builds)
-        parts = made(builds[0])
+        varying = _check_builds(*builds)
+        parts = parts_from(builds[0])
         x = torch.cat([example] * _ROWS)[: max(len(example), _ROWS)]
         with forked(0):
             with torch.no_grad():
@@ -86,24 +87,26 @@ def check(
                 _check_rows(parts, x[:_ROWS])
                 if layers:
                     _check_same(parts, parts, x, _NO_SEED.format(layers[0]))
-                if drawn:
-                    _check_same(parts, drawing(made(builds[2]), layers), x, _drawn(drawn[0]))
+                if varying:
+                    others = drawing(parts_from(builds[2]), layers)
+                    _check_same(parts, others, x, _depends_on_seed(varying[0]))
             with _unchanged(parts, "in training"):
                 _check_gradients(parts, builds[1], x[:_ROWS])
     return parts
 
 
-# ---- what a network holds -----------------------------------------------------------------------
+# ---- the state of a network ---------------------------------------------------------------------
 
 
 def check_layers(modules: Sequence[nn.Module]) -> None:
-    """Refuse layers, parameters and buffers that a run would not take as they are meant.
+    """Raise ModelError if a run cannot use a layer, parameter or buffer as its author meant it.
 
     Args:
-        modules: The representation and the prediction, or what will be split into them.
+        modules: The representation and the prediction, or one module that will be split into them.
 
     Raises:
-        ModelError: There are such; says the layer and the way out.
+        ModelError: A layer is compiled, a parameter or buffer is complex, or a parameter is
+            uninitialised or shares memory with another one.
     """
     for label, layer in named_layers(modules):
         if isinstance(layer, torch.jit.ScriptModule) or type(layer).__name__ == "OptimizedModule":
@@ -127,22 +130,23 @@ def check_layers(modules: Sequence[nn.Module]) -> None:
                     f"{_name(tensor.dtype)}; keep torch.view_as_real of it."
                 )
         for name, parameter in parameters.items():
-            known = names.setdefault(parameter.data_ptr(), name)
-            if known != name and parameter.data_ptr():
+            first = names.setdefault(parameter.data_ptr(), name)
+            if first != name and parameter.data_ptr():
                 raise ModelError(
                     "Values may be shared only as one nn.Parameter within one part, and "
-                    f"'{name}' has those of '{known}'; give each its own."
+                    f"'{name}' has those of '{first}'; give each its own."
                 )
 
 
 def _check_builds(first: Modules, again: Modules, other: Modules) -> list[str]:
-    """Refuse a network that does not follow the seed, or tensors beside theta that follow it.
+    """Check that builds with one seed agree, and that only theta differs with another seed.
 
-    Returns attributes that differ from seed to seed: names, counts, and what may make a difference.
+    Returns the attributes, other than tensors, that differ from seed to seed. They may be harmless,
+    as names and counters are, or change the network's results.
     """
-    holds, others = held(first), held(other)
-    for name in differences(holds, held(again)):
-        if isinstance(holds.get(name), Tensor):
+    state, others = held(first), held(other)
+    for name in differences(state, held(again)):
+        if isinstance(state.get(name), Tensor):
             raise ModelError(
                 f"A network built twice with one seed must be the same, and {name} differs; draw "
                 "from the generators that torch.manual_seed and np.random.seed set."
@@ -154,27 +158,27 @@ def _check_builds(first: Modules, again: Modules, other: Modules) -> list[str]:
         if parameter.requires_grad
     }
     attributes = []
-    for name in differences(holds, others):
-        if not isinstance(holds.get(name), Tensor):
+    for name in differences(state, others):
+        if not isinstance(state.get(name), Tensor):
             attributes.append(name)
         elif name not in theta:
-            raise ModelError(_drawn(name))
+            raise ModelError(_depends_on_seed(name))
         elif name not in others or others[name].shape != theta[name]:
-            raise ModelError(_drawn(f"the shape of {name}"))
+            raise ModelError(_depends_on_seed(f"the shape of {name}"))
     return attributes
 
 
 def _check_same(parts: Parts, others: Parts, x: Tensor, rule: str) -> None:
-    """Refuse parts that differ from others at the same parameters and keys."""
-    for theta in (parameters_of(parts), _moved(parameters_of(parts))):
+    """Raise ModelError(rule) if parts differ from others at the same parameters and keys."""
+    for theta in (parameters_of(parts), _perturbed(parameters_of(parts))):
         for key in _modes(x).values():  # equal keys draw equal masks
-            a, b = (_both(made, theta, x, key) for made in (parts, others))
+            a, b = (_forward(one, theta, x, key) for one in (parts, others))
             if not (_near(b[0], a[0], a[0]) and _near(b[1], a[1], a[1])):
                 raise ModelError(rule)
 
 
-def _drawn(what: str) -> str:
-    """Say that something other than the values of parameters depends on the seed."""
+def _depends_on_seed(what: str) -> str:
+    """Return the message that something other than parameter values depends on the seed."""
     return (
         f"Only the values of trainable parameters may differ from seed to seed, and {what} does; "
         "register what is drawn (nn.Parameter, nn.ModuleList), compute it in `forward`, load it "
@@ -184,7 +188,7 @@ def _drawn(what: str) -> str:
 
 @contextmanager
 def _unchanged(parts: Parts, mode: str) -> Iterator[None]:
-    """Refuse a network that a block has changed, before what else went wrong in it."""
+    """Raise ModelError if a block changes the network, in place of any error that it raises."""
     before = [held(modules) for modules in forms(parts)]
     try:
         yield
@@ -195,7 +199,7 @@ def _unchanged(parts: Parts, mode: str) -> Iterator[None]:
 
 
 def _changing(what: str) -> str:
-    """Say that a pass changes something."""
+    """Return the message that a pass changes something."""
     return (
         f"A pass may change nothing but its result, and {what}; keep values in local variables, "
         "write x = x * 2 in place of x *= 2, draw in training alone (if self.training), or use "
@@ -206,7 +210,7 @@ def _changing(what: str) -> str:
 # ---- passes -------------------------------------------------------------------------------------
 
 
-def _both(parts: Parts, theta: Theta, x: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor]:
+def _forward(parts: Parts, theta: Theta, x: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return features and outputs."""
     features, _ = parts["representation"].apply(theta["representation"], x, key)
     outputs, _ = parts["prediction"].apply(theta["prediction"], features, key)
@@ -214,12 +218,12 @@ def _both(parts: Parts, theta: Theta, x: Tensor, key: Tensor | None) -> tuple[Te
 
 
 def _modes(x: Tensor) -> dict[str, Tensor | None]:
-    """Return the key of each way of a pass, by what a message calls it."""
+    """Return the key of a training pass and of an evaluation pass, by the words for messages."""
     return {"in training": torch.tensor([1, 2], device=x.device), "in evaluation": None}
 
 
 def _check_passes(parts: Parts, x: Tensor, outputs: int) -> list[str]:
-    """Refuse a network whose passes fail, give something else, or change anything.
+    """Check that passes succeed, return tensors of the right shape and type, and change nothing.
 
     Returns the layers that draw from global generators in training.
     """
@@ -230,10 +234,10 @@ def _check_passes(parts: Parts, x: Tensor, outputs: int) -> list[str]:
     way = "set the sizes of its layers by the arguments of `build`"
     for mode, key in _modes(x).items():
         with _unchanged(parts, mode), drawn_in(parts) as drawn, traced(parts, rule, way):
-            seen = x.clone()
-            features, _ = h.apply(theta["representation"], seen, key)
+            inputs = x.clone()
+            features, _ = h.apply(theta["representation"], inputs, key)
             _check_result("representation", features, x)
-            kept = features.clone()
+            features_before = features.clone()
             out, _ = g.apply(theta["prediction"], features, key)
             _check_result("prediction", out, x, outputs)
             if not out.isfinite().all():
@@ -245,14 +249,18 @@ def _check_passes(parts: Parts, x: Tensor, outputs: int) -> list[str]:
             in_training = drawn
         elif drawn:
             raise ModelError(_changing(f"{drawn[0]} draws from a global generator {mode}"))
-        for part, before, after in ((PARTS[0], x, seen), (PARTS[1], kept, features)):
+        pairs = (x, inputs), (features_before, features)
+        for part, (before, after) in zip(PARTS, pairs, strict=True):
             if not equal(before, after):
                 raise ModelError(_changing(f"the {part} changes its input {mode}"))
     return in_training
 
 
 def _check_result(part: str, out: Any, x: Tensor, *sizes: int) -> None:
-    """Refuse what is not one tensor of x's type with a row for each of x, of these sizes if any."""
+    """Raise ModelError unless a result is a tensor of x's type with one row for each row of x.
+
+    sizes: the other dimensions, if they are prescribed.
+    """
     shown = f"{_name(out.dtype)} {tuple(out.shape)}" if isinstance(out, Tensor) else ""
     right = isinstance(out, Tensor) and out.dtype == x.dtype
     if right and (out.shape if sizes else out.shape[:1]) == (len(x), *sizes):
@@ -265,7 +273,7 @@ def _check_result(part: str, out: Any, x: Tensor, *sizes: int) -> None:
 
 
 def _name(dtype: torch.dtype) -> str:
-    """Return the name of a type as the settings have it: "float32"."""
+    """Return the name of a type as in the settings, such as "float32"."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -273,7 +281,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _batches(n: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield what a message says of a batch, and its rows; from n on they are made up."""
+    """Yield batches as the words for messages and row numbers; rows from n on are made up."""
     rows, half = torch.arange(n), n // 2
     yield "in a second pass", rows
     yield "in another order", rows.roll(1)
@@ -284,31 +292,32 @@ def _batches(n: int) -> Iterator[tuple[str, Tensor]]:
 
 
 def _check_rows(parts: Parts, x: Tensor) -> None:
-    """Refuse a network whose answer for a row depends on more than the row and the parameters.
+    """Raise ModelError if the result for a row depends on more than the row and the parameters.
 
-    Tried at the initial weights, and at others, since what is multiplied by a 0 there is not seen.
+    The check is made at the initial weights and at others, since an initial weight of 0 can hide
+    a dependence.
     """
     pool = torch.cat([x, 1 - 30 * x])
     try:
-        alone = _alone(parts, torch.float64)
-        _both(alone, parameters_of(alone), x.double(), None)
+        alone = _row_by_row(parts, torch.float64)
+        _forward(alone, parameters_of(alone), x.double(), None)
         pool = pool.double()
-    except Exception:  # it mixes types, and is computed in its own
-        alone = _alone(parts, x.dtype)
-    for theta in (parameters_of(alone), _moved(parameters_of(alone))):
+    except Exception:  # it fixes a type somewhere; then it is checked in the model's type
+        alone = _row_by_row(parts, x.dtype)
+    for theta in (parameters_of(alone), _perturbed(parameters_of(alone))):
         before = tree_map(torch.Tensor.clone, theta)
         for mode, key in _modes(x).items():
-            expected = _both(alone, theta, pool[:_ROWS], key)
+            expected = _forward(alone, theta, pool[:_ROWS], key)
             for company, index in _batches(_ROWS):
                 where = f"{mode} for a row {company}"
                 try:
-                    answers = _both(alone, theta, pool[index], key)
+                    results = _forward(alone, theta, pool[index], key)
                 except Exception as error:
                     if index.max() >= _ROWS:
-                        continue  # made-up rows it need not take
+                        continue  # a network need not accept made-up rows
                     rule = f"A network must take any number of rows, and fails {where}"
                     raise ModelError(f"{rule}: {reason(error)}; {_APART}.") from error
-                for part, a, b in zip(PARTS, expected, answers, strict=True):
+                for part, a, b in zip(PARTS, expected, results, strict=True):
                     if not _agree(a, b, index):
                         way = _BY_ITSELF if b.shape[:1] == index.shape else _APART
                         raise ModelError(
@@ -327,8 +336,8 @@ def _check_rows(parts: Parts, x: Tensor) -> None:
     )
 
 
-def _alone(parts: Parts, dtype: torch.dtype) -> Parts:
-    """Return copies that compute each row by itself in training; layers that draw do not."""
+def _row_by_row(parts: Parts, dtype: torch.dtype) -> Parts:
+    """Return copies in which no row affects another in training, and layers draw nothing."""
     copies = {name: quiet(part, dtype) for name, part in parts.items()}
     for label, layer in named_layers(forms(copies)[0]):
         layer.training &= label not in parts["representation"].draws
@@ -336,28 +345,34 @@ def _alone(parts: Parts, dtype: torch.dtype) -> Parts:
 
 
 def _agree(a: Tensor, b: Tensor, index: Tensor) -> bool:
-    """Return True if a batch has the answers of a, for those of its rows that a has."""
-    known = index < len(a)
-    return b.shape[:1] == index.shape and _near(b[known], a[index[known]], a)
+    """Return True if the results b of a batch are those in a; index: number in a of each row.
+
+    Rows with numbers from len(a) on are not compared.
+    """
+    in_a = index < len(a)
+    return b.shape[:1] == index.shape and _near(b[in_a], a[index[in_a]], a)
 
 
-def _near(a: Tensor, b: Tensor, like: Tensor) -> bool:
-    """Return True if rows are equal but for rounding, relative to each column's largest value."""
+def _near(a: Tensor, b: Tensor, scale: Tensor) -> bool:
+    """Return True if a and b differ by rounding alone, relative to the largest value of a column.
+
+    scale: rows whose columns give these largest values.
+    """
     if a.shape != b.shape or not a.numel():
         return a.shape == b.shape
-    size = like.abs().nan_to_num(0.0, 0.0, 0.0)
+    size = scale.abs().nan_to_num(0.0, 0.0, 0.0)
     near = (a - b).abs() <= _NEAR * (size.amax(0) + 0.01 * size.amax())
-    known = a.isfinite() & b.isfinite()
-    return bool((near | ~known).all()) and equal(a.isfinite(), b.isfinite())
+    finite = a.isfinite() & b.isfinite()
+    return bool((near | ~finite).all()) and equal(a.isfinite(), b.isfinite())
 
 
-def _moved(theta: Theta) -> Theta:
-    """Return other weights near these, none of them 0."""
+def _perturbed(theta: Theta) -> Theta:
+    """Return weights near these, none of which is 0."""
 
-    def moved(leaf: Tensor) -> Tensor:
+    def perturbed(leaf: Tensor) -> Tensor:
         return leaf + (0.05 + 0.3 * leaf.square().mean().sqrt()) * torch.randn(leaf.shape).to(leaf)
 
-    weights: Theta = tree_map(moved, theta)
+    weights: Theta = tree_map(perturbed, theta)
     return weights
 
 
@@ -365,18 +380,20 @@ def _moved(theta: Theta) -> Theta:
 
 
 def _gradient(parts: Parts, theta: Theta, x: Tensor, *, key: Tensor | None) -> Theta:
-    """Return the gradient of a cost as a run takes it."""
+    """Return the gradient of a cost by theta, taken by torch.func as in a run."""
     way = "leave out what torch.func does not know (torch.utils.checkpoint, changes in place)"
     with traced(parts, "The network cannot be differentiated by torch.func.grad", way):
-        grads: Theta = torch.func.grad(lambda theta: _cost(_both(parts, theta, x, key)[1]))(theta)
+        grads: Theta = torch.func.grad(lambda theta: _cost(_forward(parts, theta, x, key)[1]))(
+            theta
+        )
     return grads
 
 
 def _check_gradients(parts: Parts, modules: Modules, x: Tensor) -> None:
-    """Refuse a network that has not, as a function of its parameters, its modules' gradient.
+    """Raise ModelError if the gradient of the parts differs from that of the original modules.
 
-    The modules are run as PyTorch runs them, and compared with the copies: layers and closures that
-    hold on to parameters, hooks, and activations in place can make a difference.
+    Autograd differentiates the modules, torch.func the parts. Layers or closures that hold
+    parameters, hooks, and in-place activations can make the two differ.
     """
     named = zip(PARTS, modules, strict=True)
     theta: Any = {part: trainable(module) for part, module in named}
@@ -388,10 +405,10 @@ def _check_gradients(parts: Parts, modules: Modules, x: Tensor) -> None:
             layer.training = False
         try:
             cost = _cost(modules[1](modules[0](x.to(like))))
-            # The 0 is there for outputs without a gradient.
+            # With this 0, autograd accepts outputs that have no gradient.
             cost = cost + torch.zeros((), requires_grad=True)
             grads = torch.autograd.grad(cost, parameters, allow_unused=True)
-        except Exception:  # its types suit the run's alone, or it works in place on a leaf
+        except Exception:  # it fits only the run's type, or changes a leaf in place
             return
     expected = rebuilt(theta, grads)
     for part, of_part in expected.items():
@@ -411,13 +428,13 @@ def _check_gradients(parts: Parts, modules: Modules, x: Tensor) -> None:
 
 
 def _cost(outputs: Tensor) -> Tensor:
-    """Return a sum over rows, in which each output has a weight of its own."""
+    """Return a scalar cost: the sum of all outputs, with a different weight for each output."""
     weights = torch.arange(1, outputs[0].numel() + 1, device=outputs.device)
     return (outputs.flatten(1) * weights.to(outputs.dtype).cos()).sum()
 
 
 def _check_alike(grads: Theta, expected: Theta, rule: str, way: str) -> None:
-    """Refuse gradients that differ; what is not finite is left to training."""
+    """Raise ModelError if gradients differ; gradients that are not finite pass."""
     for part, of_part in expected.items():
         for name, grad in of_part.items():
             grad = torch.zeros_like(grads[part][name]) if grad is None else grad

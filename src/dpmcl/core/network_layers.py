@@ -1,4 +1,4 @@
-"""The layers of a network: what a message calls them, what they hold, what they do in a pass."""
+"""The layers of a network: their labels in messages, their state, and what they do in a pass."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,15 +14,15 @@ from dpmcl.exceptions import DpmclError, ModelError, reason
 
 Parts = dict[str, Part]
 
-# What PyTorch itself keeps in a layer; recurrent ones look up their weights anew in each pass.
+# Attributes of PyTorch itself; recurrent layers rebuild their `_flat_weights` in each pass.
 _INTERNAL = {*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"} - {"training"}
 
 
 def named_layers(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the layers of both parts, by what a message calls them.
+    """Yield the layers of both parts, as (label for messages, layer).
 
     Args:
-        modules: The two modules of a network, or one that has both.
+        modules: The two modules of a network, or one module that is not split yet.
     """
     for part, module in zip(PARTS, modules, strict=False):
         for name, layer in module.named_modules(prefix=part):
@@ -31,7 +31,7 @@ def named_layers(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]
 
 
 def forms(parts: Parts) -> tuple[Modules, Modules]:
-    """Return the modules of training and those of evaluation.
+    """Return the modules for training and those for evaluation.
 
     Args:
         parts: The parts of a model.
@@ -41,7 +41,7 @@ def forms(parts: Parts) -> tuple[Modules, Modules]:
 
 
 def held(modules: Modules) -> dict[str, Any]:
-    """Return copies of all that two modules hold, by what a message calls it.
+    """Return copies of all layers' parameters, buffers and attributes, by their label in messages.
 
     Args:
         modules: The two modules of a network.
@@ -49,11 +49,11 @@ def held(modules: Modules) -> dict[str, Any]:
     copies: dict[str, Any] = {}
     for label, layer in named_layers(modules):
         copies[f"the layer {label}"] = True
-        own = {name: value for name, value in vars(layer).items() if name not in _INTERNAL}
+        attributes = {name: value for name, value in vars(layer).items() if name not in _INTERNAL}
         for kind, values in (
             ("parameter", layer._parameters),
             ("buffer", layer._buffers),
-            ("attribute", own),
+            ("attribute", attributes),
         ):
             for name, value in values.items():
                 copies[f"the {kind} '{name}' of {label}"] = _copied(value)
@@ -61,30 +61,29 @@ def held(modules: Modules) -> dict[str, Any]:
 
 
 def _copied(value: Any) -> Any:
-    """Return a value that tells later whether this one has changed."""
+    """Return a value by which a later change of this one can be detected."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, torch.Generator):
         return value.get_state()
     try:
         return cloudpickle.dumps(value)
-    except Exception:  # a file, a lock: only which one it is can be told
+    except Exception:  # a file or a lock: only a change of the object can be detected
         return id(value)
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Return the names of values that differ, or are missing in one.
+    """Return the names of values that differ, or that only one of two dicts has.
 
     Args:
-        before: What was held before a pass.
-        after: What is held after it.
+        before, after: Values by name, as `held` returns them.
     """
     names = {**before, **after}
     return [name for name in names if not equal(before.get(name), after.get(name))]
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Return a == b; for tensors, True for the same type, shape and values, NaN included.
+    """Return a == b; for tensors, True if type, shape and values are equal (NaN equals NaN).
 
     Args:
         a, b: Values of any kind.
@@ -98,11 +97,12 @@ def equal(a: Any, b: Any) -> bool:
 
 @contextmanager
 def traced(parts: Parts, rule: str, way: str) -> Iterator[None]:
-    """Name the layer where the passes of a block fail.
+    """Turn exceptions of other libraries in a block's passes into a ModelError with the layer.
 
     Args:
-        parts: Whose layers; {} for none.
-        rule, way: Of the ModelError, naming the layer, that another library's exception becomes.
+        parts: Parts whose layers are followed; {} for none.
+        rule: First words of the message, before the layer.
+        way: Last words of the message, the remedy.
     """
     entered: list[str] = []
     with entering(parts, entered):
@@ -119,13 +119,13 @@ def traced(parts: Parts, rule: str, way: str) -> Iterator[None]:
 def entering(
     parts: Parts, entered: list[str], look: Callable[[], None] = lambda: None
 ) -> Iterator[list[tuple[str, Any]]]:
-    """Record the layers that the passes of a block go through, and their results, as they end.
+    """Record the layers that a block's passes go through, and yield a list of (label, result).
 
-    Some layers compute in another way where they are recorded.
+    Layers enter the list as they end. Under these hooks some layers compute in another way.
 
     Args:
-        parts: Whose layers; {} for none.
-        entered: Filled with the layers that a pass is in, outermost first.
+        parts: Parts whose layers are recorded; {} for none.
+        entered: Filled with the labels of the layers that a pass is in, outermost first.
         look: Called before a layer is entered and before it is left.
     """
     left: list[tuple[str, Any]] = []
@@ -141,7 +141,7 @@ def entering(
     with ExitStack() as hooks:
         for modules in forms(parts) if parts else ():
             for label, layer in named_layers(modules):
-                before = layer.register_forward_pre_hook(lambda *_, own=label: enter(own))
+                before = layer.register_forward_pre_hook(lambda *_, label=label: enter(label))
                 hooks.callback(before.remove)
                 hooks.callback(layer.register_forward_hook(leave).remove)
         yield left
@@ -152,16 +152,16 @@ def drawn_in(parts: Parts) -> Iterator[list[str]]:
     """Record the layers whose own code draws from global generators in the passes of a block.
 
     Args:
-        parts: Whose layers.
+        parts: Parts whose layers are followed.
     """
     entered: list[str] = []
     drawn: list[str] = []
-    seen = states()
+    latest = states()
 
     def look() -> None:
-        nonlocal seen
-        before, seen = seen, states()
-        if entered and before != seen:
+        nonlocal latest
+        before, latest = latest, states()
+        if entered and before != latest:
             drawn.append(entered[-1])
 
     with entering(parts, entered, look):

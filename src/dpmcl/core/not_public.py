@@ -1,10 +1,10 @@
 """Names of PyTorch that are not public. They are imported here and nowhere else.
 
-- `pyfunctorch` tells how many calls torch.func.vmap makes in one; nothing public does.
-- `TorchDispatchMode` is the base class of a mode that sees every operation. FlopCounterMode, which
-  is public, follows modules by hooks that torch.func.grad forbids.
-- `FakeTensorMode` runs operations on shapes alone, which tells what memory their results share.
-- `pytree` flattens arguments as torch.func does: lists and None included, unlike `core.tree`.
+- `pyfunctorch` gives the number of calls that torch.func.vmap maps; no public name does.
+- `TorchDispatchMode` is the base class of a mode that intercepts every operation. The public
+  FlopCounterMode tracks modules by hooks, which torch.func.grad forbids.
+- `FakeTensorMode` runs operations on shapes without data, which shows the results' shared memory.
+- `pytree` flattens arguments as torch.func does, including lists and None, unlike `core.tree`.
 """
 
 from torch._functorch import pyfunctorch

@@ -1,4 +1,4 @@
-"""One module of a network as a pure function of its parameters, a row's weight and a key."""
+"""One module of a network as a pure function of its parameters, inputs, row weights and a key."""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -26,15 +26,15 @@ PARTS = ("representation", "prediction")
 
 
 class KeyedDropout(nn.Module):
-    """Dropout whose mask is a function of a key: same mask alone, batched, on a CPU or a GPU.
+    """Dropout whose mask is a function of a key: the same under vmap, in a loop, on CPU and GPU.
 
-    A layer that is called several times in a pass has other masks each time.
+    A layer that is called several times in a pass draws a new mask each time.
 
     Args:
         p: Share of values that are set to 0.
         kept_dimensions: Number of leading dimensions of the input along which masks differ (2 for
             the channel-wise forms); None for all.
-        lane: Separates the masks of layers that get the same key.
+        lane: Number of the layer, so that layers that get the same key draw different masks.
     """
 
     key: Tensor
@@ -70,17 +70,17 @@ class Part:
     Frozen parameters and constant buffers stay in the module.
 
     Attributes:
-        training: The copy that runs where a key is given: dropout and batch statistics.
-        evaluation: The copy that runs without a key: no dropout, running statistics.
-        parameters: The trainable parameters of the build, by name.
-        statistics: The initial running statistics, by name.
-        tied: First name of each trainable parameter that has a further name in another layer.
-        keyed: Dropout layers of `training`, by the buffer from which each reads the key.
-        w_names: Buffers of `training` by which layers read rows' weights.
-        draws: Layers of the network that draw from global generators in training. Where there are
-            any, training passes run with generators seeded by the key: what is drawn is a function
-            of the key alone.
-        lane: Separates what parts draw that get the same key.
+        training: Copy that runs if `apply` gets a key, with dropout and batch statistics.
+        evaluation: Copy that runs without a key, without dropout and with running statistics.
+        parameters: Initial values of the trainable parameters, by name.
+        statistics: Initial running statistics, by name.
+        tied: Maps each further name of a trainable parameter that layers share to its first name.
+        keyed: Dropout layers of `training`, by the name of the buffer that holds their key.
+        w_names: Names of the buffers of `training` from which layers read the rows' weights.
+        draws: Layers of the network that draw from global generators in training. If there are
+            any, training passes seed these generators by the key, so that all draws are functions
+            of the key.
+        lane: Number of the part, so that parts that get the same key draw different numbers.
     """
 
     training: nn.Module
@@ -107,11 +107,11 @@ class Part:
         Args:
             parameters: Trainable parameters by name.
             x: Inputs (n, ...).
-            key: Key of all that is drawn in training; None for evaluation.
+            key: Key of the random draws of a training pass, int64 (2,); None for evaluation.
             w: Weights of the rows (n,); in training, rows of weight 0 do not enter the statistics
                 of BatchNorm. None if all rows are present.
             statistics: Running statistics that evaluation uses (None for the initial ones), or that
-                training moves (None for none).
+                training updates (None to update none).
         """
         statistics = statistics or {}
         values = {**parameters, **statistics}
@@ -126,8 +126,8 @@ class Part:
                 values.update(dict.fromkeys(self.w_names, w))
         for name, first in self.tied.items():
             values[name] = values[first]
-        # functional_call writes buffers that a pass replaces back to `values`. Left to tie by
-        # itself, it would not restore a layer that is used in two places.
+        # functional_call writes buffers that the pass replaces into `values`. With tie_weights=True
+        # it would not restore a layer that is used in two places.
         try:
             with seeded:
                 out: Tensor = torch.func.functional_call(module, values, (x,), tie_weights=False)
@@ -138,7 +138,7 @@ class Part:
 
 
 def parameters_of(parts: dict[str, Part]) -> Theta:
-    """Return the trainable parameters with which the parts were built.
+    """Return the initial trainable parameters of the parts.
 
     Args:
         parts: The parts of a model.
@@ -147,11 +147,12 @@ def parameters_of(parts: dict[str, Part]) -> Theta:
 
 
 def drawing(parts: dict[str, Part], layers: Sequence[str]) -> dict[str, Part]:
-    """Return the parts of a network, each of which draws by the key, if any layer draws.
+    """Return copies of the parts whose training passes seed the global generators by the key.
 
     Args:
         parts: The parts of a model.
-        layers: What a message calls the layers that draw from global generators in training.
+        layers: Labels of the layers that draw from global generators in training; if there are
+            none, the passes seed nothing.
     """
     return {
         name: replace(part, draws=tuple(layers), lane=(1 << 21) + number)
@@ -163,19 +164,19 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters of a module that are not frozen (requires_grad), by name.
 
     Args:
-        module: Any module.
+        module: The module.
     """
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
 def modules_of(network: Network) -> Modules:
-    """Return the two modules of a network, built anew: (representation, prediction).
+    """Build a network and return its two modules, (representation, prediction).
 
     Args:
         network: Builds the two modules.
 
     Raises:
-        ModelError: The network raises, or returns something else.
+        ModelError: The network raises an exception, or does not return two modules.
     """
     try:
         modules = network()
@@ -183,7 +184,7 @@ def modules_of(network: Network) -> Modules:
         raise
     except Exception as error:
         raise ModelError(
-            f"The network cannot be built: {type(error).__name__}: {reason(error)}; mend its "
+            f"The network cannot be built: {type(error).__name__}: {reason(error)}; fix its "
             "`build`, or use another network (`dpmcl list`)."
         ) from error
     pair = isinstance(modules, tuple | list) and len(modules) == len(PARTS)
@@ -202,17 +203,18 @@ def part_of(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Part:
-    """Return a part made of a copy of a module.
+    """Return a part made from a copy of a module.
 
-    In the copy dropout is keyed, BatchNorm knows absent rows, convolutions are as asked for, and no
-    activation works in place: its input may be needed again (DPMCL uses features several times).
+    In the copy, the masks of dropout follow from a key, BatchNorm leaves absent rows out, and no
+    activation works in place, since its input may be used again (DPMCL uses features several
+    times).
 
     Args:
-        module: One of the two modules of a network; it stays as it is.
-        lanes: Numbers for the dropout layers, none twice in one model.
+        module: One of the two modules of a network; it is not changed.
+        lanes: Yields a number for each dropout layer, different for all layers of a model.
         convolutions: How plain nn.Conv2d layers compute ("native" or "patches").
-        dtype: Type of parameters and buffers that hold fractions.
-        device: Where parameters and buffers are.
+        dtype: Type of floating-point parameters and buffers.
+        device: Device of parameters and buffers.
     """
     training = copy.deepcopy(module).to(device=device, dtype=dtype).train()
     training = _with_keyed_dropout(training, lanes)
@@ -237,16 +239,15 @@ def part_of(
 
 
 def quiet(part: Part, dtype: torch.dtype, device: torch.device | None = None) -> Part:
-    """Return a copy of a part whose training passes compute each row by itself.
+    """Return a copy of a part in whose training passes no row affects another.
 
     Dropout drops nothing and BatchNorm uses the initial running statistics.
 
     Args:
         part: The part to copy.
-        dtype: Type of parameters and buffers that hold fractions.
-        device: Where they are; None where they were.
+        dtype: Type of floating-point parameters and buffers.
+        device: Device of the copy; None for that of the part.
     """
-
     copied = converted(part, dtype, device)
     for layer, twin in zip(copied.training.modules(), copied.evaluation.modules(), strict=True):
         if isinstance(layer, KeyedDropout):
@@ -263,8 +264,8 @@ def converted(part: Part, dtype: torch.dtype, device: torch.device | None = None
 
     Args:
         part: The part to copy.
-        dtype: Type of parameters and buffers that hold fractions.
-        device: Where they are; None where they were.
+        dtype: Type of floating-point parameters and buffers.
+        device: Device of the copy; None for that of the part.
     """
     training, evaluation = (
         copy.deepcopy(module).to(device=device, dtype=dtype)
@@ -285,7 +286,7 @@ def converted(part: Part, dtype: torch.dtype, device: torch.device | None = None
 
 
 def _read_by(module: nn.Module, kind: type[nn.Module], buffer: str) -> dict[str, Any]:
-    """Return the layers of a kind by the name of a buffer that they all have."""
+    """Return the layers of a class, by the full name of their buffer `buffer`."""
     return {
         f"{name}.{buffer}" if name else buffer: layer
         for name, layer in module.named_modules()
@@ -294,19 +295,19 @@ def _read_by(module: nn.Module, kind: type[nn.Module], buffer: str) -> dict[str,
 
 
 def _tied(module: nn.Module) -> dict[str, str]:
-    """Return the first name of each parameter that several layers share, by its further names."""
-    first: dict[Tensor, str] = {}
+    """Map each further name of a parameter that several layers share to its first name."""
+    names: dict[Tensor, str] = {}
     tied = {}
     for prefix, layer in module.named_modules():
         for name, parameter in layer.named_parameters(prefix, recurse=False):
-            known = first.setdefault(parameter, name)
-            if known != name:
-                tied[name] = known
+            first = names.setdefault(parameter, name)
+            if first != name:
+                tied[name] = first
     return tied
 
 
 def _with_keyed_dropout(module: nn.Module, lanes: Iterator[int]) -> nn.Module:
-    """Replace the dropout layers of a module that are in training, in place, and return it."""
+    """Replace the dropout layers of a module that are in training mode, in place, and return it."""
     if type(module) in _DROPOUT and module.training:
         p = float(module.p)  # type: ignore[arg-type]
         device = next(module.parameters(), torch.zeros(())).device

@@ -1,11 +1,14 @@
-"""How exactly float32 products are computed: in full, as a GPU's TF32, or in bfloat16.
+"""The precision of float32 matrix products and convolutions: full, TF32 on a GPU, or bfloat16.
 
     precision = "tf32"      # at the top of a spec, or --set precision=tf32
 
-None: as `dtype` says. "tf32": matrix products and convolutions on a GPU round their factors to 10
-bits of mantissa (float32 has 23) and add up in float32; on a CPU nothing changes. "bf16": h and g
-run under PyTorch's autocast, whose products take bfloat16 (7 bits), on a CPU too; what is left in
-float32 may use TF32. Parameters, optimiser states, features, outputs and losses stay in float32.
+- None: the precision of `dtype`.
+- "tf32": matrix products and convolutions on a GPU round their factors to 10 bits of mantissa
+  (float32 has 23) and accumulate in float32. On a CPU nothing changes.
+- "bf16": h and g run under PyTorch's autocast, on a CPU too, whose products round their factors to
+  bfloat16 (7 bits). Products that autocast leaves in float32 may use TF32.
+
+Parameters, optimiser states, features, outputs and losses stay in float32.
 """
 
 from collections.abc import Iterator
@@ -19,13 +22,13 @@ Precision = Literal["tf32", "bf16"]
 
 @contextmanager
 def arithmetic(precision: Precision | None) -> Iterator[None]:
-    """Set PyTorch's switches for TF32 on a GPU for a block, and put them back.
+    """Switch TF32 on a GPU on or off for a block, then restore PyTorch's switches.
 
-    Within the block the older names (`allow_tf32`, `get_float32_matmul_precision`) may raise,
-    since PyTorch refuses a mixture of old and new ones.
+    In the block PyTorch's older switches (`allow_tf32`, `get_float32_matmul_precision`) may raise
+    an exception, since PyTorch refuses a mixture of old and new ones.
 
     Args:
-        precision: TF32 is on for "tf32" and "bf16", off for None; PyTorch has it on in cuDNN.
+        precision: TF32 is on for "tf32" and "bf16", off for None; PyTorch's default is on in cuDNN.
     """
     switches: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]  # type: ignore[attr-defined]
     switches.append(torch.backends.cudnn.rnn)
@@ -40,14 +43,14 @@ def arithmetic(precision: Precision | None) -> Iterator[None]:
 
 
 def products(precision: Precision | None, device: torch.device) -> AbstractContextManager[Any]:
-    """Return a context in which a module computes products in a precision.
+    """Return the context in which a module computes its products in a precision.
 
-    Autocast for "bf16", without its cache: a mapped or recorded update may not see weights again
-    that it has cast.
+    It is autocast for "bf16", without autocast's cache, since cast weights must not be used again
+    in a mapped or recorded update.
 
     Args:
-        precision: As a spec has it.
-        device: Where the module is.
+        precision: The setting `precision`.
+        device: Device of the module.
     """
     if precision != "bf16":
         return nullcontext()

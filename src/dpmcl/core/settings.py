@@ -1,6 +1,6 @@
-"""Settings: frozen dataclasses, checked when they are made, from Python and from TOML alike.
+"""Settings: frozen dataclasses that check their values when created, from Python or from TOML.
 
-Types and bounds are written as annotations (`annotated_types`, read by pydantic):
+Types and bounds are annotations (`annotated_types`), which pydantic checks:
 
     @dataclass(frozen=True, kw_only=True)
     class DPMCL(Method):
@@ -28,7 +28,7 @@ Share = Annotated[float, at.Ge(0), at.Lt(1)]
 
 @functools.cache
 def _checks(cls: Any) -> dict[str, pydantic.TypeAdapter[Any]]:
-    """Return the check of each field of a class of settings."""
+    """Return pydantic's check of each field of a settings class, by name."""
     config = pydantic.ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False, extra="forbid")
     hints: dict[str, Any] = get_type_hints(cls, include_extras=True)
     out: dict[str, pydantic.TypeAdapter[Any]] = {}
@@ -42,25 +42,25 @@ def _checks(cls: Any) -> dict[str, pydantic.TypeAdapter[Any]]:
 
 
 def _line(where: str, error: pydantic.ValidationError) -> str:
-    """Return pydantic's complaint as one line: the entry, the rule, what came.
+    """Return a validation error of pydantic as one line: the entry, the rule and the value.
 
-    Where a setting may be of several types, each type complains. The complaint about the innermost
-    entry is shown, as of the -1 in [2, -1, 2].
+    If a setting may have several types, pydantic reports an error for each of them. The line is
+    about the innermost entry, such as the -1 in [2, -1, 2].
     """
-    complaints = error.errors(include_url=False)
-    indices = [[part for part in each["loc"] if isinstance(part, int)] for each in complaints]
+    errors = error.errors(include_url=False)
+    indices = [[part for part in each["loc"] if isinstance(part, int)] for each in errors]
     deepest = max(indices, key=len)
-    meant = [c for c, index in zip(complaints, indices, strict=True) if index == deepest]
-    rule = " or ".join(dict.fromkeys(map(_rule, meant)))
-    if meant[0]["type"] == "missing":
+    innermost = [each for each, index in zip(errors, indices, strict=True) if index == deepest]
+    rule = " or ".join(dict.fromkeys(map(_rule, innermost)))
+    if innermost[0]["type"] == "missing":
         rule, deepest = "longer", []
-    came = shown(meant[0]["input"])
-    return f"{where}{''.join(f'[{i}]' for i in deepest)} must be {rule}, got {came}."
+    value = shown(innermost[0]["input"])
+    return f"{where}{''.join(f'[{i}]' for i in deepest)} must be {rule}, got {value}."
 
 
-def _rule(complaint: Any) -> str:
-    """Return the rule that a complaint is about, in words that follow "must be"."""
-    rule = complaint["msg"]
+def _rule(error: Any) -> str:
+    """Return the rule that a value breaks, in words that follow "must be"."""
+    rule = error["msg"]
     rule = rule[0].lower() + rule[1:]
     for start in ("input should be ", "value error, "):
         rule = rule.removeprefix(start)
@@ -76,14 +76,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if hasattr(value, "tolist") and not isinstance(value, type):
-        with suppress(Exception):  # a tensor without values, say: then its type is refused
+        with suppress(Exception):  # a meta tensor, for example: the check then refuses its type
             return value.tolist()
     return value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Base class of everything that a spec can set.
+    """Base class of all settings that a spec can have.
 
     Raises:
         SpecError: A value breaks a rule.
@@ -105,16 +105,16 @@ class Settings:
 
     @classmethod
     def names(cls) -> list[str]:
-        """Return the names that may be set."""
+        """Return the names of the settings."""
         return [field.name for field in dataclasses.fields(cls) if field.init]
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], where: str) -> Self:
-        """Return the settings in a TOML table.
+        """Return the settings of a TOML table.
 
         Args:
             table: Values by name.
-            where: Name of the table in messages, as in "[training]".
+            where: Name of the table in messages, such as "[training]".
 
         Raises:
             SpecError: A name is unknown or missing, or a value breaks a rule.
@@ -133,6 +133,6 @@ class Settings:
             raise SpecError(f"{where} {error}") from None
 
     def to_table(self) -> dict[str, Any]:
-        """Return each setting with its value; None, which TOML cannot write, is left out."""
+        """Return the settings as a table; those that are None are left out, as TOML has no None."""
         pairs = ((name, getattr(self, name)) for name in self.names())
         return {k: list(v) if isinstance(v, tuple) else v for k, v in pairs if v is not None}

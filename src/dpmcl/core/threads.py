@@ -10,9 +10,9 @@ import torch
 def threads(number: int) -> Iterator[None]:
     """Set PyTorch's threads for a block, or for each call of a decorated function.
 
-    Small networks run slower on two threads than on one, and many times slower where another
-    process wants the second core. A pool of threads does not survive a fork either: a child that
-    needs it waits for ever. Functions called from outside the package therefore use one thread.
+    Small networks run slower on two threads than on one, and many times slower if another process
+    uses the second core. Nor does a pool of threads survive a fork: a child process that needs it
+    hangs. Functions called from outside the package therefore use one thread.
 
     Args:
         number: Number of threads.

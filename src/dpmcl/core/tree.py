@@ -1,7 +1,7 @@
-"""Trees of tensors: nested dicts and tuples, mapped leaf by leaf.
+"""Trees of tensors: nested dicts and tuples, and functions that map them leaf by leaf.
 
-Parameters, optimiser states and batches are trees. PyTorch's own tree module has no public name in
-every version that we support, and its Python form costs a third of a small network's update.
+Parameters, optimiser states and batches are trees. PyTorch's own tree module is not public in every
+version that we support, and its Python form takes a third of the time of a small network's update.
 
 >>> import torch
 >>> theta = {"weight": torch.tensor([1.0, 2.0]), "bias": torch.tensor(0.5)}
@@ -17,12 +17,12 @@ from torch import Tensor
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """Return a tree whose leaves are a function of the leaves of one tree or several.
+    """Apply a function to the leaves of one or several trees, and return the tree of its results.
 
     Args:
         function: Takes a leaf of `tree`, and the subtree at the same position of each of `rest`.
-        tree: Sets the form of the result. Anything that is not a dict or a tuple is a leaf.
-        rest: Trees that have the same keys; they may go deeper than `tree`.
+        tree: Tree whose structure the result has. All that is not a dict or a tuple is a leaf.
+        rest: Trees with the same keys; they may be deeper than `tree`.
 
     >>> tree_map(lambda a, b: a + b["c"], {"x": 1}, {"x": {"c": 2}})
     {'x': 3}
@@ -39,7 +39,7 @@ def leaves(tree: Any) -> list[Any]:
     """Return the leaves of a tree, in a fixed order.
 
     Args:
-        tree: Any tree; a tensor alone is one leaf.
+        tree: Any tree; a single tensor is a leaf.
     """
     if isinstance(tree, dict | tuple):
         children = tree.values() if isinstance(tree, dict) else tree
@@ -48,11 +48,11 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def named_leaves(tree: Any, name: str) -> dict[str, Any]:
-    """Return the leaves of a tree by their way through it, in the order of `leaves`.
+    """Return the leaves of a tree by their path, in the order of `leaves`.
 
     Args:
         tree: Any tree.
-        name: Its own name, with which all begin.
+        name: Name of the tree, with which all paths begin.
 
     >>> named_leaves({"x": 1, "y": (2, 3)}, "tree")
     {'tree.x': 1, 'tree.y.0': 2, 'tree.y.1': 3}
@@ -67,11 +67,11 @@ def named_leaves(tree: Any, name: str) -> dict[str, Any]:
 
 
 def rebuilt(like: Any, values: Sequence[Any]) -> Any:
-    """Return a tree of the form of another one.
+    """Return a tree with the structure of another one and new leaves.
 
     Args:
-        like: Sets the form.
-        values: The leaves of the result, in the order of `leaves`.
+        like: Tree whose structure the result has.
+        values: Leaves of the result, in the order of `leaves`.
 
     >>> rebuilt({"x": 1, "y": (2, 3)}, [4, 5, 6])
     {'x': 4, 'y': (5, 6)}
@@ -81,12 +81,12 @@ def rebuilt(like: Any, values: Sequence[Any]) -> Any:
 
 
 def from_named(like: Any, name: str, tensors: Mapping[str, Tensor]) -> Any:
-    """Return a tree of the form of another one from tensors by name, on the devices of its own.
+    """Return a tree like another one, with its leaves taken from tensors by name.
 
     Args:
-        like: Sets the form, the shapes and the types.
+        like: Tree whose structure, shapes, types and devices the result has.
         name: Name of the tree, as for `named_leaves`.
-        tensors: By name, its leaves among them.
+        tensors: Tensors by path, as `named_leaves` returns them; there may be others.
 
     Raises:
         KeyError: A leaf is missing.
@@ -101,10 +101,10 @@ def from_named(like: Any, name: str, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def whole(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies on the CPU, each of which has memory of its own: safetensors takes no views.
+    """Return contiguous copies on the CPU that share no memory, since safetensors takes no views.
 
     Args:
-        tensors: By name.
+        tensors: Tensors by name.
     """
     form = torch.contiguous_format
     return {name: leaf.detach().cpu().clone(memory_format=form) for name, leaf in tensors.items()}
@@ -113,9 +113,10 @@ def whole(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def inner(one: Any, other: Any) -> Tensor:
     """Return the inner product of two trees of tensors, taken as vectors.
 
+    For J_theta and dtheta it is dJ to first order.
+
     Args:
-        one: A tree of tensors; J_theta, say.
-        other: One of the same form; dtheta, whose product with J_theta is dJ to first order.
+        one, other: Trees of tensors with the same structure and shapes.
     """
     products = tree_map(lambda a, b: (a * b).sum(), one, other)
     return torch.stack(leaves(products)).sum()
@@ -134,7 +135,7 @@ def stack(trees: Sequence[Any]) -> Any:
     """Return the trees of several replicas as one tree with a leading replica dimension.
 
     Args:
-        trees: Trees of tensors of one form.
+        trees: Trees of tensors with the same structure and shapes.
     """
     return tree_map(lambda *leaf: torch.stack(leaf), trees[0], *trees[1:])
 
@@ -144,13 +145,13 @@ def at(tree: Any, index: int) -> Any:
 
     Args:
         tree: A tree of tensors (replicas, ...).
-        index: Which replica.
+        index: Index of the replica.
     """
     return tree_map(lambda leaf: leaf[index], tree)
 
 
 def shapes(tree: Any) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """Return shape and type of each leaf, in the order of `leaves`.
+    """Return the shape and the type of each leaf, in the order of `leaves`.
 
     Args:
         tree: A tree of tensors.

@@ -1,1 +1,1 @@
-"""Discounts gamma: one thing a file, found by its name."""
+"""Discounts gamma, one a file, found by file name. A file sets `plugin` to its class."""

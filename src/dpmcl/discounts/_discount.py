@@ -1,9 +1,9 @@
-"""The contract of a discount gamma: how much each task's loss counts in J (equation (1)).
+"""The interface of a discount gamma, the weight of each task's loss in J (equation (1)).
 
-By age, a task's weight falls as newer tasks come: gamma(t - tau), which the paragraph after
-Corollary 1 wants. By time, a task keeps its weight: gamma(tau), as Lemma 1 is written, and a
-decreasing gamma weights the oldest tasks most. The paper names no gamma for its experiments; the
-default is 1 (`constant`).
+By age, the weight of a task is gamma(t - tau) and changes as newer tasks arrive, as the paragraph
+after Corollary 1 asks for. By time, it is gamma(tau) and never changes, as Lemma 1 is written; then
+a decreasing gamma gives the oldest tasks the largest weights. The paper names no gamma for its
+experiments; the default is 1 (`constant`).
 """
 
 from abc import ABC, abstractmethod
@@ -23,10 +23,14 @@ TASKS = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Discount(Settings, ABC):
-    """Weights of tasks. by: "age", s = newest task - task; or "time", s = task, counted from 0.
+    """Weights gamma(s) of tasks.
+
+    Args:
+        by: "age" for s = newest task - task; "time" for s = task, counted from 0.
 
     Raises:
-        SpecError: Weights for s = 0 .. 99,999 are not usable, or depend on more than their own s.
+        SpecError: For s = 0 .. 99,999, a weight is negative or not finite, all weights are 0, or
+            one depends on more than its own s.
     """
 
     by: Literal["age", "time"] = "age"
@@ -37,10 +41,10 @@ class Discount(Settings, ABC):
 
     @abstractmethod
     def weights(self, s: Tensor) -> Tensor:
-        """Return gamma(s), each weight from its own s alone.
+        """Return gamma(s), where each weight depends only on its own s.
 
         Args:
-            s: Float64 of any shape, at least 0.
+            s: Ages or times, float64 of any shape, at least 0.
 
         Returns:
             Weights of the shape of s, finite and at least 0.
@@ -48,7 +52,7 @@ class Discount(Settings, ABC):
 
     @property
     def total(self) -> float | None:
-        """Sum of gamma(s) over s = 0, 1, 2, ...; inf if there is none, None if it is not known."""
+        """Sum of gamma(s) over s = 0, 1, 2, ...; inf if it diverges, None if it is not known."""
         return None
 
     @threads(1)
@@ -59,7 +63,7 @@ class Discount(Settings, ABC):
 
     @threads(1)
     def _check(self) -> None:
-        """Raise SpecError unless the weights are usable, and each comes from its own s alone."""
+        """Raise SpecError unless the weights are valid and each depends only on its own s."""
         s = torch.arange(TASKS, dtype=torch.float64)
         try:
             weights = self.first_weights()
@@ -86,15 +90,15 @@ class Discount(Settings, ABC):
 
 
 def gamma(discount: Discount, now: Tensor | int, task: Tensor) -> Tensor:
-    """Return the weights of tasks while task `now` is the newest; 0 for tasks still to come.
+    """Return the weights of tasks while task `now` is the newest; 0 for future tasks.
 
     Args:
-        discount: The weights as a function of age or time.
-        now: Number of the newest task, from 0; broadcasts with `task`.
-        task: Numbers of tasks, int64.
+        discount: Weights as a function of age or time.
+        now: Number of the newest task, counted from 0; broadcasts with `task`.
+        task: Numbers of the tasks, int64.
 
     Returns:
-        Float64, of the shape that `now` and `task` broadcast to.
+        Weights, float64, of the shape to which `now` and `task` broadcast.
 
     >>> from dpmcl.discounts.window import Window
     >>> gamma(Window(width=2), 3, torch.arange(5)).tolist()

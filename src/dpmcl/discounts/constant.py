@@ -1,4 +1,4 @@
-"""The constant discount: every task counts alike."""
+"""The constant discount."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dpmcl.discounts._discount import Discount
 
 @dataclass(frozen=True, kw_only=True)
 class Constant(Discount):
-    """gamma(s) = 1: every task counts alike."""
+    """gamma(s) = 1: all tasks have the same weight."""
 
     def weights(self, s: Tensor) -> Tensor:
         return torch.ones_like(s)

@@ -12,10 +12,10 @@ from dpmcl.discounts._discount import Discount
 
 @dataclass(frozen=True, kw_only=True)
 class Exponential(Discount):
-    """gamma(s) = exp(-rate s): 1 / rate tasks further, a task weighs e times less.
+    """gamma(s) = exp(-rate s): the weight falls by a factor e every 1 / rate tasks.
 
-    A rate and not a factor a task, since equation (1) integrates over continuous time; for a
-    factor f, rate = -log(f).
+    The setting is a rate, since equation (1) integrates over continuous time; for a factor f per
+    task, use rate = -log(f).
     """
 
     rate: Rate = 0.1

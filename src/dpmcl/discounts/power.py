@@ -1,4 +1,4 @@
-"""The discount by a power."""
+"""The power-law discount."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dpmcl.discounts._discount import Discount
 
 @dataclass(frozen=True, kw_only=True)
 class Power(Discount):
-    """gamma(s) = (1 + s)^-p: has a sum only for p > 1; constant for p = 0, growing for p < 0."""
+    """gamma(s) = (1 + s)^-p: its sum is finite for p > 1; constant for p = 0, growing for p < 0."""
 
     p: float = 2.0
 

@@ -1,4 +1,4 @@
-"""The discount that counts a window of tasks and no others."""
+"""The discount that counts only a window of tasks."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from dpmcl.discounts._discount import Discount
 
 @dataclass(frozen=True, kw_only=True)
 class Window(Discount):
-    """gamma(s) = 1 for s < width, else 0; by age, the newest task is one of the width."""
+    """gamma(s) = 1 for s < width, else 0; by age, the window includes the newest task."""
 
     width: Positive = 10
 

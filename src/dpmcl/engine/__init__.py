@@ -1,8 +1,9 @@
-"""Engines run a function of one replica over many, and a chunk of updates for all of them.
+"""Engines apply a function of one replica to many replicas, and run chunks of updates for all.
 
-`looped` takes one replica after another: the oracle in tests, the fallback for modules that
-cannot be mapped, and the faster way for convolutions on a CPU. `batched` maps all of them at once,
-and on a GPU records the update and replays it. Both give the same results, to rounding.
+`looped` computes one replica after another. It is the reference in tests, the fallback for modules
+that vmap cannot map, and faster for convolutions on a CPU. `batched` maps all replicas at once; on
+a GPU it records the update as a CUDA graph and replays it. Both give the same results up to
+rounding.
 """
 
 from dpmcl.core.choices import DeviceName, EngineName

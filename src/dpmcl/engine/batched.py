@@ -1,4 +1,4 @@
-"""All replicas at once: the update of one, mapped by torch.func.vmap."""
+"""The engine that computes all replicas at once, by torch.func.vmap over the update of one."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -11,20 +11,21 @@ from dpmcl.engine.looped import Looped
 from dpmcl.engine.stepper import Stepper
 from dpmcl.methods._method import State, Update
 
-_CELLS = 4  # captured at the same time; a task of the paper's methods has one phase or two
+_MAX_CELLS = 4  # captured updates kept; a task of the paper's methods has one or two phases
 
 
 class Batched:
-    """Takes all replicas at once. Shapes are fixed and nothing branches on a tensor's value.
+    """Engine that computes all replicas at once.
 
-    On a GPU an update is captured at its first chunk and replayed, on a CPU it is traced.
+    Functions must have fixed shapes and no branch on a tensor's value. On a GPU an update is
+    captured at its first chunk and replayed; on a CPU it is traced.
 
     Args:
-        static: Whether to work in a capture's fixed buffers, None for a GPU alone (on a CPU they
-            gain nothing); tests set it.
-        stepper: Runs updates where they are not captured.
-        apart: Whether `map` takes one replica after another: with many rows that is faster for
-            convolutions on a CPU.
+        static: Whether to run updates in the fixed buffers of a capture; None for only on a GPU,
+            since they gain nothing on a CPU. Tests set it.
+        stepper: Runs updates that are not captured; None for a new one.
+        apart: Whether `map` computes one replica after another, which is faster for convolutions
+            of many rows on a CPU.
     """
 
     name: ClassVar[str] = "batched"
@@ -44,12 +45,13 @@ class Batched:
         return self._stepper.run(update, state, steps)
 
     def _cell(self, update: Update, state: State, feed: Feed) -> Cell:
-        """Return the buffers of an update: those of an earlier one that does the same, or new."""
+        """Return the cell of an update, that of an earlier equal update if it fits."""
         for number, cell in enumerate(self._cells):
             if cell.fits(update, state, feed):
                 self._cells.append(self._cells.pop(number))
                 return cell
-        del self._cells[: len(self._cells) + 1 - _CELLS]  # their memory goes before the new comes
+        # Free the memory of the oldest cells before the new one allocates its own.
+        del self._cells[: len(self._cells) + 1 - _MAX_CELLS]
         if self._pool is None and on_gpu(feed):
             self._pool = torch.cuda.graph_pool_handle()
         self._cells.append(Cell(update, state, feed, self._pool))

@@ -1,8 +1,9 @@
-"""One update in fixed buffers, so that a GPU can record it once and replay it.
+"""An update in fixed buffers, so that a GPU can record it once and replay it.
 
-A small network's update is hundreds of small kernels, and starting them from Python takes longer
-than they run. A CUDA graph starts all of them at once, always on the same memory: so a cell owns
-that memory, and state and draws are copied into it. On a CPU a cell does the same without a graph.
+The update of a small network is hundreds of small kernels, and launching them from Python takes
+longer than they run. A CUDA graph launches all of them at once, always on the same memory. A cell
+therefore owns this memory, and state and draws are copied into it. On a CPU a cell does the same
+without a graph.
 """
 
 from collections.abc import Callable
@@ -18,19 +19,20 @@ from dpmcl.engine.same import same
 from dpmcl.exceptions import ModelError
 from dpmcl.methods._method import State, Update
 
-_WARM_UPS = 3  # as PyTorch's notes on CUDA graphs advise: libraries set themselves up in them
+_WARM_UPS = 3  # as PyTorch's notes on CUDA graphs advise, so that libraries initialise before
 
 
 class Cell:
-    """The buffers of one update, of all replicas, and the update on them.
+    """Buffers of all replicas for one update, and the update on these buffers.
 
-    Nothing that comes in is changed, and nothing that goes out shares memory with the buffers.
+    `run` does not change its arguments, and its result shares no memory with the buffers.
 
     Args:
-        update: Of one replica.
-        state, feed: Their shapes fix the buffers'; a later chunk may have fewer steps, not more.
-        pool: Where the graph's own memory comes from (torch.cuda.graph_pool_handle), None for a
-            new one. Cells may share it: between two replays nothing in it is of use.
+        update: Update of one replica.
+        state, feed: State and feed whose shapes the buffers have; a later chunk may have fewer
+            steps, but not more.
+        pool: Memory pool of the graph (torch.cuda.graph_pool_handle); None for a new one. Cells can
+            share a pool, since no data in it is needed between two replays.
     """
 
     def __init__(self, update: Update, state: State, feed: Feed, pool: Any = None) -> None:
@@ -42,12 +44,12 @@ class Cell:
         self._go: Callable[[], None] | None = None
 
     def fits(self, update: Update, state: State, feed: Feed) -> bool:
-        """Return True if `run` will do for these: same update, stream, shapes, no more steps.
+        """Return True if this cell can run an update: same update, stream, shapes, no more steps.
 
         Args:
-            update: Of one replica.
-            state: All replicas.
-            feed: Batches and keys.
+            update: Update of one replica.
+            state: State of all replicas.
+            feed: Batches and keys of all replicas.
         """
         return (
             self.stream is feed.stream
@@ -59,11 +61,11 @@ class Cell:
         )
 
     def run(self, state: State, chunk: Chunk) -> State:
-        """Return the state after the chunk's updates.
+        """Return the state after the updates of a chunk.
 
         Args:
-            state: All replicas, before.
-            chunk: The updates' draws.
+            state: State of all replicas before the updates.
+            chunk: Row numbers, weights and keys of the updates.
 
         Raises:
             ModelError: The update cannot be captured.
@@ -71,23 +73,23 @@ class Cell:
         self._load(state, chunk)
         if self._go is None:
             self._go = self._capture() if on_gpu(chunk) else self.step
-            self._load(state, chunk)  # warming up moved the state
+            self._load(state, chunk)  # the warm-up has changed the state
         for _ in range(chunk.steps):
             self._go()
         after: State = tree_map(torch.Tensor.clone, self._state)
         return after
 
     def step(self) -> None:
-        """Run one update on the buffers alone; the counter says which of the chunk's steps it is.
+        """Run one update on the buffers, for the step of the chunk that the counter holds.
 
         Raises:
             ModelError: The update changes the shapes or types of its state.
         """
 
-        def now(leaf: Tensor) -> Tensor:
+        def at_counter(leaf: Tensor) -> Tensor:
             return leaf.index_select(1, self._counter).squeeze(1)
 
-        one = Chunk(*tree_map(now, tuple(self._chunk)))
+        one = Chunk(*tree_map(at_counter, tuple(self._chunk)))
         batches = one.delivered(self.stream, self.dtype)
         new = torch.func.vmap(self.update)(self._state, batches, one.key)
         if shapes(new) != shapes(self._state):
@@ -95,10 +97,11 @@ class Cell:
                 "An update may not change the shapes or types of its state, and this one does; "
                 "keep them as `start` makes them."
             )
-        # A new leaf may be an old one (a method that keeps what theta was): copy those first.
-        held = {leaf.untyped_storage().data_ptr() for leaf in leaves(self._state)}
+        # A leaf of the new state may share memory with the buffers, if a method keeps the old
+        # theta. Such leaves are copied before any buffer is overwritten.
+        owned = {leaf.untyped_storage().data_ptr() for leaf in leaves(self._state)}
         values = [
-            leaf.clone() if leaf.untyped_storage().data_ptr() in held else leaf
+            leaf.clone() if leaf.untyped_storage().data_ptr() in owned else leaf
             for leaf in leaves(new)
         ]
         for buffer, value in zip(leaves(self._state), values, strict=True):
@@ -106,7 +109,7 @@ class Cell:
         self._counter.add_(1)
 
     def _load(self, state: State, chunk: Chunk) -> None:
-        """Copy state and chunk into the buffers, and go back to the first step."""
+        """Copy state and chunk into the buffers, and reset the counter to the first step."""
         pairs = zip(leaves(self._state), leaves(state), strict=True)
         front = _first(self._chunk, chunk.steps)
         for buffer, value in [*pairs, *zip(leaves(front), leaves(tuple(chunk)), strict=True)]:
@@ -114,7 +117,7 @@ class Cell:
         self._counter.zero_()
 
     def _capture(self) -> Callable[[], None]:
-        """Return what replays a recorded step. The state is moved."""
+        """Record a step, and return a function that replays it. Changes the state's buffers."""
         side, current = torch.cuda.Stream(), torch.cuda.current_stream()
         side.wait_stream(current)
         with torch.cuda.stream(side):
@@ -127,7 +130,7 @@ class Cell:
             with torch.cuda.graph(graph, pool=self._pool):
                 self.step()
         except RuntimeError as error:
-            # Ending a broken capture raises too; what broke it is the context.
+            # Ending a failed capture raises as well; the original error is in __context__.
             line = str(error.__context__ or error).split("\n")[0].rstrip(".")
             raise ModelError(
                 f"This update cannot be captured on a GPU ({line}); use engine = 'looped'."
@@ -137,14 +140,14 @@ class Cell:
 
 
 def on_gpu(drawn: Feed | Chunk) -> bool:
-    """Return True if draws, and so all that goes with them, are on a GPU that records graphs.
+    """Return True if draws are on a GPU; all tensors of the run are on the same device.
 
     Args:
-        drawn: Batches and keys, or row numbers and keys.
+        drawn: Feed or chunk of updates.
     """
     return drawn.key.is_cuda
 
 
 def _first(chunk: Chunk, steps: int) -> Any:
-    """Return the chunk's first steps, as views."""
+    """Return views of the first steps of a chunk."""
     return tree_map(lambda leaf: leaf[:, :steps], tuple(chunk))

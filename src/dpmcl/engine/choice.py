@@ -1,4 +1,4 @@
-"""Choose the engine, the groups and the device: by what is known of a run, never by a clock."""
+"""Choose the engine, the group size and the device, from a run's settings and never by timing."""
 
 import logging
 from collections.abc import Callable
@@ -17,17 +17,18 @@ from dpmcl.engine.looped import Looped
 from dpmcl.exceptions import ModelError, SpecError, reason
 
 _LOG = logging.getLogger("dpmcl")
-_NEAR = 1e-2  # rounding is far below, though kernels differ
+_NEAR = 1e-2  # relative tolerance; rounding is far below it, though kernels differ
 
 MOST = {False: 13, True: 5}
-"""Replicas that are batched at once on a CPU at most, without convolutions and with them."""
+"""Largest number of replicas batched at once on a CPU, without (False) and with convolutions."""
 
 MOST_FLOPS = 85 * 10**12
-"""FLOPs of a job on a CPU at most, unless one replica has more: about half an hour of one core. The
-longest job of the paper's studies, five replicas of DPMCL on Omniglot, has 81 * 10**12."""
+"""Largest number of FLOPs of a job on a CPU, about half an hour of one core; a job of one replica
+may have more. The longest job of the paper's studies, five replicas of DPMCL on Omniglot, has
+81 * 10**12."""
 
 LARGE = 64
-"""Rows a batch above which mapped convolutions are slower on a CPU than one after another."""
+"""Batch size above which convolutions on a CPU are faster one replica after another than mapped."""
 
 
 def choose(
@@ -35,19 +36,19 @@ def choose(
 ) -> Engine:
     """Return the engine of a run.
 
-    `auto` is looped for one replica, for networks that cannot be mapped, and for convolutions of
-    more than LARGE rows on a CPU (mapped, they become grouped convolutions, which are slower
-    there); batched otherwise.
+    `auto` is looped for one replica, for networks that vmap cannot map, and for convolutions of
+    more than LARGE rows on a CPU (vmap makes grouped convolutions of them, which are slower there).
+    Otherwise it is batched.
 
     Args:
-        name: The setting.
-        model: The network.
-        example: Inputs as the stream delivers them, (n, ...).
-        replicas: Seeds that are asked for.
-        batch: Most rows of a batch.
+        name: The setting `engine`.
+        model: Model of the run.
+        example: Inputs (n, ...) as the stream delivers them.
+        replicas: Number of seeds.
+        batch: Largest number of rows of a batch.
 
     Raises:
-        ModelError: `batched` is asked for a network that cannot be mapped.
+        ModelError: The setting is `batched`, and vmap cannot map the network.
     """
     on_cpu, convolves = model.device.type == "cpu", has_convolution(model)
     if name == "looped" or (name == "auto" and replicas == 1):
@@ -57,7 +58,7 @@ def choose(
         raise ModelError(f"This network {obstacle}; use engine = 'looped'.")
     if obstacle:
         line = f"Replicas are trained one after another, since the network {obstacle}."
-        _LOG.warning(line, extra={"once": line})  # not by each worker again
+        _LOG.warning(line, extra={"once": line})  # once in total, not once by each worker
     slow = on_cpu and convolves and batch > LARGE
     if name == "auto" and (slow or obstacle):
         return Looped()
@@ -65,18 +66,18 @@ def choose(
 
 
 def group_size(engine: Engine, model: Model, replicas: int, flops: Callable[[], int]) -> int:
-    """Return how many replicas are trained together, as one job.
+    """Return the number of replicas that are trained together as one job.
 
-    On a GPU all of them; looped, one. Batched on a CPU as many as its caches hold (MOST), and as
-    stay below MOST_FLOPS. Networks with convolutions make an even number of groups, so that two
-    cores, or four, have as much to do each. Small dense ones are not split further: their updates
-    cost as much for five replicas as for ten.
+    On a GPU a job has all replicas, and with the looped engine one. With the batched engine on a
+    CPU it has as many as the caches hold (MOST) and MOST_FLOPS allows. For networks with
+    convolutions the number of jobs is even, so that two or four cores have equal work. Small dense
+    networks are not split further, since their updates take as long for five replicas as for ten.
 
     Args:
-        engine: The run's.
-        model: The network.
-        replicas: Seeds that are asked for.
-        flops: Counts the FLOPs of a replica's whole training.
+        engine: Engine of the run.
+        model: Model of the run.
+        replicas: Number of seeds.
+        flops: Returns the FLOPs of one replica's training.
     """
     if model.device.type != "cpu":
         return replicas
@@ -93,13 +94,13 @@ def group_size(engine: Engine, model: Model, replicas: int, flops: Callable[[], 
 
 
 def device_of(name: DeviceName) -> torch.device:
-    """Return the device of a setting; `auto` is a GPU where there is one.
+    """Return the device of a setting; `auto` is a GPU if PyTorch sees one, else the CPU.
 
     Args:
-        name: The setting.
+        name: The setting `device`.
 
     Raises:
-        SpecError: "cuda" is asked for and there is none.
+        SpecError: The setting is "cuda", and PyTorch sees no GPU.
     """
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
@@ -108,10 +109,11 @@ def device_of(name: DeviceName) -> torch.device:
 
 
 def _unmappable(model: Model, example: torch.Tensor) -> str | None:
-    """Return why a network cannot be mapped, or None.
+    """Return why vmap cannot map a network, as the end of "This network ...", or None if it can.
 
-    Two replicas are differentiated and evaluated together, and one of them alone. The last
-    parameter whose gradient differs is nearest to where it came about.
+    Two replicas are differentiated and evaluated under vmap, one of them also without, and the
+    results compared. Gradients are compared from the last parameter backwards, since the last one
+    that differs is nearest to the cause.
     """
     for layer in model.parts["representation"].draws:
         return f"cannot be batched in {layer} (it draws from a global generator)"
@@ -121,11 +123,11 @@ def _unmappable(model: Model, example: torch.Tensor) -> str | None:
     entered: list[str] = []
     names: list[str] = []
 
-    def once(theta: Theta, x: torch.Tensor, key: torch.Tensor) -> list[torch.Tensor]:
-        with entering(model.parts, entered) as passed:
+    def one_replica(theta: Theta, x: torch.Tensor, key: torch.Tensor) -> list[torch.Tensor]:
+        with entering(model.parts, entered) as left:
             model.predict(theta, x, key)
             model.predict(theta, x)
-            results = [(name, out) for name, out in passed if isinstance(out, torch.Tensor)]
+            results = [(name, out) for name, out in left if isinstance(out, torch.Tensor)]
             grads = torch.func.grad(lambda theta: model.predict(theta, x, key).sin().sum())(theta)
         for name, grad in reversed(named_leaves(grads, "").items()):
             results.append((f"the gradient of {name[1:]}", grad))
@@ -133,20 +135,20 @@ def _unmappable(model: Model, example: torch.Tensor) -> str | None:
         return [out for _, out in results]
 
     try:
-        together = torch.func.vmap(once)(*both)
-    except Exception as error:  # each layer has its own way to say no
+        together = torch.func.vmap(one_replica)(*both)
+    except Exception as error:  # layers raise exceptions of many kinds
         where = f"in {entered[-1]} ({reason(error)})" if entered else f"({reason(error)})"
         return f"cannot be batched {where}"
-    for name, many, one in zip(names, together, once(*at(both, 1)), strict=True):
-        if (many[1] - one).double().norm() > _NEAR * one.double().norm() + _NEAR:
+    for name, mapped, alone in zip(names, together, one_replica(*at(both, 1)), strict=True):
+        if (mapped[1] - alone).double().norm() > _NEAR * alone.double().norm() + _NEAR:
             return f"cannot be batched in {name} (it gives other numbers when it is mapped)"
     return None
 
 
 def _widened(model: Model, x: torch.Tensor) -> tuple[Model, torch.Tensor]:
-    """Return a model and inputs in float64, where no difference is rounding.
+    """Return a model and inputs in float64, so that rounding cannot explain a difference.
 
-    A network that names a type of its own stays as it is.
+    A network that cannot run in float64 is returned as it is.
     """
     parts = {name: converted(part, torch.float64) for name, part in model.parts.items()}
     wide = replace(model, parts=parts, dtype=torch.float64)
@@ -154,6 +156,6 @@ def _widened(model: Model, x: torch.Tensor) -> tuple[Model, torch.Tensor]:
     try:
         for key in (None, torch.zeros(2, dtype=torch.int64, device=x.device)):
             wide.predict(parameters_of(parts), x.double(), key)
-    except Exception:  # it mixes types
+    except Exception:  # the network fixes a type somewhere
         return model, x
     return wide, x.double()

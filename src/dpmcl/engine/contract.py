@@ -1,4 +1,4 @@
-"""The contract of an engine, and what it is fed."""
+"""The interface of an engine, and the feed of batches and keys that it takes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,12 +15,12 @@ from dpmcl.methods._method import State, Update
 
 @dataclass(frozen=True, eq=False)
 class Feed:
-    """Batches and keys of a run of updates, all replicas.
+    """Batches and keys of consecutive updates, for all replicas.
 
     Attributes:
         chunk: Row numbers, weights and keys.
-        stream: The pool of rows that the numbers mean.
-        dtype: Of the inputs.
+        stream: Stream whose rows the numbers refer to.
+        dtype: Type of the inputs.
     """
 
     chunk: Chunk
@@ -34,23 +34,23 @@ class Feed:
 
     @property
     def key(self) -> Tensor:
-        """Return the updates' own keys, int64 (replicas, steps, keys, 2)."""
+        """Return the keys of the updates, int64 (replicas, steps, keys, 2)."""
         return self.chunk.key
 
     def batches(self, step: int, replica: int | slice) -> dict[str, Batch]:
-        """Return the batches of one step, for one replica or (slice) for all, replicas first.
+        """Return the batches of one step by name, of one replica or of a slice of replicas.
 
         Args:
-            step: Which of the steps.
-            replica: One replica, or a slice for all.
+            step: Number of the step.
+            replica: Number of a replica; or a slice, for batches with a leading replica dimension.
         """
         return self.chunk.batches(self.stream, self.dtype, step, replica)
 
     def only(self, step: int) -> "Feed":
-        """Return the feed of one of the steps.
+        """Return the feed of one step.
 
         Args:
-            step: Which of the steps.
+            step: Number of the step.
         """
         return replace(self, chunk=self.chunk.only(step))
 
@@ -60,24 +60,24 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """Return the form: "batched" or "looped"."""
+        """Return the name of the engine, "batched" or "looped"."""
         ...
 
     def advance(self, update: Update, state: State, feed: Feed) -> State:
         """Return the state of all replicas after the updates of a feed.
 
         Args:
-            update: Of one replica.
-            state: All replicas, before.
-            feed: Batches and keys.
+            update: Update of one replica.
+            state: State of all replicas before the updates.
+            feed: Batches and keys of all replicas.
         """
         ...
 
     def map(self, function: Callable[..., Any], *trees: Any) -> Any:
-        """Return function(*one replica's trees) of each replica, results stacked.
+        """Apply a function to the trees of each replica, and return the results stacked.
 
         Args:
-            function: Of one replica.
-            trees: Its arguments, replicas first.
+            function: Function of one replica's trees.
+            trees: Arguments of the function, with a leading replica dimension.
         """
         ...

@@ -1,4 +1,4 @@
-"""One replica after another."""
+"""The engine that computes one replica after another."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -10,10 +10,10 @@ from dpmcl.methods._method import State, Update
 
 
 class Looped:
-    """Takes one replica after another: no mapping, so any module will do.
+    """Engine that computes one replica after another, without vmap, so it takes any module.
 
     Args:
-        stepper: Runs the updates.
+        stepper: Runs the updates; None for a new one.
     """
 
     name: ClassVar[str] = "looped"

@@ -1,7 +1,7 @@
-"""Tell whether two functions do the same, as far as their parts tell.
+"""Tell whether two functions compute the same thing, by comparing their code and closures.
 
-A method makes its update anew for each task. Where only the function object is new, what was
-traced or captured for one task serves all.
+A method creates its update anew for each task. If only the function object is new, the trace or
+capture of an earlier task can be used again.
 """
 
 from dataclasses import fields, is_dataclass
@@ -13,12 +13,14 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
 def same(a: Any, b: Any) -> bool:
-    """Return True if a may stand for b: one object, or equal code over values of which that holds.
+    """Return True if `a` and `b` compute the same thing.
 
-    Values that can be changed in place (lists, modules, tensors) must be one object.
+    They do if they are one object, or have the same bytecode and their defaults and closures hold
+    values that are the same in this sense. Values that can be changed in place (lists, modules,
+    tensors) must be one object.
 
     Args:
-        a, b: Functions, or values that they close over.
+        a, b: Functions, or values in their closures.
     """
     return _same(a, b, set())
 
@@ -38,7 +40,7 @@ def _same(a: Any, b: Any, seen: set[tuple[int, int]]) -> bool:
 
 
 def _parts(a: Any) -> list[Any] | None:
-    """Return what decides what an object does, or None where only the object itself does."""
+    """Return the parts that determine an object's behaviour, or None if only its identity does."""
     if isinstance(a, FunctionType):
         cells = [cell.cell_contents for cell in a.__closure__ or () if _filled(cell)]
         keywords = sorted((a.__kwdefaults__ or {}).items())

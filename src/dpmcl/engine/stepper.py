@@ -1,4 +1,4 @@
-"""Runs an update many times on a CPU: as it is at first, traced once that pays."""
+"""Run an update many times on a CPU; trace it once it has run often enough for that to pay."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -15,16 +15,16 @@ from dpmcl.exceptions import reason
 from dpmcl.methods._method import State, Update
 
 Feed = Iterable[tuple[dict[str, Batch], torch.Tensor]]
-"""The batches and the keys of one update after another."""
+"""Batches and key of each update, in order."""
 
-_TRACE_AFTER = 200  # updates; a trace takes as long as about a hundred of them save
-_KEPT = 8
+_TRACE_AFTER = 200  # updates; tracing costs as much time as a trace saves in about a hundred
+_MAX_KNOWN = 8
 _LOG = logging.getLogger("dpmcl")
 
 
 @dataclass
 class _Known:
-    """An update, the shapes it met, how often it ran, and what it was traced to."""
+    """An update, the shapes of its arguments, the number of its runs, and its traced form."""
 
     update: Update
     shapes: Any
@@ -33,11 +33,11 @@ class _Known:
 
 
 class Stepper:
-    """Runs updates, and keeps what is known of them. Traced or not, results are the same bytes.
+    """Runs updates, and traces those that run often. Tracing does not change a bit of the results.
 
     Args:
-        mapped: Makes of an update what is to be run (torch.func.vmap for many replicas).
-        trace_after: Updates before one is traced; None for never.
+        mapped: Returns the function to run for an update (torch.func.vmap for many replicas).
+        trace_after: Number of runs of an update after which it is traced; None for never.
     """
 
     def __init__(
@@ -52,18 +52,19 @@ class Stepper:
         """Return the state after the updates of a feed, whose batches all have the same shapes.
 
         Args:
-            update: Of one replica.
-            state: Before the updates.
-            feed: Batches and keys of one update after another.
+            update: Update of one replica.
+            state: State before the updates.
+            feed: Batches and key of each update, in order.
         """
         plain, known = self._mapped(update), None
-        state = _own(state)  # a traced update writes into it, and where it lies decides nothing
+        # A copy, since a traced update writes into it, and its memory layout must not matter.
+        state = _copied(state)
         for batches, key in feed:
             if known is None:
                 known = self._find(update, shapes((state, batches, key)))
             if known.runs == self._after and key.device.type == "cpu":
-                known.traced = _try(plain, state, batches, key)
-                state = _own(state)  # what a plain update gave may be shared
+                known.traced = _traced_or_none(plain, state, batches, key)
+                state = _copied(state)  # leaves that a plain update returned may share memory
             known.runs += 1
             if known.traced is None:
                 state = plain(state, batches, key)
@@ -72,32 +73,32 @@ class Stepper:
         dense: State = tree_map(torch.Tensor.contiguous, state)
         return dense
 
-    def _find(self, update: Update, met: Any) -> _Known:
+    def _find(self, update: Update, argument_shapes: Any) -> _Known:
         for number, known in enumerate(self._known):
-            if known.shapes == met and same(known.update, update):
+            if known.shapes == argument_shapes and same(known.update, update):
                 self._known.append(self._known.pop(number))
                 return known
-        self._known = [*self._known[1 - _KEPT :], _Known(update, met)]
+        self._known = [*self._known[1 - _MAX_KNOWN :], _Known(update, argument_shapes)]
         return self._known[-1]
 
 
-def _try(
+def _traced_or_none(
     plain: Callable[..., State], state: State, batches: dict[str, Batch], key: torch.Tensor
 ) -> Callable[..., State] | None:
-    """Return the traced update, or None for one that cannot be: it runs as it is."""
+    """Return the traced update, or None if it cannot be traced and must run as it is."""
     try:
-        quick: Callable[..., State] = traced(
+        fast: Callable[..., State] = traced(
             plain, tree_map(torch.Tensor.clone, state), batches, key
         )
-        once = quick(tree_map(torch.Tensor.clone, state), batches, key)
-        if shapes(once) != shapes(state):
+        after = fast(tree_map(torch.Tensor.clone, state), batches, key)
+        if shapes(after) != shapes(state):
             raise ValueError("it changes the shapes of its state")
-    except Exception as error:  # a fault of the update itself shows again
+    except Exception as error:  # an error of the update itself is raised when it runs untraced
         _LOG.info("An update is not traced, and runs slower: %s", reason(error))
         return None
-    return quick
+    return fast
 
 
-def _own(tree: Any) -> Any:
-    """Return a copy of a tree, laid out as if it came from a checkpoint."""
+def _copied(tree: Any) -> Any:
+    """Return a copy of a tree with contiguous tensors, as a checkpoint holds them."""
     return tree_map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), tree)

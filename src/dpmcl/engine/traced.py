@@ -1,9 +1,9 @@
-"""An update as the list of tensor operations that it comes to, tidied, and run without the rest.
+"""Trace an update to the list of its tensor operations, simplify the list, and run it directly.
 
-On a CPU half of a small network's update is what leads to its operations: torch.func's layers, and
-memory that is asked for and given back. Tracing writes the operations down once. Then those that
-change nothing are left out, and those whose input nobody needs any more write into it. The numbers
-stay the same to the last bit: they are the same operations, in the same order.
+On a CPU, half of the time of a small network's update is overhead: torch.func's layers, and the
+allocation of memory. Tracing records the operations once. Views that change nothing are then left
+out, and operations whose input is not needed any more write their result into it. The results are
+the same to the last bit, since the same operations run in the same order.
 """
 
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from dpmcl.core.not_public import FakeTensorMode, pytree
 
 aten: Any = torch.ops.aten
 
-# Views that may turn out to show all of their input as it is.
+# Views that can be identical to their input.
 _VIEWS = {
     *(aten.view, aten.expand, aten._unsafe_view, aten.alias, aten.detach),
     *(aten.transpose, aten.permute, aten.squeeze, aten.unsqueeze),
 }
-# Element by element, so that the result may lie where the first input lay.
+# Element-wise operations and their in-place forms, which write into the first input.
 _IN_PLACE = {
     aten.add.Tensor: aten.add_.Tensor,
     aten.sub.Tensor: aten.sub_.Tensor,
@@ -41,20 +41,20 @@ _IN_PLACE = {
     aten.bitwise_xor.Tensor: aten.bitwise_xor_.Tensor,
     aten.__rshift__.Scalar: aten.__irshift__.Scalar,
 }
-# a op b = b op a to the last bit, so the second input will do as well.
-_EITHER = frozenset((aten.add.Tensor, aten.mul.Tensor, aten.bitwise_xor.Tensor))
+# Operations that commute to the last bit, so that they can also write into the second input.
+_COMMUTATIVE = frozenset((aten.add.Tensor, aten.mul.Tensor, aten.bitwise_xor.Tensor))
 
 
 def traced(function: Callable[..., Any], *trees: Any) -> Callable[..., Any]:
-    """Return a function of trees of tensors as its operations, for these shapes and types.
+    """Trace a function, and return one that runs its tensor operations directly.
 
-    The result of a call may share memory with the first tree, which is used up: its tensors are
-    scratch paper afterwards. Those of the other trees stay as they are. What the tracer raises for
-    a function whose operations depend on tensors' values is raised.
+    The traced function overwrites the tensors of its first argument, and its result may share
+    memory with them; the other arguments stay as they are. If the operations depend on the values
+    of tensors, the tracer's exception is raised.
 
     Args:
-        function: Of trees of tensors.
-        trees: Arguments whose shapes and types the traced function is for.
+        function: Function of trees of tensors.
+        trees: Example arguments; later ones must have the same shapes and types.
     """
     flat, shape = pytree.tree_flatten(trees)
     donated = len(pytree.tree_leaves(trees[0]))
@@ -80,8 +80,9 @@ def traced(function: Callable[..., Any], *trees: Any) -> Callable[..., Any]:
 
 
 class _Recorder(fx.Interpreter):
-    """Runs a graph on tensors without data, and keeps what each node gave: shapes, and who shares
-    memory with whom.
+    """Runs a graph on tensors without data, and records the value of each node.
+
+    The values have the shapes and layouts of the real ones, and share memory as these do.
     """
 
     def values_of(self, inputs: list[Tensor]) -> dict[fx.Node, Any]:
@@ -100,14 +101,14 @@ class _Recorder(fx.Interpreter):
 
 
 def _drop_views(graph: fx.Graph, values: dict[fx.Node, Any]) -> None:
-    """Leave out views that show their input, or what their input is a view of, as it is."""
+    """Leave out views that are identical to their input or to an earlier tensor that it views."""
     for node in list(graph.nodes):
         if not _is_view(node):
             continue
-        seen, source = values[node], node.args[0]
-        while not _same_view(values[source], seen) and _is_view(source):
+        view, source = values[node], node.args[0]
+        while not _same_view(values[source], view) and _is_view(source):
             source = source.args[0]
-        if _same_view(values[source], seen):
+        if _same_view(values[source], view):
             node.replace_all_uses_with(source)
     graph.eliminate_dead_code()
 
@@ -117,7 +118,7 @@ def _is_view(node: fx.Node) -> bool:
 
 
 def _same_view(a: Any, b: Tensor) -> bool:
-    """Return True if two tensors show the same memory in the same way."""
+    """Return True if two tensors have the same memory, offset, type and layout."""
     same_start = _alike(a, b) and a.storage_offset() == b.storage_offset()
     return same_start and _storage(a) == _storage(b)
 
@@ -130,27 +131,27 @@ def _alike(a: Any, b: Any) -> bool:
 
 
 def _reuse_memory(graph: fx.Graph, values: dict[fx.Node, Any], donated: int) -> None:
-    """Let operations write into an input that nobody needs any more.
+    """Let operations write their result into an input that is not needed any more.
 
-    Memory belongs to a group of nodes that share it; groups grow as operations write in place.
-    donated: how many of the graph's inputs, from the first, may be written to.
+    Nodes that share memory form a group; groups are joined as operations write in place.
+    donated: number of the graph's inputs, counted from the first, that may be overwritten.
     """
     nodes = list(graph.nodes)
-    place = {node: index for index, node in enumerate(nodes)}
+    position = {node: index for index, node in enumerate(nodes)}
     inputs = [node for node in nodes if node.op == "placeholder"]
     group = {node: _storage(values[node]) for node in nodes if node.op != "output"}
     fixed = {group[node] for node in inputs[donated:]}
     fixed |= {group[node] for node in nodes if node.op == "get_attr"}
     end: dict[int, int] = {}
     for node, key in group.items():
-        last = max((place[user] for user in node.users), default=place[node])
+        last = max((position[user] for user in node.users), default=position[node])
         end[key] = max(end.get(key, -1), last)
     _separate_outputs(graph, group, fixed)
     for node in nodes:
         target = _IN_PLACE.get(node.target)
         if target is None:
             continue
-        swappable = node.target in _EITHER and len(node.args) == 2 and not node.kwargs
+        swappable = node.target in _COMMUTATIVE and len(node.args) == 2 and not node.kwargs
         choices = node.args[:2] if swappable else node.args[:1]
         for chosen in choices:
             key = group.get(chosen, -1) if isinstance(chosen, fx.Node) else -1
@@ -158,7 +159,7 @@ def _reuse_memory(graph: fx.Graph, values: dict[fx.Node, Any], donated: int) -> 
             if (
                 key == -1
                 or key in fixed
-                or end[key] > place[node]
+                or end[key] > position[node]
                 or key in others
                 or list(node.args).count(chosen) > 1
                 or not _alike(values[chosen], values[node])
@@ -177,7 +178,10 @@ def _reuse_memory(graph: fx.Graph, values: dict[fx.Node, Any], donated: int) -> 
 
 
 def _separate_outputs(graph: fx.Graph, group: dict[fx.Node, int], fixed: set[int]) -> None:
-    """Copy results that share memory with one another or with what stays: they are written to."""
+    """Copy results that share memory with one another or with tensors that must not change.
+
+    The caller may overwrite results.
+    """
     (output,) = (node for node in graph.nodes if node.op == "output")
     taken: set[int] = set(fixed)
     results = []
@@ -192,7 +196,7 @@ def _separate_outputs(graph: fx.Graph, group: dict[fx.Node, int], fixed: set[int
 
 
 def _storage(value: Any) -> int:
-    """Return the memory that a node's value lies in; of several values, the first's."""
+    """Return a number that identifies the memory of a node's value."""
     if isinstance(value, Tensor):
         return int(value.untyped_storage()._cdata)
     return id(value)

@@ -1,4 +1,4 @@
-"""Which classes are taken for which."""
+"""The confusion matrix of test predictions."""
 
 from collections.abc import Mapping
 
@@ -9,8 +9,9 @@ def confusion(predictions: Mapping[str, np.ndarray], classes: int) -> np.ndarray
     """Return the confusion matrix of each replica, from the predictions that a run kept.
 
     Args:
-        predictions: "test" and "test.target", classes (replicas, rows), of `Record.predictions`.
-        classes: How many classes there are.
+        predictions: Predicted classes "test" and true classes "test.target", each (replicas, rows),
+            as in `Record.predictions`.
+        classes: Number of classes.
 
     Returns:
         Counts of test rows, int64 (replicas, classes, classes): [replica, true, predicted].

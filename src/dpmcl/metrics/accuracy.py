@@ -9,13 +9,13 @@ from dpmcl.metrics.cme import cme
 def accuracy(errors: Errors) -> np.ndarray:
     """Return the average accuracy after the last task, macro mean over tasks: 1 - CME.
 
-    Meant for classification.
+    It is meant for classification.
 
     Args:
         errors: Errors on test rows.
 
     Returns:
-        One value a replica, (replicas,).
+        One value for each replica, (replicas,).
     """
     return 1 - cme(errors)
 

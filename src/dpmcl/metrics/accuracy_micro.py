@@ -9,13 +9,13 @@ from dpmcl.metrics.cme_micro import cme_micro
 def accuracy_micro(errors: Errors) -> np.ndarray:
     """Return the accuracy after the last task, micro mean over test rows: 1 - the micro CME.
 
-    Meant for classification.
+    It is meant for classification.
 
     Args:
         errors: Errors on test rows.
 
     Returns:
-        One value a replica, (replicas,).
+        One value for each replica, (replicas,).
     """
     return 1 - cme_micro(errors)
 

@@ -1,4 +1,4 @@
-"""Anytime accuracy: the accuracy on all tasks seen, averaged along the stream."""
+"""Anytime accuracy: the accuracy on all tasks seen so far, averaged along the stream."""
 
 import numpy as np
 
@@ -8,17 +8,18 @@ from dpmcl.metrics.cme_micro import cme_micro
 
 
 def anytime_accuracy(errors: Errors, micro: bool = False) -> np.ndarray:
-    """Return the accuracy on all tasks seen so far, averaged over the moments after each task.
+    """Return the accuracy on all tasks seen so far, taken after each task and averaged.
 
-    Also called average incremental accuracy (Rebuffi et al., 2017). Meant for classification.
+    It is also called average incremental accuracy (Rebuffi et al., 2017), and is meant for
+    classification.
 
     Args:
         errors: Errors on test rows.
-        micro: Whether the accuracy at a moment is the mean over test rows, where tasks have
-            unequal numbers of them, in place of the macro mean over tasks.
+        micro: Whether the accuracy after a task is the micro mean over test rows in place of the
+            macro mean over tasks; they differ if tasks have unequal numbers of test rows.
 
     Returns:
-        One value a replica, (replicas,); NaN where some task was not evaluated after another one
+        One value for each replica, (replicas,); NaN if a task was not evaluated after a later one
         (`evaluation.evaluate_every`).
 
     >>> e = np.array([[[9, 9], [0.0, 9], [0.2, 0.4]]])
@@ -28,8 +29,8 @@ def anytime_accuracy(errors: Errors, micro: bool = False) -> np.ndarray:
     0.875
     """
     measure = cme_micro if micro else cme
-    moments = [1 - measure(errors, after) for after in range(errors.tasks)]
-    return np.asarray(np.stack(moments, 1).mean(1))
+    accuracies = [1 - measure(errors, after) for after in range(errors.tasks)]
+    return np.asarray(np.stack(accuracies, 1).mean(1))
 
 
 plugin = anytime_accuracy

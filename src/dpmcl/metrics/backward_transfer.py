@@ -8,15 +8,15 @@ from dpmcl.core.errors import Errors
 def backward_transfer(errors: Errors) -> np.ndarray:
     """Return backward transfer: how much later tasks lowered the errors on earlier ones.
 
-    Macro mean over all tasks but the last of (error just after learning it - error at the end);
-    below 0 is forgetting. Source: Lopez-Paz and Ranzato, "Gradient episodic memory for continual
-    learning", 2017, in errors.
+    It is the macro mean, over all tasks but the last, of (error just after learning the task -
+    error at the end); values below 0 are forgetting. Source: Lopez-Paz and Ranzato, "Gradient
+    episodic memory for continual learning", 2017, here with errors.
 
     Args:
         errors: Errors on test rows.
 
     Returns:
-        One value a replica, (replicas,); NaN for one task.
+        One value for each replica, (replicas,); NaN for a stream of one task.
     """
     last = errors.tasks - 1
     if last == 0:

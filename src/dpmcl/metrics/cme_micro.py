@@ -8,14 +8,14 @@ from dpmcl.core.errors import Errors
 def cme_micro(errors: Errors, after: int = -1) -> np.ndarray:
     """Return the cumulative error as a micro mean: over all test rows of the tasks seen.
 
-    Equal to `cme`, the macro mean of the paper, if tasks have equally many rows.
+    It equals `cme`, the macro mean of the paper, if all tasks have the same number of test rows.
 
     Args:
-        errors: Errors on test rows, with the number of rows behind each.
-        after: Number of a task, -1 for the last.
+        errors: Errors on test rows.
+        after: Number of the task after which the error is taken; -1 for the last task.
 
     Returns:
-        One value a replica, (replicas,).
+        One value for each replica, (replicas,).
 
     >>> e = np.array([[[9, 9], [9, 9], [0.2, 0.4]]])
     >>> float(cme_micro(Errors((0,), e, np.array([[30, 10]])))[0].round(3))

@@ -8,15 +8,15 @@ from dpmcl.core.errors import Errors
 def forgetting(errors: Errors) -> np.ndarray:
     """Return forgetting: how far errors on earlier tasks rose from their best, macro mean.
 
-    For each task but the last: the error after the last task, minus the least error that it had
-    from its own training until the last task but one, where it was evaluated.
-    Source: Chaudhry et al., "Riemannian walk for incremental learning", 2018, in errors.
+    For each task but the last, it is the error after the last task minus the lowest error among
+    the evaluations from the task's own training to the last task but one.
+    Source: Chaudhry et al., "Riemannian walk for incremental learning", 2018, here with errors.
 
     Args:
         errors: Errors on test rows.
 
     Returns:
-        One value a replica, (replicas,); NaN for one task.
+        One value for each replica, (replicas,); NaN for a stream of one task.
     """
     last = errors.tasks - 1
     if last == 0:

@@ -8,14 +8,15 @@ from dpmcl.core.errors import Errors
 def forward_transfer(errors: Errors) -> np.ndarray:
     """Return forward transfer: how much earlier tasks lowered an error before it was trained on.
 
-    Macro mean over all tasks but the first of (error before any training - error just before its
-    own training). Source: Lopez-Paz and Ranzato, 2017, in errors.
+    It is the macro mean, over all tasks but the first, of (error before any training - error just
+    before the task's own training). Source: Lopez-Paz and Ranzato, 2017, here with errors.
 
     Args:
-        errors: Errors on test rows, future tasks included (evaluation.future = true).
+        errors: Errors on test rows, including those on future tasks (evaluation.future = true).
 
     Returns:
-        One value a replica, (replicas,); NaN for one task, and without errors on future tasks.
+        One value for each replica, (replicas,); NaN for a stream of one task, or without errors on
+        future tasks.
     """
     if errors.tasks == 1:
         return np.full(len(errors.seeds), np.nan)

@@ -12,10 +12,10 @@ def nte(errors: Errors, after: int = -1) -> np.ndarray:
 
     Args:
         errors: Errors on test rows.
-        after: Number of a task, -1 for the last.
+        after: Number of the newest task; -1 for the last task of the stream.
 
     Returns:
-        One value a replica, (replicas,).
+        One value for each replica, (replicas,).
     """
     after = after % errors.tasks
     return np.asarray(errors.after[:, after, after])

@@ -1,4 +1,4 @@
-"""NTE averaged along the path."""
+"""NTE averaged over the tasks of the stream."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ def nte_path(errors: Errors) -> np.ndarray:
         errors: Errors on test rows.
 
     Returns:
-        One value a replica, (replicas,).
+        One value for each replica, (replicas,).
     """
     return np.asarray(np.diagonal(errors.after, axis1=1, axis2=2).mean(1))
 

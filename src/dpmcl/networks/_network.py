@@ -1,4 +1,4 @@
-"""The contract of a network: settings that make h and g for a stream's shapes."""
+"""The interface of a network: settings that build h and g for the shapes of a stream."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from dpmcl.exceptions import ModelError
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings(Settings, ABC):
-    """Settings that every network of the package has.
+    """Base class of networks, with the settings that all of them have.
 
     Attributes:
         hidden: Width of the hidden layers.
@@ -24,15 +24,15 @@ class NetworkSettings(Settings, ABC):
     def build(self, shape: Sequence[int], outputs: int) -> tuple[nn.Module, nn.Module]:
         """Return (representation, prediction), newly initialised.
 
-        Called anew for each seed, with the global generators seeded. A run uses both modules as
-        functions of their parameters and of one row at a time, for many seeds at once. So only
-        trainable parameters may differ from seed to seed, and a forward pass may draw nothing
-        (dropout layers aside), keep nothing and mix no rows (nn.BatchNorm aside);
-        `dpmcl.core.network_check` tries that before a run. Parameters with requires_grad=False
-        stay as they are built.
+        It is called for each seed, with the global generators seeded. A run uses both modules as
+        functions of their parameters and of one row at a time, for many seeds at once. Only
+        trainable parameters may therefore differ from seed to seed, and a forward pass may not draw
+        random numbers (except in dropout layers), change the modules, or mix rows (except in
+        nn.BatchNorm). `dpmcl.core.network_check` checks this before a run. Parameters with
+        requires_grad=False keep their initial values.
 
         Args:
-            shape: Of one input, without the row dimension.
+            shape: Shape of one input, without the row dimension.
             outputs: Width of the prediction's output.
 
         Raises:
@@ -44,12 +44,12 @@ def image_shape(name: str, shape: Sequence[int], least: int) -> tuple[int, int, 
     """Return (channels, height, width) of an image input.
 
     Args:
-        name: Of the network, for the message.
-        shape: Of one input.
-        least: Pixels that height and width must have.
+        name: Name of the network in messages.
+        shape: Shape of one input.
+        least: Smallest height and width, in pixels.
 
     Raises:
-        ModelError: The inputs are no images, or too small.
+        ModelError: The inputs are not images, or too small.
     """
     if len(shape) != 3 or min(shape[1:]) < least:
         raise ModelError(

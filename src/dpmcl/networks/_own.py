@@ -1,4 +1,4 @@
-"""A user's module as representation and prediction: where it is split, and what is frozen."""
+"""Split a user's module into representation and prediction, and freeze layers."""
 
 import copy
 from collections.abc import Sequence
@@ -16,17 +16,17 @@ _BY_HAND = (
 
 
 def in_two(modules: Any, before: str | None, shape: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
-    """Return the representation and the prediction of one module, or of two.
+    """Return the representation and the prediction of one module, or two modules as they are.
 
-    Where one is split, both together are compared with it on made-up rows.
+    The two parts of one module are compared with it on made-up rows.
 
     Args:
-        modules: A module, or two.
-        before: Name of the layer that predicts; None for the last linear layer.
-        shape: Of one input.
+        modules: One module, which is changed, or two.
+        before: Name of the layer that becomes the prediction; None for the last linear layer.
+        shape: Shape of one input.
 
     Raises:
-        ModelError: The module cannot be split there.
+        ModelError: The module cannot be split before this layer.
     """
     if isinstance(modules, tuple | list) and len(modules) == 2:
         return modules[0], modules[1]
@@ -36,8 +36,8 @@ def in_two(modules: Any, before: str | None, shape: tuple[int, ...]) -> tuple[nn
     like = next(modules.parameters(), torch.zeros(()))
     generator = torch.Generator().manual_seed(0)
     x = torch.rand((4, *shape), generator=generator).to(like)
-    whole = copy.deepcopy(modules).eval()
-    name = before if before is not None else _last_linear(whole, x)
+    original = copy.deepcopy(modules).eval()
+    name = before if before is not None else _last_linear(original, x)
     layers = dict(modules.named_modules())
     if name not in layers or not name:
         raise ModelError(
@@ -46,26 +46,27 @@ def in_two(modules: Any, before: str | None, shape: tuple[int, ...]) -> tuple[nn
     prediction = layers[name]
     parent, _, child = name.rpartition(".")
     setattr(layers[parent], child, nn.Identity())
-    _check_split(whole, (modules, prediction), name, x)
+    _check_split(original, (modules, prediction), name, x)
     return modules, prediction
 
 
 def frozen(
-    pair: tuple[nn.Module, nn.Module], whole: Any, names: Sequence[str]
+    pair: tuple[nn.Module, nn.Module], modules: Any, names: Sequence[str]
 ) -> tuple[nn.Module, nn.Module]:
-    """Return the two parts with layers that stay as they are.
+    """Freeze layers of both parts, and return the parts.
 
     Args:
         pair: Representation and prediction, which are changed.
-        whole: What they are parts of; two modules are called representation and prediction.
-        names: Of the layers.
+        modules: The user's module or two modules. Layers of one module have their names in it;
+            names for two begin with "representation." or "prediction.".
+        names: Names of the layers to freeze.
 
     Raises:
         ModelError: There is no such layer, or nothing is left to train.
     """
     parts = dict(zip(("representation", "prediction"), pair, strict=True))
     layers = {
-        name.removeprefix("representation.") if isinstance(whole, nn.Module) else name: layer
+        name.removeprefix("representation.") if isinstance(modules, nn.Module) else name: layer
         for part, module in parts.items()
         for name, layer in module.named_modules(prefix=part)
     }
@@ -82,11 +83,11 @@ def frozen(
 
 
 def with_outputs(pair: tuple[nn.Module, nn.Module], outputs: int) -> tuple[nn.Module, nn.Module]:
-    """Return the parts with a last linear layer of so many outputs; another one is made anew.
+    """Return the parts with a last linear layer of `outputs` units, new if it has others.
 
     Args:
         pair: Representation and prediction.
-        outputs: How many.
+        outputs: Width of the last linear layer.
     """
     representation, prediction = pair
     linear = [(n, m) for n, m in prediction.named_modules() if isinstance(m, nn.Linear)]
@@ -102,7 +103,7 @@ def with_outputs(pair: tuple[nn.Module, nn.Module], outputs: int) -> tuple[nn.Mo
 
 
 def _last_linear(module: nn.Module, x: Tensor) -> str:
-    """Return the name of the linear layer that gives a module's result."""
+    """Return the name of the linear layer whose output is the module's result."""
     results: list[tuple[str, Any]] = []
     hooks = [
         layer.register_forward_hook(lambda _m, _x, out, label=name: results.append((label, out)))
@@ -112,9 +113,9 @@ def _last_linear(module: nn.Module, x: Tensor) -> str:
     try:
         with torch.no_grad():
             out = module(x)
-    except Exception as error:  # a user's module
+    except Exception as error:  # the user's module may raise anything
         embeds = any(isinstance(layer, nn.Embedding) for layer in module.modules())
-        way_out = f"mend it, or {_BY_HAND}"
+        way_out = f"fix it, or {_BY_HAND}"
         raise ModelError(
             f"The network does not take inputs of shape {tuple(x.shape[1:])}: {reason(error)}; "
             f"{'inputs come as floats, so give an embedding x.long()' if embeds else way_out}."
@@ -131,13 +132,15 @@ def _last_linear(module: nn.Module, x: Tensor) -> str:
     return name
 
 
-def _check_split(whole: nn.Module, pair: tuple[nn.Module, nn.Module], name: str, x: Tensor) -> None:
-    """Refuse a split whose parts do not give what the whole gives."""
+def _check_split(
+    original: nn.Module, pair: tuple[nn.Module, nn.Module], name: str, x: Tensor
+) -> None:
+    """Raise ModelError if the parts together do not compute what the module computes."""
     h, g = (copy.deepcopy(module).eval() for module in pair)
     try:
         with torch.no_grad():
-            same = torch.equal(g(h(x)), whole(x))
-    except Exception:  # the rest of the network does not take what goes into the layer
+            same = torch.equal(g(h(x)), original(x))
+    except Exception:  # the rest of the network does not accept the input of the layer
         same = False
     if not same:
         raise ModelError(
@@ -147,4 +150,4 @@ def _check_split(whole: nn.Module, pair: tuple[nn.Module, nn.Module], name: str,
 
 
 def _stay(mode: bool = True) -> None:
-    """Stand in for `train` of a frozen layer, which stays in evaluation."""
+    """Replace `train` of a frozen layer, so that it stays in evaluation mode."""

@@ -16,9 +16,9 @@ class LeNet(NetworkSettings):
     h: two 5x5 convolutions of 6 and 16 channels, each with 2x2 max pooling and ReLU, then dropout
     0.5. g: linear layers (features, hidden), (hidden, hidden), (hidden, outputs) with ReLU between.
 
-    The listing has five layers where the text says four; the listing holds. It prints Linear(256,
-    H), which is what 28x28 inputs give; other sizes get the features that they give. MNIST has one
-    channel where the listing prints three, as the text says.
+    The paper's listing has five layers and its text says four; the listing is used. Its Linear(256,
+    H) fits 28x28 inputs; for other sizes the width follows from the input. The listing has three
+    input channels; MNIST has one here, as the text says.
     """
 
     hidden: Positive = 512

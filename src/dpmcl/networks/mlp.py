@@ -1,4 +1,4 @@
-"""A dense network for any input: two layers represent, two predict."""
+"""A dense network for any input, with two layers in each part."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,8 @@ from dpmcl.networks._network import NetworkSettings
 class MLP(NetworkSettings):
     """A dense network for inputs of any shape; not in the paper.
 
-    h: flatten, two linear layers of `hidden` units with ReLU. g: one more, then a linear output.
+    h: flatten, then two linear layers of `hidden` units with ReLU. g: one more such layer, then a
+    linear output layer.
     """
 
     def build(self, shape: Sequence[int], outputs: int) -> tuple[nn.Module, nn.Module]:

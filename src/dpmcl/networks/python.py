@@ -1,4 +1,4 @@
-"""Modules of your own, as they are in memory."""
+"""The network made of a user's modules, which are in memory."""
 
 import copy
 import hashlib
@@ -18,17 +18,18 @@ from dpmcl.networks._own import frozen, in_two, with_outputs
 
 @dataclass(frozen=True, kw_only=True)
 class Python(NetworkSettings):
-    """Modules that were made in Python and handed over; a spec alone cannot make them again.
+    """Modules created in Python and passed to the package; a spec alone cannot create them again.
 
-    One module is split before its last linear layer, or before the layer of a name; two are the
-    representation and the prediction. Weights are those that the modules have, for every seed,
-    but for a last linear layer of another width, which is made anew. A function of (shape,
+    One module is split before its last linear layer, or before a named layer; two modules are the
+    representation and the prediction. For every seed the weights are those of the modules, except
+    in a last linear layer of another width, which is replaced by a new one. A function of (shape,
     outputs) is called for each seed.
 
     Attributes:
         before: Name of the layer before which one module is split; None for its last linear layer.
-        frozen: Names of layers whose parameters, running statistics and dropout stay as they are.
-        digest: Fingerprint of the modules, so that a run folder is extended with the same alone.
+        frozen: Names of layers that are frozen: their parameters and running statistics do not
+            change, and they stay in evaluation mode.
+        digest: Fingerprint of the modules, so that a run folder is extended only with the same.
     """
 
     before: str | None = None
@@ -37,10 +38,10 @@ class Python(NetworkSettings):
     modules: Any = field(init=False, repr=False, compare=False, default=None)
 
     def holding(self, modules: Any) -> Self:
-        """Return the settings with modules in them.
+        """Return a copy of the settings that holds modules.
 
         Args:
-            modules: A module, two of them, or a function of (shape, outputs) that returns either.
+            modules: One module, two, or a function of (shape, outputs) that returns either.
         """
         settings = replace(self)
         object.__setattr__(settings, "modules", modules)
@@ -52,17 +53,17 @@ class Python(NetworkSettings):
                 "This spec's network was made in Python, and a spec cannot make it again; call "
                 "dpmcl.run(..., network=...) with it."
             )
-        made = self.modules
-        made = copy.deepcopy(made(tuple(shape), outputs) if is_factory(made) else made)
-        pair = in_two(made, self.before, tuple(shape))
-        return with_outputs(frozen(pair, made, self.frozen), outputs)
+        modules = self.modules
+        modules = copy.deepcopy(modules(tuple(shape), outputs) if is_factory(modules) else modules)
+        pair = in_two(modules, self.before, tuple(shape))
+        return with_outputs(frozen(pair, modules, self.frozen), outputs)
 
 
 def is_factory(modules: Any) -> bool:
-    """Return True for a function that builds modules.
+    """Return True if an object is a function that builds modules.
 
     Args:
-        modules: Anything.
+        modules: Object of any type.
     """
     return isinstance(modules, Callable) and not isinstance(modules, nn.Module)  # type: ignore[arg-type]
 
@@ -70,15 +71,15 @@ def is_factory(modules: Any) -> bool:
 def own_network(
     modules: Any, *, before: str | None = None, frozen: Sequence[str] | str = ()
 ) -> Python:
-    """Return the network of modules that a user has.
+    """Return the network settings of a user's modules.
 
     Args:
-        modules: A module, two of them, or a function of (shape, outputs) that returns either.
-        before: Name of the layer before which one module is split.
-        frozen: Names of layers that stay as they are.
+        modules: One module, two, or a function of (shape, outputs) that returns either.
+        before: Name of the layer before which one module is split; None for its last linear layer.
+        frozen: Name or names of layers to freeze.
 
     Raises:
-        ModelError: They are no modules.
+        ModelError: `modules` is none of these, or a run cannot use a layer.
     """
     pair = isinstance(modules, tuple | list) and len(modules) == 2
     known = modules if pair else (modules,)
@@ -95,7 +96,7 @@ def own_network(
 
 
 def _digest(modules: Any) -> str:
-    """Return a fingerprint: of a function its code, of modules their layers and values."""
+    """Return a fingerprint of a function's code, or of the layers and values of modules."""
     out = hashlib.sha256()
     if is_factory(modules):
         out.update(cloudpickle.dumps(modules))
@@ -106,13 +107,14 @@ def _digest(modules: Any) -> str:
                 out.update(name.encode())
                 fingerprint.add(out, value)
             for part in module.modules():
-                if type(part).__module__.partition(".")[0] != "torch":  # whose text has them
+                # The repr above has the attributes of PyTorch's layers.
+                if type(part).__module__.partition(".")[0] != "torch":
                     _add_attributes(out, part)
     return out.hexdigest()[:32]
 
 
 def _add_attributes(out: Any, module: nn.Module) -> None:
-    """Add what a module of the user's keeps beside parameters and layers, as a slope."""
+    """Add the attributes of a user's module to a hash, apart from parameters and layers."""
     for name, value in vars(module).items():
         if not name.startswith("_") and name != "training":
             out.update(name.encode())

@@ -1,8 +1,8 @@
-"""The contract of an optimiser: a pure, differentiable rule.
+"""The interface of an optimiser: a pure, differentiable rule.
 
-A rule takes trees and returns trees: `state = rule.init(theta)`, then
-`theta, state = rule.step(theta, gradient, state)`. The state has the shape of theta, with a dict of
-slots at each leaf, so a part of theta is stepped with the same part of the state.
+A rule takes and returns trees: `state = rule.init(theta)`, then
+`theta, state = rule.step(theta, gradient, state)`. The state has the structure of theta, with a
+dict of slots at each leaf, so a part of theta can be stepped with the same part of the state.
 """
 
 from abc import ABC, abstractmethod
@@ -28,8 +28,8 @@ class Optimiser(Settings, ABC):
 
     Args:
         lr: Learning rate, above 0.
-        weight_decay: Times the parameter, added to its gradient (L2, as torch.optim's
-            `weight_decay` of SGD, Adagrad and Adam).
+        weight_decay: Factor of the parameter in a term added to its gradient (L2, like
+            `weight_decay` of SGD, Adagrad and Adam in torch.optim).
     """
 
     lr: Rate = 1e-2
@@ -49,12 +49,12 @@ class Optimiser(Settings, ABC):
 
         Args:
             parameter: One tensor of parameters.
-            grad: Its gradient.
-            slots: Its state.
+            grad: Gradient of the parameter.
+            slots: State of the parameter.
         """
 
     def init(self, theta: Any) -> Any:
-        """Return the fresh state of a tree of parameters.
+        """Return the state of a tree of parameters before the first step.
 
         Args:
             theta: A tree of parameters.
@@ -68,9 +68,9 @@ class Optimiser(Settings, ABC):
 
         Args:
             theta: Tree of parameters.
-            grads: Their gradient, a tree of the same form.
-            state: As `init` or the last step returned it.
-            cost: The scalar that the gradient is of; only some rules need it.
+            grads: Gradient by the parameters, a tree of the same structure.
+            state: State that `init` or the last step returned.
+            cost: Scalar cost whose gradient is `grads`; only some rules need it.
 
         Returns:
             The new parameters and the new state.
@@ -85,13 +85,13 @@ class Optimiser(Settings, ABC):
     def descended(
         self, cost: Callable[[Any, int], Tensor], theta: Any, steps: int, state: Any = None
     ) -> Any:
-        """Return the parameters after some steps on a cost: a look-ahead, or an inner loop.
+        """Return the parameters after several steps on a cost, for a look-ahead or an inner loop.
 
         Args:
-            cost: cost(theta, step), a scalar; step counts from 0.
-            theta: Tree of parameters to start from.
+            cost: Function cost(theta, step) that returns a scalar; step counts from 0.
+            theta: Initial parameters, a tree.
             steps: Number of steps.
-            state: State to start from; None for a fresh one.
+            state: Initial state; None for that of `init`.
         """
         state = self.init(theta) if state is None else state
         for step in range(steps):
@@ -104,11 +104,11 @@ def build(setting: str | Mapping[str, Any], lr: float) -> Optimiser:
     """Return the optimiser of a setting.
 
     Args:
-        setting: A name, or a table of a name and its options.
+        setting: Name of an optimiser, or a table of a name and its options.
         lr: Learning rate.
 
     Raises:
-        SpecError: Nobody has that name, or an option breaks a rule.
+        SpecError: There is no such optimiser, or an option breaks a rule.
 
     >>> build({"name": "sgd", "momentum": 0.9}, lr=0.1)
     SGD(lr=0.1, weight_decay=0.0, momentum=0.9)

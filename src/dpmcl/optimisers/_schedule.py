@@ -1,4 +1,4 @@
-"""Schedules: how the learning rate changes over the updates of a task, or of the run."""
+"""Schedules of the learning rate over the updates of a task, or of the run."""
 
 import math
 from abc import ABC, abstractmethod
@@ -20,7 +20,7 @@ class Schedule(Settings, ABC):
     """A factor of the learning rate for each update.
 
     Args:
-        over: "task" starts anew with each task, "run" goes on to the end of the run.
+        over: "task" to start anew with each task, "run" for one schedule over all tasks.
     """
 
     over: Literal["task", "run"] = "task"
@@ -30,14 +30,14 @@ class Schedule(Settings, ABC):
         """Return the factor of lr, a float64 scalar.
 
         Args:
-            update: Updates already made, int64 ().
-            updates: All updates of the task or of the run, int64 ().
+            update: Number of updates already made, int64 ().
+            updates: Number of all updates of the task or of the run, int64 ().
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cosine(Schedule):
-    """From lr to `least` times lr along half a cosine (torch's CosineAnnealingLR)."""
+    """Cosine schedule from lr to `least` times lr (CosineAnnealingLR in PyTorch)."""
 
     least: Annotated[float, at.Ge(0), at.Le(1)] = 0.0
 
@@ -48,7 +48,7 @@ class Cosine(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Step(Schedule):
-    """lr times `by` after every `every` updates (torch's StepLR)."""
+    """Schedule that multiplies lr by `by` after every `every` updates (StepLR in PyTorch)."""
 
     every: Positive
     by: Rate = 0.1
@@ -64,7 +64,7 @@ def build_schedule(setting: str | Mapping[str, Any]) -> Schedule | None:
     """Return the schedule of a setting, or None for "constant".
 
     Args:
-        setting: A name, or a table of a name and its options.
+        setting: Name of a schedule, or a table of a name and its options.
 
     Raises:
         SpecError: There is no such schedule, or an option breaks a rule.

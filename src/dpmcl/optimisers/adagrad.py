@@ -14,14 +14,14 @@ from dpmcl.optimisers._optimiser import Optimiser, Slots
 class Adagrad(Optimiser):
     """The paper's optimiser (appendix B.3): theta - lr g / (sqrt(sum of g^2) + eps).
 
-    Without an initial accumulator the first step is lr times the gradient's sign.
+    With an initial accumulator of 0, the first step is lr times the sign of the gradient.
     """
 
     eps: Annotated[float, at.Ge(0)] = 1e-10
     initial_accumulator: Annotated[float, at.Ge(0)] = 0.0
 
     def slots(self, parameter: Tensor) -> Slots:
-        # Not 0: the square root's derivative there, times a dead unit's zero gradient, is NaN.
+        # Not 0, where the infinite derivative of the root times a dead unit's gradient 0 is NaN.
         least = torch.finfo(parameter.dtype).tiny
         return {"sum": torch.full_like(parameter, max(self.initial_accumulator, least))}
 

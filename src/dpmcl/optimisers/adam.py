@@ -20,7 +20,7 @@ class Adam(Optimiser):
     eps: Annotated[float, at.Ge(0)] = 1e-8
 
     def slots(self, parameter: Tensor) -> Slots:
-        # The step count is float64 in every run: 1 - beta2^t loses digits in float32.
+        # The step count is always float64, since 1 - beta2^t loses digits in float32.
         count = torch.zeros((), dtype=torch.float64, device=parameter.device)
         return {
             "mean": torch.zeros_like(parameter),

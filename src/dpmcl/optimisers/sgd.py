@@ -11,7 +11,7 @@ from dpmcl.optimisers._optimiser import Optimiser, Slots
 
 @dataclass(frozen=True, kw_only=True)
 class SGD(Optimiser):
-    """Gradient descent: theta - lr g; with momentum m: theta - lr b, b = m b + g."""
+    """Gradient descent: theta - lr g; with momentum m, theta - lr b with b <- m b + g."""
 
     momentum: Share = 0.0
 

@@ -12,31 +12,31 @@ from dpmcl.exceptions import ModelError, SpecError
 from dpmcl.optimisers._optimiser import Optimiser, Slots
 
 Drift = Literal["none", "inputs", "features", "exact"]
-"""How ||dx|| is known: not at all, from means of inputs or features, or from the dynamics."""
+"""Source of ||dx||: none, means of inputs or of features, or the dynamics of the stream."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Theorem(Optimiser):
     """The step size of Theorem 1 and equation 4, alpha(k) in place of a learning rate.
 
-    alpha = (1 - ||J_x|| ||dx||) / (beta ||J_theta||^2 + eps), the norm over all parameters that
-    step together. lr is the largest alpha, since equation 4 asks for one at most so large: without
-    it, a vanishing gradient makes alpha enormous. There is no weight decay: the theorem's alpha is
-    that of the gradient of J.
+    alpha = (1 - ||J_x|| ||dx||) / (beta ||J_theta||^2 + eps), where the norm of J_theta is over all
+    parameters that step together. lr bounds alpha from above, as equation 4 does; without a bound,
+    a vanishing gradient makes alpha enormous. There is no weight decay, since the theorem's alpha
+    is for the gradient of J alone.
 
     Args:
-        lr: The largest alpha.
+        lr: Largest alpha.
         weight_decay: Must be 0.
-        beta: The theorem's bound on J.
-        eps: Keeps alpha finite where the gradient vanishes.
-        form: "J_theta", equation 4, theta - alpha J_theta; "V_theta", the theorem's own update,
-            theta + alpha V_theta with V_theta = -J J_theta: Polyak's step times
+        beta: Bound on J of the theorem.
+        eps: Keeps alpha finite if the gradient vanishes.
+        form: "J_theta" for equation 4, theta - alpha J_theta; "V_theta" for the update of the
+            theorem, theta + alpha V_theta with V_theta = -J J_theta, which is Polyak's step times
             (1 - ||J_x|| ||dx||) / beta.
-        drift: Which ||J_x|| ||dx|| it is, measured before each phase and every 50 updates
-            (`training.step_size`). A fresh state, as inner updates start with, has none.
-        otherwise: What to do where 1 - ||J_x|| ||dx|| <= 0 and the theorem does not apply:
-            "ignore" steps as if dx were 0, which section 3.1 does for all practical purposes;
-            "stay" does not step.
+        drift: Source of ||dx||; ||J_x|| ||dx|| is measured before each phase and every 50 updates
+            (`training.step_size`). It is 0 in a fresh state, with which inner updates start.
+        otherwise: What to do if 1 - ||J_x|| ||dx|| <= 0, so that the theorem does not apply:
+            "ignore" takes the step as if dx were 0, which section 3.1 does for all practical
+            purposes; "stay" takes no step.
     """
 
     beta: Rate = 1000.0
@@ -57,7 +57,7 @@ class Theorem(Optimiser):
         return {"reach": parameter.new_zeros(())}
 
     def rule(self, parameter: Tensor, grad: Tensor, slots: Slots) -> tuple[Tensor, Slots]:
-        raise NotImplementedError  # it has no meaning for one parameter alone
+        raise NotImplementedError  # alpha depends on all parameters together
 
     def step(
         self, theta: Any, grads: Any, state: Any, cost: Tensor | None = None
@@ -75,7 +75,7 @@ class Theorem(Optimiser):
         return tree_map(lambda p, g: p - alpha * g, theta, grads), state
 
     def alpha(self, square: Tensor, reach: Tensor) -> Tensor:
-        """Return alpha before its bound lr.
+        """Return alpha before it is bounded by lr.
 
         Args:
             square: ||J_theta||^2, a scalar.
@@ -86,10 +86,10 @@ class Theorem(Optimiser):
 
     @staticmethod
     def informed(state: Any, reach: Tensor) -> Any:
-        """Return the optimiser state of all replicas with ||J_x|| ||dx|| set.
+        """Return an optimiser state of all replicas in which ||J_x|| ||dx|| is set.
 
         Args:
-            state: Optimiser state, replicas first.
+            state: Optimiser state with a leading replica dimension.
             reach: ||J_x|| ||dx|| of each replica, (replicas,).
         """
         return tree_map(lambda leaf: reach.to(leaf.dtype).clone(), state)

@@ -1,4 +1,4 @@
-"""The contract of an option: a change of learning that any method can have."""
+"""The interface of an option: a change of training that any method can have."""
 
 from abc import ABC
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class Option(Settings, ABC):
 
         Args:
             theta: The parts of the parameters that step.
-            grads: The method's gradient by these parts.
-            start: The same parts with which the run started.
+            grads: Gradient of the method by these parts.
+            start: The same parts at the start of the run.
         """
         return grads
 
@@ -27,7 +27,7 @@ class Option(Settings, ABC):
         """Return the parameters with which a task begins.
 
         Args:
-            theta: Parameters as the last task left them, or the initial ones.
+            theta: Parameters after the last task, or the initial ones.
             key: Random key of this seed, task and option, int64 (2,).
         """
         return theta

@@ -1,4 +1,4 @@
-"""L2-Init: a pull back to the initial weights, against the loss of plasticity."""
+"""L2-Init: a penalty towards the initial weights, against the loss of plasticity."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -12,13 +12,13 @@ from dpmcl.options._option import Option
 
 @dataclass(frozen=True, kw_only=True)
 class L2Init(Option):
-    """L2-Init: adds strength |theta - theta_0|^2 to the cost, theta_0 the initial weights.
+    """L2-Init: adds strength ||theta - theta_0||^2 to the cost, theta_0 the initial weights.
 
-    Its gradient, 2 strength (theta - theta_0), is added to the method's in each step of theta, for
-    the parts that step. Source: Kumar et al., "Maintaining plasticity in continual learning via
-    regenerative regularization", 2023.
+    Its gradient, 2 strength (theta - theta_0), is added to the method's gradient in each step of
+    theta, for the parts that step. Source: Kumar et al., "Maintaining plasticity in continual
+    learning via regenerative regularization", 2023.
 
-    Deviation: a rule that wants a cost gets the method's, without the penalty.
+    Deviation: an optimiser that uses the cost gets that of the method, without the penalty.
     """
 
     strength: Annotated[float, at.Ge(0)] = 1e-3

@@ -1,4 +1,4 @@
-"""Shrink and perturb: before each new task the weights shrink, and noise is added."""
+"""Shrink and perturb: before each task the weights are shrunk, and noise is added."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -16,11 +16,11 @@ from dpmcl.options._option import Option
 class ShrinkPerturb(Option):
     """Shrink and perturb: at each task theta <- shrink theta + noise e, e standard normal.
 
-    Source: Ash and Adams, "On warm-starting neural network training", 2020, who do it where new
-    data arrive. The forms that shrink in each step are `weight_decay`, without their noise.
+    Source: Ash and Adams, "On warm-starting neural network training", 2020, who do it when new
+    data arrive. For the variants that shrink in each step, without their noise, use `weight_decay`.
 
-    Deviations: the first task begins with it too. Noise is alike for all weights, whatever they
-    were initialised with.
+    Deviations: the first task begins with it too. The noise has the same size for all weights,
+    however they were initialised.
     """
 
     shrink: Annotated[float, at.Ge(0), at.Le(1)] = 0.6

@@ -1,4 +1,5 @@
-"""The paper's theory at work: costs, Hamiltonian terms, discount, and the conditions of stability.
+"""The paper's theory in numbers: costs, Hamiltonian terms, discount and conditions of stability.
 
-Pure functions of one replica; what maps them over a run's replicas is `dpmcl.training.monitor`.
+The functions that measure a model are pure functions of one replica; `dpmcl.training.monitor` maps
+them over the replicas of a run.
 """

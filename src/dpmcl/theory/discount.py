@@ -1,4 +1,4 @@
-"""Tell which of the paper's statements holds of J(t) under a discount (Lemma 1, Corollary 1)."""
+"""Tell which of the paper's statements about J(t) a discount satisfies (Lemma 1, Corollary 1)."""
 
 import math
 from typing import Literal, NamedTuple
@@ -12,9 +12,9 @@ class Verdict(NamedTuple):
     """Behaviour of J(t) as t grows, for losses between eps > 0 and L.
 
     Attributes:
-        statement: The paper's, if one holds.
-        outcome: "converges", if theta(t) does; "bounded"; "diverges"; or "unclear".
-        line: The same in words.
+        statement: Statement of the paper that holds, or "neither".
+        outcome: "converges" (provided that theta(t) does), "bounded", "diverges" or "unclear".
+        line: The verdict in words, for the user.
     """
 
     statement: Statement
@@ -23,10 +23,12 @@ class Verdict(NamedTuple):
 
 
 def verdict(discount: Discount) -> Verdict:
-    """Return whether J(t) converges, stays bounded or diverges, by the sum of all weights.
+    """Return whether J(t) converges, stays bounded or diverges, judged by the sum of all weights.
+
+    `docs/theory_results.md` has the derivation.
 
     Args:
-        discount: Its `total` is taken at its word; `docs/theory_results.md` has the derivation.
+        discount: The discount; its property `total` is not checked.
 
     >>> from dpmcl.discounts.power import Power
     >>> verdict(Power(p=1, by="time")).outcome
@@ -36,8 +38,8 @@ def verdict(discount: Discount) -> Verdict:
     if total is None:
         line = (
             f"{head}: it is not known whether the weights of {type(discount).__name__} have a "
-            "finite sum, without which J(t) grows without bound; if you know the sum, say it as "
-            "its property `total`."
+            "finite sum, without which J(t) grows without bound; if you know the sum, return it "
+            "from the property `total`."
         )
         return Verdict("neither", "unclear", line)
     rises = discount.first_weights().diff()

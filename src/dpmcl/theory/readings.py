@@ -1,4 +1,4 @@
-"""The readings of a monitor along a run: costs, terms of equation (3) and norms."""
+"""The readings that a monitor takes during a run: costs, terms of equation (3) and norms."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,11 +15,11 @@ class Readings:
     """The readings of one method.
 
     Attributes:
-        seeds: Of each replica.
-        positions: Task, phase and update of the phase, all from 0, before which each reading is
-            taken, in order.
-        values: Float64 (replicas, readings, quantities), in the order of `Reading`; NaN once a
-            replica is frozen, and for quantities that were not watched.
+        seeds: Seed of each replica.
+        positions: Task, phase and update of the phase before which each reading was taken, all
+            counted from 0, in order of time.
+        values: Readings, float64 (replicas, readings, quantities), with the quantities in the order
+            of `Reading`; NaN once a replica is frozen, and for quantities that are not monitored.
     """
 
     seeds: tuple[int, ...]
@@ -32,10 +32,13 @@ class Readings:
 
     @property
     def taken(self) -> np.ndarray:
-        """Return which readings were taken, bool (replicas, readings)."""
+        """Return the mask of the readings that were taken, bool (replicas, readings)."""
         return taken(self.values)
 
     @property
     def broken(self) -> dict[str, np.ndarray]:
-        """Return at which readings each condition fails, bool (replicas, readings)."""
+        """Return, for each condition, the mask of the readings at which it fails.
+
+        Each mask is bool (replicas, readings).
+        """
         return broken(self.values)

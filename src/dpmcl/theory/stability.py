@@ -1,12 +1,13 @@
-"""What Theorem 1 assumes and claims, as conditions on the readings of a replica.
+"""The assumptions and claims of Theorem 1, as conditions on the readings of a replica.
 
-With J = J_N + J_P, the decrease D = -J_theta' dtheta that an update promises and the increase
-J_x' dx that moving inputs bring, (A.2.7) reads
+Let J = J_N + J_P, let D = -J_theta' dtheta be the decrease of J by an update to first order, and
+J_x' dx its increase as the inputs move. Then (A.2.7) reads
 
     dV/dt = -J (1 - D - J_x' dx)
 
-for the theorem's own update D is alpha J ||J_theta||^2. Substituting that update as it is defined
-gives + D instead (`docs/theory_results.md`); both are recorded. The printed one is the stricter.
+For the update of the theorem, D is alpha J ||J_theta||^2. Substituting that update as the theorem
+defines it gives + D in place of - D (`docs/theory_results.md`). Both forms are recorded; the
+printed one is stricter.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,21 +26,30 @@ EPS = 1e-8
 """epsilon of equation (4)."""
 
 VANISHED = 1e-6
-"""Share of the cost below which a gradient counts as none."""
+"""Share of the cost below which a gradient counts as vanished."""
 
 NOTHING = 1e-7
-"""Promised decrease of the cost below which it is rounding."""
+"""Decrease of the cost below which it counts as rounding."""
 
 
 class Reading(NamedTuple):
-    """One reading, scalars of one replica (the monitor stacks them); norms are Euclidean.
+    """One reading: scalars of one replica, which the monitor stacks. Norms are Euclidean.
 
-    J = J_N + J_P. J_theta, J_x, dx, dtheta, theta: norms; dtheta of the update that comes next.
-    decrease: -J_theta' dtheta. increase: J_x' dx, with J_y' dy if the targets move too. reach: its
-    bound ||J_x|| ||dx|| + ||J_y|| ||dy||. third_*, fourth_*: terms of equation (3) by estimate
-    (`theory.terms`). alpha: the step taken, decrease / ||J_theta||^2. alpha_theorem: the numerator
-    of Theorem 1 over the denominator of equation (4), before any bound. dV_dt: (A.2.7) as printed;
-    dV_dt_substituted: with dtheta = alpha V_theta put in. beta, radius: the bounds on J and theta.
+    Attributes:
+        J_N, J_P, J_PN: Costs on b_N, on b_P and on both.
+        J_PN_ahead: J_PN(theta_B), or NaN.
+        J: J_N + J_P.
+        J_theta, J_x, dx, dtheta, theta: Norms; dtheta is the next update.
+        decrease: -J_theta' dtheta.
+        increase: J_x' dx, plus J_y' dy if the targets move too.
+        reach: Bound on the increase, ||J_x|| ||dx|| + ||J_y|| ||dy||.
+        third_proof, third_difference, fourth_proof, fourth_difference: Third and fourth term of
+            equation (3), by the estimates `proof` and `difference` (`theory.terms`).
+        alpha: Step size taken, decrease / ||J_theta||^2.
+        alpha_theorem: Numerator of Theorem 1 over the denominator of equation (4), not clipped.
+        dV_dt: dV/dt by (A.2.7) as printed.
+        dV_dt_substituted: dV/dt with dtheta = alpha V_theta substituted.
+        beta, radius: Bounds on J and on ||theta||.
     """
 
     J_N: Any
@@ -78,17 +88,17 @@ def reading(
     ahead: Tensor,
     J_N_next: Tensor,
 ) -> Reading:
-    """Return a reading from what was measured of one replica.
+    """Return the reading of one replica.
 
     Args:
         measured: Costs and gradients at theta.
-        theta: The parameters.
-        dtheta: Their next update.
+        theta: Parameters.
+        dtheta: Next update of the parameters.
         move: dx and dy of the rows of b_N.
-        beta: The bound on J, a scalar.
-        radius: The bound on the norm of theta, a scalar.
-        ahead: J_PN(theta_B), or NaN.
-        J_N_next: J_N on the moved rows, or NaN.
+        beta: Bound on J, a scalar.
+        radius: Bound on the norm of theta, a scalar.
+        ahead: J_PN(theta_B), or NaN if not computed.
+        J_N_next: J_N on the moved rows, or NaN if not computed.
     """
     dx, dy = move
     J = measured.costs.J_N + measured.costs.J_P
@@ -123,13 +133,13 @@ def reading(
 
 @dataclass(frozen=True)
 class Condition:
-    """One assumption or claim of Theorem 1, or (`step`) Polyak's bound, which is not the paper's.
+    """An assumption or claim of Theorem 1, or Polyak's bound (`step`), which is not in the paper.
 
     Attributes:
-        rule: What must hold.
-        shows: The quantity that a message reports, from quantities by name.
-        broken: Whether the rule fails, bool, elementwise.
-        advice: What to do about it.
+        rule: The condition, in words for messages.
+        shows: Function of the quantities by name; returns the one that a message reports.
+        broken: Function of the quantities by name; returns where the condition fails, bool.
+        advice: Remedy, in words for messages.
     """
 
     rule: str
@@ -183,14 +193,15 @@ CONDITIONS: Mapping[str, Condition] = {
         "take smaller steps, or raise monitor.radius",
     ),
 }
-"""The conditions that a monitor checks at each reading, in the order of its messages."""
+"""The conditions that a monitor checks at each reading, by name, in the order of its messages."""
 
 
 def broken(values: np.ndarray) -> dict[str, np.ndarray]:
-    """Return where each condition fails, bool (...).
+    """Return, for each condition, the mask of the readings at which it fails, bool (...).
 
     Args:
-        values: (..., quantities), in the order of `Reading`; NaN where nothing was measured.
+        values: Readings (..., quantities), in the order of `Reading`; NaN where nothing was
+            measured.
     """
     quantities, measured = named(values), taken(values)
     with np.errstate(over="ignore"):
@@ -200,19 +211,19 @@ def broken(values: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def taken(values: np.ndarray) -> np.ndarray:
-    """Return where a reading was taken, bool (...).
+    """Return the mask of the readings that were taken, bool (...).
 
     Args:
-        values: (..., quantities), in the order of `Reading`.
+        values: Readings (..., quantities), in the order of `Reading`.
     """
     quantities = named(values)
     return np.asarray(~np.isnan(quantities["J_theta"]) | ~np.isnan(quantities["J"]))
 
 
 def named(values: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the quantities by name, (...) each.
+    """Return the quantities of readings by name, each (...).
 
     Args:
-        values: (..., quantities), in the order of `Reading`.
+        values: Readings (..., quantities), in the order of `Reading`.
     """
     return {name: values[..., i] for i, name in enumerate(Reading._fields)}

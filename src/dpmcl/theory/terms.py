@@ -1,20 +1,20 @@
-"""The costs and the four terms of equation (3), measured for one replica.
+"""The costs and the four terms of equation (3), computed for one replica.
 
 The right-hand side of the Hamilton-Jacobi-Bellman equation has four terms:
 
     J_P                  the cost on all earlier tasks
-    J_N                  the cost on the new one
-    V_theta' dtheta      what a change of the parameters does to the optimal cost
-    V_x' dx              what a change of the input does to it
+    J_N                  the cost on the new task
+    V_theta' dtheta      the change of the optimal cost by a change of the parameters
+    V_x' dx              the change of the optimal cost by a change of the input
 
-V is not known. The paper estimates V_theta twice, and so does this module, by name:
+V is not known. The paper estimates V_theta in two ways, and this module has both:
 
     "proof"       Theorem 1: V_theta = -J J_theta, V_x = -J J_x
     "difference"  A.3: -J stands for V, so V_theta' dtheta is J_PN - J_PN(theta_B), and V_x' dx,
                   which the paper drops, is J_N(x) - J_N(x + dx)
 
-J without a letter is J_N + J_P, as in A.3. All costs are those of evaluation: no dropout.
-`docs/theory_results.md` says which of these steps follow.
+J without a subscript is J_N + J_P, as in A.3. All costs are taken in evaluation mode, without
+dropout. `docs/theory_results.md` shows which of these steps can be derived.
 """
 
 from typing import NamedTuple
@@ -28,7 +28,7 @@ from dpmcl.optimisers._optimiser import Optimiser
 
 
 class Costs(NamedTuple):
-    """J_N, J_P on b_N and b_P, J_PN on both, scalars; J_P is 0 while no task came before."""
+    """Scalar costs: J_N on b_N, J_P on b_P, J_PN on both; J_P is 0 during the first task."""
 
     J_N: Tensor
     J_P: Tensor
@@ -38,8 +38,11 @@ class Costs(NamedTuple):
 class Sensitivity(NamedTuple):
     """Derivatives of J = J_N + J_P by the parameters and by the new task's rows.
 
-    costs: at theta. J_theta: the gradient, of theta's form. J_x: the gradient by each row of b_N,
-    (n, ...), or by its features. J_y: by each target, (n, outputs); for classes 0, (n,).
+    Attributes:
+        costs: Costs at theta.
+        J_theta: Gradient by theta, with its structure.
+        J_x: Gradient by the input, or by the features, of each row of b_N, (n, ...).
+        J_y: Gradient by the target of each row of b_N, (n, outputs); 0, (n,), for classes.
     """
 
     costs: Costs
@@ -49,7 +52,7 @@ class Sensitivity(NamedTuple):
 
 
 class InputNorms(NamedTuple):
-    """||J_x||, ||dx||, and the same of the targets, which move with the inputs; scalars."""
+    """Scalars ||J_x|| and ||dx||, and the same of the targets, which move with the inputs."""
 
     J_x: Tensor
     dx: Tensor
@@ -58,9 +61,10 @@ class InputNorms(NamedTuple):
 
     @property
     def reach(self) -> Tensor:
-        """||J_x|| ||dx|| + ||J_y|| ||dy||, by Cauchy and Schwarz at least |J_x' dx + J_y' dy|.
+        """||J_x|| ||dx|| + ||J_y|| ||dy||, a bound on |J_x' dx + J_y' dy| by Cauchy-Schwarz.
 
-        The paper's ||J_x|| ||dx||, in which y is a function of x; Theorem 1 wants it below 1.
+        It stands for the paper's ||J_x|| ||dx||, in which y is a function of x; Theorem 1 assumes
+        that it is below 1.
         """
         return self.J_x * self.dx + self.J_y * self.dy
 
@@ -71,11 +75,11 @@ def sensitivity(
     """Return the costs and the gradients of J.
 
     Args:
-        model: The networks and the loss.
+        model: The model.
         theta: Parameters of one replica.
         b_N: Rows of the new task, by which J_x and J_y are taken.
         b_P: Rows of earlier tasks.
-        features: Take J_x by what g sees of x, instead of by x.
+        features: Whether to take J_x by the input of g (`Model.seen`) in place of x.
     """
     b_PN = join(b_P, b_N)
 
@@ -93,22 +97,22 @@ def sensitivity(
 def look_ahead(
     model: Model, theta: Theta, b_N: Batch, b_P: Batch, *, rule: Optimiser, zeta: int
 ) -> Tensor:
-    """Return J_PN(theta_B) of A.3: the cost after a copy of theta_2 has taken steps on it.
+    """Return J_PN(theta_B) of A.3, the cost after a copy of theta_2 has taken steps on J_PN.
 
     Args:
-        model: The networks and the loss.
-        theta: Parameters of one replica; theta_1 stays fixed.
+        model: The model.
+        theta: Parameters of one replica; theta_1 is not changed.
         b_N: Rows of the new task.
         b_P: Rows of earlier tasks.
-        rule: Optimiser of the steps, with a fresh state.
+        rule: Optimiser of the steps; it starts with a fresh state.
         zeta: Number of steps.
     """
     b_PN = join(b_P, b_N)
     seen = model.seen(theta, b_PN.x)
 
     def J_PN(theta_2: Parameters, step: int = 0) -> Tensor:
-        answer = model.answer({**theta, "prediction": theta_2}, seen, b_PN.x)
-        return weighted_mean(model.losses(answer, b_PN.y), b_PN.w)
+        outputs = model.answer({**theta, "prediction": theta_2}, seen, b_PN.x)
+        return weighted_mean(model.losses(outputs, b_PN.y), b_PN.w)
 
     return J_PN(rule.descended(J_PN, theta["prediction"], zeta))
 
@@ -116,14 +120,14 @@ def look_ahead(
 def moved(
     model: Model, theta: Theta, b_N: Batch, b_next: Batch, *, features: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return dx and dy of each row, of the form of J_x and J_y.
+    """Return dx and dy, the change of each row, with the shapes of J_x and J_y.
 
     Args:
-        model: The networks, which make features of inputs.
+        model: The model, which computes the features.
         theta: Parameters of one replica.
         b_N: Rows of the new task.
-        b_next: The same rows once they have moved.
-        features: Return how far the features move, instead of the inputs.
+        b_next: The same rows after they have moved.
+        features: Whether dx is the change of the input of g (`Model.seen`) in place of x.
     """
     dx = b_next.x - b_N.x
     if features:
@@ -134,17 +138,17 @@ def moved(
 
 
 def input_norms(J_x: Tensor, J_y: Tensor, dx: Tensor, dy: Tensor) -> InputNorms:
-    """Return the norms of which the condition ||J_x|| ||dx|| < 1 speaks, root mean squares of rows.
+    """Return the norms in the condition ||J_x|| ||dx|| < 1, as root mean squares over rows.
 
     Args:
         J_x: Gradient of a mean over n rows by each row's input, (n, ...).
-        J_y: The same by each row's target, (n, ...).
-        dx: How far each input moves, of the shape of J_x.
-        dy: How far each target moves, of the shape of J_y.
+        J_y: Gradient of the same mean by each row's target, (n, ...).
+        dx: Change of each input, of the shape of J_x.
+        dy: Change of each target, of the shape of J_y.
 
     Returns:
-        Norms with rows' gradients of their own losses, n J_x: the products are those of the
-        paper's Frobenius norms, however many rows there are.
+        Norms in which the gradient of a row is that of its own loss, n J_x. The products of norms
+        are those of the paper's Frobenius norms, for any number of rows.
     """
 
     def norm(rows: Tensor) -> Tensor:
@@ -157,14 +161,14 @@ def input_norms(J_x: Tensor, J_y: Tensor, dx: Tensor, dy: Tensor) -> InputNorms:
 def reach(
     model: Model, theta: Theta, b_N: Batch, b_next: Batch, *, features: bool = False
 ) -> Tensor:
-    """Return ||J_x|| ||dx|| of J_N, the targets' share included, a scalar.
+    """Return ||J_x|| ||dx|| + ||J_y|| ||dy|| of J_N (`InputNorms.reach`), a scalar.
 
     Args:
-        model: The networks and the loss.
+        model: The model.
         theta: Parameters of one replica.
         b_N: Rows of the new task.
-        b_next: The same rows once they have moved.
-        features: Take x for what g sees of it.
+        b_next: The same rows after they have moved.
+        features: Whether to take the input of g (`Model.seen`) in place of x.
     """
 
     def J_N(dx: Tensor, dy: Tensor) -> Tensor:
@@ -175,7 +179,7 @@ def reach(
 
 
 def _no_move(model: Model, theta: Theta, b_N: Batch, features: bool) -> tuple[Tensor, Tensor]:
-    """Return dx and dy of rows that do not move."""
+    """Return dx and dy of rows that do not move, which are 0."""
     like = model.seen(theta, b_N.x) if features else b_N.x
     return torch.zeros_like(like), torch.zeros_like(b_N.y, dtype=b_N.x.dtype)
 
@@ -183,7 +187,7 @@ def _no_move(model: Model, theta: Theta, b_N: Batch, features: bool) -> tuple[Te
 def _moved_losses(
     model: Model, theta: Theta, batch: Batch, move: tuple[Tensor, Tensor], *, features: bool
 ) -> Tensor:
-    """Return each row's loss once inputs (or features) and targets have moved by dx and dy."""
+    """Return each row's loss after inputs (or features) and targets have moved by dx and dy."""
     dx, dy = move
     x = batch.x if features else batch.x + dx
     seen = model.seen(theta, x)
@@ -193,7 +197,7 @@ def _moved_losses(
 
 
 def _split(losses: Tensor, b_N: Batch, b_P: Batch) -> Costs:
-    """Return the costs of rows' losses, those of b_P first."""
+    """Return the costs from the losses of rows, of which those of b_P come first."""
     past = b_P.x.shape[0]
     return Costs(
         weighted_mean(losses[past:], b_N.w),
