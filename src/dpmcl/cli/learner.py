@@ -41,7 +41,7 @@ def learn(
 ) -> None:
     """Train a new model on a table, or an existing one on further rows.
 
-    A tenth of the rows of each table is held out to test the model.
+    A tenth of the rows of each table, at most 50, is held out to test the model.
     """
     from dpmcl import Learner
     from dpmcl.learner.artefact import FILE
@@ -103,7 +103,7 @@ def predict(
 def inspect(model: Model) -> None:
     """Show what a model has learned, and its errors on each chunk.
 
-    Errors are those when the chunk came, and those of now.
+    For each chunk it shows the error when the chunk was new, and the error now.
     """
     from dpmcl import Learner
 

@@ -110,7 +110,7 @@ def plot(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File to write; by default DIR/figures/WHAT.FORMAT.",
+            help="File to write; by default DIR/figures/WHAT.FORMAT, or WHAT.FORMAT for several.",
             parser=path_of,
         ),
     ] = None,

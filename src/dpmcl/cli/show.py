@@ -15,7 +15,7 @@ from dpmcl.exceptions import printable
 
 @app.command("list")
 def list_() -> None:
-    """List all presets, and the plugins of each kind: methods, streams, ..."""
+    """List presets and plugins: methods, streams, networks, ..."""
     from dpmcl import plugins, presets
 
     sections = {"presets": {name: presets.summary(name) for name in presets.names()}}

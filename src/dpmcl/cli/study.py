@@ -164,7 +164,7 @@ def merge(
         ),
     ],
 ) -> None:
-    """Add the results of other folders, as those of shards, to a folder."""
+    """Add the results of other folders, as of shards, to a folder."""
     from dpmcl.study.merging import merge as merged
 
     for line in merged(into, others):
