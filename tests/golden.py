@@ -150,7 +150,7 @@ def _method(name: str, own: dict[str, Any]) -> Values:
 
 
 def _normalised() -> Values:
-    """DPMCL behind BatchNorm, which normalises b_P and b_N together; evaluated as it runs."""
+    """DPMCL with BatchNorm, which normalises b_P and b_N together, and b_N alone in step 1."""
     stream = tiny_stream()
 
     def network() -> tuple[nn.Module, nn.Module]:

@@ -74,7 +74,7 @@ def run(
     Only results that the folder lacks are made. An unfinished run resumes from its last checkpoint.
     """
     from dpmcl.study.api import Request
-    from dpmcl.study.plan import axis, of_different_settings, variants
+    from dpmcl.study.plan import axes_by_name, axis, variants
 
     request = Request(source)
     if method:
@@ -85,7 +85,7 @@ def run(
     how = How(budget, checkpoint, fresh, on, storage)
     if sweep:
         folder = out or Path("runs") / f"{short(source)}-sweep"
-        axes = of_different_settings(map(axis, sweep))
+        axes = axes_by_name(map(axis, sweep))
         run_study(variants(request.table, axes), folder, how)
     else:
         _run_one(request.spec(), out or request.folder or Path("runs") / short(source), how)

@@ -132,14 +132,14 @@ def tune(
     Trials are scored on rows held out of the training rows. The spec is a source for `run`.
     """
     from dpmcl.study.api import Request
-    from dpmcl.study.plan import of_different_settings
+    from dpmcl.study.plan import axes_by_name
     from dpmcl.study.tune import RATES, Search, dimension
     from dpmcl.study.tune import tune as search_settings
 
     request = Request(source)
     if method:
         request.choose(method)
-    space = of_different_settings(map(dimension, vary)) if vary else RATES
+    space = axes_by_name(map(dimension, vary)) if vary else RATES
     search = Search(space=space, trials=trials, tasks=tasks, replicas=replicas)
     folder = out or Path("runs") / f"{short(source)}-tune"
     with stoppable(checkpoint, "the same command") as (keeping, progress):

@@ -19,7 +19,7 @@ from dpmcl.streams._settings import StreamSettings
 from dpmcl.streams.python import Python as PythonStream
 from dpmcl.study import result, study
 from dpmcl.study.bars import bars
-from dpmcl.study.plan import say_kept
+from dpmcl.study.plan import warn_of_overrides
 from dpmcl.study.result import Result
 from dpmcl.study.study import ALL, OnProgress
 from dpmcl.training import spec
@@ -152,7 +152,7 @@ class Request:
             SpecError: An entry breaks a rule.
         """
         parsed = spec.Spec.parse(self.table)
-        say_kept(self._base, self._changes)
+        warn_of_overrides(self._base, self._changes)
         if self._stream is not None and isinstance(parsed.stream, PythonStream):
             parsed = replace(parsed, stream=parsed.stream.holding(self._stream))
         if self._network is not None and isinstance(parsed.network, Python):

@@ -8,7 +8,7 @@ from dpmcl import presets
 from dpmcl.core.choices import Preset
 from dpmcl.exceptions import SpecError, unknown
 from dpmcl.results.paper import METHODS, STREAMS
-from dpmcl.study.plan import Variant, say_kept, variants
+from dpmcl.study.plan import Variant, variants, warn_of_overrides
 from dpmcl.training import spec
 
 ZETA, KAPPA = "methods.dpmcl.zeta", "methods.dpmcl.kappa"
@@ -58,7 +58,7 @@ class Choice:
         table["replicas"] = self.replicas or replicas
         if self.tasks is not None:
             table = spec.changed(table, {"stream": {"tasks": self.tasks}})
-        say_kept(table, self.changes or {})
+        warn_of_overrides(table, self.changes or {})
         return spec.changed(table, self.changes or {})
 
 

@@ -109,7 +109,7 @@ def keeps(own: Any, key: str) -> bool:
     return table == "training" and isinstance(own, Mapping) and rest.partition(".")[0] in own
 
 
-def say_kept(table: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+def warn_of_overrides(table: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
     """Warn of methods whose own settings override a change of [training].
 
     Args:
@@ -158,7 +158,7 @@ def axis(text: str) -> tuple[str, list[Any]]:
         return key, [spec.assignment(f"value={value}")["value"] for value in several]
 
 
-def of_different_settings(axes: Iterable[tuple[str, T]]) -> dict[str, T]:
+def axes_by_name(axes: Iterable[tuple[str, T]]) -> dict[str, T]:
     """Return axes by name.
 
     Args:
