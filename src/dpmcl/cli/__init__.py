@@ -1,4 +1,4 @@
-"""The command line. Slow imports happen inside the commands, so that `--help` is fast."""
+"""The command line, the only reader of flags. Commands import slow modules themselves."""
 
 import sys
 from contextlib import suppress

@@ -72,8 +72,8 @@ def table(
             return result.cost_rows()
         return result.rows_by_task() if by_task else result.rows(tuple(metric or ()))
 
-    shown, layout = several.rows(rows, layout)
-    typer.echo(render(shown, style, layout))
+    joined, layout = several.rows(rows, layout)
+    typer.echo(render(joined, style, layout))
 
 
 @app.command()

@@ -122,5 +122,5 @@ def _run_one(spec: "Spec", folder: Path, how: How) -> None:
 
 def _rerun(folder: Path) -> str:
     """Return the command that resumes a run folder. "./" tells a bare name from a preset's."""
-    shown = str(folder) if len(folder.parts) > 1 else os.path.join(".", folder)  # noqa: PTH118
-    return f"`dpmcl run {printable(shlex.quote(shown))}`"
+    path = str(folder) if len(folder.parts) > 1 else os.path.join(".", folder)  # noqa: PTH118
+    return f"`dpmcl run {printable(shlex.quote(path))}`"

@@ -38,19 +38,19 @@ def bars() -> Iterator[Callable[[str, int, int], None]]:
     _, *usual = Progress.get_default_columns()  # the first column would interpret markup in names
     name, spent = TextColumn("{task.description:<10}", markup=False), TimeElapsedColumn()
     progress = Progress(name, *usual, TextColumn("left, spent"), spent, console=console())
-    shown: dict[str, Any] = {}
+    tasks: dict[str, Any] = {}
 
     def report(method: str, done: int, total: int) -> None:
-        if not shown:  # not earlier, so that an error before training is printed without bars
+        if not tasks:  # not earlier, so that an error before training is printed without bars
             progress.start()
-        if method not in shown or done == 0:
-            shown[method] = progress.add_task(printable(method), total=total)
-        progress.update(shown[method], completed=done, total=total)
-        if done == total and len(shown) > _BARS:
-            progress.update(shown[method], visible=False)
+        if method not in tasks or done == 0:
+            tasks[method] = progress.add_task(printable(method), total=total)
+        progress.update(tasks[method], completed=done, total=total)
+        if done == total and len(tasks) > _BARS:
+            progress.update(tasks[method], visible=False)
 
     try:
         yield report
     finally:
-        if shown:
+        if tasks:
             progress.stop()

@@ -74,7 +74,7 @@ def variants(table: Mapping[str, Any], axes: Axes) -> list[Variant]:
             key
             for key, owner in owners.items()
             if owner == method
-            or (owner is None and not keeps(own, key) and _own(method, key) not in axes)
+            or (owner is None and not keeps(own, key) and _of_method(method, key) not in axes)
         ]
         for method, own in base["methods"].items()
     }
@@ -82,7 +82,7 @@ def variants(table: Mapping[str, Any], axes: Axes) -> list[Variant]:
         if not any(key in keys for keys in moving.values()):
             raise SpecError(
                 f"'{key}' varies nothing, since every method has that setting of its own; vary "
-                f"{_own(next(iter(moving)), key)} and so on."
+                f"{_of_method(next(iter(moving)), key)} and so on."
             )
     runs: dict[str, tuple[dict[str, Any], list[str]]] = {}  # TOML's tables and lists have no hash
     for method, keys in moving.items():
@@ -228,7 +228,7 @@ def owner_of(key: str) -> str | None:
     return str(next(iter(methods))) if methods else None
 
 
-def _own(method: str, key: str) -> str:
+def _of_method(method: str, key: str) -> str:
     """Return the name of a setting of [training] in the table of a method."""
     return f"methods.{method}.{key.partition('.')[2]}"
 
