@@ -1,4 +1,4 @@
-"""Shared by all tests: tiny problems, and the folder of real data."""
+"""Fixtures and helpers of all tests: tiny problems, and the folder of real data."""
 
 import logging
 import os
@@ -38,7 +38,7 @@ from dpmcl.training.monitor import MonitorSettings
 from dpmcl.training.motion_check import check_motion
 from dpmcl.training.setup import Setup
 
-# In CI the same examples each time: a change is judged by itself, and not by luck.
+# In CI Hypothesis draws the same examples each time, so that no test fails by chance.
 hypothesis.settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     hypothesis.settings.load_profile("ci")
@@ -62,13 +62,13 @@ torch.set_num_threads(1)  # the problems are tiny, and the tests run in two proc
 
 @pytest.fixture(scope="session", autouse=True)
 def decoded() -> None:
-    """Images are decoded once for all test processes, and for later runs on the same machine."""
+    """Cache decoded images for all test processes and for later runs on the same machine."""
     os.environ["DPMCL_CACHE"] = str(Path(tempfile.gettempdir()) / "dpmcl-test-cache")
 
 
 @pytest.fixture(scope="session")
 def data() -> Path:
-    """The folder of image files, $DPMCL_DATA; its tests are skipped where it is not set."""
+    """The folder of image files, $DPMCL_DATA. Tests that use it are skipped if it is not set."""
     setting = os.environ.get("DPMCL_DATA", "")
     if setting and Path(setting).is_dir():
         return Path(setting)
@@ -80,7 +80,7 @@ def data() -> Path:
 
 @pytest.fixture
 def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of processes that a test starts see one core: the tests themselves take the others."""
+    """Let processes that a test starts see one core, as the tests themselves use the others."""
     monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
 
 
@@ -98,7 +98,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def complaint(make: Callable[..., object], *args: Any, error: Any = DataError, **kw: Any) -> str:
-    """The one line with which a call is refused."""
+    """Return the message of the error that a call raises, after checking that it is one line."""
     with pytest.raises(error) as caught:
         make(*args, **kw)
     line = str(caught.value)
@@ -109,7 +109,7 @@ def complaint(make: Callable[..., object], *args: Any, error: Any = DataError, *
 
 
 def refused(make: Callable[[], object], *parts: str, error: Any = DataError) -> None:
-    """Check that a call is refused in one line that has all the parts."""
+    """Check that a call raises an error whose one-line message contains all parts."""
     line = complaint(make, error=error)
     assert [part for part in parts if part not in line] == [], line
 
@@ -117,7 +117,7 @@ def refused(make: Callable[[], object], *parts: str, error: Any = DataError) -> 
 def some_record(
     entropy: int = 0, *, replicas: int = 3, tasks: int = 3, low: float = 0.0, high: float = 1.0
 ) -> Record:
-    """Errors between two bounds, drawn anyhow, of a method that is evaluated on the tasks seen."""
+    """A record of random errors between two bounds, evaluated on the tasks seen so far."""
     shape = (replicas, 1 + tasks, tasks)
     values = np.random.default_rng(entropy).uniform(low, high, size=shape)
     for after in range(tasks):
@@ -126,7 +126,7 @@ def some_record(
 
 
 def tiny_stream(tasks: int = 3, rows: int = 30, seed: int = 0) -> Stream:
-    """Two classes a task: well separated clouds of points in the plane, `rows` a class."""
+    """Two classes per task: well separated clouds of points in the plane, `rows` per class."""
     generator = torch.Generator().manual_seed(seed)
     classes = 2 * tasks
     angle = torch.arange(classes) * (2 * torch.pi / classes)
@@ -147,7 +147,7 @@ def tiny_stream(tasks: int = 3, rows: int = 30, seed: int = 0) -> Stream:
 
 
 def own_rows_stream(sizes: list[list[int]]) -> Stream:
-    """Each replica has rows of its own, and as many a task as `sizes` say."""
+    """A stream of different rows for each replica, sizes[replica][task] of them in a task."""
     replicas, tasks = len(sizes), len(sizes[0])
     n = sum(sizes[0])
     generator = torch.Generator().manual_seed(0)
@@ -170,10 +170,10 @@ def own_rows_stream(sizes: list[list[int]]) -> Stream:
 def moving_stream(
     tasks: int = 3, trajectories: int = 15, samples: int = 2, replicas: int = 2
 ) -> Stream:
-    """Each replica has points of its own that go round and drift; the stream knows their dynamics.
+    """A stream of different points for each replica, which rotate and drift; it has their dynamics.
 
-    A task is a window of time, of `trajectories` points seen `samples` times each; the pool has one
-    window more. Targets are the speeds along the second axis, and move too.
+    A task is a window of time, with `samples` rows of each of `trajectories` points. The pool has
+    one more window. Targets are the speeds along the second axis, which move too.
     """
     generator = torch.Generator().manual_seed(0)
     points = (replicas, 1, trajectories, 1)
@@ -206,7 +206,7 @@ def moving_stream(
 
 
 def memory_of(splits, seeds, task, capacity, name="train"):
-    """A memory a seed, after the split's rows of the tasks before `task` were offered."""
+    """Stacked memories, one per seed, which were offered the rows of the tasks before `task`."""
     held = []
     for replica, seed in enumerate(seeds):
         one, offset = memory.empty(capacity), splits.named(name).offset[replica]
@@ -238,7 +238,7 @@ def tiny_model(stream: Stream, dtype: torch.dtype = torch.float64, dropout: floa
 
 @contextmanager
 def noted(note: Callable[[str], None] | None) -> Iterator[None]:
-    """Hand each line for the user to `note`."""
+    """Pass each log line of a block to `note`."""
     handler = logging.Handler()
     handler.emit = lambda record: note(record.getMessage())  # type: ignore[method-assign]
     log = logging.getLogger("dpmcl")
@@ -252,7 +252,7 @@ def noted(note: Callable[[str], None] | None) -> Iterator[None]:
 
 @pytest.fixture
 def said() -> Iterator[list[str]]:
-    """Lines that the user was told."""
+    """Log lines of the package during a test."""
     lines: list[str] = []
     with noted(lines.append):
         yield lines
@@ -261,7 +261,7 @@ def said() -> Iterator[list[str]]:
 def evaluate(
     engine: Engine, model: Model, theta: Theta, stream: Stream, rows: Rows, tasks: range
 ) -> torch.Tensor:
-    """Evaluate parameters, replicas first, on some tasks."""
+    """Evaluate parameters, with a leading replica dimension, on some tasks."""
     seeds = tuple(range(len(leaves(theta)[0])))
     setup = Setup(method=ER(), model=model, stream=stream, splits=None, seeds=seeds, engine=engine)
     return evaluation.evaluate(setup, State(theta, {}, {}), rows, tasks)
@@ -277,7 +277,7 @@ def train(
     evaluated: Evaluation | None = None,
     **options: Any,
 ) -> SimpleNamespace:
-    """Train a method with all observers, and return what they saw: errors, theta, work, ..."""
+    """Train a method with all observers, and return their results: errors, theta, work, ..."""
     note = options.pop("note", None)
     if options.get("progress"):
         options["tell"] = options.pop("progress")
@@ -312,7 +312,7 @@ def train(
 
 
 def tiny_task(number: int = 0, stream: Stream | None = None) -> TaskInfo:
-    """A task of the tiny stream, or of another, as a method is told of it."""
+    """The description of a task, of the tiny stream by default, that a method receives."""
     stream = stream or tiny_stream()
     return task_infos(stream, split(stream, [0], (0.6, 0.2, 0.2)))[number]
 
@@ -326,7 +326,7 @@ def tiny_run(
     dropout: float = 0.0,
     evaluation: Evaluation | None = None,
 ) -> SimpleNamespace:
-    """A method on the tiny stream."""
+    """Train a method on the tiny stream."""
     stream = tiny_stream(tasks)
     splits = split(stream, seeds, (0.6, 0.2, 0.2))
     model = tiny_model(stream, dtype, dropout)
@@ -334,6 +334,6 @@ def tiny_run(
 
 
 def run_study(spec, folder=None, say=None, **options):
-    """Run a study, and hand each line for the user to `say`."""
+    """Run a study, and pass each log line to `say`."""
     with noted(say):
         return study.run(spec, folder, **options)

@@ -1,7 +1,7 @@
-"""Golden values: what tiny float64 runs give, so that a change of any number is seen.
+"""Golden values: results of tiny float64 runs, which show a change of any number.
 
     python tests/golden.py             adds the values of new cases, and drops those of old ones
-    python tests/golden.py "REASON"    replaces values that moved too, and keeps the reason
+    python tests/golden.py "REASON"    also replaces values that moved, and keeps the reason
 
 golden.json holds, for each case, the errors after the last task, three numbers of each part of
 theta, and the reasons of all rewrites, each of which CHANGELOG.md lists under "Moves numbers".
@@ -32,21 +32,21 @@ from dpmcl.networks.mlp import MLP
 
 FILE = Path(__file__).with_name("golden.json")
 COMMAND = "python tests/golden.py"
-RELATIVE, ABSOLUTE = 1e-9, 1e-12  # other BLAS libraries may round otherwise
+RELATIVE, ABSOLUTE = 1e-9, 1e-12  # other BLAS libraries may round differently
 SEEDS = (0, 1)
 SMALL = {"updates": 6, "batch": 8, "memory": 40}  # of 108 training rows: the reservoir matters
 NESTED = {"reading": "nested", "inner": 2, "inner_lr": 1e-3}
 ORIGINAL = {"reading": "original", "meta_updates": 4, "trajectory": 3, "queries": 5, "rates": [0.1]}
 
 Values = dict[str, Any]
-"""errors: by replica, one for each task. theta: by part and replica, the numbers of `digest`."""
+"""errors: one for each replica and task. theta: `digest` of each part and replica."""
 
 Cases = dict[str, Callable[[], Values]]
 
 
 @dataclass(frozen=True)
 class Golden:
-    """What golden.json holds."""
+    """Content of golden.json."""
 
     reasons: list[str] = field(default_factory=list)
     cases: dict[str, Values] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Golden:
         return cls(**json.loads(path.read_text("utf-8")))
 
     def write(self, path: Path) -> None:
-        """A case a line, so that a diff shows which ones moved."""
+        """Write one case per line, so that a diff shows which ones moved."""
         lines = [
             f"  {json.dumps(name)}: {json.dumps(self.cases[name], allow_nan=False)}"
             for name in sorted(self.cases)
@@ -67,19 +67,19 @@ class Golden:
 
 
 def own_methods() -> dict[str, type[Method]]:
-    """The methods of the package itself; those that others installed are theirs to watch."""
-    found = {name: plugins.find("method", name) for name in plugins.names("method")}
-    return {name: cls for name, cls in found.items() if cls.__module__.startswith("dpmcl.")}
+    """The package's own methods. Installed plugins of other packages have no golden values."""
+    methods = {name: plugins.find("method", name) for name in plugins.names("method")}
+    return {name: cls for name, cls in methods.items() if cls.__module__.startswith("dpmcl.")}
 
 
 def variants() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The settings, of a method's name, whose numbers are kept beside those of its defaults."""
+    """Yield names of methods with settings that have a case besides that of the defaults."""
     yield "er", {"memory_policy": "resample"}
     yield "er", {"reset_at_task": True}
     for optimiser in [*plugins.names("optimiser"), {"name": "sgd", "momentum": 0.9}]:
         yield "er", {"optimiser": optimiser}
     theorem = {"name": "theorem", "beta": 20.0, "form": "V_theta", "drift": "features"}
-    yield "er", {"optimiser": theorem, "lr": 10.0}  # so that it is not lr that decides
+    yield "er", {"optimiser": theorem, "lr": 10.0}  # lr is too large to limit the step
     for term in ("constant", "first", "exact", "off"):
         for step in ("alternating", "joint"):
             yield "dpmcl", {"third_term": term, "step": step, "zeta": 2}
@@ -120,20 +120,20 @@ def variants() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def cases() -> Cases:
-    """Every case by name, not yet run; settings that say what the defaults say make none."""
+    """Functions that run each case, by name. Settings that equal the defaults have no case."""
     methods = own_methods()
     out: Cases = {name: partial(_method, name, {}) for name in methods}
     for name, own in variants():
         if methods[name](**own) != methods[name]():
-            said = " ".join([name, *(_said(key, value) for key, value in own.items())])
-            out[said] = partial(_method, name, own)
+            case = " ".join([name, *(_text(key, value) for key, value in own.items())])
+            out[case] = partial(_method, name, own)
     for name, stream in STREAMS.items():
         out[f"stream {name}"] = partial(_er, stream)
     out["dpmcl with BatchNorm"] = _normalised
     return out
 
 
-def _said(key: str, value: Any) -> str:
+def _text(key: str, value: Any) -> str:
     if isinstance(value, Mapping):
         value = ",".join(str(v) for v in value.values())
     return f"{key}={value}"
@@ -150,7 +150,7 @@ def _method(name: str, own: dict[str, Any]) -> Values:
 
 
 def _normalised() -> Values:
-    """DPMCL behind BatchNorm, which normalises b_P and b_N together; evaluated as it runs."""
+    """DPMCL with BatchNorm, which normalises b_P and b_N together, and b_N alone in step 1."""
     stream = tiny_stream()
 
     def network() -> tuple[nn.Module, nn.Module]:
@@ -185,7 +185,7 @@ def _values(
 
 
 def digest(parameters: Mapping[str, Tensor]) -> list[float]:
-    """Sum, sum of squares, and dot product with cos 0, cos 1, ...; parameters in order of name."""
+    """Sum, sum of squares, and dot product with cos 0, cos 1, ... of all parameters, by name."""
     flat = torch.cat([parameters[name].flatten() for name in sorted(parameters)])
     pattern = torch.arange(len(flat), dtype=flat.dtype).cos()
     return [float(flat.sum()), float(flat @ flat), float(flat @ pattern)]
@@ -235,15 +235,15 @@ STREAMS: dict[str, Callable[[], Stream]] = {
     ),
     "sine": lambda: plugins.find("stream", "sine")(tasks=3, rows=30, outputs=4).build(SEEDS),
 }
-"""Ways that a stream can be made, each with what it changes in a batch or in the errors."""
+"""Streams that differ in how batches are made or errors are measured."""
 
 
-def moved(name: str, kept: Values, found: Values) -> str | None:
-    """Where a case's values differ by more than rounding, in words; None if they stand."""
-    before, after = dict(_flat(kept)), dict(_flat(found))
+def moved(name: str, stored: Values, new: Values) -> str | None:
+    """A text about the first value of a case that differs by more than rounding, or None."""
+    before, after = dict(_flat(stored)), dict(_flat(new))
     if before.keys() != after.keys():
-        odd = sorted(before.keys() ^ after.keys())[0]
-        return f"{name}: {odd} is in {'golden.json' if odd in before else 'the new run'} alone"
+        key = sorted(before.keys() ^ after.keys())[0]
+        return f"{name}: {key} is in {'golden.json' if key in before else 'the new run'} alone"
     for place, value in before.items():
         if not math.isclose(value, after[place], rel_tol=RELATIVE, abs_tol=ABSOLUTE):
             return f"{name}: {place} was {value!r} and is {after[place]!r}"
@@ -251,7 +251,7 @@ def moved(name: str, kept: Values, found: Values) -> str | None:
 
 
 def advice(moves: Sequence[str]) -> str:
-    """What to do about values that moved."""
+    """Return a text about what to do if values have moved."""
     return (
         "Golden values moved:\n  " + "\n  ".join(moves) + "\n"
         f'If that is meant, run `{COMMAND} "REASON"`, and list REASON in CHANGELOG.md under '
@@ -268,18 +268,18 @@ def _flat(values: Any, place: str = "") -> Iterator[tuple[str, float]]:
         yield place, values
 
 
-def rewritten(golden: Golden, found: dict[str, Values], reason: str) -> Golden:
-    """The golden values with those of a new run; what moved by rounding alone stays as it is.
+def rewritten(golden: Golden, new: dict[str, Values], reason: str) -> Golden:
+    """Return golden values for the cases of a new run; those equal to rounding stay the same.
 
-    Raises ValueError where others moved and no reason is given.
+    Raises ValueError if other values moved and the reason is empty.
     """
-    stands = {name: golden.cases[name] for name in found if name in golden.cases}
-    moves = {name: moved(name, kept, found[name]) for name, kept in stands.items()}
+    stored = {name: golden.cases[name] for name in new if name in golden.cases}
+    moves = {name: moved(name, values, new[name]) for name, values in stored.items()}
     moves = {name: move for name, move in moves.items() if move}
     if moves and not reason:
         raise ValueError(advice(list(moves.values())))
-    kept = {**found, **{name: v for name, v in stands.items() if name not in moves}}
-    return Golden([*golden.reasons, *([reason] if moves else [])], kept)
+    cases = {**new, **{name: v for name, v in stored.items() if name not in moves}}
+    return Golden([*golden.reasons, *([reason] if moves else [])], cases)
 
 
 if __name__ == "__main__":

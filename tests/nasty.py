@@ -1,4 +1,4 @@
-"""Names that users may give to classes, tasks, columns, files and methods, and that go wrong."""
+"""Awkward names that users may give to classes, tasks, columns, files and methods."""
 
 NAMES = (
     "a|b", "x_y", "_lead", "50%", "R&D", "#1", "~", "^", "\\", r"\|", "{x}", "$x$", "5$", "<b>",

@@ -12,16 +12,16 @@ import torch
 from PIL import Image
 
 Files = dict[str, bytes]
-"""Contents by path. A path that ends with a slash is an empty folder's."""
+"""Contents by path. A path that ends with a slash is that of an empty folder."""
 
 
 def noise(seed: int, *shape: int) -> np.ndarray:
-    """uint8 of the shape, (4, 4, 3) without one."""
+    """Random uint8 values; the default shape is (4, 4, 3)."""
     return np.random.default_rng(seed).integers(0, 256, shape or (4, 4, 3), dtype=np.uint8)
 
 
 def encoded(image, kind: str = "PNG", mode: str | None = None, **options) -> bytes:
-    """An image or array as a file."""
+    """Return an image or array encoded as a file."""
     if not isinstance(image, Image.Image):
         image = Image.fromarray(np.asarray(image, dtype=np.uint8))
     out = io.BytesIO()
@@ -73,7 +73,7 @@ def contents(root: Path) -> list:
 
 
 def mapped_file(tensor: torch.Tensor) -> Path | None:
-    """The file that a tensor's memory is a map of, as the kernel tells it; none has no name."""
+    """The file mapped into a tensor's memory, according to the kernel; None if there is none."""
     address = tensor.data_ptr()
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, _, _, _, inode, *name = line.split(maxsplit=5)

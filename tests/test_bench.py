@@ -1,4 +1,4 @@
-"""Benchmarks: fair rounds, right sums, loops that do the same thing. No claim about speed."""
+"""Benchmarks: fair rounds, right sums, loops that compute the same. Speed is not tested."""
 
 import json
 import statistics
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 class Fake:
-    """A contestant's run that takes a set time an update, and writes down its calls."""
+    """A contestant's run with a fixed time per update, which records its calls."""
 
     def __init__(self, each: float, calls: list, name: str = "a"):
         self.each, self.calls, self.name = each, calls, name
@@ -43,7 +43,9 @@ def test_a_timing_has_as_many_updates_as_fill_its_time(each, updates):
     calls = []
     assert measure.updates_for(Fake(each, calls), 1.0) == updates
     assert calls[-1][1] == updates
-    assert measure.updates_for(lambda _: 0.0, 1.0) <= 10_000_000  # a clock that stands still ends
+    assert (
+        measure.updates_for(lambda _: 0.0, 1.0) <= 10_000_000
+    )  # ends even if the clock stands still
 
 
 @pytest.mark.parametrize("method", ["er", "dpmcl"])

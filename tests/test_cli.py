@@ -39,7 +39,7 @@ Ran = namedtuple("Ran", ["status", "out", "err"])
 
 @pytest.fixture
 def command(tmp_path, monkeypatch, capsys):
-    """Runs the command line in a folder of its own, where tiny.toml is."""
+    """A function that runs the command line in a new folder with tiny.toml."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])
     (tmp_path / "tiny.toml").write_text(TINY)
@@ -56,7 +56,7 @@ def command(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory) -> Path:
-    """A run folder. Read it, and draw into it."""
+    """A run folder, shared by tests: they may read it and draw into it."""
     folder = tmp_path_factory.mktemp("cli")
     (folder / "tiny.toml").write_text(TINY)
     dpmcl.run(folder / "tiny.toml", out=folder / "run")
@@ -72,7 +72,7 @@ def subprocess_of(folder: Path, *arguments: str) -> subprocess.CompletedProcess[
 
 
 def the_line(err: str) -> str:
-    """The only line of a refused command."""
+    """Return the only line that a refused command prints."""
     assert "Traceback" not in err
     (line,) = [line for line in err.splitlines() if line.strip()]
     assert line.startswith("dpmcl: ")
@@ -272,11 +272,11 @@ def test_wrong_usage_is_status_2(arguments, command):
     assert "Traceback" not in ran.err
 
 
-# outputs that are not a terminal of UTF-8
+# outputs other than a UTF-8 terminal
 
 
 def printed(monkeypatch, stdout, *arguments):
-    """The status of a command that prints to an output of its own."""
+    """Return the status of a command that prints to the given output."""
     monkeypatch.setattr(sys, "stdout", stdout)
     monkeypatch.setattr(sys, "argv", ["dpmcl", *arguments])
     with pytest.raises(SystemExit) as end:

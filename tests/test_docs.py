@@ -1,4 +1,4 @@
-"""What the documentation names is there: files, figures, settings of specs, and tests."""
+"""Files, figures, settings and tests that the documentation names exist."""
 
 import re
 from pathlib import Path

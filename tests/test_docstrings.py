@@ -16,7 +16,7 @@ SOURCES = [path for path in sorted(ROOT.rglob("*.py")) if path not in COMMANDS] 
 
 
 def public(node: ast.AST) -> Iterator[ast.FunctionDef]:
-    """Public functions of a module, and public methods of its classes."""
+    """Yield the public functions of a module, and the public methods of its classes."""
     for child in getattr(node, "body", ()):
         if isinstance(child, ast.ClassDef) and not child.name.startswith("_"):
             yield from public(child)
@@ -25,7 +25,7 @@ def public(node: ast.AST) -> Iterator[ast.FunctionDef]:
 
 
 def returns(function: ast.FunctionDef) -> bool:
-    """Whether a call returns something that its docstring must say."""
+    """Return True if a function returns a value that its docstring must describe."""
     decorators = " ".join(map(ast.unparse, function.decorator_list))
     if function.returns is None or "property" in decorators or "contextmanager" in decorators:
         return False
@@ -33,7 +33,7 @@ def returns(function: ast.FunctionDef) -> bool:
 
 
 def raised(function: ast.FunctionDef) -> set[str]:
-    """Names of the package's errors that a function raises itself."""
+    """Names of the package's errors in the raise statements of a function."""
     calls = (n.exc for n in ast.walk(function) if isinstance(n, ast.Raise))
     names = (getattr(call.func, "id", "") for call in calls if isinstance(call, ast.Call))
     return {name for name in names if name.endswith("Error") and name in vars(exceptions)}

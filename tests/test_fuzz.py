@@ -1,7 +1,7 @@
 """Malformed inputs: every loader ends soon, with success or an error of one line, writing nothing.
 
-Each kind of input has whole files, which Hypothesis damages, and a table of odd ones. A loader is
-called through its public entry. What fails names the case.
+Each kind of input has valid files, which Hypothesis damages, and a table of invalid ones. Loaders
+are called through public functions. Failure messages name the case.
 """
 
 import gzip
@@ -43,11 +43,11 @@ from packed import encoded, noise
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes and timers")
 
-PROCESSOR, CLOCK = 3.0, 10.0  # seconds that a case may take: of work, and in all
+PROCESSOR, CLOCK = 3.0, 10.0  # limits of a case, in seconds: processor time and wall time
 
 FIFO = object()
 Files = dict[str, Any]
-"""By name: a file's bytes, the target of a link, None for a folder, or FIFO."""
+"""Files by name: bytes, the target of a link as text, None for a folder, or FIFO."""
 Attempt = Callable[[], object]
 
 
@@ -116,7 +116,7 @@ def spec_attempts(folder: Path) -> Iterator[Attempt]:
 
 
 def checked(spec: Spec) -> None:
-    """A spec that passes stays the same once written; its stream is built where that is little."""
+    """Check that a valid spec survives a round trip; build its stream if that is little work."""
     assert Spec.parse(spec.to_table()).to_table() == spec.to_table()
     stream = spec.stream
     size = math.prod(getattr(stream, name, None) or 1 for name in ("tasks", "rows", "outputs"))
@@ -138,7 +138,7 @@ PICTURES: list[tuple[Any, bytes]] = [
 def zipped(members: list[tuple[Any, bytes]], method: int = zipfile.ZIP_STORED) -> bytes:
     out = io.BytesIO()
     with warnings.catch_warnings(), zipfile.ZipFile(out, "w", method) as archive:
-        warnings.simplefilter("ignore")  # of names that come twice
+        warnings.simplefilter("ignore")  # warnings of duplicate names
         for name, content in members:
             info = zipfile.ZipInfo(name) if isinstance(name, str) else name
             info.compress_type = method
@@ -172,7 +172,7 @@ MEMBERS = (
 
 
 def archive_cases(root: Path) -> Iterator[tuple[str, Files]]:
-    """Members outside have tests of their own (test_images.py)."""
+    """Members with paths outside the archive are tested in test_images.py."""
     for kind, make in (("zip", zipped), ("tar", tarred)):
         members: dict[str, list[tuple[Any, bytes]]] = {
             "none": [], "no images": [("a/x.txt", b"x")], "empty": [("a/0.png", b"")],
@@ -268,7 +268,7 @@ ARRAYS: dict[str, Any] = {
 
 
 def table_cases(root: Path) -> Iterator[tuple[str, Files]]:
-    """Headers of arrays have tests of their own (test_arrays.py)."""
+    """Headers of arrays are tested in test_arrays.py."""
     for name, text in TEXTS.items():
         yield f"csv: {name}", {"x.csv": text.encode()}
     for code in ("utf-16", "latin-1"):
@@ -323,7 +323,7 @@ def files_of(folder: Path) -> Files:
 
 @cache
 def run_files() -> Files:
-    """A run folder, small and real."""
+    """Files of a small, real run folder."""
     with tempfile.TemporaryDirectory() as name:
         few = {"training.updates": 3, "network.hidden": 4}
         dpmcl.run("digits", methods=["er"], replicas=1, tasks=2, out=name, settings=few)
@@ -387,8 +387,8 @@ def run_attempts(folder: Path) -> Iterator[Attempt]:
 
 # ---- the tests -----------------------------------------------------------------------------------
 
-# One entry adds a kind of file: odd cases, given the folder of the tests; what reads a case; whole
-# cases, to be damaged.
+# For each kind of file: a function of the test folder that yields invalid cases, a function that
+# yields attempts to read a case, and a function that returns valid cases, to be damaged.
 LOADERS: dict[str, tuple[Callable[[Path], Iterator[tuple[str, Files]]], Any, Callable[[], Any]]] = {
     "specs": (spec_cases, spec_attempts, lambda: [
         {"x.toml": presets.text(name).encode()} for name in ("digits", "sine", "mnist")]),
@@ -399,7 +399,7 @@ LOADERS: dict[str, tuple[Callable[[Path], Iterator[tuple[str, Files]]], Any, Cal
 
 
 class Late(BaseException):
-    """Not an Exception, so that no loader takes it for one of its own."""
+    """Raised after the time limit. It is no Exception, so that no loader catches it."""
 
 
 def late(number: int, frame: object) -> None:
@@ -422,7 +422,7 @@ def write(folder: Path, files: Files) -> None:
 
 
 def listed(root: Path) -> set[tuple[str, int, int]]:
-    """All that is in the tests' folder but the cache, and the names beside it."""
+    """Everything in the test folder except the cache, and the names beside the folder."""
     out = {(name, 0, 0) for name in os.listdir(root.parent)}  # noqa: PTH208
     for top, folders, names in os.walk(root):
         if Path(top) == root:
@@ -434,7 +434,7 @@ def listed(root: Path) -> set[tuple[str, int, int]]:
 
 
 def complaint(attempt: Attempt) -> str:
-    """What is wrong with how an attempt ended; nothing where all is well."""
+    """A text about what is wrong with the end of an attempt; empty if nothing is."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -451,7 +451,7 @@ def complaint(attempt: Attempt) -> str:
             return f"{type(error).__name__} that is no printable line: {text[:300]!r}"
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # PanicException of Rust's is no Exception
+    except BaseException as error:  # Rust's PanicException is no Exception
         steps = traceback.extract_tb(error.__traceback__)
         own = [s for s in steps if "dpmcl" in s.filename] or steps
         where = f"{Path(own[-1].filename).name}:{own[-1].lineno}"
@@ -461,7 +461,7 @@ def complaint(attempt: Attempt) -> str:
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that has all that a loader could write to."""
+    """A folder with all places to which a loader could write."""
     for name, variable in {"cache": "DPMCL_CACHE", "home": "HOME", "temporary": "TMPDIR"}.items():
         (tmp_path / name).mkdir()
         monkeypatch.setenv(variable, str(tmp_path / name))
@@ -476,7 +476,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture(scope="module", autouse=True)
 def imported() -> None:
-    """What is imported on first use would count as a case's time."""
+    """Import first what loaders import on first use, which would count as a case's time."""
     import matplotlib.figure  # noqa: F401
     import scipy.ndimage  # noqa: F401
     import sklearn.datasets  # noqa: F401
@@ -486,7 +486,7 @@ def imported() -> None:
 
 
 def problem(root: Path, files: Files, attempts: Callable[[Path], Iterator[Attempt]]) -> str:
-    """What is wrong with a loader that reads a case; nothing where all is well."""
+    """A text about what is wrong with the loaders of a case; empty if nothing is."""
     folder = root / "cases" / "case"
     write(folder, files)
     before = listed(root)
@@ -508,7 +508,7 @@ def test_odd_inputs_end_in_success_or_one_line(kind, root):
 
 @some.composite
 def damaged(draw: Any, files: Files) -> Files:
-    """Files of which one has flipped bits, an end, a hole, junk or lines twice."""
+    """Files, one of which has a flipped bit, an early end, a gap, junk or a repeated part."""
     name = draw(some.sampled_from([name for name, data in files.items() if data]))
     data = files[name]
     start = draw(some.integers(0, len(data) - 1) | some.integers(0, min(600, len(data)) - 1))
@@ -539,7 +539,7 @@ def test_damaged_inputs_end_in_success_or_one_line(kind, root, data):
 
 
 class Payload:
-    """Makes a file where it is unpickled."""
+    """Makes a folder when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -549,7 +549,7 @@ class Payload:
 
 
 def hostile(ran: Path) -> dict[str, bytes]:
-    """Files that would run code if they were unpickled, each as some library would do it."""
+    """Files of several libraries' formats that would run code if they were unpickled."""
     evil = Payload(ran)
     saved, objects = io.BytesIO(), np.array([evil] * 4, dtype=object)
     torch.save({"representation.0.weight": evil}, saved)

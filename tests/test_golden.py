@@ -1,4 +1,4 @@
-"""The numbers of every method stay what they were, or move with a reason that users can read."""
+"""The numbers of every method stay the same, or move for a reason given in the changelog."""
 
 import json
 import re
@@ -25,9 +25,9 @@ def test_the_numbers_stand(name):
 
 
 def test_every_case_has_golden_values_and_no_others_are_kept():
-    odd = sorted(KEPT.cases.keys() ^ CASES.keys())
-    if odd:
-        pytest.fail(f"run `{golden.COMMAND}`: {', '.join(odd)}", pytrace=False)
+    unmatched = sorted(KEPT.cases.keys() ^ CASES.keys())
+    if unmatched:
+        pytest.fail(f"run `{golden.COMMAND}`: {', '.join(unmatched)}", pytrace=False)
 
 
 def test_every_reason_stands_in_the_changelog():
@@ -55,7 +55,7 @@ def _plain(own):
 
 
 def test_different_settings_give_different_numbers():
-    """A case that equals another would watch nothing of its own."""
+    """A case equal to another would test nothing that the other does not."""
     seen = {}
     for name, values in KEPT.cases.items():
         other = seen.setdefault(json.dumps(values), name)

@@ -1,4 +1,4 @@
-"""The notebooks of the documentation run from top to bottom, and a progress bar is one output."""
+"""The documentation's notebooks run from top to bottom, and a progress bar is one output."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,6 +1,6 @@
-"""One of each, from outside the package: a method, stream, network, metric, optimiser, ...
+"""One plugin of each kind from outside the package: a method, stream, network, metric, ...
 
-Each is one module that a spec names as `module:Name`; reader and observer are used in Python.
+Each is a module that a spec names as `module:Name`. A reader and an observer are used in Python.
 """
 
 import json
@@ -119,7 +119,7 @@ class Halved(Discount):
 
 @pytest.fixture
 def outside(tmp_path, monkeypatch) -> str:
-    """Write the modules, under names that no other test imports; returns the names' beginning."""
+    """Write the modules under names that no other test imports; return the names' prefix."""
     prefix = f"outside_{tmp_path.name}"
     for name, text in MODULES.items():
         (tmp_path / f"{prefix}_{name}.py").write_text(text.replace("OUTSIDE", prefix))
@@ -151,7 +151,7 @@ def spec(prefix: str, folder: Path) -> dict:
 
 
 def test_one_of_each_in_one_run(outside, tmp_path):
-    """Batched, stored and loaded; the network has BatchNorm, the metric reads predictions."""
+    """Run batched, stored and loaded; the network has BatchNorm, the metric reads predictions."""
     table = spec(outside, tmp_path)
     result = dpmcl.run(table, out=tmp_path / "run")
     name = f"{outside}_method:Newest"
@@ -160,7 +160,7 @@ def test_one_of_each_in_one_run(outside, tmp_path):
     rows = {row["method"]: row for row in dpmcl.load(tmp_path / "run").rows([metric])}
     for row in rows.values():
         assert row[f"{metric}_mean"] == pytest.approx(1 - row["cme_micro_mean"])
-    assert rows["er"]["cme_mean"] < rows[name]["cme_mean"]  # one of them forgets
+    assert rows["er"]["cme_mean"] < rows[name]["cme_mean"]  # "Newest" forgets
     looped = dpmcl.run({**table, "engine": "looped"})
     for method, record in result.records.items():
         np.testing.assert_allclose(
@@ -169,7 +169,7 @@ def test_one_of_each_in_one_run(outside, tmp_path):
 
 
 def test_an_observer(monkeypatch):
-    """It keeps values of its own in the state, without touching another file."""
+    """An observer can keep its own values in the state without changes of other files."""
 
     class Norms(Observer):
         def after_task(self, setup, run):
@@ -195,4 +195,4 @@ def test_these_are_all_kinds(outside):
     from dpmcl import plugins
 
     assert set(plugins.KINDS) | {"reader"} == set(MODULES)
-    assert f"{outside}_method" not in sys.modules  # nothing is imported before it is asked for
+    assert f"{outside}_method" not in sys.modules  # plugins are imported only when they are needed

@@ -32,7 +32,7 @@ PAGES = sorted(
 
 
 def plain(latex: str) -> str:
-    """LaTeX as our pages write it: theta~_2 for a tilde over a theta, no dollars, no braces."""
+    """Convert LaTeX to our pages' form: theta~_2 for a tilde over theta, no dollars, no braces."""
     text = re.sub(r"(?<!\\)%.*", " ", latex).replace("~", " ").replace("\\%", "%")
     text = re.sub(r"\\tilde\{\\vect\{\\theta\}\}", "theta~", text)
     text = re.sub(r"\\c([DTXY])(?![a-zA-Z])", r"\1", text).replace("\\in ", "in ")
@@ -46,7 +46,7 @@ def folded(text: str) -> str:
 
 
 def quotations(text: str, code: bool) -> list[str]:
-    """What stands in double quotes and has a blank in it; not in code, but in docstrings."""
+    """Texts with a space in double quotes; in code, only from docstrings and comments."""
     if code:
         docstrings = re.findall(r'"""(.*?)"""', text, re.DOTALL) + re.findall(r"#(.*)", text)
         text = "\n\n".join(docstrings)

@@ -1,4 +1,4 @@
-"""The README's code runs as printed, and prints what it says."""
+"""The README's code runs as printed, and prints the README's output."""
 
 import re
 import shlex
@@ -63,7 +63,7 @@ def test_commands_and_options_that_it_names_exist(tmp_path):
 
 
 def test_the_picture_is_that_of_the_stored_results(tmp_path):
-    """Drawn anew by the command that results/README.md has; another matplotlib moves a few dots."""
+    """The command is that of results/README.md; another version of matplotlib moves a few dots."""
     from matplotlib.image import imread
 
     root = Path(__file__).parents[1]

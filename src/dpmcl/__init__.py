@@ -4,7 +4,7 @@
     result = dpmcl.run("digits", methods=["er", "dpmcl"], replicas=5)
     print(result.table())
 
-Everything here is loaded on first use, so that `import dpmcl` costs nothing.
+Every name is imported on first use, so that `import dpmcl` is fast.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -68,7 +68,7 @@ _NAMES = {
     "study.result": ("Result",),
     "theory.readings": ("Readings",),
 }
-"""Names of each module."""
+"""Public names, by the module that defines them."""
 
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 

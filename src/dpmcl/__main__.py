@@ -1,4 +1,4 @@
-"""`python -m dpmcl` is the command line."""
+"""Run the command line with `python -m dpmcl`."""
 
 from dpmcl.cli import main
 

@@ -1,6 +1,6 @@
-"""The package's errors: one line each, with the rule, what came instead, and the way out.
+"""The package's errors. A message is one line: the rule, what came instead, and the way out.
 
-The command line prints the line and leaves with status 2; Python users catch `DpmclError`.
+The command line prints the line and exits with status 2; Python users catch `DpmclError`.
 """
 
 import difflib
@@ -16,7 +16,7 @@ _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _SHORT.maxdict = 10
 
 
 class DpmclError(Exception):
-    """Base of every error that the package raises on purpose; its text is one printable line."""
+    """Base class of the errors that the package raises; the message is one printable line."""
 
     def __str__(self) -> str:
         return printable(_ADDRESS.sub("", super().__str__()))
@@ -27,11 +27,11 @@ class SpecError(DpmclError, ValueError):
 
 
 class DataError(DpmclError, ValueError):
-    """The data of a stream cannot be used as they are."""
+    """The data of a stream cannot be used."""
 
 
 class ModelError(DpmclError, ValueError):
-    """A network cannot be used as it is."""
+    """A network cannot be used."""
 
 
 class FolderError(DpmclError, OSError):
@@ -39,19 +39,19 @@ class FolderError(DpmclError, OSError):
 
 
 class DivergenceError(DpmclError, ArithmeticError):
-    """A replica's numbers stopped being finite, and the run was told to stop there."""
+    """A replica diverged, and the spec asks to stop the run then."""
 
 
 class DeviceError(DpmclError, MemoryError):
-    """The device's memory does not suffice, even for one replica at a time."""
+    """The device's memory is too small, even for one replica at a time."""
 
 
 class Stopped(DpmclError):
-    """A run was asked to stop; what it has done is kept, and the next call continues it."""
+    """A run was asked to stop. Its work is kept, and the next call resumes it."""
 
 
 def printable(text: str) -> str:
-    """Return a text with each character that a terminal would not print replaced by its escape.
+    """Return a text with its unprintable characters replaced by escapes.
 
     Args:
         text: Any text.
@@ -63,17 +63,17 @@ def printable(text: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as an error message shows it: its repr on one line, cut, or else its type.
+    """Return the text of a value in an error message: its shortened repr, or else its type.
 
     Args:
-        value: Any object, also one whose repr fails.
+        value: Any object, even one whose repr fails.
 
     >>> shown([1] * 1000)
     '[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, ...]'
     """
     try:
         text = _SHORT.repr(value)
-    except Exception:  # a number of more digits than Python prints, a repr that fails
+    except Exception:  # the repr fails, as that of a number with too many digits
         text = "\n"
     if "\n" in text:
         return f"a value of type {type(value).__name__}"
@@ -81,11 +81,11 @@ def shown(value: Any) -> str:
 
 
 def listed(names: Iterable[Any], most: int = 30) -> str:
-    """Return names in one line, as an error lists them.
+    """Return a list of names for an error message, on one line.
 
     Args:
         names: Any names.
-        most: How many are shown.
+        most: Largest number of names to show.
 
     >>> listed(["size", "hue", "kind"], most=2)
     "'size', 'hue' and 1 more"
@@ -96,11 +96,11 @@ def listed(names: Iterable[Any], most: int = 30) -> str:
 
 
 def reason(error: BaseException, most: int = 200) -> str:
-    """Return why another library failed, on one line.
+    """Return the message of another library's error, on one line.
 
     Args:
-        error: What that library raised.
-        most: Characters at most.
+        error: The error.
+        most: Largest number of characters.
 
     >>> reason(ValueError("no   digits in it."))
     'no digits in it'
@@ -109,13 +109,13 @@ def reason(error: BaseException, most: int = 200) -> str:
 
 
 def unknown(kind: str, name: Any, known: Iterable[str], hint: str) -> SpecError:
-    """Return the error for a name that does not exist, with a name that is close to it.
+    """Return the error for a name that does not exist, with a similar name that does.
 
     Args:
-        kind: What the name is of, as in "method".
-        name: What came instead of a known name.
+        kind: Kind of the name, as in "method".
+        name: The unknown name.
         known: Names that exist.
-        hint: Where all names are listed; ends the message.
+        hint: End of the message: where all names are listed.
 
     >>> print(unknown("method", "err", ["er", "dpmcl"], "`dpmcl list` shows all."))
     No method 'err'. Did you mean 'er'? `dpmcl list` shows all.

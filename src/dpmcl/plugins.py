@@ -1,8 +1,8 @@
-"""Plugins: methods, streams, networks, metrics, costs, optimisers, ..., by their names.
+"""Find plugins (methods, streams, networks, metrics, costs, optimisers, ...) by their names.
 
-One plugin a file, found by its file name in the package's folder of its kind. A third party adds
-one by an entry point in the group of that folder, as `dpmcl.methods`, or names it as
-`my_package.module:Name`. Nothing is imported before it is asked for.
+The package has a folder for each kind with one plugin per file, whose name is that of the file.
+Other packages add plugins by an entry point in the group of the folder, as `dpmcl.methods`, or
+users name them as `my_package.module:Name`. A plugin is imported only when it is needed.
 """
 
 import importlib
@@ -25,7 +25,7 @@ KINDS = {
     "discount": "discounts",
     "option": "options",
 }
-"""The folder of each kind, which is also its group of entry points."""
+"""The folder of each kind, which also names its group of entry points."""
 
 _RULES = {
     "method": ("a subclass of dpmcl.Method with `phases`", ("phases", "stores")),
@@ -37,11 +37,14 @@ _RULES = {
     "discount": ("a subclass of dpmcl.Discount with `weights`", ("weights", "total")),
     "option": ("a subclass of dpmcl.Option", ("gradient", "begin_task")),
 }
-"""What a plugin of each kind must be, in words, and its members; without members, a function."""
+"""The description of each kind, for messages, and the members that its plugins must have.
+
+A kind without members takes functions.
+"""
 
 
 def names(kind: str) -> list[str]:
-    """Return all names of a kind, sorted.
+    """Return the names of all plugins of a kind, sorted.
 
     Args:
         kind: A key of `KINDS`, as in "method".
@@ -50,14 +53,14 @@ def names(kind: str) -> list[str]:
 
 
 def find(kind: str, name: Any) -> Any:
-    """Return the plugin of a name: the class or function that its file declares as `plugin`.
+    """Return the class or function of a plugin.
 
     Args:
         kind: A key of `KINDS`.
         name: Name of a file or an entry point, or "my_package.module:Name".
 
     Raises:
-        SpecError: Nothing has that name, it cannot be imported, or it is of another kind.
+        SpecError: There is no plugin of that name, it cannot be imported, or it is of another kind.
     """
     plugin = _imported(kind, name) if isinstance(name, str) else None
     if plugin is None:
@@ -71,26 +74,26 @@ def find(kind: str, name: Any) -> Any:
 
 
 def from_setting(kind: str, setting: str | Mapping[str, Any], **more: Any) -> Any:
-    """Return the settings of a plugin that a spec names.
+    """Return a plugin's settings object for an entry of a spec.
 
     Args:
         kind: A key of `KINDS`.
-        setting: A name, or a table of a name and its options.
-        more: Options that the spec has elsewhere.
+        setting: A name, or a table of a name and options.
+        more: Further options, which the spec has elsewhere.
 
     Raises:
-        SpecError: There is no name, nothing has it, or an option breaks a rule.
+        SpecError: There is no name, no plugin has it, or an option breaks a rule.
     """
     name, options = named(kind, setting)
     return find(kind, name).from_table({**options, **more}, f"{kind} '{name}':")
 
 
 def named(kind: str, setting: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the name in a setting, and its options.
+    """Return the name and the options in an entry of a spec.
 
     Args:
-        kind: What the setting is of, for the message.
-        setting: A name, or a table of a name and its options.
+        kind: Kind of the entry, for the message.
+        setting: A name, or a table of a name and options.
 
     Raises:
         SpecError: There is no name.
@@ -117,21 +120,21 @@ def home(kind: str, name: str) -> str:
 
 
 def is_ours(kind: str, name: Any) -> bool:
-    """Return True if a name is that of a plugin of the package.
+    """Return True if a name belongs to one of the package's own plugins.
 
     Args:
         kind: A key of `KINDS`.
-        name: Anything.
+        name: Any object.
     """
     return isinstance(name, str) and name in _modules(kind)
 
 
 def name_of(kind: str, plugin: type) -> str | None:
-    """Return the name of a plugin of the package; None for one from outside.
+    """Return the name of one of the package's own plugins; None for any other class.
 
     Args:
         kind: A key of `KINDS`.
-        plugin: The class.
+        plugin: Class of the plugin.
     """
     folder, _, name = plugin.__module__.rpartition(".")
     known = folder == f"dpmcl.{KINDS[kind]}" and name in _modules(kind)
@@ -146,19 +149,19 @@ def summary(kind: str, name: str) -> str:
         name: Name of a plugin.
 
     Raises:
-        SpecError: Nothing has that name.
+        SpecError: There is no plugin of that name.
     """
     line = (find(kind, name).__doc__ or "").strip().split("\n")[0].removeprefix("Return ")
     return line[:1].upper() + line[1:]
 
 
 def _imported(kind: str, name: str) -> Any:
-    """Import a plugin; None if nothing has its name."""
+    """Import a plugin and return it; return None if there is no plugin of that name."""
     if ":" in name:
         module, _, attribute = name.partition(":")
         try:
             return getattr(importlib.import_module(module), attribute)
-        except (Exception, SystemExit) as error:  # whatever the user's own module does
+        except (Exception, SystemExit) as error:  # the user's module may raise anything
             raise SpecError(f"{kind} {shown(name)} cannot be imported: {reason(error)}.") from error
     if name in _modules(kind):
         return _declared(importlib.import_module(f"dpmcl.{KINDS[kind]}.{name}"))
@@ -168,7 +171,7 @@ def _imported(kind: str, name: str) -> Any:
 
 
 def _modules(kind: str) -> list[str]:
-    """Return the names of a kind's files; one that begins with an underscore is no plugin."""
+    """Return the names of a kind's files; those that begin with an underscore are not plugins."""
     folder = importlib.import_module(f"dpmcl.{KINDS[kind]}").__path__
     return [m.name for m in pkgutil.iter_modules(folder) if not m.name.startswith("_")]
 
@@ -178,7 +181,7 @@ def _entry_points(kind: str) -> dict[str, importlib.metadata.EntryPoint]:
 
 
 def _declared(module: ModuleType) -> Any:
-    """Return what a module declares as its `plugin`."""
+    """Return the class or function that a module assigns to `plugin`."""
     try:
         return module.plugin
     except AttributeError:

@@ -109,7 +109,7 @@ def test_a_part_of_a_run_folder_is_not_data(here):
 
 
 class Local(ER):
-    """Found by its name again."""
+    """A method that a spec finds by its name."""
 
 
 def test_methods_may_be_one_name_or_a_table(stream):
@@ -202,7 +202,7 @@ def test_one_monitor_may_be_a_string(stream):
 # anything
 
 
-HUGE = 10**5000  # has no repr
+HUGE = 10**5000  # too many digits for a repr
 ODD = [
     None, True, -1, 0, 1, 2, 2**63, 10**30, HUGE, 0.5, -0.0, float("nan"), float("inf"), 1j,
     np.float32(0.5), np.int64(1), np.array([0.5, 0.5]), np.array("x"), torch.tensor(1),
@@ -220,7 +220,7 @@ KEYS = (
 
 
 class Begun(Exception):
-    """The arguments were read: training would begin."""
+    """Raised in place of training, after the arguments were accepted."""
 
 
 def begin(*_: Any) -> None:
@@ -232,7 +232,7 @@ def hashable(value: Any) -> bool:
 
 
 def one_line(function: Any, *arguments: Any, **options: Any) -> None:
-    """Whatever comes, there is a result or one line."""
+    """Check that a call returns, or raises an error of one line."""
     try:
         function(*arguments, **options)
     except Begun:
@@ -289,7 +289,7 @@ def job(seed):
 
 if __name__ == "__main__":
     torch.set_num_threads(2)
-    torch.rand(10**6).exp()  # a pool of threads, as any program of the user's own starts one
+    torch.rand(10**6).exp()  # starts a pool of threads, as a user's program may
     here = job(0)
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.map_async(job, [0]).get(60) == [here]

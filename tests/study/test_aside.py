@@ -69,9 +69,9 @@ def test_an_interrupted_run_loses_nothing(folder, caplog):
     assert contents(earlier) == was
     assert dpmcl.load(earlier).errors["er"].seeds == (0,)
     assert list(dpmcl.load(folder).errors) == ["naive"]
-    interrupt(TINY_SPEC, folder, at="naive")  # what was kept stays, and what came since goes
+    interrupt(TINY_SPEC, folder, at="naive")  # the kept run stays, the unfinished one is removed
     assert contents(earlier) == was
-    dpmcl.run(TINY_SPEC, methods=["naive"], out=folder)  # which is not all that was asked for
+    dpmcl.run(TINY_SPEC, methods=["naive"], out=folder)  # er is still missing
     assert kept(folder) == ["before-fresh"]
     dpmcl.run(TINY_SPEC, methods=["er"], out=folder)
     assert kept(folder) == []

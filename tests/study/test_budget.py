@@ -1,4 +1,4 @@
-"""Budgets: what each method may spend, counted after the fact."""
+"""Budgets: the cost of each method, counted after its run."""
 
 from dataclasses import dataclass, replace
 
@@ -85,7 +85,7 @@ def test_without_a_number_every_method_has_what_dpmcl_takes() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Stubborn(ER):
-    """Makes as many updates whatever `updates` says."""
+    """Makes the same number of updates for any value of `updates`."""
 
     def updates_of(self, task, block: int = 1) -> int:
         return 20

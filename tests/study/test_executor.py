@@ -1,4 +1,4 @@
-"""Jobs give the same bytes in any process, and survive what happens to a worker."""
+"""Jobs give the same bytes in any process, and survive the death of a worker."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ RESULTS = ("errors.parquet", "work.json", "parameters/*/*.safetensors")
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    """Workers are started with the first job."""
+    """Start workers with the first job."""
     monkeypatch.setattr(executor, "WORTH_SECONDS", 0.0)
 
 
@@ -52,7 +52,7 @@ def run(folder: Path, keeping: Keeping | None = None, **changes: Any) -> Result:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
-    """A study that one process ran at once."""
+    """A study run by one process in one call."""
     folder = tmp_path_factory.mktemp("whole")
     run(folder, workers=1)
     return folder
@@ -61,18 +61,18 @@ def whole(tmp_path_factory) -> Path:
 def test_bytes_depend_neither_on_processes_nor_on_pieces_nor_on_a_death(
     whole, tmp_path, monkeypatch
 ):
-    """One method comes first; of the other, a worker dies over its first job.
+    """The first call runs one method; during the second, a worker dies in its first job.
 
-    A new process takes that worker's next job, and the next call takes the lost one.
+    A new process takes that worker's next job. A third call runs the lost one.
     """
     real = executor._Worker._pass_on
     passed: list[Job] = []
 
-    def kill_once(self: Any, one: executor.Assignment, order: Order) -> None:
-        passed.append(one.job)
+    def kill_once(self: Any, assignment: executor.Assignment, order: Order) -> None:
+        passed.append(assignment.job)
         if len(passed) == 1:
             os.kill(self._process.pid, signal.SIGKILL)
-        real(self, one, order)
+        real(self, assignment, order)
 
     monkeypatch.setattr(executor._Worker, "_pass_on", kill_once)
     run(tmp_path, workers=1, methods={"naive": {}})
@@ -103,7 +103,7 @@ def test_all_stop_when_told_and_keep_checkpoints(tmp_path):
 
     def progress(method: str, done: int, total: int) -> None:
         started.update({method} - {study.ALL})
-        if len(started) == 1:  # leave the processor to the worker that is coming up
+        if len(started) == 1:  # leave the processor to the worker that is starting
             time.sleep(0.1)
 
     training = {**TABLE["training"], "updates": 100_000}
@@ -122,7 +122,7 @@ def test_an_error_in_a_worker_ends_the_run_with_its_line(tmp_path):
     methods = {"er": {}, "naive": DIVERGES}
     with pytest.raises(dpmcl.DpmclError, match=r"naive.* is not finite after update"):
         run(tmp_path, workers=2, replicas=1, on_divergence="stop", methods=methods)
-    assert list(store.load(tmp_path).records) == ["er"]  # this process's
+    assert list(store.load(tmp_path).records) == ["er"]  # the job of this process
 
 
 def test_a_stream_made_in_python_goes_to_workers_and_their_lines_come_back(said):

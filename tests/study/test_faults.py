@@ -1,4 +1,4 @@
-"""Writes that fail, at every step: the folder stays readable, and the run goes on from it."""
+"""Writes that fail at any step: the folder stays readable, and the run resumes from it."""
 
 import errno
 import itertools
@@ -28,21 +28,21 @@ STEPS = ("mkstemp", "fsync", "chmod", "replace")
 
 @pytest.fixture(scope="module", autouse=True)
 def short_chunks():
-    """Two chunks a task, so that there are checkpoints within tasks too."""
+    """Two chunks per task, so that there are checkpoints within tasks too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "UPDATES_AT_ONCE", 2)
-        patch.setattr(keeper, "_SHARE", float("inf"))  # and one after every task, by no clock
+        patch.setattr(keeper, "_SHARE", float("inf"))  # and after every task, at any speed
         yield
 
 
 class Crash(BaseException):
-    """The process ends here: nothing after it runs, no clean-up either."""
+    """Simulates the end of the process: nothing runs after it, not even clean-up."""
 
 
 class Disk:
     """Counts the steps of writing files, and fails at one of them.
 
-    done: the steps so far, each with what it was given.
+    done: the steps so far, each with its arguments.
     """
 
     def __init__(self, number: int, error: BaseException) -> None:
@@ -68,7 +68,7 @@ class Disk:
 
 @contextmanager
 def failing(number: int = 0, error: BaseException | None = None) -> Iterator[Disk]:
-    """Fail at a step of writing, from 1; at none by default."""
+    """Fail at a step of writing, counted from 1; at none by default."""
     disk = Disk(number, error or Crash())
     with pytest.MonkeyPatch.context() as patch:
         for owner, name in zip((tempfile, os, Path, Path), STEPS, strict=True):
@@ -83,7 +83,7 @@ def run(folder: Path, **options: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory) -> tuple[bytes, list[tuple[str, str]]]:
-    """errors.parquet of a run that nothing disturbs, and the steps of writing it took."""
+    """errors.parquet of an undisturbed run, and the steps of writing in it."""
     folder = tmp_path_factory.mktemp("faults") / "run"
     with failing() as disk:
         run(folder)
@@ -101,7 +101,7 @@ def test_every_file_is_written_whole_and_what_is_made_of_the_errors_after_them(c
 
 
 def readable(folder: Path) -> None:
-    """The folder is a run, or says that it is none yet."""
+    """Check that a folder is a readable run, or is reported as no run yet."""
     if (folder / "spec.toml").exists():
         assert set(dpmcl.load(folder).records) <= {"naive", "er"}
     else:
@@ -112,10 +112,10 @@ def readable(folder: Path) -> None:
 @pytest.mark.parametrize("code", [None, errno.ENOSPC, errno.EIO], ids=["crash", "full", "broken"])
 @pytest.mark.parametrize("first", range(5))
 def test_an_error_or_a_crash_at_each_step(first, code, clean, tmp_path):
-    """Each step in turn fails, in one folder; then the run goes on without a fault.
+    """Each step fails in turn, in the same folder; then the run resumes without a fault.
 
-    After an error nothing temporary stays; after a crash, which cleans nothing up, it does, and
-    nobody takes it for the file.
+    An error leaves no temporary files. A crash leaves some, since nothing is cleaned up, and they
+    are never read.
     """
     error = Crash() if code is None else OSError(code, os.strerror(code))
     for number in range(1 + first, 50, 5):
@@ -127,7 +127,7 @@ def test_an_error_or_a_crash_at_each_step(first, code, clean, tmp_path):
                     for word in ("cannot be written", os.strerror(code), "choose another folder"):
                         assert word in str(caught)
                     assert "\n" not in str(caught)
-            else:  # a folder that cannot be flushed is no error, nor is one that is done
+            else:  # failing to flush a folder is no error, and the step may not be reached
                 assert len(disk.done) < number or disk.done[number - 1][0] == "fsync"
         names = {path.name for path in tmp_path.rglob(".*")}
         assert code is None or names <= {".lock", ".lock.json"}
@@ -158,7 +158,7 @@ def test_a_crash_while_a_folder_grows_keeps_what_was_there(tmp_path):
     [(1, 0.0, float("inf")), (6, 60.0, -1.0)],
 )
 def test_a_folder_removed_in_the_middle(number, seconds, share, tmp_path, monkeypatch):
-    """One clear error, and nothing half-written stands there afterwards; then it runs."""
+    """One clear error, and no partly written folder; then the spec runs."""
     monkeypatch.setattr(keeper, "_SHARE", share)  # checkpoints after tasks: all or none
     folder, calls = tmp_path / "run", itertools.count(1)
 

@@ -1,4 +1,4 @@
-"""Results are of the data and the code that are asked for now, or are refused."""
+"""Results of other data or other code than the present run's are refused."""
 
 import importlib
 import json
@@ -66,7 +66,7 @@ def untrained(*_: Any) -> None:
 
 
 def refused(folder: Path, *words: str, spec: Any, **options: Any) -> None:
-    """Run, and check that it is refused in one line, that nothing was trained or changed."""
+    """Check that a run raises a one-line FolderError, and neither trains nor changes files."""
     before = {p: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
     with pytest.raises(FolderError) as caught:
         dpmcl.run(spec, out=folder, progress=untrained, **options)
@@ -91,7 +91,7 @@ def stop(spec: Any, folder: Path) -> None:
 
 @pytest.fixture
 def module(tmp_path, monkeypatch) -> Iterator[Callable[[str], None]]:
-    """Write the module `plug`, as for a new Python."""
+    """A function that writes the module `plug`, to be imported anew."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
@@ -108,7 +108,7 @@ def module(tmp_path, monkeypatch) -> Iterator[Callable[[str], None]]:
 
 
 def table_file(path: Path, shift: float = 0.0) -> Path:
-    """Sixty rows of two kinds."""
+    """Write a table of sixty rows of two kinds."""
     lines = [f"{i % 7 + shift},{(i * i) % 11},{'ab'[i % 2]}" for i in range(60)]
     path.write_text("\n".join(["p,q,kind", *lines]) + "\n")
     return path
@@ -120,7 +120,7 @@ def of_table(path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def monday(tmp_path) -> tuple[Path, Path]:
-    """A table, and a folder with the results on it."""
+    """A table, and a run folder with results on it."""
     path = table_file(tmp_path / "monday.csv")
     dpmcl.run(of_table(path), out=tmp_path / "run")
     return path, tmp_path / "run"
@@ -188,7 +188,7 @@ SPECS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("kind", SPECS)
 def test_edited_code_is_refused(kind, module, tmp_path, monkeypatch):
-    """With no seed missing, and with one more; also for a method that was not trained before."""
+    """With no missing seed and with one more; also for a method that was not trained before."""
     point = EntryPoint("third", "plug:Mine", "dpmcl.methods")
     if kind == "entry point":
         monkeypatch.setattr(plugins, "_entry_points", lambda _: {"third": point})
@@ -261,7 +261,7 @@ def test_code_that_failed_at_once_may_be_mended(module, tmp_path):
 
 
 def make_old(folder: Path) -> None:
-    """Make a folder what version 0.1 would have left."""
+    """Change a folder into one that version 0.1 would have written."""
     (folder / "code.json").unlink()
     info = json.loads((folder / "stream.json").read_text())
     if info.pop("digest_seed", None) is not None:

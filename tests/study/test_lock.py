@@ -1,4 +1,4 @@
-"""One process at a time writes to a run folder, and a dead one is in nobody's way."""
+"""Only one process at a time writes to a run folder, and a dead process blocks nobody."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ with locked(Path(sys.argv[1])):
 
 @pytest.fixture
 def holder(tmp_path):
-    """A process that holds tmp_path / "run"."""
+    """A process that has locked tmp_path / "run"."""
     other = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path / "run")],
         stdin=subprocess.PIPE,
@@ -48,7 +48,7 @@ def test_a_second_process_is_refused_and_a_dead_one_taken_over(holder, tmp_path)
     dpmcl.run(TINY_SPEC, out=tmp_path / "other")  # another folder is free
     holder.kill()
     holder.wait(10)
-    assert (folder / ".lock.json").exists()  # the dead one's
+    assert (folder / ".lock.json").exists()  # of the dead process
     dpmcl.run(TINY_SPEC, out=folder)
     assert not (folder / ".lock.json").exists()
     assert dpmcl.load(folder).errors["er"].seeds == (0,)
@@ -56,7 +56,7 @@ def test_a_second_process_is_refused_and_a_dead_one_taken_over(holder, tmp_path)
 
 def test_this_process_too_holds_it_once(tmp_path):
     with locked(tmp_path):
-        for _ in range(2):  # the first refusal has not let go of it
+        for _ in range(2):  # the first refusal does not free the lock
             with pytest.raises(FolderError, match=f"process {os.getpid()};"), locked(tmp_path):
                 pass
     with pytest.raises(KeyboardInterrupt), locked(tmp_path):
@@ -76,7 +76,7 @@ def test_a_broken_note_of_the_holder(text, tmp_path):
 
 @pytest.mark.parametrize("name", [".lock", ".lock.json"])
 def test_a_folder_where_the_lock_cannot_be_made(name, tmp_path):
-    """For root too: a folder stands where the lock's file, or its note, would be."""
+    """A folder in place of the lock's files, so that the test also works for root."""
     (tmp_path / "file").write_text("")
     (tmp_path / name).mkdir()
     for folder in (tmp_path, tmp_path / "file", tmp_path / "file" / "run"):

@@ -1,4 +1,4 @@
-"""Jobs on Ray give the bytes of any other way to run them, whoever dies."""
+"""Jobs on Ray give the same bytes as jobs without it, whichever process dies."""
 
 import os
 import signal
@@ -45,7 +45,7 @@ engine = "looped"
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
     """Ray with two workers, for all tests that do not start their own."""
-    # Its own: another cluster may run on this machine.
+    # "local" starts a new cluster; another one may run on this machine.
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
@@ -53,7 +53,7 @@ def cluster():
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> dict[str, bytes]:
-    """A run without Ray."""
+    """Results of a run without Ray."""
     folder = tmp_path_factory.mktemp("whole")
     study.run_all(planned(folder))
     return results(folder)
@@ -73,7 +73,7 @@ def results(folder: Path) -> dict[str, bytes]:
 
 
 def workers(process: psutil.Process) -> list[psutil.Process]:
-    """Ray's workers that have a job, below a process."""
+    """Child processes that are Ray's workers and have a job."""
     inner = process.children(recursive=True)
     return [one for one in inner if one.is_running() and "ray::_train" in "".join(one.cmdline())]
 
@@ -87,7 +87,7 @@ def wait(until, seconds: float = 300) -> None:
 
 
 def saved(folder: Path) -> bool:
-    """Return whether a job has a whole checkpoint, since a second one has begun."""
+    """Return True if a job has a complete checkpoint: a second one was begun."""
     return bool(list(folder.rglob("00000002.safetensors")))
 
 
@@ -127,7 +127,7 @@ def test_the_driver_of_a_study_may_die(tmp_path):
     inner = psutil.Process(first.pid).children(recursive=True)
     first.kill()
     first.wait()
-    for process in inner:  # Ray would end with its driver, after a while
+    for process in inner:  # Ray itself would end only a while after its driver
         if process.is_running():
             os.kill(process.pid, signal.SIGKILL)
     assert list(kept.rglob("*.safetensors"))

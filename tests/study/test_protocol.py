@@ -1,4 +1,4 @@
-"""Methods that cheat, each in its own way, are caught."""
+"""Methods that break a rule of a fair comparison are caught."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ class ReadsTheFuture(ER):
 
 @dataclass(frozen=True, kw_only=True)
 class ReadsValidationRows(Naive):
-    """Trains on validation rows and does not say so."""
+    """Trains on validation rows without declaring it."""
 
     def phases(self, model, task):
         (phase,) = super().phases(model, task)
@@ -58,7 +58,7 @@ class ReadsValidationRows(Naive):
 
 @dataclass(frozen=True, kw_only=True)
 class WorksLonger(Naive):
-    """Makes more updates once nobody counts any more."""
+    """Makes more updates after the first task, which alone is counted for a budget."""
 
     def phases(self, model, task):
         (phase,) = super().phases(model, task)
@@ -67,7 +67,7 @@ class WorksLonger(Naive):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainsToBeEvaluated(Naive):
-    """Learns most of what it knows on the copy that is evaluated."""
+    """Makes most of its updates on the copy that is evaluated."""
 
     def evaluation_phases(self, model, task):
         (phase,) = self.phases(model, task)
@@ -134,5 +134,7 @@ def test_other_test_rows_and_other_times_are_told():
     lost = replace(
         record((5, 6), {(2, 0): np.nan, (2, 1): np.nan}), diverged={7: Divergence(1, 0, 1)}
     )
-    rules = check({"z": lost, **fair}, 2).rules  # the first one's missing errors are no rule
+    rules = check(
+        {"z": lost, **fair}, 2
+    ).rules  # missing errors of a diverged replica break no rule
     assert not any(rule.violations for rule in rules)

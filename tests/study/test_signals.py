@@ -1,4 +1,4 @@
-"""Signals to the command line: it stops after a checkpoint, says how to go on, and goes on."""
+"""Signals to the command line: it stops after a checkpoint, prints how to resume, and resumes."""
 
 import json
 import os
@@ -35,7 +35,7 @@ lr = 0.05
 
 
 class Running:
-    """`dpmcl run` in a process of its own, past its first checkpoint."""
+    """`dpmcl run` in another process, after its first checkpoint."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "long.toml").write_text(LONG)
@@ -61,7 +61,7 @@ class Running:
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory) -> bytes:
-    """errors.parquet of a run that nobody stops."""
+    """errors.parquet of a run that is not stopped."""
     folder = tmp_path_factory.mktemp("signals")
     (folder / "long.toml").write_text(LONG)
     dpmcl.run(folder / "long.toml", out=folder / "run")
@@ -82,7 +82,7 @@ def test_a_stopped_run_goes_on_to_the_same_errors(number, status, tmp_path, clea
     assert not [p.name for p in folder.rglob(".*") if not p.name.startswith(".lock")]
     assert not (folder / "errors.parquet").exists()
     assert not (folder / ".lock.json").exists()
-    monkeypatch.chdir(tmp_path)  # what the message says, in this process
+    monkeypatch.chdir(tmp_path)  # run the command of the message in this process
     monkeypatch.setattr(sys, "argv", ["dpmcl", "run", "runs/long"])
     with pytest.raises(SystemExit) as ended:
         cli.main()
@@ -109,7 +109,7 @@ def test_a_second_interrupt_leaves_at_once(tmp_path, clean):
 
 @pytest.mark.parametrize("name", ["digits", "my run"])
 def test_the_command_that_goes_on_is_of_the_folder(name, tmp_path, monkeypatch, capsys):
-    """Not of a preset or stream that has the folder's name."""
+    """The command must not run a preset or stream with the folder's name."""
 
     def stopped(*_: object, **__: object) -> None:
         raise Stopped("stopped")

@@ -19,7 +19,7 @@ LIB = {"lib/__init__.py": "from . import inner", "lib/inner.py": "from .deep imp
 
 
 def restart(folder: Path) -> None:
-    """Forget the modules of a folder, as a new Python would."""
+    """Forget the imported modules of a folder, as a new Python process would."""
     importlib.invalidate_caches()
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(folder)):
@@ -94,7 +94,7 @@ def test_code_that_may_import_anything_is_never_the_same(text, folder):
 )
 @pytest.mark.parametrize("hashed_before", [True, False])
 def test_a_file_changed_after_its_import_is_refused(text, second, hashed_before, folder):
-    """What runs is the old code; its results must not be stored as the new file's."""
+    """The old code runs; its results must not be stored as those of the new file."""
     write(folder, {"plug.py": "import helper\nclass Mine:\n    pass", "helper.py": text})
     importlib.import_module("plug")
     before = hashed() if hashed_before else {}
@@ -117,7 +117,7 @@ def test_a_constant_that_another_module_sets_is_refused(folder):
 
 
 class Notebook:
-    """A `__main__` whose cells are texts that Python can show again, as IPython keeps them."""
+    """A `__main__` of cells, whose source `inspect` can find, as it can in IPython."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         linecache.clearcache()
@@ -218,11 +218,13 @@ def test_a_notebook_s_class_in_a_run_folder(notebook, tmp_path):
     for replicas in (1, 2):
         with pytest.raises(FolderError, match=r"no source that can be read; start anew"):
             dpmcl.run(TINY_SPEC, methods=[unkept], replicas=replicas, out=tmp_path / "unkept")
-    dpmcl.run(TINY_SPEC, methods=["er"], out=tmp_path / "unkept")  # of which nothing is in doubt
+    dpmcl.run(
+        TINY_SPEC, methods=["er"], out=tmp_path / "unkept"
+    )  # the package's own code needs no comparison
 
 
 def test_a_script_may_ask_for_more_and_not_for_other_code(tmp_path, monkeypatch):
-    """`replicas` may change in it, and what stands around the class."""
+    """`replicas` may change in the script, and so may the code around the class."""
     monkeypatch.chdir(tmp_path)
 
     def run(phases: int, replicas: int) -> Any:

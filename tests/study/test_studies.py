@@ -53,7 +53,7 @@ def whole(mine) -> Path:
 
 
 def study(*arguments: object) -> str:
-    """What a study prints."""
+    """Return the output of `dpmcl study`."""
     words = ["study", *map(str, arguments)]
     words += ["--tasks", "2"] * ("--tasks" not in words)
     done = CliRunner().invoke(app, words, catch_exceptions=False)
@@ -102,7 +102,7 @@ def test_shards_merge_to_the_same_bytes(mine, whole, tmp_path):
     assert merged.exit_code == 0 and "2 of er from" in merged.stdout
     assert errors(tmp_path / "all") == errors(whole)
     again = CliRunner().invoke(app, words)
-    assert again.stdout == ""  # everything is there
+    assert again.stdout == ""  # nothing was missing
     assert (tmp_path / "all" / CELLS[0] / "parameters/er/seed-1.safetensors").exists()
     other = tmp_path / "other"
     study(mine, "--out", other, "--set", "training.updates=3")
@@ -132,7 +132,7 @@ def test_table_1_is_killed_and_goes_on_to_the_same_bytes(data, tmp_path, monkeyp
     assert "0.912(0)" in naive and naive.endswith(("within", "same order", "not reproduced"))
     (oml,) = [line for line in text.split("\n") if line.startswith("mnist   oml     CME")]
     assert oml.split()[3:] == ["0.023(0.001)", "-", "0", "not", "run"]
-    assert "digits  naive" in text  # which the paper does not have
+    assert "digits  naive" in text  # not in the paper
     assert (out / "table1.png").exists()
 
 
@@ -158,7 +158,7 @@ def test_the_papers_studies_are_the_presets_with_what_is_chosen():
     assert Spec.parse(figure3[0].table).stream.tasks == 25
     zeta = [variant.name for variant in runs("zeta", Choice())]
     assert len(zeta) == len(set(zeta)) == 5 * 3 * 2 * 2 + 2 + 2  # off at two rates, er at two
-    varied = runs("zeta", Choice(streams=["mnist"]))  # whose preset has a rate for each method
+    varied = runs("zeta", Choice(streams=["mnist"]))  # its preset has a rate for each method
     rates = {
         Spec.parse(one.table).methods["er"].lr for one in varied if "er" in one.table["methods"]
     }
@@ -187,7 +187,7 @@ def test_figure_3_has_an_axis_for_zeta_and_one_for_kappa():
             for variant in variants
             if other.items() <= variant.point.items()
         }
-        (line,) = ax.containers  # of one method, the other setting held
+        (line,) = ax.containers  # one method, with the other setting fixed
         np.testing.assert_allclose(line[0].get_xydata(), sorted(at.items()))
 
 

@@ -1,4 +1,4 @@
-"""Studies and their folders: what is written, how a folder grows, and what it survives."""
+"""Studies and their folders: their files, extension by further results, and refusals."""
 
 import json
 import random
@@ -152,7 +152,7 @@ def test_the_files_of_a_folder(stored):
         "stream.json",
         "work.json",
     ]
-    # Not in the order of a set, which differs from process to process.
+    # Names are sorted: the order of a set differs between processes.
     assert list(json.loads((folder / "code.json").read_text())) == ["dpmcl", "er"]
 
 

@@ -1,4 +1,4 @@
-"""The command line: the only reader of flags. Heavy imports happen inside the commands."""
+"""The command line, the only reader of flags. Commands import slow modules themselves."""
 
 import sys
 from contextlib import suppress
@@ -15,9 +15,10 @@ __all__ = ["app", "learner", "main", "results", "run", "show", "study"]
 
 
 def main() -> None:
-    """Run the command line; an error of the package's own, or of the machine, is one line.
+    """Run the command line.
 
-    The status is 2 then; 1 where nobody reads the output any more.
+    An error of the package or the machine is printed as one line, and the exit status is 2. The
+    status is 1 if the reader of standard output has closed it.
     """
     open_streams()
     status, line = 2, ""
@@ -27,7 +28,7 @@ def main() -> None:
             with logged_lines():
                 app()
         finally:
-            sys.stdout.flush()  # a failure after this would be the interpreter's own affair
+            sys.stdout.flush()  # here, so that a failure is handled below, not at exit
     except DpmclError as error:
         line = str(error)
     except BrokenPipeError:

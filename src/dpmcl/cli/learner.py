@@ -1,4 +1,4 @@
-"""The commands for a model in use: `learn`, `predict`, `inspect` and `export`."""
+"""The commands for a learner's model: `learn`, `predict`, `inspect` and `export`."""
 
 import csv
 import sys
@@ -13,7 +13,7 @@ from dpmcl.core.atomic import atomic, path_of
 from dpmcl.exceptions import SpecError, printable
 
 Model = Annotated[
-    Path, typer.Argument(metavar="MODEL_DIR", help="The folder of the model.", parser=path_of)
+    Path, typer.Argument(metavar="MODEL_DIR", help="Folder of the model.", parser=path_of)
 ]
 Table = Annotated[
     str, typer.Argument(metavar="ROWS", help="A table: a .csv, .tsv or .parquet file.")
@@ -26,15 +26,23 @@ def learn(
     rows: Table,
     *,
     target: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="The column to predict.")
+        str | None,
+        typer.Option(metavar="COLUMN", help="The column to predict; needed by a new model."),
     ] = None,
-    method: Annotated[str, typer.Option(help="The method of a new model; replay.")] = "",
+    method: Annotated[str, typer.Option(help="Method of a new model; by default replay.")] = "",
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="K=V", help="A setting of a new model, as in updates=100."),
+        typer.Option(
+            "--set",
+            metavar="K=V",
+            help="Setting of a new model, as in updates=100; may be repeated.",
+        ),
     ] = None,
 ) -> None:
-    """Make a model of a table, or extend one by further rows; a tenth is held out to test it."""
+    """Train a new model on a table, or an existing one on further rows.
+
+    A tenth of the rows of each table, at most 50, is held out to test the model.
+    """
     from dpmcl import Learner
     from dpmcl.learner.artefact import FILE
     from dpmcl.training.spec import assignment
@@ -63,10 +71,15 @@ def predict(
     *,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The CSV; standard output.", parser=path_of),
+        typer.Option(
+            metavar="FILE", help="CSV file to write; by default standard output.", parser=path_of
+        ),
     ] = None,
 ) -> None:
-    """Write a CSV with a label for each row and the probability of each, or with values."""
+    """Write predictions for the rows of a table as CSV.
+
+    Each line has a label and the probability of every label, or a value.
+    """
     from dpmcl import Learner
 
     learner = Learner.load(model)
@@ -88,7 +101,10 @@ def predict(
 
 @app.command()
 def inspect(model: Model) -> None:
-    """Show what a model has learned, and the error on each chunk when it came and now."""
+    """Show what a model has learned, and its errors on each chunk.
+
+    For each chunk it shows the error when the chunk was new, and the error now.
+    """
     from dpmcl import Learner
 
     learner = Learner.load(model)
@@ -101,17 +117,21 @@ def inspect(model: Model) -> None:
 def export(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="The folder of a model, or of a run.", parser=path_of),
+        typer.Argument(metavar="DIR", help="Folder of a model or a run.", parser=path_of),
     ],
     *,
     out: Annotated[
         Path,
-        typer.Option(metavar="FILE", help="The program, model.onnx or model.pt2.", parser=path_of),
+        typer.Option(metavar="FILE", help="File to write, .onnx or .pt2.", parser=path_of),
     ],
-    method: Annotated[str | None, typer.Option(help="Of a run, this method's replica.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The replica's; the first by default.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Method of the replica, if DIR is a run.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the replica; by default the first.")
+    ] = None,
 ) -> None:
-    """Write a model, or a run's replica, as a program for ONNX Runtime or PyTorch."""
+    """Export a model or a run's replica for ONNX Runtime or PyTorch."""
     from dpmcl import Learner
     from dpmcl.learner.artefact import FILE
     from dpmcl.study.result import load

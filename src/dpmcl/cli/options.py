@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options shared by several commands."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -16,12 +16,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-"""The command line, to which each command is added where it is defined."""
+"""The Typer application. Each command registers itself where it is defined."""
 
 
-def _say_version(wanted: bool) -> None:
-    """Print the version and end."""
-    if wanted:
+def _print_version(requested: bool) -> None:
+    """Print the version and exit, if requested."""
+    if requested:
         typer.echo(f"dpmcl {version('dpmcl')}")
         raise typer.Exit
 
@@ -30,71 +30,80 @@ def _say_version(wanted: bool) -> None:
 def _everywhere(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Show the version.", callback=_say_version, is_eager=True),
+        typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Take what every command takes."""
+    """Define the options that precede a command."""
 
 
 Source = Annotated[
-    str, typer.Argument(metavar="SOURCE", help="A preset, a spec, a stream, or data (my.csv).")
+    str,
+    typer.Argument(
+        metavar="SOURCE", help="A preset, a spec file, a stream, data (my.csv), or a run folder."
+    ),
 ]
-Methods = Annotated[list[str] | None, typer.Option(help="This method; may be repeated.")]
-Replicas = Annotated[int | None, typer.Option(help="Seeded runs of each method.")]
+Methods = Annotated[list[str] | None, typer.Option(help="Only this method; may be repeated.")]
+Replicas = Annotated[int | None, typer.Option(help="Number of seeds of each method.")]
 Against = Annotated[
     str | None,
-    typer.Option(metavar="METHOD", help="Compare every method with this one, over seeds."),
+    typer.Option(metavar="METHOD", help="Compare every method with this one, paired by seed."),
 ]
-Style = Annotated[TableFormat, typer.Option("--format")]
+Style = Annotated[TableFormat, typer.Option("--format", help="Format of the table.")]
 Out = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Folder; below runs/ by default.", parser=path_of),
+    typer.Option(
+        metavar="DIR", help="Folder for the results; by default a folder in runs/.", parser=path_of
+    ),
 ]
 Folders = Annotated[
     list[Path], typer.Argument(metavar="DIR...", help="Run folders.", parser=path_of)
 ]
-Tasks = Annotated[int | None, typer.Option(help="Only the stream's first tasks.")]
+Tasks = Annotated[int | None, typer.Option(help="Number of tasks, the stream's first ones.")]
 Assignments = Annotated[
-    list[str] | None, typer.Option("--set", metavar="K=V", help="Change any entry of the spec.")
+    list[str] | None,
+    typer.Option("--set", metavar="K=V", help="Change an entry of the spec; may be repeated."),
 ]
 Fresh = Annotated[
     bool,
-    typer.Option("--fresh", help="Start anew; keep what DIR holds aside until it has finished."),
+    typer.Option(
+        "--fresh", help="Start anew; keep the earlier run in DIR until this one has finished."
+    ),
 ]
 BudgetText = Annotated[
     str | None,
     typer.Option(
         metavar="printed|flops|flops=N|rows=N|bytes=N",
-        help="As many updates (rows of memory, for bytes) as this allows each method a task; "
-        "flops without a number is what DPMCL takes.",
+        help="Limit of each method: flops or rows (backpropagated) per task set its updates, bytes "
+        "its rows of memory. flops without a number is the cost of DPMCL; printed keeps the spec.",
     ),
 ]
 On = Annotated[
     Where,
-    typer.Option(help="Where jobs run: here, or on Ray (DPMCL_RAY has a cluster's address)."),
+    typer.Option(help="Run jobs here, or on Ray; DPMCL_RAY may name a cluster's address."),
 ]
 StorageAddress = Annotated[
     str | None,
     typer.Option(
         "--storage",
         metavar="ADDRESS",
-        help="Where jobs on Ray keep checkpoints, as s3://bucket/folder; DIR by default.",
+        help="Storage for checkpoints of jobs on Ray, as s3://bucket/folder; by default DIR.",
     ),
 ]
 Checkpoint = Annotated[
-    float, typer.Option(metavar="SECONDS", help="Between checkpoints within a task.", min=0.0)
+    float,
+    typer.Option(metavar="SECONDS", help="Seconds between checkpoints within a task.", min=0.0),
 ]
 
 
 class How(NamedTuple):
-    """How runs are made: the options that commands hand on together.
+    """Options that decide how runs are made.
 
     Attributes:
-        budget: What each method may spend, as text; None for what the spec says.
-        seconds: Between checkpoints within a task.
+        budget: Budget of each method, as text; None for the updates and memory in the spec.
+        seconds: Seconds between checkpoints within a task.
         fresh: Start anew.
-        on: Where jobs run.
-        storage: Where jobs on other machines keep checkpoints.
+        on: Where jobs run, "here" or "ray".
+        storage: Address for checkpoints of jobs on Ray; None for the run folders.
     """
 
     budget: str | None
@@ -105,10 +114,10 @@ class How(NamedTuple):
 
 
 def short(source: str) -> str:
-    """Return a name for the files of a source: the last part of a path, without suffixes.
+    """Return a name for a source's folders and files: the last part of its path, without suffixes.
 
     Args:
-        source: As a command takes it.
+        source: The source, as on the command line.
     """
     name = Path(source).absolute().name if "/" in source or "." in source else source
     return (name.lstrip(".").split(".")[0] or "data").replace(":", ".")

@@ -18,14 +18,15 @@ def table(
     *,
     style: Style = "text",
     metric: Annotated[
-        list[str] | None, typer.Option(help="Add a metric's mean and standard error.")
+        list[str] | None,
+        typer.Option(help="Add a metric's mean and standard error; may be repeated."),
     ] = None,
     by_task: Annotated[
         bool,
-        typer.Option("--by-task", help="A row a task: its error when new, and at last."),
+        typer.Option("--by-task", help="One row per task, with its error when new and at the end."),
     ] = False,
     cost: Annotated[
-        bool, typer.Option("--cost", help="What a replica's updates cost, and what it keeps.")
+        bool, typer.Option("--cost", help="Cost of a replica's updates, and bytes that it stores.")
     ] = False,
     against: Against = None,
     columns: Annotated[
@@ -33,10 +34,13 @@ def table(
     ] = None,
     rename: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=TEXT", help="Another word for a method or a column's title."),
+        typer.Option(metavar="NAME=TEXT", help="Rename a method or the title of a column."),
     ] = None,
 ) -> None:
-    """Print the table of one or more run folders, with a column for each setting that differs."""
+    """Print the table of run folders.
+
+    It has a column for each setting in which they differ.
+    """
     from dpmcl.results import against as comparisons
     from dpmcl.results.table import Layout, laid_out, render
     from dpmcl.study import result as results
@@ -68,37 +72,53 @@ def table(
             return result.cost_rows()
         return result.rows_by_task() if by_task else result.rows(tuple(metric or ()))
 
-    shown, layout = several.rows(rows, layout)
-    typer.echo(render(shown, style, layout))
+    joined, layout = several.rows(rows, layout)
+    typer.echo(render(joined, style, layout))
 
 
 @app.command()
 def plot(
     folders: Folders,
     *,
-    picture: Annotated[FigureFormat, typer.Option("--format")] = "png",
+    picture: Annotated[FigureFormat, typer.Option("--format", help="Format of the file.")] = "png",
     smooth: Annotated[
-        float, typer.Option(metavar="SIGMA", help="Gaussian filter over tasks, 0 for none.")
+        float,
+        typer.Option(metavar="SIGMA", help="Width of a Gaussian filter over tasks; 0 for none."),
     ] = 0.0,
     what: Annotated[
-        FigureContent, typer.Option(help="Errors, what --watch recorded, or a confusion matrix.")
+        FigureContent,
+        typer.Option(help="Errors, readings that --watch recorded, or a confusion matrix."),
     ] = "errors",
     ylim: Annotated[
-        str | None, typer.Option(metavar="LOW,HIGH", help="Errors shown; those of the data.")
+        str | None,
+        typer.Option(
+            metavar="LOW,HIGH", help="Range of the error axis; by default that of the data."
+        ),
     ] = None,
     log: Annotated[
-        bool | None, typer.Option("--log/--linear", help="Scale of errors.", show_default=False)
+        bool | None,
+        typer.Option("--log/--linear", help="Scale of the error axis.", show_default=False),
     ] = None,
     width: Annotated[
         str | None,
-        typer.Option(metavar="3.25in|8cm", help="9in by default; below 5in in one column."),
+        typer.Option(
+            metavar="3.25in|8cm",
+            help="Width of the figure, 9in by default; below 5in, panels are in one column.",
+        ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="DIR/figures/WHAT.FORMAT by default.", parser=path_of),
+        typer.Option(
+            metavar="FILE",
+            help="File to write; by default DIR/figures/WHAT.FORMAT, or WHAT.FORMAT for several.",
+            parser=path_of,
+        ),
     ] = None,
 ) -> None:
-    """Draw CME and NTE against tasks, or what was watched: means over seeds, and bands."""
+    """Draw CME and NTE, or recorded readings, against tasks.
+
+    Lines are means over seeds, with bands.
+    """
     from dpmcl.study import result as results
     from dpmcl.study.side_by_side import SideBySide
 
@@ -122,11 +142,11 @@ def report(
     folders: Folders,
     *,
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="An .html file, or an .md file.", parser=path_of)
+        Path, typer.Option(metavar="FILE", help="File to write, .html or .md.", parser=path_of)
     ] = Path("report.html"),
     against: Against = None,
 ) -> None:
-    """Write a report of run folders: tables, statistics, figures, costs, environment."""
+    """Write a report: tables, statistics, figures, costs, environment."""
     from dpmcl.core.atomic import write_text
     from dpmcl.results import report as reports
     from dpmcl.results import store
@@ -161,7 +181,7 @@ def _two_numbers(text: str) -> tuple[float, float]:
 
 
 def _refuse_two(kinds: dict[str, Any]) -> None:
-    """Refuse options that ask for different tables."""
+    """Raise SpecError if options ask for different tables."""
     asked = [option for option, value in kinds.items() if value]
     if len(asked) > 1:
         raise SpecError(f"{asked[0]} and {asked[1]} are of different tables; leave out one.")

@@ -42,14 +42,22 @@ def run(
     tasks: Tasks = None,
     set_: Assignments = None,
     out: Out = None,
-    device: DeviceName | None = None,
-    engine: EngineName | None = None,
+    device: Annotated[
+        DeviceName | None, typer.Option(help="Device for training; auto is a GPU if there is one.")
+    ] = None,
+    engine: Annotated[
+        EngineName | None,
+        typer.Option(help="Train replicas together (batched) or one by one (looped)."),
+    ] = None,
     on_divergence: Annotated[
-        OnDivergence | None, typer.Option(help="What to do with a replica that is not finite.")
+        OnDivergence | None,
+        typer.Option(help="If a replica is no longer finite, freeze it or stop the run."),
     ] = None,
     watch: Annotated[
         str | None,
-        typer.Option(metavar="WHAT,...", help="Record while it runs: terms, stability."),
+        typer.Option(
+            metavar="WHAT,...", help="Readings of the theory to record: terms, stability."
+        ),
     ] = None,
     checkpoint: Checkpoint = 60.0,
     on: On = "here",
@@ -57,16 +65,16 @@ def run(
     fresh: Fresh = False,
     sweep: Annotated[
         list[str] | None,
-        typer.Option(metavar="K=V,V", help="One run for each of these values; may be repeated."),
+        typer.Option(metavar="K=V,V", help="One run for each value; may be repeated."),
     ] = None,
     budget: BudgetText = None,
 ) -> None:
-    """Run what a study's folder still lacks; then show the table and draw the figure.
+    """Train methods on a stream; print the table and draw the figure.
 
-    An unfinished run goes on from its last checkpoint.
+    Only results that the folder lacks are made. An unfinished run resumes from its last checkpoint.
     """
     from dpmcl.study.api import Request
-    from dpmcl.study.plan import axis, of_different_settings, variants
+    from dpmcl.study.plan import axes_by_name, axis, variants
 
     request = Request(source)
     if method:
@@ -77,14 +85,14 @@ def run(
     how = How(budget, checkpoint, fresh, on, storage)
     if sweep:
         folder = out or Path("runs") / f"{short(source)}-sweep"
-        axes = of_different_settings(map(axis, sweep))
+        axes = axes_by_name(map(axis, sweep))
         run_study(variants(request.table, axes), folder, how)
     else:
         _run_one(request.spec(), out or request.folder or Path("runs") / short(source), how)
 
 
 def _run_one(spec: "Spec", folder: Path, how: How) -> None:
-    """Make a run; show its table and draw its figure."""
+    """Make a run, print its table and draw its figure."""
     from dpmcl.study import study
     from dpmcl.study.budget import Budget, within
 
@@ -113,6 +121,6 @@ def _run_one(spec: "Spec", folder: Path, how: How) -> None:
 
 
 def _rerun(folder: Path) -> str:
-    """Return the command that goes on with a run folder; a bare name could be a preset's."""
-    shown = str(folder) if len(folder.parts) > 1 else os.path.join(".", folder)  # noqa: PTH118
-    return f"`dpmcl run {printable(shlex.quote(shown))}`"
+    """Return the command that resumes a run folder. "./" tells a bare name from a preset's."""
+    path = str(folder) if len(folder.parts) > 1 else os.path.join(".", folder)  # noqa: PTH118
+    return f"`dpmcl run {printable(shlex.quote(path))}`"

@@ -1,4 +1,4 @@
-"""The commands that show what there is: `list`, `show` and `stream`."""
+"""The commands `list`, `show` and `stream`."""
 
 import itertools
 from contextlib import nullcontext
@@ -15,7 +15,7 @@ from dpmcl.exceptions import printable
 
 @app.command("list")
 def list_() -> None:
-    """Show presets, and every kind of plugin: methods, streams, networks, metrics, ..."""
+    """List presets and plugins: methods, streams, networks, ..."""
     from dpmcl import plugins, presets
 
     sections = {"presets": {name: presets.summary(name) for name in presets.names()}}
@@ -31,7 +31,10 @@ def list_() -> None:
 
 @app.command()
 def show(source: Source, *, set_: Assignments = None) -> None:
-    """Print the complete spec of what `run` would run; redirect it to a file to make your own."""
+    """Print the complete spec of a run, all defaults included.
+
+    Redirect it to a file to start a spec of your own.
+    """
     import tomli_w
 
     from dpmcl import presets
@@ -47,20 +50,26 @@ def show(source: Source, *, set_: Assignments = None) -> None:
 def stream(
     source: Source,
     *,
-    seed: Annotated[int | None, typer.Option(help="Whose split, and whose draws.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the splits and of the stream's draws.")
+    ] = None,
     tasks: Tasks = None,
     set_: Assignments = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The picture; runs/streams/NAME.png.", parser=path_of),
+        typer.Option(
+            metavar="FILE",
+            help="Picture to write; by default runs/streams/NAME.png.",
+            parser=path_of,
+        ),
     ] = None,
 ) -> None:
-    """Show a stream's tasks, labels, rows and shapes, and draw a sheet of samples."""
+    """Show a stream's tasks, labels, rows and shapes, and draw samples."""
     from dpmcl.results import figures, sheet
     from dpmcl.study import study
     from dpmcl.study.api import Request
 
-    # A spec needs a method, a stream none.
+    # A spec must name a method; a stream does not depend on it.
     request = Request(source).choose(["naive"]).set(set_ or []).update(seed=seed, tasks=tasks)
     built, splits = study.preview(request.spec())
     typer.echo(sheet.describe(built, splits))

@@ -40,7 +40,7 @@ def study(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="STUDY", help="table1, figure2, figure3, zeta, or a TOML file with [axes]."
+            metavar="STUDY", help="table1, figure2, figure3, zeta, or a spec file with [axes]."
         ),
     ],
     *,
@@ -53,7 +53,7 @@ def study(
     replicas: Replicas = None,
     tasks: Tasks = None,
     preset: Annotated[
-        Preset, typer.Option(help="The rates as printed, or those that learn.")
+        Preset, typer.Option(help="Learning rates: as printed in the paper, or rates that learn.")
     ] = "calibrated",
     set_: Assignments = None,
     budget: BudgetText = None,
@@ -63,14 +63,20 @@ def study(
     storage: StorageAddress = None,
     fresh: Fresh = False,
     shard: Annotated[
-        str | None, typer.Option(metavar="I/N", help="Only every Nth job, from the Ith.")
+        str | None, typer.Option(metavar="I/N", help="Run only every Nth job, from the Ith on.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the jobs, and about how long they take.")
+        bool,
+        typer.Option(
+            "--dry-run", help="List the jobs and about how long they take; train nothing."
+        ),
     ] = False,
     style: Style = "text",
 ) -> None:
-    """Make the runs of a study that are missing; then show its table and draw its figure."""
+    """Make the runs of a study; print its table and draw its figure.
+
+    Only results that the folder lacks are made. Unfinished runs resume from their last checkpoints.
+    """
     from dpmcl.study.paper_studies import Choice
     from dpmcl.training import spec
 
@@ -106,30 +112,34 @@ def tune(
         list[str] | None,
         typer.Option(
             metavar="K=V,V|K=LOW..HIGH",
-            help="What is searched; training.lr=0.0001,0.001,0.01,0.1 by default.",
+            help="Values or range of a setting to search; may be repeated. By default "
+            "training.lr=0.0001,0.001,0.01,0.1.",
         ),
     ] = None,
     trials: Annotated[
-        int | None, typer.Option(help="Trials of each method; all of a list by default.")
+        int | None, typer.Option(help="Trials of each method; by default one for each combination.")
     ] = None,
-    tasks: Annotated[int, typer.Option(help="The stream's first tasks.", min=1)] = 3,
-    replicas: Annotated[int, typer.Option(help="Seeds of a trial.", min=1)] = 2,
+    tasks: Annotated[int, typer.Option(help="Number of tasks of a trial.", min=1)] = 3,
+    replicas: Annotated[int, typer.Option(help="Number of seeds of a trial.", min=1)] = 2,
     set_: Assignments = None,
     out: Out = None,
     checkpoint: Checkpoint = 60.0,
     on: On = "here",
     storage: StorageAddress = None,
 ) -> None:
-    """Search settings on rows held out of the training rows; write a spec that `run` takes."""
+    """Search for good settings, and write a spec with them.
+
+    Trials are scored on rows held out of the training rows. The spec is a source for `run`.
+    """
     from dpmcl.study.api import Request
-    from dpmcl.study.plan import of_different_settings
+    from dpmcl.study.plan import axes_by_name
     from dpmcl.study.tune import RATES, Search, dimension
     from dpmcl.study.tune import tune as search_settings
 
     request = Request(source)
     if method:
         request.choose(method)
-    space = of_different_settings(map(dimension, vary)) if vary else RATES
+    space = axes_by_name(map(dimension, vary)) if vary else RATES
     search = Search(space=space, trials=trials, tasks=tasks, replicas=replicas)
     folder = out or Path("runs") / f"{short(source)}-tune"
     with stoppable(checkpoint, "the same command") as (keeping, progress):
@@ -145,14 +155,16 @@ def tune(
 @app.command()
 def merge(
     into: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A run or study folder.", parser=path_of)
+        Path, typer.Argument(metavar="DIR", help="A run's or a study's folder.", parser=path_of)
     ],
     others: Annotated[
         list[Path],
-        typer.Argument(metavar="OTHER...", help="Folders of the same runs.", parser=path_of),
+        typer.Argument(
+            metavar="OTHER...", help="Folders with results of the same runs.", parser=path_of
+        ),
     ],
 ) -> None:
-    """Add the results of other folders, such as those of shards, to a folder."""
+    """Add the results of other folders, as of shards, to a folder."""
     from dpmcl.study.merging import merge as merged
 
     for line in merged(into, others):
@@ -169,7 +181,7 @@ def run_study(
     dry_run: bool = False,
     style: TableFormat = "text",
 ) -> None:
-    """Make the runs of a study; show its table and draw its figure."""
+    """Make the runs of a study, print its table and draw its figure."""
     from dpmcl.results import figures
     from dpmcl.study import studies
     from dpmcl.study.budget import Budget
@@ -213,7 +225,7 @@ def run_study(
 
 
 def _planned(name: str, choice: "Choice") -> "tuple[list[Variant], Path]":
-    """Return the runs of a study, and the folder that it usually has."""
+    """Return the runs of a study, and its default folder."""
     from dpmcl.study import paper_studies, plan
     from dpmcl.study.api import Request
 

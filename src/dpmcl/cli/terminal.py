@@ -1,4 +1,4 @@
-"""Output of a running command, and how it is stopped."""
+"""Output of a running command, and signals that stop it."""
 
 import logging
 import os
@@ -22,11 +22,11 @@ LOG = logging.getLogger("dpmcl")
 
 @contextmanager
 def stoppable(seconds: float, again: str) -> Iterator[tuple["Keeping", Callable[..., None]]]:
-    """Draw bars, and stop after a checkpoint when asked to, saying what goes on from there.
+    """Draw progress bars; after a signal, stop at a checkpoint and report how to resume.
 
     Args:
-        seconds: Between checkpoints within a task.
-        again: What goes on, in words.
+        seconds: Seconds between checkpoints within a task.
+        again: The command that resumes, for the message.
     """
     from dpmcl.exceptions import Stopped
     from dpmcl.training.keeper import Keeping
@@ -41,10 +41,10 @@ def stoppable(seconds: float, again: str) -> Iterator[tuple["Keeping", Callable[
 
 @contextmanager
 def dispensable(what: str) -> Iterator[None]:
-    """Go on without a figure where there is nothing to draw it with; a full disk is an error.
+    """Warn and continue if a figure cannot be drawn. A FolderError, as of a full disk, is raised.
 
     Args:
-        what: What is missing then, in a word.
+        what: The word for the figure in the warning.
     """
     try:
         yield
@@ -56,7 +56,7 @@ def dispensable(what: str) -> Iterator[None]:
 
 @contextmanager
 def logged_lines() -> Iterator[None]:
-    """Show what the package logs, for the length of a command."""
+    """Print the package's log lines during a command."""
     handler, level = _Lines(), LOG.level
     LOG.addHandler(handler)
     LOG.setLevel(logging.INFO)
@@ -68,7 +68,7 @@ def logged_lines() -> Iterator[None]:
 
 
 def open_streams() -> None:
-    """Make both outputs take any text: what their encoding lacks is written as its escape."""
+    """Make both outputs accept any text: characters outside their encoding are escaped."""
     for name in ("stdout", "stderr"):
         output = getattr(sys, name)
         if output is None:  # closed, as by 2>&-
@@ -78,7 +78,7 @@ def open_streams() -> None:
 
 
 def abandon_output() -> None:
-    """Drop output that cannot be written: at exit it would fail again."""
+    """Discard output that cannot be written, which would fail again at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -87,18 +87,18 @@ def abandon_output() -> None:
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Collect signals to stop in a list; the second one acts as it would without us."""
+    """Collect signals to stop in a list; a second signal has its default effect."""
     received: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def note(number: int, _: object) -> None:
+    def receive(number: int, _: object) -> None:
         received.append(number)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         LOG.info("Stopping after these updates; a second Ctrl-C leaves at once.")
 
     for number in before:
-        signal.signal(number, note)
+        signal.signal(number, receive)
     try:
         yield received
     finally:
@@ -107,7 +107,7 @@ def _signals() -> Iterator[list[int]]:
 
 
 class _Lines(logging.Handler):
-    """Writes each record as a line, above the progress bars where there are any."""
+    """Prints each log record as a line, above the progress bars if there are any."""
 
     def emit(self, record: logging.LogRecord) -> None:
         line = printable(record.getMessage())

@@ -1,1 +1,1 @@
-"""A spec and its folder: what is missing is run, stored, and handed back."""
+"""Studies: run the jobs that are missing from run folders, and return all results."""

@@ -19,7 +19,7 @@ from dpmcl.streams._settings import StreamSettings
 from dpmcl.streams.python import Python as PythonStream
 from dpmcl.study import result, study
 from dpmcl.study.bars import bars
-from dpmcl.study.plan import say_kept
+from dpmcl.study.plan import warn_of_overrides
 from dpmcl.study.result import Result
 from dpmcl.study.study import ALL, OnProgress
 from dpmcl.training import spec
@@ -34,21 +34,21 @@ Methods = (
 )
 
 METHODS = ("naive", "er", "dpmcl", "joint")
-"""Methods that run on a stream that comes without a spec."""
+"""Methods that run on a stream by default, if no spec names any."""
 
 
 class Request:
-    """A spec in the making: a source, then changes; checked at the end.
+    """A spec under construction: a source and changes to it, checked at the end.
 
     Attributes:
-        folder: The run folder that it starts from, or None.
+        folder: The run folder that is the source; None if the source is something else.
     """
 
     def __init__(self, source: Source) -> None:
-        """Start from a source.
+        """Read a source.
 
         Args:
-            source: A preset, a stream, a path, a table or a `Stream`, as `run` takes it.
+            source: A preset, a stream, a path, a table or a `Stream`, as for `run`.
         """
         self._stream = source if isinstance(source, Stream) else None
         table, self.folder = _started(source)
@@ -58,23 +58,23 @@ class Request:
 
     @property
     def table(self) -> dict[str, Any]:
-        """The spec as a table, with the changes."""
+        """The spec as a table, with the changes applied."""
         return spec.changed(self._base, self._changes)
 
     def choose(
         self, methods: Sequence[str], changes: Mapping[str, Mapping[str, Any]] | None = None
     ) -> Self:
-        """Run these methods and no others, each with the settings that it has in the table.
+        """Select the methods to run, each with its settings in the table.
 
         Args:
-            methods: Names, in order.
-            changes: Settings by name, on top of those in the table.
+            methods: Names of the methods, in order.
+            changes: Changes of settings by method, on top of those in the table.
 
         Returns:
             This request.
 
         Raises:
-            SpecError: Nobody has a name.
+            SpecError: There is no method of a name.
         """
         before, changes = self._base["methods"], changes or {}
         for name in methods:
@@ -85,7 +85,7 @@ class Request:
         return self.change({"methods": {k: table for k, table in changes.items() if table != {}}})
 
     def set(self, assignments: Sequence[str]) -> Self:
-        """Apply assignments in turn.
+        """Apply assignments in order.
 
         Args:
             assignments: Texts of the form KEY=VALUE.
@@ -98,10 +98,10 @@ class Request:
         return self
 
     def change(self, changes: Mapping[str, Any]) -> Self:
-        """Change entries.
+        """Change entries of the spec.
 
         Args:
-            changes: Part of a spec; a list of methods chooses among them.
+            changes: Part of a spec. A list of methods selects them, as `choose` does.
 
         Returns:
             This request.
@@ -114,12 +114,12 @@ class Request:
         return self
 
     def update(self, *, tasks: int | None = None, watch: Any = None, **entries: Any) -> Self:
-        """Set entries; what is None is left as it is.
+        """Set entries of the spec. Arguments that are None change nothing.
 
         Args:
-            tasks: How many of the stream's first tasks are kept.
+            tasks: Number of tasks, the stream's first ones.
             watch: Readings of the theory monitor: "terms", "stability", or a list of them.
-            **entries: Top-level entries by name.
+            **entries: Values of top-level entries, by name.
 
         Returns:
             This request.
@@ -132,10 +132,10 @@ class Request:
         return self.change(changes)
 
     def bring(self, network: Any) -> Self:
-        """Use a network: by its name or settings, or modules of the user's own.
+        """Set the network: a name, a table of settings, or the user's own modules.
 
         Args:
-            network: As `run` takes it.
+            network: As for `run`.
 
         Returns:
             This request.
@@ -152,7 +152,7 @@ class Request:
             SpecError: An entry breaks a rule.
         """
         parsed = spec.Spec.parse(self.table)
-        say_kept(self._base, self._changes)
+        warn_of_overrides(self._base, self._changes)
         if self._stream is not None and isinstance(parsed.stream, PythonStream):
             parsed = replace(parsed, stream=parsed.stream.holding(self._stream))
         if self._network is not None and isinstance(parsed.network, Python):
@@ -182,41 +182,42 @@ def run(
     """Run methods on a stream, for several seeds, and return the results.
 
     Args:
-        source: A preset's name ("digits"), a TOML file, a table, a stream's name, the path of data
-            ("my.csv", with settings={"stream.target": "kind"}), a run folder, a `Stream`, or a
-            stream's settings, perhaps of a class of your own, as in Lorenz(tasks=5).
-        methods: One or more names, or classes of your own, or a table of their settings, as in
-            {"er": {"lr": 0.1}}, or {"strong": {"method": Mine, "alpha": 2.0}} under a name of its
-            own. For data without a spec: naive, er, dpmcl and joint.
+        source: Name of a preset ("digits") or a stream, a TOML file, a table, the path of data
+            ("my.csv", with settings={"stream.target": "kind"}), a run folder, a `Stream`, or the
+            settings of a stream, as in Lorenz(tasks=5), whose class may be your own.
+        methods: One or more names or your own classes, or a table of settings by method, as in
+            {"er": {"lr": 0.1}}. A method can run under another name, as in
+            {"strong": {"method": Mine, "alpha": 2.0}}. None takes those of the spec; for data
+            without a spec: naive, er, dpmcl and joint.
         network: A network's name, a table of a name and settings, or your own: a module, which is
             split before its last linear layer (settings={"network.before": "head"} names another),
             two modules, or a function of (shape, outputs) that returns either.
-            settings={"network.frozen": ["backbone"]} keeps layers as they are.
-        cost: The cost of a row, by its name or a function of your own of (outputs, targets) that
-            returns one number a row; None for cross entropy, or the squared error. It is
-            settings={"training.cost": ...}.
+            settings={"network.frozen": ["backbone"]} freezes layers.
+        cost: Cost of a row: a name, or your own function of (outputs, targets) that returns one
+            number a row. None takes the spec's, by default cross entropy for classes and the
+            squared error for values. Short for settings={"training.cost": ...}.
         replicas: Number of seeds.
         seed: The first seed.
         tasks: Number of tasks, the stream's first ones.
         settings: Entries by dotted name, as in {"training.lr": 0.01, "methods.dpmcl.zeta": 2}.
-        out: Run folder, extended by what is missing. None stores nothing, unless the source is a
-            run folder, which is extended then. An interrupted run goes on when it is called again
-            with the same folder.
+        out: Run folder, to which missing results are added. None stores nothing, unless the source
+            is a run folder, which is then extended. Call again with the same folder to resume an
+            interrupted run.
         device: "auto", "cpu" or "cuda".
         engine: "auto", "batched" or "looped".
-        monitor: Readings that are recorded, "terms" and "stability" (`Result.readings`).
-        progress: Called as progress(method, done, total), in updates of all replicas; True draws
+        monitor: Readings to record, "terms" and "stability" (`Result.readings`).
+        progress: Called as progress(method, done, total), in updates of all replicas. True draws
             a bar for each method, and one for all of them, with the time left.
-        checkpoint_seconds: Seconds between checkpoints within a task; there is one after every
-            task as well.
-        fresh: Start anew; what `out` holds is kept in it until the new run has finished.
+        checkpoint_seconds: Seconds between checkpoints within a task. Checkpoints are also written
+            after tasks.
+        fresh: Start anew; `out` keeps its earlier run until the new one has finished.
 
     Returns:
         The results of all methods and seeds in the folder, or of this run if there is none.
 
     Raises:
         SpecError: Settings or arguments break a rule.
-        DpmclError: Something else cannot be run as asked.
+        DpmclError: The run cannot be made for another reason.
 
     >>> result = run("digits", methods=["er"], replicas=1, tasks=2)
     >>> result.errors["er"].values.shape
@@ -246,34 +247,34 @@ def run(
         raise SpecError("Settings are nested too deeply; a spec is a table of tables.") from None
     folder = request.folder if out is None else path_of(out)
     with bars() as drawn:
-        told = (
+        report = (
             (drawn if progress else None) if isinstance(progress, bool) else _of_methods(progress)
         )
-        return study.run(checked, folder, told, keeping=keeping, fresh=fresh)
+        return study.run(checked, folder, report, keeping=keeping, fresh=fresh)
 
 
 @threads(1)
 def load(folder: str | Path) -> Result:
-    """Return the results that a run folder holds.
+    """Return the results in a run folder.
 
     Args:
         folder: The run folder.
 
     Raises:
-        FolderError: It is no run folder, or a file in it is damaged.
+        FolderError: The folder is not a run folder, or a file in it is damaged.
     """
     return result.load(path_of(folder))
 
 
 def _of_methods(progress: OnProgress | None) -> OnProgress | None:
-    """Return a function that is told of methods alone, and not of all jobs together."""
+    """Return a function that reports each method's progress, but not that of all jobs together."""
     if progress is None:
         return None
     return lambda name, done, total: None if name == ALL else progress(name, done, total)
 
 
 def _tables(methods: Any) -> dict[str, Mapping[str, Any]]:
-    """Return the settings that come with methods, by name."""
+    """Return the settings in the argument `methods`, by name."""
     if isinstance(methods, Mapping):
         return {_name(method): _settings(settings) for method, settings in methods.items()}
     if isinstance(methods, str | bytes | type | Method):
@@ -284,7 +285,7 @@ def _tables(methods: Any) -> dict[str, Mapping[str, Any]]:
 
 
 def _settings(settings: Any) -> Any:
-    """Return a method's settings, in which a class may stand for its name."""
+    """Return a method's settings, with a class under "method" replaced by its name."""
     if isinstance(settings, type | Method):
         settings = {"method": settings}
     if isinstance(settings, Mapping) and "method" in settings:
@@ -326,7 +327,7 @@ def _findable(kind: str, plugin: type | FunctionType) -> str:
 
 
 def _started(source: Source) -> tuple[dict[str, Any], Path | None]:
-    """Return the table of a source, and the run folder that it is, if it is one."""
+    """Return the table of a source, and its path if it is a run folder."""
     if isinstance(source, Mapping):
         return dict(source), None
     if isinstance(source, Stream):
@@ -354,7 +355,7 @@ def _started(source: Source) -> tuple[dict[str, Any], Path | None]:
 
 
 def _stream_table(settings: StreamSettings) -> dict[str, Any]:
-    """Return the table of a stream whose settings were made in Python."""
+    """Return the table of a stream's settings, an object made in Python."""
     kind, table = type(settings), settings.to_table()
     name = plugins.name_of("stream", kind) or _findable("stream", kind)
     if kind.from_table(table, f"Stream '{name}'") != settings:
@@ -366,7 +367,7 @@ def _stream_table(settings: StreamSettings) -> dict[str, Any]:
 
 
 def _of_path(name: str, path: Path) -> dict[str, Any]:
-    """Return the table of data, of a TOML file, or of a stream named as MODULE:CLASS."""
+    """Return the table of a path: data, a TOML file, or a stream named MODULE:CLASS."""
     owner = store.owner(path)
     if owner is not None:
         raise SpecError(f"{path} is a file of a run folder; give the folder, {owner}.")
@@ -392,8 +393,8 @@ def _file(path: Path) -> dict[str, Any]:
     try:
         return spec.read(path.read_text("utf-8"), str(path))
     except (OSError, UnicodeDecodeError, SpecError) as error:
-        told = str(error) if isinstance(error, SpecError) else f"{path} cannot be read: {error}."
+        line = str(error) if isinstance(error, SpecError) else f"{path} cannot be read: {error}."
     if path.suffix != ".toml":  # as iris.data
         ends = ", ".join(end for several in sources.suffixes().values() for end in several)
-        told += f" Files of data are known by their suffix, one of {ends}."
-    raise SpecError(told)
+        line += f" Files of data are known by their suffix, one of {ends}."
+    raise SpecError(line)

@@ -1,8 +1,8 @@
 """Keep what a run folder held before `--fresh` until the new run has finished.
 
-Its files, and no others, move into a folder `before-fresh` inside it, so the folder itself (its
-lock, what else the user keeps in it, a process that works in it) stays. While they move, that
-folder is called `.moving`; a move that was cut short is completed by the next run.
+Only the run's files move, into a folder `before-fresh` inside the run folder. The lock, the user's
+other files and the folder itself stay in place, for processes that work in it. During the move the
+inner folder is called `.moving`; the next run completes a move that was interrupted.
 """
 
 import shutil
@@ -18,10 +18,10 @@ _KEPT, _MOVING = "before-fresh", ".moving"
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Raise FolderError where a folder holds other files, and no run to start anew.
+    """Raise FolderError if a folder has other files, and no run to start anew.
 
     Args:
-        folder: The folder of which a fresh run was asked.
+        folder: Folder of the fresh run.
     """
     others = sorted({p.name for p in folder.iterdir()} - set(store.LOCKS))
     kept = folder / _KEPT
@@ -37,10 +37,10 @@ def refuse_foreign(folder: Path) -> None:
 def put_aside(folder: Path) -> Path | None:
     """Move a run's files into a new folder inside the run folder.
 
-    Where an earlier run is kept already, that one stays, and the unfinished one is removed.
+    If that folder holds an earlier run already, it stays, and the unfinished later run is removed.
 
     Args:
-        folder: The run folder, which the caller holds.
+        folder: The run folder, locked by the caller.
 
     Returns:
         The folder with the earlier run; None if there is none.
@@ -53,7 +53,7 @@ def put_aside(folder: Path) -> Path | None:
 
 
 def complete(folder: Path) -> None:
-    """Complete a move that was cut short, if there was one.
+    """Complete a move of a run's files that was interrupted, if there was one.
 
     Args:
         folder: The run folder.
@@ -80,18 +80,18 @@ def complete(folder: Path) -> None:
 
 
 def remove_finished(folder: Path, spec: Mapping[str, Any], records: Mapping[str, Record]) -> None:
-    """Remove the earlier run, once a folder holds all that its spec asks for.
+    """Remove the earlier run if the folder has all results of its new spec.
 
     Args:
         folder: The run folder.
-        spec: The table of its spec.
-        records: Its results by method.
+        spec: The table of the new spec.
+        records: Results of the new run, by method.
     """
-    wanted = set(range(spec["seed"], spec["seed"] + spec["replicas"]))
-    lacks = [
+    seeds = set(range(spec["seed"], spec["seed"] + spec["replicas"]))
+    unfinished = [
         name
         for name in spec["methods"]
-        if name not in records or not wanted <= set(records[name].test.seeds)
+        if name not in records or not seeds <= set(records[name].test.seeds)
     ]
-    if not lacks and store.is_run(folder / _KEPT):
+    if not unfinished and store.is_run(folder / _KEPT):
         shutil.rmtree(folder / _KEPT, ignore_errors=True)

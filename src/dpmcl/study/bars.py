@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("dpmcl")
 
 _BARS = 6
-"""Bars of more methods go when they are full."""
+"""If there are more bars than this, a bar disappears when it is full."""
 
 
 @functools.cache
 def console() -> "Console":
-    """Return the one console that writes to standard error: progress bars and lines beside them."""
+    """Return the console on standard error, which progress bars and log lines share."""
     from rich.console import Console
 
     return Console(stderr=True, emoji=False)
@@ -28,29 +28,29 @@ def console() -> "Console":
 
 @contextmanager
 def bars() -> Iterator[Callable[[str, int, int], None]]:
-    """Draw a bar for each method, with the time left, from the first progress that is reported."""
+    """Draw a progress bar for each method, from its first report on, with the time left."""
     if console().is_jupyter and importlib.util.find_spec("ipywidgets") is None:
         LOG.warning("A progress bar in a notebook needs ipywidgets: pip install ipywidgets")
         yield lambda method, done, total: None
         return
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-    _, *usual = Progress.get_default_columns()  # the first one would obey markup in names
+    _, *usual = Progress.get_default_columns()  # the first column would interpret markup in names
     name, spent = TextColumn("{task.description:<10}", markup=False), TimeElapsedColumn()
     progress = Progress(name, *usual, TextColumn("left, spent"), spent, console=console())
-    shown: dict[str, Any] = {}
+    tasks: dict[str, Any] = {}
 
     def report(method: str, done: int, total: int) -> None:
-        if not shown:  # not before, so that an error that comes earlier is a line by itself
+        if not tasks:  # not earlier, so that an error before training is printed without bars
             progress.start()
-        if method not in shown or done == 0:
-            shown[method] = progress.add_task(printable(method), total=total)
-        progress.update(shown[method], completed=done, total=total)
-        if done == total and len(shown) > _BARS:
-            progress.update(shown[method], visible=False)
+        if method not in tasks or done == 0:
+            tasks[method] = progress.add_task(printable(method), total=total)
+        progress.update(tasks[method], completed=done, total=total)
+        if done == total and len(tasks) > _BARS:
+            progress.update(tasks[method], visible=False)
 
     try:
         yield report
     finally:
-        if shown:
+        if tasks:
             progress.stop()

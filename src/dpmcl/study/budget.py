@@ -1,4 +1,4 @@
-"""A fair race: as many updates, or rows of memory, as a budget allows each method."""
+"""Give each method as many updates, or rows of memory, as a budget allows."""
 
 import re
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from dpmcl.training.spec import Spec
 On = Literal["flops", "rows", "bytes"]
 
 REFERENCE = "dpmcl"
-"""The method whose cost, as its settings stand, is the budget where no number is named."""
+"""The method whose cost, with its present settings, is the budget if there is no number."""
 
 _SUFFIX = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 
@@ -25,9 +25,9 @@ class Budget:
     """A limit on what each method of a run may spend.
 
     Attributes:
-        on: "flops", operations a task; "rows", rows a task whose gradient goes through the whole
-            network; or "bytes", of what is kept beside the network.
-        amount: How many; 0 for what `REFERENCE` takes as its settings stand.
+        on: "flops", operations per task; "rows", rows per task that are backpropagated through the
+            complete network; or "bytes", size of what is stored besides the network.
+        amount: The limit; 0 for the cost of `REFERENCE` with its present settings.
     """
 
     on: On
@@ -38,14 +38,15 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str | None) -> Self | None:
-        """Return the budget of a text; None for none and "printed", the updates that a spec has.
+        """Return the budget in a text; None for no budget.
 
         Args:
             text: As in "flops=2e9", "rows=10000" or "bytes=4M" (k, M, G, T and P are powers of
-                1,000); "flops" or "rows" alone, what DPMCL takes; or "printed".
+                1,000); "flops" or "rows" alone for the cost of DPMCL; "printed" or None for the
+                updates in the spec.
 
         Raises:
-            SpecError: It is none.
+            SpecError: The text has none of these forms.
 
         >>> Budget.parse("bytes=4M")
         Budget(on='bytes', amount=4000000)
@@ -69,9 +70,9 @@ class Limited(NamedTuple):
     """A spec within a budget.
 
     Attributes:
-        spec: The spec, with as much for each method as the budget allows.
+        spec: The spec, with as many updates or rows of memory as the budget allows each method.
         budget: The budget, with its amount.
-        lines: Updates or rows of memory of each method, in words.
+        lines: One line for each method, with its updates or rows of memory.
     """
 
     spec: Spec
@@ -80,17 +81,17 @@ class Limited(NamedTuple):
 
 
 def within(spec: Spec, budget: Budget) -> Limited:
-    """Return a spec with as much for each method as a budget allows.
+    """Return a spec with as many updates or rows of memory as a budget allows each method.
 
-    A task's cost is that of the first one; updates cost the same in every task.
+    The cost of a task is that of the first one; updates cost the same in every task.
 
     Args:
         spec: The spec.
-        budget: What each method may spend.
+        budget: Budget of each method.
 
     Raises:
-        SpecError: The budget does not allow a method one update, or one row; or it is what DPMCL
-            takes, and DPMCL is not among the methods.
+        SpecError: The budget does not allow a method one update or one row of memory; or it has no
+            amount, and DPMCL is not among the methods.
     """
     trainer, lines = Trainer(spec, read(spec, spec.seeds[:1])), []
     if not budget.amount:
@@ -107,7 +108,7 @@ def within(spec: Spec, budget: Budget) -> Limited:
 
 
 def _reference(trainer: Trainer, budget: Budget) -> int:
-    """Return what DPMCL takes a task as its settings stand."""
+    """Return the cost per task of DPMCL with its present settings."""
     if REFERENCE not in trainer.spec.methods:
         known = ", ".join(trainer.spec.methods)
         raise SpecError(
@@ -118,18 +119,18 @@ def _reference(trainer: Trainer, budget: Budget) -> int:
 
 
 def cost(setup: Setup, on: On) -> int:
-    """Return what a task costs one replica.
+    """Return the cost of a task for one replica.
 
     Args:
-        setup: The method's.
-        on: What is counted, as in a `Budget`.
+        setup: Setup of the method.
+        on: The unit, as in a `Budget`.
     """
     work = first_task(setup)
     return work.flops if on == "flops" else work.rows_backpropagated
 
 
 def _updating(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, str]:
-    """Return a method with the updates that a budget allows."""
+    """Return a method with the updates that a budget allows, and a line about them."""
     method: Method = trainer.spec.methods[job.method]
     if method.passes is not None:
         raise SpecError(
@@ -150,12 +151,12 @@ def _updating(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, str]:
             f"{spent:,} {budget.on} of {budget.amount:,}; name all its numbers of updates there."
         )
     counts = {key: getattr(scaled, key) for key in scaled.counts}
-    told = ", ".join(f"{key} {value:,}" for key, value in counts.items() if value is not None)
-    return scaled, f"{told}: {spent:,} {budget.on} a task of {budget.amount:,}"
+    updates = ", ".join(f"{key} {value:,}" for key, value in counts.items() if value is not None)
+    return scaled, f"{updates}: {spent:,} {budget.on} a task of {budget.amount:,}"
 
 
 def _remembering(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, str]:
-    """Return a method with the rows of memory that a budget allows."""
+    """Return a method with the rows of memory that a budget allows, and a line about them."""
     method: Method = trainer.spec.methods[job.method]
     setup = trainer.setup(job)
     run = first_state(setup)
@@ -168,7 +169,7 @@ def _remembering(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, st
     remembers = any(phase.remember for phase in setup.phases[0])
     if method.stores == "never" and not remembers and not method.trains_on_validation:
         return method, f"keeps no rows, and {copies:,} bytes of other things"
-    split = 2 if method.trains_on_validation else 1  # a reservoir of validation rows, as long
+    split = 2 if method.trains_on_validation else 1  # it has a second memory, of validation rows
     rows = (budget.amount - copies) // (split * row_bytes(setup) + note_bytes(setup, run))
     if rows < 1:
         raise SpecError(

@@ -1,4 +1,4 @@
-"""Describe what could change the numbers: versions, device, engine, commit."""
+"""Describe the environment of a run: versions, device, engine, commit."""
 
 import functools
 import importlib.metadata
@@ -31,18 +31,18 @@ def describe(
     engine: str,
     resumed: bool,
 ) -> dict[str, Any]:
-    """Return an entry of environment.json: everything that could change the numbers.
+    """Return an entry of environment.json, with everything that could change the results.
 
-    "repeats" says what the same spec gives again on the same machine: the same bytes, or, on a GPU
-    without PyTorch's deterministic algorithms, the same to rounding. A run says the latter of seeds
-    that it adds to those of another version.
+    "repeats" tells how exactly the same spec repeats on the same machine: "byte for byte", or "to
+    rounding" on a GPU without PyTorch's deterministic algorithms. It is also "to rounding" for
+    seeds that are added to those of another version; the caller sets that.
 
     Args:
         method: Name of the method.
         seeds: Seeds that were trained.
         device: Device that trained them.
         engine: Engine that trained them.
-        resumed: Whether the run went on from a checkpoint.
+        resumed: Whether the job resumed from a checkpoint.
     """
     instructions = torch.backends.cpu.get_cpu_capability()
     cpu = f"{platform.machine()}, {os.cpu_count()} cores, {instructions}"
@@ -69,7 +69,7 @@ def describe(
 
 
 def _libraries() -> dict[str, Any]:
-    """Return the libraries that multiply matrices, and the settings that make them inexact."""
+    """Return the libraries that multiply matrices, and PyTorch's settings of their precision."""
     gpu = torch.cuda.is_available()
     return {
         "mkldnn": torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,
@@ -82,7 +82,7 @@ def _libraries() -> dict[str, Any]:
 
 @functools.cache
 def _commit() -> str | None:
-    """Return the commit of the package's checkout, with "+" if it was changed; None elsewhere."""
+    """Return the commit of the package's checkout, "+" added if it has changes; None elsewhere."""
     root = Path(__file__).resolve().parents[3]
     if not (root / ".git").exists():
         return None

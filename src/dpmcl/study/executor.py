@@ -1,8 +1,8 @@
-"""Runs the jobs of one or more runs, in this process and in worker processes beside it.
+"""Execute the jobs of one or more runs, in this process and in worker processes.
 
-A job runs whole in one process, and its numbers do not depend on which. This process takes jobs
-too; workers are started once it has worked for a while and others are waiting, so short studies
-never pay for them.
+Each job runs in a single process, and its results do not depend on which one. This process runs
+jobs too. Workers are started only after it has worked for `WORTH_SECONDS` and jobs are still
+waiting, so short studies do not pay for their start.
 """
 
 import logging
@@ -37,7 +37,7 @@ from dpmcl.training.spec import Spec
 _LOG = logging.getLogger("dpmcl")
 
 WORTH_SECONDS = 3.0
-"""Work of this process before others are started, which take as long to come up."""
+"""Time for which this process works before it starts workers, about as long as a start takes."""
 
 _Inbox = queue.SimpleQueue[tuple["Assignment", str, Any]]
 
@@ -54,11 +54,11 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Listener:
-    """Is told of jobs, always in the thread that called `execute`.
+    """Callbacks for progress and results, called in the thread that called `execute`.
 
     Attributes:
-        progress: Called as progress(assignment, done, total), in updates of all of its replicas.
-        finished: Called as finished(assignment, outcome).
+        progress: Called as progress(assignment, done, total), in updates of all its replicas.
+        finished: Called as finished(assignment, outcome) when a job has finished.
     """
 
     progress: Callable[[Assignment, int, int], None]
@@ -66,13 +66,13 @@ class Listener:
 
 
 def processes_of(spec: Spec) -> int:
-    """Return how many processes may run jobs, this one included.
+    """Return the number of processes that may run jobs, this one included.
 
-    One on a GPU. On a CPU the spec's `workers`, or as many as there are cores: after affinity and
-    a container's limit, and PyTorch's threads within an operation.
+    On a GPU it is one. On a CPU it is the spec's `workers`, or by default the number of available
+    cores, as limited by affinity and a container, divided by the spec's `threads`.
 
     Args:
-        spec: That of the jobs, or of the first ones.
+        spec: Spec of the jobs, or of the first of several runs.
     """
     if device_of(spec.device).type != "cpu":
         return 1
@@ -82,18 +82,19 @@ def processes_of(spec: Spec) -> int:
 def execute(assignments: Sequence[Assignment], keeping: Keeping, listener: Listener) -> None:
     """Run jobs until all have finished, or one has failed.
 
-    A job whose worker dies is lost until the next call, which takes it up at its last checkpoint;
-    the others go on. Any other failure, or a request to stop, ends all of them, after a checkpoint.
+    If a worker dies, its job is left to the next call, which resumes it from its last checkpoint,
+    and the other jobs continue. Any other failure, and a request to stop, ends all jobs after a
+    checkpoint.
 
     Args:
-        assignments: The jobs, in the order in which they are begun.
+        assignments: The jobs, in the order in which they start.
         keeping: When jobs are saved, and when all of them stop.
-        listener: Told of progress and of results.
+        listener: Receives progress and results.
 
     Raises:
         DeviceError: A worker process was ended from outside.
-        Stopped: They were told to stop.
-        DpmclError: Whatever a job raises.
+        Stopped: `keeping` asked the jobs to stop.
+        DpmclError: Any error that a job raises.
     """
     _Execution(assignments, keeping, listener).run()
 
@@ -117,7 +118,7 @@ class _Execution:
         with tempfile.TemporaryDirectory(prefix="dpmcl-") as scratch:
             self._starts = Starts(partial(_saved, Path(scratch)))
             try:
-                while self._waiting:  # again, where a worker gave one back
+                while self._waiting:  # a worker may have put a job back
                     self._take_jobs()
                     self._wait()
             finally:
@@ -134,28 +135,29 @@ class _Execution:
             )
 
     def _take_jobs(self) -> None:
-        """Run jobs in this process, while any wait."""
+        """Run jobs in this process while any are waiting."""
         keeping = Keeping(self._keeping.seconds, self._stops)
-        while (one := self._next()) is not None:
+        while (assignment := self._next()) is not None:
+            report = self._progress_of(assignment)
             try:
-                outcome = one.trainer.run(one.job, keeping, self._progress_of(one))
+                outcome = assignment.trainer.run(assignment.job, keeping, report)
             except Exception as error:
                 self._fail(error)
             else:
-                self._listener.finished(one, outcome)
+                self._listener.finished(assignment, outcome)
             self._receive()
 
-    def _progress_of(self, one: Assignment) -> Callable[[int, int], None]:
-        def tell(done: int, total: int) -> None:
-            self._listener.progress(one, done, total)
+    def _progress_of(self, assignment: Assignment) -> Callable[[int, int], None]:
+        def report(done: int, total: int) -> None:
+            self._listener.progress(assignment, done, total)
             self._receive()
             if self._workers is None and time.monotonic() - self._began > WORTH_SECONDS:
                 self._start_workers()
 
-        return tell
+        return report
 
     def _wait(self) -> None:
-        """Wait for the workers' jobs."""
+        """Wait until the workers have finished their jobs."""
         while any(worker.busy for worker in self._workers or ()) or not self._inbox.empty():
             if self._stops() and self._error is None:
                 self._fail(Stopped("The run was stopped; what it had done is kept."))
@@ -165,21 +167,21 @@ class _Execution:
                 continue
 
     def _next(self) -> Assignment | None:
-        """Return the next job; the deque is the only thing that threads share."""
+        """Return the next job, or None. Several threads call it: `popleft` is atomic."""
         try:
             return self._waiting.popleft()
         except IndexError:
             return None
 
-    def _order(self, one: Assignment) -> Order:
-        start, stream = self._starts.of(one.trainer)
-        return Order(start, stream, one.job, self._keeping.seconds)
+    def _order(self, assignment: Assignment) -> Order:
+        start, stream = self._starts.of(assignment.trainer)
+        return Order(start, stream, assignment.job, self._keeping.seconds)
 
     def _stops(self) -> bool:
         return self._error is not None or self._keeping.stop()
 
     def _fail(self, error: BaseException) -> None:
-        """Take down the first error, and have everything else stop."""
+        """Keep the first error, and stop all other jobs."""
         self._error = self._error or error
         self._waiting.clear()
         for worker in self._workers or ():
@@ -189,35 +191,35 @@ class _Execution:
         while not self._inbox.empty():
             self._handle(*self._inbox.get())
 
-    def _handle(self, one: Assignment, kind: str, content: Any) -> None:
+    def _handle(self, assignment: Assignment, kind: str, content: Any) -> None:
         if kind == "progress":
-            self._listener.progress(one, *content)
+            self._listener.progress(assignment, *content)
         elif kind == "log":
             line, once = content
             _LOG.warning(line, extra={"once": once})
         elif kind == "finished":
-            self._listener.finished(one, content)
+            self._listener.finished(assignment, content)
         elif kind == "died":
-            self._lost.append(one.job)
+            self._lost.append(assignment.job)
         elif kind == "unsent":
-            _LOG.info("No worker process for %s: %s", one.job.method, content)
-            self._waiting.appendleft(one)
+            _LOG.info("No worker process for %s: %s", assignment.job.method, content)
+            self._waiting.appendleft(assignment)
         elif not isinstance(content, Stopped) or self._error is None:
             self._fail(content)
 
     def _start_workers(self) -> None:
-        """Start a process for each job that waits, as far as the spec and the cores allow."""
+        """Start a process for each waiting job, up to the number of processes."""
         many = min(self._processes - 1, len(self._waiting))
         self._workers = []
         try:
             for _ in range(many):
                 self._workers.append(_Worker(self._next, self._order, self._inbox))
-        except OSError as error:  # no process to be had
+        except OSError as error:  # the system starts no further process
             _LOG.info("No worker processes: %s", error)
 
 
 def _saved(folder: Path, stream: Stream) -> Path:
-    """Save a stream in a folder, and return its file, which all workers map into memory."""
+    """Save a stream to a file in a folder, for all workers to map into memory; return the file."""
     path = folder / f"stream-{len(list(folder.iterdir()))}"
     torch.save(stream, path, pickle_module=cloudpickle)
     return path
@@ -227,10 +229,10 @@ class _Worker:
     """A worker process, and the thread that gives it one job after another.
 
     Args:
-        take: Gives the next job, or None.
-        order: Returns what a worker needs to run a job; raises what a user's object that cannot be
-            sent raises, or a full disk.
-        inbox: Takes the worker's messages, with the job that they are about.
+        take: Returns the next job, or None.
+        order: Returns the message with which a worker runs a job. Raises an error if a user's
+            object cannot be pickled, or the disk is full.
+        inbox: Queue for the worker's messages, each with its job.
     """
 
     def __init__(
@@ -248,7 +250,7 @@ class _Worker:
 
     @property
     def busy(self) -> bool:
-        """Return True while it has a job."""
+        """Return True while the worker may still get a job or send a message."""
         return self._thread.is_alive()
 
     def stop(self) -> None:
@@ -257,7 +259,7 @@ class _Worker:
         self._send(None)
 
     def end(self) -> None:
-        """End the process at once: it has no job, or nobody waits for it."""
+        """End the process at once; its job, if any, is lost."""
         self._ended = True
         self._process.kill()
         self._process.wait()
@@ -266,24 +268,24 @@ class _Worker:
         return subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def _serve(self) -> None:
-        """Give the process jobs, and pass its messages on, until there are no more jobs."""
-        while not self._ended and (one := self._take()) is not None:
+        """Send jobs to the process, and its messages to the inbox, until there are no more jobs."""
+        while not self._ended and (assignment := self._take()) is not None:
             try:
-                order = self._order(one)
+                order = self._order(assignment)
             except Exception as error:
-                self._inbox.put((one, "unsent", error))
+                self._inbox.put((assignment, "unsent", error))
                 return
             try:
-                if self._process.poll() is not None:  # it died over the job before
+                if self._process.poll() is not None:  # it died during the previous job
                     self._process = self._started()
-                self._pass_on(one, order)
+                self._pass_on(assignment, order)
             except (EOFError, pickle.UnpicklingError, OSError):
                 self._process.kill()
                 self._process.wait()
-                self._inbox.put((one, "died", None))
+                self._inbox.put((assignment, "died", None))
 
-    def _pass_on(self, one: Assignment, order: Order) -> None:
-        """Give the process a job, and pass on what it sends until the job has ended."""
+    def _pass_on(self, assignment: Assignment, order: Order) -> None:
+        """Send a job to the process, and its messages to the inbox, until the job has ended."""
         self._send(order)
         if self._stopped:
             self._send(None)
@@ -291,10 +293,10 @@ class _Worker:
         while kind not in ("finished", "failed"):
             assert self._process.stdout is not None
             kind, content = pickle.load(self._process.stdout)
-            self._inbox.put((one, kind, content))
+            self._inbox.put((assignment, kind, content))
 
     def _send(self, message: Any) -> None:
         assert self._process.stdin is not None
-        with suppress(OSError):  # it has died, which the reading thread will find out
+        with suppress(OSError):  # it has died, which the reading thread will notice
             self._process.stdin.write(pickle.dumps(message))
             self._process.stdin.flush()

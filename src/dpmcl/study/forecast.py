@@ -1,4 +1,4 @@
-"""Which jobs a study has, which of them are missing, and about how long they take."""
+"""List the jobs of a study: which are missing, and about how long they take."""
 
 import time
 from collections.abc import Sequence
@@ -15,18 +15,18 @@ from dpmcl.training.setup import Setup
 from dpmcl.training.state import Position, RunState
 
 _UPDATES = 3
-"""Updates that are timed, after one that is not."""
+"""Number of updates that are timed. The one before them is not."""
 
 
 class Forecast(NamedTuple):
     """A job of a study.
 
     Attributes:
-        run: Name of its run.
+        run: Name of the job's run.
         job: The job.
-        missing: Whether any of its seeds is missing.
-        seconds: What its updates take on one core, from a short measurement; evaluation and
-            reading data come on top.
+        missing: True if the results of any of its seeds are missing.
+        seconds: Time of its updates on one core, estimated from a few of them; evaluation and
+            reading of data are not included.
     """
 
     run: str
@@ -36,9 +36,9 @@ class Forecast(NamedTuple):
 
 
 def forecast(runs: Sequence[Planned]) -> list[Forecast]:
-    """Return all jobs of runs, in the order in which they would be begun.
+    """Return all jobs of several runs.
 
-    Runs that differ only in numbers that cost nothing, such as rates, are measured once.
+    Runs that differ only in numbers that do not change the cost, such as rates, are measured once.
 
     Args:
         runs: The runs.
@@ -70,7 +70,7 @@ def forecast(runs: Sequence[Planned]) -> list[Forecast]:
 
 
 def _costly(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a method that may decide what an update costs."""
+    """Return the settings of a method that may change the cost of an update: all but floats."""
     return {key: value for key, value in settings.items() if not isinstance(value, float)}
 
 
@@ -79,7 +79,7 @@ class _Enough(Exception):
 
 
 class _Timer(Observer):
-    """Lets one update go by, times the next ones, and ends the run."""
+    """Skips one update, times the next ones, and ends the run."""
 
     def __init__(self) -> None:
         self.began, self.updates, self.seconds = 0.0, 0, 0.0
@@ -99,7 +99,7 @@ class _Timer(Observer):
 
 
 def _seconds(setup: Setup) -> float:
-    """Return about what all updates of a job take."""
+    """Return an estimate of the time of all updates of a job, in seconds."""
     timer = _Timer()
     with threads(1), suppress(_Enough):
         learn_task(setup, first_state(setup), [timer])
@@ -108,11 +108,11 @@ def _seconds(setup: Setup) -> float:
 
 
 def written(jobs: Sequence[Forecast], processes: int) -> list[str]:
-    """Return lines that show jobs, and how long those that are missing take together.
+    """Return lines that list jobs, and the time that the missing ones take together.
 
     Args:
-        jobs: As `forecast` returns them.
-        processes: How many run side by side.
+        jobs: Jobs, from `forecast`.
+        processes: Number of processes that run jobs side by side.
     """
     lines = []
     for one in jobs:

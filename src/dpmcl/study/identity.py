@@ -1,7 +1,7 @@
 """Compare a run folder with the spec, the data and the code of the run that is about to start.
 
-Only where they are the same may its results be shown, extended by further seeds, or resumed, so
-that no row of a table mixes settings, data or code.
+Results may be shown, extended by further seeds, or resumed only if all three are the same, so that
+no row of a table mixes settings, data or code.
 """
 
 import logging
@@ -24,7 +24,7 @@ from dpmcl.study.source_hash import Source, file_of, source, source_of_network
 from dpmcl.training.spec import Spec
 
 Sources = Mapping[str, Mapping[str, Source]]
-"""Sources of the plugins from outside the package, by method and plugin ("network 'my:Net'")."""
+"""Sources of the user's plugins, by method and plugin, as in "network 'my:Net'"."""
 
 _log = logging.getLogger("dpmcl")
 
@@ -42,7 +42,7 @@ _FREE = (
 """Settings in which runs of one folder may differ."""
 
 _MONITOR_DECIDES = ("exceeding", "beta", "interval", "rows", "patience")
-"""Settings of [monitor] that decide whether a replica goes on, unless exceeding = "say"."""
+"""Settings of [monitor] that decide whether a replica stops, unless exceeding = "say"."""
 
 _ANEW = "start anew with --fresh (fresh=True), or choose another folder with --out."
 
@@ -52,11 +52,11 @@ class Held:
     """Content of a run folder before a run.
 
     Attributes:
-        folder: The run folder, None where nothing is stored.
+        folder: The run folder; None if nothing is stored.
         spec: The table of its spec; empty if the folder holds no run.
         records: Results by method.
         made: Methods that have results or a checkpoint.
-        stream: Description of the data of these methods; None if there are none.
+        stream: Description of the data of these methods; None if there are no such methods.
         code: Hashes of the plugins' sources, by method.
     """
 
@@ -75,7 +75,7 @@ def held(folder: Path) -> Held:
         folder: A run folder, or one that does not hold a run yet.
 
     Returns:
-        What it holds; nothing of a run that it does not hold yet.
+        The content; without a spec and results if the folder holds no run.
 
     Raises:
         FolderError: A file of the run is damaged.
@@ -92,10 +92,10 @@ def held(folder: Path) -> Held:
 
 
 def sources(spec: Spec) -> Sources:
-    """Return the source of each method's plugins from outside the package.
+    """Return the sources of the user's plugins that each method uses.
 
     Args:
-        spec: The spec that is to run.
+        spec: The spec to be run.
 
     Raises:
         FolderError: A file was changed after Python had imported it.
@@ -125,11 +125,13 @@ def sources(spec: Spec) -> Sources:
 
 
 def united(before: Held, new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spec of a folder that grows: all methods; all seeds, where they have no gaps.
+    """Return the spec of a folder to which a run is added.
+
+    It has all methods and, if the seeds of both together have no gap, all seeds.
 
     Args:
-        before: What it holds.
-        new: The table of the spec that is added.
+        before: Content of the folder.
+        new: The table of the added spec.
     """
     if not before.spec:
         return dict(new)
@@ -149,17 +151,17 @@ def refuse_difference(
     *,
     way_out: str = _ANEW,
 ) -> None:
-    """Raise FolderError unless only methods, seeds and the machine's settings differ.
+    """Raise FolderError if two specs differ in more than methods, seeds and machine settings.
 
     Args:
         folder: The run folder, for the message.
-        old: Table of the spec that is stored in it.
-        new: Table of the spec that is to run, or to be added.
-        places: Settings of the stream that say where its data lie, which may differ.
+        old: Table of the stored spec.
+        new: Table of the spec to be run or added.
+        places: Settings of the stream that locate its data; they may differ.
         way_out: End of the message.
     """
-    with suppress(DpmclError):  # raised where it names a plugin that is not installed now
-        old = Spec.parse(old).to_table()  # with the settings that are newer than the folder
+    with suppress(DpmclError):  # it may name a plugin that is no longer installed
+        old = Spec.parse(old).to_table()  # adds settings that are newer than the folder
     methods = sorted(set(old.get("methods", {})) & set(new["methods"]))
     first, second = (_entries(_comparable(table, methods, places)) for table in (old, new))
     for key in [*second, *first]:
@@ -173,14 +175,14 @@ def refuse_difference(
 def _comparable(
     table: Mapping[str, Any], methods: list[str], places: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Return the part of a spec's table in which runs of one folder must agree."""
-    kept = {key: value for key, value in table.items() if key not in _FREE}
+    """Return the part of a spec's table that must be equal for all runs of a folder."""
+    part = {key: value for key, value in table.items() if key not in _FREE}
     monitor = {"exceeding": "say", **table.get("monitor", {})}
     decides = ("exceeding",) if monitor["exceeding"] == "say" else _MONITOR_DECIDES
-    kept["monitor"] = {key: monitor[key] for key in decides if key in monitor}
-    kept["stream"] = {k: v for k, v in table.get("stream", {}).items() if k not in places}
-    kept["methods"] = {name: table["methods"][name] for name in methods}
-    return kept
+    part["monitor"] = {key: monitor[key] for key in decides if key in monitor}
+    part["stream"] = {k: v for k, v in table.get("stream", {}).items() if k not in places}
+    part["methods"] = {name: table["methods"][name] for name in methods}
+    return part
 
 
 def _entries(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -193,16 +195,16 @@ def _entries(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def refuse_other_code(old: Held, now: Sources, spec: Spec, trained: set[str]) -> None:
-    """Raise FolderError where results were made with other code than that of now.
+    """Raise FolderError if results in a folder were made with other code than the present code.
 
-    Logs a warning where nobody can tell, since version 0.1 made the folder; there, adding rows is
-    refused.
+    Version 0.1 did not record code. If it made the folder, results of a user's plugins cause a
+    warning, and no rows can be added that use such a plugin or whose numbers have moved since.
 
     Args:
         old: Content of the run folder.
-        now: Sources of the run that is to start.
-        spec: Its spec.
-        trained: Methods of which something is missing.
+        now: Sources of the plugins of the run about to start.
+        spec: Spec of that run.
+        trained: Methods with missing results.
     """
     plugins_now = {name: source for used in now.values() for name, source in used.items()}
     for method in old.made:
@@ -231,7 +233,7 @@ def refuse_other_code(old: Held, now: Sources, spec: Spec, trained: set[str]) ->
 
 
 def moved_since_0_1(spec: Spec, method: str) -> bool:
-    """Return whether numbers of a method are others than version 0.1 gave.
+    """Return True if a method gives other numbers than in version 0.1.
 
     Args:
         spec: A spec with the method.
@@ -243,7 +245,7 @@ def moved_since_0_1(spec: Spec, method: str) -> bool:
 def _refuse_changed(
     folder: Path | None, plugin: str, then: dict[str, str] | None, now: Source
 ) -> None:
-    """Raise FolderError unless a plugin's hashes are known and the same then and now."""
+    """Raise FolderError unless a plugin's old and new hashes are known and equal."""
     if now.hashes is None or then is None:
         why = now.missing or "its source could not be read when they were made"
         raise FolderError(
@@ -259,12 +261,12 @@ def _refuse_changed(
 
 
 def refuse_other_data(before: Held, now: StreamInfo, spec: Spec) -> None:
-    """Raise FolderError where a folder's results are of other data.
+    """Raise FolderError if results in a folder were made on other data.
 
     Args:
         before: Content of the run folder.
-        now: Description of the data of the run that is to start.
-        spec: Its spec.
+        now: Description of the data of the run about to start.
+        spec: Spec of that run.
     """
     then = before.stream
     if then is None or not then.digest or then.digest == now.digest:
@@ -282,11 +284,11 @@ def refuse_other_data(before: Held, now: StreamInfo, spec: Spec) -> None:
 
 
 def of_other_versions(folder: Path, extended: set[str]) -> set[str]:
-    """Return the methods whose rows another version of dpmcl or PyTorch made; log a warning.
+    """Return the methods with results of another version of dpmcl or PyTorch; log a warning.
 
     Args:
         folder: The run folder.
-        extended: Methods with results, of which further seeds are to be trained.
+        extended: Methods with results, for which further seeds are about to be trained.
     """
     now = {"dpmcl": version("dpmcl"), "torch": str(torch.__version__)}
     made: dict[str, str] = {}

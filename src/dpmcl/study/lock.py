@@ -1,4 +1,4 @@
-"""Let one process at a time write to a run folder."""
+"""Allow only one process at a time to write to a run folder."""
 
 import json
 import os
@@ -14,16 +14,16 @@ from dpmcl.exceptions import FolderError
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a run folder for a block; make the folder if it does not exist.
+    """Lock a run folder during a block; create the folder if it does not exist.
 
-    The system frees the lock of a process that died. A folder that was made for the block is
+    The system frees the lock of a process that died. A folder that was created for the block is
     removed again if no run was stored in it.
 
     Args:
         folder: The run folder.
 
     Raises:
-        FolderError: Another process holds the folder, which the message names, or it cannot be
+        FolderError: Another process, named in the message, has locked the folder, or it cannot be
             written.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
@@ -49,7 +49,7 @@ def locked(folder: Path) -> Iterator[None]:
             (folder / ".lock.json").unlink(missing_ok=True)
         with suppress(OSError):
             lock.release()
-        if made and not (folder / "spec.toml").exists():  # refused before anything was stored
+        if made and not (folder / "spec.toml").exists():  # an error came before anything was stored
             with suppress(OSError):
                 (folder / ".lock").unlink(missing_ok=True)
                 for path in made:
@@ -57,7 +57,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _holder(folder: Path) -> str:
-    """Return the id of the process that holds a folder, or "unknown"."""
+    """Return the id of the process that has locked a folder, or "unknown"."""
     try:
         return str(int(json.loads((folder / ".lock.json").read_text("utf-8"))["pid"]))
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Lines that are logged for the user where nobody reads them: in another process."""
+"""Redirect log lines, so that another process can send them to the user's."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -6,14 +6,15 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def logged_to(tell: Callable[[str, str | None], None]) -> Iterator[None]:
-    """Hand each line that is logged in a block to a function.
+def logged_to(receive: Callable[[str, str | None], None]) -> Iterator[None]:
+    """Pass each line that is logged within a block to a function.
 
     Args:
-        tell: Called with the line, and with its mark if one such line is enough for a run.
+        receive: Called as receive(line, mark). One line with the same mark is enough for a run;
+            the mark is None if every line counts.
     """
     log, handler = logging.getLogger("dpmcl"), logging.Handler()
-    handler.emit = lambda record: tell(  # type: ignore[method-assign]
+    handler.emit = lambda record: receive(  # type: ignore[method-assign]
         record.getMessage(), getattr(record, "once", None)
     )
     log.addHandler(handler)

@@ -1,4 +1,4 @@
-"""Merges folders that hold results of the same runs, such as those of a study's shards."""
+"""Merge folders with results of the same runs, such as those of a study's shards."""
 
 import shutil
 from collections.abc import Sequence
@@ -19,13 +19,14 @@ from dpmcl.training.spec import Spec
 
 
 def merge(into: Path, others: Sequence[Path]) -> list[str]:
-    """Add the results of other folders to a folder, run by run; a seed that it has stays as it is.
+    """Add the results of other folders to a folder, run by run.
 
-    A run is written once, after its results in all other folders have been read.
+    Results of seeds that the folder already has do not change. A run is written once, after its
+    results in all other folders have been read.
 
     Args:
-        into: A run folder, or a folder of run folders; it may be new.
-        others: Folders of the same kind; they stay as they are.
+        into: A run folder, or a folder of run folders; it need not exist.
+        others: Folders of the same kind, which do not change.
 
     Returns:
         A line for each run and folder from which something was added.
@@ -49,7 +50,7 @@ def merge(into: Path, others: Sequence[Path]) -> list[str]:
 
 
 def _runs(folder: Path) -> dict[str, Path]:
-    """Return the run folders of a folder by name; "" for itself."""
+    """Return the run folders in a folder by name; "" is the name of the folder itself."""
     if store.is_run(folder):
         return {"": folder}
     inner = sorted(path.parent for path in folder.glob("*/spec.toml"))
@@ -57,15 +58,15 @@ def _runs(folder: Path) -> dict[str, Path]:
 
 
 def _add(target: Path, sources: Sequence[Path]) -> list[str]:
-    """Add the results of other run folders to a run's; say in words which."""
+    """Add the results of other run folders to a run's; return lines about what was added."""
     held, budget = identity.held(target), None
     lines: list[str] = []
     entries: list[Any] = []
     for source in sources:
         theirs = store.load(source)
-        held, told = _joined(held, theirs, f"{target} and {source}")
-        if told:
-            lines.append(f"{target}: {told} from {source}")
+        held, added = _joined(held, theirs, f"{target} and {source}")
+        if added:
+            lines.append(f"{target}: {added} from {source}")
             entries += theirs.environment
         if theirs.protocol is not None:
             budget = Budget.parse(theirs.protocol.budget) or budget
@@ -84,8 +85,8 @@ def _add(target: Path, sources: Sequence[Path]) -> list[str]:
 
 
 def _joined(held: Held, theirs: Stored, both: str) -> tuple[Held, str]:
-    """Return what a folder holds together with another's results; say in words which came."""
-    if held.spec not in ({}, theirs.spec):  # those of a study's shards are the same
+    """Return the content of a folder with another's results added, and a text about those."""
+    if held.spec not in ({}, theirs.spec):  # specs of a study's shards are equal
         assert held.folder is not None
         places = Spec.parse(theirs.spec).stream.places
         identity.refuse_difference(
@@ -105,24 +106,24 @@ def _joined(held: Held, theirs: Stored, both: str) -> tuple[Held, str]:
                 f"{both} hold results of {method}, one of them by version 0.1, whose numbers or "
                 "code may be others (CHANGELOG.md); merge neither."
             )
-    records, told = dict(held.records), []
+    records, added = dict(held.records), []
     for method, record in theirs.records.items():
         known = records[method].test.seeds if method in records else ()
         new = tuple(seed for seed in record.test.seeds if seed not in known)
         if new:
             part = of_seeds(record, new)
             records[method] = merge_records(records[method], part) if known else part
-            told.append(f"{len(new)} of {method}")
-    if not told:
+            added.append(f"{len(new)} of {method}")
+    if not added:
         return held, ""
     spec = identity.united(held, theirs.spec)
     code = {**theirs.code, **held.code}
     held = replace(held, spec=spec, records=records, stream=theirs.stream, code=code)
-    return held, ", ".join(told)
+    return held, ", ".join(added)
 
 
 def _copy_parameters(source: Path, target: Path) -> None:
-    """Copy the parameters and last states that a run's folder lacks from another."""
+    """Copy parameters and last states that the target lacks."""
     files = [*source.glob("parameters/*/*.safetensors"), *source.glob("states/*/*.safetensors")]
     for file in sorted(files):
         copied = target / file.relative_to(source)

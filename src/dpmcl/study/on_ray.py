@@ -1,9 +1,10 @@
-"""Runs jobs as tasks of a Ray cluster, or of Ray on this machine.
+"""Execute jobs as tasks of a Ray cluster, or of Ray on this machine.
 
-A job is a Ray task of one CPU, and of one GPU if it trains on one. Its checkpoints are in the run
-folder, which all nodes must see under the same path, or on storage with an address. A task whose
-worker or node dies is begun anew by Ray and goes on from its last checkpoint; so does the next call
-after the driver has died. Stored bytes are those of any other way to run the jobs.
+A job is a Ray task with one CPU, and one GPU if it trains on a GPU. Its checkpoints are in the run
+folder, which all nodes must see under the same path, or on storage with an address. If a worker or
+node dies, Ray starts the task again, and it resumes from its last checkpoint. If the driver dies,
+the next call resumes the jobs in the same way. The stored results have the same bytes as those of
+`executor.execute`.
 """
 
 import logging
@@ -30,45 +31,45 @@ from dpmcl.training.keeper import Keeping
 _LOG = logging.getLogger("dpmcl")
 
 ADDRESS = "DPMCL_RAY"
-"""Environment variable with the address of a cluster, as "auto"; without it Ray runs here."""
+"""Environment variable with the address of a cluster, as "auto"; by default Ray runs here."""
 
-_RETRIES = 3  # of a task whose worker has died
-_POLL = 0.5  # seconds
+_RETRIES = 3  # restarts of a task whose worker has died
+_POLL = 0.5  # seconds to wait for results between checks of `keeping.stop`
 
 _trainers: dict[bytes, Trainer] = {}
-"""In a worker, the trainer of the last job."""
+"""The trainer of a worker's last job, by its pickled `Start`."""
 
 
 def execute_on_ray(assignments: Sequence[Assignment], keeping: Keeping, listener: Listener) -> None:
     """Run jobs on Ray until all have finished, or one has failed.
 
     Args:
-        assignments: The jobs, in the order in which they are begun.
+        assignments: The jobs, in the order in which they start.
         keeping: When jobs are saved, and when all of them stop.
-        listener: Told when a job begins and ends, and of results.
+        listener: Receives results, and progress when a job is submitted and when it ends.
 
     Raises:
-        DeviceError: A job's worker died again and again; the others have finished.
-        Stopped: They were told to stop.
-        DpmclError: Whatever a job raises, or Ray is not installed.
+        DeviceError: A job's worker died after every restart; the other jobs have finished.
+        Stopped: `keeping` asked the jobs to stop.
+        DpmclError: Any error that a job raises, or Ray is not installed.
     """
     with _cluster() as ray:
         waiting = _submitted(ray, assignments, keeping)
-        for one in assignments:
-            listener.progress(one, 0, 1)
+        for assignment in assignments:
+            listener.progress(assignment, 0, 1)
         lost = set()
         try:
             while waiting:
                 if keeping.stop():
                     raise Stopped("The run was stopped; what it had done is kept.")
                 for reference in ray.wait(list(waiting), timeout=_POLL)[0]:
-                    one = waiting.pop(reference)
+                    assignment = waiting.pop(reference)
                     outcome = _outcome(ray, reference)
                     if outcome is None:
-                        lost.add(one.job.method)
+                        lost.add(assignment.job.method)
                         continue
-                    listener.progress(one, 1, 1)
-                    listener.finished(one, outcome)
+                    listener.progress(assignment, 1, 1)
+                    listener.finished(assignment, outcome)
         finally:
             for reference in waiting:
                 ray.cancel(reference, force=True)
@@ -83,32 +84,32 @@ def execute_on_ray(assignments: Sequence[Assignment], keeping: Keeping, listener
 def _submitted(
     ray: Any, assignments: Sequence[Assignment], keeping: Keeping
 ) -> dict[Any, Assignment]:
-    """Hand all jobs to Ray; return them by the references of their results."""
+    """Submit all jobs to Ray, and return them by the references of their results."""
     train = ray.remote(num_cpus=1, max_retries=_RETRIES)(_train)
     on_gpu = train.options(num_gpus=1)
     starts = Starts(lambda stream: ray.put(_bytes_of(stream)))
     waiting = {}
-    for one in assignments:
-        start, stream = starts.of(one.trainer)
-        task = train if one.trainer.device.type == "cpu" else on_gpu
+    for assignment in assignments:
+        start, stream = starts.of(assignment.trainer)
+        task = train if assignment.trainer.device.type == "cpu" else on_gpu
         reference = task.remote(
-            start, stream, one.job, seconds=keeping.seconds, path=tuple(sys.path)
+            start, stream, assignment.job, seconds=keeping.seconds, path=tuple(sys.path)
         )
-        waiting[reference] = one
+        waiting[reference] = assignment
     return waiting
 
 
 def _bytes_of(stream: Stream) -> np.ndarray:
-    """Return a stream in the form in which Ray's store shares memory: an array, uint8."""
+    """Return a saved stream as a uint8 array, which Ray's store shares between workers."""
     buffer = BytesIO()
     torch.save(stream, buffer, pickle_module=cloudpickle)
     return np.frombuffer(buffer.getbuffer(), dtype=np.uint8)
 
 
 def _outcome(ray: Any, reference: Any) -> Outcome | None:
-    """Return what a job came to, and log what it said; None where its workers died.
+    """Return the outcome of a job and log its lines; return None if its workers died.
 
-    Raises what the job raised.
+    Raises the error that the job raised.
     """
     died = (
         ray.exceptions.WorkerCrashedError,
@@ -116,7 +117,7 @@ def _outcome(ray: Any, reference: Any) -> Outcome | None:
         ray.exceptions.OutOfMemoryError,
     )
     try:
-        outcome, said = cloudpickle.loads(ray.get(reference))
+        outcome, lines = cloudpickle.loads(ray.get(reference))
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, DpmclError):
             raise error.cause from None
@@ -124,14 +125,14 @@ def _outcome(ray: Any, reference: Any) -> Outcome | None:
     except died as error:
         _LOG.info("A worker died: %s", reason(error))
         return None
-    for line, once in said:
+    for line, once in lines:
         _LOG.warning(line, extra={"once": once})
     return outcome  # type: ignore[no-any-return]
 
 
 @contextmanager
 def _cluster() -> Iterator[Any]:
-    """Connect to Ray, as long as the block runs unless the caller was connected before."""
+    """Connect to Ray; disconnect after the block unless the caller was connected before."""
     try:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray
@@ -160,18 +161,18 @@ def _train(
 ) -> bytes:
     """Run a job in a worker of Ray, from its last checkpoint.
 
-    Returns the pickled outcome, and what was said meanwhile.
+    Returns the outcome and the logged lines, pickled.
     """
     sys.path += [entry for entry in path if entry not in sys.path]
     if start not in _trainers:
-        _trainers.clear()  # so that two runs' data are not held at once
-        begun: Start = cloudpickle.loads(start)
-        _trainers[start] = begun.trainer(torch.load(BytesIO(stream.data), weights_only=False))
+        _trainers.clear()  # frees the data of the previous run
+        loaded: Start = cloudpickle.loads(start)
+        _trainers[start] = loaded.trainer(torch.load(BytesIO(stream.data), weights_only=False))
     trainer = _trainers[start]
     if (checkpoints := trainer.checkpoints(job)) is not None:
-        checkpoints.refuse_removed()  # before hours of work that this machine cannot keep
-    said: list[tuple[str, str | None]] = []
-    with threads(1), logged_to(lambda *line: said.append(line)):
+        checkpoints.refuse_removed()  # fail early if this machine does not see the folder
+    lines: list[tuple[str, str | None]] = []
+    with threads(1), logged_to(lambda *line: lines.append(line)):
         outcome = trainer.run(job, Keeping(seconds))
-    content: bytes = cloudpickle.dumps((outcome, said))
+    content: bytes = cloudpickle.dumps((outcome, lines))
     return content

@@ -1,4 +1,4 @@
-"""The studies of the paper, as runs: Table 1, Figures 2 and 3, and what zeta does."""
+"""The runs of the paper's studies (Table 1, Figures 2 and 3), and of one on zeta."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from dpmcl import presets
 from dpmcl.core.choices import Preset
 from dpmcl.exceptions import SpecError, unknown
 from dpmcl.results.paper import METHODS, STREAMS
-from dpmcl.study.plan import Variant, say_kept, variants
+from dpmcl.study.plan import Variant, variants, warn_of_overrides
 from dpmcl.training import spec
 
 ZETA, KAPPA = "methods.dpmcl.zeta", "methods.dpmcl.kappa"
@@ -16,20 +16,21 @@ ZETA, KAPPA = "methods.dpmcl.zeta", "methods.dpmcl.kappa"
 
 _ZETAS = (0, 1, 2, 5, 10, 20)
 _KAPPAS = (50, 100, 150, 200, 250, 300)
-_AT = {ZETA: 2, KAPPA: 200}  # where Figure 3 holds the other one
+_AT = {ZETA: 2, KAPPA: 200}  # fixed value of each while Figure 3 varies the other
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A choice of a study's runs; None takes what the study has.
+    """User's choices for a study; None leaves the study as it is.
 
     Attributes:
         streams: Names of streams.
         methods: Names of methods.
-        replicas: Seeded runs of each method.
-        tasks: Only the streams' first tasks.
-        preset: "paper", as printed in appendix B.3, or "calibrated", with steps that learn.
-        changes: Further entries of the specs.
+        replicas: Number of seeds of each method.
+        tasks: Number of tasks, the streams' first ones.
+        preset: "paper" for the learning rates printed in appendix B.3, or "calibrated" for rates
+            with which the methods learn.
+        changes: Further changes of the specs.
     """
 
     streams: Sequence[str] | None = None
@@ -40,7 +41,7 @@ class Choice:
     changes: Mapping[str, Any] | None = None
 
     def table(self, stream: str, methods: Sequence[str], replicas: int) -> dict[str, Any]:
-        """Return the spec of a stream's preset with what is chosen.
+        """Return the spec of a stream's preset with the choices applied.
 
         Args:
             stream: Name of the stream.
@@ -48,7 +49,7 @@ class Choice:
             replicas: Replicas of the study.
 
         Raises:
-            SpecError: There is no such preset, or it has no such method.
+            SpecError: There is no preset for the stream.
         """
         name = f"paper-{stream}" if self.preset == "paper" else stream
         table = spec.normalised(spec.read(presets.text(name), f"preset '{name}'"))
@@ -57,7 +58,7 @@ class Choice:
         table["replicas"] = self.replicas or replicas
         if self.tasks is not None:
             table = spec.changed(table, {"stream": {"tasks": self.tasks}})
-        say_kept(table, self.changes or {})
+        warn_of_overrides(table, self.changes or {})
         return spec.changed(table, self.changes or {})
 
 
@@ -65,7 +66,7 @@ def table1(choice: Choice) -> list[Variant]:
     """Return the runs of Table 1 and Figure 2: six methods on four streams, fifty replicas.
 
     Args:
-        choice: What is chosen of them.
+        choice: Choices for the study.
     """
     streams = choice.streams or STREAMS
     return [Variant(stream, choice.table(stream, METHODS, 50)) for stream in streams]
@@ -75,7 +76,7 @@ def figure3(choice: Choice) -> list[Variant]:
     """Return the runs of Figure 3: DPMCL on Omniglot against zeta (kappa 200) and kappa (zeta 2).
 
     Args:
-        choice: What is chosen of them.
+        choice: Choices for the study.
 
     Raises:
         SpecError: Several streams are chosen.
@@ -89,19 +90,19 @@ def figure3(choice: Choice) -> list[Variant]:
 
 
 def zeta(choice: Choice) -> list[Variant]:
-    """Return the runs that ask whether the third term matters: all forms of it, and none.
+    """Return the runs that show the effect of DPMCL's third term, in all its forms and off.
 
     zeta {0, 1, 2, 5, 20} x third_term {constant, first, exact} x guard {none, clip} x two rates,
-    and third_term = "off" at both rates; ER beside them.
+    third_term = "off" at both rates, and ER at both rates.
 
     Args:
-        choice: What is chosen of them.
+        choice: Choices for the study.
 
     Raises:
         SpecError: Several streams are chosen.
     """
     table = choice.table(_one(choice, "digits"), ("dpmcl", "er"), 20)
-    # Rates are varied, so no method keeps one of its own.
+    # A method's own rate would not be varied.
     rates_of = [own.pop("lr") for own in table["methods"].values() if "lr" in own]
     lr = (rates_of or [table.get("training", {}).get("lr", 1e-2)])[0]
     rates = {"training.lr": [lr, lr / 3]}
@@ -130,10 +131,10 @@ def runs(name: str, choice: Choice) -> list[Variant]:
 
     Args:
         name: One of `STUDIES`.
-        choice: What is chosen of it.
+        choice: Choices for the study.
 
     Raises:
-        SpecError: There is no such study, or what is chosen is not in it.
+        SpecError: There is no such study, or it does not allow the choices.
     """
     if name not in STUDIES:
         known = ", ".join(STUDIES)
@@ -142,7 +143,7 @@ def runs(name: str, choice: Choice) -> list[Variant]:
 
 
 def _one(choice: Choice, usual: str) -> str:
-    """Return the stream of a study that has but one."""
+    """Return the stream of a study that has exactly one."""
     streams = choice.streams or [usual]
     if len(streams) != 1:
         raise SpecError(f"This study is of one stream, got {', '.join(streams)}; name one.")

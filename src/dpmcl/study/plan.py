@@ -1,4 +1,4 @@
-"""Plans: the runs of a study, one for each combination of the settings that it varies."""
+"""Plan the runs of a study, one for each combination of values of the settings that it varies."""
 
 import itertools
 import logging
@@ -17,12 +17,12 @@ _LOG = logging.getLogger("dpmcl")
 T = TypeVar("T")
 
 Axes = Mapping[str, Sequence[Any]]
-"""The values of each setting that varies, by its dotted name."""
+"""The values of each varied setting, by its dotted name."""
 
 BASE = "base"
-"""Name of the run of methods that no axis touches."""
+"""Name of the run of methods that no axis varies."""
 
-_LONGEST = 100  # characters of a folder's name
+_LONGEST = 100  # largest number of characters in a folder's name
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,9 +30,9 @@ class Variant:
     """A run of a study.
 
     Attributes:
-        name: Name of its folder.
-        table: Its spec.
-        point: The value of each axis that it stands at.
+        name: Name of the run's folder.
+        table: Spec of the run.
+        point: The value of each axis that varies the run's methods.
     """
 
     name: str
@@ -43,16 +43,17 @@ class Variant:
 def variants(table: Mapping[str, Any], axes: Axes) -> list[Variant]:
     """Return a run for each combination of values.
 
-    An axis in a method's own table varies that method alone; the others are not run again for it,
-    nor are methods that have a setting of [training] as their own for an axis of that setting.
+    An axis in a method's own table varies only that method, and an axis of [training] does not vary
+    methods with their own value of the setting. No method is run again for an axis that does not
+    vary it.
 
     Args:
         table: The spec that all runs share.
-        axes: What varies.
+        axes: The settings to vary, and their values.
 
     Raises:
-        SpecError: An axis is none, has no values or one twice, varies nothing, or sets what cannot
-            be set.
+        SpecError: An axis is not a setting that can vary, has no values or one twice, or varies no
+            method.
 
     >>> varied = variants({"stream": "digits", "methods": ["er"]}, {"training.lr": [0.1, 1.0]})
     >>> [variant.name for variant in varied]
@@ -73,7 +74,7 @@ def variants(table: Mapping[str, Any], axes: Axes) -> list[Variant]:
             key
             for key, owner in owners.items()
             if owner == method
-            or (owner is None and not keeps(own, key) and _own(method, key) not in axes)
+            or (owner is None and not keeps(own, key) and _of_method(method, key) not in axes)
         ]
         for method, own in base["methods"].items()
     }
@@ -81,7 +82,7 @@ def variants(table: Mapping[str, Any], axes: Axes) -> list[Variant]:
         if not any(key in keys for keys in moving.values()):
             raise SpecError(
                 f"'{key}' varies nothing, since every method has that setting of its own; vary "
-                f"{_own(next(iter(moving)), key)} and so on."
+                f"{_of_method(next(iter(moving)), key)} and so on."
             )
     runs: dict[str, tuple[dict[str, Any], list[str]]] = {}  # TOML's tables and lists have no hash
     for method, keys in moving.items():
@@ -98,22 +99,22 @@ def variants(table: Mapping[str, Any], axes: Axes) -> list[Variant]:
 
 
 def keeps(own: Any, key: str) -> bool:
-    """Return whether a method has a setting of [training] as its own, which a change leaves alone.
+    """Return True if a method's own table has a setting of [training], which then overrides it.
 
     Args:
-        own: The method's table; anything else has no settings.
+        own: The method's table; any other value counts as a table without settings.
         key: Dotted name of any setting.
     """
     table, _, rest = key.partition(".")
     return table == "training" and isinstance(own, Mapping) and rest.partition(".")[0] in own
 
 
-def say_kept(table: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
-    """Log which methods keep a setting of their own that a change of [training] does not reach.
+def warn_of_overrides(table: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+    """Warn of methods whose own settings override a change of [training].
 
     Args:
         table: A spec, before the changes.
-        changes: What is set.
+        changes: The changes, as part of a spec.
     """
     training, methods = (
         value if isinstance(value := changes.get(part), Mapping) else {}
@@ -134,13 +135,13 @@ def say_kept(table: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
 
 
 def axis(text: str) -> tuple[str, list[Any]]:
-    """Return the axis that KEY=VALUE,VALUE stands for: its name and values.
+    """Return the name and the values of an axis written as KEY=VALUE,VALUE.
 
     Args:
-        text: As in "methods.dpmcl.zeta=0,2,5": a dotted name, and values as in TOML or plain text.
+        text: A dotted name, and values in TOML or as plain text, as in "methods.dpmcl.zeta=0,2,5".
 
     Raises:
-        SpecError: The text is no axis.
+        SpecError: The text does not have that form.
 
     >>> axis("methods.dpmcl.guard=none,clip")
     ('methods.dpmcl.guard', ['none', 'clip'])
@@ -157,14 +158,14 @@ def axis(text: str) -> tuple[str, list[Any]]:
         return key, [spec.assignment(f"value={value}")["value"] for value in several]
 
 
-def of_different_settings(axes: Iterable[tuple[str, T]]) -> dict[str, T]:
+def axes_by_name(axes: Iterable[tuple[str, T]]) -> dict[str, T]:
     """Return axes by name.
 
     Args:
-        axes: The name of each, and its values.
+        axes: The name and the values of each axis.
 
     Raises:
-        SpecError: Two have one name.
+        SpecError: Two axes have the same name.
     """
     out: dict[str, T] = {}
     for key, values in axes:
@@ -178,10 +179,10 @@ def read(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the spec and the axes of a study's table.
 
     Args:
-        table: What its TOML file holds: a spec, and [axes].
+        table: Content of the study's TOML file: a spec, and [axes].
 
     Raises:
-        SpecError: [axes] is no table.
+        SpecError: [axes] is not a table.
     """
     rest = {key: value for key, value in table.items() if key != "axes"}
     axes = table.get("axes", {})
@@ -193,15 +194,15 @@ def read(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def check(key: str, values: Any) -> None:
-    """Check the axis of a study, or what a search varies.
+    """Check the axis of a study or of a search.
 
     Args:
         key: Dotted name of a setting.
-        values: Its values.
+        values: Values of the setting.
 
     Raises:
-        SpecError: The name is none, there are no values or one twice, or all runs must have the
-            same one.
+        SpecError: There is no such setting, all runs must have the same value of it, or there are
+            no values, or one twice.
     """
     spec.assigned(key, 0)
     if not isinstance(values, list | tuple) or not values:
@@ -218,7 +219,7 @@ def check(key: str, values: Any) -> None:
 
 
 def owner_of(key: str) -> str | None:
-    """Return the method in whose table a setting stands, None for a setting of all.
+    """Return the method whose table has a setting; None for a setting of all methods.
 
     Args:
         key: Dotted name of the setting.
@@ -227,13 +228,13 @@ def owner_of(key: str) -> str | None:
     return str(next(iter(methods))) if methods else None
 
 
-def _own(method: str, key: str) -> str:
-    """Return the name of a setting of all methods in the table of one."""
+def _of_method(method: str, key: str) -> str:
+    """Return the name of a setting of [training] in the table of a method."""
     return f"methods.{method}.{key.partition('.')[2]}"
 
 
 def _name(point: Mapping[str, Any], axes: Sequence[str], taken: set[str]) -> str:
-    """Return a name for a folder that no other run of the study has."""
+    """Return the name of a run's folder, different from those already taken."""
     last = [key.rpartition(".")[2] for key in axes]
     parts = []
     for key, value in point.items():

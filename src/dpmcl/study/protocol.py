@@ -1,8 +1,8 @@
-"""The protocol of a fair comparison, checked on results, and kept beside them.
+"""Check results for a fair comparison, and store the outcome, the protocol, beside them.
 
-That no update learns from test rows, or from rows of tasks to come, is refused where rows are drawn
-(`data.sampling`). What only results can show is checked here: that all methods had the same splits
-and evaluation, and kept to their budget.
+Updates on test rows, or on rows of later tasks, are refused when rows are drawn (`data.sampling`).
+The checks here need results: that all methods had the same splits and evaluation, and did not
+exceed their budget.
 """
 
 import logging
@@ -22,17 +22,17 @@ _LOG = logging.getLogger("dpmcl")
 
 
 def keep(folder: Path, budget: Budget | None = None) -> Stored:
-    """Check the protocol of a run folder's results, and write protocol.json; log what is not fair.
+    """Check the protocol of a run folder's results, write protocol.json, and log violations.
 
     Args:
         folder: The run folder.
-        budget: What each method was to spend; None for what an earlier check was told.
+        budget: Budget of each method; None for that of an earlier check, if there was one.
 
     Returns:
-        What the folder holds.
+        The content of the folder, as before the check.
 
     Raises:
-        FolderError: It is no run folder, or a file in it is damaged.
+        FolderError: The folder is not a run folder, or a file in it is damaged.
     """
     stored = store.load(folder)
     if budget is None and stored.protocol is not None:
@@ -47,12 +47,12 @@ def keep(folder: Path, budget: Budget | None = None) -> Stored:
 
 
 def check(records: Mapping[str, Record], tasks: int, budget: Budget | None = None) -> Protocol:
-    """Return the rules of a fair comparison, and where methods of a run broke them.
+    """Return the rules of a fair comparison, each with its violations.
 
     Args:
         records: Results by method.
-        tasks: Tasks of the stream.
-        budget: What each method was to spend; None where it was not limited.
+        tasks: Number of tasks of the stream.
+        budget: Budget of each method; None if there was none.
     """
     rows = _unlike(records, lambda errors: errors.examples, "on other rows")
     times = _unlike(records, lambda errors: np.isnan(errors.values), "at other times")
@@ -70,11 +70,11 @@ def check(records: Mapping[str, Record], tasks: int, budget: Budget | None = Non
 def _unlike(
     records: Mapping[str, Record], values: Callable[[Errors], np.ndarray], how: str
 ) -> Iterator[str]:
-    """Yield a line for each method and seed whose values are not those of the first method."""
+    """Yield a line for each method and seed whose values differ from the first method's."""
     first: dict[int, tuple[str, np.ndarray]] = {}
     for name, record in records.items():
         for seed, mine in zip(record.test.seeds, values(record.test), strict=True):
-            if seed in record.diverged:  # whose errors are missing
+            if seed in record.diverged:  # its errors are missing
                 continue
             other, theirs = first.setdefault(seed, (name, mine))
             if not np.array_equal(mine, theirs):
@@ -82,7 +82,7 @@ def _unlike(
 
 
 def _overspent(records: Mapping[str, Record], tasks: int, budget: Budget) -> Iterator[str]:
-    """Yield a line for each method that spent more than its budget."""
+    """Yield a line for each method that exceeded its budget."""
     each = "" if budget.on == "bytes" else " a task"
     for name, record in records.items():
         most = max((_spent(work, tasks, budget) for work in record.work.values()), default=0)
@@ -92,7 +92,7 @@ def _overspent(records: Mapping[str, Record], tasks: int, budget: Budget) -> Ite
 
 
 def _spent(work: Work, tasks: int, budget: Budget) -> float:
-    """Return what a replica spent of what a budget is of."""
+    """Return the cost of a replica in the unit of a budget."""
     if budget.on == "bytes":
         return work.memory_bytes + work.notes_bytes + work.copies_bytes
     return (work.flops if budget.on == "flops" else work.rows_backpropagated) / tasks

@@ -1,4 +1,4 @@
-"""The results of a run, as a user holds them: tables, figures, and learners that go on."""
+"""The results of a run: tables, figures, and learners that continue its training."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -26,11 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Result(Stored):
-    """The results of a run, by method: what is stored of them, and what this call knows besides.
+    """The results of a run by method: those stored, and what only the present call knows.
 
-    theta: final parameters of the methods trained in this call, replicas first.
-    folder: the run folder, or None. made: the spec of this call; None for a loaded result.
-    states: last states of this call by method and seed, where there is no folder.
+    Attributes:
+        theta: Final parameters of the methods trained in this call, with a leading replica
+            dimension.
+        folder: The run folder, or None.
+        made: The spec of this call; None for a loaded result.
+        states: Last states of this call by method and seed; empty if there is a folder.
     """
 
     theta: Mapping[str, Theta] = field(default_factory=dict)
@@ -39,20 +42,20 @@ class Result(Stored):
     states: Mapping[tuple[str, int], bytes] = field(default_factory=dict, repr=False)
 
     def learner(self, method: str, seed: int | None = None) -> "Learner":
-        """Return a learner that goes on where a replica of the run ended.
+        """Return a learner that continues from the last state of a replica.
 
-        Memory, optimiser, scales, categories and labels are the replica's. The run's data are not
-        needed, unless its memory holds more than 4 MiB of rows: those are read again.
+        Memory, optimiser, scales, categories and labels are the replica's. The run's data are
+        needed, to read the rows in memory again, only if the memory holds more than 4 MiB of them.
 
         Args:
             method: Name of the method in the spec.
-            seed: The replica's; None for the first.
+            seed: Seed of the replica; None for the first one.
 
         Raises:
-            SpecError: The run has no such replica, or a learner cannot go on from it.
+            SpecError: The run has no such replica, or a learner cannot continue from it.
             FolderError: The folder has no states, or the data are needed and have changed.
         """
-        from dpmcl.learner.from_run import learner_of_run  # which no run needs
+        from dpmcl.learner.from_run import learner_of_run  # not needed by runs
 
         if method not in self.records:
             raise unknown("method", method, self.records, f"It has {', '.join(self.records)}.")
@@ -75,18 +78,18 @@ class Result(Stored):
 
     @property
     def readings(self) -> dict[str, Readings]:
-        """Readings of the monitor, by method; methods that were not are left out."""
-        found = {name: record.readings for name, record in self.records.items()}
-        return {name: readings for name, readings in found.items() if readings is not None}
+        """Readings of the monitor by method; methods without readings are left out."""
+        by_method = {name: record.readings for name, record in self.records.items()}
+        return {name: readings for name, readings in by_method.items() if readings is not None}
 
     def rows(self, metrics: str | Sequence[str] = ()) -> list[dict[str, Any]]:
-        """Return the table's rows, each a dict of numbers; `metrics` names further ones.
+        """Return the rows of the table, one dict of numbers for each method.
 
         Args:
             metrics: Names of further metrics.
 
         Raises:
-            SpecError: They are no names, or no metric has one of them.
+            SpecError: `metrics` are not names, or there is no metric of a name.
         """
         names = [metrics] if isinstance(metrics, str) else metrics
         if not isinstance(names, list | tuple):
@@ -94,20 +97,20 @@ class Result(Stored):
         return self._marked(summary.rows(self.records, self.stream, names))
 
     def rows_by_task(self) -> list[dict[str, Any]]:
-        """Return a row for each method and task: its error when it was new, and at the end."""
+        """Return a row for each method and task, with the task's error when new and at the end."""
         return self._marked(summary.rows_by_task(self.records, self.stream))
 
     def cost_rows(self) -> list[dict[str, Any]]:
-        """Return a row for each method: what a replica's updates cost, and what it keeps."""
+        """Return a row for each method, with the cost of a replica's updates and what it stores."""
         return summary.cost_rows(self.records, self.stream)
 
     def _marked(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return rows that say whether their method trained on validation rows as well."""
+        """Return rows with a column that is True if the method also trains on validation rows."""
         on_validation = {name: _trains_on_validation(self.spec, name) for name in self.records}
         return [{**row, "trains_on_validation": on_validation[row["method"]]} for row in rows]
 
     def table(self, style: TableFormat = "text") -> str:
-        """Return the table as text: "text", "json", "csv", "markdown" or "latex".
+        """Return the table in a text format.
 
         Args:
             style: "text", "json", "csv", "markdown" or "latex".
@@ -115,9 +118,9 @@ class Result(Stored):
         return table.render(self.rows(), style)
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return the errors as a table: columns method, seed, after, task, split, error, examples.
+        """Return the errors with columns method, seed, after, task, split, error and examples.
 
-        `after` is the task after which was evaluated, -1 before the first.
+        `after` is the last task trained before the evaluation; -1 before the first task.
 
         Raises:
             DpmclError: pandas is not installed.
@@ -139,18 +142,18 @@ class Result(Stored):
         what: FigureContent = "errors",
         **look: Any,
     ) -> "Figure":
-        """Return a matplotlib figure, also written to `path` if given.
+        """Return a matplotlib figure, and write it to a file if `path` is not None.
 
         Args:
             path: File to write, or None.
-            smooth: Deviation of the smoothing over tasks; 0 for none.
-            what: "errors", CME and NTE against tasks; "terms" or "stability", what was watched;
-                "confusion", which classes were taken for which.
-            **look: Of errors: `ylim`, `log`, `width` and `caption` (`figures.Look`); the caption is
-                that of the settings if none is given.
+            smooth: Standard deviation, in tasks, of the Gaussian smoothing; 0 for none.
+            what: "errors" for CME and NTE against tasks, "terms" or "stability" for readings of the
+                monitor, "confusion" for the confusion matrix.
+            **look: Options of a figure of errors: `ylim`, `log`, `width` and `caption`
+                (`figures.Look`). The default caption lists the settings.
 
         Raises:
-            SpecError: There is no such figure, or how it looks cannot be chosen.
+            SpecError: There is no such figure, or it does not have one of the options.
         """
         if not (isinstance(what, str) and what in get_args(FigureContent)):
             raise SpecError(
@@ -173,19 +176,19 @@ class Result(Stored):
 
 
 def caption(spec: Mapping[str, Any]) -> str:
-    """Return the settings of a spec that a figure names.
+    """Return the settings of a spec that a figure's caption lists, as text.
 
     Args:
         spec: The table of a spec.
     """
     training, network = spec.get("training", {}), spec.get("network", {})
-    told = [f"{key} {comparison.written(network[key])}" for key in network if key != "name"]
-    parts = [f"network {network.get('name', '')} ({', '.join(told)})"] if network else []
+    options = [f"{key} {comparison.written(network[key])}" for key in network if key != "name"]
+    parts = [f"network {network.get('name', '')} ({', '.join(options)})"] if network else []
     names = ("optimiser", "lr", "batch", "updates", "passes", "memory")
     parts += [f"{k} {comparison.written(training[k])}" for k in names if training.get(k)]
     for name, own in spec.get("methods", {}).items():
-        told = [f"{k} {comparison.written(own[k])}" for k in (*names, "zeta") if own.get(k)]
-        parts += [f"{name}: {', '.join(told)}"] if told else []
+        options = [f"{k} {comparison.written(own[k])}" for k in (*names, "zeta") if own.get(k)]
+        parts += [f"{name}: {', '.join(options)}"] if options else []
     return "; ".join(parts)
 
 
@@ -193,16 +196,19 @@ def _trains_on_validation(spec: Mapping[str, Any], name: str) -> bool:
     try:
         methods = normalised(spec)["methods"]
         alone = Spec.parse({**spec, "methods": {name: methods[name]}})
-    except (DpmclError, KeyError):  # it names a plugin that is not here now
+    except (DpmclError, KeyError):  # the spec names a plugin that is no longer installed
         return False
     return bool(alone.methods[name].trains_on_validation)
 
 
 def load(folder: Path) -> Result:
-    """Return the results that a run folder holds. Raises FolderError when it is none.
+    """Return the results in a run folder.
 
     Args:
         folder: A run folder.
+
+    Raises:
+        FolderError: The folder is not a run folder, or a file in it is damaged.
     """
     stored = store.load(folder)
     return Result(**vars(stored), folder=folder)

@@ -1,4 +1,4 @@
-"""A share of a study's jobs, for one of several machines."""
+"""Divide the jobs of a study among several machines."""
 
 import itertools
 import re
@@ -7,17 +7,19 @@ from collections.abc import Iterator
 from dpmcl.exceptions import SpecError, shown
 
 Shard = Iterator[bool]
-"""Whether the next job, in the order of the runs, is one of the shard's, whatever folders hold."""
+"""Yields for each job, in the order of the runs, True if it belongs to the shard.
+
+All jobs count, also those whose results a folder has already."""
 
 
 def shard_of(text: str) -> Shard:
-    """Return every nth job of several runs.
+    """Return the shard that a text names.
 
     Args:
-        text: As in "3/40", every fortieth job from the third.
+        text: As in "3/40": every fortieth job, starting with the third.
 
     Raises:
-        SpecError: It is no shard.
+        SpecError: The text does not have that form.
     """
     match = re.fullmatch(r"([1-9]\d{0,6})/([1-9]\d{0,6})", text)
     if match is None or int(match[1]) > int(match[2]):

@@ -1,4 +1,4 @@
-"""Tables and figures of several runs side by side."""
+"""Join several runs in one table or figure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,14 +17,14 @@ from dpmcl.study.result import Result
 _RUN = "run"
 
 Rows = Callable[[Result], list[Row]]
-"""Returns the rows of a run's table, in the order of its methods."""
+"""Function that returns the rows of a run's table, in the order of its methods."""
 
 
 class SideBySide:
-    """Several runs.
+    """Several runs that are shown together.
 
     Args:
-        runs: Their results, by name.
+        runs: Results by name of the run.
     """
 
     def __init__(self, runs: Mapping[str, Result]) -> None:
@@ -32,11 +32,11 @@ class SideBySide:
         self.entries = comparison.entries(runs)
 
     def rows(self, rows: Rows, layout: Layout) -> tuple[list[Row], Layout]:
-        """Return the rows of all runs, with the settings that tell them apart, and how they layout.
+        """Return the rows of all runs, with columns for the settings that differ, and their layout.
 
         Args:
-            rows: Makes the rows of one run.
-            layout: What the user asked for.
+            rows: Returns the rows of one run.
+            layout: Layout that the user asked for.
         """
         keys = comparison.differing(self.entries)
         if any(entry.label.endswith(f"[{entry.run}]") for entry in self.entries):
@@ -50,15 +50,15 @@ class SideBySide:
                 first = {key: row[key] for key in ("stream", "method")}
                 taken = {"name", *row, *columns_of([row])}
                 titles = {key: f"{key} (setting)" if key in taken else key for key in keys}
-                told = {titles[key]: settings.get(key) for key in keys}
-                out.append({**first, **told, **row})
+                differing = {titles[key]: settings.get(key) for key in keys}
+                out.append({**first, **differing, **row})
         return out, replace(layout, settings=[*titles.values()], best=self._best)
 
     def of_one_stream(self) -> tuple[dict[str, Record], StreamInfo]:
-        """Return the records of all runs by what each method is called, and their stream.
+        """Return the records of all runs by the label of each method, and their stream.
 
         Raises:
-            SpecError: They are of several streams.
+            SpecError: The runs have several streams.
         """
         names = dict.fromkeys(entry.stream.name for entry in self.entries)
         if len(names) > 1:
@@ -69,7 +69,7 @@ class SideBySide:
         return records, comparison.described(self.entries)
 
     def _best(self) -> list[tuple[int, str]]:
-        """Return the places of the means that are lower than all others, by a paired test."""
+        """Return the cells (row, title) whose means are lower than all others by a paired test."""
         numbers = {(e.stream.name, e.label): number for number, e in enumerate(self.entries)}
         out = []
         for stream, ours in comparison.by_stream(self.entries).items():

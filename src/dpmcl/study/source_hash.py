@@ -1,9 +1,9 @@
-"""Hash the source of a class from outside the package, and of the user's code that it uses.
+"""Hash the source of a user's class and of the user's code that it uses.
 
-A class in a file stands for its whole module and, in turn, for the user's modules that are imported
-there. A class of a script or a notebook (`__main__`) stands for its own code and, in turn, for the
-functions, classes, plain values and modules that its code names; the rest of a script may change
-from run to run. Installed libraries and the package itself are left out.
+The hashes of a class in a file cover its complete module and, recursively, the user's modules that
+it imports. The hash of a class in a script or a notebook (`__main__`) covers its own code and,
+recursively, the functions, classes, plain values and modules that its code names; the rest of a
+script may change from run to run. Installed libraries and the package itself are not hashed.
 """
 
 import ast
@@ -34,11 +34,11 @@ _BY_VALUE = {"importlib", "importlib.import_module", "importlib.util", "__import
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
 
 _hashed: dict[str, tuple[Any, bytes]] = {}
-"""Import spec, which a reload replaces, and source of each module that was hashed, by name."""
+"""Import spec and source of each hashed module, by name. A reload replaces the import spec."""
 
 
 class _NoSourceError(Exception):
-    """A source that cannot be read, or a value that cannot be compared."""
+    """A source cannot be read, or a value cannot be compared."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Source:
     """Hashes of all code of a plugin.
 
     Attributes:
-        hashes: SHA-256 by the name of a module, or of a class in a script or notebook; None where
-            nobody can tell whether the code is the same.
-        missing: Why nobody can tell.
+        hashes: SHA-256 of each module, or of a class in a script or notebook, by name; None if the
+            code cannot be compared.
+        missing: Why the code cannot be compared; empty if it can.
     """
 
     hashes: dict[str, str] | None
@@ -59,7 +59,7 @@ def source(cls: type | FunctionType, home: str) -> Source:
     """Return the hashes of the code of a class or a function.
 
     Args:
-        cls: The class of a plugin, or the function that it is.
+        cls: The class or the function of a plugin.
         home: Name of the module in which it was looked up.
 
     Raises:
@@ -74,7 +74,7 @@ def source(cls: type | FunctionType, home: str) -> Source:
             hashes[f"{cls.__module__}.{cls.__qualname__}"] = hashlib.sha256(content).hexdigest()
             modules |= script.modules
         files = {name: file for each in modules for name, file in _files(each, home)}
-        with warnings.catch_warnings(action="ignore"):  # of the user's source, compiled once more
+        with warnings.catch_warnings(action="ignore"):  # compiling the user's source warns again
             hashes |= _hashes(files, home)
     except _NoSourceError as error:
         return Source(None, str(error))
@@ -82,10 +82,12 @@ def source(cls: type | FunctionType, home: str) -> Source:
 
 
 def source_of_network(modules: Any) -> Source:
-    """Return the hashes of the code of modules, installed libraries' aside, or of what makes them.
+    """Return the hashes of the code of a network's modules, or of the function that makes them.
+
+    Code of installed libraries is not hashed.
 
     Args:
-        modules: A module, two of them, or a function that makes them.
+        modules: A module, two modules, or a function that makes them.
 
     Raises:
         FolderError: A file was changed after Python had imported it.
@@ -98,7 +100,7 @@ def source_of_network(modules: Any) -> Source:
         kinds = {made if isinstance(made, type | FunctionType) else type(made)}
     hashes: dict[str, str] = {}
     for kind in kinds:
-        known = source(kind, "dpmcl")  # a name that makes no installed library the user's
+        known = source(kind, "dpmcl")  # with this home, all installed libraries are left out
         if known.hashes is None:
             return known
         hashes |= known.hashes
@@ -106,7 +108,7 @@ def source_of_network(modules: Any) -> Source:
 
 
 def file_of(name: str) -> str:
-    """Return the file of a hashed module, or the name itself where it has none.
+    """Return the file of a hashed module, or its name if it has no file.
 
     Args:
         name: A key of `Source.hashes`.
@@ -114,18 +116,18 @@ def file_of(name: str) -> str:
     return str(getattr(sys.modules.get(name), "__file__", None) or name)
 
 
-# modules in files
+# Modules in files
 
 
 def _in_file(name: str) -> bool:
-    """Return whether a module is imported from a file, or built in, and is no script."""
+    """Return True if a module was imported from a file or is built in, and is not a script."""
     return name != "__main__" and getattr(sys.modules.get(name), "__spec__", None) is not None
 
 
 def _files(name: str, home: str) -> Iterator[tuple[str, Path]]:
-    """Yield the user's modules that a dotted name leads to, packages included, with their files.
+    """Yield the user's modules along a dotted name, packages included, with their files.
 
-    Those of an installed library count where `home` is one of them.
+    Modules of an installed library count only if `home` belongs to that library.
     """
     top, _, _ = name.partition(".")
     where = None
@@ -143,12 +145,12 @@ def _files(name: str, home: str) -> Iterator[tuple[str, Path]]:
             if not installed and file.resolve().is_relative_to(_STANDARD):
                 return
             yield part, file
-        if where is None:  # no package: what follows is no module
+        if where is None:  # not a package: the rest of the name is an attribute
             return
 
 
 def _hashes(files: Mapping[str, Path], home: str) -> dict[str, str]:
-    """Return the hashes of modules, and of all that are imported there in turn."""
+    """Return the hashes of modules and, recursively, of the modules that they import."""
     waiting, hashes = dict(files), {}
     while waiting:
         name, file = waiting.popitem()
@@ -172,7 +174,7 @@ def _hashes(files: Mapping[str, Path], home: str) -> dict[str, str]:
 
 
 def _imported_names(tree: ast.Module, package: str) -> set[str]:
-    """Return the dotted names in a module's imports that may be modules."""
+    """Return the dotted names in a module's imports; some may be modules, others attributes."""
     names: set[str] = set()
     for node in ast.walk(tree):
         match node:
@@ -187,7 +189,7 @@ def _imported_names(tree: ast.Module, package: str) -> set[str]:
 
 
 def _refuse_changed(module: ModuleType, file: Path, content: bytes, tree: ast.Module) -> None:
-    """Raise FolderError unless a module was imported from the source that its file holds now."""
+    """Raise FolderError unless a module was imported from the present content of its file."""
     name, spec = module.__name__, module.__spec__
     known, first = _hashed.get(name, (None, b""))
     if not (first == content if known is spec else _is_loaded(module, file, tree)):
@@ -200,24 +202,24 @@ def _refuse_changed(module: ModuleType, file: Path, content: bytes, tree: ast.Mo
 
 
 def _is_loaded(module: ModuleType, file: Path, tree: ast.Module) -> bool:
-    """Return whether a source has the functions and the literal constants of a loaded module."""
+    """Return True if a source has the functions and literal constants of a loaded module."""
     if type(module.__loader__) is not SourceFileLoader:
-        return True  # such as pytest's, which compiles another text
+        return True  # pytest's loader, for one, compiles rewritten source
     written = set(_nested(compile(tree, file, "exec", dont_inherit=True)))
     if not _codes(module, file) <= written:
-        gc.collect()  # functions that a reload replaced
+        gc.collect()  # free functions that a reload replaced
     return _codes(module, file) <= written and _has_constants(tree, vars(module))
 
 
 def _codes(module: ModuleType, file: Path) -> set[CodeType]:
-    """Return the code of all functions of a module, in whatever class or decorator they are."""
+    """Return the code of all functions of a module, also those in classes and decorators."""
     users = gc.get_referrers(vars(module))
     codes = {user.__code__ for user in users if isinstance(user, FunctionType)}
     return {code for code in codes if code.co_filename == str(file)}
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:
-    """Yield a piece of code, and the code of the functions and classes in it."""
+    """Yield a code object, and those of the functions and classes in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -225,7 +227,7 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 
 def _has_constants(tree: ast.Module | ast.ClassDef, space: Mapping[str, Any]) -> bool:
-    """Return whether literal constants have the values that a source gives them."""
+    """Return True if literal constants have the values that a source assigns."""
     stored = Counter(
         node.id
         for node in ast.walk(tree)
@@ -240,20 +242,20 @@ def _has_constants(tree: ast.Module | ast.ClassDef, space: Mapping[str, Any]) ->
                 ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as value)
                 | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
             ) if stored[name] == 1 and type(space.get(name)) in (bool, int, float, str, tuple):
-                with suppress(ValueError, TypeError, SyntaxError):  # it is no literal
+                with suppress(ValueError, TypeError, SyntaxError):  # not a literal
                     if repr(ast.literal_eval(value)) != repr(space[name]):
                         return False
     return True
 
 
-# scripts and notebooks
+# Scripts and notebooks
 
 
 class _Script:
-    """The code of a class of a script or notebook, as nested lists of texts.
+    """Content of a class in a script or notebook, as nested lists of texts.
 
     Attributes:
-        modules: Names of the modules in files that it uses.
+        modules: Names of the modules in files that the class uses.
     """
 
     def __init__(self) -> None:
@@ -261,17 +263,17 @@ class _Script:
         self._met: dict[int, tuple[int, Any]] = {}
 
     def content(self, value: Any) -> Any:
-        """Return the content of a value, and of all that its code names."""
+        """Return the content of a value and, recursively, of the values that its code names."""
         if type(value) in _PLAIN:
             return repr(value)
         if type(value) in (tuple, frozenset, set):
             parts = [self.content(part) for part in value]
             return parts if type(value) is tuple else sorted(map(repr, parts))
-        if id(value) in self._met:  # also a function that names itself
+        if id(value) in self._met:  # a function may name itself
             return self._met[id(value)][0]
         self._met[id(value)] = len(self._met), value
         if isinstance(value, ModuleType):
-            start = f"{value.__name__}."  # the name leads to all that is loaded in it
+            start = f"{value.__name__}."  # code can reach all loaded submodules by this name
             self.modules |= {name for name in sys.modules if f"{name}.".startswith(start)}
             return value.__name__
         if isinstance(value, type | FunctionType | BuiltinFunctionType) and (
@@ -294,16 +296,16 @@ class _Script:
 
     def _class(self, cls: type) -> Any:
         """Return the content of a class: its bases, functions and attributes."""
-        kept = {
+        members = {
             name: value
             for name, value in vars(cls).items()
             if isinstance(value, FunctionType) or not name.startswith(("__", "_abc_"))
         }
-        return [self.content(cls.__bases__), self.content(kept)]
+        return [self.content(cls.__bases__), self.content(members)]
 
     def _function(self, function: FunctionType) -> Any:
         """Return the content of a function: its code, defaults, closure and global names."""
-        if not function.__name__.startswith("__"):  # `dataclass` adds those
+        if not function.__name__.startswith("__"):  # `dataclass` adds some, without source
             try:
                 inspect.findsource(function)
             except (OSError, TypeError):
@@ -314,7 +316,7 @@ class _Script:
         return [self._code(function.__code__, function.__globals__), self.content(held)]
 
     def _code(self, code: CodeType, space: Mapping[str, Any]) -> Any:
-        """Return what a piece of code does, wherever it stands, and the global names it reads."""
+        """Return a code object without its line numbers, and the globals that it reads."""
         constants = [
             self._code(value, space) if isinstance(value, CodeType) else self.content(value)
             for value in code.co_consts

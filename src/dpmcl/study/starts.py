@@ -1,4 +1,4 @@
-"""What another process needs to know of a run before its first job."""
+"""The data that another process needs to build the trainer of a run."""
 
 import threading
 from collections.abc import Callable
@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """All of a trainer but its stream, which several runs may share.
+    """The arguments of a trainer except its stream, which several runs may share.
 
     Attributes:
-        spec: That of the run, without shared data.
+        spec: Spec of the run; without the stream's data if all replicas share them.
         digest: Fingerprint of the data.
         folder: The run folder, or None.
-        storage: Storage in which jobs are kept instead.
+        storage: Storage for checkpoints in place of the folder, or None.
     """
 
     spec: Spec
@@ -36,7 +36,7 @@ class Start:
         """Return the trainer.
 
         Args:
-            stream: Its data.
+            stream: Stream of the run.
         """
         return Trainer(
             self.spec, stream, digest=self.digest, folder=self.folder, storage=self.storage
@@ -44,10 +44,10 @@ class Start:
 
 
 class Starts(Generic[T]):
-    """Prepares each run for other processes once, when the first of them needs it.
+    """Prepares each run once for other processes, when the first of them needs it.
 
     Args:
-        keep: Puts a stream where other processes find it, and returns where.
+        keep: Stores a stream for other processes, and returns its place.
     """
 
     def __init__(self, keep: Callable[[Stream], T]) -> None:
@@ -57,20 +57,20 @@ class Starts(Generic[T]):
         self._streams: dict[int, T] = {}
 
     def of(self, trainer: Trainer) -> tuple[bytes, T]:
-        """Return the pickled `Start` of a run, and where its stream is.
+        """Return the pickled `Start` of a run, and the place of its stream.
 
         Args:
-            trainer: Of the run.
+            trainer: Trainer of the run.
 
         Raises:
-            Exception: A user's object cannot be sent, or there is no room for the stream.
+            Exception: A user's object cannot be pickled, or there is no room for the stream.
         """
         with self._lock:
             if trainer not in self._known:
                 spec, stream = trainer.spec, trainer.stream
-                if id(stream) not in self._streams:  # trainers keep theirs, so ids are not reused
+                if id(stream) not in self._streams:  # ids are not reused: trainers hold streams
                     self._streams[id(stream)] = self._keep(stream)
-                if spec.stream.shared:  # its settings may hold the data
+                if spec.stream.shared:  # `replace` drops data that the settings hold
                     spec = replace(spec, stream=replace(spec.stream))
                 folder = None if trainer.folder is None else trainer.folder.resolve()
                 start = cloudpickle.dumps(Start(spec, trainer.digest, folder, trainer.storage))

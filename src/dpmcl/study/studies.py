@@ -1,4 +1,4 @@
-"""Plans the runs of a study, and shows what came out."""
+"""Plan the runs of a study, and show their results."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 def planned(
     variants: Sequence[Variant], out: Path, budget: Budget | None = None
 ) -> tuple[list[Planned], list[str]]:
-    """Return the runs of a study, each with a folder below the study's.
+    """Return the runs of a study, each with a folder inside the study's.
 
     Args:
-        variants: The runs.
+        variants: The runs of the study.
         out: Folder of the study.
-        budget: What each method may spend; None for what the specs say.
+        budget: Budget of each method; None for the updates and memory in the specs.
 
     Returns:
-        The runs, and lines that say what the budget allows.
+        The runs, and lines about what the budget allows each method.
 
     Raises:
-        SpecError: A spec breaks a rule, or the budget does not allow it an update.
-        FolderError: The folder holds a run, and is no study's.
+        SpecError: A spec breaks a rule, or the budget does not allow one of its methods an update.
+        FolderError: The folder is that of a single run.
     """
     if store.is_run(out):
         raise FolderError(
@@ -49,21 +49,21 @@ def planned(
     for variant in variants:
         spec, allowed = Spec.parse(variant.table), None
         if budget is not None:
-            spec, allowed, told = within(spec, budget)
-            lines += [f"{variant.name}: {line}" for line in told]
+            spec, allowed, of_methods = within(spec, budget)
+            lines += [f"{variant.name}: {line}" for line in of_methods]
         runs.append(Planned(spec, out / variant.name, variant.name, allowed))
     return runs, lines
 
 
 def stored(variants: Sequence[Variant], out: Path) -> dict[str, Result]:
-    """Return what the runs of a study hold so far, by name; those not begun are left out.
+    """Return the stored results of a study's runs, by name; runs without a folder are left out.
 
     Args:
-        variants: The runs.
+        variants: The runs of the study.
         out: Folder of the study.
 
     Raises:
-        FolderError: A run is damaged.
+        FolderError: A file of a run is damaged.
     """
     folders = {variant.name: out / variant.name for variant in variants}
     return {name: load(path) for name, path in folders.items() if store.is_run(path)}
@@ -73,7 +73,7 @@ def table1(runs: Mapping[str, Stored], style: TableFormat = "text") -> str:
     """Return the paper's Table 1 beside ours, cell by cell.
 
     Args:
-        runs: What the runs hold, by stream.
+        runs: Results by stream.
         style: Format of the table.
     """
     entries = comparison.entries(runs)
@@ -85,22 +85,22 @@ def store_protocol(runs: Mapping[str, Stored], out: Path) -> None:
     """Write the protocols of a study's runs into one file, protocol.json.
 
     Args:
-        runs: What the runs hold, by name.
+        runs: Results by name of the run.
         out: Folder of the study.
     """
-    told = {name: run.protocol.to_table() for name, run in runs.items() if run.protocol}
-    write_text(out / "protocol.json", json.dumps(told, indent=1) + "\n")
+    protocols = {name: run.protocol.to_table() for name, run in runs.items() if run.protocol}
+    write_text(out / "protocol.json", json.dumps(protocols, indent=1) + "\n")
 
 
 def shown(
     name: str, variants: Sequence[Variant], runs: Mapping[str, Result], style: TableFormat
 ) -> "tuple[str, Callable[[], Figure]]":
-    """Return the table of a study, and what draws its figure.
+    """Return the table of a study, and a function that draws its figure.
 
     Args:
-        name: Its name.
+        name: Name of the study.
         variants: Its runs.
-        runs: What they hold, by name.
+        runs: Results by name of the run.
         style: Format of the table.
 
     Raises:
@@ -124,14 +124,14 @@ def _beside(runs: Mapping[str, Result], style: TableFormat) -> str:
 
 
 def against_axes(variants: Sequence[Variant], runs: Mapping[str, Stored]) -> "Figure":
-    """Return CME and NTE of the last task against each axis that has numbers, or the first one.
+    """Return a figure of CME and NTE after the last task against each axis.
 
-    A panel holds the runs that stand at the axis; the values of the others tell its lines apart.
-    Lines of a single point are left out.
+    A panel shows the runs that vary along its axis, with one line for each method and combination
+    of values of the other axes. Lines with a single point are left out.
 
     Args:
-        variants: The runs.
-        runs: What they hold, by name.
+        variants: The runs of the study.
+        runs: Results by name of the run.
 
     Raises:
         DpmclError: Nothing was varied, or there are no results.
@@ -150,21 +150,21 @@ def against_axes(variants: Sequence[Variant], runs: Mapping[str, Stored]) -> "Fi
 def _lines(
     axis: str, variants: Sequence[Variant], runs: Mapping[str, Stored]
 ) -> dict[str, dict[str, Points]]:
-    """Return the points of each measure and line of a panel, {} where no line has two points."""
+    """Return the points of an axis by measure and line; {} if no line has two points."""
     out: dict[str, dict[str, dict[object, object]]] = {name: {} for name in MEASURES}
     for variant in variants:
         if axis not in variant.point or variant.name not in runs:
             continue
         others = {k: v for k, v in variant.point.items() if k != axis}
-        told = ", ".join(f"{k.rpartition('.')[2]} {written(v)}" for k, v in others.items())
+        values = ", ".join(f"{k.rpartition('.')[2]} {written(v)}" for k, v in others.items())
         for method, record in runs[variant.name].records.items():
-            label = f"{method} ({told})" if told else method
+            label = f"{method} ({values})" if values else method
             x = variant.point[axis]
             x = x if isinstance(x, int | float | str) else written(x)
             for name, measure in MEASURES.items():
                 out[name].setdefault(label, {})[x] = measure(record.test)
-    kept = {
+    drawn = {
         name: {label: points for label, points in lines.items() if len(points) > 1}
         for name, lines in out.items()
     }
-    return kept if any(kept.values()) else {}  # type: ignore[return-value]
+    return drawn if any(drawn.values()) else {}  # type: ignore[return-value]

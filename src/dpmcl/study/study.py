@@ -1,4 +1,4 @@
-"""Runs what folders lack of their specs, stores it, and hands back the results."""
+"""Run the jobs whose results are missing from run folders, and store their results."""
 
 import logging
 import re
@@ -39,11 +39,11 @@ from dpmcl.training.spec import Spec
 from dpmcl.training.storage import Storage, absolute
 
 OnProgress = Callable[[str, int, int], None]
-"""Called as progress(method, done, total): updates of all replicas done, and to be done; of several
-methods also as progress(ALL, done, total)."""
+"""Called as progress(method, done, total), in updates of all replicas of the method. With several
+methods it is also called as progress(ALL, done, total), in thousandths of a job."""
 
 ALL = "all jobs"
-"""Name under which the progress of several methods or runs together is told."""
+"""Name under which the progress of all jobs together is reported."""
 
 _LOG = logging.getLogger("dpmcl")
 
@@ -56,37 +56,37 @@ def run(
     keeping: Keeping | None = None,
     fresh: bool = False,
 ) -> Result:
-    """Run the jobs that a folder lacks of a spec, and return all that it then holds.
+    """Run the jobs of a spec that its folder lacks, and return all results in the folder.
 
-    Unfinished jobs go on from their last checkpoints. Without a folder everything runs, and nothing
-    is stored. What a user should know is logged by the logger "dpmcl".
+    Unfinished jobs resume from their last checkpoints. Without a folder, every job runs and nothing
+    is stored. Messages for the user go to the logger "dpmcl".
 
     Args:
-        spec: What to run.
-        folder: The run folder, or None.
-        progress: Told of progress.
-        keeping: How often checkpoints are made, and when to stop.
-        fresh: Run everything anew; what the folder holds is kept in it until that has finished.
+        spec: The spec to run.
+        folder: The run folder; None to store nothing.
+        progress: Called with the number of updates done; None for no reports.
+        keeping: How often to write checkpoints, and when to stop.
+        fresh: Run every job anew; the folder keeps its earlier run until the new one has finished.
 
     Raises:
-        FolderError: The folder holds runs of another spec, other data or other code, or another
-            process writes to it.
-        Stopped: It was told to stop.
-        DivergenceError: A replica diverged, and the spec wants to stop then.
-        DpmclError: Something else cannot be run.
+        FolderError: The folder holds a run of another spec, data or code, or another process writes
+            to it.
+        Stopped: `keeping` asked the run to stop.
+        DivergenceError: A replica diverged, and the spec asks to stop then.
+        DpmclError: The spec cannot be run for another reason.
     """
     return run_all([Planned(spec, folder)], progress, keeping=keeping, fresh=fresh)[0]
 
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A run that is to be made.
+    """A run to be made.
 
     Attributes:
-        spec: What to run.
-        folder: The run folder, or None.
-        name: What its methods' progress begins with; empty for a run by itself.
-        budget: What the spec was made to keep to, for the protocol; None for nothing.
+        spec: The spec to run.
+        folder: The run folder; None to store nothing.
+        name: Prefix of the methods' names in progress reports; empty for a single run.
+        budget: Budget that limited the spec, recorded in the protocol; None if there was none.
     """
 
     spec: Spec
@@ -105,24 +105,24 @@ def run_all(
     on: Where = "here",
     storage: str | None = None,
 ) -> list[Result]:
-    """Run the jobs that the folders of several runs lack, side by side, as `run` does for one.
+    """Run the missing jobs of several runs side by side, as `run` does for one run.
 
     Args:
-        runs: The runs; their folders differ.
-        progress: Told of progress.
-        keeping: How often checkpoints are made, and when to stop.
-        fresh: Run everything anew.
-        shard: Which jobs are run; None for all.
-        on: "here", in this process and workers beside it, or "ray" (`study.on_ray`).
-        storage: Address at which jobs on Ray keep checkpoints; None for the run folders, which all
-            nodes must see then.
+        runs: The runs; each has a folder of its own.
+        progress: Called with the number of updates done; None for no reports.
+        keeping: How often to write checkpoints, and when to stop.
+        fresh: Run every job anew.
+        shard: Selects the jobs to run; None for all.
+        on: "here" for this process and worker processes, or "ray" (`study.on_ray`).
+        storage: Address of the storage for checkpoints of jobs on Ray; None for the run folders,
+            which all nodes must then see.
 
     Returns:
-        The results of each run, in order.
+        The results of each run, in the order of `runs`.
 
     Raises:
-        SpecError: `storage` is given, and jobs run here.
-        DpmclError: As `run` raises it. Jobs that had finished are stored.
+        SpecError: `storage` is set, and `on` is "here".
+        DpmclError: Any error of `run`. Jobs that had finished are stored.
     """
     if storage is not None and on == "here":
         raise SpecError("--storage is for jobs on other machines; add --on ray, or leave it out.")
@@ -134,22 +134,23 @@ def run_all(
             if planned.folder is not None:
                 stack.enter_context(locked(planned.folder))
         streams: dict[str, Stream] = {}
-        begun = [_Run(planned, progress, fresh, streams) for planned in runs]
+        active = [_Run(planned, progress, fresh, streams) for planned in runs]
         built: dict[str, Trainer] = {}
-        assignments = [one for run in begun for one in run.begin(shard, storage, built)]
+        assignments = [a for run in active for a in run.begin(shard, storage, built)]
         if assignments:
-            owner = {one: run for run in begun for one in run.assignments}
-            several = len({(one.trainer, one.job.method) for one in assignments}) > 1
-            shares = dict.fromkeys(assignments, 0.0)  # done of each job; all count alike
+            owner = {a: run for run in active for a in run.assignments}
+            several = len({(a.trainer, a.job.method) for a in assignments}) > 1
+            shares = dict.fromkeys(assignments, 0.0)  # fraction done of each job; jobs count alike
 
-            def advanced(one: Assignment, done: int, total: int) -> None:
-                owner[one].advanced(one.job, done, total)
-                shares[one] = done / total if total else 1.0  # a method without updates
+            def advanced(assignment: Assignment, done: int, total: int) -> None:
+                owner[assignment].advanced(assignment.job, done, total)
+                shares[assignment] = done / total if total else 1.0  # a method without updates
                 if progress is not None and several:
                     progress(ALL, round(1000 * sum(shares.values())), 1000 * len(shares))
 
             listener = Listener(
-                advanced, lambda one, outcome: owner[one].finished(one.job, outcome)
+                advanced,
+                lambda assignment, outcome: owner[assignment].finished(assignment.job, outcome),
             )
             run_jobs = execute
             if on == "ray":
@@ -157,11 +158,11 @@ def run_all(
 
                 run_jobs = execute_on_ray
             run_jobs(assignments, keeping or Keeping(), listener)
-        return [run.end() for run in begun]
+        return [run.end() for run in active]
 
 
 class _Run:
-    """A run that is being made: what the folder held, and what has come since."""
+    """A run in progress: what its folder held before, and the results of jobs finished since."""
 
     def __init__(
         self,
@@ -187,13 +188,13 @@ class _Run:
     def begin(
         self, shard: Shard | None, storage: str | None, built: dict[str, Trainer]
     ) -> list[Assignment]:
-        """Refuse what cannot be run, make the folder ready, and return the jobs that it lacks.
+        """Check the run, prepare its folder, and return its missing jobs.
 
-        built: trainers of other runs, by `built_of`; this one's is added.
+        `built` holds the trainers of other runs by `built_of(spec)`; this run's trainer is added.
         """
         spec, before, folder = self.spec, self.before, self.folder
         trained = {name for name, seeds in self.missing.items() if seeds}
-        _say_unwatched(spec, before.records, trained)
+        _warn_unwatched(spec, before.records, trained)
         sources = {} if folder is None else identity.sources(spec)
         identity.refuse_other_code(before, sources, spec, trained)
         stream, self.info = _built(spec, before.stream, self.streams)
@@ -218,7 +219,7 @@ class _Run:
         mine = [job for job in self.trainer.jobs() if shard is None or next(shard)]
         self.jobs = [job for job in mine if self.missing[job.method] & {*job.seeds}]
         if folder is not None and trained:
-            identity.sources(spec)  # again: workers read the user's files when they start
+            identity.sources(spec)  # check again: workers will import the user's files
             self._make_ready(folder, trained)
             code = {
                 name: {k: v.hashes for k, v in sources[name].items()} for name in sorted(trained)
@@ -232,16 +233,16 @@ class _Run:
         return self.assignments
 
     def _stored_as(self, folder: Path) -> str:
-        """Return the name of the run on storage: a new one, unless checkpoints may be there."""
+        """Return the name of the run on storage: the one in the folder, or else a new one."""
         file = folder / "storage"
-        if self.before.spec and file.is_file():  # of a fresh run nothing is held before
+        if self.before.spec and file.is_file():  # a fresh run has no spec before it
             name = file.read_text("utf-8", errors="replace").strip()
-            if re.fullmatch("[0-9a-f]{32}", name):  # the folder may be anybody's
+            if re.fullmatch("[0-9a-f]{32}", name):  # the folder may come from a stranger
                 return name
         return uuid.uuid4().hex
 
     def end(self) -> Result:
-        """Remove what is of no more use, and return all results."""
+        """Remove checkpoints and an earlier run that is no longer needed; return all results."""
         folder, theta = self.folder, {name: _joined(parts) for name, parts in self.theta.items()}
         if folder is not None:
             self._remove_checkpoints(folder)
@@ -254,7 +255,7 @@ class _Run:
         )
 
     def _make_ready(self, folder: Path, trained: set[str]) -> None:
-        """Make ready a folder to which jobs are about to write, now that nothing is refused."""
+        """Prepare a folder for new results, after all checks have passed."""
         if self.fresh:
             kept = aside.put_aside(folder)
             if kept is not None:
@@ -272,7 +273,7 @@ class _Run:
                     )
 
     def advanced(self, job: Job, done: int, total: int) -> None:
-        """Report a method's progress: that of all of its jobs, of equal replicas."""
+        """Report the progress of a method over its jobs; all replicas make equally many updates."""
         self.done[job] = done, total
         if self.progress is None:
             return
@@ -283,9 +284,9 @@ class _Run:
         self.progress(name, all_done, total * replicas // len(job.seeds))
 
     def finished(self, job: Job, outcome: Outcome) -> None:
-        """Take a job's results in, and store them; its checkpoints are then of no more use.
+        """Store the results of a job, and remove its checkpoints.
 
-        Seeds that the folder held already stay as they are.
+        Results of seeds that the folder held already do not change.
         """
         name, seeds = job.method, job.seeds
         places = [i for i, seed in enumerate(seeds) if seed in self.missing[name]]
@@ -303,8 +304,8 @@ class _Run:
         refuse_removed(self.folder)
         for seed, state in states.items():
             store.save_state(self.folder, name, seed, state)
-        whole = {part: {**values, **buffers.get(part, {})} for part, values in theta.items()}
-        store.save_parameters(self.folder, name, new, whole)
+        complete = {part: {**values, **buffers.get(part, {})} for part, values in theta.items()}
+        store.save_parameters(self.folder, name, new, complete)
         entry = describe(
             name,
             new,
@@ -320,12 +321,12 @@ class _Run:
             checkpoints.clear()
 
     def _remove_checkpoints(self, folder: Path) -> None:
-        """Remove what is left of checkpoints of methods that have finished."""
+        """Remove the remaining checkpoints of the methods of this run."""
         for name in self.spec.methods:
             shutil.rmtree(folder_of(folder, name), ignore_errors=True)
             if self.storage is not None:
                 self.storage.remove(folder_of(Path(), name).as_posix())
-        with suppress(OSError):  # other methods' may be in it
+        with suppress(OSError):  # not empty if it holds other methods' checkpoints
             (folder / "checkpoints").rmdir()
         if self.storage is not None and not self.storage.names("checkpoints"):
             self.storage.remove("")
@@ -334,13 +335,13 @@ class _Run:
 
 @contextmanager
 def _once() -> Iterator[None]:
-    """Drop lines of which one is enough for all jobs of a method (`Setup.say`)."""
-    said: set[str] = set()
+    """Drop repeated log lines that have the same mark `once`, one for all jobs of a method."""
+    seen: set[str] = set()
 
     def new(record: logging.LogRecord) -> bool:
         once = getattr(record, "once", None)
-        repeated = once in said
-        said.update({once} if once else ())
+        repeated = once in seen
+        seen.update({once} if once else ())
         return not repeated
 
     _LOG.addFilter(new)
@@ -358,7 +359,7 @@ def _joined(parts: Mapping[tuple[int, ...], Theta]) -> Theta:
 
 
 def _before(spec: Spec, folder: Path | None, fresh: bool) -> Held:
-    """Return what a folder holds that a spec's run may build on. Raises FolderError."""
+    """Return the content of a folder on which a run may build. Raises FolderError."""
     if folder is None:
         return Held()
     sweep(folder)
@@ -372,8 +373,8 @@ def _before(spec: Spec, folder: Path | None, fresh: bool) -> Held:
     return before
 
 
-def _say_unwatched(spec: Spec, before: Mapping[str, Record], trained: set[str]) -> None:
-    """Say where something is asked of the monitor that it will not do."""
+def _warn_unwatched(spec: Spec, before: Mapping[str, Record], trained: set[str]) -> None:
+    """Warn of settings of the monitor that have no effect."""
     monitor = spec.monitor
     if not monitor.active and monitor != MonitorSettings():
         _LOG.warning("[monitor] is set and nothing is watched; add --watch terms,stability.")
@@ -391,8 +392,9 @@ def _built(
 ) -> tuple[Stream, StreamInfo]:
     """Return the stream of the first seed, with its fingerprint.
 
-    Where each replica draws its own rows, the fingerprint is that of one replica: the one that the
-    folder names, or else the first. streams: those that other runs have read already.
+    If each replica draws its own rows, the fingerprint is that of one replica: the one that the
+    folder names, or else the first. `streams` holds the streams that other runs have read; this
+    one is added.
     """
     key = repr((spec.stream_name, spec.stream, spec.dtype, spec.seeds[0]))
     stream = alone = streams[key] = streams.get(key) or read(spec, spec.seeds[:1])
@@ -417,7 +419,7 @@ def _built(
 
 @allocating()
 def preview(spec: Spec) -> tuple[Stream, Splits]:
-    """Return the stream of a spec and its splits, for the first seed, without training.
+    """Return the stream and the splits of a spec, for its first seed, without training.
 
     Args:
         spec: A checked spec.

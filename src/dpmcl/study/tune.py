@@ -1,4 +1,4 @@
-"""Search for settings: the same trials and the same space for every method."""
+"""Search for settings, with the same space and the same number of trials for every method."""
 
 import itertools
 import math
@@ -27,41 +27,41 @@ if TYPE_CHECKING:
     import optuna
 
 FIRST_SEED = 1_000_000
-"""First seed of a search: studies begin at 0."""
+"""First seed of a search. Studies begin at 0, so their seeds differ."""
 
 HELD_OUT = 0.25
-"""Share of the training rows that trials are scored on."""
+"""Fraction of the training rows on which trials are scored."""
 
 
 class Range(NamedTuple):
-    """Numbers from low to high, searched by their logarithm."""
+    """Numbers from low to high, searched on a logarithmic scale."""
 
     low: float
     high: float
 
 
 Space = Mapping[str, Sequence[Any] | Range]
-"""Values that are searched, by the dotted name of a setting."""
+"""The values or the range of each searched setting, by its dotted name."""
 
 _AT_ONCE = 4
-"""New trials of a range between two looks at the scores."""
+"""New trials of each method that run before their scores are used, in a space with a range."""
 
 _SET = ("stream.tasks", "evaluation.held_out")
-"""Settings that a search sets for its trials."""
+"""Settings that a search sets for its own trials."""
 
 RATES = {"training.lr": [1e-4, 1e-3, 1e-2, 1e-1]}
-"""The space where none is given: four rates on a logarithmic grid."""
+"""The default space: four learning rates on a logarithmic grid."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """How settings are searched.
+    """Rules of a search.
 
     Attributes:
-        space: What is searched, by every method.
-        trials: How many settings each method tries; None for all of a space of lists.
-        tasks: First tasks of the stream that a trial trains on.
-        replicas: Seeds of a trial.
+        space: Settings to search, the same for every method.
+        trials: Number of trials of each method; None for all combinations of a space of lists.
+        tasks: Number of tasks of a trial, the stream's first ones.
+        replicas: Number of seeds of a trial.
     """
 
     space: Space
@@ -81,19 +81,19 @@ class Search:
 
     @property
     def many(self) -> int:
-        """The number of trials a method."""
+        """Number of trials of each method."""
         full = math.prod(len(v) for v in self.space.values() if not isinstance(v, Range))
         return self.trials or full
 
 
 def dimension(text: str) -> tuple[str, Sequence[Any] | Range]:
-    """Return a setting and what is tried of it.
+    """Return the setting in a text and its values or range.
 
     Args:
-        text: As in "training.lr=0.01,0.1", values, or "training.lr=1e-4..1", a range.
+        text: Values, as in "training.lr=0.01,0.1", or a range, as in "training.lr=1e-4..1".
 
     Raises:
-        SpecError: The text is neither.
+        SpecError: The text has neither form.
 
     >>> dimension("training.lr=1e-4..1")
     ('training.lr', Range(low=0.0001, high=1.0))
@@ -122,21 +122,21 @@ def tune(
 ) -> tuple[dict[str, Any], list[str]]:
     """Search settings for each method of a spec, and write the spec with the best ones.
 
-    Trials are scored by the mean CME over seeds after the first tasks, on rows held out of the
-    *training* rows; validation rows, which some methods train on, and test rows are never looked
-    at. The seeds are none that a study uses. A search that was interrupted goes on.
+    The score of a trial is its mean CME over seeds after the last of its tasks, on rows held out of
+    the *training* rows. Validation rows, on which some methods train, and test rows are never used.
+    The seeds start at `FIRST_SEED`. An interrupted search resumes.
 
     Args:
-        table: The spec, short forms included; its methods are searched one by one.
-        search: How.
-        folder: Where trials, journals and tuned.toml are kept.
-        progress: Told of progress.
-        keeping: How often checkpoints are made, and when to stop.
+        table: The spec, which may have short forms; each of its methods is searched separately.
+        search: Rules of the search.
+        folder: Folder for trials, journals and tuned.toml.
+        progress: Called with the number of updates done; None for no reports.
+        keeping: How often to write checkpoints, and when to stop.
         on: Where jobs run, as for `run_all`.
-        storage: Where they keep checkpoints, as for `run_all`.
+        storage: Storage for checkpoints, as for `run_all`.
 
     Returns:
-        The table of the spec with the best settings, and a line a trial.
+        The table of the spec with the best settings, and one line for each trial.
 
     Raises:
         SpecError: The spec or the space breaks a rule.
@@ -155,7 +155,7 @@ def tune(
     known = [
         (name, one) for name, journal in journals.items() for one in journal.trials if one.values
     ]
-    if known:  # refused where they were made with other settings, data or code
+    if known:  # raises an error if they were made with other settings, data or code
         scores([(name, trial.number, trial.params) for name, trial in known])
     while pending := [one for name in journals for one in _pending(name, journals[name], search)]:
         for (name, number, _), score in zip(pending, scores(pending), strict=True):
@@ -163,8 +163,8 @@ def tune(
     tuned, lines = dict(base), []
     for name, journal in journals.items():
         for trial in journal.trials:
-            told = ", ".join(f"{key} {value}" for key, value in trial.params.items())
-            lines.append(f"{name}: {told}: {trial.value:.4g}")
+            settings = ", ".join(f"{key} {value}" for key, value in trial.params.items())
+            lines.append(f"{name}: {settings}: {trial.value:.4g}")
         if not math.isfinite(journal.best_value):
             raise DpmclError(f"All trials of {name} diverged; search elsewhere, as with --vary.")
         tuned = _with(tuned, name, journal.best_params)
@@ -177,7 +177,7 @@ _Trial = tuple[str, int, Mapping[str, Any]]
 
 
 def _journal(name: str, search: Search, folder: Path) -> "optuna.Study":
-    """Return the journal of a method's trials, new or gone on with."""
+    """Return the journal of a method's trials, new or continued."""
     try:
         import optuna
         from optuna.storages.journal import JournalFileBackend
@@ -193,8 +193,8 @@ def _journal(name: str, search: Search, folder: Path) -> "optuna.Study":
         direction="minimize",
         load_if_exists=True,
     )
-    asked = repr((dict(search.space), search.tasks, search.replicas))
-    if journal.user_attrs.get("search", asked) != asked:
+    description = repr((dict(search.space), search.tasks, search.replicas))
+    if journal.user_attrs.get("search", description) != description:
         raise SpecError(
             f"{folder} holds another search of {name}; choose another folder with --out."
         )
@@ -203,12 +203,12 @@ def _journal(name: str, search: Search, folder: Path) -> "optuna.Study":
         known = len(journal.trials)
         for values in itertools.islice(itertools.product(*lists), known, max(known, search.many)):
             journal.enqueue_trial(dict(zip(search.space, values, strict=True)))
-    journal.set_user_attr("search", asked)
+    journal.set_user_attr("search", description)
     return journal
 
 
 def _pending(name: str, journal: "optuna.Study", search: Search) -> Iterator[_Trial]:
-    """Yield the trials to run next: those that were interrupted, then as many new ones as fit."""
+    """Yield the trials to run next: interrupted ones, then new ones."""
     import optuna
 
     states = optuna.trial.TrialState
@@ -233,7 +233,7 @@ def _scores(
     folder: Path,
     run: Callable[[list[Planned]], list[Result]],
 ) -> Callable[[Sequence[_Trial]], list[float]]:
-    """Return a function that runs trials side by side, and returns their scores."""
+    """Return a function that runs trials side by side and returns their scores."""
 
     def scores(trials: Sequence[_Trial]) -> list[float]:
         runs = []
@@ -258,9 +258,9 @@ def _scores(
 
 
 def _with(table: Mapping[str, Any], method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with settings of one method; those of [training] go into its own table."""
+    """Return a table with settings of one method; those of [training] become the method's own."""
     for key, value in settings.items():
         first, _, rest = key.partition(".")
-        own = f'methods."{method}".{rest}' if first == "training" else key
-        table = spec.changed(table, spec.assigned(own, value))
+        name = f'methods."{method}".{rest}' if first == "training" else key
+        table = spec.changed(table, spec.assigned(name, value))
     return dict(table)

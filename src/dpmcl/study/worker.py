@@ -1,8 +1,8 @@
-"""A worker process: runs jobs that come through its standard input.
+"""A worker process, which runs the jobs that it reads from standard input.
 
 Messages in both directions are pickles, one after another. The parent sends orders, and None to
-stop; an order is answered by any number of "progress" and "log" messages and one "finished" or
-"failed".
+stop; the worker answers an order with any number of "progress" and "log" messages, then with one
+"finished" or "failed".
 """
 
 import logging
@@ -31,10 +31,10 @@ class Order(NamedTuple):
     """A job to run.
 
     Attributes:
-        start: The pickled `Start` of its run.
+        start: Pickled `Start` of the job's run.
         stream: File of the stream (`torch.save`), mapped into memory by all workers.
         job: The job.
-        seconds: Between checkpoints within a task.
+        seconds: Seconds between checkpoints within a task.
     """
 
     start: bytes
@@ -44,10 +44,10 @@ class Order(NamedTuple):
 
 
 def main() -> None:
-    """Run jobs until the parent closes the standard input, or asks to stop."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's affair
+    """Run jobs until the parent closes standard input. A request to stop ends the present job."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a user's module prints must not mix with messages
+    os.dup2(2, 1)  # prints of a user's module go to standard error, not among the messages
     logging.getLogger("dpmcl").propagate = False
 
     def send(kind: str, content: Any) -> None:
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def _work(send: Callable[[str, Any], None]) -> NoReturn:
-    """Run the jobs that come, one after another, and send what they come to."""
+    """Run jobs one after another, and send their outcomes."""
     orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
     stopped = threading.Event()
     threading.Thread(target=_listen, args=(orders, stopped), daemon=True).start()
@@ -68,7 +68,7 @@ def _work(send: Callable[[str, Any], None]) -> NoReturn:
         order = orders.get()
         try:
             if trainer is None or order.start != before:
-                trainer = None  # so that two runs' data are not held at once
+                trainer = None  # frees the data of the previous run
                 start: Start = pickle.loads(order.start)
                 trainer = start.trainer(torch.load(order.stream, mmap=True, weights_only=False))
                 before = order.start
@@ -83,7 +83,7 @@ def _work(send: Callable[[str, Any], None]) -> NoReturn:
 
 
 def _listen(orders: "queue.SimpleQueue[Order]", stopped: threading.Event) -> None:
-    """Take the parent's messages; end this process when the parent has gone."""
+    """Receive the parent's messages; end this process when the parent has ended."""
     while True:
         try:
             message = pickle.load(sys.stdin.buffer)
