@@ -41,7 +41,7 @@ def with_task(setup: Setup, run: RunState, task: int) -> Memories:
     """Return the memories after a task's rows were offered to them.
 
     Args:
-        setup: The run's.
+        setup: Setup of the run.
         run: Its state, which a method's notes are made of.
         task: Number of the task.
     """
@@ -61,7 +61,7 @@ def with_update(setup: Setup, run: RunState, phase: Phase, drawn: Chunk) -> Memo
     """Return the memories after the rows of an update were offered to D_P.
 
     Args:
-        setup: The run's.
+        setup: Setup of the run.
         run: Its state before the update.
         phase: The update's phase.
         drawn: What the update drew.
@@ -84,8 +84,8 @@ def notes_work(setup: Setup, run: RunState, rows: int) -> Work:
     """Return the work of the notes on some rows, counted on one row of one replica.
 
     Args:
-        setup: The run's.
-        run: A state of it.
+        setup: Setup of the run.
+        run: A state of the run.
         rows: How many rows.
     """
     if not has_own(setup.method, "notes"):

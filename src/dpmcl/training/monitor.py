@@ -25,7 +25,7 @@ from dpmcl.results.record import Divergence
 from dpmcl.theory import discount, terms
 from dpmcl.theory.readings import Readings, Watched
 from dpmcl.theory.stability import CONDITIONS, Reading, broken, named, reading
-from dpmcl.training.divergence import tell
+from dpmcl.training.divergence import report
 from dpmcl.training.observer import Chunk, Observer
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import Position, RunState
@@ -89,7 +89,7 @@ class Monitor(Observer):
 
     Args:
         settings: What is watched.
-        setup: The run's.
+        setup: Setup of the run.
         memories: Where earlier rows are drawn from; None for all rows of earlier tasks.
     """
 
@@ -118,8 +118,8 @@ class Monitor(Observer):
         if "stability" in self.settings.watch:
             verdict = discount.verdict(setup.method.discounting)
             if verdict.outcome in ("diverges", "unclear"):
-                setup.say(f"discount: {verdict.line}", once="discount")
-        tell(setup, run.diverged, "cost", stop=self.settings.exceeding == "stop")
+                setup.warn(f"discount: {verdict.line}", once="discount")
+        report(setup, run.diverged, "cost", stop=self.settings.exceeding == "stop")
         values, positions = run.values.get(_READINGS), np.array(self._positions)
         if values is None or not np.array_equal(run.values[_POSITIONS], positions):
             values = np.full((len(setup.seeds), len(positions), len(Reading._fields)), np.nan)
@@ -147,15 +147,15 @@ class Monitor(Observer):
             for replica in self._exceeding(values, number)
             if replica not in run.diverged
         }
-        tell(setup, diverged, "cost", stop=self.settings.exceeding == "stop")
+        report(setup, diverged, "cost", stop=self.settings.exceeding == "stop")
         return replace(run, diverged={**run.diverged, **diverged})
 
     def readings(self, setup: Setup, run: RunState) -> Readings:
         """Return all readings of a run.
 
         Args:
-            setup: The run's.
-            run: Its last state.
+            setup: Setup of the run.
+            run: State at the end of the run.
         """
         return Readings(setup.seeds, self._positions, run.values[_READINGS])
 
@@ -227,7 +227,7 @@ class Monitor(Observer):
             condition = CONDITIONS[name]
             shown = condition.shows(named(values[:, 0]))
             largest = float(np.nanmax(np.where(where[:, 0], shown, -np.inf)))
-            setup.say(
+            setup.warn(
                 f"{name}: {condition.rule} broke at update {update} of task {task} "
                 f"('{setup.stream.tasks[task]}') in {int(where.sum())} of {len(where)} replicas "
                 f"(largest {largest:.3g}); {condition.advice}.",

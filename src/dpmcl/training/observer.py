@@ -34,8 +34,8 @@ class Observer:
         """Return the state before the first update of this call of `train`, after a look at it.
 
         Args:
-            setup: The run's.
-            run: Its state.
+            setup: Setup of the run.
+            run: State of the run.
         """
         return run
 
@@ -43,7 +43,7 @@ class Observer:
         """Return the update before which a chunk that begins at `position` ends, at most `last`.
 
         Args:
-            setup: The run's.
+            setup: Setup of the run.
             position: Where the chunk begins.
             last: Where it ends unless an observer wants it shorter.
         """
@@ -56,8 +56,8 @@ class Observer:
         from that state.
 
         Args:
-            setup: The run's.
-            run: Its state.
+            setup: Setup of the run.
+            run: State of the run.
         """
         return run
 
@@ -65,8 +65,8 @@ class Observer:
         """Return the state after a chunk of updates, after a look at it.
 
         Args:
-            setup: The run's.
-            run: Its state.
+            setup: Setup of the run.
+            run: State of the run.
             chunk: The updates that have just been run.
         """
         return run
@@ -75,7 +75,7 @@ class Observer:
         """Return the state after a task, after a look at it; its position is the next task.
 
         Args:
-            setup: The run's.
-            run: Its state.
+            setup: Setup of the run.
+            run: State of the run.
         """
         return run

@@ -15,7 +15,7 @@ def check_second_derivatives(setup: Setup) -> None:
     """Check that a method which differentiates through inner updates can do so.
 
     Args:
-        setup: The run's.
+        setup: Setup of the run.
 
     Raises:
         ModelError: A layer knows no second derivative.

@@ -47,7 +47,7 @@ class StepSize(Observer):
             return
         ignores = self._rule.otherwise == "ignore"
         instead = "steps are taken as if dx were 0" if ignores else "no steps are taken"
-        setup.say(
+        setup.warn(
             f"theorem 1 does not apply at task {task} ('{setup.stream.tasks[task]}'): ||J_x|| "
             f"||dx|| = {float(reached[beyond].max()):.3g} is not below 1 in {int(beyond.sum())} of "
             f"{len(reached)} replicas; {instead} there, and where it is so again.",
