@@ -46,7 +46,7 @@ def train(
 
     Raises:
         SpecError: As for `check`.
-        ModelError: As for `check`.
+        ModelError: As for `check`, or the update of a user's method or network failed.
         Stopped: An observer ended the run, after a checkpoint if checkpoints are written.
         DivergenceError: A replica diverged, and an observer ended the run for it.
     """
