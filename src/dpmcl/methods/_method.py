@@ -44,10 +44,10 @@ class State(NamedTuple):
         theta: Parameters by part.
         optimiser: theta's optimiser state, kept from task to task.
         extra: Further state of the method, a tree of tensors whose shapes never change.
-        common: State of the settings that every method has: the update count of a schedule, the
-            initial parameters for options. The training loop sets it; a method does not change it.
-        buffers: Running statistics of the network's normalisation layers. The training loop
-            updates them, once an update; a method does not change them.
+        common: Update count of a schedule, and initial parameters for options. Set by the training
+            loop, not by a method.
+        buffers: Running statistics of the network's normalisation layers. Set by the training loop,
+            once an update, not by a method.
     """
 
     theta: Theta

@@ -32,9 +32,9 @@ class Evaluation(Settings):
     Attributes:
         train: Whether to evaluate training rows too.
         future: Whether to evaluate tasks not seen yet too (for forward transfer).
-        evaluate_every: Number of tasks between evaluations of all tasks seen; the last task is
-            followed by one too. After the other tasks only the newest task is evaluated.
-        test_rows: Maximum number of rows of a task to evaluate, in each split; None for all. This
+        evaluate_every: Number of tasks between evaluations of all tasks seen, which also follow the
+            last task. After the other tasks only the newest task is evaluated.
+        test_rows: Maximum number of rows to evaluate for each task and split; None for all. This
             and `evaluate_every` limit the cost of evaluation on long streams.
         predictions: Whether to keep the final predictions on test rows (classes, or values of a
             regression) with their targets and tasks, for metrics that read predictions.

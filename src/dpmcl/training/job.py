@@ -312,8 +312,7 @@ def measured(
         monitor: Settings of the monitor.
         keeper: Loads the state from which training resumes, and writes checkpoints.
         on_progress: Called as on_progress(done, total), in updates of all replicas.
-        on_divergence: What happens when a replica is no longer finite: "freeze" the replica, or
-            "stop" the run.
+        on_divergence: "freeze" a replica that is no longer finite, or "stop" the run.
         more: Further observers, called after those that evaluate.
     """
     if line := noise(setup.method, setup.model.dtype):

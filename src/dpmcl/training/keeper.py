@@ -24,8 +24,7 @@ class Keeping:
 
     Attributes:
         seconds: Minimum number of seconds between checkpoints within a task.
-        stop: Called between chunks of updates; if it returns True, the run writes a checkpoint and
-            ends.
+        stop: Called between chunks of updates; True ends the run after a checkpoint.
     """
 
     seconds: float = 60.0

@@ -41,7 +41,7 @@ def copied_bytes(run: RunState) -> int:
 
 
 def with_kept(setup: Setup, run: RunState) -> Work:
-    """Return the work of a run, with the bytes that a replica keeps at its end (mean).
+    """Return the work of a run, with the mean number of bytes that a replica keeps at its end.
 
     Args:
         setup: Setup of the run.

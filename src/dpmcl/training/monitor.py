@@ -52,8 +52,7 @@ class MonitorSettings(Settings):
             "auto" is "exact" if the stream knows its dynamics, and else "inputs".
         zeta: Steps of theta_B in the look-ahead.
         patience: Number of consecutive readings with J above beta after which `exceeding` applies.
-        exceeding: What happens then: "say" does nothing more, "freeze" freezes the replica, "stop"
-            ends the run.
+        exceeding: "say" does nothing more, "freeze" freezes the replica, "stop" ends the run.
     """
 
     watch: tuple[Watched, ...] = ()

@@ -18,8 +18,7 @@ def check_motion(method: Method, stream: Stream, phases: Sequence[Phase], watche
         watched: How the monitor finds dx (`monitor.drift`).
 
     Raises:
-        SpecError: "exact" is asked of a stream that does not know its dynamics, or "estimated" of a
-            stream of classes.
+        SpecError: The stream does not know its dynamics ("exact"), or has classes ("estimated").
     """
     asks = {"monitor.drift": watched}
     if isinstance(method.rule, Theorem):

@@ -217,9 +217,8 @@ class Setup:
         """Log a warning that begins with the method's name.
 
         Args:
-            line: Text of the warning, one line.
-            once: Topic of the warning, which is then logged once for all jobs of the method; None
-                logs it each time.
+            line: Text of the warning.
+            once: Topic that is logged once for all jobs of the method; None logs each time.
         """
         if once in self._warned:
             return
@@ -266,7 +265,7 @@ def check_augmentation(setup: Setup) -> None:
     """Check that the inputs are images if the method augments its batches.
 
     Args:
-        setup: The setup of the run.
+        setup: Setup of the run.
 
     Raises:
         SpecError: The method augments inputs that are not images.

@@ -62,8 +62,7 @@ class Spec(Settings):
         device: Device, or "auto".
         threads: Threads of PyTorch on a CPU; small networks run fastest on one.
         workers: Processes that share the replicas on a CPU; None for one a core, 1 for none.
-        on_divergence: What happens when a replica is no longer finite: "freeze" the replica, or
-            "stop" the run.
+        on_divergence: "freeze" a replica that is no longer finite, or "stop" the run.
         track: Trackers to which errors are written during a run: "tensorboard", "mlflow".
         split_seed: Seed of the split that all replicas share; None for a split of each replica.
         weights_seed: The same for the initial weights. (stream.order_seed is that of the tasks.)
