@@ -280,7 +280,7 @@ def train(
     """Train a method with all observers, and return their results: errors, theta, work, ..."""
     note = options.pop("note", None)
     if options.get("progress"):
-        options["tell"] = options.pop("progress")
+        options["on_progress"] = options.pop("progress")
     setup = Setup(
         method=method,
         model=method.modelled(model, stream.outputs),

@@ -1,1 +1,1 @@
-"""Learning methods, one a file, found by file name. A file sets `plugin` to its class."""
+"""Learning methods, one in each file, found by the file's name. `plugin` is the method's class."""

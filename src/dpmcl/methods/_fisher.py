@@ -13,20 +13,20 @@ from dpmcl.core.model import Model, Theta
 from dpmcl.core.tree import tree_map
 
 Targets = Literal["sampled", "empirical"]
-"""Whether targets are drawn from the model's own answers, or are the rows' own."""
+"""Targets of the losses: "sampled" from the model's predictions, or "empirical", from the data."""
 
 
 def squared_gradients(
     model: Model, theta: Theta, batch: Batch, targets: Targets, *, key: Tensor
 ) -> Theta:
-    """Return the sum over rows of their weight times the squared gradient of their own loss.
+    """Return the weighted sum over rows of the squared gradient of each row's loss.
 
     Args:
-        model: Holding the running statistics of theta.
+        model: The model, with the running statistics of theta.
         theta: Parameters by part.
-        batch: n rows.
-        targets: Which targets the losses have.
-        key: Random key of the draw of targets.
+        batch: n rows and their weights.
+        targets: Targets of the losses, "sampled" or "empirical".
+        key: Random key for drawing targets.
     """
     y = batch.y
     if targets == "sampled":
@@ -42,16 +42,16 @@ def squared_gradients(
 
 
 def sampled(model: Model, outputs: Tensor, key: Tensor) -> Tensor:
-    """Return targets drawn from a model's own answers: classes, or values of a regression.
+    """Return targets drawn from a model's predictions: classes, or values of a regression.
 
     Args:
-        model: Says which kind.
-        outputs: Its answers (n, outputs).
+        model: The model, for its kind.
+        outputs: Its outputs (n, outputs).
         key: Random key of the draw.
     """
     n, width = outputs.shape
     if model.kind == "regression":
-        # exp(-loss) is a normal density of variance width / 2; noise of any form with it will do.
+        # exp(-loss) is a normal density of variance width / 2; any noise of that variance will do.
         sign = torch.where(keys.uniform(key, (n, width)) < 0.5, -1.0, 1.0).to(outputs.dtype)
         return outputs + sign * math.sqrt(width / 2)
     edge = torch.softmax(outputs, 1).cumsum(1)

@@ -1,4 +1,4 @@
-"""The published forms of the two-loop methods that are meta-trained before the stream."""
+"""The published forms of two-loop methods, which are meta-trained before the stream."""
 
 from abc import ABC
 from collections.abc import Mapping, Sequence
@@ -22,29 +22,29 @@ from dpmcl.methods._two_loop import Parts, TwoLoop
 from dpmcl.optimisers._optimiser import Optimiser, build
 from dpmcl.optimisers.sgd import SGD
 
-_ROWS_AT_ONCE = 512  # of the training rows on which rates are compared
+_ROWS_AT_ONCE = 512  # training rows in each batch on which rates are compared
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetaTrained(TwoLoop, ABC):
     """Adds reading = "original" to CML and ANML: meta-training on classes that are in no task.
 
-    Before the first task, `meta_updates` outer steps. Each takes a trajectory, `trajectory` rows of
-    one random background class, sets the head's row of that class to new random weights, and makes
-    theta~ by one plain gradient step of `inner_parts` on each row, by `inner_lr` (None: what was
-    published). Adam then steps
-    `outer_parts` by `meta_lr`, with the gradient at theta~ of the mean cost on `queries` random
-    background rows and on further rows of the trajectory's class (`held_out`) or the trajectory
-    itself. With order = 2 it goes through the inner steps, with 1 it is applied as it is.
+    Before the first task there are `meta_updates` outer steps. Each draws a trajectory, which has
+    `trajectory` rows of one random background class, sets the head's row of that class to new
+    random weights, and makes theta~ by one plain gradient step of `inner_parts` on each row, with
+    rate `inner_lr` (None: the published rate). Adam then makes a step of `outer_parts` with rate
+    `meta_lr`, by the gradient at theta~ of the mean cost over `queries` random background rows
+    joined with further rows of the trajectory's class (`held_out`) or with the trajectory itself.
+    With order = 2 the gradient goes through the inner steps; with order = 1 it is applied as it is.
 
-    At the stream the head starts from new random weights, and the prediction is all that learns,
-    by plain gradient steps on the new rows: as published one row at a time, once
-    (training.batch = 1, training.passes = 1). A copy of it learns at each of the `rates`; before an
-    evaluation the one with the highest accuracy on all training rows seen is chosen. The memory is
-    not drawn from.
+    On the stream the head starts from new random weights, and the prediction alone is trained, by
+    plain gradient steps on the new rows: in the publications one row at a time, once
+    (training.batch = 1, training.passes = 1). A copy of the prediction is trained with each of the
+    `rates`; before an evaluation the copy with the highest accuracy on all training rows seen is
+    chosen. Nothing is drawn from the memory.
 
-    pretraining: "meta"; "plain" trains all parts with Adam on batches of the background instead;
-    "none" does neither, and all parts learn at the stream: training from scratch.
+    pretraining: "meta" as above; "plain" trains all parts with Adam on batches of the background
+    instead; "none" does neither and trains all parts on the stream, from scratch.
     """
 
     held_out: ClassVar[bool]
@@ -90,7 +90,7 @@ class MetaTrained(TwoLoop, ABC):
 
     @property
     def _outer(self) -> Optimiser:
-        """Return the rule of the outer steps."""
+        """Return the optimiser of the outer steps."""
         return build("adam", self.meta_lr)
 
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
@@ -111,8 +111,8 @@ class MetaTrained(TwoLoop, ABC):
             "random": Draw("background", self.queries),
         }
         update = self._meta(model, task.outputs)
-        count = self.trajectory + 2  # of keys: a step's each, the outer cost's, the new row's
-        phase = Phase("background", self.meta_updates, draws, update, count, steps_on=("random",))
+        n_keys = self.trajectory + 2  # one for each inner step, the outer cost and the head's row
+        phase = Phase("background", self.meta_updates, draws, update, n_keys, steps_on=("random",))
         return [phase, online]
 
     def evaluation_phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
@@ -146,17 +146,17 @@ class MetaTrained(TwoLoop, ABC):
         return update
 
     def _meta(self, model: Model, outputs: int) -> Update:
-        """Return an outer step of the meta-training."""
+        """Return an update that makes an outer step of the meta-training."""
         rule, steps = SGD(lr=self.inner_lr or self.published_step), self.trajectory
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             rows = batches["class"]
             trajectory = tree_map(lambda leaf: leaf[:steps], rows)
-            asked = tree_map(lambda leaf: leaf[steps:], rows) if self.held_out else trajectory
-            query = join(batches["random"], tree_map(lambda leaf: leaf.flatten(0, 1), asked))
+            of_class = tree_map(lambda leaf: leaf[steps:], rows) if self.held_out else trajectory
+            query = join(batches["random"], tree_map(lambda leaf: leaf.flatten(0, 1), of_class))
 
             def ahead(theta: Theta) -> Theta:
-                """theta~, from theta with a new row of the head."""
+                """Return theta~, from theta with a new row of the head."""
                 label, last = trajectory.y[0, 0], key[steps + 1]
                 theta = {**theta, "prediction": _renewed(theta["prediction"], label, outputs, last)}
                 return self._adapted(model, theta, trajectory, key, rule=rule)
@@ -167,7 +167,7 @@ class MetaTrained(TwoLoop, ABC):
         return update
 
     def _stepped(self, state: State, grads: Theta, outputs: int) -> State:
-        """Return the state after an outer step; what learns at the stream begins from there."""
+        """Return the state after an outer step, from which the copies for the stream start."""
         before = {part: state.theta[part] for part in grads}
         optimiser = {part: state.extra["meta"][part] for part in grads}
         after, optimiser = self._outer.step(before, grads, optimiser)
@@ -186,7 +186,7 @@ class MetaTrained(TwoLoop, ABC):
         return state._replace(theta=theta, extra=extra)
 
     def _learn(self, model: Model) -> Update:
-        """Return an update of every copy of what learns at the stream, each at its rate."""
+        """Return an update of all copies that are trained on the stream, each with its rate."""
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             new, copies = batches["new"], []
@@ -209,7 +209,7 @@ class MetaTrained(TwoLoop, ABC):
         return update
 
     def _compare(self, model: Model) -> Update:
-        """Return an update that counts the right answers of every copy."""
+        """Return an update that counts the correct predictions of every copy."""
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             seen, right = batches["seen"], []
@@ -225,14 +225,14 @@ class MetaTrained(TwoLoop, ABC):
 
 
 def head(prediction: Mapping[str, Any], outputs: int) -> Parts:
-    """Return the names of the last layer's parameters: a weight for each output, and its bias.
+    """Return the names of the last linear layer's parameters: its weight and, if any, its bias.
 
     Args:
         prediction: Parameters of the prediction network.
-        outputs: Its width.
+        outputs: Width of the network's output.
 
     Raises:
-        SpecError: There is no such layer.
+        SpecError: The network has no linear layer of that width.
 
     >>> head({"0.weight": torch.zeros(7, 5), "2.weight": torch.zeros(3, 7)}, outputs=3)
     ('2.weight',)
@@ -253,9 +253,9 @@ def head(prediction: Mapping[str, Any], outputs: int) -> Parts:
 
 
 def _renewed(prediction: Parameters, label: Tensor, outputs: int, key: Tensor) -> Parameters:
-    """Return a prediction network whose head has new random weights for one class.
+    """Return the parameters of a prediction network with new random head weights for one class.
 
-    They are uniform within 1 / sqrt(inputs), as nn.Linear's are.
+    The weights are uniform within 1 / sqrt(inputs), as in nn.Linear.
     """
     names = head(prediction, outputs)
     bound = prediction[names[0]].shape[1] ** -0.5

@@ -1,8 +1,8 @@
 """The contract of a method: hyper-parameters, and the phases of a task.
 
-A method is a frozen dataclass. Its `phases` say, for one task, how many updates there are, which
-batches each draws, and what an update does: a pure function of one replica's state and those
-batches. The engine maps it over replicas. A method's file reads like the paper's box.
+A method is a frozen dataclass. Its `phases` define, for one task, the number of updates, the
+batches that each update draws, and the update itself: a pure function of one replica's state and
+those batches. The engine maps it over replicas. A method's file reads like the paper's box.
 """
 
 import math
@@ -42,12 +42,12 @@ class State(NamedTuple):
 
     Args:
         theta: Parameters by part.
-        optimiser: theta's optimiser state, kept for the life of the run.
-        extra: Whatever else a method keeps (a tree of tensors whose shapes never change).
-        common: What settings of every method keep: a schedule's clock, an option's start. The
-            training loop sets it; a method leaves it as it is.
-        buffers: Running statistics of the network's normalisation layers. The training loop sets
-            and moves them, once an update; a method leaves them as they are.
+        optimiser: theta's optimiser state, kept from task to task.
+        extra: Further state of the method, a tree of tensors whose shapes never change.
+        common: Update count of a schedule, and initial parameters for options. Set by the training
+            loop, not by a method.
+        buffers: Running statistics of the network's normalisation layers. Set by the training loop,
+            once an update, not by a method.
     """
 
     theta: Theta
@@ -58,22 +58,24 @@ class State(NamedTuple):
 
 
 Update = Callable[[State, Mapping[str, Batch], Tensor], State]
-"""update(state, batches, keys) -> state, for one replica; keys is int64 (phase.keys, 2)."""
+"""update(state, batches, keys) -> state, for one replica. keys: int64 (phase.keys, 2)."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A run of equal updates within a task.
+    """A sequence of updates of the same kind within a task.
 
     Args:
-        name: What readings and errors call it.
-        updates: How many.
-        draws: The batches of each update, by name.
-        update: The rule.
-        keys: How many random keys an update needs (one for each set of dropout masks).
-        remember: A draw of the new task's training rows that are offered to D_P after each update,
-            so that the next can draw them; None for none. The same row may be offered again.
-        steps_on: Draws by whose rows running statistics move; none for all that an update draws.
+        name: Name of the phase, for error messages.
+        updates: Number of updates.
+        draws: Batches that each update draws, by name.
+        update: Function that makes one update.
+        keys: Number of random keys that an update needs, one for each set of dropout masks.
+        remember: Name of a draw of the new task's training rows. Its rows are offered to D_P after
+            each update, so that the next update can draw them; a row may be offered more than once.
+            None offers no rows.
+        steps_on: Names of the draws whose rows update the running statistics; empty for all draws
+            of an update.
     """
 
     name: str
@@ -98,13 +100,13 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """Inner updates through which an update differentiates; all they computed stays in memory.
+    """Inner updates through which an update differentiates; their whole graph stays in memory.
 
     Args:
-        moves: Parts of theta that they step.
-        cause: The setting that asks for it.
-        instead: The setting that does without.
-        fresh: Whether their optimiser's state starts anew each time.
+        moves: Parts of theta that the inner updates change.
+        cause: Setting that needs the graph, for messages.
+        instead: Setting that needs no graph, for messages.
+        fresh: Whether each sequence of inner updates starts from a new optimiser state.
     """
 
     moves: tuple[str, ...]
@@ -115,46 +117,47 @@ class Graph:
 
 @dataclass(frozen=True, kw_only=True)
 class Method(Settings, ABC):
-    """Settings that every method has; a spec's [training] sets them for all.
+    """Base class of methods. Its fields are settings of every method, set in a spec's [training].
 
     Args:
-        optimiser: "adagrad", "sgd", "adam", "theorem", another's name, or a table of a name and
-            options (weight_decay among them).
+        optimiser: "adagrad", "sgd", "adam", "theorem", the name of another optimiser, or a table of
+            a name and options, such as weight_decay.
         lr: Learning rate.
-        schedule: How lr changes: "constant", "cosine", or a table of a name and options, as in
-            { name = "step", every = 100, by = 0.1, over = "run" } (`optimisers._schedule`). It is
-            that of theta's steps; copies of theta that look ahead step by lr as it is.
-        batch: Rows a batch.
-        updates: N, updates a task.
-        passes: Whole passes over a task's training rows in place of `updates`: N is then
+        schedule: Learning-rate schedule: "constant", "cosine", or a table of a name and options, as
+            in { name = "step", every = 100, by = 0.1, over = "run" } (`optimisers._schedule`). It
+            applies to the steps of theta; copies of theta that look ahead use a constant lr.
+        batch: Number of rows in a batch.
+        updates: N, the number of updates at each task.
+        passes: Number of passes over a task's training rows, in place of `updates`: N is then
             passes * ceil(rows / batch), and the new task's rows are drawn without replacement.
-        memory: Length of D_P, in rows.
+        memory: Capacity of D_P, in rows.
         memory_policy: "reservoir" (uniform over all rows seen) or "resample" (favours new rows).
-        reset_at_task: Whether the optimiser's state starts anew at each task.
-        discount: gamma, what each task weighs among those seen (`dpmcl.discounts`):
-            "constant" (all alike), "exponential", "power", "window", or a table of a name and
+        reset_at_task: Whether each task starts from a new optimiser state.
+        discount: gamma, the weight of each task among those seen (`dpmcl.discounts`):
+            "constant" (equal weights), "exponential", "power", "window", or a table of a name and
             options.
-        discount_on: Whether gamma is the "weights" of rows in a batch (a batch's cost is their
-            weighted mean), or says how often a task's rows are drawn from the memory, or from all
-            seen ("sampling").
-        cost: The cost of a row in place of cross entropy or squared error: "huber",
-            "label_smoothing", another's name, or in Python a function of outputs and targets that
-            returns one number a row (`dpmcl.costs`). Weights and means over rows stay the run's.
+        discount_on: What gamma changes: the "weights" of rows in a batch, whose cost is then their
+            weighted mean, or the "sampling", how often a task's rows are drawn from the memory or
+            from all rows seen.
+        cost: Cost of a row, in place of cross entropy or squared error: "huber",
+            "label_smoothing", the name of another cost, or in Python a function of outputs and
+            targets that returns one number for each row (`dpmcl.costs`). The weights of rows and
+            the mean over rows are unchanged.
         options: Penalties and perturbations of learning (`dpmcl.Option`), each a name or a table
             of a name and settings.
-        augment: Random changes of training images, anew in each draw: "shift", "flip", "cutout",
-            each a name or a table of a name and settings (`data.augmentation`). Rows are kept,
-            noted, watched and evaluated as they are.
+        augment: Random changes of training images, drawn anew for each batch: "shift", "flip",
+            "cutout", each a name or a table of a name and settings (`data.augmentation`). Images
+            are unchanged in the memory and its notes, in readings and in evaluation.
     """
 
     stores: ClassVar[Literal["never", "before", "after"]] = "never"
-    """When the new task's training rows are offered to D_P: before its phases, or after them."""
+    """When the new task's training rows are offered to D_P: before or after the task's phases."""
 
     restarts: ClassVar[bool] = False
-    """Whether each task starts from the initial weights again."""
+    """Whether each task starts from the initial weights."""
 
     counts: ClassVar[tuple[str, ...]] = ("updates",)
-    """Settings that are numbers of updates, all of which a budget scales."""
+    """Names of the settings that are numbers of updates; a budget scales all of them."""
 
     optimiser: str | dict[str, Any] = "adagrad"
     lr: Rate = 1e-2
@@ -188,19 +191,19 @@ class Method(Settings, ABC):
         augmenting = tuple(build_augmentation(setting) for setting in self.augment)
         object.__setattr__(self, "augmenting", augmenting)
 
-    # What a method says
+    # For a method to override
 
     @abstractmethod
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
         """Return the phases of a task, in order.
 
         Args:
-            model: As `prepare` returned it.
+            model: The model that `prepare` returned.
             task: The task that is about to be trained on.
         """
 
     def prepare(self, model: Model) -> Model:
-        """Return the model that this method trains: the one given, or one with more parts.
+        """Return the model that this method trains: `model` itself, or a model with more parts.
 
         Args:
             model: The network and its cost.
@@ -208,7 +211,7 @@ class Method(Settings, ABC):
         return model
 
     def remark(self, tasks: Sequence[TaskInfo]) -> str | None:
-        """Return what a run says once before it begins; nothing by default.
+        """Return a line for a run to log once before it begins; by default None, which logs none.
 
         Args:
             tasks: All tasks of the stream.
@@ -225,56 +228,57 @@ class Method(Settings, ABC):
         return State(theta, self.rule.init(theta), {})
 
     def end_of_task(self, state: State, model: Model, task: TaskInfo) -> State:
-        """Return one replica's state once a task's phases are over; the same by default.
+        """Return one replica's state after a task's phases; by default `state`, unchanged.
 
         Args:
             state: One replica's state.
-            model: As `prepare` returned it.
+            model: The model that `prepare` returned.
             task: The task that has ended.
         """
         return state
 
     def notes(self, model: Model, state: State, batch: Batch) -> Notes:
-        """Return what is kept with rows when they are offered to D_P; nothing by default.
+        """Return notes, tensors that D_P stores with the rows offered to it; none by default.
 
-        Draws from the memory bring it back in `batch.notes`. Rows that enter during a task are
-        noted with the state from before the update that drew them.
+        A batch drawn from the memory has them in `batch.notes`. The notes of rows that enter
+        during a task are computed with the state before the update that drew the rows.
 
         Args:
-            model: As `prepare` returned it.
+            model: The model that `prepare` returned.
             state: One replica's state.
             batch: n rows.
 
         Returns:
-            Tensors by name, each (n, ...); a row's own depend on that row alone.
+            Tensors by name, each (n, ...). The notes of a row must depend on that row alone.
         """
         return {}
 
     def policy(self, memory_: Memory, offer: Offer, key: Tensor) -> Memory:
-        """Return one replica's D_P after rows were offered to it; `memory_policy` by default.
+        """Return one replica's D_P after rows were offered to it; by default by `memory_policy`.
 
-        A method's own may read the notes of both (`memory.keep` does the rest).
+        An override may read the notes of the rows held and offered, rank these rows, and let
+        `memory.keep` build the new memory.
 
         Args:
-            memory_: D_P before, with its notes.
-            offer: The rows and their notes.
+            memory_: D_P before the offer, with its notes.
+            offer: The rows offered, with their notes.
             key: Random key, int64 (2,).
         """
         return memory.add(memory_, offer, key, self.memory_policy)
 
     def evaluation_phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
-        """Return phases that run on a copy of the state before evaluation; none by default.
+        """Return phases that run on a copy of the state before an evaluation; none by default.
 
-        The copy is thrown away after it: a network trained anew on the memory, say.
+        The copy, for example a network trained anew on the memory, is discarded afterwards.
 
         Args:
-            model: As `prepare` returned it.
+            model: The model that `prepare` returned.
             task: The newest task.
         """
         return ()
 
     def evaluated(self, state: State) -> State:
-        """Return the state whose model is evaluated; by default the state itself.
+        """Return the state whose model is evaluated; by default `state`.
 
         Args:
             state: One replica's state.
@@ -283,9 +287,10 @@ class Method(Settings, ABC):
 
     @property
     def trains_on_validation(self) -> bool:
-        """Return True if updates draw validation rows; other methods never see them, a table says.
+        """Return True if updates draw validation rows, which other methods never train on.
 
-        The run then keeps a reservoir of them, as long as D_P.
+        The run then keeps a reservoir of validation rows with the capacity of D_P, and tables
+        mark the method.
         """
         return False
 
@@ -294,14 +299,14 @@ class Method(Settings, ABC):
         """Return the inner updates through which an update differentiates; None if it does not."""
         return None
 
-    # What a method may use
+    # Helpers for the updates of a method
 
     def updates_of(self, task: TaskInfo, block: int = 1) -> int:
-        """Return N of a task: `updates`, or those of `passes` over its training rows.
+        """Return N, the number of updates at a task, from `updates` or `passes`.
 
         Args:
             task: The task.
-            block: Batches of new rows that an update draws.
+            block: Number of batches of new rows that an update draws.
         """
         if self.passes is None:
             return self.updates
@@ -311,7 +316,7 @@ class Method(Settings, ABC):
         """Return the draw of a batch, or a block of batches, of the new task's training rows.
 
         Args:
-            block: Batches of a block; None for one batch.
+            block: Number of batches in a block; None for one batch.
         """
         return Draw("new", self.batch, block=block, replace=self.passes is None)
 
@@ -320,8 +325,9 @@ class Method(Settings, ABC):
 
         Args:
             state: One replica's state.
-            grads: The gradient, by the parts of theta that step.
-            cost: What the gradient is of, as `gradient` returns it; a rule may want it.
+            grads: Gradients of the parts of theta that change, by part.
+            cost: The cost that was differentiated, as `gradient` returns it. Some optimisers need
+                it.
         """
         before = {part: state.theta[part] for part in grads}
         for option in self.optional:
@@ -330,17 +336,17 @@ class Method(Settings, ABC):
         optimiser = {part: state.optimiser[part] for part in grads}
         theta, optimiser = self.rule.step(before, grads, optimiser, cost)
         if self.scheduling is not None:
-            clock = state.common
-            factor = self.scheduling.factor(clock["update"], clock["updates"])
+            common = state.common
+            factor = self.scheduling.factor(common["update"], common["updates"])
             theta = tree_map(lambda a, b: torch.lerp(a, b, factor.to(a.dtype)), before, theta)
         return state._replace(
             theta={**state.theta, **theta}, optimiser={**state.optimiser, **optimiser}
         )
 
-    # What a run calls
+    # Called by a run
 
     def modelled(self, model: Model, outputs: int) -> Model:
-        """Return the model that a run trains: with the method's parts and cost.
+        """Return the model that a run trains, with the method's parts and cost.
 
         Args:
             model: The network and its cost.
@@ -351,8 +357,8 @@ class Method(Settings, ABC):
         """
         if self.costing is None:
             return self.prepare(model)
-        some = made_up(model.kind, outputs if model.classes is None else model.classes, model.dtype)
-        check_cost(self.costing, name_of_cost(self.cost), *(t.to(model.device) for t in some))
+        rows = made_up(model.kind, outputs if model.classes is None else model.classes, model.dtype)
+        check_cost(self.costing, name_of_cost(self.cost), *(t.to(model.device) for t in rows))
         return self.prepare(replace(model, row_cost=self.costing))
 
     def to_table(self) -> dict[str, Any]:
@@ -360,23 +366,23 @@ class Method(Settings, ABC):
         return table if self.cost is None else {**table, "cost": name_of_cost(self.cost)}
 
     def scaled(self, factor: float) -> Self | None:
-        """Return the method with so many times its updates, rounded down.
+        """Return the method with its numbers of updates multiplied by a factor and rounded down.
 
         Args:
-            factor: What `counts` are multiplied by.
+            factor: Factor of the settings in `counts`.
 
         Returns:
-            The method; None where a count would be below one.
+            The method; None if one of the numbers would be below 1.
         """
         before = {name: getattr(self, name) for name in self.counts}
         after = {name: math.floor(factor * n) for name, n in before.items() if n is not None}
         return replace(self, **after) if min(after.values()) >= 1 else None
 
     def planned(self, model: Model, task: TaskInfo) -> tuple[Phase, ...]:
-        """Return the phases of a task as a run makes them: under a schedule they count updates.
+        """Return the phases of a task; with a schedule, their updates also count themselves.
 
         Args:
-            model: As `prepare` returned it.
+            model: The model that `prepare` returned.
             task: The task.
         """
         phases = tuple(self.phases(model, task))
@@ -385,7 +391,7 @@ class Method(Settings, ABC):
         return tuple(replace(phase, update=_counted(phase.update)) for phase in phases)
 
     def common(self, theta: Theta) -> dict[str, Any]:
-        """Return what settings of every method keep beside one replica's state.
+        """Return `State.common` of one replica: the state of the settings that every method has.
 
         Args:
             theta: Initial parameters by part.
@@ -404,12 +410,12 @@ class Method(Settings, ABC):
         return any((self.restarts, self.reset_at_task, self.scheduling, self.optional))
 
     def begin_task(self, state: State, start: State, updates: int, keys: Tensor) -> State:
-        """Return one replica's state with which a task begins.
+        """Return one replica's state at the start of a task.
 
         Args:
-            state: As the last task left it.
-            start: As `start` made it.
-            updates: All updates of the task, or of the run where the schedule is over the run.
+            state: State after the last task.
+            start: State before the first task, from `start`.
+            updates: Number of updates of the task, or of the run if the schedule is over the run.
             keys: A random key for each option, int64 (options, 2).
         """
         common = dict(state.common)
@@ -434,23 +440,23 @@ def name_of_cost(cost: Any) -> str:
     """
     if isinstance(cost, str):
         return cost
-    like = cost if hasattr(cost, "__qualname__") else type(cost)
-    return f"{like.__module__}:{like.__qualname__}"
+    named = cost if hasattr(cost, "__qualname__") else type(cost)
+    return f"{named.__module__}:{named.__qualname__}"
 
 
 def _cost_of(cost: Any) -> RowCost | None:
-    """Return the cost that a setting names."""
+    """Return the cost for the setting `cost`: a function, or the name of one."""
     if not isinstance(cost, str):
         row_cost: RowCost | None = cost
         return row_cost
-    named = plugins.find("cost", cost)
-    if not isinstance(named, FunctionType):  # whose source a run can compare
+    function = plugins.find("cost", cost)
+    if not isinstance(function, FunctionType):  # a run compares its source
         raise SpecError(f"cost '{cost}' must be a function of outputs and targets.")
-    return named
+    return function
 
 
 def _counted(update: Update) -> Update:
-    """Return an update that moves the schedule's clock by one."""
+    """Return an update that also adds one to the update count of the schedule."""
 
     def counted(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
         after = update(state, batches, key)

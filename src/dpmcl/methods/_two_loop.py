@@ -1,7 +1,7 @@
-"""Methods of two loops, and the ways to read the paper's words for them (appendix B.5).
+"""Methods of two loops, and the ways to read the paper's description of them (appendix B.5).
 
-An inner loop learns the new task, an outer loop keeps all tasks seen. The paper's boxes, its text
-and the published originals disagree about which loop is inside, and which rows each loop sees.
+An inner loop learns the new task, an outer loop retains all tasks seen. The paper's boxes, its text
+and the published originals disagree about which loop is inside, and about the rows of each loop.
 `reading` chooses between them.
 """
 
@@ -29,34 +29,37 @@ Parts = tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class TwoLoop(Method, ABC):
-    """Base of OML, CML and ANML; each says which parts of theta move in which loop.
+    """Base of OML, CML and ANML; each defines which parts of theta change in which loop.
 
-    reading, the phases of a task:
+    reading: the phases of a task:
 
-    - "box": n_meta updates of `meta_parts` on the memory D_PN (training rows, the new task's
-      among them), then n_grad updates of `grad_parts` on the new task's training rows, from there.
-      The sequential form of the box, in which theta itself takes the n_meta updates;
-    - "box-literal": the box to the letter. n_meta updates on D_PN turn a copy of `meta_parts` into
-      theta~, and theta stays; then n_grad updates of `grad_parts` of theta on the new task's
-      training rows, each with the gradient of the cost at theta~ (and at theta, for the parts of
-      which there is no theta~). The box does not update theta~ in its second loop, so it stays as
-      it is until the next task makes it anew;
+    - "box": n_meta updates of `meta_parts` on the memory D_PN (training rows, with those of the new
+      task), then, from there, n_grad updates of `grad_parts` on the new task's training rows. This
+      is the sequential form of the box, in which the n_meta updates change theta itself;
+    - "box-literal": the box taken literally. n_meta updates on D_PN turn a copy of `meta_parts`
+      into theta~, and theta does not change; then n_grad updates of `grad_parts` of theta on the
+      new task's training rows, each with the gradient of the cost at theta~ (and at theta, for
+      parts without a theta~). The box does not update theta~ in its second loop, so it stays
+      unchanged until the next task makes it anew;
     - "text": n_grad updates of `grad_parts` on the new task's training rows, then n_meta updates
       of `meta_parts` on validation rows of the tasks seen;
     - "nested": n_meta outer updates. Each makes theta~ anew from theta by `inner` updates of
-      `inner_parts`, each on a batch of the new task's training rows; then steps `outer_parts` of
-      theta with the gradient of the cost on validation rows of the tasks seen, taken at theta~;
-    - "original": what the publication does that the method is after, which the class describes.
+      `inner_parts`, each on a batch of the new task's training rows; then it makes a step of
+      `outer_parts` of theta with the gradient, at theta~, of the cost on validation rows of the
+      tasks seen;
+    - "original": the published method on which the class is based; the class describes it.
 
-    Validation rows are drawn from a reservoir of their own, as long as D_P (`memory`). Those of the
-    new task are offered to it before the task's first update. Other methods never train on them.
+    Validation rows are drawn from a separate reservoir with the capacity of D_P (`memory`). Those
+    of the new task are offered to it before the task's first update. Other methods never train on
+    them.
 
-    order: of the nested and the original reading. 1 applies the gradient at theta~ to theta as it
-    is; 2 takes it through the inner updates; None is 1, and in the original what was published.
-    inner_lr: step of the updates that make theta~ (None: lr); a fresh
-    Adagrad's first step is inner_lr times the gradient's sign, however small the gradient, so the
-    nested reading wants a small one. n_meta, n_grad: N_meta and N_grad of appendix B.3 (None: half
-    of `updates` each). theta's optimiser state lives as long as the run, theta~'s starts fresh.
+    order: order of the gradient in the nested and the original reading. 1 applies the gradient at
+    theta~ to theta as it is; 2 takes it through the inner updates; None is 1 in the nested reading,
+    and the published order in the original. inner_lr: learning rate of the updates that make theta~
+    (None: lr). The first step of a fresh Adagrad is inner_lr times the gradient's sign, however
+    small the gradient, so the nested reading needs a small inner_lr. n_meta, n_grad: N_meta and
+    N_grad of appendix B.3 (None: half of `updates` each). The optimiser state of theta is kept for
+    the whole run; that of theta~ starts anew.
     """
 
     stores = "before"
@@ -119,7 +122,7 @@ class TwoLoop(Method, ABC):
         return [self._nested(model, "nested", outer, draws)]
 
     def _plain(self, model: Model, name: str, updates: int, draw: Draw, *, parts: Parts) -> Phase:
-        """Return updates of some parts on one batch each."""
+        """Return a phase of updates of some parts of theta, each on one batch."""
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             grads, J = _gradient(model, state.theta, batches["batch"], key[0], parts=parts)
@@ -138,11 +141,11 @@ class TwoLoop(Method, ABC):
 
     @property
     def _rule_ahead(self) -> Optimiser:
-        """Return the rule that makes theta~."""
+        """Return the optimiser that makes theta~."""
         return build(self.optimiser, self.inner_lr or self.lr)
 
     def _ahead(self, model: Model, updates: int) -> Update:
-        """Return an update of theta~ on D_PN; a task's first starts from theta, all fresh."""
+        """Return an update of theta~ on D_PN; the first of a task starts anew from theta."""
         rule = self._rule_ahead
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
@@ -176,7 +179,7 @@ class TwoLoop(Method, ABC):
     def _adapted(
         self, model: Model, theta: Theta, batches: Batch, key: Tensor, *, rule: Optimiser
     ) -> Theta:
-        """Return theta~, from theta by an update of `inner_parts` on each of a block of batches."""
+        """Return theta~: theta after one update of `inner_parts` on each batch of a block."""
 
         def J(moving: Theta, step: int) -> Tensor:
             return model.cost({**theta, **moving}, at(batches, step), key[step])
@@ -193,7 +196,7 @@ class TwoLoop(Method, ABC):
         *,
         key: Tensor,
     ) -> tuple[Theta, Tensor]:
-        """Return gradient and cost of a batch at theta~ = ahead(theta), by `outer_parts`."""
+        """Return gradient and cost of a batch at theta~ = ahead(theta), for `outer_parts`."""
         if self.order == 1:
             return _gradient(model, ahead(theta), batch, key, parts=self.outer_parts)
 
@@ -205,7 +208,7 @@ class TwoLoop(Method, ABC):
         return grads, J
 
     def _nested(self, model: Model, name: str, updates: int, draws: Mapping[str, Draw]) -> Phase:
-        """Return outer updates on rows "seen", at theta~ made by inner updates on rows "new"."""
+        """Return a phase of outer updates on the draw "seen", with inner updates on "new"."""
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             def ahead(theta: Theta) -> Theta:
@@ -221,7 +224,7 @@ class TwoLoop(Method, ABC):
 def _gradient(
     model: Model, theta: Theta, batch: Batch, key: Tensor, *, parts: Parts
 ) -> tuple[Theta, Tensor]:
-    """Return the gradient of the cost by some parts of theta, and the cost."""
+    """Return the gradient of the cost with respect to some parts of theta, and the cost."""
 
     def cost(moving: Theta) -> Tensor:
         return model.cost({**theta, **moving}, batch, key)

@@ -1,4 +1,4 @@
-"""A-GEM: a step on the new task that does not raise the cost of old rows, to first order."""
+"""A-GEM: steps on the new task that do not raise the cost of old rows, to first order."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ from dpmcl.methods._rehearsal import Rehearsal
 class AGEM(Rehearsal):
     """A-GEM, averaged gradient episodic memory: steps that do not raise the cost of old rows.
 
-    N updates a task. g_N = grad J(b_N), g_P = grad J(b_P); the step is on g_N where g_N . g_P >= 0,
-    else on g_N - (g_N . g_P / g_P . g_P) g_P. The products are over all parameters. At the first
-    task g_P = 0, and the step is on g_N. Source: Chaudhry et al., *Efficient lifelong learning with
-    A-GEM*, 2019.
+    N updates per task. With g_N = grad J(b_N) and g_P = grad J(b_P), a step uses g_N if
+    g_N . g_P >= 0, and else g_N - (g_N . g_P / g_P . g_P) g_P. The products are over all
+    parameters. At the first task g_P = 0, and the step uses g_N. Source: Chaudhry et al.,
+    *Efficient lifelong learning with A-GEM*, 2019.
 
-    Deviations: b_P has `batch` rows unless `replayed` says more (the original takes 256, or as many
-    as b_N). An optimiser with a state gets the projected gradient. A rule that wants a cost gets
-    J(b_N).
+    Deviations: b_P has `replayed` rows, `batch` by default (256 in the original, or as many as
+    b_N). The optimiser, which may have a state, gets the projected gradient. If it needs a cost, it
+    gets J(b_N).
     """
 
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:

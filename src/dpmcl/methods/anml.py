@@ -1,4 +1,4 @@
-"""ANML (appendix B.5): a second network gates the first."""
+"""ANML (appendix B.5): a network whose features or outputs a second network gates."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,31 +11,32 @@ from dpmcl.methods._meta_trained import MetaTrained
 
 @dataclass(frozen=True, kw_only=True)
 class ANML(MetaTrained):
-    """Neuromodulated meta learning, after Beaulieu et al. (2020): a gate multiplies a network.
+    """Neuromodulated meta learning, after Beaulieu et al. (2020): a network with a gate.
 
     Source: appendix B.5; tested on the gated model. theta_1 is the neuromodulatory network ("the
     representation learning network becomes the neuromodulatory network", appendix B.2), theta_2 the
-    gated one, h and g. In each reading (see `TwoLoop` for the rows that a loop sees):
+    gated one, h and g. The readings (see `TwoLoop` for the rows of each loop):
 
     - "box": N_meta updates of theta_2 on D_PN, then N_grad of theta_1 on D_N;
     - "text": N_grad updates of theta_1 on D_N, then N_meta of theta_2 on validation rows;
-    - "nested": inner updates move h and g, the gate stays; outer steps move all. As in the
-      original, whose inner loop moves the whole prediction network, its convolutions too;
-    - "original": ANML as Beaulieu et al. publish it (see `MetaTrained`): twenty inner steps of 0.1
-      on h and g, the outer cost on the trajectory and 64 random rows, first order, on all parts.
-      At the stream the prediction alone learns.
+    - "nested": inner updates change h and g but not the gate; outer steps change all parts. This is
+      as in the original, whose inner loop changes the whole prediction network with its
+      convolutions;
+    - "original": ANML as published by Beaulieu et al. (see `MetaTrained`): twenty inner steps of
+      0.1 on h and g; outer steps on all parts, by the cost on the trajectory and 64 random rows,
+      first order. On the stream the prediction alone is trained.
 
-    There is no "box-literal": ANML's box has no theta~, and "box" follows it.
+    There is no "box-literal": ANML's box has no theta~, so "box" already follows it literally.
 
-    gate: "features" (default), a network of h's shape whose output, through a sigmoid, multiplies
-    h's before g; what the original does, and the only one of the two whose shapes agree in the
-    paper's listing. "outputs": a network of the shape of h and g whose outputs multiply theirs,
-    the box's words.
+    gate: "features" (default), a network of the shape of h whose output, after a sigmoid,
+    multiplies the output of h before g. The original does this, and only for this gate do the
+    shapes in the paper's listing agree. "outputs": a network of the shape of h and g whose outputs
+    multiply theirs, as the box words it.
 
-    The default is "box", as printed; on MNIST "box" and "text" learn alike, and neither comes near
-    the paper's row, as "nested" does without an `inner_lr` (`benchmarks/README.md`).
+    The default is "box", as printed. On MNIST "box" and "text" give similar results, which are far
+    from the paper's row; "nested" without an `inner_lr` comes near it (`benchmarks/README.md`).
 
-    The parts keep their optimiser states for the run; theta~ starts with a fresh one.
+    Each part keeps its optimiser state for the whole run; theta~ starts from a new one.
     """
 
     meta_parts = ("representation", "prediction")

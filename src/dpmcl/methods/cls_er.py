@@ -1,4 +1,4 @@
-"""CLS-ER: replay, with two averages of the weights whose answers on old rows are kept."""
+"""CLS-ER: replay that keeps outputs on old rows near those of two averages of the weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,20 +25,20 @@ Chance = Annotated[float, at.Ge(0), at.Le(1)]
 class CLSER(Rehearsal):
     """CLS-ER, complementary learning systems: replay that agrees with two slower models.
 
-    Two moving averages of theta are kept, plastic and stable. N updates a task, each one step on
-    J(b_P u b_N) + strength D(b_P), D = mean over rows and outputs of (f(x) - z)^2; z are the
-    outputs of whichever average has the lower loss on the row. After the step, with chance
-    `plastic_chance`, plastic <- a plastic + (1 - a) theta, a = min(plastic_decay, 1 - 1/(t + 1)) at
-    the t-th update of the run; stable alike. The stable model is the one that is evaluated. Source:
-    Arani et al., *Learning fast, learning slow*, 2022.
+    The method keeps two moving averages of theta, plastic and stable. N updates per task, each one
+    step on J(b_P u b_N) + strength D(b_P), where D is the mean over rows and outputs of
+    (f(x) - z)^2, and z are the outputs of the average that has the lower loss on the row. After the
+    step, with probability `plastic_chance`, plastic <- a plastic + (1 - a) theta, with
+    a = min(plastic_decay, 1 - 1/(t + 1)) at the t-th update of the run; the same for stable. The
+    stable model is evaluated. Source: Arani et al., *Learning fast, learning slow*, 2022.
 
-    The default strength is that of the authors' code; they take 2 on MNIST, where plain gradient
-    descent by 0.1 diverges here. In runs of a few hundred updates the stable model is the mean over
-    all of the run, and lags.
+    The default strength is that of the authors' code. On MNIST they use 2, with which plain
+    gradient descent with lr = 0.1 diverges here. In runs of a few hundred updates the stable model
+    is the mean over the whole run, so it lags behind theta.
 
-    Deviations: by default D_N enters D_P after the task (the original is `enters = "during"`). D is
-    a mean over outputs, as in the authors' code; they print the squared norm. The averages answer
-    without dropout, and with theta's running statistics.
+    Deviations: by default D_N enters D_P after the task; the original is `enters = "during"`. D is
+    a mean over outputs, as in the authors' code; their paper prints the squared norm. The averages
+    predict without dropout, and with the running statistics of theta.
     """
 
     strength: Annotated[float, at.Ge(0)] = 0.1

@@ -21,19 +21,20 @@ from dpmcl.methods._rehearsal import Rehearsal
 class DER(Rehearsal):
     """DER, dark experience replay: old rows keep the outputs that they were stored with.
 
-    D_P holds rows and outputs z = f(x) (logits; values of a regression). N updates a task, each one
-    step on J(b_N) + alpha D(b_P), D = mean over rows and outputs of (f(x) - z)^2. Source: Buzzega
-    et al., *Dark experience for general continual learning: a strong, simple baseline*, 2020.
+    D_P holds rows and outputs z = f(x) (logits, or values of a regression). N updates per task,
+    each one step on J(b_N) + alpha D(b_P), where D is the mean over rows and outputs of
+    (f(x) - z)^2. Source: Buzzega et al., *Dark experience for general continual learning: a strong,
+    simple baseline*, 2020.
 
-    Rows enter while their task is learned, with the outputs from before the update that drew them:
-    the targets come from all along the way, as in the original.
+    By default rows enter D_P while their task is learned, with the outputs before the update that
+    drew them, so the stored outputs come from different times of training, as in the original.
 
-    compared: "all" outputs, as in the original, or "seen", those of classes that had come by the
-    row's own task; the others were an untrained part of the head when the row was stored.
+    compared: "all" outputs, as in the original, or "seen", the outputs of the classes seen up to
+    the row's task; the others were an untrained part of the head when the row was stored.
 
-    Deviations: D is a mean over outputs, as in the authors' code, and alpha is meant so; they print
-    the squared norm. Outputs are noted without dropout, and of the row as it is where batches are
-    augmented. Costs of no rows are 0 while D_P is empty.
+    Deviations: D is a mean over outputs, as in the authors' code, and alpha refers to this mean;
+    their paper prints the squared norm. Outputs are stored without dropout, and without
+    augmentation. While D_P is empty, D is 0.
     """
 
     enters: Literal["after", "during"] = "during"
@@ -59,22 +60,22 @@ class DER(Rehearsal):
                     each = (distance * counts).sum(1) / counts.sum(1)
                 J = model.cost(theta, batches["new"], key[0])
                 J = J + self.alpha * weighted_mean(each, b_P.w)
-                return J + self._more(model, theta, batches, key[0])
+                return J + self._further_cost(model, theta, batches, key[0])
 
             grads, J = gradient(cost)(state.theta)
             return self.descend(state, grads, J)
 
         return self.rehearse(task, update)
 
-    def _more(
+    def _further_cost(
         self, model: Model, theta: Theta, batches: Mapping[str, Batch], key: Tensor
     ) -> Tensor | float:
-        """Return what DER++ adds to the cost."""
+        """Return the term that DER++ adds to the cost."""
         return 0.0
 
 
 def _known(task: TaskInfo) -> Tensor:
-    """Return the outputs of the classes that had come by each task, bool (tasks, outputs)."""
+    """Return the mask of the outputs of classes seen up to each task, bool (tasks, outputs)."""
     shape, device = (task.tasks, task.outputs), task.seen.device
     if task.kind == "regression":
         return torch.ones(shape, dtype=torch.bool, device=device)

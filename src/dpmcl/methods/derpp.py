@@ -1,4 +1,4 @@
-"""DER++: DER, and the cost of old rows besides."""
+"""DER++: DER, with the cost of old rows added."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from dpmcl.methods.der import DER
 
 @dataclass(frozen=True, kw_only=True)
 class DERpp(DER):
-    """DER++: old rows keep their outputs, and a second batch of them its targets.
+    """DER++: old rows keep their outputs, and a second batch of old rows is trained on its targets.
 
-    `der`, and beta J(b'_P) added to the cost of each step; b'_P is a draw of its own from D_P. With
-    alpha = 0 the step is on J(b_N) + beta J(b'_P), two means: for beta = 1 twice that of `replay`.
-    Source: Buzzega et al., 2020, as for `der`, and so are the deviations.
+    `der` with beta J(b'_P) added to the cost of each step, where b'_P is a second, independent
+    batch from D_P. With alpha = 0 the cost is J(b_N) + beta J(b'_P), a sum of two means: for
+    beta = 1 the step is up to twice that of `replay`. Source and deviations are those of `der`.
     """
 
     beta: Annotated[float, at.Ge(0)] = 0.5
@@ -32,7 +32,7 @@ class DERpp(DER):
         again = Draw("memory", self.replayed or self.batch)
         return super().rehearse(task, update, keys=keys, again=again, **draws)
 
-    def _more(
+    def _further_cost(
         self, model: Model, theta: Theta, batches: Mapping[str, Batch], key: Tensor
     ) -> Tensor | float:
         return self.beta * model.cost(theta, batches["again"], key)

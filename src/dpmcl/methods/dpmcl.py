@@ -1,4 +1,4 @@
-"""DPMCL (Algorithm 1, appendix B.4): generalise, look ahead, and mind what was learned."""
+"""DPMCL (Algorithm 1, appendix B.4): learn the new task, look ahead, and limit forgetting."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,37 +24,37 @@ _ThetaB = Callable[[Parameters, Tensor], Parameters]
 class DPMCL(Method):
     """Dynamic programming-based meta continual learning, the paper's method.
 
-    kappa iterations a task (None: N, `updates`). Each draws b_N from the new task and b_P from
-    the memory D_P, b_PN = b_P u b_N, and does (Algorithm 1):
+    kappa iterations per task (None: N, `updates`). Each draws b_N from the new task and b_P from
+    the memory D_P, sets b_PN = b_P u b_N, and does (Algorithm 1):
 
     1. generalisation: one step of theta_1, theta_2 on J_N(b_N);
-    2. theta_B := theta_2, then zeta steps of theta_B on J_PN(b_PN), theta_1 fixed; then
+    2. theta_B := theta_2, then zeta steps of theta_B on J_PN(b_PN) with theta_1 fixed; then
        one step of theta_1, theta_2 on J_P + (J_PN - J_PN(theta_B)).
 
-    third_term, how J_PN - J_PN(theta_B) is differentiated (the paper does not say):
+    third_term: how J_PN - J_PN(theta_B) is differentiated, which the paper does not specify:
 
-    - "constant": theta_B is a constant for theta_2; theta_1 receives both gradients. What a direct
-      implementation of the printed networks gives;
-    - "first": the gradient at theta_B is also applied to theta_2, as if theta_B moved with it one
-      to one; zeta = 0 is then no third term;
+    - "constant": theta_B is a constant with respect to theta_2; theta_1 gets both gradients. A
+      direct implementation of the printed networks does this;
+    - "first": the gradient at theta_B is also applied to theta_2, as if theta_B changed with
+      theta_2 one to one; with zeta = 0 there is then no third term;
     - "exact": through the zeta updates, to theta_1 and theta_2;
-    - "off": J_P alone.
+    - "off": no third term, J_P alone.
 
     step: "alternating" (Algorithm 1), or "joint" (equation 4: one step on the sum of all terms).
-    buffer_state: theta_B's optimiser state, "fresh" or "copied" from theta_2's.
-    eta: the factor of J_N and J_P (the derivation, A.3, has it; the printed update has 1).
+    buffer_state: optimiser state of theta_B, "fresh" or "copied" from theta_2.
+    eta: factor of J_N and J_P; the derivation (A.3) has it, the printed update has 1.
 
-    The third term as printed is unbounded below: a representation that makes the copy worse lowers
-    it for ever. guard: "none" leaves it so; "clip" takes its part above 0, max(0, J_PN -
-    J_PN(theta_B)), which is 0 where the look-ahead gains nothing; "square" takes its square (the
-    authors' earlier code: a tenth of it). third_weight: the term's factor; below 0 it is the
-    opposite of the printed sign, which V proportional to +J would give (`docs/theory.md`).
+    The third term as printed is unbounded below: a representation that makes the look-ahead worse
+    lowers it without limit. guard: "none" leaves it so; "clip" uses max(0, J_PN - J_PN(theta_B)),
+    which is 0 if the look-ahead does not lower J_PN; "square" uses its square (a tenth of it in the
+    authors' earlier code). third_weight: factor of the term; below 0 it reverses the printed sign,
+    as V proportional to +J would (`docs/theory.md`).
 
-    fourth_term: V(k + 1; theta(k)) of appendix A.3. The paper takes its gradient as 0, since the
-    data of the future are not known; here it is J_N on b_N's rows moved by dx, added to step 2.
-    "exact" where the stream knows its dynamics (`Stream.following`); "estimated": inputs and
-    targets of a regression moved by what their means moved since the last task; "off".
-    fourth_weight: its factor, A.3's sign below 0.
+    fourth_term: V(k + 1; theta(k)) of appendix A.3. The paper sets its gradient to 0, since future
+    data are not known; here it is J_N on the rows of b_N moved by dx, added to step 2. "exact": dx
+    from the stream, which must know its dynamics (`Stream.following`); "estimated": inputs and
+    targets of a regression are moved by the change of their means since the last task; "off".
+    fourth_weight: factor of the term; A.3 has the sign below 0.
 
     Deviations: the features h(b_PN; theta_1) are computed once for step 2, so its zeta + 1 costs
     share one dropout mask. D_N enters D_P after the task, as printed. At the first task D_P is
@@ -105,18 +105,18 @@ class DPMCL(Method):
         return [Phase("iterate", self.kappa or self.updates_of(task), draws, update, keys=2)]
 
     def _generalise(self, model: Model, state: State, b_N: Batch, key: Tensor) -> State:
-        """Step 1: theta_1, theta_2 one step on J_N."""
+        """Return the state after step 1: one step of theta_1, theta_2 on J_N."""
         grads, J_N = gradient(self._weighed(model.cost))(state.theta, b_N, key)
         return self.descend(state, grads, J_N)
 
     def _weighed(self, cost: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Return eta times a cost; the cost itself where eta is 1."""
+        """Return eta times a cost; the cost itself if eta is 1."""
         return cost if self.eta == 1 else lambda *args: self.eta * cost(*args)
 
     def _guarded(self, third: Tensor) -> Tensor:
         """Return the third term as it enters the cost."""
         if self.guard == "clip":
-            third = torch.relu(third)  # 0 has the derivative 0, in every version
+            third = torch.relu(third)  # its derivative at 0 is 0 in every version of PyTorch
         elif self.guard == "square":
             third = third.square()
         return third if self.third_weight == 1 else self.third_weight * third
@@ -124,7 +124,7 @@ class DPMCL(Method):
     def _mind_the_past(
         self, model: Model, state: State, batches: Mapping[str, Batch], key: Tensor
     ) -> State:
-        """Step 2: theta_B ahead by zeta steps, then theta_1, theta_2 one step on all the rest."""
+        """Return the state after step 2: zeta steps of theta_B, then one of theta_1, theta_2."""
         rows = _Rows(model, batches["past"], batches["new"], key)
         theta_1, theta_2 = state.theta["representation"], state.theta["prediction"]
         features, pull_back = torch.func.vjp(rows.h, theta_1)  # type: ignore[misc]
@@ -153,7 +153,7 @@ class DPMCL(Method):
         return self.descend(state, grads, J)
 
     def _looked_ahead(self, rows: "_Rows", state: State, features: Tensor) -> _ThetaB:
-        """Return theta_B as a function of theta_2 and the features, as the third term reads it."""
+        """Return theta_B as a function of theta_2 and the features, for the third term."""
         buffer = state.optimiser["prediction"] if self.buffer_state == "copied" else None
 
         def look_ahead(theta_2: Parameters, features: Tensor) -> Parameters:
@@ -173,7 +173,7 @@ class DPMCL(Method):
 
 
 class _Rows:
-    """b_PN = b_P u b_N under one dropout mask, and the costs of its rows."""
+    """The rows b_PN = b_P u b_N, and their costs under one dropout mask."""
 
     def __init__(self, model: Model, b_P: Batch, b_N: Batch, key: Tensor) -> None:
         self._model, self._key = model, key
@@ -189,15 +189,15 @@ class _Rows:
         return self._model.losses(outputs, self._b_PN.y)
 
     def J_P(self, each: Tensor) -> Tensor:
-        """Return the cost of earlier rows, given the loss of each."""
+        """Return the cost of earlier rows from the loss of each row of b_PN."""
         return weighted_mean(each[: self._past], self._b_PN.w[: self._past])
 
     def J_N(self, each: Tensor) -> Tensor:
-        """Return the cost of the new task's rows, given the loss of each."""
+        """Return the cost of the new task's rows from the loss of each row of b_PN."""
         return weighted_mean(each[self._past :], self._b_PN.w[self._past :])
 
     def mean(self, each: Tensor) -> Tensor:
-        """Return the cost of all rows, given the loss of each."""
+        """Return the cost of all rows from the loss of each."""
         return weighted_mean(each, self._b_PN.w)
 
     def J_PN(self, theta_2: Parameters, features: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Experience replay (appendix B.5): train on batches from all tasks seen, the new one included."""
+"""Experience replay (appendix B.5): train on batches from all tasks seen, with the new one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from dpmcl.methods._method import Method, Phase, State
 class ER(Method):
     """Experience replay, the paper's ER: one batch from a memory of new and old rows.
 
-    D_N is appended to D_PN, then N updates, each one step of theta on J_PN(b_PN); b_PN is drawn
+    D_N is appended to D_PN; then N updates, each one step of theta on J_PN(b_PN), with b_PN drawn
     from D_PN. Source: appendix B.5, algorithm "Experience Replay".
 
-    What the field calls ER, a batch of the new task joined with one from the memory, is `replay`.
+    The usual ER, a batch of the new task joined with one from the memory, is `replay`.
     """
 
     stores = "before"

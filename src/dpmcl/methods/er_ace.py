@@ -1,4 +1,4 @@
-"""ER-ACE: the new task's rows compete among the new classes, old rows among all."""
+"""ER-ACE: cross entropy over the new classes for new rows, and over all classes for old rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,20 +18,22 @@ from dpmcl.methods._rehearsal import Rehearsal
 
 @dataclass(frozen=True, kw_only=True)
 class ERACE(Rehearsal):
-    """ER-ACE, asymmetric cross entropy: new rows do not push old classes away.
+    """ER-ACE, asymmetric cross entropy: new rows do not push down the logits of old classes.
 
-    N updates a task, each theta <- theta - lr grad [J(b_N; C) + J(b_P)]. In J(b_N; C) only the
-    classes C compete: those of b_N, and those that no row has had yet. J(b_P) is over all classes.
-    Two means are added, so the step is up to twice that of `replay`. Source: Caccia et al., *New
-    insights on reducing abrupt representation change in online continual learning*, 2022.
+    N updates per task, each theta <- theta - lr grad [J(b_N; C) + J(b_P)]. The softmax of J(b_N; C)
+    is over the classes C alone: those of b_N, and those of no row seen so far. J(b_P) is over all
+    classes. The cost is a sum of two means, so the step is up to twice that of `replay`. Source:
+    Caccia et al., *New insights on reducing abrupt representation change in online continual
+    learning*, 2022.
 
-    The new task's rows enter D_P while it is learned: it is b_P that sets new classes against old
-    ones. With one class a task C holds that class and unseen ones; where none is left, J(b_N; C) is
-    0 and the class is learned from b_P alone, which the run says.
+    By default the new task's rows enter D_P while it is learned, since only b_P contrasts new
+    classes with old ones. If each task has one class, C is that class and the unseen ones. When
+    none is left unseen, J(b_N; C) is 0 and the class is learned from b_P alone; the run warns of
+    this.
 
-    Deviations: classes are told apart by what was seen, not by the order of their numbers. Masks
-    hold from the first task on, as printed; the authors' code begins with the second. Masked logits
-    are the least number of their type, not minus infinity.
+    Deviations: C is derived from the classes seen, not from the order of class numbers. Masks apply
+    from the first task on, as printed; in the authors' code, from the second. Masked logits are the
+    lowest number of their type, not minus infinity.
     """
 
     enters: Literal["after", "during"] = "during"

@@ -1,4 +1,4 @@
-"""EWC, elastic weight consolidation: weights that old tasks need are held by springs."""
+"""EWC, elastic weight consolidation: a quadratic penalty on weights that old tasks need."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,22 +23,23 @@ from dpmcl.methods._method import Method, Phase, State
 class EWC(Method):
     """EWC, elastic weight consolidation: a quadratic penalty on weights that old tasks need.
 
-    N updates a task, each one step on J(b_N) + strength/2 sum_k sum F_k (theta - theta_k)^2, with
-    theta_k as task k left it and F_k the diagonal of its Fisher information. After the updates F_k
-    is the mean, over rows of D_N, of each row's own squared gradient of its loss, exact per row,
-    not the square of a mean. No memory. Source: Kirkpatrick et al., 2017.
+    N updates per task, each one step on J(b_N) + strength/2 sum_k sum F_k (theta - theta_k)^2,
+    where theta_k is theta after task k, and F_k is the diagonal of its Fisher information. After
+    the updates of task k, F_k is the mean over rows of D_N of the squared gradient of each row's
+    loss: the gradient is squared for each row, before the mean. No memory. Source: Kirkpatrick et
+    al., 2017.
 
-    fisher: "sampled", targets drawn from the model's own answers (for a regression of outputs with
-    the variance that its cost implies), which makes F_k an unbiased estimate, or "empirical", the
-    rows' own targets. fisher_rows: rows it is taken of; None for all of the task's.
+    fisher: "sampled", with targets drawn from the model's predictions (for a regression, with the
+    variance that its cost implies), which makes F_k an unbiased estimate, or "empirical", with the
+    targets of the rows. fisher_rows: number of rows for F_k; None for all rows of the task.
 
-    anchors: "each" task's penalty stays, as in the original (their sum is one quadratic form, so
-    it takes no more room); "last", online EWC (Schwarz et al., 2018): F <- decay F + F_k, and one
-    anchor, the last theta_k. decay is theirs alone.
+    anchors: "each" keeps the penalty of every task, as in the original (the sum is one quadratic
+    form, so it takes no more memory); "last" is online EWC (Schwarz et al., 2018):
+    F <- decay F + F_k, with one anchor, the last theta_k. decay has no effect with "each".
 
-    A spring is a stiff term: plain gradient descent diverges where lr strength F exceeds 2.
+    The penalty is stiff: plain gradient descent diverges if lr strength F exceeds 2.
 
-    Deviations: a rule that wants a cost gets J(b_N), without the penalty.
+    Deviations: an optimiser that needs a cost gets J(b_N), without the penalty.
     """
 
     strength: Annotated[float, at.Ge(0)] = 10.0
@@ -80,8 +81,8 @@ class EWC(Method):
     def end_of_task(self, state: State, model: Model, task: TaskInfo) -> State:
         held, theta = state.extra, state.theta
         new = tree_map(lambda g: g / held["rows"].clamp(min=1), held["gathered"])
-        kept = 1.0 if self.anchors == "each" else self.decay
-        F = tree_map(lambda a, b: kept * a + b, held["F"], new)
+        decay = 1.0 if self.anchors == "each" else self.decay
+        F = tree_map(lambda a, b: decay * a + b, held["F"], new)
         if self.anchors == "each":
             F_theta = tree_map(lambda a, b, p: a + b * p, held["F_theta"], new, theta)
         else:

@@ -1,4 +1,4 @@
-"""GDumb: only stores, and trains a new network on the memory: what a memory is worth by itself."""
+"""GDumb: store rows, and train a new network on the memory alone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,16 +20,16 @@ from dpmcl.methods._method import Method, Phase, State
 class GDumb(Method):
     """GDumb: a memory balanced by class, and a network trained anew on it alone.
 
-    A greedy memory: D_N enters D_P, in which each class has as many rows as any other, as far as
-    they go; a class that has its share takes no more, and gives rows up at random as shares shrink.
-    Then theta starts from its initial weights, and N updates step it on J(b), b drawn from D_P;
-    with `passes`, whole passes over D_P. Source: Prabhu et al., *GDumb: a simple approach that
-    questions our progress in continual learning*, 2020.
+    The memory is greedy: D_N enters D_P, in which all classes have equally many rows, as far as
+    there are enough. A class that has its share takes no more rows, and loses random rows as the
+    shares shrink. Then theta starts from its initial weights, and N updates each make a step on
+    J(b), with b drawn from D_P; `passes` are passes over D_P. Source: Prabhu et al., *GDumb: a
+    simple approach that questions our progress in continual learning*, 2020.
 
-    Deviations: it trains at each task, since each is evaluated, which changes no number. Rows of a
-    regression are balanced by task. `memory_policy` does nothing. No cut-mix, no learning rate that
-    restarts (`training.schedule` and `training.augment` are at hand), and 256 passes are
-    `passes = 256`.
+    Deviations: it trains at every task, since every task is evaluated; this changes no number. Rows
+    of a regression are balanced by task. `memory_policy` has no effect. There is no cut-mix and no
+    learning rate that restarts (see `training.augment` and `training.schedule`), and the original's
+    256 passes are `passes = 256`.
     """
 
     stores = "before"
@@ -39,16 +39,16 @@ class GDumb(Method):
         return {"kind": batch.y if model.kind == "classification" else batch.task}
 
     def policy(self, memory_: Memory, offer: Offer, key: Tensor) -> Memory:
-        # Of each class the first is kept, then of each the second, ...; held rows come first.
+        # Keep the first row of each class, then the second of each, ...; held rows come first.
         capacity = len(memory_.position)
         kind = torch.cat([memory_.notes["kind"], offer.notes["kind"]])
         held = torch.arange(capacity, device=key.device) < memory_.filled
         present = torch.cat([held, offer.present])
         n = len(kind)
-        late = (torch.arange(n, device=key.device) >= capacity) * 2.0**52
-        score = (keys.scores(key, n) >> 11).to(torch.float64) + late
+        after_held = (torch.arange(n, device=key.device) >= capacity) * 2.0**52
+        score = (keys.scores(key, n) >> 11).to(torch.float64) + after_held
         rank = torch.argsort(torch.argsort(torch.where(present, score, torch.inf), stable=True))
-        return keep(memory_, offer, _among_its_kind(kind, rank))
+        return keep(memory_, offer, _rank_in_kind(kind, rank))
 
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
@@ -60,13 +60,13 @@ class GDumb(Method):
         return [Phase("anew", self.updates_of(held), draws, update)]
 
 
-def _among_its_kind(kind: Tensor, rank: Tensor) -> Tensor:
-    """Return for each row how many of its kind have a lower rank, (n,)."""
+def _rank_in_kind(kind: Tensor, rank: Tensor) -> Tensor:
+    """Return the rank of each row within its kind, from 0: int64 (n,)."""
     order = torch.argsort(kind * len(kind) + rank)
     sorted_kind = kind[order]
     first = torch.searchsorted(sorted_kind, sorted_kind)
-    place = torch.arange(len(kind), device=kind.device) - first
-    return torch.empty_like(place).scatter(0, order, place)
+    in_kind = torch.arange(len(kind), device=kind.device) - first
+    return torch.empty_like(in_kind).scatter(0, order, in_kind)
 
 
 plugin = GDumb

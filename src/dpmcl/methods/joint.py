@@ -1,4 +1,4 @@
-"""Joint training: what could be had if nothing had to be kept in a memory, the bound to beat."""
+"""Joint training on all rows of all tasks seen: the bound with which methods are compared."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,13 +18,13 @@ from dpmcl.methods._method import Method, Phase, State
 class Joint(Method):
     """Trains on all rows of all tasks seen, anew from the initial weights at each task.
 
-    Not in the paper: the bound that the others are compared with. Each update is one step of
-    theta on the cost of a batch drawn from every training row of the tasks seen.
+    Not in the paper: it is the bound with which the other methods are compared. Each update is one
+    step of theta on the cost of a batch drawn from all training rows of the tasks seen.
 
     Args:
         budget: "seen", N updates for each task seen so far (k N at the k-th task), so that a row
-            gets as much training as a learner of the stream would give it; with `passes`, whole
-            passes over all rows seen. "task", N updates at every task.
+            is trained on as often as by a learner of the stream; with `passes`, passes over all
+            rows seen. "task", N updates at every task.
     """
 
     restarts = True

@@ -1,4 +1,4 @@
-"""La-MAML: looks ahead row by row, and learns a rate for each weight."""
+"""La-MAML: look ahead piece by piece of a batch, and learn a rate for each weight."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,27 +19,27 @@ from dpmcl.methods._rehearsal import Rehearsal
 
 @dataclass(frozen=True, kw_only=True)
 class LaMAML(Rehearsal):
-    """La-MAML, look-ahead meta-learning with learned rates: one a weight.
+    """La-MAML, look-ahead meta-learning with a learned rate for each weight.
 
-    N updates a task. b_N is cut into `inner` pieces; theta_0 = theta, theta_i = theta_(i-1) -
-    a grad J(piece i) at theta_(i-1), with a rate for each weight in a. L is the mean, over all
-    theta_i, of the cost of b_P u b_N there, or (`outer = "last"`) that at the last. Then the rates,
-    a <- a - rate_lr dL/da, and after them theta <- theta - max(0, a) dL/dtheta. order 2 takes both
-    derivatives through the inner steps; 1 has their gradients as constants. Both derivatives are
-    shortened to norm `clip` where they are longer (None: never). Source: Gupta et al., *La-MAML:
-    look-ahead meta learning for continual learning*, 2020.
+    N updates per task. b_N is split into `inner` pieces; theta_0 = theta, theta_i = theta_(i-1) -
+    a grad J(piece i) at theta_(i-1), where a has a rate for each weight. L is the mean of the cost
+    of b_P u b_N over all theta_i, or its cost at the last theta_i (`outer = "last"`). First the
+    rates are updated, a <- a - rate_lr dL/da, then theta <- theta - max(0, a) dL/dtheta. With
+    order = 2 both derivatives go through the inner steps; with order = 1 the gradients of the inner
+    steps are constants. Both derivatives are clipped to the norm `clip` (None: never). Source:
+    Gupta et al., *La-MAML: look-ahead meta learning for continual learning*, 2020.
 
-    The new task's rows enter D_P while it is learned: the inner steps fit b_N, so theta itself
-    learns the new task from those of its rows that are in b_P. With `outer = "last"` it learns it
-    from little else, and at small rates not within a few hundred updates.
+    By default the new task's rows enter D_P while it is learned: the inner steps fit b_N, so theta
+    itself learns the new task from those of its rows that are in b_P. With `outer = "last"` it
+    learns the task from little else, and at small rates not within a few hundred updates.
 
-    Rates start at lr; rate_lr None is twice lr (the original: 0.15 and 0.3). theta's step is one of
-    the run's optimiser on max(0, a) / lr dL/dtheta: with "sgd" and a constant schedule it is the
-    one above, and others weigh the rates in their own way.
+    Rates start at lr; rate_lr is twice lr by default (0.15 and 0.3 in the original). The step of
+    theta is a step of the run's optimiser on max(0, a) / lr dL/dtheta: with "sgd" and a constant
+    schedule it is the step above, and other optimisers scale it differently.
 
-    Deviations: `inner = batch`, a row a piece, is the original's. One glance at a batch (it has
-    five; more updates do as much). Gradients of the inner steps are not clipped. `outer =
-    "each"` is the authors' code, "last" the algorithm that they print.
+    Deviations: the original has `inner = batch`, one row in each piece. Each batch is used once
+    (five times in the original; more updates have the same effect). Gradients of the inner steps
+    are not clipped. `outer = "each"` is the authors' code, "last" the algorithm that they print.
     """
 
     enters: Literal["after", "during"] = "during"
@@ -89,7 +89,7 @@ class LaMAML(Rehearsal):
         return self.rehearse(task, update)
 
     def _clipped(self, grads: Theta) -> Theta:
-        """Return a gradient, no longer than `clip`."""
+        """Return a gradient, scaled to the norm `clip` if its norm is larger."""
         if self.clip is None:
             return grads
         share = (self.clip / norm(grads).clamp(min=1e-12)).clamp(max=1)

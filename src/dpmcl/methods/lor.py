@@ -1,4 +1,4 @@
-"""LOR: looks ahead in several directions between new and old, and minds the worst."""
+"""LOR: look ahead in several directions between new and old rows, and weigh the worst most."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,20 +21,20 @@ from dpmcl.methods._rehearsal import Rehearsal
 
 @dataclass(frozen=True, kw_only=True)
 class LOR(Rehearsal):
-    """LOR, lookahead optimisation for rehearsal: steps by gradients from ahead, the worst most.
+    """LOR, lookahead optimisation for rehearsal: steps by gradients at several points ahead.
 
-    N updates a task. g_N = grad J(b_N), g_P = grad J(b_P). K = `directions` mixtures
-    d_k = w_k g_N + (1 - w_k) g_P, w_k uniform in [0, 1) and drawn for each update (Dirichlet with
-    alpha_s = 1), lead to theta_k = theta - eta d_k. L_k and G_k are cost and gradient of b_P u b_N
-    at theta_k; the step of theta is on sum_k softmax(L / mu)_k G_k. w, d and the softmax are
-    constants: first order. Source: Lai et al., *Beyond myopic alignment: lookahead optimization for
-    online class-incremental learning*, CVPR 2026; there is no code by its authors. It costs K + 2
-    gradients, and looks ahead as DPMCL does.
+    N updates per task. With g_N = grad J(b_N) and g_P = grad J(b_P), K = `directions` mixtures
+    d_k = w_k g_N + (1 - w_k) g_P lead to theta_k = theta - eta d_k; w_k is uniform in [0, 1) and
+    drawn for each update (Dirichlet with alpha_s = 1). L_k and G_k are the cost and gradient of
+    b_P u b_N at theta_k; the step of theta uses sum_k softmax(L / mu)_k G_k. w, d and the softmax
+    are constants: first order. Source: Lai et al., *Beyond myopic alignment: lookahead optimization
+    for online class-incremental learning*, CVPR 2026; there is no code by its authors. An update
+    costs K + 2 gradients, and looks ahead as DPMCL does.
 
-    Deviations: K and eta are not in what we have read of the paper; the defaults were chosen on
-    held-out rows of digits. eta None is a tenth of the learning rate: where eta times the curvature
-    exceeds 1, a step by the gradient from ahead climbs, and with eta = lr it forgot more than
-    `replay`. At the first task g_P = 0.
+    Deviations: K and eta are not in the parts of the paper that we have read; the defaults were
+    chosen on held-out rows of digits. eta None is a tenth of the learning rate: if eta times the
+    curvature exceeds 1, a step by the gradient at theta_k raises the cost, and with eta = lr the
+    method forgot more than `replay`. At the first task g_P = 0.
     """
 
     directions: Positive = 3

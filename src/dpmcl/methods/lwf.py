@@ -1,4 +1,4 @@
-"""LwF, learning without forgetting: on new rows, old outputs stay as the last task left them."""
+"""LwF, learning without forgetting: on new rows, old outputs stay as they were before the task."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,17 +19,18 @@ from dpmcl.methods._method import Method, Phase, State
 
 @dataclass(frozen=True, kw_only=True)
 class LwF(Method):
-    """LwF, learning without forgetting: on new rows the old outputs stay what they were.
+    """LwF, learning without forgetting: on new rows the old outputs stay as before the task.
 
-    N updates a task, each one step on J(b_N) + strength D(b_N). f' is the network as the last task
-    left it. D is the mean over rows of -sum_c q_c log p_c, q and p the softmax of f'(x) / T and
-    f(x) / T over the classes seen before this task; of a regression, of the squared difference
-    of outputs, mean over outputs. At the first task D = 0. No memory, one copy of the weights.
-    Source: Li and Hoiem, *Learning without forgetting*, 2016 (lambda_o is `strength`, T is 2).
+    N updates per task, each one step on J(b_N) + strength D(b_N). f' is the network after the last
+    task. D is the mean over rows of -sum_c q_c log p_c, where q and p are the softmax of f'(x) / T
+    and f(x) / T over the classes seen before this task; for a regression it is the mean over rows
+    and outputs of the squared difference of f(x) and f'(x). At the first task D = 0. No memory, one
+    copy of the weights. Source: Li and Hoiem, *Learning without forgetting*, 2016 (their lambda_o
+    is `strength`, and their T is 2, the default `temperature`).
 
-    Deviations: one head for all tasks, so J(b_N) is over all classes. f' answers anew in each
-    update, without dropout and with the present running statistics. No first stage with the new
-    outputs alone.
+    Deviations: there is one head for all tasks, so J(b_N) is over all classes. f'(x) is computed in
+    each update, without dropout and with the current running statistics. There is no first stage
+    that trains the new outputs alone.
     """
 
     strength: Annotated[float, at.Ge(0)] = 1.0

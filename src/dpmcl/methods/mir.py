@@ -1,4 +1,4 @@
-"""MIR: of some old rows, those are replayed that the next step would harm most."""
+"""MIR: replay the old rows that the next step would harm most."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,14 +22,15 @@ from dpmcl.methods._rehearsal import Rehearsal
 class MIR(Rehearsal):
     """MIR, maximally interfered retrieval: replays the old rows that the next step would harm most.
 
-    N updates a task. A virtual step theta' on J(b_N) alone; of `candidates` rows from D_P (None:
-    five times as many as are replayed), b_P are the `replayed` ones whose loss rises most,
-    l(theta') - l(theta); then one step from theta on J(b_P u b_N), as in `replay`. Source: Aljundi
-    et al., *Online continual learning with maximally interfered retrieval*, 2019 (ER-MIR).
+    N updates per task. Each makes a virtual step theta' on J(b_N) alone and draws `candidates` rows
+    from D_P (None: five times as many as are replayed). b_P are the `replayed` candidates whose
+    loss l increases most, by l(theta') - l(theta); then one step from theta on J(b_P u b_N), as in
+    `replay`. Source: Aljundi et al., *Online continual learning with maximally interfered
+    retrieval*, 2019 (ER-MIR).
 
-    Deviations: the virtual step is one of the run's own optimiser, from its state (the original's
-    is plain gradient descent). Candidates are drawn with replacement. Both losses of a row share
-    one dropout mask. Candidates cost forward passes, which are counted.
+    Deviations: the virtual step is a step of the run's optimiser from its current state; the
+    original uses plain gradient descent. Candidates are drawn with replacement. Both losses of a
+    row share one dropout mask. The forward passes of the candidates count as work.
     """
 
     candidates: Positive | None = None

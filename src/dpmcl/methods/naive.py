@@ -16,7 +16,7 @@ from dpmcl.methods._method import Method, Phase, State
 class Naive(Method):
     """Trains on the new task alone, and forgets.
 
-    N updates a task, each one step of theta on J_N(b_N); b_N is drawn from the new task's
+    N updates per task, each one step of theta on J_N(b_N), with b_N drawn from the new task's
     training rows. No memory. Source: appendix B.5, algorithm "Naive".
     """
 

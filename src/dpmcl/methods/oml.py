@@ -15,26 +15,26 @@ from dpmcl.methods._two_loop import TwoLoop
 
 @dataclass(frozen=True, kw_only=True)
 class OML(TwoLoop):
-    """Online meta learning, after FTML (Finn et al., 2019): every loop moves all of theta.
+    """Online meta learning, after FTML (Finn et al., 2019): every loop changes all of theta.
 
-    Source: appendix B.5, algorithm "Our OML implementation"; tested on theta. What others call OML
-    is `cml`. In each reading (see `TwoLoop` for the rows that a loop sees):
+    Source: appendix B.5, algorithm "Our OML implementation"; tested on theta. The method usually
+    called OML is `cml`. The readings (see `TwoLoop` for the rows of each loop):
 
     - "box": N_meta updates of theta on D_PN, then N_grad of theta on D_N;
-    - "box-literal": N_meta updates on D_PN make theta~ of a copy of theta, then N_grad of theta on
-      D_N by the cost at theta~;
+    - "box-literal": N_meta updates of a copy of theta on D_PN give theta~, then N_grad of theta on
+      D_N with the gradient of the cost at theta~;
     - "text": N_grad updates of theta on D_N, then N_meta of theta on validation rows;
-    - "nested": inner updates and outer steps both move all of theta;
-    - "original": follow the meta leader (FTML; Finn et al., 2019). Each update takes one of the
-      tasks seen at random, makes theta~ by `inner` updates on its training rows and steps theta
-      with the gradient of the cost on its validation rows, through the inner updates (order 2).
-      Before an evaluation a copy of theta is adapted by `inner` updates on the newest task, and
-      answers for all tasks. All rows seen are kept, whatever `memory` says. FTML takes updates
-      until an error is reached; here `updates` a task.
+    - "nested": inner updates and outer steps both change all of theta;
+    - "original": follow the meta leader (FTML; Finn et al., 2019). Each update picks one of the
+      tasks seen at random, makes theta~ by `inner` updates on its training rows, and makes a step
+      of theta with the gradient of the cost on its validation rows, through the inner updates
+      (order 2). Before an evaluation a copy of theta is adapted by `inner` updates on the newest
+      task, and predicts for all tasks. All rows seen are kept, whatever `memory` is. FTML makes
+      updates until an error is reached; here there are `updates` per task.
 
     "text" is the default: on MNIST it comes nearest to the paper's row (`benchmarks/README.md`).
 
-    All updates of theta share its one optimiser state; theta~ starts with a fresh one.
+    All updates of theta share one optimiser state; theta~ starts from a new one.
     """
 
     meta_parts = ("representation", "prediction")

@@ -1,4 +1,4 @@
-"""Replay: what the field calls ER, a batch of the new task joined with one from the memory."""
+"""Replay: the usual ER, with a batch of the new task joined with one from the memory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from dpmcl.methods._rehearsal import Rehearsal
 
 @dataclass(frozen=True, kw_only=True)
 class Replay(Rehearsal):
-    """Replay, the field's ER (not the paper's, `er`): a batch of new rows joined with one of old.
+    """Replay, the usual ER (not the paper's `er`): a batch of new rows joined with one of old rows.
 
-    N updates a task, each theta <- theta - lr grad J(b_P u b_N): one mean over the rows of both, so
-    the step is not twice as far as one on a single batch. At the first task D_P is empty, and
-    b_P u b_N = b_N. Source: Chaudhry et al., *On tiny episodic memories in continual learning*,
-    2019.
+    N updates per task, each theta <- theta - lr grad J(b_P u b_N). The cost is one mean over the
+    rows of both batches, so the step is not twice as long as on a single batch. At the first task
+    D_P is empty, and b_P u b_N = b_N. Source: Chaudhry et al., *On tiny episodic memories in
+    continual learning*, 2019.
 
     In the paper's ER one batch comes from a memory to which the new task was added first.
 

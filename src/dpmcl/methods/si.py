@@ -1,4 +1,4 @@
-"""SI, synaptic intelligence: weights are held by what they did for the cost on their way."""
+"""SI, synaptic intelligence: a penalty on weights that lowered the cost during training."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,16 +19,17 @@ from dpmcl.methods._method import Method, Phase, State
 
 @dataclass(frozen=True, kw_only=True)
 class SI(Method):
-    """SI, synaptic intelligence: a penalty by how much each weight lowered the cost on its way.
+    """SI, synaptic intelligence: a penalty on each weight by how much it lowered the cost.
 
-    N updates a task, each one step on J(b_N) + strength sum Omega (theta - theta~)^2, theta~ as the
-    last task left theta. On the way omega <- omega - g (theta' - theta), g = grad J(b_N) alone and
-    theta' after the step. After the task Omega <- Omega + omega / ((theta - theta~)^2 + damping),
-    and omega is 0 again. No memory. Source: Zenke et al., *Continual learning through synaptic
-    intelligence*, 2017 (its c is `strength`, its xi `damping`).
+    N updates per task, each one step on J(b_N) + strength sum Omega (theta - theta~)^2, where
+    theta~ is theta after the last task. Each update also sets omega <- omega - g (theta' - theta),
+    with g = grad J(b_N), without the penalty, and theta' after the step. After the task
+    Omega <- Omega + omega / ((theta - theta~)^2 + damping), and omega is set to 0. No memory.
+    Source: Zenke et al., *Continual learning through synaptic intelligence*, 2017 (its c is
+    `strength`, its xi `damping`).
 
-    Deviations: a negative omega counts as 0, or its penalty would have no lower bound. A rule that
-    wants a cost gets J(b_N), without the penalty.
+    Deviations: a negative omega counts as 0, since its penalty would have no lower bound. An
+    optimiser that needs a cost gets J(b_N), without the penalty.
     """
 
     strength: Annotated[float, at.Ge(0)] = 0.1

@@ -1,4 +1,4 @@
-"""Checks for what a user adds: a method, stream, metric or network, as those of the package."""
+"""Checks of the contracts of methods, streams, metrics and networks, for those that users add."""
 
 from dpmcl.testing.members import check_metric, check_network, check_stream
 from dpmcl.testing.method import check_method

@@ -1,4 +1,4 @@
-"""The contracts of a stream, a metric and a network, tried on what each one gives."""
+"""Checks of the contracts of a stream, a metric and a network."""
 
 import inspect
 from collections.abc import Callable
@@ -17,18 +17,18 @@ from dpmcl.streams._settings import StreamSettings
 
 
 def check_stream(settings: StreamSettings) -> None:
-    """Check that a stream keeps what every stream promises; it is built three times.
+    """Check that a stream keeps the promises of every stream; it is built three times.
 
-    The same seeds give the same rows, whatever the global generators say, and a seed the same alone
-    as beside others; tasks come in order;
-    inputs are finite; and each label is the number of a class.
+    The same seeds give the same rows, whatever the state of the global generators, and a seed gives
+    the same rows alone as in a group; tasks are in order; inputs are finite; and each label is the
+    number of a class.
 
     Args:
-        settings: The stream's settings; few tasks and rows, so that it is quick.
+        settings: Settings of the stream, with few tasks and rows so that the check is quick.
 
     Raises:
-        SpecError: They are no settings of a stream.
-        AssertionError: It breaks a promise; says which, and what to do.
+        SpecError: `settings` are not settings of a stream.
+        AssertionError: The stream breaks a promise; the message says which, and what to do.
 
     >>> from dpmcl.streams.sine import Sine
     >>> check_stream(Sine(tasks=2, rows=5))
@@ -61,17 +61,17 @@ def check_stream(settings: StreamSettings) -> None:
 
 
 def check_metric(metric: Callable[..., Any]) -> None:
-    """Check that a metric keeps what every metric promises, on errors of three replicas.
+    """Check that a metric keeps the promises of every metric, on errors of three replicas.
 
-    It changes none of its arguments, gives one finite number for each replica, and the number of a
-    replica does not depend on the others.
+    It changes none of its arguments, returns one finite number for each replica, and the number of
+    a replica does not depend on the others.
 
     Args:
-        metric: A function of `Errors`, and perhaps of predictions.
+        metric: A function of `Errors`, and optionally of `predictions`.
 
     Raises:
-        SpecError: It is no function.
-        AssertionError: It breaks a promise; says which, and what to do.
+        SpecError: `metric` is not a function.
+        AssertionError: The metric breaks a promise; the message says which, and what to do.
 
     >>> from dpmcl.metrics.cme import cme
     >>> check_metric(cme)
@@ -89,11 +89,11 @@ def check_metric(metric: Callable[..., Any]) -> None:
             errors.values[replicas].copy(),
             errors.examples[replicas].copy(),
         )
-        shown = {name: values[replicas].copy() for name, values in predictions.items()}
-        values = np.asarray(metric(part, **({"predictions": shown} if reads else {})))
+        predicted = {name: values[replicas].copy() for name, values in predictions.items()}
+        values = np.asarray(metric(part, **({"predictions": predicted} if reads else {})))
         same = np.array_equal(part.values, errors.values[replicas])
         same &= np.array_equal(part.examples, errors.examples[replicas])
-        same &= all(np.array_equal(shown[n], v[replicas]) for n, v in predictions.items())
+        same &= all(np.array_equal(predicted[n], v[replicas]) for n, v in predictions.items())
         _promise("metric", same, "it changes nothing that it is given; copy before you write")
         return values
 
@@ -115,17 +115,17 @@ def check_metric(metric: Callable[..., Any]) -> None:
 def check_network(settings: NetworkSettings, shape: tuple[int, ...], outputs: int = 3) -> None:
     """Check that a network can be used, as a run does before it begins.
 
-    Rows are not mixed, passes draw and change nothing, two builds with one seed are equal, and the
-    outputs have the right shape.
+    Rows are not mixed, forward passes make no draws and change nothing, two builds with one seed
+    are equal, and the outputs have the right shape.
 
     Args:
-        settings: The network's settings.
-        shape: Of one input.
+        settings: Settings of the network.
+        shape: Shape of one input.
         outputs: Width of the output.
 
     Raises:
-        SpecError: They are no settings of a network.
-        ModelError: It breaks a promise; says which, and what to do.
+        SpecError: `settings` are not settings of a network.
+        ModelError: The network breaks a promise; the message says which, and what to do.
 
     >>> from dpmcl.networks.mlp import MLP
     >>> check_network(MLP(), (4,))

@@ -1,4 +1,4 @@
-"""The contract of a method, tried on three tasks of two classes each, in the plane."""
+"""Check of the contract of a method, on three tasks of two classes each, in the plane."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from dpmcl.engine import Batched, Engine, Looped
 from dpmcl.exceptions import DpmclError, SpecError
 from dpmcl.methods._method import Method
 from dpmcl.training.evaluation import evaluate
-from dpmcl.training.evaluation import shown as answering
+from dpmcl.training.evaluation import shown as evaluated_state
 from dpmcl.training.loop import check, first_state, learn_task, rehearsed
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import RunState
@@ -23,18 +23,18 @@ _NEAR = 1e-6
 
 
 def check_method(method: Method) -> None:
-    """Check that a method keeps what every method promises; a second or so for 20 updates.
+    """Check that a method keeps the promises of every method; takes about 1 s for 20 updates.
 
     On three tasks of two classes: an update is a pure function that keeps the shapes of its state;
-    the same seed gives the same bits; one replica after another, and all at once, give the same
-    to rounding; evaluation changes nothing; and numbers stay finite.
+    the same seed gives the same bits; replicas trained one after another and all at once give the
+    same up to rounding; evaluation changes nothing; and numbers stay finite.
 
     Args:
         method: The method, with settings that learn something in a few updates.
 
     Raises:
-        SpecError: It is no method.
-        AssertionError: It breaks a promise; says which, and what to do.
+        SpecError: `method` is not a method.
+        AssertionError: The method breaks a promise; the message says which, and what to do.
 
     >>> from dpmcl.methods.er import ER
     >>> check_method(ER(updates=5, batch=4))
@@ -66,7 +66,7 @@ def check_method(method: Method) -> None:
 
 
 def _setup(method: Method, engine: Engine) -> Setup:
-    """Return the method on the small stream."""
+    """Return the setup of a method on a small stream."""
     generator = torch.Generator().manual_seed(0)
     angle = torch.arange(6) * (torch.pi / 3)
     y = torch.arange(6).repeat_interleave(20)
@@ -96,12 +96,12 @@ def _check_updates(setup: Setup, run: RunState) -> None:
     for number, phase in enumerate(setup.phases[task]):
         position = run.position._replace(phase=number)
         feed = setup.feed(run.memories, phase, position, 1)
-        given = at(run.replicas, 0), feed.batches(0, 0), feed.key[0, 0]
-        before = tree_map(Tensor.clone, given)
-        first, second = phase.update(*given), phase.update(*given)
+        arguments = at(run.replicas, 0), feed.batches(0, 0), feed.key[0, 0]
+        before = tree_map(Tensor.clone, arguments)
+        first, second = phase.update(*arguments), phase.update(*arguments)
         where = f"(phase '{phase.name}' of task {task})"
         _promise(
-            _equal(given, before),
+            _equal(arguments, before),
             f"an update changes nothing that it is given {where}; write x = x + y for x += y",
         )
         _promise(
@@ -109,18 +109,18 @@ def _check_updates(setup: Setup, run: RunState) -> None:
             f"an update gives the same result again {where}; draw by its keys alone",
         )
         _promise(
-            shapes(tuple(first)) == shapes(tuple(given[0])),
+            shapes(tuple(first)) == shapes(tuple(arguments[0])),
             f"an update keeps the shapes and types of its state {where}, as `start` made them",
         )
 
 
 def _evaluated(setup: Setup, run: RunState, task: int) -> Tensor:
-    state = answering(setup, rehearsed(setup, run, task))
+    state = evaluated_state(setup, rehearsed(setup, run, task))
     return evaluate(setup, state, setup.splits.test, range(task + 1))
 
 
 def _check_batched(method: Method, looped: RunState) -> None:
-    """Check that all replicas at once end where one after another ended."""
+    """Check that training all replicas at once ends as training one after another did."""
     setup = _setup(method, Batched())
     run = first_state(setup)
     try:

@@ -1,4 +1,4 @@
-"""Test, then train: what new rows cost the model that has not been trained on them yet."""
+"""Test, then train: the error on new rows of the model that has not been trained on them yet."""
 
 from dataclasses import replace
 
@@ -19,15 +19,15 @@ _SUM, _COUNT = f"{SPLIT}.sum", f"{SPLIT}.rows"
 
 
 class Arriving(Observer):
-    """Evaluates each batch of new rows with the model before the update that is made on it.
+    """Evaluates the model on each batch of new rows just before the update that trains on it.
 
-    Only the first phase of a task that draws new rows counts: the rows of later ones are known.
+    Only the first phase of a task that draws new rows counts: later phases draw the same rows.
 
     Args:
-        setup: The run's.
+        setup: Setup of the run.
 
     Raises:
-        SpecError: Rows come more than once.
+        SpecError: `passes` is not 1, so rows may be drawn more than once.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -51,7 +51,7 @@ class Arriving(Observer):
 
     def stop(self, setup: Setup, position: Position, last: int) -> int:
         counts = position.phase == self._phase[position.task]
-        return position.update + 1 if counts else last  # the model moves with each update
+        return position.update + 1 if counts else last  # each update changes the model
 
     def after_chunk(self, setup: Setup, run: RunState, chunk: Chunk) -> RunState:
         task, phase, _ = chunk.before.position
@@ -76,13 +76,13 @@ class Arriving(Observer):
         return replace(run, values={**run.values, **values})
 
     def errors(self, setup: Setup, run: RunState) -> dict[str, Errors]:
-        """Return the mean error of each task's rows as they came, on the diagonal, by split.
+        """Return the mean error on each task's rows as they arrived, on the diagonal, by split.
 
-        A method that draws no new rows has none.
+        Empty if a task has no phase that draws new rows.
 
         Args:
-            setup: The run's.
-            run: Its last state.
+            setup: Setup of the run.
+            run: State at the end of the run.
         """
         if None in self._phase:
             return {}

@@ -1,7 +1,7 @@
-"""Checkpoints: the state of a job, whole and verified, so that it goes on as if never stopped.
+"""Checkpoints: the complete state of a job, from which it resumes as if it had never stopped.
 
 Every draw comes from a key, so nothing but the `RunState` is needed. A checkpoint is a safetensors
-file, with a SHA-256 sum over all of it; the last two are kept, and a damaged one is passed over.
+file with a SHA-256 sum of its content. The last two are kept, and damaged ones are skipped.
 """
 
 import hashlib
@@ -33,20 +33,23 @@ from dpmcl.training.state import Position, RunState
 _LOG = logging.getLogger("dpmcl")
 
 KEPT = 2
-"""Checkpoints of a job that stay on disk."""
+"""Number of checkpoints of a job that stay on disk."""
 
 _ERRORS = "errors."
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Identity of a checkpoint: it is of use to the same method, seeds and data alone.
+    """The job, the data and the software that a checkpoint was written with.
+
+    Only a job of the same method, seeds and data can resume from it.
 
     Attributes:
-        method: Its name in the spec.
-        seeds: The job's.
+        method: Name of the method in the spec.
+        seeds: Seeds of the job.
         digest: Fingerprint of the data.
-        engine, device, torch: Another one continues too, but equal to rounding only.
+        engine, device, torch: With others a job can resume too, and gives the same numbers up to
+            rounding.
     """
 
     method: str
@@ -58,7 +61,7 @@ class Origin:
 
 
 class _About(pydantic.BaseModel):
-    """The description in a checkpoint, checked when it is read: it may be anybody's."""
+    """The description in a checkpoint, validated when it is read: the file may be anything."""
 
     model_config = pydantic.ConfigDict(extra="forbid")
 
@@ -74,8 +77,8 @@ class Checkpoints:
 
     Args:
         root: The run folder.
-        method: The job's method.
-        seeds: The job's seeds.
+        method: Name of the job's method in the spec.
+        seeds: Seeds of the job.
     """
 
     def __init__(self, root: Path, method: str, seeds: Sequence[int]) -> None:
@@ -83,14 +86,14 @@ class Checkpoints:
         self._folder = folder_of(root, method) / job_folder(method, seeds)[1]
 
     def save(self, run: RunState, origin: Origin) -> None:
-        """Write a checkpoint, whole or not at all, and remove what is older than the last two.
+        """Write a checkpoint atomically, and remove all but the last two.
 
         Args:
             run: The state to save.
-            origin: What it belongs to.
+            origin: Origin of the checkpoint.
 
         Raises:
-            FolderError: It cannot be written, or the run folder is gone.
+            FolderError: The checkpoint cannot be written, or the run folder was removed.
         """
         self.refuse_removed()
         tensors = _tensors(run)
@@ -106,13 +109,13 @@ class Checkpoints:
         with self._writing(f"{number:08d}.safetensors") as temporary:
             try:
                 save_file(tensors, temporary, {"about": text, "sum": _sum(text, tensors)})
-            except SafetensorError as error:  # a full disk, to the library that writes
+            except SafetensorError as error:  # what safetensors raises when the disk is full
                 raise OSError(reason(error)) from None
         for name in self._names()[:-KEPT]:
             self._remove(name)
 
     def newest(self) -> "Saved | None":
-        """Return the newest whole checkpoint; None where there is none. Damaged ones are named."""
+        """Return the newest intact checkpoint, or None. Log a warning for each damaged one."""
         for name in reversed(self._names()):
             try:
                 with self._reading(name) as path:
@@ -125,24 +128,24 @@ class Checkpoints:
     def clear(self) -> None:
         """Remove all checkpoints of the job."""
         shutil.rmtree(self._folder, ignore_errors=True)
-        with suppress(OSError):  # others may be in it
+        with suppress(OSError):  # the folders may hold checkpoints of other jobs
             self._folder.parent.rmdir()
             self._folder.parent.parent.rmdir()
 
     def refuse_removed(self) -> None:
-        """Raise FolderError where the run folder is gone."""
+        """Raise FolderError if the run folder was removed."""
         refuse_removed(self._root)
 
     def _names(self) -> list[str]:
-        """Return the checkpoints' names, oldest first."""
+        """Return the names of the checkpoints, oldest first."""
         return in_order(path.name for path in self._folder.glob("*.safetensors") if path.is_file())
 
     def _writing(self, name: str) -> AbstractContextManager[Path]:
-        """Return a block that writes a checkpoint."""
+        """Return a context manager that yields the path to which a checkpoint is written."""
         return atomic(self._folder / name)
 
     def _reading(self, name: str) -> AbstractContextManager[Path]:
-        """Return a block that reads a checkpoint."""
+        """Return a context manager that yields the path from which a checkpoint is read."""
         return nullcontext(self._folder / name)
 
     def _remove(self, name: str) -> None:
@@ -150,10 +153,10 @@ class Checkpoints:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Return those of some names that are checkpoints', oldest first.
+    """Return the names of checkpoints among the names of files, oldest first.
 
     Args:
-        names: Of files.
+        names: Names of files.
     """
     return sorted((name for name in names if _number(name) > 0), key=_number)
 
@@ -169,17 +172,17 @@ def folder_of(root: Path, method: str) -> Path:
 
 
 def job_folder(method: str, seeds: Sequence[int]) -> tuple[str, str]:
-    """Return a job's method, and the name of its folder: its first and last seed.
+    """Return a job's method, and the name of the job's folder: its first and last seed.
 
     Args:
         method: Name of the method in the spec.
-        seeds: The job's.
+        seeds: Seeds of the job.
     """
     return method, f"{seeds[0]}-{seeds[-1]}"
 
 
 def refuse_removed(root: Path) -> None:
-    """Raise FolderError where a run folder is gone: writing on would make half of one.
+    """Raise FolderError if a run folder was removed: further files would make an incomplete one.
 
     Args:
         root: The run folder.
@@ -197,13 +200,13 @@ def _number(name: str) -> int:
 
 
 def _tensors(run: RunState) -> dict[str, Tensor]:
-    """Return all tensors of a state by a name in the file; of values those that are not NaN."""
+    """Return the tensors of a state by their names in the file; columns of NaN are left out."""
     trees = {"replicas": tuple(run.replicas), "memories": run.memories}
     out = {
         f"{name}.{i}": leaf for name, tree in trees.items() for i, leaf in enumerate(leaves(tree))
     }
     for name, values in run.values.items():
-        if name.startswith(_ERRORS):  # long streams' are mostly NaN
+        if name.startswith(_ERRORS):  # for long streams these are mostly NaN
             values = values.reshape(len(values), -1)
             columns = np.flatnonzero(~np.isnan(values).all(0))
             out[f"columns.{name}"], values = torch.from_numpy(columns), values[:, columns]
@@ -213,12 +216,12 @@ def _tensors(run: RunState) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint that was read.
+    """Content of a checkpoint file.
 
     Attributes:
-        name: Its file.
-        about: What it says of itself.
-        tensors: By name.
+        name: Path of the file, for messages.
+        about: Description of the checkpoint.
+        tensors: Tensors by name.
     """
 
     name: str
@@ -227,15 +230,15 @@ class Saved:
 
     @property
     def origin(self) -> Origin:
-        """Return what it belongs to."""
+        """Return the origin of the checkpoint."""
         return self.about.origin
 
     def state(self, like: RunState, tasks: int) -> RunState | None:
-        """Return the state that it holds; None where it has another form.
+        """Return the state in the checkpoint; None, with a warning, if it does not fit the job.
 
         Args:
-            like: A state of the same job, for the form of its trees.
-            tasks: Tasks in the stream.
+            like: A state of the job, whose trees have the structure, shapes and dtypes to match.
+            tasks: Number of tasks in the stream.
         """
         try:
             return _state(self.about, self.tensors, like, tasks)
@@ -245,17 +248,17 @@ class Saved:
 
 
 def _state(about: _About, tensors: Mapping[str, Tensor], like: RunState, tasks: int) -> RunState:
-    """Return the state that a checkpoint holds. Raises ValueError where it is of another form."""
+    """Return the state in a checkpoint. Raise ValueError, among others, if it does not fit."""
 
-    def tree(name: str, form: Any) -> Any:
-        old = leaves(form)
+    def tree(name: str, template: Any) -> Any:
+        old = leaves(template)
         if f"{name}.{len(old)}" in tensors:
             raise ValueError(f"there are more leaves of {name} than {len(old)}")
         new = [tensors[f"{name}.{i}"] for i in range(len(old))]
         for a, b in zip(old, new, strict=True):
             if a.shape != b.shape or a.dtype != b.dtype:
                 raise ValueError(f"a leaf of {name} has the shape {tuple(b.shape)}")
-        return rebuilt(form, [b.to(a.device) for a, b in zip(old, new, strict=True)])
+        return rebuilt(template, [b.to(a.device) for a, b in zip(old, new, strict=True)])
 
     replicas = len(leaves(like.replicas.theta)[0])
     values = {
@@ -280,7 +283,7 @@ def _state(about: _About, tensors: Mapping[str, Tensor], like: RunState, tasks: 
 
 
 def _read(path: Path, name: str) -> Saved:
-    """Return a checkpoint. Raises what a damaged one makes its readers raise."""
+    """Return the content of a checkpoint file. `newest` lists what a damaged file raises."""
     with safe_open(path, "pt") as file:
         meta = file.metadata() or {}
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
@@ -290,7 +293,7 @@ def _read(path: Path, name: str) -> Saved:
 
 
 def _sum(text: str, tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over the description and every tensor, in hex: the format itself has no sum."""
+    """Return the SHA-256 of the description and all tensors, in hex; safetensors has no sum."""
     out = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         out.update(name.encode())

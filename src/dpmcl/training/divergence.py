@@ -1,4 +1,4 @@
-"""Divergence: replicas whose numbers stop being finite are frozen, and the others never know."""
+"""Divergence: freeze replicas whose numbers are no longer finite, without effect on the others."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,51 +25,52 @@ _CAUSES = {
         "raise monitor.beta, or go on without that replica with monitor.exceeding = 'freeze'",
     ),
 }
-"""By cause of a divergence, the replica's fault, and what one can do besides smaller steps."""
+"""Two parts of a message by cause of divergence: what happened, and a remedy besides lower lr."""
 
 
 @dataclass(frozen=True)
 class FreezeNonFinite(Observer):
-    """Freezes a replica that is not finite after a chunk in the last state in which it was.
+    """Freezes a replica that is not finite after a chunk in its last finite state.
 
     Attributes:
-        then: Whether the run goes on without the replica ("freeze") or ends ("stop").
+        then: Whether the run continues without the replica ("freeze") or ends ("stop").
     """
 
     then: Literal["freeze", "stop"] = "freeze"
 
     def begin(self, setup: Setup, run: RunState) -> RunState:
-        tell(setup, run.diverged, "not finite", stop=self.then == "stop")
+        report(setup, run.diverged, "not finite", stop=self.then == "stop")
         return run
 
     def after_chunk(self, setup: Setup, run: RunState, chunk: Chunk) -> RunState:
-        alive, fine = run.alive, finite(run.replicas)
-        if not (alive & ~fine).any():
+        alive, is_finite = run.alive, finite(run.replicas)
+        if not (alive & ~is_finite).any():
             return run
 
-        frozen, fell = _replayed(setup, chunk, alive)
+        frozen, failed_at = _replayed(setup, chunk, alive)
         task, phase, first = chunk.before.position
+        # A replica that is finite again at the end of the chunk stays: alone it would have stayed.
         diverged = {
             replica: Divergence(task, phase, first + step + 1)
-            for replica, step in fell.items()
-            if not fine[replica]  # else it has come back since, and alone nobody would have looked
+            for replica, step in failed_at.items()
+            if not is_finite[replica]
         }
-        tell(setup, diverged, "not finite", stop=self.then == "stop")
-        state = choose_state(alive & fine, run.replicas, frozen)
+        report(setup, diverged, "not finite", stop=self.then == "stop")
+        state = choose_state(alive & is_finite, run.replicas, frozen)
         return replace(run, replicas=state, diverged={**run.diverged, **diverged})
 
 
-def tell(setup: Setup, diverged: Mapping[int, Divergence], cause: str, *, stop: bool) -> None:
-    """Log which replicas are frozen for a cause, or end the run there.
+def report(setup: Setup, diverged: Mapping[int, Divergence], cause: str, *, stop: bool) -> None:
+    """Log which replicas are frozen for a cause, or end the run.
 
     Args:
-        setup: The run's.
-        diverged: The last update of each replica, by its index.
-        cause: Replicas with another cause are passed over.
-        stop: Whether they end the run.
+        setup: Setup of the run.
+        diverged: Divergence of each replica, by its index.
+        cause: Cause to report; replicas that diverged for another one are ignored.
+        stop: Whether to end the run if there is such a replica.
 
     Raises:
-        DivergenceError: There is such a replica, and it ends the run.
+        DivergenceError: There is such a replica, and `stop` is True.
     """
     what, instead = _CAUSES[cause]
     for replica, where in diverged.items():
@@ -82,32 +83,32 @@ def tell(setup: Setup, diverged: Mapping[int, Divergence], cause: str, *, stop: 
         if stop:
             name = f"{setup.name}: " if setup.name else ""
             raise DivergenceError(f"{name}{line}; take smaller steps (training.lr), or {instead}.")
-        setup.say(f"{line}; it is frozen there, and its errors from then on are missing.")
+        setup.warn(f"{line}; it is frozen there, and its errors from then on are missing.")
 
 
 def finite(state: State) -> Tensor:
-    """Return which replicas have finite parameters, optimiser states and extras: bool (replicas,).
+    """Return which replicas have a finite state: bool (replicas,).
 
-    A cost that is not finite shows there as soon as its gradient has been stepped on.
+    A cost that is not finite makes the state non-finite as soon as a step is made by its gradient.
 
     Args:
-        state: Replicas first.
+        state: State with a leading replica dimension.
     """
-    alive: Tensor | None = None
+    out: Tensor | None = None
     for leaf in leaves(tuple(state)):
         if leaf.is_floating_point():
-            fine: Tensor = leaf.isfinite().flatten(1).all(1) if leaf.dim() > 1 else leaf.isfinite()
-            alive = fine if alive is None else alive & fine
-    assert alive is not None
-    return alive
+            one: Tensor = leaf.isfinite().flatten(1).all(1) if leaf.dim() > 1 else leaf.isfinite()
+            out = one if out is None else out & one
+    assert out is not None
+    return out
 
 
 def choose_state(alive: Tensor, new: State, old: State) -> State:
     """Return the new state of the replicas alive, and the old one of the others.
 
     Args:
-        alive: Which replicas take the new state, bool (replicas,).
-        new, old: States, replicas first.
+        alive: Mask of the replicas that get the new state, bool (replicas,).
+        new, old: States with a leading replica dimension.
     """
 
     def pick(a: Tensor, b: Tensor) -> Tensor:
@@ -118,19 +119,19 @@ def choose_state(alive: Tensor, new: State, old: State) -> State:
 
 
 def _replayed(setup: Setup, chunk: Chunk, alive: Tensor) -> tuple[State, dict[int, int]]:
-    """Run the steps of a chunk one by one, and freeze each replica before it is not finite.
+    """Run the steps of a chunk again one by one, and freeze each replica in its last finite state.
 
-    Updates are repeatable, so the replicas that stay finite take the same steps again. Returns the
-    last states in which the replicas were finite, and by replica the step (from 0) at which it
-    newly was not.
+    Updates are repeatable, so the replicas that stay finite make the same steps again. Returns the
+    last finite state of each replica, and the step (from 0) at which a replica was no longer
+    finite, by replica.
     """
     state, update = chunk.before.replicas, setup.update(chunk.phase)
-    fell: dict[int, int] = {}
+    failed_at: dict[int, int] = {}
     for step in range(chunk.feed.steps):
         new = setup.engine.advance(update, state, chunk.feed.only(step))
-        good = alive & finite(new)
-        for replica in (alive & ~good).nonzero().flatten().tolist():
-            fell[replica] = step
-        state = choose_state(good, new, state)
-        alive = good
-    return state, fell
+        still_alive = alive & finite(new)
+        for replica in (alive & ~still_alive).nonzero().flatten().tolist():
+            failed_at[replica] = step
+        state = choose_state(still_alive, new, state)
+        alive = still_alive
+    return state, failed_at

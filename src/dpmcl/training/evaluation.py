@@ -1,4 +1,4 @@
-"""Evaluate a model on the tasks of a stream, before the first and after each: what, and how."""
+"""Evaluate models on the tasks of a stream, before the first task and after each."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,27 +22,28 @@ from dpmcl.training.setup import Setup
 from dpmcl.training.state import RunState
 
 _PREFIX = "errors."
-_ROWS_AT_ONCE = 2048  # rows a replica and forward pass; small enough for fifty replicas' features
+_ROWS_AT_ONCE = 2048  # rows of a replica in a forward pass; fifty replicas' features must fit
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(Settings):
-    """Settings of evaluation: what is evaluated besides the test rows of the tasks seen.
+    """Settings of evaluation. By default the test rows of the tasks seen are evaluated.
 
     Attributes:
-        train: Whether training rows are evaluated too.
-        future: Whether tasks not seen yet are evaluated too (for forward transfer).
-        evaluate_every: After every so many tasks (and after the last) all tasks seen are evaluated;
-            after the others the newest alone.
-        test_rows: Most rows of a task, of each split; None for all. This and `evaluate_every` bound
-            what evaluation costs on long streams.
-        predictions: Whether the final predictions on test rows are kept, for metrics that read
-            them: classes, or values of a regression; with their targets and tasks.
-        confusion: Whether they are kept, and the confusion matrix by class is drawn.
-        arriving: Whether new rows are evaluated just before they are trained on, test-then-train,
-            as errors of the split "arriving", a mean a task; needs training.passes = 1.
-        held_out: Share of each task's training rows that is kept from training and evaluated in
-            place of the test rows, so that settings can be chosen; None evaluates the test rows.
+        train: Whether to evaluate training rows too.
+        future: Whether to evaluate tasks not seen yet too (for forward transfer).
+        evaluate_every: Number of tasks between evaluations of all tasks seen, which also follow the
+            last task. After the other tasks only the newest task is evaluated.
+        test_rows: Maximum number of rows to evaluate for each task and split; None for all. This
+            and `evaluate_every` limit the cost of evaluation on long streams.
+        predictions: Whether to keep the final predictions on test rows (classes, or values of a
+            regression) with their targets and tasks, for metrics that read predictions.
+        confusion: Whether to keep the predictions and draw the confusion matrix by class.
+        arriving: Whether to evaluate new rows just before the update that trains on them
+            (test-then-train). Gives errors of the split "arriving", one mean for each task; needs
+            training.passes = 1.
+        held_out: Share of each task's training rows that is excluded from training and evaluated
+            in place of the test rows, for choosing settings; None evaluates the test rows.
     """
 
     train: bool = False
@@ -58,8 +59,8 @@ class Evaluation(Settings):
         """Return the tasks that are evaluated after a task.
 
         Args:
-            after: Number of the task; -1 is before the first.
-            tasks: Tasks in the stream.
+            after: Number of the task; -1 stands for the evaluation before the first task.
+            tasks: Number of tasks in the stream.
         """
         if after >= 0 and (after + 1) % self.evaluate_every and after + 1 < tasks:
             return range(after, after + 1)
@@ -69,16 +70,16 @@ class Evaluation(Settings):
 def evaluate(setup: Setup, state: State, rows: Rows, tasks: Sequence[int]) -> Tensor:
     """Return the mean error of every replica on some tasks.
 
-    Nothing of the model, the stream or a random state changes.
+    The model, the stream and all random states are unchanged.
 
     Args:
-        setup: Engine, model and stream.
-        state: The replicas' states, replicas first.
-        rows: The split whose rows are evaluated.
-        tasks: A run of consecutive task numbers.
+        setup: Setup with the engine, model and stream.
+        state: State with a leading replica dimension.
+        rows: The split to evaluate.
+        tasks: Consecutive task numbers.
 
     Returns:
-        Float64 (replicas, tasks of the stream), NaN for the tasks that were not asked for.
+        Float64 (replicas, tasks of the stream), NaN for all other tasks.
     """
     model, within = setup.model, setup.stream.within
     low, high = rows.offset[:, tasks[0]], rows.offset[:, tasks[-1] + 1]
@@ -102,7 +103,7 @@ def evaluate(setup: Setup, state: State, rows: Rows, tasks: Sequence[int]) -> Te
 def _delivered(
     setup: Setup, rows: Rows, low: Tensor, high: Tensor
 ) -> Iterator[tuple[Batch, Tensor]]:
-    """Yield batches of the rows from low to high, and which of them do not merely fill a batch."""
+    """Yield batches of the rows from low to high, and the mask of the rows that are no padding."""
     width = int((high - low).max())
     for start in range(0, width, _ROWS_AT_ONCE):
         item = torch.arange(start, min(start + _ROWS_AT_ONCE, width), device=low.device)
@@ -114,16 +115,17 @@ def _delivered(
 
 
 def predict(setup: Setup, state: State, rows: Rows) -> dict[str, np.ndarray]:
-    """Return what the replicas predict for the rows of a split, in the order of its tasks.
+    """Return the predictions of the replicas for the rows of a split, in the order of its tasks.
 
     Args:
-        setup: Engine, model and stream.
-        state: The replicas' states, replicas first.
+        setup: Setup with the engine, model and stream.
+        state: State with a leading replica dimension.
         rows: The split.
 
     Returns:
-        "test": classes, int64 (replicas, rows), or values (replicas, rows, outputs); "test.target",
-        what they should be, alike; "test.task", the task of each row, int64 (replicas, rows).
+        "test": classes, int64 (replicas, rows), or values (replicas, rows, outputs);
+        "test.target": the targets, in the same form; "test.task": the task of each row, int64
+        (replicas, rows).
     """
     model, stream = setup.model, setup.stream
     classes = stream.kind == "classification"
@@ -148,10 +150,10 @@ def predict(setup: Setup, state: State, rows: Rows) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Score(Observer):
-    """Evaluates the replicas.
+    """Evaluates the replicas before the first task and after each.
 
     Attributes:
-        evaluation: What is evaluated, and when.
+        evaluation: Settings of evaluation.
     """
 
     evaluation: Evaluation
@@ -174,8 +176,8 @@ class Score(Observer):
         """Return the error tensors of a run by split.
 
         Args:
-            setup: The run's.
-            run: Its last state.
+            setup: Setup of the run.
+            run: State at the end of the run.
         """
         return {
             split: Errors(
@@ -190,8 +192,8 @@ class Score(Observer):
         """Return the final predictions on test rows (`evaluation.predict`), if they are kept.
 
         Args:
-            setup: The run's.
-            last: The states that predict at its end.
+            setup: Setup of the run.
+            last: The states to evaluate at the end of the run (`shown`).
         """
         if not (self.evaluation.predictions or self.evaluation.confusion):
             return None
@@ -221,8 +223,8 @@ def shown(setup: Setup, run: RunState) -> State:
     """Return the states whose models are evaluated.
 
     Args:
-        setup: What stays the same.
-        run: The state after a task, and after the phases that come before an evaluation.
+        setup: Setup of the run.
+        run: The state after a task and after the method's evaluation phases (`loop.rehearsed`).
     """
     if not has_own(setup.method, "evaluated"):
         return run.replicas

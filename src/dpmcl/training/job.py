@@ -1,4 +1,4 @@
-"""A job: one method of a spec for a group of seeds. The only thing that trains."""
+"""A job: one method of a spec for a group of seeds. All training of a study is done by jobs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ from dpmcl.training.loop import check, first_state, first_task, rehearsed, train
 from dpmcl.training.monitor import Monitor, MonitorSettings
 from dpmcl.training.motion_check import check_motion
 from dpmcl.training.observer import Observer
-from dpmcl.training.progress import Progress, Tell
+from dpmcl.training.progress import Progress, ProgressCallback
 from dpmcl.training.second_order import noise
 from dpmcl.training.setup import Setup
 from dpmcl.training.spec import Spec
@@ -45,7 +45,12 @@ from dpmcl.training.tracking import tracking
 
 @dataclass(frozen=True)
 class Job:
-    """A method of a spec, and the seeds that are trained together."""
+    """A method of a spec, and the seeds that are trained together.
+
+    Attributes:
+        method: Name of the method in the spec.
+        seeds: Seeds of the replicas.
+    """
 
     method: str
     seeds: tuple[int, ...]
@@ -56,10 +61,10 @@ class Outcome:
     """Result of a job.
 
     Attributes:
-        record: Errors, work, divergences and readings.
+        record: Errors, work, divergences, readings and predictions.
         state: Final state of the replicas.
-        states: What each replica had at the end (`last_states`), from which a learner goes on.
-        resumed: Whether it went on from a checkpoint.
+        states: Final state of each replica as a file (`last_states`), from which a learner resumes.
+        resumed: Whether the job resumed from a checkpoint.
     """
 
     record: Record
@@ -69,26 +74,26 @@ class Outcome:
 
     @property
     def theta(self) -> Theta:
-        """Return the final parameters, replicas first."""
+        """Return the final parameters, with a leading replica dimension."""
         return self.state.theta
 
     @property
     def buffers(self) -> Buffers:
-        """Return the final running statistics, replicas first."""
+        """Return the final running statistics, with a leading replica dimension."""
         return self.state.buffers
 
 
 class Trainer:
-    """Cuts a spec into jobs, and runs them in this process.
+    """Divides a spec into jobs, and runs jobs in this process.
 
     Args:
-        spec: The study.
-        stream: Its data: those that all replicas share, or else the first seed's.
+        spec: The spec.
+        stream: Data of the spec: those that all replicas share, or else the first seed's.
         digest: Fingerprint of the data.
-        folder: The run folder, in which jobs are kept; None keeps nothing.
-        storage: Storage in which jobs are kept instead.
-        like: Another trainer, whose data, network and engine it shares: of a spec with the same
-            `built_of`.
+        folder: Run folder, for checkpoints; None writes no checkpoints.
+        storage: Storage for checkpoints, in place of `folder`.
+        like: Another trainer, whose data, network and engine this one shares. Its spec must have
+            the same `built_of`.
     """
 
     def __init__(
@@ -109,7 +114,7 @@ class Trainer:
 
     @cached_property
     def device(self) -> torch.device:
-        """Return the device of the spec."""
+        """Return the device that the spec names."""
         return device_of(self.spec.device)
 
     @cached_property
@@ -119,7 +124,7 @@ class Trainer:
 
     @cached_property
     def model(self) -> Model:
-        """Return the network, checked."""
+        """Return the model of the spec's network, checked."""
         spec, stream = self.spec, self.stream
         dtype: torch.dtype = getattr(torch, spec.dtype)
         shape, outputs = stream.x.shape[1:], stream.outputs
@@ -135,30 +140,30 @@ class Trainer:
 
     @cached_property
     def engine(self) -> Engine:
-        """Return what runs the updates."""
+        """Return the engine, which runs the updates of all replicas."""
         spec, example = self.spec, self.stream.example(self.model.dtype)
         batch = max(method.batch for method in spec.methods.values())
         return choose(spec.engine, self.model, example, replicas=spec.replicas, batch=batch)
 
     def jobs(self) -> list[Job]:
-        """Return all jobs of the spec. They depend on the seeds asked for, not on those missing."""
+        """Return all jobs of the spec, also those for which results exist."""
         return [Job(name, group) for name in self.spec.methods for group in self.groups(name)]
 
     def groups(self, method: str) -> list[tuple[int, ...]]:
         """Return the seeds of each job of a method.
 
         Args:
-            method: Its name in the spec.
+            method: Name of the method in the spec.
         """
         seeds = self.spec.seeds
         size = group_size(self.engine, self.model, len(seeds), lambda: self.flops(method))
         return [seeds[first : first + size] for first in range(0, len(seeds), size)]
 
     def flops(self, method: str) -> int:
-        """Return about how many FLOPs a replica's training takes: every task counts as the first.
+        """Return an estimate of the FLOPs that train a replica: for each task, those of the first.
 
         Args:
-            method: Its name in the spec.
+            method: Name of the method in the spec.
         """
         if method not in self._flops:
             setup = self.setup(Job(method, self.spec.seeds[:1]))
@@ -166,20 +171,20 @@ class Trainer:
         return self._flops[method]
 
     def longest_first(self, jobs: Sequence[Job]) -> list[Job]:
-        """Return jobs in the order in which processes should take them: the last ones are short.
+        """Return jobs by decreasing FLOPs, so that processes that share them end about together.
 
         Args:
-            jobs: Some of `jobs`.
+            jobs: Jobs of this trainer.
         """
-        if len({job.method for job in jobs}) == 1:  # the jobs of a method are cut longest first
+        if len({job.method for job in jobs}) == 1:  # `groups` puts a method's longest jobs first
             return list(jobs)
         return sorted(jobs, key=lambda job: -self.flops(job.method) * len(job.seeds))
 
     def checkpoints(self, job: Job) -> Checkpoints | None:
-        """Return the checkpoints of a job, None where nothing is kept.
+        """Return the checkpoints of a job; None if the trainer writes none.
 
         Args:
-            job: One of `jobs`.
+            job: The job.
         """
         if self.storage is not None:
             return StoredCheckpoints(self.storage, job.method, job.seeds)
@@ -187,24 +192,29 @@ class Trainer:
             return None
         return Checkpoints(self.folder, job.method, job.seeds)
 
-    def run(self, job: Job, keeping: Keeping, tell: Tell = lambda done, total: None) -> Outcome:
-        """Return what a job comes to, trained from its last checkpoint if there is one.
+    def run(
+        self,
+        job: Job,
+        keeping: Keeping,
+        on_progress: ProgressCallback = lambda done, total: None,
+    ) -> Outcome:
+        """Train a job, from its last checkpoint if there is one, and return its outcome.
 
-        Where the memory does not hold its replicas together, they are trained in two halves.
+        If the replicas do not fit in memory together, they are trained in two halves.
 
         Args:
-            job: One of `jobs`.
-            keeping: When it is saved, and when it stops.
-            tell: Told of progress, in updates of all of its replicas.
+            job: The job.
+            keeping: When to write checkpoints, and when to stop.
+            on_progress: Called as on_progress(done, total), in updates of all replicas of the job.
 
         Raises:
-            Stopped: It was told to stop; what it had done is kept.
-            DivergenceError: A replica diverged, and the spec wants to stop then.
-            DeviceError: The memory does not hold one replica.
+            Stopped: `keeping.stop` returned True; a checkpoint has been written.
+            DivergenceError: A replica diverged, and the spec's on_divergence is "stop".
+            DeviceError: One replica does not fit in memory.
         """
         try:
             with threads(self.spec.threads), allocating(), arithmetic(self.spec.precision):
-                return self._run(job, keeping, tell)
+                return self._run(job, keeping, on_progress)
         except DeviceError as error:
             if len(job.seeds) == 1 or not out_of_memory(error.__cause__):
                 raise
@@ -212,7 +222,7 @@ class Trainer:
             torch.cuda.empty_cache()
         half = -(-len(job.seeds) // 2)
         first, second = (
-            self.run(Job(job.method, seeds), keeping, _shifted(tell, part))
+            self.run(Job(job.method, seeds), keeping, _of_half(on_progress, part))
             for part, seeds in enumerate((job.seeds[:half], job.seeds[half:]))
         )
         state = tree_map(lambda *leaf: torch.cat(leaf), first.state, second.state)
@@ -224,25 +234,24 @@ class Trainer:
         )
 
     def check(self, job: Job) -> None:
-        """Check what can be known before training.
+        """Check before training that a job can be trained.
 
         Args:
-            job: One of `jobs`.
+            job: The job.
 
         Raises:
-            SpecError: The method draws rows that it may not see, or asks for a motion that the
-                stream does not know.
-            ModelError: As `loop.check` raises it.
+            SpecError: As for `loop.check`, or a setting needs dx and the stream cannot supply it.
+            ModelError: As for `loop.check`.
         """
         setup = self.setup(job)
         check(setup)
         check_motion(setup.method, setup.stream, setup.phases[0], self.spec.monitor.drift)
 
     def setup(self, job: Job) -> Setup:
-        """Return what stays the same while a job is trained.
+        """Return the setup of a job: its method, model, stream, splits, seeds and engine.
 
         Args:
-            job: One of `jobs`.
+            job: The job.
         """
         spec, stream = self.spec, self.stream
         if not spec.stream.shared:
@@ -260,7 +269,7 @@ class Trainer:
             name=job.method,
         )
 
-    def _run(self, job: Job, keeping: Keeping, tell: Tell) -> Outcome:
+    def _run(self, job: Job, keeping: Keeping, on_progress: ProgressCallback) -> Outcome:
         spec, setup = self.spec, self.setup(job)
         origin = Origin(job.method, job.seeds, self.digest, setup.engine.name, self.device.type)
         return measured(
@@ -269,16 +278,16 @@ class Trainer:
             monitor=spec.monitor,
             on_divergence=spec.on_divergence,
             keeper=Keeper(keeping, self.checkpoints(job), origin),
-            tell=tell,
+            on_progress=on_progress,
             more=[tracking(tracker, self.folder, _tracked(job)) for tracker in spec.track],
         )
 
 
 def built_of(spec: Spec) -> str:
-    """Return what decides a trainer's data, network and engine, as a text.
+    """Return a text that identifies a trainer's data, network and engine.
 
     Args:
-        spec: The trainer's.
+        spec: The spec of the trainer.
     """
     names = ("stream_name", "stream", "network_name", "network", "dtype", "precision", "device")
     batch = max(method.batch for method in spec.methods.values())
@@ -291,25 +300,25 @@ def measured(
     evaluation: Evaluation,
     monitor: MonitorSettings,
     keeper: Keeper,
-    tell: Tell = lambda done, total: None,
+    on_progress: ProgressCallback = lambda done, total: None,
     on_divergence: Literal["freeze", "stop"] = "freeze",
     more: Sequence[Observer] = (),
 ) -> Outcome:
-    """Train with all observers that settings ask for, and return what they saw.
+    """Train with the observers that the settings require, and return the outcome.
 
     Args:
-        setup: What stays the same.
-        evaluation: What is evaluated.
-        monitor: What is watched.
-        keeper: Where training goes on from, and when it is saved.
-        tell: Told of progress.
-        on_divergence: Whether a replica that is not finite is frozen, or ends the run.
-        more: Further observers, which see what has been evaluated.
+        setup: Method, model, stream, splits, seeds and engine.
+        evaluation: Settings of evaluation.
+        monitor: Settings of the monitor.
+        keeper: Loads the state from which training resumes, and writes checkpoints.
+        on_progress: Called as on_progress(done, total), in updates of all replicas.
+        on_divergence: "freeze" a replica that is no longer finite, or "stop" the run.
+        more: Further observers, called after those that evaluate.
     """
     if line := noise(setup.method, setup.model.dtype):
-        setup.say(line, once="noise")
+        setup.warn(line, once="noise")
     if line := setup.method.remark(setup.task_infos):
-        setup.say(line, once="remark")
+        setup.warn(line, once="remark")
     score = Score(evaluation)
     watching = Monitor(monitor, setup) if monitor.active else None
     rule = setup.method.rule
@@ -319,18 +328,18 @@ def measured(
     observers += [watching] if watching else []
     arriving = Arriving(setup) if evaluation.arriving else None
     observers += [arriving] if arriving else []
-    observers += [score, *more, Progress(tell), keeper]
+    observers += [score, *more, Progress(on_progress), keeper]
     run = train(setup, observers, keeper.last(setup, first_state(setup)))
     work = dict.fromkeys(setup.seeds, with_kept(setup, run))
     diverged = {setup.seeds[replica]: where for replica, where in run.diverged.items()}
     readings = watching.readings(setup, run) if watching else None
-    answering = shown(setup, rehearsed(setup, run, setup.tasks - 1))
-    predictions = score.predictions(setup, answering)
+    evaluated = shown(setup, rehearsed(setup, run, setup.tasks - 1))
+    predictions = score.predictions(setup, evaluated)
     errors = score.errors(setup, run)
     if arriving:
         errors |= arriving.errors(setup, run)
     record = Record(errors, work, diverged, readings, predictions)
-    states = last_states(setup, run, answering)
+    states = last_states(setup, run, evaluated)
     return Outcome(record, run.replicas, states, keeper.resumed)
 
 
@@ -339,20 +348,20 @@ def _tracked(job: Job) -> str:
     return f"{job.method} seeds {job.seeds[0]}-{job.seeds[-1]}".replace(":", ".")
 
 
-def _shifted(tell: Tell, half: int) -> Tell:
-    """Return the progress of a half as that of the whole."""
-    return lambda done, total: tell(half * total + done, 2 * total)
+def _of_half(on_progress: ProgressCallback, half: int) -> ProgressCallback:
+    """Return the callback for a half of a job (0 or 1), which reports the job's progress."""
+    return lambda done, total: on_progress(half * total + done, 2 * total)
 
 
 def read(spec: Spec, seeds: tuple[int, ...]) -> Stream:
     """Return the stream of a spec for some seeds.
 
     Args:
-        spec: The study.
-        seeds: Of the replicas, where each has rows of its own.
+        spec: The spec.
+        seeds: Seeds of the replicas, for streams whose replicas have different rows.
 
     Raises:
-        DataError: It cannot be built, or float32 cannot hold its inputs.
+        DataError: The stream cannot be built, or the spec's dtype cannot tell its inputs apart.
     """
     stream = _build(spec, seeds)
     if ":" in spec.stream_name or spec.stream_name == "python":
@@ -362,7 +371,7 @@ def read(spec: Spec, seeds: tuple[int, ...]) -> Stream:
 
 
 def _build(spec: Spec, seeds: tuple[int, ...]) -> Stream:
-    """Return the stream for some seeds; an error of a user's own code names the stream."""
+    """Return the stream for some seeds; errors in code outside the package name the stream."""
     with forked(0):  # libraries that read data may draw from Python's or NumPy's generator
         try:
             return spec.stream.build(seeds)
@@ -378,9 +387,9 @@ def _build(spec: Spec, seeds: tuple[int, ...]) -> Stream:
 
 
 def _check_own(spec: Spec, stream: Stream, seeds: tuple[int, ...]) -> None:
-    """Refuse a stream of the user's that breaks a promise.
+    """Check that a stream from outside the package keeps the promises of streams.
 
-    Jobs are cut from the list of seeds, so a seed must have the same rows in all company.
+    Seeds are divided into jobs, so a seed must have the same rows alone or in a group.
     """
     broken = broken_promise(stream, len(seeds))
     last = len(seeds) - 1
@@ -397,9 +406,9 @@ def prepared(spec: Spec, stream: Stream, seeds: tuple[int, ...]) -> tuple[Stream
     """Return a stream scaled by the training rows of some seeds, and the splits of these seeds.
 
     Args:
-        spec: The study.
-        stream: Its data.
-        seeds: Of the replicas.
+        spec: The spec.
+        stream: Data of the spec.
+        seeds: Seeds of the replicas.
     """
     splits = split(stream, spec.split_seeds(seeds), spec.stream.split)
     if spec.evaluation.held_out is not None:

@@ -1,4 +1,4 @@
-"""Decides when a run is saved, and when it stops."""
+"""Decides when a run writes a checkpoint, and when it stops."""
 
 import time
 from collections.abc import Callable
@@ -20,11 +20,11 @@ Above it the checkpoint is skipped: tasks may be as short as a checkpoint takes.
 
 @dataclass(frozen=True)
 class Keeping:
-    """Rules for when runs are saved and stopped.
+    """When runs write checkpoints and stop.
 
     Attributes:
-        seconds: Between checkpoints within a task.
-        stop: Asked between chunks of updates; True ends the run after a checkpoint.
+        seconds: Minimum number of seconds between checkpoints within a task.
+        stop: Called between chunks of updates; True ends the run after a checkpoint.
     """
 
     seconds: float = 60.0
@@ -38,12 +38,12 @@ class Keeping:
 
 
 class Keeper(Observer):
-    """Saves a job, goes on from what it saved, and ends the job when it is told to.
+    """Writes the checkpoints of a job, loads the newest, and ends the job if asked to stop.
 
     Args:
-        keeping: When to save and to stop.
-        checkpoints: Where they are; None saves nothing, and only heeds `keeping.stop`.
-        origin: What the checkpoints belong to.
+        keeping: When to write checkpoints and when to stop.
+        checkpoints: The job's checkpoints; None writes none, and only `keeping.stop` has an effect.
+        origin: Origin of the checkpoints; None writes none either.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Keeper(Observer):
         self.resumed = False
 
     def last(self, setup: Setup, run: RunState) -> RunState:
-        """Return the newest state that was saved of the same data, or the fresh one given.
+        """Return the state from which the job resumes: of its newest checkpoint, or else `run`.
 
         Args:
-            setup: The job's.
-            run: Its first state.
+            setup: Setup of the job.
+            run: State before the first task.
         """
         if self._checkpoints is None or self._origin is None:
             return run
@@ -67,7 +67,7 @@ class Keeper(Observer):
         if saved is None or saved.origin.seeds != self._origin.seeds:
             return run
         if saved.origin.digest != self._origin.digest:
-            setup.say(
+            setup.warn(
                 "its checkpoint is of other data, or of version 0.1, which did not record them; it "
                 "begins anew."
             )
@@ -78,7 +78,7 @@ class Keeper(Observer):
         self.resumed = True
         task, phase, update = state.position
         another = "; another engine, device or PyTorch made it, so equal to rounding"
-        setup.say(
+        setup.warn(
             f"goes on from its last checkpoint (task {task}, phase {phase}, update {update})"
             f"{another * (saved.origin != self._origin)}."
         )

@@ -1,4 +1,4 @@
-"""Bytes that a method keeps from task to task beside its network: rows, notes and copies."""
+"""Bytes that a method keeps from task to task besides its network: rows, notes and copies."""
 
 from dataclasses import replace
 
@@ -9,28 +9,28 @@ from dpmcl.training.state import RunState
 
 
 def row_bytes(setup: Setup) -> int:
-    """Return the bytes of a row of the memory, as the stream stores it: inputs and target.
+    """Return the bytes of a row of the memory: inputs and target, as the stream stores them.
 
     Args:
-        setup: The run's.
+        setup: Setup of the run.
     """
     stream = setup.stream
     return int(stream.x[0].nbytes + stream.y[0].nbytes)
 
 
 def note_bytes(setup: Setup, run: RunState) -> int:
-    """Return the bytes of the notes that go with a row of the memory.
+    """Return the bytes of the notes of a row of the memory.
 
     Args:
-        setup: The run's.
-        run: A state of it.
+        setup: Setup of the run.
+        run: A state of the run.
     """
     notes = run.memories["train"].notes.values()
     return sum(int(note[0, 0].nbytes) for note in notes)
 
 
 def copied_bytes(run: RunState) -> int:
-    """Return the bytes of what a replica's state holds beside parameters and optimiser.
+    """Return the bytes of `extra` and `common` in a replica's state.
 
     Args:
         run: A state.
@@ -41,11 +41,11 @@ def copied_bytes(run: RunState) -> int:
 
 
 def with_kept(setup: Setup, run: RunState) -> Work:
-    """Return the work of a run with the bytes that a replica keeps at its end, mean over replicas.
+    """Return the work of a run, with the mean number of bytes that a replica keeps at its end.
 
     Args:
-        setup: The run's.
-        run: Its last state.
+        setup: Setup of the run.
+        run: State at the end of the run.
     """
     filled = {name: float(held.filled.double().mean()) for name, held in run.memories.items()}
     return replace(

@@ -1,4 +1,4 @@
-"""What a replica had at the end, from which a learner goes on: by itself, without the data."""
+"""The last state of a replica as a file, from which a learner resumes without the data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -18,8 +18,8 @@ from dpmcl.training.setup import Setup
 from dpmcl.training.state import RunState
 
 MOST_BYTES = 4 * 2**20
-"""Rows of a replica's memories that a run keeps with its last state, in bytes at most: 5,000 images
-of MNIST, or 1,000 of CIFAR10. Those of longer memories are read again from the data."""
+"""Largest size of the memories' rows that are stored with a replica's last state, in bytes: 5,000
+images of MNIST, or 1,000 of CIFAR10. Rows of larger memories are read again from the data."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,10 +27,10 @@ class Held:
     """Rows that memories hold.
 
     Attributes:
-        x: Inputs (rows, ...), as they came.
+        x: Inputs (rows, ...), as the stream stores them.
         y: Targets.
-        task: int64 (rows,), the number of the task with which each came.
-        row: By memory, the row in each of its slots: int64 (replicas, capacity).
+        task: Number of the task of each row, int64 (rows,).
+        row: Index of the row in each slot, int64 (replicas, capacity), by name of the memory.
     """
 
     x: Tensor
@@ -40,26 +40,26 @@ class Held:
 
     @property
     def without_rows(self) -> "Held":
-        """Return no rows, of the same types."""
+        """Return an empty `Held` with tensors of the same types."""
         return Held(self.x[:0], self.y[:0], self.task[:0])
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """Return its tensors by a name in a file."""
+        """Return the tensors by their names in a file."""
         parts = {"x": self.x, "y": self.y, "task": self.task, "row": dict(self.row)}
         return named_leaves(parts, "held")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LastState:
-    """What replicas had at the end.
+    """State of replicas at the end of a run, and what a learner needs to resume from it.
 
     Attributes:
-        setup: Method, model, scale and first states.
-        run: Replicas and memories.
+        setup: Setup with the method, model, scale and initial states.
+        run: State with the replicas and memories.
         held: The rows that the memories hold.
-        shown: The states that predict.
-        seen: Outputs of the classes that have been learned, bool (outputs,).
+        shown: The states that predict (`evaluation.shown`).
+        seen: Mask of the outputs of the classes that have been learned, bool (outputs,).
     """
 
     setup: Setup
@@ -73,9 +73,9 @@ def held_rows(stream: Stream, splits: Splits, memories: Memories) -> Held:
     """Return the rows that memories hold.
 
     Args:
-        stream: The rows.
-        splits: Those of the replicas.
-        memories: Replicas first, positions in the splits.
+        stream: The stream, whose pool has the rows.
+        splits: Rows of each replica.
+        memories: Memories of all replicas, whose positions are those of the splits.
     """
     rows = {}
     for name, memory in memories.items():
@@ -83,21 +83,21 @@ def held_rows(stream: Stream, splits: Splits, memories: Memories) -> Held:
         row = pool.row.gather(1, memory.position.clamp(max=pool.row.shape[1] - 1))
         filled = torch.arange(row.shape[1], device=row.device) < memory.filled[:, None]
         rows[name] = torch.where(filled, row, -1)
-    kept = torch.cat([row.flatten() for row in rows.values()]).unique()
-    kept = kept[kept >= 0]
-    task = torch.zeros(len(stream.x), dtype=torch.int64, device=kept.device)
+    held = torch.cat([row.flatten() for row in rows.values()]).unique()
+    held = held[held >= 0]
+    task = torch.zeros(len(stream.x), dtype=torch.int64, device=held.device)
     for part in (splits.train, splits.validation):
         task[part.row] = part.task
-    where = {name: torch.searchsorted(kept, row.clamp(min=0)) for name, row in rows.items()}
-    slots = {name: index.clamp(max=max(len(kept) - 1, 0)) for name, index in where.items()}
-    return Held(stream.x[kept].clone(), stream.y[kept].clone(), task[kept], slots)
+    indices = {name: torch.searchsorted(held, row.clamp(min=0)) for name, row in rows.items()}
+    slots = {name: index.clamp(max=max(len(held) - 1, 0)) for name, index in indices.items()}
+    return Held(stream.x[held].clone(), stream.y[held].clone(), task[held], slots)
 
 
 def numbered(memories: Memories) -> Memories:
-    """Return memories whose slots are numbered, as those of `Held.row`.
+    """Return memories whose positions are the numbers of their slots, as in `Held.row`.
 
     Args:
-        memories: Replicas first.
+        memories: Memories of all replicas.
     """
     return {name: _in_place(memory) for name, memory in memories.items()}
 
@@ -108,10 +108,10 @@ def _in_place(memory: Memory) -> Memory:
 
 
 def tensors_of(last: LastState) -> dict[str, Tensor]:
-    """Return all tensors that a learner goes on from, by a name in a file.
+    """Return all tensors from which a learner resumes, by their names in a file.
 
     Args:
-        last: What its replicas had.
+        last: The last state.
     """
     setup, run = last.setup, last.run
     out = named_leaves(run.replicas, "state") | {"seen": last.seen}
@@ -127,16 +127,16 @@ def tensors_of(last: LastState) -> dict[str, Tensor]:
 
 
 def last_states(setup: Setup, run: RunState, shown: State) -> tuple[bytes, ...]:
-    """Return what each replica had at the end of a run, as safetensors.
+    """Return the last state of each replica as the content of a safetensors file.
 
     Args:
-        setup: The run's.
-        run: Its last state.
+        setup: Setup of the run.
+        run: State at the end of the run.
         shown: The states that predict.
 
     Returns:
-        One for each replica; none for a stream whose tasks see inputs in ways of their own, which a
-        learner does not know.
+        Bytes for each replica; () for a stream whose tasks transform their inputs (`Stream.view`),
+        which a learner cannot do.
     """
     if setup.stream.view is not None:
         return ()
@@ -146,7 +146,7 @@ def last_states(setup: Setup, run: RunState, shown: State) -> tuple[bytes, ...]:
 
 
 def _of_replica(setup: Setup, run: RunState, shown: State, replica: int) -> LastState:
-    """Return what one replica had."""
+    """Return the last state of one replica."""
     only = slice(replica, replica + 1)
 
     def part(tree: Any) -> Any:

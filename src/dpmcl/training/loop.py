@@ -25,7 +25,7 @@ from dpmcl.training.state import Position, RunState
 from dpmcl.training.user_code import located
 
 UPDATES_AT_ONCE = 50
-"""Updates of a chunk: between two looks of the observers, and of one transfer to a GPU."""
+"""Updates in a chunk: between two calls of the observers, and in one transfer to a GPU."""
 
 
 def train(
@@ -39,15 +39,16 @@ def train(
     Args:
         setup: Method, model, stream, splits, seeds and engine; fixed for the whole run.
         observers: Called before and after each chunk of updates and after each task, in order.
-        run: The state from which training goes on, None for the first.
+        run: The state from which training continues; None for `first_state`.
 
     Returns:
         The state after the last task. Parameters have a leading replica dimension.
 
     Raises:
-        ModelError: The network has no second derivatives, and the method needs them.
-        Stopped: An observer asked to stop; what had been done is kept where checkpoints are.
-        DivergenceError: A replica diverged, and is to end the run.
+        SpecError: As for `check`.
+        ModelError: As for `check`, or the update of a user's method or network failed.
+        Stopped: An observer ended the run, after a checkpoint if checkpoints are written.
+        DivergenceError: A replica diverged, and an observer ended the run for it.
     """
     check(setup)
     run = run or first_state(setup)
@@ -59,14 +60,15 @@ def train(
 
 
 def check(setup: Setup) -> None:
-    """Check what can be known before training.
+    """Check before training that a method can be trained on its stream with its network.
 
     Args:
-        setup: What stays the same.
+        setup: Setup of the run.
 
     Raises:
-        SpecError: The method draws rows that it may not see, or augments what are not images.
-        ModelError: The network has no second derivatives, and the method needs them.
+        SpecError: The method draws rows that it may not see, or augments inputs that are not
+            images.
+        ModelError: The method needs second derivatives, which the network does not have.
     """
     check_augmentation(setup)
     check_splits(setup.method, [*setup.phases, *setup.evaluation_phases])
@@ -77,18 +79,18 @@ def first_state(setup: Setup) -> RunState:
     """Return the state before the first task.
 
     Args:
-        setup: What stays the same.
+        setup: Setup of the run.
     """
     return RunState(Position(), setup.start, empty_memories(setup))
 
 
 def learn_task(setup: Setup, run: RunState, observers: Sequence[Observer] = ()) -> RunState:
-    """Learn the task at the run's position, from where it stands to its end.
+    """Train on the task at the run's position, from that position to the end of the task.
 
     Args:
-        setup: What stays the same.
+        setup: Setup of the run.
         run: The state before the task, or in the middle of it.
-        observers: As for `train`.
+        observers: Observers, as for `train`.
 
     Returns:
         The state after the task; its position is the next task.
@@ -108,11 +110,11 @@ def learn_task(setup: Setup, run: RunState, observers: Sequence[Observer] = ()) 
 
 
 def rehearsed(setup: Setup, run: RunState, task: int) -> RunState:
-    """Return a copy of a run after the phases that its method runs before an evaluation.
+    """Return the state of a run after the phases that its method runs before an evaluation.
 
     Args:
-        setup: What stays the same.
-        run: The state after a task.
+        setup: Setup of the run.
+        run: The state after a task, which is not changed.
         task: Number of that task.
     """
     first = len(setup.phases[task])
@@ -123,11 +125,11 @@ def rehearsed(setup: Setup, run: RunState, task: int) -> RunState:
 
 
 def _begun(setup: Setup, run: RunState) -> RunState:
-    """Return the state with which a task begins."""
+    """Return the state at the start of a task."""
     state, method, task = run.replicas, setup.method, run.position.task
     if method.changes_at_task:
-        whole = method.scheduling is not None and method.scheduling.over == "run"
-        first, last = (0, setup.tasks) if whole else (task, task + 1)
+        over_run = method.scheduling is not None and method.scheduling.over == "run"
+        first, last = (0, setup.tasks) if over_run else (task, task + 1)
         updates = setup.updates_before(Position(last)) - setup.updates_before(Position(first))
         option = torch.arange(len(method.optional), device=setup.seed.device)
         number = setup.first + task
@@ -145,7 +147,7 @@ def _begun(setup: Setup, run: RunState) -> RunState:
 
 
 def _ended(setup: Setup, run: RunState) -> RunState:
-    """Return the state once a task's phases are over; its position is the next task."""
+    """Return the state after a task's phases; its position is the next task."""
     method, model, task = setup.method, setup.model, run.position.task
     if method.stores == "after":
         run = _with_rows(setup, run)
@@ -157,7 +159,7 @@ def _ended(setup: Setup, run: RunState) -> RunState:
 
 
 def _with_rows(setup: Setup, run: RunState) -> RunState:
-    """Return the state after the rows of its task were offered to the memories."""
+    """Return the state after the rows of the current task were offered to the memories."""
     task = run.position.task
     work = run.work + notes_work(setup, run, setup.task_infos[task].rows)
     return replace(run, memories=with_task(setup, run, task), work=work)
@@ -171,7 +173,7 @@ def _through(setup: Setup, run: RunState, phase: Phase, observers: Sequence[Obse
     while (first := run.position.update) < phase.updates:
         stop = min(first - first % UPDATES_AT_ONCE + UPDATES_AT_ONCE, phase.updates)
         if phase.remember is not None:
-            stop = first + 1  # the next update may draw what this one brings
+            stop = first + 1  # the next update may draw rows that this one offers to D_P
         for observer in observers:
             stop = observer.stop(setup, run.position, stop)
             run = observer.before_chunk(setup, run)
@@ -192,15 +194,15 @@ def _through(setup: Setup, run: RunState, phase: Phase, observers: Sequence[Obse
 
 
 def _of_alive(run: RunState, state: State) -> State:
-    """Return a new state for the replicas alive, and the run's for those that are frozen."""
+    """Return `state` for the replicas alive, and the state of the run for those frozen."""
     return choose_state(run.alive, state, run.replicas) if run.diverged else state
 
 
 def first_task(setup: Setup) -> Work:
-    """Return the work of the first task for one replica, without doing it.
+    """Return the work of the first task for one replica, without training on it.
 
     Args:
-        setup: What stays the same.
+        setup: Setup of the run.
     """
     run = _begun(setup, first_state(setup))
     work = Work()
@@ -220,6 +222,6 @@ def _work(setup: Setup, run: RunState, phase: Phase) -> Work:
         line = (
             f"{what} draws from a global random generator, so no replica can be run again as it was"
         )
-        setup.say(f"{line}; draw by its keys (dpmcl.keys).", once="draws")
+        setup.warn(f"{line}; draw by its keys (dpmcl.keys).", once="draws")
     offered = feed.chunk.row[phase.remember][0, 0].numel() if phase.remember else 0
     return (one + notes_work(setup, run, offered)).times(phase.updates)

@@ -1,4 +1,4 @@
-"""Fill the memories: with rows of a task, or of an update, with the method's notes on them."""
+"""Offer rows of a task or of an update to the memories, with the method's notes on the rows."""
 
 from functools import partial
 
@@ -15,24 +15,25 @@ from dpmcl.methods._method import Method, Phase, State
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import RunState
 
-_ROWS_AT_ONCE = 256  # whose notes are taken together
+_ROWS_AT_ONCE = 256  # rows of a replica whose notes are computed together
 
 
 def empty_memories(setup: Setup, capacity: int | None = None) -> Memories:
-    """Return the memories before the first task.
+    """Return the memories before the first task, with a reservoir of validation rows if needed.
 
     Args:
-        setup: The run's; a method that trains on validation rows has a reservoir of these too.
-        capacity: Of each; None for the method's, or all rows of the stream where these are fewer.
+        setup: Setup of the run.
+        capacity: Capacity of each memory in rows; None for that of the method, at most the number
+            of rows of the stream.
     """
     one_row = setup.seed[:, None] * 0
     notes = _notes(setup, setup.start, Offer(one_row, one_row == 0))  # for their shapes
     memories = {}
     for name in _splits(setup):
-        # Beyond the stream's rows of the split a longer memory would hold nothing more.
+        # A memory never holds more rows than the stream has in the split.
         most = min(setup.method.memory, setup.splits.named(name).row.shape[1])
-        kept = at(notes, 0) if name == "train" else {}
-        one = memory.empty(capacity or most, setup.model.device, kept)
+        example = at(notes, 0) if name == "train" else {}
+        one = memory.empty(capacity or most, setup.model.device, example)
         memories[name] = tree_map(lambda leaf: leaf.expand(len(setup.seeds), *leaf.shape), one)
     return memories
 
@@ -41,8 +42,8 @@ def with_task(setup: Setup, run: RunState, task: int) -> Memories:
     """Return the memories after a task's rows were offered to them.
 
     Args:
-        setup: The run's.
-        run: Its state, which a method's notes are made of.
+        setup: Setup of the run.
+        run: State of the run, with which the method computes its notes.
         task: Number of the task.
     """
     memories = {}
@@ -61,10 +62,10 @@ def with_update(setup: Setup, run: RunState, phase: Phase, drawn: Chunk) -> Memo
     """Return the memories after the rows of an update were offered to D_P.
 
     Args:
-        setup: The run's.
-        run: Its state before the update.
-        phase: The update's phase.
-        drawn: What the update drew.
+        setup: Setup of the run.
+        run: State of the run before the update.
+        phase: Phase of the update.
+        drawn: Rows that the update drew.
     """
     if phase.remember is None:
         return run.memories
@@ -81,12 +82,12 @@ def with_update(setup: Setup, run: RunState, phase: Phase, drawn: Chunk) -> Memo
 
 
 def notes_work(setup: Setup, run: RunState, rows: int) -> Work:
-    """Return the work of the notes on some rows, counted on one row of one replica.
+    """Return the work of computing the notes of rows, counted on one row of one replica.
 
     Args:
-        setup: The run's.
-        run: A state of it.
-        rows: How many rows.
+        setup: Setup of the run.
+        run: A state of the run.
+        rows: Number of rows.
     """
     if not has_own(setup.method, "notes"):
         return Work()
@@ -100,11 +101,11 @@ def notes_work(setup: Setup, run: RunState, rows: int) -> Work:
 
 
 def has_own(method: Method, name: str) -> bool:
-    """Return True if a method overrides one of `Method`.
+    """Return True if a method's class overrides an attribute of `Method`.
 
     Args:
         method: The method.
-        name: As in "notes".
+        name: Name of the attribute, as in "notes".
     """
     return getattr(type(method), name) is not getattr(Method, name)
 
@@ -116,7 +117,7 @@ def _splits(setup: Setup) -> tuple[str, ...]:
 def _offered(
     setup: Setup, name: str, held: Memory, state: State, *, offer: Offer, key: Tensor
 ) -> Memory:
-    """Return a split's memory after rows were offered; notes and policy are D_P's alone."""
+    """Return a split's memory after an offer; the method's notes and policy are for D_P only."""
     policy = setup.method.policy
     if name == "train":
         offer = offer._replace(notes=_notes(setup, state, offer))
@@ -127,7 +128,7 @@ def _offered(
 
 
 def _notes(setup: Setup, state: State, offer: Offer) -> Notes:
-    """Return what the method keeps with training rows that are offered."""
+    """Return the method's notes on the training rows of an offer."""
     method, model, pool = setup.method, setup.model, setup.splits.train
     if not has_own(method, "notes"):
         return {}
@@ -139,8 +140,8 @@ def _notes(setup: Setup, state: State, offer: Offer) -> Notes:
     row, task = pool.row.gather(1, position), pool.task.gather(1, position)
     blocks = []
     for first in range(0, row.shape[1], _ROWS_AT_ONCE):
-        some = slice(first, first + _ROWS_AT_ONCE)
-        batch = setup.stream.batch(row[:, some], offer.present[:, some], task[:, some], model.dtype)
+        part = slice(first, first + _ROWS_AT_ONCE)
+        batch = setup.stream.batch(row[:, part], offer.present[:, part], task[:, part], model.dtype)
         blocks.append(setup.engine.map(notes, state, batch))
     out: Notes = tree_map(lambda *parts: torch.cat(parts, 1), *blocks)
     return out

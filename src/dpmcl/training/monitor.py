@@ -1,7 +1,7 @@
-"""Watches a run: costs, the terms of equation (3), and whether Theorem 1's conditions hold.
+"""Monitors a run: costs, the terms of equation (3), and whether Theorem 1's conditions hold.
 
-A reading is taken before an update, on rows drawn for it alone, so that what is watched and what is
-not end with the same bytes. The change of the parameters is the very next update's.
+A reading is taken before an update, on rows drawn for it alone, so that a run ends with the same
+bytes with and without the monitor. The change of the parameters in a reading is that of the update.
 """
 
 from dataclasses import dataclass, replace
@@ -25,34 +25,34 @@ from dpmcl.results.record import Divergence
 from dpmcl.theory import discount, terms
 from dpmcl.theory.readings import Readings, Watched
 from dpmcl.theory.stability import CONDITIONS, Reading, broken, named, reading
-from dpmcl.training.divergence import tell
+from dpmcl.training.divergence import report
 from dpmcl.training.observer import Chunk, Observer
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import Position, RunState
 
 _READINGS, _POSITIONS = "readings", "readings.positions"
 MOST_ROWS = 32
-"""Of the new task, and of earlier ones, unless `rows` says more."""
+"""Largest default of `rows`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorSettings(Settings):
-    """Settings of the monitor; watching moves no number, unless it ends a replica.
+    """Settings of the monitor. It changes no numbers unless `exceeding` ends a replica or the run.
 
     Attributes:
         watch: "terms" (costs and terms of eq. (3), both estimates), "stability" (norms, dV/dt, and
-            the conditions of Theorem 1, said when they break).
-        interval: Updates between readings; one comes before a task's first update and one before
-            each phase's last.
-        rows: Rows of the new task, and of all earlier ones together, on which a reading is taken;
-            None for a method's batch, 32 at most.
-        beta: The bound on J; None for the optimiser's own, or else 1000.
-        radius: Of the compact set of theta; None for ten times the norm that theta starts with.
-        drift: How dx is known, "inputs", "features" or "exact" (`optimisers.theorem.Drift`); "auto"
-            is exact where the stream knows its dynamics, else by inputs.
+            the conditions of Theorem 1; a warning is logged when one breaks).
+        interval: Updates between readings. Readings are also taken before a task's first update
+            and before each phase's last update.
+        rows: Rows of the new task, and rows of all earlier tasks together, in a reading; None for
+            the method's `batch`, at most 32.
+        beta: The bound on J; None for the optimiser's beta, or 1000 if it has none.
+        radius: Radius of the compact set of theta; None for ten times the initial norm of theta.
+        drift: How dx is found: "inputs", "features" or "exact" (`optimisers.theorem.Drift`).
+            "auto" is "exact" if the stream knows its dynamics, and else "inputs".
         zeta: Steps of theta_B in the look-ahead.
-        patience: Readings in a row with J above beta, after which `exceeding` is done.
-        exceeding: "say" nothing more, "freeze" the replica, or "stop" the run.
+        patience: Number of consecutive readings with J above beta after which `exceeding` applies.
+        exceeding: "say" does nothing more, "freeze" freezes the replica, "stop" ends the run.
     """
 
     watch: tuple[Watched, ...] = ()
@@ -67,14 +67,14 @@ class MonitorSettings(Settings):
 
     @property
     def active(self) -> bool:
-        """Return True if there is anything to read."""
+        """Return True if readings are needed."""
         return bool(self.watch) or self.exceeding != "say"
 
 
 def readings_due(number: int, phase: Phase, interval: int) -> list[int]:
     """Return the updates of a task's phase before which a reading is taken.
 
-    Not the first of a later phase: the last of the phase before is next to it.
+    The first update of a later phase has none: it follows the last update of the phase before.
 
     Args:
         number: Number of the phase in its task.
@@ -85,12 +85,13 @@ def readings_due(number: int, phase: Phase, interval: int) -> list[int]:
 
 
 class Monitor(Observer):
-    """Takes one method's readings, and says once for each condition of Theorem 1 where it broke.
+    """Takes the readings of a run, and warns once for each condition of Theorem 1 that breaks.
 
     Args:
-        settings: What is watched.
-        setup: The run's.
-        memories: Where earlier rows are drawn from; None for all rows of earlier tasks.
+        settings: Settings of the monitor.
+        setup: Setup of the run.
+        memories: Memories from which rows of earlier tasks are drawn; None draws from all such
+            rows.
     """
 
     def __init__(
@@ -111,22 +112,22 @@ class Monitor(Observer):
         rule, dynamic = setup.method.rule, setup.stream.following is not None
         auto: Drift = "exact" if dynamic else "inputs"
         self._space: Drift = auto if settings.drift == "auto" else settings.drift
-        # The bound on J: the setting, the optimiser's own, or the paper's smallest.
+        # The bound on J: the setting, the optimiser's, or the smallest in the paper.
         self._beta = settings.beta or (rule.beta if isinstance(rule, Theorem) else 1000.0)
 
     def begin(self, setup: Setup, run: RunState) -> RunState:
         if "stability" in self.settings.watch:
             verdict = discount.verdict(setup.method.discounting)
             if verdict.outcome in ("diverges", "unclear"):
-                setup.say(f"discount: {verdict.line}", once="discount")
-        tell(setup, run.diverged, "cost", stop=self.settings.exceeding == "stop")
+                setup.warn(f"discount: {verdict.line}", once="discount")
+        report(setup, run.diverged, "cost", stop=self.settings.exceeding == "stop")
         values, positions = run.values.get(_READINGS), np.array(self._positions)
         if values is None or not np.array_equal(run.values[_POSITIONS], positions):
             values = np.full((len(setup.seeds), len(positions), len(Reading._fields)), np.nan)
         return replace(run, values={**run.values, _READINGS: values, _POSITIONS: positions})
 
     def stop(self, setup: Setup, position: Position, last: int) -> int:
-        # a watched update is a chunk of its own
+        # an update with a reading is a chunk by itself
         task, phase, first = position
         if position in self._index:
             return first + 1
@@ -140,22 +141,22 @@ class Monitor(Observer):
         values = run.values[_READINGS]
         values[:, number] = self._measured(setup, run, chunk)
         if "stability" in self.settings.watch:
-            self._say_broken(setup, values[:, number : number + 1], number)
+            self._warn_of_broken(setup, values[:, number : number + 1], number)
         task, phase, update = chunk.before.position
         diverged = {
             replica: Divergence(task, phase, update + 1, "cost")
             for replica in self._exceeding(values, number)
             if replica not in run.diverged
         }
-        tell(setup, diverged, "cost", stop=self.settings.exceeding == "stop")
+        report(setup, diverged, "cost", stop=self.settings.exceeding == "stop")
         return replace(run, diverged={**run.diverged, **diverged})
 
     def readings(self, setup: Setup, run: RunState) -> Readings:
         """Return all readings of a run.
 
         Args:
-            setup: The run's.
-            run: Its last state.
+            setup: Setup of the run.
+            run: State at the end of the run.
         """
         return Readings(setup.seeds, self._positions, run.values[_READINGS])
 
@@ -164,16 +165,16 @@ class Monitor(Observer):
         before, after = chunk.before.replicas, run.replicas
         n = self.settings.rows or min(setup.method.batch, MOST_ROWS)
         moved: Literal["exact", "estimated"] = "exact" if self._space == "exact" else "estimated"
-        earlier, looked_at = Draw("earlier", n), chunk.before
+        earlier, run_before = Draw("earlier", n), chunk.before
         if self._memories is not None:
-            earlier, looked_at = Draw("memory", n), replace(looked_at, memories=self._memories)
+            earlier, run_before = Draw("memory", n), replace(run_before, memories=self._memories)
         draws = {
             "new": Draw("new", n),
             "past": earlier,
             "next": Draw("new", n, like="new", moved=moved),
         }
         weighing = setup.weighing(chunk.before.position.task)
-        rows = setup.probe(draws, looked_at, weighing)
+        rows = setup.probe(draws, run_before, weighing)
         with torch.no_grad():
             change = tree_map(lambda a, b: a - b, after.theta, before.theta)
             measure = partial(self._one, setup=setup)
@@ -185,7 +186,7 @@ class Monitor(Observer):
     def _one(
         self, state: State, change: Theta, rows: dict[str, Batch], radius: Tensor, *, setup: Setup
     ) -> Reading:
-        """Return the reading of one replica; rows["next"] are rows["new"] once they have moved."""
+        """Return the reading of one replica; rows["next"] are rows["new"] moved by dx."""
         model, theta = setup.model.holding(state.buffers), state.theta
         b_N, b_P, b_next = rows["new"], rows["past"], rows["next"]
         features = self._space == "features"
@@ -209,7 +210,7 @@ class Monitor(Observer):
         )
 
     def _exceeding(self, values: np.ndarray, number: int) -> list[int]:
-        """Return the replicas above beta in the last readings, as many as the patience."""
+        """Return the replicas whose J was above beta in each of the last `patience` readings."""
         patience = self.settings.patience
         if self.settings.exceeding == "say" or number + 1 < patience:
             return []
@@ -218,8 +219,8 @@ class Monitor(Observer):
         above = ~(beta >= J) & ~np.isnan(beta)
         return [int(replica) for replica in np.flatnonzero(above.all(1))]
 
-    def _say_broken(self, setup: Setup, values: np.ndarray, number: int) -> None:
-        """Say where conditions first broke. values: of one reading, (replicas, 1, quantities)."""
+    def _warn_of_broken(self, setup: Setup, values: np.ndarray, number: int) -> None:
+        """Warn of broken conditions. values: those of a reading, (replicas, 1, quantities)."""
         task, _, update = self._positions[number]
         for name, where in broken(values).items():
             if not where.any():
@@ -227,7 +228,7 @@ class Monitor(Observer):
             condition = CONDITIONS[name]
             shown = condition.shows(named(values[:, 0]))
             largest = float(np.nanmax(np.where(where[:, 0], shown, -np.inf)))
-            setup.say(
+            setup.warn(
                 f"{name}: {condition.rule} broke at update {update} of task {task} "
                 f"('{setup.stream.tasks[task]}') in {int(where.sum())} of {len(where)} replicas "
                 f"(largest {largest:.3g}); {condition.advice}.",

@@ -1,4 +1,4 @@
-"""Check that the stream can tell what a method, its optimiser or a monitor wants to know of dx."""
+"""Check that a stream can supply dx in the form that a method, optimiser or monitor needs."""
 
 from collections.abc import Sequence
 
@@ -9,16 +9,16 @@ from dpmcl.optimisers.theorem import Theorem
 
 
 def check_motion(method: Method, stream: Stream, phases: Sequence[Phase], watched: str) -> None:
-    """Check that a stream can tell what a method, its optimiser or a monitor wants to know of dx.
+    """Check that a stream can supply dx in the form that a method, optimiser or monitor needs.
 
     Args:
-        method: The method, whose optimiser may want to know dx.
-        stream: What it trains on.
-        phases: Its phases of the first task.
-        watched: How the monitor is to know dx.
+        method: The method with its optimiser.
+        stream: The stream.
+        phases: The method's phases of the first task.
+        watched: How the monitor finds dx (`monitor.drift`).
 
     Raises:
-        SpecError: It cannot.
+        SpecError: The stream does not know its dynamics ("exact"), or has classes ("estimated").
     """
     asks = {"monitor.drift": watched}
     if isinstance(method.rule, Theorem):

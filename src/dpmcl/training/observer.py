@@ -1,4 +1,4 @@
-"""The contract of an observer: it looks on at a run, at a few places."""
+"""The contract of an observer, which a run calls at fixed points."""
 
 from dataclasses import dataclass
 
@@ -24,58 +24,58 @@ class Chunk:
 
 
 class Observer:
-    """Looks on at a run, and keeps values of its own in `RunState.values`.
+    """Base class of observers, which measure a run and keep results in `RunState.values`.
 
-    Each call returns the state with which the run goes on: the one given, or one with other values.
-    A subclass overrides the calls that it needs.
+    Each call returns the state with which the run continues: the state that it received, or a
+    changed copy. A subclass overrides the calls that it needs.
     """
 
     def begin(self, setup: Setup, run: RunState) -> RunState:
-        """Return the state before the first update of this call of `train`, after a look at it.
+        """Observe the state before the first update of a call of `train`, and return it.
 
         Args:
-            setup: The run's.
-            run: Its state.
+            setup: Setup of the run.
+            run: State of the run.
         """
         return run
 
     def stop(self, setup: Setup, position: Position, last: int) -> int:
-        """Return the update before which a chunk that begins at `position` ends, at most `last`.
+        """Return the update before which a chunk ends, at most `last`.
 
         Args:
-            setup: The run's.
-            position: Where the chunk begins.
-            last: Where it ends unless an observer wants it shorter.
+            setup: Setup of the run.
+            position: Position of the first update of the chunk.
+            last: The update before which the chunk ends if this observer does not shorten it.
         """
         return last
 
     def before_chunk(self, setup: Setup, run: RunState) -> RunState:
-        """Return the state before a chunk of updates, after a look at it.
+        """Observe the state before a chunk of updates, and return it.
 
-        Before a phase's first update its work has been counted already, so training may not go on
-        from that state.
+        Do not save this state to resume from: before the first update of a phase, the work of the
+        phase is already counted in it.
 
         Args:
-            setup: The run's.
-            run: Its state.
+            setup: Setup of the run.
+            run: State of the run.
         """
         return run
 
     def after_chunk(self, setup: Setup, run: RunState, chunk: Chunk) -> RunState:
-        """Return the state after a chunk of updates, after a look at it.
+        """Observe the state after a chunk of updates, and return it.
 
         Args:
-            setup: The run's.
-            run: Its state.
+            setup: Setup of the run.
+            run: State of the run.
             chunk: The updates that have just been run.
         """
         return run
 
     def after_task(self, setup: Setup, run: RunState) -> RunState:
-        """Return the state after a task, after a look at it; its position is the next task.
+        """Observe the state after a task, whose position is the next task, and return it.
 
         Args:
-            setup: The run's.
-            run: Its state.
+            setup: Setup of the run.
+            run: State of the run.
         """
         return run

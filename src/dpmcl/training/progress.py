@@ -1,4 +1,4 @@
-"""Reports how far a run is."""
+"""Reports the progress of a run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,19 +7,19 @@ from dpmcl.training.observer import Chunk, Observer
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import Position, RunState
 
-Tell = Callable[[int, int], None]
-"""tell(done, total): updates of all replicas."""
+ProgressCallback = Callable[[int, int], None]
+"""on_progress(done, total), in updates of all replicas."""
 
 
 @dataclass(frozen=True)
 class Progress(Observer):
-    """Reports the updates done, of all replicas, after each chunk.
+    """Reports progress before the first update and after each chunk of updates.
 
     Attributes:
-        tell: Called with the updates done and the updates of the whole run.
+        on_progress: Called with the updates done and the updates of the run, of all replicas.
     """
 
-    tell: Tell
+    on_progress: ProgressCallback
 
     def begin(self, setup: Setup, run: RunState) -> RunState:
         self._report(setup, run)
@@ -33,4 +33,4 @@ class Progress(Observer):
         replicas = len(setup.seeds)
         done = setup.updates_before(run.position)
         total = setup.updates_before(Position(setup.tasks))
-        self.tell(done * replicas, total * replicas)
+        self.on_progress(done * replicas, total * replicas)

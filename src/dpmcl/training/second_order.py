@@ -1,4 +1,4 @@
-"""Gradients through inner updates: they need second derivatives, and lose digits in float32."""
+"""Gradients through inner updates, which need second derivatives and lose digits in float32."""
 
 import torch
 
@@ -12,13 +12,13 @@ from dpmcl.training.setup import Setup
 
 
 def check_second_derivatives(setup: Setup) -> None:
-    """Check that a method which differentiates through inner updates can do so.
+    """Check that the network has second derivatives if the method needs them.
 
     Args:
-        setup: The run's.
+        setup: Setup of the run.
 
     Raises:
-        ModelError: A layer knows no second derivative.
+        ModelError: A layer has no second derivative.
     """
     graph, model = setup.method.graph, setup.model
     if graph is None:
@@ -34,7 +34,7 @@ def check_second_derivatives(setup: Setup) -> None:
 
     try:
         torch.func.grad(slope)(parameters_of(model.parts))
-    except Exception as error:  # each layer has its own way to say no
+    except Exception as error:  # layers without second derivatives raise errors of many types
         raise ModelError(
             f"{graph.cause} needs second derivatives, and this network has none: {reason(error)}; "
             f"use {graph.instead}."
@@ -42,11 +42,11 @@ def check_second_derivatives(setup: Setup) -> None:
 
 
 def noise(method: Method, dtype: torch.dtype) -> str | None:
-    """Return the warning for a method whose gradients float32 makes noisy, or None.
+    """Return a warning if float32 makes the gradients of a method noisy, or None.
 
-    A fresh Adagrad's first step is lr times the gradient's sign, so its derivative is a difference
-    of two large numbers that nearly cancel. Most of what is left is rounding, and in float32 it
-    shows (`benchmarks/second_order_noise.py`).
+    The first step of a fresh Adagrad is lr times the gradient's sign, so its derivative is a
+    difference of two large numbers that nearly cancel. What is left is mostly rounding error, which
+    is visible in float32 (`benchmarks/second_order_noise.py`).
 
     Args:
         method: The method.

@@ -1,4 +1,4 @@
-"""The part of a job that stays the same while one method is trained for a group of replicas."""
+"""The setup of a job: what is fixed while one method is trained for a group of replicas."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -32,15 +32,15 @@ class Setup:
 
     Attributes:
         method: Hyper-parameters, and the phases of a task.
-        model: The network and its cost, as `Method.prepare` returns it.
+        model: The network and its cost, from `Method.modelled`.
         stream: Tasks over a pool of rows.
         splits: Training, validation and test rows of each replica.
-        seeds: One for each replica.
-        engine: Runs functions of one replica for all of them.
-        weights: Seeds of the initial weights; `seeds` where they are not fixed by the spec.
-        name: Of the method in the spec; messages begin with it.
-        infos: What the method is told of each task; () to tell it by the stream. A learner, whose
-            stream holds its memory and the newest rows alone, knows more.
+        seeds: Seed of each replica.
+        engine: Runs a function of one replica for all replicas.
+        weights: Seeds of the initial weights; () for `seeds`.
+        name: Name of the method in the spec; messages begin with it.
+        infos: The `TaskInfo` of each task; () to derive them from the stream. A learner passes its
+            own, since its stream holds only its memory and the newest rows.
     """
 
     method: Method
@@ -52,7 +52,7 @@ class Setup:
     weights: tuple[int, ...] = ()
     name: str = ""
     infos: tuple[TaskInfo, ...] = ()
-    _said: set[str] = field(default_factory=set, init=False)
+    _warned: set[str] = field(default_factory=set, init=False)
 
     @cached_property
     def seed(self) -> Tensor:
@@ -71,12 +71,12 @@ class Setup:
 
     @cached_property
     def task_infos(self) -> tuple[TaskInfo, ...]:
-        """Return what the method is told of each task."""
+        """Return the `TaskInfo` of each task, which the method receives."""
         return self.infos or task_infos(self.stream, self.splits)
 
     @property
     def first(self) -> int:
-        """Return the number of the stream's first task, by which draws are made."""
+        """Return the number of the stream's first task, from which keys of draws are derived."""
         return self.infos[0].number if self.infos else 0
 
     @cached_property
@@ -107,30 +107,30 @@ class Setup:
         return state._replace(buffers=buffers)
 
     def over(self, stream: Stream, splits: Splits, infos: tuple[TaskInfo, ...]) -> "Setup":
-        """Return the same setup for other rows; the replicas' first states stay.
+        """Return a copy of the setup with other rows and the same initial states.
 
         Args:
             stream: Tasks over a pool of rows.
             splits: Rows of each replica.
-            infos: What the method is told of each task.
+            infos: The `TaskInfo` of each task.
         """
         return replace(self, stream=stream, splits=splits, infos=infos).starting(self.start)
 
     def starting(self, start: State) -> "Setup":
-        """Return the same setup with other first states of the replicas.
+        """Return a copy of the setup with other initial states.
 
         Args:
-            start: The states, replicas first.
+            start: States before the first task, with a leading replica dimension.
         """
         other = replace(self)
         other.__dict__["start"] = start
         return other
 
     def updates_before(self, position: Position) -> int:
-        """Return how many updates each replica makes before a position.
+        """Return the number of updates that each replica makes before a position.
 
         Args:
-            position: Any position of the run.
+            position: A position in the run.
         """
         tasks, number, update = position
         count = sum(phase.updates for phases in self.phases[:tasks] for phase in phases)
@@ -139,32 +139,32 @@ class Setup:
         return count + update
 
     def update(self, phase: Phase) -> Update:
-        """Return a phase's update, on augmented batches, which also moves running statistics.
+        """Return a phase's update with augmentation of its batches and new running statistics.
 
-        They move once, at the parameters before the update, by the rows of its real step: never
-        while a method looks ahead.
+        The running statistics change once an update, by the rows of `Phase.steps_on` and with the
+        parameters before the update, never while a method looks ahead.
 
         Args:
-            phase: One of the run's.
+            phase: A phase of the run.
         """
         update = _moving(self.model, phase) if self.start.buffers else phase.update
         augmentations = self.method.augmenting
         return _augmented(update, phase, augmentations) if augmentations else update
 
     def motion(self, task: int) -> Motion:
-        """Return where rows go at a task.
+        """Return the motion dx of the rows of a task.
 
         Args:
             task: Number of the task.
         """
-        known: dict[int, Motion] = self.__dict__.setdefault("_motion", {})
-        if task not in known:
-            known.clear()  # only the newest task's is of use
-            known[task] = motion_of(self.stream, self.splits, task, self.model.dtype)
-        return known[task]
+        cache: dict[int, Motion] = self.__dict__.setdefault("_motion", {})
+        if task not in cache:
+            cache.clear()  # earlier tasks are not asked for again
+            cache[task] = motion_of(self.stream, self.splits, task, self.model.dtype)
+        return cache[task]
 
     def weighing(self, task: int) -> Weighing | None:
-        """Return what gamma makes of the tasks seen; None where all weigh the same.
+        """Return the weights that gamma gives to the tasks seen; None if all are equal.
 
         Args:
             task: Number of the task.
@@ -179,10 +179,10 @@ class Setup:
         """Return the batches and keys of the updates from `position` to the one before `stop`.
 
         Args:
-            memories: What is drawn from, besides the splits.
+            memories: Memories from which rows are drawn, besides the splits.
             phase: The phase of the updates.
-            position: The first update.
-            stop: The update of the phase after the last one.
+            position: Position of the first update.
+            stop: Number, within the phase, of the update after the last one.
         """
         task, number, first = position
         moves = any(draw.moved is not None for draw in phase.draws.values())
@@ -200,12 +200,12 @@ class Setup:
     def probe(
         self, draws: Mapping[str, Draw], run: RunState, weighing: Weighing | None = None
     ) -> dict[str, Batch]:
-        """Return batches on which to look at a run, all replicas; looking moves no other draw.
+        """Return batches of all replicas for measurements; they do not affect any other draw.
 
         Args:
-            draws: What is looked at, by name.
-            run: The state, before an update.
-            weighing: What gamma does to the rows; None for nothing.
+            draws: The draws, by name.
+            run: The state before an update.
+            weighing: Weights that gamma gives to the tasks; None for equal weights.
         """
         task, number, update = run.position
         motion = self.motion(task)
@@ -213,23 +213,23 @@ class Setup:
         drawn = probe(draws, supply, (task, number), update)
         return drawn.batches(self.stream, self.model.dtype, 0, slice(None))
 
-    def say(self, line: str, *, once: str | None = None) -> None:
-        """Log what a user should know while the method is trained.
+    def warn(self, line: str, *, once: str | None = None) -> None:
+        """Log a warning that begins with the method's name.
 
         Args:
-            line: One line.
-            once: What it is about, if one line for all jobs of the method is enough.
+            line: Text of the warning.
+            once: Topic that is logged once for all jobs of the method; None logs each time.
         """
-        if once in self._said:
+        if once in self._warned:
             return
         if once is not None:
-            self._said.add(once)
+            self._warned.add(once)
         text = printable(f"{self.name}: {line}" if self.name else line)
         _LOG.warning(text, extra={"once": once and f"{self.name}: {once}"})
 
 
 def _moving(model: Model, phase: Phase) -> Update:
-    """Return an update after which the running statistics have moved."""
+    """Return a phase's update that also updates the running statistics."""
     names = phase.steps_on or [name for name, draw in phase.draws.items() if draw.like is None]
 
     def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
@@ -244,8 +244,8 @@ def _moving(model: Model, phase: Phase) -> Update:
 
 
 def _augmented(plain: Update, phase: Phase, augmentations: tuple[Augmentation, ...]) -> Update:
-    """Return an update on batches whose images have been changed."""
-    # A draw that is like another has the rows of that one, and so its changes.
+    """Return an update that first augments the images of its batches."""
+    # A draw that is like another has the same rows, so it gets the same random changes.
     numbers = {name: number for number, name in enumerate(phase.draws)}
     lanes = tuple((name, numbers[draw.like or name]) for name, draw in phase.draws.items())
 
@@ -262,13 +262,13 @@ def _augmented(plain: Update, phase: Phase, augmentations: tuple[Augmentation, .
 
 
 def check_augmentation(setup: Setup) -> None:
-    """Check that a method that augments its batches gets images.
+    """Check that the inputs are images if the method augments its batches.
 
     Args:
-        setup: The run's.
+        setup: Setup of the run.
 
     Raises:
-        SpecError: Its inputs are something else.
+        SpecError: The method augments inputs that are not images.
     """
     shape = tuple(setup.stream.x.shape[1:])
     if setup.method.augmenting and len(shape) != 3:
@@ -279,7 +279,7 @@ def check_augmentation(setup: Setup) -> None:
 
 
 def check_splits(method: Method, tasks: Sequence[Sequence[Phase]]) -> None:
-    """Check that a method that trains on validation rows says so.
+    """Check that a method declares it if it trains on validation rows.
 
     Args:
         method: The method.

@@ -1,23 +1,23 @@
-"""A spec: everything that decides the numbers of a study, in one TOML file.
+"""A spec: every setting that affects the numbers of a study, in one TOML file.
 
     replicas = 50
     seed = 0
     stream = "mnist"        # short for a table with only a name; or a path, as in "my.csv"
-    [training]              # for every method; a method's own table overrides it
+    [training]              # for every method; the table of a method overrides it
     optimiser = "adagrad"
     lr = 1e-2
     [methods.er]            # the methods to run, in this order
     [methods.dpmcl]
     zeta = 5
-    [methods.er_slow]       # the same method again, under a name of your own
+    [methods.er_slow]       # the same method again, under another name
     method = "er"
     lr = 1e-3
 
 `methods = ["naive", "er"]` is short for empty tables.
 
-Entries are changed by --set, or by `settings` in Python. If a change names another stream, network,
-optimiser or discount, that one starts from its own defaults: the settings that the spec had for the
-old one are dropped, and those that the user sets are kept, in whatever order they come.
+--set changes entries, and so does `settings` in Python. If a change names another stream, network,
+optimiser or discount, the new one starts from its defaults: the spec's settings of the old one are
+dropped, and all changes by the user are kept, in any order.
 """
 
 import re
@@ -45,7 +45,7 @@ from dpmcl.training.monitor import MonitorSettings
 Table = dict[str, Any]
 _TABLES = ("stream", "network", "training", "evaluation", "monitor", "methods")
 _OWN_NAME = re.compile(r"\w([\w=+.-]{0,58}\w)?")
-_NO_TOML = (ValueError, RecursionError)  # TOMLDecodeError, too long a number, too deep a list
+_TOML_ERRORS = (ValueError, RecursionError)  # TOMLDecodeError, too long a number, too deep a list
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,25 +53,26 @@ class Spec(Settings):
     """A checked spec, with every setting.
 
     Attributes:
-        replicas: Seeded runs of each method; their seeds are seed, seed + 1, ...
+        replicas: Number of seeded runs of each method; their seeds are seed, seed + 1, ...
         seed: First seed.
         dtype: Type of parameters and inputs.
-        precision: Precision of products, if less than that of float32 (`core.precision`).
-        engine: Engine, or "auto". Like device, threads and workers it may change within a folder.
+        precision: Precision of products, if lower than that of float32 (`core.precision`).
+        engine: Engine, or "auto". Like device, threads and workers it may differ between the runs
+            of one folder.
         device: Device, or "auto".
         threads: Threads of PyTorch on a CPU; small networks run fastest on one.
         workers: Processes that share the replicas on a CPU; None for one a core, 1 for none.
-        on_divergence: Whether a replica that is no longer finite is frozen, or ends the run.
-        track: Trackers to which errors are written while it runs: "tensorboard", "mlflow".
-        split_seed: Seed of the split that all replicas share; None if each draws its own.
+        on_divergence: "freeze" a replica that is no longer finite, or "stop" the run.
+        track: Trackers to which errors are written during a run: "tensorboard", "mlflow".
+        split_seed: Seed of the split that all replicas share; None for a split of each replica.
         weights_seed: The same for the initial weights. (stream.order_seed is that of the tasks.)
-        stream_name: Name of the stream's plugin; stream has its settings.
-        network_name: Name of the network's plugin; network has its settings.
-        evaluation: What is evaluated.
-        monitor: What is watched.
+        stream_name: Name of the stream's plugin; `stream` has its settings.
+        network_name: Name of the network's plugin; `network` has its settings.
+        evaluation: Settings of evaluation.
+        monitor: Settings of the monitor.
         training: Settings in [training], for every method.
         methods: Methods by name, in the order in which they run.
-        renamed: Plugins of the methods that have names of the user's own.
+        renamed: Plugins of the methods that the user renamed, by the user's name.
 
     Raises:
         SpecError: A setting breaks a rule.
@@ -115,7 +116,7 @@ class Spec(Settings):
         return tuple(range(self.seed, self.seed + self.replicas))
 
     def split_seeds(self, seeds: Sequence[int]) -> tuple[int, ...]:
-        """Return the seeds with which the rows of replicas are split.
+        """Return the seeds of the splits of replicas.
 
         Args:
             seeds: Seeds of replicas.
@@ -123,7 +124,7 @@ class Spec(Settings):
         return tuple(seeds if self.split_seed is None else [self.split_seed] * len(seeds))
 
     def weights_seeds(self, seeds: Sequence[int]) -> tuple[int, ...]:
-        """Return the seeds with which the weights of replicas are initialised.
+        """Return the seeds of the initial weights of replicas.
 
         Args:
             seeds: Seeds of replicas.
@@ -135,7 +136,7 @@ class Spec(Settings):
         """Return the checked spec of a table.
 
         Args:
-            table: What a TOML file holds, short forms included.
+            table: Content of a TOML file, short forms included.
 
         Raises:
             SpecError: The table is not a spec.
@@ -182,7 +183,7 @@ class Spec(Settings):
         )
 
     def to_table(self) -> Table:
-        """Return every setting, defaults included, as a table that `parse` reads."""
+        """Return all settings, defaults included, as a table that `parse` reads."""
         training = _Defaults(**self.training).to_table()
         methods = {
             name: {
@@ -207,28 +208,28 @@ class Spec(Settings):
 
 
 def _top() -> list[str]:
-    """Return the settings that are in no table."""
+    """Return the names of the settings that are in no table."""
     tables = (*_TABLES, "stream_name", "network_name", "renamed")
     return [name for name in Spec.names() if name not in tables]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Defaults(Method):
-    """A method without settings of its own, for the defaults that all methods share."""
+    """A method without further settings, for the defaults that all methods share."""
 
     def phases(self, model: Any, task: Any) -> Sequence[Any]:
         return ()
 
 
 def method_of(name: str, settings: Mapping[str, Any]) -> str:
-    """Return the plugin of a method: its `method` where it has a name of the user's own.
+    """Return the name of a method's plugin: its setting `method`, or else its name.
 
     Args:
         name: Name of the method in a spec.
-        settings: Its table.
+        settings: The method's table.
 
     Raises:
-        SpecError: The name is that of another method, or is not one for a folder.
+        SpecError: The name is that of another plugin, or cannot be the name of a folder.
     """
     plugin = settings.get("method", name)
     if plugin == name:
@@ -251,14 +252,14 @@ def read(text: str, where: str) -> Table:
 
     Args:
         text: The text.
-        where: Name of its source, for errors, as in "my.toml".
+        where: Name of the source, for errors, as in "my.toml".
 
     Raises:
-        SpecError: The text is not TOML; the error says in which line.
+        SpecError: The text is not TOML; the error names the line.
     """
     try:
         return tomllib.loads(text)
-    except _NO_TOML as error:
+    except _TOML_ERRORS as error:
         raise SpecError(f"{where} must be TOML: {reason(error)}.") from None
 
 
@@ -269,12 +270,12 @@ def normalised(table: Mapping[str, Any]) -> Table:
     methods for their empty tables.
 
     Args:
-        table: What a TOML file holds; it stays as it is.
+        table: Content of a TOML file; it is not changed.
 
     Raises:
         SpecError: An entry has the wrong type.
     """
-    out = _written_out(table)
+    out = _expanded(table)
     stream = out.get("stream")
     if isinstance(stream, Mapping) and "name" not in stream and isinstance(stream.get("path"), str):
         out["stream"] = {"name": stream_for(stream["path"]), **stream}
@@ -295,8 +296,8 @@ def normalised(table: Mapping[str, Any]) -> Table:
     return out
 
 
-def _written_out(table: Mapping[str, Any]) -> Table:
-    """Return a table in which a stream and a network that come as names or paths are tables."""
+def _expanded(table: Mapping[str, Any]) -> Table:
+    """Return a table whose short forms of stream and network, names or paths, are tables."""
     out = dict(table)
     for key in ("stream", "network"):
         value = out.get(key)
@@ -312,13 +313,13 @@ def _is_path(stream: Any) -> bool:
 
 
 def assignment(text: str) -> Table:
-    """Return the change that an assignment stands for, as a table.
+    """Return the change that an assignment describes, as a table.
 
     Args:
         text: KEY=VALUE, as in "training.lr=0.01": a TOML key, and a TOML value or a plain string.
 
     Raises:
-        SpecError: The text is no assignment.
+        SpecError: The text is not an assignment.
     """
     path, _, value = (part.strip() for part in text.partition("="))
     try:
@@ -327,7 +328,7 @@ def assignment(text: str) -> Table:
         except tomllib.TOMLDecodeError:
             quoted = value.replace("\\", "\\\\").replace('"', '\\"')
             table = tomllib.loads(f'{path} = "{quoted}"')
-    except _NO_TOML:
+    except _TOML_ERRORS:
         table = {}
     if not table:
         raise SpecError(
@@ -342,7 +343,7 @@ def assigned(path: str, value: Any) -> Table:
 
     Args:
         path: Dotted name of the entry, as in "training.lr".
-        value: What it is set to.
+        value: New value of the entry.
 
     Raises:
         SpecError: The path is not a dotted name.
@@ -366,17 +367,17 @@ def assigned(path: str, value: Any) -> Table:
 def changed(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
     """Return a table with changes merged into it.
 
-    If they name another stream, network, optimiser or discount, that one starts from its own
-    defaults: what the table had set for the old one is dropped.
+    If the changes name another stream, network, optimiser or discount, the new one starts from its
+    defaults: the table's settings of the old one are dropped.
 
     Args:
-        table: What a TOML file holds, short forms included.
+        table: Content of a TOML file, short forms included.
         changes: Entries that replace those of the table.
 
     Raises:
-        SpecError: The changes set an entry of a method that does not run.
+        SpecError: The changes set an entry of a method that is not in the table.
     """
-    base, changes = normalised(table), _written_out(changes)
+    base, changes = normalised(table), _expanded(changes)
     methods = changes.get("methods")
     for name in methods if isinstance(methods, Mapping) else ():
         if name not in base["methods"]:
@@ -392,13 +393,13 @@ def changed(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
 
 
 def together(first: Mapping[str, Any], second: Mapping[str, Any]) -> Table:
-    """Return two changes as one; where both set an entry, the second one does.
+    """Return two changes merged into one; if both set an entry, the second takes precedence.
 
     Args:
         first: Entries by name.
-        second: Entries that come later.
+        second: Entries by name, applied after `first`.
     """
-    return _merged(_written_out(first), _written_out(second), resets=False)
+    return _merged(_expanded(first), _expanded(second), resets=False)
 
 
 def _merged(
@@ -408,7 +409,14 @@ def _merged(
     resets: bool,
     named: Sequence[str] = ("stream", "network"),
 ) -> Table:
-    """Merge changes into a table; `resets`: a new name in a table of `named` drops the rest."""
+    """Return a table with changes merged into it.
+
+    Args:
+        base: The table.
+        changes: Entries that replace those of the table.
+        resets: Whether a new name in a table drops the other entries of that table.
+        named: Keys of the tables to which `resets` applies.
+    """
     out = dict(base)
     for key, value in changes.items():
         old = out.get(key)
@@ -426,7 +434,7 @@ def _merged(
 
 
 def _network(table: Mapping[str, Any]) -> Any:
-    """Return the name of a spec's network, or of its stream's; None if the stream is unknown."""
+    """Return the name of a spec's network, by default its stream's; None for an unknown stream."""
     name = table.get("network", {}).get("name")
     stream = table.get("stream", {}).get("name")
     if name is None and isinstance(stream, str):

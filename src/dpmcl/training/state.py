@@ -1,4 +1,4 @@
-"""The state of a run: exactly what a checkpoint holds."""
+"""The state of a run, which is the content of a checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ from dpmcl.results.record import Divergence
 
 
 class Position(NamedTuple):
-    """The next update of a run: `update` of a phase of a task, all counted from 0.
+    """Position in a run: the next update, in its phase and task, all counted from 0.
 
-    (task, 0, 0) is a task that has not begun.
+    (task, 0, 0) stands for a task that has not begun.
     """
 
     task: NonNegative = 0
@@ -33,12 +33,13 @@ class RunState:
 
     Attributes:
         position: The next update.
-        replicas: Parameters, optimiser state, running statistics and what else the method keeps;
+        replicas: Parameters, optimiser state, running statistics and further state of the method;
             each tensor has a leading replica dimension.
-        memories: D_P, and a reservoir of validation rows for the methods that train on them.
-        work: Spent so far for each replica.
-        diverged: By index of the replica, where it was frozen.
-        values: Arrays of the observers by name, replicas first: error tensors, readings.
+        memories: D_P, and a reservoir of validation rows for methods that train on them.
+        work: Work of each replica so far.
+        diverged: Position at which a replica was frozen, by index of the replica.
+        values: Arrays of the observers by name, such as errors and readings; most have a leading
+            replica dimension.
     """
 
     position: Position
@@ -50,7 +51,7 @@ class RunState:
 
     @property
     def alive(self) -> Tensor:
-        """Return which replicas have not been frozen: bool (replicas,)."""
+        """Return the mask of the replicas that are not frozen, bool (replicas,)."""
         first = leaves(self.replicas.theta)[0]
         alive = torch.ones(len(first), dtype=torch.bool, device=first.device)
         alive[list(self.diverged)] = False

@@ -18,11 +18,11 @@ ROWS = 32
 """Rows of the new task on which ||J_x|| and ||dx|| are estimated."""
 
 EVERY = 50
-"""Updates of a phase between two estimates."""
+"""Number of updates of a phase between two estimates."""
 
 
 class StepSize(Observer):
-    """Tells the optimiser `theorem` how far inputs move, and the user where the theorem fails.
+    """Estimates ||J_x|| ||dx|| for the optimiser `theorem`, and warns where the theorem fails.
 
     Args:
         rule: The optimiser.
@@ -35,19 +35,19 @@ class StepSize(Observer):
         if run.position.update % EVERY:
             return run
         reached = self._measured(setup, run)
-        self._note(setup, run, reached)
+        self._warn_of_failures(setup, run, reached)
         state = run.replicas
         state = state._replace(optimiser=self._rule.informed(state.optimiser, reached))
         return replace(run, replicas=state)
 
-    def _note(self, setup: Setup, run: RunState, reached: Tensor) -> None:
-        """Say the first time in how many replicas the theorem does not apply."""
+    def _warn_of_failures(self, setup: Setup, run: RunState, reached: Tensor) -> None:
+        """Warn once, with the number of replicas to which the theorem does not apply."""
         beyond, task = (reached >= 1) & run.alive, run.position.task
         if not beyond.any():
             return
         ignores = self._rule.otherwise == "ignore"
         instead = "steps are taken as if dx were 0" if ignores else "no steps are taken"
-        setup.say(
+        setup.warn(
             f"theorem 1 does not apply at task {task} ('{setup.stream.tasks[task]}'): ||J_x|| "
             f"||dx|| = {float(reached[beyond].max()):.3g} is not below 1 in {int(beyond.sum())} of "
             f"{len(reached)} replicas; {instead} there, and where it is so again.",

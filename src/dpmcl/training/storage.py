@@ -1,8 +1,8 @@
-"""Checkpoints at an address, as in a bucket, for jobs on machines that share no folder.
+"""Checkpoints at an address, such as a bucket, for jobs on machines that share no folder.
 
-A checkpoint is one file, written at once. An object store shows a file when all of it is there; a
-mounted folder may show a part, which the checkpoint's checksum reveals, and then the one before is
-used. Either way a job never goes on from half of one.
+A checkpoint is one file, written at once. An object store shows only complete files. A mounted
+folder may show an incomplete file; the checkpoint's checksum reveals it, and the checkpoint before
+is used. So a job never resumes from a part of a checkpoint.
 """
 
 import shutil
@@ -26,9 +26,9 @@ class Storage:
     """The folder of a run on storage that several machines see.
 
     Attributes:
-        address: Address of the storage: "s3://bucket/folder", another that pyarrow or fsspec reads,
-            or an absolute path.
-        run: Name of the folder; no other run has it.
+        address: Address of the storage: "s3://bucket/folder", another address that pyarrow or
+            fsspec reads, or an absolute path.
+        run: Name of the folder, unique to the run.
     """
 
     address: str
@@ -46,7 +46,7 @@ class Storage:
         self.put(spec, _MARK)
 
     def refuse_unseen(self) -> None:
-        """Raise FolderError where the mark is not seen: removed, or this is another storage."""
+        """Raise FolderError without the mark: it was removed, or this is another storage."""
         if _MARK not in self.names(""):
             raise FolderError(
                 f"{self.address} on this machine does not hold {self.run}, which the command wrote "
@@ -58,7 +58,7 @@ class Storage:
         """Return the names of files and folders in a folder, [] if it does not exist.
 
         Args:
-            folder: Its path below the run's.
+            folder: Path of the folder below the run's folder.
         """
         from pyarrow.fs import FileSelector
 
@@ -66,11 +66,11 @@ class Storage:
             return [one.base_name for one in files.get_file_info(FileSelector(path, True))]
 
     def put(self, source: Path, name: str) -> None:
-        """Write a file.
+        """Copy a file to the storage.
 
         Args:
-            source: The file to copy.
-            name: Its path below the run's folder.
+            source: Path of the file.
+            name: Path of the copy below the run's folder.
         """
         with self._opened(name) as (files, path):
             files.create_dir(path.rpartition("/")[0], recursive=True)
@@ -78,11 +78,11 @@ class Storage:
                 shutil.copyfileobj(content, out)
 
     def get(self, name: str, target: Path) -> None:
-        """Read a file.
+        """Copy a file from the storage.
 
         Args:
-            name: Its path below the run's folder.
-            target: The copy.
+            name: Path of the file below the run's folder.
+            target: Path of the copy.
         """
         with (
             self._opened(name) as (files, path),
@@ -92,10 +92,10 @@ class Storage:
             shutil.copyfileobj(content, out)
 
     def remove(self, name: str) -> None:
-        """Remove a file, or a folder and all in it, if it exists.
+        """Remove a file, or a folder with its content, if it exists.
 
         Args:
-            name: Its path below the run's folder.
+            name: Path of the file or folder below the run's folder.
         """
         with self._opened(name) as (files, path), suppress(FileNotFoundError):
             if files.get_file_info(path).is_file:
@@ -105,13 +105,13 @@ class Storage:
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[tuple[Any, str]]:
-        """Yield the file system and the path of a name; what fails is a FolderError."""
+        """Yield the file system and the path of a name; errors in the block become FolderError."""
         try:
             files, root = _connected(self.address)
             yield files, "/".join(part for part in (root.rstrip("/"), self.run, name) if part)
         except DpmclError:
             raise
-        except Exception as error:  # of any library that fsspec knows
+        except Exception as error:  # each library behind fsspec raises its own types
             raise FolderError(
                 f"The storage {shown(self.address)} cannot be read or written ({reason(error)}); "
                 "give --storage a folder, or an address that pyarrow or fsspec reads."
@@ -120,22 +120,22 @@ class Storage:
 
 @cache
 def _connected(address: str) -> tuple[Any, str]:
-    """Return the file system of an address, and its path there."""
+    """Return the file system of an address, and the path within it."""
     import fsspec
     from pyarrow import ArrowInvalid, fs
 
     try:
         return fs.FileSystem.from_uri(address)  # type: ignore[no-any-return]
-    except ArrowInvalid:  # not one of its own
+    except ArrowInvalid:  # pyarrow does not know the address
         files, path = fsspec.url_to_fs(address)
         return fs.PyFileSystem(fs.FSSpecHandler(files)), path
 
 
 def absolute(address: str) -> str:
-    """Return an address, a relative path as an absolute one.
+    """Return an address, with a relative path made absolute.
 
     Args:
-        address: As a user writes it.
+        address: Address as the user writes it.
     """
     return address if "://" in address else str(path_of(address).absolute())
 
@@ -144,9 +144,9 @@ class StoredCheckpoints(Checkpoints):
     """The checkpoints of one job on storage.
 
     Args:
-        storage: The run's folder there.
-        method: The job's method.
-        seeds: The job's seeds.
+        storage: The storage of the run.
+        method: Name of the job's method in the spec.
+        seeds: Seeds of the job.
     """
 
     def __init__(self, storage: Storage, method: str, seeds: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""Errors after each task, written for TensorBoard or MLflow while a job runs."""
+"""Write errors after each task to TensorBoard or MLflow while a job runs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,12 +19,13 @@ Write = Callable[[int, Mapping[str, float]], None]
 
 @dataclass(frozen=True)
 class Tracking(Observer):
-    """Hands the errors on test rows after each task to a writer, means over the job's replicas.
+    """Passes the errors on test rows after each task to a writer, as means over the replicas.
 
-    It comes after the observer that evaluates.
+    Must come after the observer that evaluates.
 
     Attributes:
-        write: Takes the number of the task, from 0, and CME, NTE and the error on each task seen.
+        write: Called with the number of the task, from 0, and CME, NTE and the error on each task
+            seen, by name.
     """
 
     write: Write
@@ -43,13 +44,13 @@ class Tracking(Observer):
 
 
 def tracking(tracker: Tracker, folder: Path | None, name: str) -> Tracking:
-    """Return an observer that writes below a run folder.
+    """Return an observer that writes errors into a run folder.
 
     Args:
         tracker: "tensorboard" writes events to FOLDER/tensorboard/NAME, "mlflow" a run NAME to
             FOLDER/mlflow.db.
         folder: The run folder.
-        name: Of the job.
+        name: Name of the job.
 
     Raises:
         SpecError: There is no run folder.
@@ -83,7 +84,7 @@ def _mlflow(folder: Path, name: str) -> Write:
     from mlflow.entities import Metric
 
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / "mlflow.db.lock"):  # jobs of one run create the tables at once
+    with FileLock(folder / "mlflow.db.lock"):  # jobs of a run may create the tables simultaneously
         client = MlflowClient(f"sqlite:///{(folder / 'mlflow.db').absolute()}")
         title = folder.absolute().name
         known = client.get_experiment_by_name(title)
@@ -99,5 +100,5 @@ def _mlflow(folder: Path, name: str) -> Write:
 
 
 def _plain(key: str) -> str:
-    """Return a name that MLflow takes."""
+    """Return a key as a name that MLflow accepts."""
     return "".join(c if c.isalnum() or c in "_-. /" else "_" for c in key)

@@ -1,4 +1,4 @@
-"""Says where code of a user's own method or network fails, and what batching forbids."""
+"""Errors in the code of a user's method or network: where it fails, and what batching forbids."""
 
 import traceback
 from collections.abc import Iterator
@@ -20,18 +20,18 @@ _RULES = {
     "generate_vmap_rule": "an autograd.Function without generate_vmap_rule = True",
     "data pointer": ".numpy() and .tolist()",
 }
-"""What is forbidden, by words of PyTorch's message where it happens."""
+"""What batching forbids, by words of PyTorch's error message."""
 
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
 def explained(error: BaseException) -> str:
-    """Return one sentence on what batching forbids, to add to an exception of a user's code.
+    """Return one sentence on what batching forbids, to add to an error in a user's code.
 
     Args:
-        error: What a network or an update raised under the batched engine. Where its message is
-            one of PyTorch's on batching, the sentence names what was done, else all that is
-            forbidden.
+        error: Error that a network or an update raised under the batched engine. If its message is
+            one of PyTorch's on batching, the sentence names what the code did; otherwise it lists
+            all that is forbidden.
 
     >>> explained(RuntimeError("vmap: It looks like you're calling .item() on a Tensor."))
     "Batching forbids a tensor's value as a Python number (.item(), float); leave it out, or use \
@@ -46,14 +46,14 @@ engine = 'looped' (--engine looped)."
 
 @contextmanager
 def located(what: str, *, batched: bool) -> Iterator[None]:
-    """Raise an error that names the user's line where code in a block fails.
+    """Raise an error that names the line of the user's code that fails in a block.
 
     Args:
-        what: What runs in the block, as in "the update of er".
-        batched: Whether replicas are mapped, so that batching may forbid what the code does.
+        what: Name of what the block runs, as in "the update of er".
+        batched: Whether replicas are batched; the error then adds what batching forbids.
 
     Raises:
-        ModelError: Code from outside the package and PyTorch failed; the cause has the traceback.
+        ModelError: Code outside of the package and PyTorch failed; the cause has the traceback.
     """
     try:
         yield
