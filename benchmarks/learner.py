@@ -47,7 +47,7 @@ def endless(chunks: int) -> dict[str, float]:
 
 
 def overhead(rounds: int = 15) -> dict[str, float]:
-    """Return the times of `learn` and of `learn_task` alone: 100 rows of 20 columns, 100 updates."""
+    """Return the times of `learn` and `learn_task` on 100 rows of 20 columns, with 100 updates."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(100, 20)), rng.integers(0, 5, 100)
     one = Learner(updates=100, memory=1000, classes=range(5))
@@ -79,7 +79,7 @@ def overhead(rounds: int = 15) -> dict[str, float]:
 
 
 def frozen(updates: int = 100) -> dict[str, float]:
-    """Return the time of 64 images behind a frozen body, with features kept or computed each time."""
+    """Return the time of 64 images behind a frozen body, with and without keeping its features."""
     torch.manual_seed(0)
     layers: list[nn.Module] = []
     for before, after in ((3, 32), (32, 64), (64, 64)):

@@ -1,4 +1,4 @@
-"""Time contestants in interleaved rounds, so that a disturbance of the machine affects all alike."""
+"""Time contestants in interleaved rounds, so that a disturbance of the machine affects all."""
 
 import statistics
 import time
