@@ -1,1 +1,1 @@
-"""Everything that measures: `python -m benchmarks`, and the scripts that README.md lists."""
+"""Benchmarks: `python -m benchmarks`, and the scripts that README.md lists."""

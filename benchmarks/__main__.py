@@ -1,13 +1,13 @@
-"""How long an update takes here, beside the loop that a user would write and beside Avalanche.
+"""Time an update on this machine, and compare it with plain PyTorch loops and Avalanche.
 
     python -m benchmarks [NETWORK ...] [--methods er,dpmcl] [--out FILE] [--study table1] [--quick]
 
 Networks are sine, mnist, omniglot and cifar10; the first three by default. No data are needed.
-Each method's updates alone (looped, and batched for several replicas) and whole runs of a group are
-timed in this process, in interleaved rounds with plain PyTorch loops and, where avalanche-lib is
-installed, its Naive and Replay. ms are per update and replica, medians of the rounds. --study
-table1 estimates instead, from runs, what the paper's Table 1 takes in one process without
-evaluation.
+Times each method's updates alone (looped, and batched for several replicas) and complete runs of a
+group, all in this process, in interleaved rounds with plain PyTorch loops and, if avalanche-lib is
+installed, its Naive and Replay. Times are milliseconds per update and replica, medians of the
+rounds. --study table1 instead estimates from runs how long the paper's Table 1 takes in one
+process, without evaluation.
 """
 
 import argparse
@@ -23,12 +23,12 @@ from benchmarks.measure import measure
 from benchmarks.problems import NETWORKS, Problem, problem
 from dpmcl.engine import device_of
 
-REPLICAS = (1, 5, 13)  # 5 and 13 are the groups of a run on a CPU
+REPLICAS = (1, 5, 13)  # 5 and 13 are the sizes of a run's groups on a CPU
 PLAIN = ("er", "dpmcl")  # methods with a plain loop
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure what the command line asks for, print tables and write the report."""
+    """Run the measurements that the command line selects, print tables and write the report."""
     options = parsed(arguments)
     device = device_of(options.device)
     done: dict[str, Any] = {
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def compared(one: Problem, method: str, options: argparse.Namespace) -> list[report.Row]:
-    """Return the rows of one network and method, and print them."""
+    """Time one network and method, print the table and return its rows."""
     others = avalanche_lib.contestants(one) if method == "er" else []
     runs = [] if options.no_runs else [run_of(one, method, options)]
     contestants = [
@@ -73,7 +73,7 @@ def compared(one: Problem, method: str, options: argparse.Namespace) -> list[rep
 
 
 def cell(one: Problem, method: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Return what the updates of one method on one network of Table 1 take, and print it."""
+    """Return the time that the updates of one cell of Table 1 take, and print it."""
     (timing,) = measure([run_of(one, method, options)], options.repeats, options.seconds)
     settings, tasks = one.method(method), one.spec.stream.tasks or 1
     phases = settings.phases(settings.prepare(one.model), one.infos[0])
@@ -84,7 +84,7 @@ def cell(one: Problem, method: str, options: argparse.Namespace) -> dict[str, An
 
 
 def run_of(one: Problem, method: str, options: argparse.Namespace) -> Any:
-    """Return whole runs of a method as a contestant."""
+    """Return complete runs of a method as a contestant."""
     return engines.run_of(one, method, options.run_replicas, options.run_updates)
 
 
@@ -105,12 +105,12 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--run-updates", type=int, help="500, or 120 with convolutions, by default")
     parser.add_argument("--no-runs", action="store_true", help="time updates alone")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=0.3, help="about how long a timing takes")
+    parser.add_argument("--seconds", type=float, default=0.3, help="approximate time of a timing")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--precision", choices=("tf32", "bf16"))
     parser.add_argument("--study", choices=("table1",))
     parser.add_argument("--out", type=Path, default=Path("runs/bench.json"))
-    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="take seconds, to check that it runs")
     options = parser.parse_args(arguments)
     for name in options.networks:
         if name not in NETWORKS:

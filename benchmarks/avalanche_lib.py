@@ -1,4 +1,4 @@
-"""Avalanche's Naive and Replay on the same network, batch, optimiser and rows, where installed."""
+"""Avalanche's Naive and Replay on the same network, batch, optimiser and rows, if installed."""
 
 import importlib
 import importlib.metadata
@@ -30,7 +30,7 @@ def version() -> str | None:
 
 
 def contestants(problem: Problem) -> list[Contestant]:
-    """Return both strategies, on one thread; none if avalanche-lib is not installed."""
+    """Return both strategies, on one thread; an empty list if avalanche-lib is not installed."""
     if version() is None:
         return []
     strategies: tuple[Strategy, ...] = ("naive", "replay")
@@ -43,9 +43,9 @@ def contestants(problem: Problem) -> list[Contestant]:
 class Avalanche:
     """One of Avalanche's strategies, without metrics and loggers.
 
-    Naive trains on the new rows alone. A batch of Replay is half new rows and half memory, so that
-    it has as many rows as one of ER. A timing is one experience of as many batches as it has
-    updates; Replay has trained on another before, so that its memory holds something.
+    Naive trains on the new rows only. Half of a batch of Replay is new rows and half is from its
+    memory, so it has as many rows as a batch of ER. A timing is one experience with one batch for
+    each update. Replay is first trained on another experience, so that its memory is not empty.
     """
 
     def __init__(self, problem: Problem, strategy: Strategy) -> None:
@@ -55,7 +55,7 @@ class Avalanche:
 
     def __call__(self, updates: int) -> float:
         batch = self.method.batch // 2 if self.replays else self.method.batch
-        with warnings.catch_warnings(record=True):  # it asks for them whatever the filters say
+        with warnings.catch_warnings(record=True):  # Avalanche overrides the warning filters
             strategy = self._strategy(batch)
             first, second = self._experiences(_PAST * batch, updates * batch)
             if self.replays:
@@ -73,7 +73,7 @@ class Avalanche:
             size = min(self.method.memory, len(self.x))
             plugins.append(plugin(size, batch_size=batch, batch_size_mem=batch))
         naive: Any = importlib.import_module("avalanche.training.supervised").Naive
-        return naive(  # which is also what its Replay is, with that plugin
+        return naive(  # Avalanche's Replay is Naive with that plugin
             model=model,
             optimizer=optimiser(self.method, model),
             criterion=cost(self.problem),
@@ -85,7 +85,7 @@ class Avalanche:
         )
 
     def _experiences(self, *rows: int) -> Any:
-        """Return experiences of so many rows each."""
+        """Return one experience for each number of rows."""
         scenarios: Any = importlib.import_module("avalanche.benchmarks.scenarios.dataset_scenario")
         sets = [self._dataset(torch.arange(count) % len(self.x)) for count in rows]
         return scenarios.benchmark_from_datasets(train=sets).train_stream

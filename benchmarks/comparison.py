@@ -1,16 +1,18 @@
-"""Compares methods at equal FLOPs, each at the best of the same four rates.
+"""Compare methods at equal FLOPs, each at the best of the same four learning rates.
 
     python -m benchmarks.comparison digits mnist [--replicas 3] [--memory 200] [--out DIR]
     python -m benchmarks.comparison digits sine mnist --paper --replicas 20
     python -m benchmarks.comparison digits --bytes 340k --replicas 20
 
-All methods, on five tasks of two classes; with --paper those that tell whether DPMCL's third term
-is worth its cost, on the stream and with the memory of the preset. Every method may take a task
-what DPMCL takes at the updates of the spec, and keeps as many rows, or with --bytes as many bytes
-of rows, notes and copied weights together. Rates are chosen on rows held out of the training rows
-of the first two tasks, on two seeds that the runs do not use. With --paper, where what is compared
-differs by less, they are chosen on six tasks and five seeds, and all four are run, to show what the
-choice does. A run that was stopped goes on; what is stored is not run again.
+Runs all methods on five tasks of two classes. With --paper it runs the methods that show whether
+DPMCL's third term is worth its cost, on the stream and with the memory of the preset.
+
+Every method may use as many FLOPs a task as DPMCL does with the updates of the spec. All methods
+keep as many rows or, with --bytes, as many bytes of rows, notes and copied weights together. Rates
+are chosen on rows held out of the training rows of the first two tasks, with two seeds that the
+runs do not use. With --paper differences are smaller, so rates are chosen on six tasks and five
+seeds, and all four are run, to show the effect of the choice. A run that was stopped is resumed;
+stored results are not computed again.
 """
 
 import argparse
@@ -38,23 +40,23 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "la_maml": {},
     **{name: {} for name in ("ewc", "si", "lwf")},
 }
-"""Those with a memory, and three without.
+"""Settings of the methods with a memory and of three without, by name.
 
-Runs have about 1,000 updates: CLS-ER's averages are ten times as fast as by default, which would
-still hold the first task at the end.
+Runs have about 1,000 updates, so CLS-ER's averages are ten times as fast as by default; the
+defaults would still contain the first task at the end.
 """
 
 OF_THE_PAPER = ("er", "oml", "dpmcl", "dpmcl_off", "replay", "derpp")
-"""DPMCL as it is and without its third term, and what a reader would take in its place."""
+"""DPMCL with and without its third term, and the methods that a reader would use instead."""
 
 RATES = {"sine": [0.0003, 0.001, 0.003, 0.01]}
-"""Rates of a stream whose preset has Adam; `SGD_RATES` for the others."""
+"""Learning rates of streams whose preset has Adam; other streams have `SGD_RATES`."""
 
 SGD_RATES = [0.003, 0.01, 0.03, 0.1]
 
 
 def table_of(stream: str, asked: argparse.Namespace) -> dict[str, Any]:
-    """Return the spec of a comparison, before rates are chosen."""
+    """Return the spec of a comparison as a table, before rates are chosen."""
     table = spec.normalised(spec.read(presets.text(stream), stream))
     names = OF_THE_PAPER if asked.paper else tuple(METHODS)
     table["methods"] = {name: dict(METHODS[name]) for name in names}
@@ -70,10 +72,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("streams", nargs="+")
     parser.add_argument("--memory", type=int, default=200, help="rows")
-    parser.add_argument("--bytes", help="of rows, notes and copies; the rows of --memory follow")
+    parser.add_argument("--bytes", help="bytes of rows, notes and copies; overrides --memory")
     parser.add_argument("--replicas", type=int, default=3)
     parser.add_argument("--updates", type=int, help="DPMCL's kappa; the preset's by default")
-    parser.add_argument("--paper", action="store_true", help="the paper's question")
+    parser.add_argument("--paper", action="store_true", help="is the third term worth its cost?")
     parser.add_argument("--out", type=Path, default=Path("results/comparison"))
     asked = parser.parse_args()
     for stream in asked.streams:

@@ -1,11 +1,12 @@
-"""J(t) of a run of 500 tasks under eight discounts: what converges, is bounded, or grows.
+"""Show whether J(t) converges, is bounded or grows under eight discounts, for 500 tasks.
 
     python -m benchmarks.discount [--tasks 500] [--out FILE.png]
 
-er on SINE, 20 rows of 10 outputs a task, a dense network of 32 hidden units, 20 updates a task,
-ten replicas, every task seen evaluated after every task; one process. All J(t) are sums over this
-one tensor of losses (mean squared errors of test rows). Beside each stands the J(t) of the lemma,
-whose losses do not change with t: those of the last parameters. Prints tables, draws a figure.
+Trains er on SINE: 20 rows of 10 outputs a task, a dense network of 32 hidden units, 20 updates a
+task, ten replicas, one process. After every task all tasks seen are evaluated; the result is one
+tensor of losses (mean squared errors of test rows), and each J(t) is a sum over it. For comparison
+it also computes the J(t) of the lemma, whose losses do not change with t, from the losses of the
+last parameters. Prints tables and draws a figure.
 """
 
 import argparse
@@ -62,8 +63,8 @@ def partial_sums(losses: np.ndarray, discount: Discount) -> np.ndarray:
     """Return J(t), equation (1) in steps of one task: sum over tau <= t of gamma times tau's loss.
 
     Args:
-        losses: (replicas, after, task), as `Errors.after`, of which losses of tasks beyond `after`
-            are not read; or (replicas, task), losses that stay as they are.
+        losses: (replicas, after, task), as `Errors.after`; losses of tasks later than `after` are
+            not read. Or (replicas, task), losses that do not change with t.
         discount: gamma.
 
     Returns:
@@ -78,7 +79,7 @@ def partial_sums(losses: np.ndarray, discount: Discount) -> np.ndarray:
 
 
 def losses_of(tasks: int) -> np.ndarray:
-    """The losses of a run: (replicas, after, task)."""
+    """Return the losses of a run, (replicas, after, task)."""
     start = time.perf_counter()
     result = dpmcl.run("sine", methods=["er"], replicas=10, tasks=tasks, settings=SETTINGS)
     print(f"{tasks} tasks: {time.perf_counter() - start:.0f} s\n", flush=True)
@@ -86,7 +87,7 @@ def losses_of(tasks: int) -> np.ndarray:
 
 
 def sums(losses: np.ndarray, rule: Discount) -> tuple[np.ndarray, np.ndarray]:
-    """J(t), mean over replicas: of the run, and of the last parameters on every task."""
+    """Return the mean J(t) over replicas: of the run, and with the last parameters throughout."""
     run = partial_sums(losses, rule)
     fixed = partial_sums(losses[:, -1], rule)
     return run.mean(0), fixed.mean(0)
@@ -101,12 +102,12 @@ def table(by: str, rules: dict[str, Discount], losses: np.ndarray) -> None:
     print(f"|---|{'--:|' * (len(marks) + 2)}---|")
     for name, rule in rules.items():
         run, fixed = sums(losses, rule)
-        found, bound = verdict(rule), rule.total * largest
+        judged, bound = verdict(rule), rule.total * largest
         cells = " | ".join(f"{run[m - 1]:.3g} ({fixed[m - 1]:.3g})" for m in marks)
         highest = partial_sums(losses, rule).max()
         if not highest <= bound:
             raise AssertionError(f"{name}: {highest} is above the bound {bound}")
-        words = f"{found.outcome}, {found.statement}"
+        words = f"{judged.outcome}, {judged.statement}"
         print(f"| {name} | {cells} | {bound:.3g} | {highest:.3g} | {words} |")
     print()
 
@@ -117,8 +118,8 @@ def draw(rules: dict[str, dict[str, Discount]], losses: np.ndarray, path: Path) 
     figure = Figure(figsize=(10.0, 4.8), layout="constrained")
     t = np.arange(1, losses.shape[1] + 1)
     panels = figure.subplots(1, 2, sharey=True)
-    for ax, (by, own) in zip(panels, rules.items(), strict=True):
-        for name, rule in own.items():
+    for ax, (by, discounts) in zip(panels, rules.items(), strict=True):
+        for name, rule in discounts.items():
             colour, dashes = STYLES.get(name, STYLES[name.split(",")[0]])
             run, fixed = sums(losses, rule)
             label = f"{name}: {verdict(rule).outcome}"
@@ -151,11 +152,11 @@ def main() -> None:
         parser.error("takes 20 tasks at least")
     losses = losses_of(options.tasks)
     rules = {
-        by: {name: plugins.from_setting("discount", {**setting, "by": by}) for name, setting in own}
-        for by, own in CASES.items()
+        by: {name: plugins.from_setting("discount", {**case, "by": by}) for name, case in cases}
+        for by, cases in CASES.items()
     }
-    for by, own in rules.items():
-        table(by, own, losses)
+    for by, discounts in rules.items():
+        table(by, discounts, losses)
     draw(rules, losses, options.out)
 
 

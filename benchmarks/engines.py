@@ -1,4 +1,4 @@
-"""The package itself: its updates alone, looped and batched, and whole runs."""
+"""Contestants of this package: updates alone, looped and batched, and complete runs."""
 
 import time
 from collections.abc import Sequence
@@ -21,17 +21,17 @@ from dpmcl.methods._method import Method, Phase
 
 AT_ONCE = 50  # updates a chunk, as in a run
 TRACED = 5
-"""Replicas of a convolutional network up to which batched updates are traced.
+"""Largest number of replicas of a convolutional network whose batched updates are traced.
 
-A trace holds all values of an update at once, gigabytes for many replicas, and saves next to
-nothing where an update is long.
+A trace holds all values of an update at once, which is gigabytes for many replicas, and saves
+almost nothing if an update is long.
 """
-RUN_UPDATES = {False: 500, True: 120}  # of a timed run, without convolutions and with them
-RUN_REPLICAS = {False: 13, True: 5}  # a job's, on a CPU
+RUN_UPDATES = {False: 500, True: 120}  # updates of a timed run, by whether there are convolutions
+RUN_REPLICAS = {False: 13, True: 5}  # replicas of a job on a CPU, likewise
 
 
 def contestants(problem: Problem, method: str, replicas: Sequence[int]) -> list[Contestant]:
-    """Return a method's updates: looped, and batched for each number of replicas, by phase."""
+    """Return the updates of each phase of a method: looped, and batched for each `replicas`."""
     settings, rows = problem.method(method), []
     for phase in settings.phases(settings.prepare(problem.model), problem.infos[1]):
         forms: list[tuple[str, Any, int]] = [("looped", Looped(Stepper(trace_after=0)), 1)]
@@ -44,7 +44,7 @@ def contestants(problem: Problem, method: str, replicas: Sequence[int]) -> list[
 
 
 def run_of(problem: Problem, method: str, replicas: int | None, updates: int | None) -> Contestant:
-    """Return whole runs of a method as a contestant; by default as many updates as are needed."""
+    """Return complete runs of a method as a contestant; None takes a job's size on a CPU."""
     convolves = has_convolution(problem.model)
     many, count = replicas or RUN_REPLICAS[convolves], updates or RUN_UPDATES[convolves]
     name = f"{method}, run of {many}"
@@ -53,13 +53,13 @@ def run_of(problem: Problem, method: str, replicas: int | None, updates: int | N
 
 
 def batched(problem: Problem, replicas: int) -> Batched:
-    """Return an engine for all replicas at once; its updates are traced at once where that pays."""
+    """Return an engine for all replicas at once, which traces updates at once if that pays."""
     small = replicas <= TRACED or not has_convolution(problem.model)
     return Batched(stepper=Stepper(torch.func.vmap, trace_after=0 if small else None))
 
 
 class Updates:
-    """The updates of a phase, without drawing and checks: from the same weights at every call."""
+    """The updates of a phase without drawing and checks, from the same weights at every call."""
 
     def __init__(
         self, problem: Problem, method: Method, phase: str, engine: Any, *, replicas: int
@@ -89,7 +89,7 @@ class Updates:
 
 
 def drawn(phase: Phase, stream: Stream, replicas: int, steps: int) -> Chunk:
-    """Return random rows and keys for some updates of a phase."""
+    """Return random rows and keys for `steps` updates of a phase."""
     generator, device = torch.Generator().manual_seed(0), stream.x.device
     rows = {}
     for name, draw in phase.draws.items():
@@ -102,10 +102,10 @@ def drawn(phase: Phase, stream: Stream, replicas: int, steps: int) -> Chunk:
 
 
 class Run:
-    """Runs of `dpmcl.run` in this process, two tasks each, timed in their second half.
+    """Calls of `dpmcl.run` in this process, with two tasks each, timed in their second half.
 
-    Small updates are traced by then. All that a run does for an update is counted, drawing and
-    checks included.
+    Small updates are traced by then. The time includes everything that a run does for an update,
+    also drawing and checks.
     """
 
     def __init__(self, problem: Problem, method: str, replicas: int) -> None:
@@ -138,7 +138,7 @@ class Run:
         return slope([(begin, 0.0), *marks])
 
     def _method(self, updates: int) -> dict[str, Any]:
-        """Return the preset's settings of the method, with so many updates a task."""
+        """Return the preset's settings of the method, with `updates` updates a task."""
         settings = table(self.problem.method(self.method))
         counts = {"updates": updates, "kappa": updates}
         counts |= {"n_meta": max(1, updates // 2), "n_grad": max(1, updates // 2)}
@@ -146,7 +146,11 @@ class Run:
 
 
 def slope(marks: Sequence[tuple[float, float]]) -> float:
-    """Return the seconds that a whole takes, by its second half; marks are (time, share done)."""
+    """Return the seconds of a complete run, extrapolated from its second half.
+
+    Args:
+        marks: Pairs of a time in seconds and the share done by then.
+    """
     end = marks[-1]
     middle = min(marks, key=lambda mark: abs(mark[1] - 0.5))
     if middle[1] == end[1]:

@@ -1,7 +1,7 @@
-"""Tables of the results below results/, as the pages of the documentation show them.
+"""Tables of the results in results/, for the pages of the documentation.
 
-Pages hold the calls in comments, which cog fills: `make pages` writes every number anew, and a test
-asks whether any would change.
+The pages contain calls of these functions in comments, and cog inserts their output: `make pages`
+writes every number again, and a test checks that none would change.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,21 +24,21 @@ Row = Sequence[str]
 
 
 def entries(*folders: str) -> list[Entry]:
-    """Return the methods of run folders below results/."""
+    """Return the methods of run folders, whose paths are relative to results/."""
     return comparison.entries({folder: store.load(ROOT / folder) for folder in folders})
 
 
 def show(header: Row, body: Sequence[Row], words: int = 1) -> None:
-    """Print a table of Markdown, for cog."""
+    """Print a Markdown table, for cog."""
     print(formatted(header, body, "markdown", words=words))
 
 
 def methods(folder: str, settings: Sequence[str] = ("lr",)) -> None:
-    """Print the errors of a run's methods, smallest CME first, what they took and what they keep.
+    """Print the errors, FLOPs and bytes kept of a run's methods, smallest CME first.
 
     Args:
-        folder: The run's, below results/.
-        settings: Settings that are shown too.
+        folder: Folder of the run, relative to results/.
+        settings: Names of settings that are shown too.
     """
     body = []
     for entry in sorted(entries(folder), key=_by_cme):
@@ -59,10 +59,10 @@ def methods(folder: str, settings: Sequence[str] = ("lr",)) -> None:
 
 
 def rates(study: str, measure: str) -> None:
-    """Print a measure of each method at each rate of a study.
+    """Print a measure of each method at each learning rate of a study.
 
     Args:
-        study: The study's folder, below results/.
+        study: Folder of the study, relative to results/.
         measure: "CME" or "NTE".
     """
     cells = {((one.method,), one.settings["lr"]): _error(one, measure) for one in _runs(study)}
@@ -70,21 +70,22 @@ def rates(study: str, measure: str) -> None:
 
 
 def paired(folder: str, against: str) -> None:
-    """Print every method of a run less another, in pairs of the same seed.
+    """Print the differences between the methods of a run and one of them, in pairs of equal seed.
 
     Args:
-        folder: The run's, below results/.
-        against: The other method.
+        folder: Folder of the run, relative to results/.
+        against: Name of the method that is subtracted.
     """
     _pairs({one.method: one for one in entries(folder)}, against)
 
 
 def ranks(*folders: str) -> None:
-    """Print each method's rank in runs, the mean over seeds; 1 has the lowest error of a seed.
+    """Print each method's rank in some runs, averaged over seeds; rank 1 is the lowest error.
+
+    Replicas that diverged share the last rank of their seed.
 
     Args:
-        folders: The runs', below results/, which have the same methods. Replicas that diverged
-            share the last rank.
+        folders: Folders of runs with the same methods, relative to results/.
     """
     columns: dict[str, NDArray[np.float64]] = {}
     for folder in folders:
@@ -101,23 +102,23 @@ def ranks(*folders: str) -> None:
 
 
 def paired_runs(study: str, runs: Mapping[str, str], against: str) -> None:
-    """Print DPMCL in runs of a study less that in another of them, in pairs of the same seed.
+    """Print the differences of DPMCL between runs of a study, in pairs of equal seed.
 
     Args:
-        study: The study's folder, below results/.
-        runs: Names of its runs, by what each is called here.
-        against: What the other one is called.
+        study: Folder of the study, relative to results/.
+        runs: Names of its runs, by the label that the table shows.
+        against: Label of the run that is subtracted.
     """
     _pairs({name: entries(f"{study}/{run}")[0] for name, run in runs.items()}, against)
 
 
 def grid(study: str, down: Sequence[str], across: str, measure: str) -> None:
-    """Print a measure of DPMCL over a study: a row for each setting of some, a column for another.
+    """Print a measure of DPMCL in the runs of a study, as a table over its settings.
 
     Args:
-        study: The study's folder, below results/.
-        down: Settings that make rows.
-        across: The setting that makes columns.
+        study: Folder of the study, relative to results/.
+        down: Settings whose combinations of values are the rows.
+        across: Setting whose values are the columns.
         measure: "CME" or "NTE".
     """
     cells = {
@@ -138,7 +139,7 @@ def _runs(study: str) -> list[Entry]:
 
 
 def _pivot(down: Row, across: str, cells: Mapping[Any, str]) -> None:
-    """Print a table of cells by their row, a tuple of words, and their column, a number."""
+    """Print a table of cells, which are keyed by (row, a tuple of texts; column, a number)."""
     rows, columns = (sorted(set(keys)) for keys in zip(*cells, strict=True))
     header = (*down, *(f"{across} {comparison.written(value)}" for value in columns))
     body = [[*row, *(cells.get((row, value), "-") for value in columns)] for row in rows]
@@ -147,12 +148,12 @@ def _pivot(down: Row, across: str, cells: Mapping[Any, str]) -> None:
 
 def _pairs(several: Mapping[str, Entry], against: str) -> None:
     by_seed = comparison.by_seed(several)
-    found = {name: compare(values, against) for name, values in by_seed.items()}
+    compared = {name: compare(values, against) for name, values in by_seed.items()}
     body = [
         [each[0].method, *(text for one in each for text in _compared(one))]
-        for each in zip(*found.values(), strict=True)
+        for each in zip(*compared.values(), strict=True)
     ]
-    header = [text for name in found for text in (f"{name} less {against}'s", "which is")]
+    header = [text for name in compared for text in (f"{name} less {against}'s", "which is")]
     show(("method", *header), body)
 
 
@@ -162,7 +163,7 @@ def _by_cme(entry: Entry) -> float:
 
 
 def _error(entry: Entry, measure: str) -> str:
-    """Return mean and standard error, with how many replicas diverged."""
+    """Return mean and standard error, with the number of replicas that diverged."""
     values = MEASURES[measure](entry.record.test)
     middle, error = mean(values), standard_error(values)
     if middle is None:
@@ -172,7 +173,7 @@ def _error(entry: Entry, measure: str) -> str:
 
 
 def _compared(one: Comparison) -> tuple[str, str]:
-    """Return a difference with its interval, and what may be said."""
+    """Return a difference with its interval, and the verdict."""
     if one.difference is None or one.interval is None:
         return "-", one.verdict
     low, high = one.interval

@@ -1,12 +1,12 @@
-"""DPMCL's fourth term on streams that know their dynamics: exact, estimated, and without.
+"""Compare DPMCL with an exact, an estimated and no fourth term, on streams with known dynamics.
 
     python -m benchmarks.fourth_term [--replicas 10] [--updates 100] [--out FILE]
 
 Tasks are windows of an oscillator with drifting stiffness (seen and unseen by the model), of
 Lorenz' and of Burgers' equation. The fourth term is the cost on the new task's rows moved by dx;
-`exact` moves them by the equation, `estimated` by what the task means moved. For each case: CME and
-NTE after the last task, NTE over all tasks, and the error on the next task before it is learned. A
-case that is in the file (benchmarks/fourth_term.json) already is not run again.
+`exact` moves them by the equation, `estimated` by the difference of the task means. For each case:
+CME and NTE after the last task, NTE over all tasks, and the error on the next task before it is
+learned. A case that is already in the file (benchmarks/fourth_term.json) is not run again.
 """
 
 import argparse
@@ -44,11 +44,11 @@ def main() -> None:
     for stream in STREAMS:
         for case in CASES:
             done = json.loads(arguments.out.read_text("utf-8")) if arguments.out.exists() else {}
-            place = f"{stream}: {case}"
-            if place not in done:
-                done[place] = measure(stream, case, arguments.replicas, arguments.updates)
+            key = f"{stream}: {case}"
+            if key not in done:
+                done[key] = measure(stream, case, arguments.replicas, arguments.updates)
                 arguments.out.write_text(json.dumps(done, indent=1) + "\n", "utf-8")
-            cells = " | ".join("{:.4f} ({:.4f})".format(*done[place][c]) for c in COLUMNS)
+            cells = " | ".join("{:.4f} ({:.4f})".format(*done[key][c]) for c in COLUMNS)
             print(f"| {stream} | {case} | {cells} |", flush=True)
 
 
@@ -56,9 +56,9 @@ COLUMNS = ("CME", "NTE", "NTE path", "next task")
 
 
 def measure(stream: str, case: str, replicas: int, updates: int) -> dict[str, list[float]]:
-    """Return mean and standard error over seeds of each column."""
-    own = dict(CASES[case])
-    updates = round(updates * own.pop("more", 1))
+    """Return mean and standard error over seeds, by column."""
+    changes = dict(CASES[case])
+    updates = round(updates * changes.pop("more", 1))
     settings = {
         "training.lr": 0.01,
         "training.updates": updates,
@@ -67,7 +67,7 @@ def measure(stream: str, case: str, replicas: int, updates: int) -> dict[str, li
         "evaluation.future": True,
         "workers": 1,
         **STREAMS[stream],
-        **{f"methods.dpmcl.{key}": value for key, value in own.items()},
+        **{f"methods.dpmcl.{key}": value for key, value in changes.items()},
     }
     name = stream.split(",")[0]
     result = dpmcl.run(name, methods=["dpmcl"], replicas=replicas, settings=settings)

@@ -1,18 +1,19 @@
-"""All that is to be measured on a GPU, within eight minutes.
+"""Run everything that is to be measured on a GPU, within eight minutes.
 
     python -m benchmarks.gpu [--device cuda] [--seconds 480] [--out benchmarks/gpu.json] [--quick]
 
-In this order; each part is left out, and named in the report, once the time is over:
+The parts run in this order. When the time is over, the remaining parts are skipped, and the report
+names them:
 
-1. do captured updates do what a CPU's looped ones do (float64, every method)?
-2. captured updates against the same ones as they are, 50 replicas;
+1. do captured updates give the results of a CPU's looped ones (float64, every method)?
+2. captured updates against the same updates without capture, 50 replicas;
 3. an update of each network against a plain loop on the same GPU;
 4. the forms of a convolution's weight gradient and of its arithmetic;
 5. the estimate of the paper's Table 1;
-6. the SINE part of it, run whole (50 tasks, six methods, 50 replicas);
+6. the SINE part of Table 1, run completely (50 tasks, six methods, 50 replicas);
 7. the memory of 1 to 200 replicas (`growth.py`).
 
-Not yet run on a GPU. --quick does each part in seconds, also on a CPU, to see that it works.
+Not yet run on a GPU. --quick runs each part in seconds, also on a CPU, to check that it works.
 """
 
 import argparse
@@ -35,7 +36,7 @@ from dpmcl.engine.batched import Batched
 FORMS = tuple(product(("native", "patches"), (None, "tf32", "bf16")))
 TOLERANCE = 1e-9
 NESTED = {"optimiser": "sgd", "reading": "nested", "inner": 2, "order": 2}
-"""SGD, since Adagrad's first step is a sign, whose derivative magnifies rounding."""
+"""With SGD, since Adagrad's first step is a sign, whose derivative magnifies rounding."""
 
 
 def cases() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -57,14 +58,17 @@ def digits() -> Stream:
 
 
 def agreement(device: str, quick: bool) -> dict[str, float]:
-    """Return the largest difference of a parameter, batched there and looped on the CPU."""
-    stream, found = digits(), {}
+    """Return the largest difference of a parameter between the device (batched) and a CPU (looped).
+
+    The differences are by method.
+    """
+    stream, differences = digits(), {}
     for label, name, settings in [*cases()][: 2 if quick else None]:
-        own = {"batch": 8, "updates": 4 if quick else 20, "memory": 200, **settings}
+        table = {"batch": 8, "updates": 4 if quick else 20, "memory": 200, **settings}
         one, other = (
             dpmcl.run(
                 stream,
-                methods={name: own},
+                methods={name: table},
                 replicas=2,
                 device=where,
                 engine=engine,
@@ -72,56 +76,56 @@ def agreement(device: str, quick: bool) -> dict[str, float]:
             ).theta[name]
             for where, engine in ((device, "batched"), ("cpu", "looped"))
         )
-        found[label] = max(
+        differences[label] = max(
             (parameter.cpu() - other[part][key].cpu()).abs().max().item()
             for part, parameters in one.items()
             for key, parameter in parameters.items()
         )
-        print(f"{label}: {found[label]:.1e}", flush=True)
-    if not all(value <= TOLERANCE for value in found.values()):
-        raise AssertionError(f"a parameter differs by more than {TOLERANCE}: {found}")
-    return found
+        print(f"{label}: {differences[label]:.1e}", flush=True)
+    if not all(value <= TOLERANCE for value in differences.values()):
+        raise AssertionError(f"a parameter differs by more than {TOLERANCE}: {differences}")
+    return differences
 
 
 def capture(device: str, quick: bool) -> list[dict[str, Any]]:
-    """Return milliseconds an update and replica, in fixed buffers (captured) and as it is."""
-    replicas, found = 2 if quick else 50, []
+    """Return milliseconds per update and replica, with and without fixed buffers (captured)."""
+    replicas, rows = 2 if quick else 50, []
     for name, method in product(("sine",) if quick else ("sine", "mnist"), ("er", "dpmcl")):
         one = problems.problem(name, torch.device(device))
         for label, static in (("captured", True), ("as it is", False)):
-            found.append(timed(one, f"{method}, {label}", Batched(static=static), replicas, quick))
-    return found
+            rows.append(timed(one, f"{method}, {label}", Batched(static=static), replicas, quick))
+    return rows
 
 
 def forms(device: str, quick: bool) -> list[dict[str, Any]]:
-    """Return milliseconds an update and replica of ER, for each form of a convolution."""
-    found, replicas = [], 2 if quick else 50
+    """Return milliseconds per update and replica of ER, for each form of a convolution."""
+    rows, replicas = [], 2 if quick else 50
     for name in ("omniglot",) if quick else ("cifar10", "omniglot", "mnist"):
         for convolutions, precision in FORMS:
             one = problems.problem(name, torch.device(device), precision, convolutions)
             label = f"er, {convolutions}, {precision or 'float32'}"
-            found.append(timed(one, label, Batched(), replicas, quick))
+            rows.append(timed(one, label, Batched(), replicas, quick))
         (loop, _) = plain.contestants(one, "er", torch.get_num_threads())
-        found.append(row_of(name, loop, quick))
-    return found
+        rows.append(row_of(name, loop, quick))
+    return rows
 
 
 def timed(
     one: problems.Problem, label: str, engine: Batched, replicas: int, quick: bool
 ) -> dict[str, Any]:
-    """Return a row for the updates of the method that a label begins with."""
+    """Time the updates of the method with whose name a label begins, and return their row."""
     method = one.method(label.split(",")[0])
     phase = method.phases(one.model, one.infos[0])[-1].name
     run = engines.Updates(one, method, phase, engine, replicas=replicas)
     row = row_of(one.name, measure.Contestant(label, run, replicas), quick)
-    del run, engine  # and what was captured, before the next one comes
+    del run, engine  # frees the captured graph before the next measurement
     if one.device.type == "cuda":
         torch.cuda.empty_cache()
     return row
 
 
 def row_of(network: str, contestant: measure.Contestant, quick: bool) -> dict[str, Any]:
-    """Return and print a row."""
+    """Time a contestant, print its row and return it."""
     (timing,) = measure.measure([contestant], 1 if quick else 3, 0.01 if quick else 0.3)
     row = {"network": network, "name": contestant.name, "ms": timing.ms}
     print(row, flush=True)
@@ -129,7 +133,7 @@ def row_of(network: str, contestant: measure.Contestant, quick: bool) -> dict[st
 
 
 def against_plain(device: str, quick: bool) -> Any:
-    """Return the report of `python -m benchmarks` with TF32, which PyTorch's convolutions use."""
+    """Return the report of `python -m benchmarks` with TF32, PyTorch's default in convolutions."""
     return benchmarks(device, quick, "--replicas", "1,50", "--no-runs")
 
 
@@ -149,7 +153,7 @@ def benchmarks(device: str, quick: bool, *words: str) -> Any:
 
 
 def whole_stream(device: str, quick: bool) -> dict[str, float]:
-    """Return the seconds of SINE as the paper has it, up to the end of each method."""
+    """Return the seconds of the paper's SINE up to the end of each method."""
     settings = {"training.updates": 4, "methods.dpmcl.kappa": 2} if quick else {}
     for name, count in product(("oml", "cml", "anml"), ("n_meta", "n_grad")):
         settings |= {f"methods.{name}.{count}": 2} if quick else {}
@@ -172,7 +176,7 @@ def whole_stream(device: str, quick: bool) -> dict[str, float]:
 
 
 def memory(device: str, quick: bool) -> dict[str, list[float]]:
-    """Return MiB at the peak for each number of replicas, each in a process of its own."""
+    """Return the peak memory in MiB by method, for each number of replicas in its own process."""
     return {
         name: [
             growth.alone(growth.by_replicas, growth.Case(name, 3, 1000, many, device))
@@ -194,30 +198,30 @@ PARTS: tuple[Callable[[str, bool], Any], ...] = (
 
 
 def main() -> None:
-    """Do one part after another, and write the report after each."""
+    """Run one part after another, and write the report after each."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--seconds", type=float, default=480.0, help="begin no part after these")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "gpu.json")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
-    found: dict[str, Any] = {"machine": report.machine(torch.device(options.device))}
+    done: dict[str, Any] = {"machine": report.machine(torch.device(options.device))}
     begin = time.perf_counter()
     for part in PARTS:
         start = time.perf_counter()
         if start - begin > options.seconds:
-            found[part.__name__] = "left out: the time was over"
+            done[part.__name__] = "left out: the time was over"
             continue
         try:
             result = part(options.device, options.quick)
-        except Exception:  # the other parts are worth having all the same
+        except Exception:  # the other parts can still be measured
             result = {"failed": traceback.format_exc()}
             print(result["failed"], flush=True)
         took = time.perf_counter() - start
-        found[part.__name__] = {"seconds": took, "result": result}
+        done[part.__name__] = {"seconds": took, "result": result}
         print(f"{part.__name__}: {took:.0f} s", flush=True)
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+        options.out.write_text(json.dumps(done, indent=1) + "\n", "utf-8")
     print(f"{options.out}: {time.perf_counter() - begin:.0f} s in all")
 
 

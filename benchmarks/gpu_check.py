@@ -1,10 +1,10 @@
-"""Checks on a GPU that captured updates give a CPU's numbers, and how fast they are.
+"""Check on a GPU that captured updates give a CPU's numbers, and time them.
 
     python -m benchmarks.gpu_check [--root DIR] [--device cuda] [--out runs/gpu_check.json]
 
-Runs every method on digits-like images made up on the spot, and on real MNIST if DIR holds
-MNIST/raw: captured on the device and looped on the CPU, in float64. Prints the largest difference
-of a parameter; leaves with status 1 if one exceeds 1e-9. Then times the updates of 50 replicas in
+Runs every method on generated images like digits, and on real MNIST if DIR holds MNIST/raw:
+captured on the device and looped on the CPU, in float64. Prints the largest difference of a
+parameter; exits with status 1 if one exceeds 1e-9. Then times the updates of 50 replicas in
 float32, captured and eager, without the capture itself. With --device cpu the fixed buffers are
 used without a graph.
 """
@@ -36,22 +36,22 @@ TWO_LOOPS = ("anml", "cml", "oml")
 
 
 def methods(batch: int, updates: int) -> dict[str, Method]:
-    """Every method, and the forms that differentiate through inner updates."""
-    found = {
+    """Return every method, and the forms that differentiate through inner updates, by name."""
+    by_name = {
         name: plugins.find("method", name)(batch=batch, updates=updates, memory=200)
         for name in plugins.names("method")
     }
     for name in TWO_LOOPS:
         # SGD: Adagrad's first step is a sign, whose derivative magnifies rounding to 1e-9 at times.
-        found[f"{name} order 2"] = replace(
-            found[name], optimiser="sgd", reading="nested", inner=2, order=2
+        by_name[f"{name} order 2"] = replace(
+            by_name[name], optimiser="sgd", reading="nested", inner=2, order=2
         )
-    found["dpmcl exact"] = replace(found["dpmcl"], third_term="exact", zeta=2)
-    return found
+    by_name["dpmcl exact"] = replace(by_name["dpmcl"], third_term="exact", zeta=2)
+    return by_name
 
 
 def digits() -> Stream:
-    """Images of 8x8 bytes, ten classes of 30, in clouds around random means."""
+    """Return images of 8x8 bytes, ten classes of 30, in clouds around random means."""
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(10).repeat_interleave(30)
     means = torch.randint(0, 200, (10, 1, 8, 8), generator=generator)
@@ -61,12 +61,12 @@ def digits() -> Stream:
 
 
 def problems(root: str | None) -> dict[str, tuple[Stream, str]]:
-    """Streams of two tasks and their networks, by name."""
-    found = {"digits": (digits(), "mlp")}
+    """Return streams of two tasks and the names of their networks, by name."""
+    by_name = {"digits": (digits(), "mlp")}
     if root:
         settings = plugins.find("stream", "mnist")(root=root, tasks=2)
-        found["mnist"] = (settings.build((0,)), settings.network)
-    return found
+        by_name["mnist"] = (settings.build((0,)), settings.network)
+    return by_name
 
 
 def model_of(stream: Stream, network: str, dtype: torch.dtype) -> Model:
@@ -81,32 +81,35 @@ def model_of(stream: Stream, network: str, dtype: torch.dtype) -> Model:
 
 
 def difference(method: Method, stream: Stream, network: str, device: torch.device) -> float:
-    """The largest difference of a parameter, two replicas: captured there and looped here."""
-    seeds, found = (0, 1), []
+    """Return the largest difference of a parameter between the device and a CPU.
+
+    Two replicas in float64, captured on the device and looped on the CPU.
+    """
+    seeds, thetas = (0, 1), []
     for where, engine in ((device, Batched(static=True)), (torch.device("cpu"), Looped())):
-        there = stream.to(where)
-        splits = split(there, seeds, (0.6, 0.2, 0.2))
-        model = model_of(there, network, torch.float64)
+        moved = stream.to(where)
+        splits = split(moved, seeds, (0.6, 0.2, 0.2))
+        model = model_of(moved, network, torch.float64)
         setup = Setup(
             method=method,
             model=method.prepare(model),
-            stream=there,
+            stream=moved,
             splits=splits,
             seeds=seeds,
             engine=engine,
         )
-        found.append(train(setup).replicas.theta)
+        thetas.append(train(setup).replicas.theta)
     return max(
         (a.cpu() - b.cpu()).abs().max().item()
-        for part, parameters in found[0].items()
-        for a, b in zip(parameters.values(), found[1][part].values(), strict=True)
+        for part, parameters in thetas[0].items()
+        for a, b in zip(parameters.values(), thetas[1][part].values(), strict=True)
     )
 
 
 def speed(
     method: Method, stream: Stream, network: str, engine: Batched, replicas: int, updates: int
 ) -> float:
-    """Milliseconds an update of all replicas of a method's last phase, in float32."""
+    """Return milliseconds per update of all replicas, in a method's last phase and float32."""
     device = stream.x.device
     model = method.prepare(model_of(stream, network, torch.float32))
     info = task_infos(stream, split(stream, (0,), (0.6, 0.2, 0.2)))[0]
@@ -135,7 +138,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--root", help="folder that holds MNIST/raw")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--replicas", type=int, default=50, help="of the timings")
+    parser.add_argument("--replicas", type=int, default=50, help="replicas of the timings")
     parser.add_argument("--updates", type=int, default=20)
     parser.add_argument("--out", type=Path, default=Path("runs/gpu_check.json"))
     arguments = parser.parse_args()
@@ -143,11 +146,11 @@ def main() -> int:
     device, rows, worst = torch.device(arguments.device), [], 0.0
     print("problem  method          difference   captured ms   eager ms")
     for problem, (stream, network) in problems(arguments.root).items():
-        there = stream.to(device)
+        moved = stream.to(device)
         for name, method in methods(32, arguments.updates).items():
             off = difference(replace(method, batch=8), stream, network, device)
             captured, eager = (
-                speed(method, there, network, engine, arguments.replicas, arguments.updates)
+                speed(method, moved, network, engine, arguments.replicas, arguments.updates)
                 for engine in (Batched(static=True), Batched(static=False))
             )
             print(f"{problem:<8} {name:<14} {off:>11.1e} {captured:>13.3f} {eager:>10.3f}")

@@ -1,13 +1,13 @@
-"""How an update's cost and a run's memory grow with tasks, and its memory with replicas.
+"""Measure how an update's time and a run's memory grow with tasks, and its memory with replicas.
 
     python -m benchmarks.growth [tasks|replicas] [--device cpu] [--tasks 1000] [--out FOLDER]
 
 tasks: er and dpmcl on 1,000 one-class tasks of 50 rows, a dense network of 32 hidden units, five
-replicas; CPU milliseconds an update (drawing, training, D_P) and resident memory at a hundred to a
-thousand tasks seen, where D_P holds 1,000 rows at most or all rows there are.
-replicas: er and dpmcl on three SINE tasks of the paper's size for 1 to 200 replicas, each in a
-process of its own; the peak of its memory (on a GPU the device's) less that of a process that only
-built the stream's rows for one replica. Prints tables, draws two figures.
+replicas. Measures CPU milliseconds per update (drawing, training, D_P) and resident memory after a
+hundred to a thousand tasks, for a D_P of at most 1,000 rows and one that holds all rows.
+replicas: er and dpmcl on three SINE tasks of the paper's size for 1 to 200 replicas, each in its
+own process. Measures the peak memory (on a GPU that of the device), less that of a process that
+only built the stream's rows for one replica. Prints tables and draws two figures.
 """
 
 import argparse
@@ -28,15 +28,15 @@ from dpmcl.results.figures import save
 
 METHODS = ("er", "dpmcl")
 STYLES = {"er": ("#0072B2", "-"), "dpmcl": ("#D55E00", "--")}
-MARKS = (100, 200, 300, 1000)  # updates are traced by then
-UPDATES = 4  # a task, of the first part
+MARKS = (100, 200, 300, 1000)  # tasks; updates are traced after the first hundred
+UPDATES = 4  # updates a task in the first part
 CAPACITIES = (1000, 30_000)
 REPLICAS = (1, 2, 5, 10, 25, 50, 100, 200)
 MIB = 1 << 20
 
 
 class Case(NamedTuple):
-    """One run, in a process of its own."""
+    """A run, which has its own process."""
 
     method: str
     tasks: int
@@ -53,7 +53,7 @@ class Mark(NamedTuple):
 
 
 def by_tasks(case: Case) -> list[Mark]:
-    """Return a mark a task."""
+    """Train a case, and return a mark for each task."""
     rows = 50 * case.tasks
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(rows) % case.tasks
@@ -71,7 +71,7 @@ def by_tasks(case: Case) -> list[Mark]:
 
 
 def by_replicas(case: Case) -> float:
-    """Return the peak of a process's memory, in MiB."""
+    """Train a case, or only build its stream if it has no tasks; return the peak memory in MiB."""
     if case.tasks:
         run(case, "paper-sine", {"name": "sinenet", "hidden": 100}, 60, None)
     else:
@@ -92,7 +92,7 @@ def run(
     updates: int,
     progress: Callable[[str, int, int], None] | None,
 ) -> None:
-    """Train in this process, with next to no evaluation."""
+    """Train in this process, with almost no evaluation."""
     method = {"updates": updates, "memory": case.memory, "batch": 32, "lr": 1e-3}
     method |= {"kappa": updates} if case.method == "dpmcl" else {}
     dpmcl.run(
@@ -111,29 +111,29 @@ def run(
 
 
 def alone(function, case: Case):
-    """Return the function's result, from a process that did nothing else."""
+    """Call a function in a process of its own, and return its result."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, case).result()
 
 
 def at_marks(marks: list[Mark]) -> dict[int, float]:
-    """Return CPU ms an update around each mark: the median over a tenth of the tasks seen."""
+    """Return CPU ms per update before each mark: the median over a tenth of the tasks seen."""
     each = np.diff([mark.seconds for mark in marks]) * 1000 / UPDATES
-    kept = [mark for mark in MARKS if mark <= len(marks)]
-    return {m: float(np.median(each[m - 1 - max(3, m // 10) : m - 1])) for m in kept}
+    reached = [mark for mark in MARKS if mark <= len(marks)]
+    return {m: float(np.median(each[m - 1 - max(3, m // 10) : m - 1])) for m in reached}
 
 
 def growth_with_tasks(device: str, tasks: int, folder: Path) -> None:
     """Print the tables of the first part, and draw its figure."""
-    found, mib = {}, {}
+    times, mib = {}, {}
     for name in METHODS:
         for memory in CAPACITIES:
             marks = alone(by_tasks, Case(name, tasks, memory, 5, device))
-            found[name, memory] = at_marks(marks)
-            mib[name, memory] = {m: marks[m - 1].mib for m in found[name, memory]}
+            times[name, memory] = at_marks(marks)
+            mib[name, memory] = {m: marks[m - 1].mib for m in times[name, memory]}
             print(f"{name}, D_P of {memory}: {marks[-1].seconds:.0f} s", flush=True)
-    marks = list(next(iter(found.values())))
-    for title, table in (("CPU ms an update of five replicas", found), ("MiB in memory", mib)):
+    marks = list(next(iter(times.values())))
+    for title, table in (("CPU ms an update of five replicas", times), ("MiB in memory", mib)):
         print(f"\n{title}, after so many tasks\n")
         print(f"| method | rows in D_P, at most | {' | '.join(map(str, marks))} | last / first |")
         print(f"|---|--:|{'--:|' * (len(marks) + 1)}")
@@ -141,7 +141,7 @@ def growth_with_tasks(device: str, tasks: int, folder: Path) -> None:
             cells = " | ".join(f"{at[m]:.2f}" for m in marks)
             print(f"| {name} | {memory} | {cells} | {at[marks[-1]] / at[marks[0]]:.2f} |")
     figure, ax = axes("An update's time while the tasks go by")
-    for (name, memory), at in found.items():
+    for (name, memory), at in times.items():
         colour, dashes = STYLES[name]
         marker = "o" if memory == CAPACITIES[0] else "s"
         label = f"{name}, D_P of {memory:,} rows at most"
@@ -149,7 +149,7 @@ def growth_with_tasks(device: str, tasks: int, folder: Path) -> None:
     ax.set_xscale("log")
     ax.set_xlabel("tasks seen")
     ax.set_ylabel("CPU ms an update of five replicas")
-    ax.set_ylim(0, 1.4 * max(max(at.values()) for at in found.values()))
+    ax.set_ylim(0, 1.4 * max(max(at.values()) for at in times.values()))
     ax.legend(frameon=False, fontsize=8)
     save(figure, folder / "growth_tasks.png")
 
@@ -157,18 +157,18 @@ def growth_with_tasks(device: str, tasks: int, folder: Path) -> None:
 def growth_with_replicas(device: str, folder: Path) -> None:
     """Print the table of the second part, and draw its figure."""
     base = alone(by_replicas, Case("er", 0, 1000, 1, device))
-    found = {
+    peaks = {
         name: [alone(by_replicas, Case(name, 3, 1000, many, device)) - base for many in REPLICAS]
         for name in METHODS
     }
     print(f"\nMiB at the peak, beyond the {base:.0f} of a process that trains nothing\n")
     print(f"| method | {' | '.join(map(str, REPLICAS))} | a replica more, 50 to 200 |")
     print(f"|---|{'--:|' * (len(REPLICAS) + 1)}")
-    for name, mib in found.items():
+    for name, mib in peaks.items():
         slope = (mib[-1] - mib[REPLICAS.index(50)]) / 150
         print(f"| {name} | {' | '.join(f'{m:.0f}' for m in mib)} | {slope:.2f} |")
     figure, ax = axes("Memory of a run of the SINE network")
-    for name, mib in found.items():
+    for name, mib in peaks.items():
         colour, dashes = STYLES[name]
         ax.plot(REPLICAS, mib, dashes, color=colour, marker="o", label=name)
     ax.set_xlim(0, REPLICAS[-1] * 1.03)

@@ -1,12 +1,11 @@
-"""DPMCL's third term with and without a guard: digits, MNIST and Omniglot.
+"""Compare guards of DPMCL's third term on digits, MNIST and Omniglot.
 
     python -m benchmarks.guard digits|mnist|omniglot|omniglot-adam [--replicas 3] [--tasks 15]
         [--case NAME ...] [--out benchmarks/guard.json]
 
-The images are looked for in $DPMCL_DATA. The printed term, J_PN -
-J_PN(theta_B), is unbounded below; each case bounds it, or the step, in another way. Beside the
-errors stands how far J = J_N + J_P went, in readings every fifty updates. A case that is in the
-file already is not run again.
+The printed term, J_PN - J_PN(theta_B), is unbounded below; each case bounds it, or the step, in
+another way. Reports the errors and the largest J = J_N + J_P, read every fifty updates. Images are
+read from $DPMCL_DATA. A case that is already in the file is not run again.
 """
 
 import argparse
@@ -60,20 +59,20 @@ def main() -> None:
     arguments = parser.parse_args()
     for case in arguments.case or CASES:
         done = json.loads(arguments.out.read_text("utf-8")) if arguments.out.exists() else {}
-        place = f"{arguments.problem}, {case}"
-        if place not in done:
-            done[place] = measure(arguments, case)
+        key = f"{arguments.problem}, {case}"
+        if key not in done:
+            done[key] = measure(arguments, case)
             arguments.out.write_text(json.dumps(done, indent=1) + "\n", "utf-8")
-        print(place, json.dumps(done[place]), flush=True)
+        print(key, json.dumps(done[key]), flush=True)
 
 
 def measure(arguments: argparse.Namespace, case: str) -> dict[str, Any]:
-    """Return the errors after the last task, and the largest J on the way."""
-    own = {
+    """Return the errors after the last task, the largest J and the least third term."""
+    changes = {
         f"training.{key}" if key in ("optimiser", "lr") else f"methods.dpmcl.{key}": value
         for key, value in CASES[case].items()
     }
-    settings = {**PROBLEMS[arguments.problem], **own, "monitor.interval": 50, "workers": 1}
+    settings = {**PROBLEMS[arguments.problem], **changes, "monitor.interval": 50, "workers": 1}
     result = dpmcl.run(
         arguments.problem.removesuffix("-adam"),
         methods=["dpmcl"],
@@ -84,8 +83,8 @@ def measure(arguments: argparse.Namespace, case: str) -> dict[str, Any]:
     )
     row = result.rows()[0]
     readings = result.readings["dpmcl"]
-    first = [i for i, place in enumerate(readings.positions) if place[2] > 0]
-    settled = readings["J"][:, first]  # not those at a switch, where J_N is of an unknown task
+    within = [i for i, position in enumerate(readings.positions) if position[2] > 0]
+    settled = readings["J"][:, within]  # at a task's start J_N is of a task not yet learned
     with np.errstate(all="ignore"):
         worst = np.nanmax(settled, 1)
         third = np.nanmin(readings["third_difference"], 1)

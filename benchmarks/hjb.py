@@ -1,9 +1,10 @@
-"""The paper's theory on a problem with closed forms: one weight after a moving slope.
+"""Check the paper's theory on a problem with closed forms: one weight that follows a moving slope.
 
     python -m benchmarks.hjb [--out FOLDER]
 
-Prints how far each equation is from the closed form and where J settles under Theorem 1's rule and
-under eq. (4), and draws three figures. tests/theory/test_hjb.py asserts most of it. Under a minute.
+Prints the distance of each equation from the closed form, and where J settles under Theorem 1's
+rule and under eq. (4); draws three figures. Takes less than a minute. tests/theory/test_hjb.py
+asserts most of the results.
 """
 
 import argparse
@@ -33,7 +34,7 @@ def starts() -> Tensor:
 
 
 def equations(folder: Path) -> None:
-    """Eq. (3) with and without J_N; V_theta and dV/dt, true and in the proof."""
+    """Compare eq. (3) with and without J_N, and V_theta and dV/dt with those of the proof."""
     e, left = line(-2, 2, 401), torch.tensor(LEFT, dtype=torch.float64)
     best, flow = partial(lq.optimal_value, MOVING, EFFORT), partial(lq.flow_value, MOVING, RATE)
     u = lq.optimal_control(MOVING, EFFORT, e, left)
@@ -77,7 +78,7 @@ def equations(folder: Path) -> None:
 
 
 def bounds(folder: Path) -> None:
-    """Where J settles under Theorem 1's rule and under eq. (4)."""
+    """Show where J settles under Theorem 1's rule and under eq. (4)."""
     beta = 10.0
     print("| rule | v | median of J after 100, 1,000, 10,000 updates | J <= beta then |")
     print("|---|--:|--:|--:|")
@@ -122,7 +123,7 @@ def bounds(folder: Path) -> None:
 
 
 def discrete(folder: Path) -> None:
-    """A.3's Euler step, A.1's stretch, and the sign of the third term."""
+    """Show the error of A.3's Euler step and the effect of the third term's sign."""
     e, left = torch.ones((), dtype=torch.float64), torch.tensor(LEFT, dtype=torch.float64)
     value = partial(lq.flow_value, MOVING, RATE)
     u, v, J = lq.flow_step(MOVING, RATE, e), MOVING.speed, lq.cost(MOVING, e)
@@ -167,7 +168,7 @@ def discrete(folder: Path) -> None:
 
 
 def totals() -> None:
-    """Sum of J over 200 updates by the third term's sign, at one rate and at each one's best."""
+    """Print the sum of J over 200 updates by the third term's sign, at rate 0.3 and at the best."""
     print("\n| third term | sum of J, rate 0.3 | best rate | sum of J |")
     print("|---|--:|--:|--:|")
     rates, start = line(0.05, 6, 120)[:, None], torch.ones(120, 2, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Measure a learner: ten thousand chunks, a head that grew, what it adds to learning one task.
+"""Measure a learner: ten thousand chunks, a head that grows, and its cost beyond `learn_task`.
 
 python -m benchmarks.learner [--chunks 10000] [--out benchmarks/learner.json]
 """
@@ -26,7 +26,7 @@ from dpmcl.training.state import Position
 
 
 def endless(chunks: int) -> dict[str, float]:
-    """Time and memory of chunks of ten rows of twenty columns, two updates each."""
+    """Return time and memory of chunks of ten rows of twenty columns, with two updates each."""
     rng, one = np.random.default_rng(0), Learner(updates=2, memory=1000)
     times, peaks = [], []
     for chunk in range(chunks):
@@ -47,11 +47,11 @@ def endless(chunks: int) -> dict[str, float]:
 
 
 def overhead(rounds: int = 15) -> dict[str, float]:
-    """`learn` on 100 rows of 20 columns, 100 updates, beside `learn_task` alone; both warm."""
+    """Return the times of `learn` and `learn_task` on 100 rows of 20 columns, with 100 updates."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(100, 20)), rng.integers(0, 5, 100)
     one = Learner(updates=100, memory=1000, classes=range(5))
-    for _ in range(12):  # the memory is full, and the update is traced
+    for _ in range(12):  # fills the memory and traces the update
         one.learn(x, y)
     alone, whole = [], []
     for _ in range(rounds):
@@ -79,7 +79,7 @@ def overhead(rounds: int = 15) -> dict[str, float]:
 
 
 def frozen(updates: int = 100) -> dict[str, float]:
-    """A chunk of 64 images behind a frozen body: features kept, or computed at each update."""
+    """Return the time of 64 images behind a frozen body, with and without keeping its features."""
     torch.manual_seed(0)
     layers: list[nn.Module] = []
     for before, after in ((3, 32), (32, 64), (64, 64)):
@@ -103,7 +103,7 @@ def frozen(updates: int = 100) -> dict[str, float]:
 
 
 def grown(seeds: int = 10) -> dict[str, float]:
-    """A head that grew from 2 to 10 classes of digits, beside one of 10 from the start."""
+    """Compare a head that grew from 2 to 10 classes of digits with one of 10 from the start."""
     pixels, labels = load_digits(return_X_y=True)
     x, errors = (pixels / 16).astype("float32"), {}
     for name, classes in (("from the start", range(10)), ("grown", None)):
@@ -125,7 +125,7 @@ def grown(seeds: int = 10) -> dict[str, float]:
 
 
 def one_info(known: Knowledge):
-    """Task infos of the stored rows and of a chunk."""
+    """Return the `TaskInfo` that a method receives for the rows held and a chunk."""
     from dpmcl.learner.knowledge import _task_infos
 
     x = torch.zeros(100, 20, dtype=torch.float64)
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, default=10_000)
     parser.add_argument("--out", type=Path)
     settings = parser.parse_args()
-    told = {
+    report = {
         "overhead": overhead(),
         "frozen": frozen(),
         "grown": grown(),
@@ -145,7 +145,7 @@ def main() -> None:
         "torch": torch.__version__,
         "machine": platform.machine(),
     }
-    text = json.dumps(told, indent=1)
+    text = json.dumps(report, indent=1)
     print(text)
     if settings.out:
         settings.out.write_text(text + "\n")

@@ -1,14 +1,14 @@
-"""The Hamilton-Jacobi-Bellman equation where it can be solved: one weight after a moving slope.
+"""A solvable Hamilton-Jacobi-Bellman equation: one weight that follows a moving slope.
 
-The model is y = theta x, and the tasks ask for the slope a(t), which moves at a known speed v. With
+The model is y = theta x. The tasks require the slope a(t), which moves at a known speed v. With
 e = theta - a the cost is J = q/2 e^2 + m, and J_theta = q e, J_x = -q e, where the paper's state x
 is a. Units: J in units of cost, time in updates, V = integral of J in cost times time. For several
-independent weights, q and v are tensors with one entry each; values and gradients then add up,
-while the rules of Theorem 1 and equation (4) take each weight as a problem of its own.
+independent weights, q and v are tensors with one entry for each; values and gradients then add up,
+while the rules of Theorem 1 and equation (4) treat each weight as a separate problem.
 
-Pure functions of float64 tensors. (A.2.7) is the equation labelled eq_a_2_7 in the paper's source.
-`tests/theory/test_hjb.py` tests them and with them most of the theory, and `benchmarks/hjb.py`
-draws them.
+All functions are pure functions of float64 tensors. (A.2.7) is the equation labelled eq_a_2_7 in
+the paper's source. `tests/theory/test_hjb.py` tests these functions, and with them most of the
+theory; `benchmarks/hjb.py` draws them.
 """
 
 from collections.abc import Callable
@@ -27,8 +27,10 @@ Value = Callable[[Tensor, Tensor], Tensor]
 class Problem:
     """A quadratic cost whose minimiser moves.
 
-    curvature: q > 0. speed: v, of the minimiser a per unit of time. floor: m, the part of J that
-    no theta avoids.
+    Attributes:
+        curvature: q > 0.
+        speed: v, speed of the minimiser a per unit of time.
+        floor: m, the least value of J.
     """
 
     curvature: Number = 1.0
@@ -42,7 +44,7 @@ def cost(problem: Problem, e: Tensor) -> Tensor:
 
 
 def optimal_value(problem: Problem, effort: float, e: Tensor, left: Tensor) -> Tensor:
-    """Return V* of equation (2) when theta' = u costs effort/2 u^2 on top of J.
+    """Return V* of equation (2) if theta' = u costs effort/2 u^2 in addition to J.
 
     Solves the Riccati equation of the problem; left = Gamma - t. As effort -> 0, V* -> m left.
     """
@@ -61,7 +63,7 @@ def optimal_control(problem: Problem, effort: float, e: Tensor, left: Tensor) ->
 
 
 def flow_value(problem: Problem, rate: float, e: Tensor, left: Tensor) -> Tensor:
-    """Return the integral of J along theta' = -rate J_theta, which ends up v / (rate q) behind."""
+    """Return the integral of J along theta' = -rate J_theta, which stays v / (rate q) behind a."""
     q, k = problem.curvature, rate * problem.curvature
     steady = -problem.speed / k
     away = e - steady
@@ -93,12 +95,12 @@ def residual(
 
 
 def proof_slope(problem: Problem, e: Tensor) -> Tensor:
-    """Return -J J_theta, which (A.2.3) takes for V_theta."""
+    """Return -J J_theta, which (A.2.3) uses as V_theta."""
     return -cost(problem, e) * problem.curvature * e
 
 
 def proof_derivative(problem: Problem, rate: Tensor, e: Tensor, printed: bool = True) -> Tensor:
-    """Return dV/dt by (A.2.7); not printed: its middle term has the sign that (A.2.2) gives it."""
+    """Return dV/dt by (A.2.7); if not `printed`, the middle term has the sign of (A.2.2)."""
     J, J_theta = cost(problem, e), problem.curvature * e
     middle = rate * J * J_theta**2
     return -J * (1 + (-middle if printed else middle) + J_theta * problem.speed)
@@ -112,8 +114,8 @@ def flow_step(problem: Problem, rate: float, e: Tensor) -> Tensor:
 def theorem_step(problem: Problem, beta: Number, e: Tensor, power: int = 2) -> Tensor:
     """Return Theorem 1's alpha V_theta: -J J_theta (1 - s) / (beta |J_theta|^power), s = |J_x| |v|.
 
-    power 2 is that of the proof and of equation (4), 1 that of the theorem. With 2 it is
-    (1 - s) / beta of Polyak's step towards J = 0. NaN where J_theta = 0.
+    power is 2 in the proof and equation (4), and 1 in the theorem. With 2 the result is
+    (1 - s) / beta of Polyak's step towards J = 0. It is NaN where J_theta = 0.
     """
     J_theta = problem.curvature * e
     s = (J_theta * problem.speed).abs()
@@ -138,8 +140,8 @@ def third_term_step(
 ) -> Tensor:
     """Return -rate times the gradient of J + sign (J - J(theta_B)).
 
-    theta_B: zeta descents of theta at rate inner. sign: 1 is the paper's. through: which gradient
-    reaches theta through theta_B, as in `dpmcl.methods.dpmcl`.
+    theta_B is theta after zeta steps of gradient descent at rate inner. The paper's sign is 1.
+    `through` is the gradient that reaches theta through theta_B, as in `dpmcl.methods.dpmcl`.
     """
     f = (1 - inner * problem.curvature) ** zeta
     back = {"constant": 0.0, "first": f, "exact": f**2}[through]
@@ -157,8 +159,8 @@ def simulate(problem: Problem, step: Step, e: Tensor, steps: int, *, dt: float =
 def steady(curvature: Tensor, speed: Tensor, beta: Number) -> tuple[Tensor, Tensor, Tensor]:
     """Return (J, s, limit): J settles at beta s / (1 - s) under Theorem 1 if s starts below limit.
 
-    s and limit = 1 - s are the roots of s (1 - s) = 2 q beta v^2. NaN if there are none, that is
-    if the right-hand side is above 1/4: then the error grows without end.
+    s and limit = 1 - s are the roots of s (1 - s) = 2 q beta v^2. They are NaN if there are none,
+    that is, if the right-hand side is above 1/4: then the error grows without bound.
     """
     s = (1 - torch.sqrt(1 - 8 * curvature * beta * speed**2)) / 2
     return beta * s / (1 - s), s, 1 - s

@@ -1,12 +1,12 @@
-"""What a study of 1,200 jobs costs beside its training: planned, listed, and merged from shards.
+"""Time the work on a study of 1,200 jobs beside its training: planning, listing and merging.
 
     python -m benchmarks.many_jobs [--jobs 1200] [--shards 8] [--quick]
 
-Jobs are stubs that train nothing and return errors of the right shape. Two shapes of study are
-timed after a first one of two jobs, which imports what is needed: few runs of many seeds, and as
-many runs as jobs. Of each: planning its runs, listing them with an estimate (`--dry-run`), merging
-shards into one folder, listing what is done, and the table. Wall and CPU
-seconds; every file that is merged waits for the disk.
+Jobs are stubs that train nothing and return errors of the right shape. Two studies are timed: few
+runs of many seeds, and as many runs as jobs. A first study of two jobs does the imports. The steps
+are: plan the runs, list them with an estimate (`--dry-run`), merge shards into one folder, list
+the finished jobs, and print the table. Prints wall and CPU seconds; every file that is merged waits
+for the disk.
 """
 
 import argparse
@@ -39,7 +39,7 @@ TASKS = 5
 
 
 def study(runs: int, seeds: int) -> list[Variant]:
-    """Return the runs of a study of so many rates and seeds, one job each."""
+    """Return the runs of a study: one for each learning rate, with a job for each seed."""
     table = {
         "stream": {"name": "digits", "tasks": TASKS},
         "network": {"name": "mlp", "hidden": 8},
@@ -52,7 +52,7 @@ def study(runs: int, seeds: int) -> list[Variant]:
 
 
 def store_stubs(planned: Sequence[Planned], part: Path, shard: Shard) -> None:
-    """Store results of a shard's jobs that train nothing, without waiting for the disk."""
+    """Store stub results of a shard's jobs."""
     names = tuple(map(str, range(TASKS)))
     info = StreamInfo("digits", "classification", names, names, digest="0")
     for run in planned:
@@ -74,7 +74,7 @@ def store_stubs(planned: Sequence[Planned], part: Path, shard: Shard) -> None:
 
 @contextmanager
 def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
-    """Add the seconds of a block to a table, and those of this process alone."""
+    """Add the wall seconds of a block, and the CPU seconds of this process, to a table."""
     began, busy = time.perf_counter(), time.process_time()
     yield
     seconds[name] = round(time.perf_counter() - began, 2)
@@ -114,15 +114,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--jobs", type=int, default=1200)
     parser.add_argument("--shards", type=int, default=8)
-    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="take seconds, to check that it runs")
     options = parser.parse_args(arguments)
     if options.quick:
         options.jobs, options.shards = 8, 2
-    made: dict[str, Any] = report.machine(torch.device("cpu"))
+    timings: dict[str, Any] = report.machine(torch.device("cpu"))
     seeds = max(2, options.jobs // 60)
     for runs, each in ((1, 2), (options.jobs // seeds, seeds), (options.jobs, 1)):
-        made[f"{runs} runs of {each} jobs"] = seconds_of(runs, each, options.shards)
-        print(json.dumps(made, indent=1), flush=True)
+        timings[f"{runs} runs of {each} jobs"] = seconds_of(runs, each, options.shards)
+        print(json.dumps(timings, indent=1), flush=True)
 
 
 if __name__ == "__main__":

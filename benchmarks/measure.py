@@ -1,4 +1,4 @@
-"""Time contestants in interleaved rounds: a disturbance of the machine hits all of them alike."""
+"""Time contestants in interleaved rounds, so that a disturbance of the machine affects all."""
 
 import statistics
 import time
@@ -15,14 +15,14 @@ _MOST_UPDATES = 1_000_000
 
 @dataclass(frozen=True, eq=False)
 class Contestant:
-    """Something that makes updates.
+    """An implementation of updates that is timed.
 
     Attributes:
-        name: What its row of the report is called.
-        run: Makes so many updates and returns the seconds that they took.
-        replicas: Number of replicas that each update is made for.
-        threads: PyTorch's threads while it runs.
-        updates: Updates a timing; None for as many as fill the time of a timing.
+        name: Name of its row in the report.
+        run: Called as run(updates); makes the updates and returns the seconds that they took.
+        replicas: Number of replicas in each update.
+        threads: Number of PyTorch's threads while it runs.
+        updates: Number of updates in a timing; None for as many as fill the time of a timing.
         facts: Further columns of its row.
     """
 
@@ -36,7 +36,7 @@ class Contestant:
 
 @dataclass(frozen=True, eq=False)
 class Timing:
-    """Updates a repeat, and milliseconds per update and replica in each repeat."""
+    """Number of updates in a repeat, and milliseconds per update and replica in each repeat."""
 
     contestant: Contestant
     updates: int
@@ -52,12 +52,12 @@ def measure(contestants: Sequence[Contestant], repeats: int, seconds: float) -> 
     """Time all contestants in turn, after a warm-up of each in which updates are traced.
 
     Args:
-        contestants: What is timed.
+        contestants: Contestants to time.
         repeats: Number of rounds.
-        seconds: About how long one timing takes.
+        seconds: Approximate time of one timing.
 
     Returns:
-        One timing a contestant, in their order.
+        One timing for each contestant, in their order.
     """
     updates = []
     for one in contestants:
@@ -73,9 +73,9 @@ def measure(contestants: Sequence[Contestant], repeats: int, seconds: float) -> 
 
 
 def updates_for(run: Callable[[int], float], seconds: float) -> int:
-    """Return how many updates take about `seconds`, at least half of it; 1 if one takes longer.
+    """Return the number of updates that take about `seconds`, at least half of it; at least 1.
 
-    The last run is of so many updates, so that buffers have their size.
+    The last run makes that many updates, so that buffers already have the right size.
     """
     run(1)
     updates, took = 1, run(1)
@@ -86,7 +86,7 @@ def updates_for(run: Callable[[int], float], seconds: float) -> int:
 
 
 def timed(work: Callable[[], object], device: torch.device) -> float:
-    """Return the seconds that some work takes, until the device has done all of it."""
+    """Return the seconds until the device has finished `work`."""
     _wait(device)
     begin = time.perf_counter()
     work()

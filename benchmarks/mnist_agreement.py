@@ -1,13 +1,13 @@
-"""Compares ER and DPMCL on real MNIST with figures of independent plain PyTorch.
+"""Compare ER and DPMCL on real MNIST with results of independent plain PyTorch.
 
     python benchmarks/mnist_agreement.py --root DIR [--replicas 8] [--out runs/agreement]
         [--only er-0.01]
 
-DIR holds MNIST/raw. Eight replicas take about 40 minutes on one CPU core. Plain PyTorch: Adagrad
+DIR holds MNIST/raw. Eight replicas take about 40 minutes on one CPU core. Plain PyTorch had Adagrad
 (eps 1e-10, no initial accumulator, one state for the run), batch 32 drawn with replacement, one
-update = one batch, a memory of every training row seen, the paper's LeNet with dropout, 60/20/20
-splits; 36 seeds of ER at 1e-2, eight of the others. Prints our mean, plain PyTorch's, and the
-difference in units of its standard error; leaves with status 1 if any exceeds three.
+batch in each update, a memory of every training row seen, the paper's LeNet with dropout, 60/20/20
+splits, and 36 seeds of ER at 1e-2, eight of the others. Prints our mean, plain PyTorch's, and the
+difference in units of its standard error; exits with status 1 if any exceeds three.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def main() -> int:
     parser.add_argument("--replicas", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/agreement"))
-    parser.add_argument("--only", help="one case, as in er-0.01")
+    parser.add_argument("--only", help="run one case, such as er-0.01")
     arguments = parser.parse_args()
 
     worst = 0.0

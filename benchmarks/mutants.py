@@ -1,10 +1,11 @@
-"""Do the tests notice when the learning core is wrong?
+"""Test the tests: do they fail if the learning core is wrong?
 
-Draws a fixed sample of mutants (a sign, a comparison, a bound, a number changed, a statement left
-out) of the learning core, each function in proportion to its lines, runs the tests that call the
-changed function, and reports how many mutants die. Before, it runs all tests once to learn which
-test calls which function (`cover.jsonl`). Both steps go on where they were stopped. The sample can
-be shared by several processes: --part 0/2 and --part 1/2, the second started after the cover.
+Draws a fixed sample of mutants of the learning core, with more from longer functions. A mutant
+changes a sign, a comparison, a bound or a number, or leaves out a statement. Runs the tests that
+call the changed function, and reports how many mutants die, that is, make a test fail. Before this
+it runs all tests once to find out which test calls which function (`cover.jsonl`). Both steps
+resume where they were stopped. Several processes can share the sample: --part 0/2 and --part 1/2;
+start the second after the first has written the cover.
 
     python -m benchmarks.mutants --work FOLDER [--root TREE] [--count 200] [--minutes 60]
 """
@@ -39,16 +40,16 @@ CORE = """
     runner.py evaluation.py divergence.py checkpoint.py keeper.py monitor.py noise.py
     step_size.py motion_check.py metrics/*.py results/store*.py options/*.py study/executor.py
     study/worker.py
-"""  # below src/dpmcl, as they are called now and were called before
+"""  # relative to src/dpmcl; files have their present names and those of earlier versions
 NOT_CORE = {"training/spec.py"}
 HEAVY = """
     torch torch._dynamo torch.fx.experimental.proxy_tensor torchvision numpy scipy.stats pandas
     pyarrow.parquet sklearn.datasets hypothesis pydantic typer rich loky safetensors.torch
     matplotlib.pyplot
-"""  # imported once, before any test; nothing of dpmcl
+"""  # imported once, before all tests; nothing of dpmcl, which the mutants change
 MEMORY = 16 * 2**30  # bytes of address space, so that a mutant cannot fill the machine
-LONGEST = 120  # seconds; a test that takes longer when nothing is wrong is not used
-SKIP = (  # tests of other things, which would take long to learn about
+LONGEST = 120  # seconds; tests that take longer without a mutant are not used
+SKIP = (  # tests of other code; finding out what they call would take long
     r"tests/(data|streams|networks)/|test_(arrays|atomic|bench|class_folders|datasets|discount|docs|"
     r"dynamics|figures|fuzz|hjb|identity|image_sources|image_streams|images|imports|keys|labelled|"
     r"labels|lock|mnist|model|names|network_check|own_data|paper|precision|python_arguments|"
@@ -56,12 +57,12 @@ SKIP = (  # tests of other things, which would take long to learn about
     r"spec|splits|stability|stream|table|tables|terms|theory_figures|torchvision_sets|tree|view|"
     r"weighing)\b"
 )
-FIRST = 3  # files of tests that are tried before all others
-BUDGET = 90  # seconds; how long the tests of a stage take together when nothing is wrong
+FIRST = 3  # number of test files in the first stage
+BUDGET = 90  # seconds that the tests of a stage may take together without a mutant
 
 
 def both_ways(pairs: str) -> dict[str, str]:
-    """Return a table of names that stand for each other."""
+    """Return a table that maps each name of a pair to the other."""
     couples = [pair.split() for pair in pairs.split(",")]
     return {a: b for couple in couples for a, b in (couple, reversed(couple))}
 
@@ -77,7 +78,7 @@ PASSED_OVER = (ast.JoinedStr, ast.Import, ast.ImportFrom, ast.Assert)
 
 
 class Mutant(NamedTuple):
-    """A change of one file: `function` is file::qualified name."""
+    """A change of one file; `function` is "file::qualified name", `text` the changed file."""
 
     function: str
     line: int
@@ -120,12 +121,12 @@ def changed(node: Any, **fields: Any) -> Any:
 
 
 def text(node: ast.AST) -> bool:
-    """Return whether an expression is plainly text."""
+    """Return whether an expression is a string literal or an f-string."""
     return isinstance(node, ast.JoinedStr) or isinstance(getattr(node, "value", None), str)
 
 
 def variants(node: Any) -> Iterator[Any]:
-    """Yield what may stand in a node's stead."""
+    """Yield the replacements of a node."""
 
     def other(op: ast.AST) -> Any:
         return getattr(ast, OPERATORS[type(op).__name__])()
@@ -203,7 +204,7 @@ def mutants_of(path: Path, source: Path) -> Iterator[tuple[str, set[int], list[M
 
 
 def sample(source: Path, count: int, seed: int) -> list[Mutant]:
-    """Draw mutants of the core, functions in proportion to their lines, in random order."""
+    """Draw mutants of the core in random order, each function in proportion to its lines."""
     files = sorted({path for pattern in CORE.split() for path in source.glob(pattern)})
     files = [path for path in files if path.relative_to(source).as_posix() not in NOT_CORE]
     rows = [row for path in files for row in mutants_of(path, source) if row[2]]
@@ -217,7 +218,7 @@ def sample(source: Path, count: int, seed: int) -> list[Mutant]:
 
 
 class Cover:
-    """Pytest plugin: writes down which functions of the package each passing test calls."""
+    """Pytest plugin that records which functions of the package each passing test calls."""
 
     def __init__(self, source: Path, out: Path) -> None:
         self.source, self.out = f"{source}/", out
@@ -227,7 +228,7 @@ class Cover:
         self.passed, self.seconds = True, 0.0
 
     def collect(self) -> set[str]:
-        """Return what was called since the last time."""
+        """Return the functions that were called since the last call of this method."""
         self.profile.disable()
         codes = [one.code for one in self.profile.getstats() if hasattr(one.code, "co_qualname")]
         self.profile.clear()
@@ -271,7 +272,7 @@ class Cover:
 
 
 class Only:
-    """Pytest plugin: runs the tests of a list in its order, and names the one that failed."""
+    """Pytest plugin that runs the tests of a list in its order, and records the current test."""
 
     def __init__(self, tests: list[dict[str, Any]], out: Path) -> None:
         self.rank = {test["test"]: k for k, test in enumerate(tests)}
@@ -279,8 +280,8 @@ class Only:
         self.out = out
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        kept = [item for item in items if item.nodeid in self.rank]
-        items[:] = sorted(kept, key=lambda item: self.rank[item.nodeid])
+        listed = [item for item in items if item.nodeid in self.rank]
+        items[:] = sorted(listed, key=lambda item: self.rank[item.nodeid])
 
     def pytest_runtest_setup(self, item: Any) -> None:
         self.out.write_text(item.nodeid)
@@ -288,7 +289,7 @@ class Only:
 
 
 def forked(root: Path, arguments: Iterable[str], plugin: Any, setup: Callable[[], Any]) -> int:
-    """Run pytest in a child of this process, which has imported what takes long."""
+    """Run pytest in a child of this process, which has already made the slow imports."""
     child = os.fork()
     if child == 0:
         os.setsid()
@@ -311,7 +312,7 @@ def forked(root: Path, arguments: Iterable[str], plugin: Any, setup: Callable[[]
 
 
 def cover(root: Path, out: Path, skip: str) -> list[dict[str, Any]]:
-    """Return one row a passing test: its name, its seconds and the functions that it calls."""
+    """Return a row for each passing test: its name, its seconds and the functions that it calls."""
 
     def raises(*_: Any) -> None:
         raise TimeoutError
@@ -333,11 +334,12 @@ def cover(root: Path, out: Path, skip: str) -> list[dict[str, Any]]:
 
 
 def plan(tests: list[dict[str, Any]], function: str) -> list[list[dict[str, Any]]]:
-    """Return the tests that call a function, in two stages: the most telling files, the others.
+    """Return the tests that call a function, in two stages: the most specific files, then the rest.
 
-    A file whose tests call few functions tells most. Of code outside functions, and of a function
-    that is not seen to be called (by worker processes, say), all tests that call into its file run.
-    What a stage has no time for is left out, so the share that dies is a lower bound.
+    The most specific files are those whose tests call the fewest functions. For code outside
+    functions, and for a function that no test was seen to call (only worker processes do, for
+    example), all tests that call into its file are used. Tests that do not fit into the budget of
+    a stage are left out, so the share of mutants that die is a lower bound.
     """
     file = function.partition("::")[0] + "::"
     chosen = [test for test in tests if function in test["calls"]]
@@ -347,11 +349,11 @@ def plan(tests: list[dict[str, Any]], function: str) -> list[list[dict[str, Any]
         files.setdefault(test["test"].partition("::")[0], []).append(test)
     ranked = sorted(files.values(), key=lambda own: sum(len(t["calls"]) for t in own) / len(own))
     stages = [ranked[:FIRST], sorted(ranked[FIRST:], key=len)]
-    return [affordable([test for own in stage for test in own]) for stage in stages if stage]
+    return [affordable([test for file in stage for test in file]) for stage in stages if stage]
 
 
 def affordable(tests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the quickest tests that fit into the budget of a stage together, in their order."""
+    """Return the fastest tests that together fit into the budget of a stage, in their order."""
     quickest = sorted(tests, key=lambda test: test["seconds"])
     until = itertools.accumulate(test["seconds"] for test in quickest)
     chosen = {t["test"] for t, end in zip(quickest, until, strict=True) if end <= BUDGET}
@@ -378,12 +380,14 @@ def fate(root: Path, mutant: Mutant, tests: list[dict[str, Any]], note: Path) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1])
-    parser.add_argument("--work", type=Path, required=True, help="folder of what is measured")
+    parser.add_argument("--work", type=Path, required=True, help="folder of the results")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--part", default="0/1", help="of the sample, once the cover is known")
-    parser.add_argument("--minutes", type=float, default=1e6, help="begin no mutant after these")
-    parser.add_argument("--skip", default=SKIP, help="tests that are not used")
+    parser.add_argument("--part", default="0/1", help="part of the sample, if the cover exists")
+    parser.add_argument(
+        "--minutes", type=float, default=1e6, help="start no mutant after this time"
+    )
+    parser.add_argument("--skip", default=SKIP, help="pattern of tests that are not used")
     args = parser.parse_args()
     began = time.monotonic()
     args.work.mkdir(parents=True, exist_ok=True)

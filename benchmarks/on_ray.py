@@ -1,10 +1,10 @@
-"""What jobs on Ray cost beyond the same jobs in worker processes.
+"""Time jobs on Ray against the same jobs in worker processes.
 
     python -m benchmarks.on_ray [--jobs 100] [--seconds 5] [--quick]
 
-Each job is one seed of a method that waits after each task, so that it takes its seconds on a busy
-machine too, and the ratio is of what comes on top: starting, handing over, checkpoints, storing.
-Both ways use two processes. Ray's own start is timed apart.
+Each job is one seed of a method that waits after each task, so it takes its seconds on a busy
+machine too, and differences are due to the overhead: starting, transfers, checkpoints, storing.
+Both variants use two processes. Ray's own start is timed separately.
 """
 
 import argparse
@@ -36,12 +36,12 @@ class Waiting(Naive):
     pause: float = 1.0
 
     def end_of_task(self, state: State, model: Model, task: TaskInfo) -> State:
-        time.sleep(self.pause)  # in an update it would be left out once the update is traced
+        time.sleep(self.pause)  # not in an update, from which tracing would drop it
         return state
 
 
 def timed(jobs: int, seconds: float, on: Where) -> float:
-    """Return the seconds that a run of so many jobs takes, each of so many seconds."""
+    """Return the time in seconds of a run of some jobs, each of which takes `seconds`."""
     spec = Spec.parse(
         {
             "stream": {"name": "digits", "tasks": TASKS},
@@ -60,7 +60,7 @@ def timed(jobs: int, seconds: float, on: Where) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the seconds of both, and their ratio."""
+    """Print the times of both variants and their ratio."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--jobs", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=5.0)
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     began = time.perf_counter()
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     start = time.perf_counter() - began
-    timed(1, 0.1, "here")  # imports, data
+    timed(1, 0.1, "here")  # warm-up: imports, data
     here, there = (timed(jobs, seconds, on) for on in ("here", "ray"))
     row = {
         "jobs": jobs,

@@ -1,4 +1,4 @@
-"""The loops that a user of PyTorch would write for ER and DPMCL: neither tuned nor hampered."""
+"""The loops that a user of PyTorch would write for ER and DPMCL, without special tuning."""
 
 import copy
 import itertools
@@ -26,7 +26,7 @@ def contestants(problem: Problem, method: str, default: int) -> list[Contestant]
 
 
 class Plain:
-    """h and g in an nn.Sequential, an optimiser of torch.optim, a DataLoader that shuffles."""
+    """ER: h and g in an nn.Sequential, an optimiser of torch.optim and a shuffled DataLoader."""
 
     method = "er"
 
@@ -44,7 +44,7 @@ class Plain:
         return timed(lambda: self.train(updates), self.device)
 
     def train(self, updates: int) -> None:
-        """Make so many updates of ER; the loader's rows are those of all tasks."""
+        """Make updates of ER; the loader's rows are those of all tasks."""
         for rows in itertools.islice(self.batches(), updates):
             self.step(*rows)
 
@@ -55,24 +55,24 @@ class Plain:
         self.optimiser.step()
 
     def batches(self) -> Iterator[Rows]:
-        """Yield batches for ever."""
+        """Yield batches without end."""
         while True:
             for x, y in self.loader:
                 yield x.to(self.device), y.to(self.device)
 
 
 class PlainDPMCL(Plain):
-    """Algorithm 1 by hand: one loader of new rows, one of old ones."""
+    """Algorithm 1 in plain PyTorch, with one iterator for new rows and one for old ones."""
 
     method = "dpmcl"
 
     def train(self, updates: int) -> None:
-        """Make so many iterations of Algorithm 1."""
+        """Make iterations of Algorithm 1."""
         for new, old in itertools.islice(zip(self.batches(), self.batches(), strict=True), updates):
             self.iterate(new, old)
 
     def iterate(self, new: Rows, old: Rows) -> None:
-        """Make one iteration: generalise, look ahead with a copy of g, and mind the past."""
+        """Make one iteration: a step on new rows, a look ahead with a copy of g, a step on all."""
         self.step(*new)
         x, y = (torch.cat(pair) for pair in zip(old, new, strict=True))
         features = self.h(x)
@@ -85,7 +85,7 @@ class PlainDPMCL(Plain):
         self.optimiser.step()
 
     def look_ahead(self, features: Tensor, y: Tensor) -> nn.Module:
-        """Return g after zeta steps on all rows, with an optimiser that starts anew."""
+        """Return a copy of g after zeta steps on all rows, with a new optimiser."""
         ahead = copy.deepcopy(self.g)
         inner = optimiser(self.settings, ahead)
         for _ in range(self.settings.zeta):
@@ -96,17 +96,17 @@ class PlainDPMCL(Plain):
 
 
 def optimiser(method: Method, model: nn.Module) -> torch.optim.Optimizer:
-    """Return the method's optimiser, as torch.optim has it under the same name."""
+    """Return the optimiser of torch.optim with the name of the method's optimiser."""
     rule: type[torch.optim.Optimizer] = getattr(torch.optim, type(method.rule).__name__)
     return rule(model.parameters(), lr=method.lr)
 
 
 def cost(problem: Problem) -> nn.Module:
-    """Return the paper's cost, as torch.nn has it."""
+    """Return the paper's cost as a module of torch.nn."""
     return nn.CrossEntropyLoss() if problem.model.kind == "classification" else nn.MSELoss()
 
 
 def inputs_and_targets(problem: Problem) -> Rows:
-    """Return all rows as a user would have them: floats on the CPU, images in [0, 1]."""
+    """Return all rows in a user's usual form: floats on the CPU, images in [0, 1]."""
     x, y = problem.stream.x.cpu(), problem.stream.y.cpu()
     return (x.to(torch.float32) / 255 if x.dtype == torch.uint8 else x), y

@@ -1,4 +1,4 @@
-"""The paper's four networks, and data of the same shapes made up on the spot.
+"""The paper's four networks, with generated data of the same shapes.
 
 Network, batch, optimiser, counts and tasks come from the preset `paper-NAME`. The values of a row
 do not change how long an update takes, so no data file is needed.
@@ -23,8 +23,8 @@ from dpmcl.training.spec import Spec
 
 NETWORKS = ("sine", "mnist", "omniglot", "cifar10")
 
-_ROWS = 4096  # made up; enough that a batch seldom finds its rows in the nearest cache
-_SINE_TASKS = 8  # of SINE's own waves, 4272 rows
+_ROWS = 4096  # enough that a batch's rows are seldom in the nearest cache
+_SINE_TASKS = 8  # SINE needs no files, so these are its own waves, 4272 rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Problem:
 
     @cached_property
     def infos(self) -> tuple[TaskInfo, ...]:
-        """What a method is told of each task."""
+        """The `TaskInfo` of each task."""
         return task_infos(self.stream, split(self.stream, (0,), self.spec.stream.split))
 
     def method(self, name: str) -> Method:
@@ -52,7 +52,7 @@ class Problem:
         return method
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
-        """Return h and g, newly initialised, on the CPU."""
+        """Return h and g on the CPU, newly initialised."""
         return self.spec.network.build(self.stream.x.shape[1:], self.stream.outputs)
 
 
@@ -62,13 +62,13 @@ def problem(
     precision: Precision | None = None,
     convolutions: Convolutions | None = None,
 ) -> Problem:
-    """Return the problem of a name in NETWORKS.
+    """Return the problem with a name in NETWORKS.
 
     Args:
         name: "sine", "mnist", "omniglot" or "cifar10".
         device: Device of model and rows.
-        precision: Precision of products, as in a spec.
-        convolutions: Form of convolutions, as `Model.build` takes it.
+        precision: Precision of products, as in a spec; None for full float32.
+        convolutions: Form of convolutions, as in `Model.build`.
     """
     spec = Request(f"paper-{name}").update(precision=precision).spec()
     dtype: torch.dtype = getattr(torch, spec.dtype)
@@ -93,7 +93,7 @@ def _sine(spec: Spec) -> Stream:
 
 
 def _images(name: str, spec: Spec) -> Stream:
-    """Return noise in the shape of a set's images."""
+    """Return random images with the shape of a set's images."""
     settings: Any = spec.stream
     shape = (3, settings.size, settings.size) if name == "cifar10" else (1, 28, 28)
     generator = torch.Generator().manual_seed(0)

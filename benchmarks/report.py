@@ -1,4 +1,4 @@
-"""The report of a benchmark: facts of the machine, rows of numbers, and a table to read."""
+"""The report of a benchmark: a description of the machine, rows of results, and tables."""
 
 import importlib.metadata
 import os
@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 
 def machine(device: torch.device) -> Row:
-    """Return date, device, versions and commit; load is of the last minute, in processes."""
+    """Return date, device, versions, commit, and the mean load of the last minute (processes)."""
     cpu = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -34,7 +34,7 @@ def machine(device: torch.device) -> Row:
 
 
 def commit() -> str | None:
-    """Return the commit of this checkout, "-dirty" appended if it was changed; None elsewhere."""
+    """Return the commit of this checkout, with "-dirty" if it was changed; None without git."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -43,7 +43,7 @@ def commit() -> str | None:
 
 
 def rows(network: str, method: str, timings: Sequence[Timing]) -> list[Row]:
-    """Return a row a contestant, with its time as a multiple of the plain loops in its rounds."""
+    """Return a row for each contestant, with its time as a multiple of the plain loops' times."""
     plain = {one.contestant.facts.get("kind"): one.ms for one in timings}
     return [
         {
@@ -64,7 +64,7 @@ def rows(network: str, method: str, timings: Sequence[Timing]) -> list[Row]:
 
 
 def text(title: str, rows: Sequence[Row]) -> str:
-    """Return the rows of one network and method as a table."""
+    """Return the rows of one network and method as a plain-text table."""
     lines = [f"{title:<36} {'ms':>8} {'/ plain':>10} {'/ plain, 1 thread':>18}"]
     for row in rows:
         ms, default, one = row["ms"], row["against_default"], row["against_one_thread"]

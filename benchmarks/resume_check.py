@@ -1,12 +1,12 @@
-"""Kill runs at random moments, and compare their results with those of runs that nobody stopped.
+"""Kill runs at random moments, and compare their results with those of uninterrupted runs.
 
     python -m benchmarks.resume_check [--times 200] [--seed 0] [--out DIR]
 
 Six methods run in one folder, on digits (in one process) or SINE (in two), two tasks, two replicas,
-on either engine, with dropout and a reservoir that is smaller than a task. A process is killed with
-SIGKILL a random time after it began to train; another one goes on in the same folder, and is killed
-as well, until one reaches the end. Every file that holds results must then be equal byte for byte.
-Prints how many kills struck each case; ends with status 1 if any file differs.
+with either engine, dropout, and a reservoir that is smaller than a task. A process is killed with
+SIGKILL a random time after it began to train. Another process resumes the run in the same folder,
+and is killed as well, until one reaches the end. Every file of results must then be equal byte for
+byte. Prints the number of kills in each case; exits with status 1 if any file differs.
 """
 
 import argparse
@@ -38,15 +38,14 @@ Table = dict[str, Any]
 METHODS = ("naive", "er", "oml", "cml", "anml", "dpmcl")
 ENGINES = ("batched", "looped")
 RESULTS = ("errors.parquet", "work.json", "spec.toml", "stream.json", "parameters/*/*.safetensors")
-RESUMED = "goes on from its last checkpoint"  # what a run says
-PRELOADED = [
+RESUMED = "goes on from its last checkpoint"  # in the log of a run that is resumed
+PRELOADED = [  # imported by the fork server; a run's first update would import them, for seconds
     "dpmcl.study.study",
     "dpmcl.study.api",
     "torch._dynamo",
     "pyarrow.parquet",
     "sklearn.datasets",
 ]
-# What PyTorch and the package import at a run's first update at the latest: seconds.
 LONGEST = 300.0  # seconds that a process may take
 
 
@@ -82,7 +81,10 @@ NETWORKS: dict[str, Table] = {
 
 
 def spec(stream: str, engine: str, methods: Sequence[str] = METHODS) -> Table:
-    """Return a run of a few seconds: phases longer than a chunk, a memory that drops rows."""
+    """Return the spec of a run of a few seconds.
+
+    Its phases are longer than a chunk, and its memory is small enough to drop rows.
+    """
     return {
         "replicas": 2,
         "device": "cpu",
@@ -96,17 +98,17 @@ def spec(stream: str, engine: str, methods: Sequence[str] = METHODS) -> Table:
 
 
 def life(table: Table, folder: Path, seconds: float, begun: Connection) -> None:
-    """Run, in a child, the whole study or what is left of it."""
+    """Run the study or the rest of it, in a child process; report on `begun` when it trains."""
     torch.set_num_threads(1)
     log = logging.FileHandler(folder.with_suffix(".log"))
     logging.getLogger("dpmcl").addHandler(log)
-    told = False
+    reported = False
 
     def progress(*_: object) -> None:
-        nonlocal told
-        if not told:
+        nonlocal reported
+        if not reported:
             begun.send(None)
-            told = True
+            reported = True
 
     dpmcl.run(table, out=folder, progress=progress, checkpoint_seconds=seconds)
 
@@ -115,7 +117,7 @@ def lived(table: Table, folder: Path, seconds: float, delay: float | None) -> tu
     """Run a study in a process, and kill it `delay` seconds after it began to train.
 
     Returns:
-        Whether the kill hit it alive, and how many seconds it trained.
+        Whether it was still running when it was killed, and the seconds that it trained.
 
     Raises:
         RuntimeError: The run failed.
@@ -151,7 +153,7 @@ class Case(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """A run that nobody stopped: its files, and how many seconds it trained."""
+    """An uninterrupted run: its files, and the seconds that it trained."""
 
     files: Mapping[str, bytes]
     seconds: float
@@ -164,20 +166,20 @@ def whole(case: Case, folder: Path) -> Whole:
 
 
 def results(folder: Path) -> dict[str, bytes]:
-    """Return the files that hold results, by name."""
+    """Return the contents of the files of results, by path relative to the folder."""
     paths = [path for pattern in RESULTS for path in sorted(folder.glob(pattern))]
-    own = [path for path in paths if not path.name.startswith(".")]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in own}
+    visible = [path for path in paths if not path.name.startswith(".")]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in visible}
 
 
 def temporaries(folder: Path) -> list[Path]:
-    """Return what a process was writing when it was killed: no results, and never read."""
+    """Return the temporary files that killed processes were writing; these are never read."""
     locks = (".lock", ".lock.json")
     return [p for p in folder.rglob(".*") if p.is_file() and p.name not in locks]
 
 
 class Kill(NamedTuple):
-    """A kill that hit a process alive, and whether the next one went on from a checkpoint."""
+    """A kill of a running process, and whether the next process resumed from a checkpoint."""
 
     case: Case
     resumed: bool
@@ -186,18 +188,19 @@ class Kill(NamedTuple):
 def struck(
     case: Case, folder: Path, reference: Whole, rng: random.Random, *, most: int, share: float
 ) -> tuple[list[Kill], list[str], int]:
-    """Kill one run up to `most` times, and let it go on to its end.
+    """Kill one run up to `most` times, then let it finish.
 
     Args:
         case: Stream and engine.
-        folder: The run folder.
-        reference: A run of the same case that nobody stopped.
-        rng: Source of the moments.
-        most: Kills, at most.
-        share: Longest time that a process trains before it is killed, as a part of the whole run.
+        folder: Run folder.
+        reference: Uninterrupted run of the same case.
+        rng: Generator of the moments at which processes are killed.
+        most: Largest number of kills.
+        share: Longest time that a process trains before it is killed, as a share of the complete
+            run's.
 
     Returns:
-        The kills, the files that differ, and the number of temporary files that stayed.
+        The kills, the files that differ, and the number of temporary files left behind.
     """
     kills: list[Kill] = []
     log = folder.with_suffix(".log")
@@ -221,10 +224,10 @@ def struck(
 def check(
     times: int, cases: Sequence[Case], seed: int, root: Path, share: float = 0.2
 ) -> tuple[list[Kill], dict[str, list[str]], int]:
-    """Kill exactly so many times, shared out over the cases.
+    """Kill processes exactly `times` times, divided among the cases.
 
     Returns:
-        The kills, the files that differ by folder, and the number of temporary files that stayed.
+        The kills, the files that differ by folder, and the number of temporary files left behind.
     """
     rng = random.Random(seed)
     references = {case: whole(case, root / f"whole-{case.stream}-{case.engine}") for case in cases}

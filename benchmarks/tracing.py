@@ -1,4 +1,4 @@
-"""What tracing alone gains: the same updates as they are and traced, on one core, in turns.
+"""Time the same updates with and without tracing, on one core, in turns.
 
     python -m benchmarks.tracing [--methods er,dpmcl] [--replicas 10] [--quick]
 
@@ -21,14 +21,14 @@ from dpmcl.engine.stepper import Stepper
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a row a method."""
+    """Print a row for each method."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--network", default="sine", choices=("sine", "mnist", "omniglot"))
     parser.add_argument("--methods", default="er,dpmcl", type=lambda text: text.split(","))
     parser.add_argument("--replicas", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=1.0, help="about how long a timing takes")
-    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    parser.add_argument("--seconds", type=float, default=1.0, help="approximate time of a timing")
+    parser.add_argument("--quick", action="store_true", help="take seconds, to check that it runs")
     options = parser.parse_args(arguments)
     if options.quick:
         options.repeats, options.seconds = 1, 0.01

@@ -1,11 +1,11 @@
-"""What watching costs: the same training with `--watch terms,stability` and without, in turns.
+"""Time the same training with and without `--watch terms,stability`, in turns.
 
     python benchmarks/watch_overhead.py [PROBLEM ...] [--method NAME] [--replicas 10] [--repeats 5]
 
-Problems are sine, digits, mnist and omniglot, all by default; images are looked for in $DPMCL_DATA.
-Two tasks of each as in its preset, one process; evaluation is one row a task, so that mostly
+Problems are sine, digits, mnist and omniglot, all by default; images are read from $DPMCL_DATA.
+Two tasks of each as in its preset, in one process; evaluation uses one row a task, so that mostly
 training is compared. Times are medians of interleaved repeats, in seconds; the ratio is the median
-of the ratios of the pairs. Results go to benchmarks/watch_overhead.json.
+of the ratios of the pairs. Results are written to benchmarks/watch_overhead.json.
 """
 
 import argparse
@@ -34,20 +34,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/watch_overhead.json"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    found: dict[str, Any] = {"replicas": arguments.replicas, "torch": torch.__version__}
+    results: dict[str, Any] = {"replicas": arguments.replicas, "torch": torch.__version__}
     print("| problem | method | plain, s | watched, s | watched / plain |", flush=True)
     print("|---|---|--:|--:|--:|", flush=True)
     for problem, method in itertools.product(arguments.problems, arguments.method or METHODS):
         pairs = timed(problem, method, arguments.replicas, arguments.repeats)
         plain, watched = (statistics.median(pair[i] for pair in pairs) for i in (0, 1))
         ratio = statistics.median(pair[1] / pair[0] for pair in pairs)
-        found[f"{problem}, {method}"] = {"plain": plain, "watched": watched, "ratio": ratio}
+        results[f"{problem}, {method}"] = {"plain": plain, "watched": watched, "ratio": ratio}
         print(f"| {problem} | {method} | {plain:.2f} | {watched:.2f} | {ratio:.3f} |", flush=True)
-        arguments.out.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+        arguments.out.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
 
 
 def timed(problem: str, method: str, replicas: int, repeats: int) -> list[tuple[float, float]]:
-    """Return seconds of whole runs, plain and watched, in turns."""
+    """Return pairs of the seconds of a plain and a watched run."""
 
     def once(watched: Sequence[str]) -> float:
         begin = time.perf_counter()
@@ -62,7 +62,7 @@ def timed(problem: str, method: str, replicas: int, repeats: int) -> list[tuple[
         return time.perf_counter() - begin
 
     kinds: tuple[tuple[str, ...], ...] = ((), ("terms", "stability"))
-    for kind in kinds:  # loads what is loaded at first use
+    for kind in kinds:  # warm-up: imports at first use
         once(kind)
     return [(once(kinds[0]), once(kinds[1])) for _ in range(repeats)]
 

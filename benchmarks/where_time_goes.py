@@ -1,11 +1,12 @@
-"""Where the time of one DPMCL iteration goes on a CPU, and how far it is from the machine's limits.
+"""Measure where the time of a DPMCL iteration goes on a CPU, and compare it with the CPU's limits.
 
     python -m benchmarks.where_time_goes [NETWORK ...] [--method dpmcl]
 
-One replica looped, or a group batched as a run on a CPU has it, traced, on one thread. For
-each network: milliseconds an iteration and replica by kind of operation (PyTorch's profiler); the
-same arithmetic at the rate of a 1024^3 matrix product; and the time in which one optimiser step's
-data (parameters, gradient, its sum of squares) could be read and written once.
+Runs one looped replica, or a batched group of the size of a run on a CPU, traced, on one thread.
+Prints for each network: milliseconds per iteration and replica by kind of operation (PyTorch's
+profiler); the time of the same arithmetic at the rate of a 1024^3 matrix product; and the time in
+which the data of one optimiser step (parameters, gradient, its sum of squares) could be read and
+written once.
 """
 
 import argparse
@@ -30,20 +31,17 @@ KINDS = {
     "random masks": ("bitwise", "shift", "arange"),
 }
 UPDATES = 20
-GROUP = {
-    False: 13,
-    True: 5,
-}  # replicas batched at once on a CPU, without convolutions and with them
-LARGE = 64  # rows a batch above which a run does not batch convolutions on a CPU
+GROUP = {False: 13, True: 5}  # replicas of a batch on a CPU, by whether there are convolutions
+LARGE = 64  # largest batch of rows for which a run batches replicas of convolutions on a CPU
 
 
 def kind(name: str) -> str:
-    found = [kind for kind, parts in KINDS.items() if any(part in name for part in parts)]
-    return found[0] if found else "the rest"
+    kinds = [kind for kind, parts in KINDS.items() if any(part in name for part in parts)]
+    return kinds[0] if kinds else "the rest"
 
 
 def median_of(function, repeats: int = 9) -> float:
-    """Return the seconds of a call: the median after two calls that warm up."""
+    """Return the median time of a call in seconds, after two warm-up calls."""
     times = []
     for _ in range(repeats + 2):
         begin = time.perf_counter()
@@ -63,7 +61,7 @@ def shares(name: str, method: str) -> dict[str, float]:
     state = torch.func.vmap(lambda theta: rule.start(theta, info))(initial(model, range(replicas)))
     chunk = drawn(phase, one.stream, replicas, 1)
     batches, key = chunk.batches(one.stream, model.dtype, 0, slice(None)), chunk.key[:, 0]
-    # Of one replica: the counter takes grouped convolutions for whole ones.
+    # FLOPs are counted for one replica, since the counter ignores the groups of convolutions.
     alone = tree_map(lambda leaf: leaf[0].clone(), (state, batches, key))
     single = traced(phase.update, *tree_map(torch.Tensor.clone, alone))
     with FlopCounterMode(display=False) as counter:
@@ -84,16 +82,16 @@ def shares(name: str, method: str) -> dict[str, float]:
     took = median_of(lambda: some(UPDATES)) / UPDATES
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         some(UPDATES)
-    own: Counter[str] = Counter()
+    busy: Counter[str] = Counter()
     for event in seen.key_averages():
-        own[kind(event.key)] += event.self_cpu_time_total
-    total = sum(own.values())
+        busy[kind(event.key)] += event.self_cpu_time_total
+    total = sum(busy.values())
     per = 1000 * took / replicas
     parameters = sum(leaf.numel() * leaf.element_size() for leaf in leaves(state.theta)) / replicas
     return {
         "replicas": replicas,
         "ms": per,
-        **{name: per * own[name] / total for name in [*KINDS, "the rest"]},
+        **{name: per * busy[name] / total for name in [*KINDS, "the rest"]},
         "mflop": counter.get_total_flops() / 1e6,
         "bytes": 5 * parameters,
     }

@@ -1,12 +1,12 @@
-"""What a whole `dpmcl run` costs against its updates alone, in the same number of processes.
+"""Time a complete `dpmcl run` against its updates alone, in the same number of processes.
 
     python -m benchmarks.whole_run [--method er] [--replicas 50] [--tasks 20] [--quick]
 
-The command runs SINE with one worker a core into an empty folder: start-up, drawing, checks,
-evaluation, checkpoints and results included. The updates alone are those of the same replicas,
-traced, batched in groups, shared by as many processes, on rows that are drawn before. Both take
-turns. Also printed is the command without its start-up: what it takes beyond one that stops after
-the first task, by update.
+The command runs SINE with one worker per core into an empty folder, including start-up, drawing,
+checks, evaluation, checkpoints and results. The updates alone are those of the same replicas,
+traced, batched in groups and divided among as many processes, on rows that were drawn before. The
+two are timed in turn. Also prints the time of the command without its start-up: the time beyond
+that of a command that stops after the first task, per update.
 """
 
 import argparse
@@ -29,11 +29,11 @@ from benchmarks import report
 from benchmarks.engines import Updates, batched
 from benchmarks.problems import problem
 
-GROUP = 13  # replicas that are batched at once, at most
+GROUP = 13  # largest number of replicas in a batched group
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the milliseconds per update and replica of both, and their ratio."""
+    """Print milliseconds per update and replica of both, and their ratio."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--method", default="er", choices=("er", "dpmcl", "naive", "joint"))
     parser.add_argument("--replicas", type=int, default=50)
@@ -42,22 +42,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--group", type=int, default=GROUP, help="replicas a group, at most")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, help="file of the report")
-    parser.add_argument("--quick", action="store_true", help="a minute, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="take a minute, to check that it runs")
     options = parser.parse_args(arguments)
     if options.quick:
         options.replicas, options.tasks, options.repeats = 4, 2, 1
     updates = 20 if options.quick else 300
-    found = compared(options, updates)
+    times = compared(options, updates)
     machine = report.machine(torch.device("cpu"))
     print(machine)
-    for name, value in found.items():
+    for name, value in times.items():
         print(f"{name}: {value:.4g}")
     if options.out:
-        options.out.write_text(json.dumps({"machine": machine, **found}, indent=1) + "\n", "utf-8")
+        options.out.write_text(json.dumps({"machine": machine, **times}, indent=1) + "\n", "utf-8")
 
 
 def compared(options: argparse.Namespace, updates: int) -> dict[str, float]:
-    """Return the medians of interleaved timings, by what they are."""
+    """Return the medians of interleaved timings and of their ratios, by label."""
     groups = sizes(options.replicas, options.group, options.workers)
     shares = [groups[k :: options.workers] for k in range(options.workers)]
     per = 1000 / (options.replicas * updates)
@@ -73,21 +73,21 @@ def compared(options: argparse.Namespace, updates: int) -> dict[str, float]:
             whole.append(per * long / options.tasks)
             beyond.append(per * (long - short) / (options.tasks - 1))
             alone.append(1000 * slowest / (options.replicas * count))
-    kept = slice(warm_up, None)
-    ratios = [a / b for a, b in zip(whole[kept], alone[kept], strict=True)]
+    timed = slice(warm_up, None)
+    ratios = [a / b for a, b in zip(whole[timed], alone[timed], strict=True)]
     return {
-        "whole command, ms an update and replica": statistics.median(whole[kept]),
-        "command without start-up, ms": statistics.median(beyond[kept]),
-        "updates alone, ms": statistics.median(alone[kept]),
+        "whole command, ms an update and replica": statistics.median(whole[timed]),
+        "command without start-up, ms": statistics.median(beyond[timed]),
+        "updates alone, ms": statistics.median(alone[timed]),
         "whole / alone": statistics.median(ratios),
         "without start-up / alone": statistics.median(
-            a / b for a, b in zip(beyond[kept], alone[kept], strict=True)
+            a / b for a, b in zip(beyond[timed], alone[timed], strict=True)
         ),
     }
 
 
 def sizes(replicas: int, most: int, workers: int) -> list[int]:
-    """Return the sizes of the groups: a multiple of the workers, as even as can be.
+    """Return group sizes, as even as possible; their number is a multiple of the workers.
 
     >>> sizes(50, 13, 2)
     [13, 13, 12, 12]
@@ -97,7 +97,7 @@ def sizes(replicas: int, most: int, workers: int) -> list[int]:
 
 
 def command(options: argparse.Namespace, tasks: int, updates: int) -> float:
-    """Return the seconds that `dpmcl run` takes."""
+    """Return the time of `dpmcl run` in seconds."""
     settings = {"training.updates": updates, "workers": options.workers}
     if options.method == "dpmcl":
         settings["methods.dpmcl.kappa"] = updates
@@ -112,14 +112,14 @@ def command(options: argparse.Namespace, tasks: int, updates: int) -> float:
 
 
 def seconds_of(method: str, groups: tuple[int, ...], updates: int) -> float:
-    """Return the seconds of so many updates of some groups, in this process on one thread."""
+    """Return the seconds of the updates of some groups, in this process on one thread."""
     torch.set_num_threads(1)
     return sum(group(method, size, number)(updates) for number, size in enumerate(groups))
 
 
 @cache
 def group(method: str, size: int, number: int) -> Updates:
-    """Return the updates of a group, traced."""
+    """Return the traced updates of a group."""
     one = problem("sine", torch.device("cpu"))
     settings = one.method(method)
     phase = settings.phases(one.model, one.infos[1])[-1].name
