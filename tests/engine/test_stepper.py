@@ -9,7 +9,7 @@ from conftest import PAPER, tiny_run
 from dpmcl import plugins
 from dpmcl.core.tree import leaves
 from dpmcl.engine import Batched, Looped
-from dpmcl.engine.same import same
+from dpmcl.engine.same_function import same
 from dpmcl.engine.stepper import Stepper
 from dpmcl.methods._method import State
 

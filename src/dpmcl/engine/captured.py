@@ -15,7 +15,7 @@ from torch import Tensor
 from dpmcl.core.tree import leaves, shapes, tree_map
 from dpmcl.data.sampling import Chunk
 from dpmcl.engine.contract import Feed
-from dpmcl.engine.same import same
+from dpmcl.engine.same_function import same
 from dpmcl.exceptions import ModelError
 from dpmcl.methods._method import State, Update
 

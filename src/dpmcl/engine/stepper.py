@@ -9,7 +9,7 @@ import torch
 
 from dpmcl.core.batch import Batch
 from dpmcl.core.tree import shapes, tree_map
-from dpmcl.engine.same import same
+from dpmcl.engine.same_function import same
 from dpmcl.engine.traced import traced
 from dpmcl.exceptions import reason
 from dpmcl.methods._method import State, Update

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from dpmcl.core.settings import Positive
-from dpmcl.data.damaged import whole
 from dpmcl.data.field import Field, names_of
 from dpmcl.data.labelled import inputs_of
+from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.table_columns import Column
 from dpmcl.data.readers.table_fields import field_of, inputs_of_column
 from dpmcl.data.readers.table_sources import in_memory, of_file
@@ -136,7 +136,7 @@ def opened(x: Any) -> Any:
             return x
         x = pa.table(x)
     where = str(x) if file else _WHAT
-    with whole(where, "correct it, or write it again"):
+    with reading(where, "correct it, or write it again"):
         source = of_file(Path(x), where) if file else in_memory(x, where)
         columns = [name for name in source.names if name not in source.indexes]
         if not columns or len({*columns}) < len(columns):

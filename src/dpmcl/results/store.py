@@ -47,7 +47,7 @@ from dpmcl.core.settings import NonNegative
 from dpmcl.core.tree import at
 from dpmcl.data.field import Field
 from dpmcl.exceptions import DataError, FolderError
-from dpmcl.results import monitored, predicted
+from dpmcl.results import monitor_file, predictions_file
 from dpmcl.results.record import Divergence, Record
 
 _COLUMNS = {
@@ -155,8 +155,8 @@ FILES = (
     "code.json",
     "errors.parquet",
     "work.json",
-    monitored.FILE,
-    predicted.FILE,
+    monitor_file.FILE,
+    predictions_file.FILE,
     "divergence.json",
     "protocol.json",
     "environment.json",
@@ -260,8 +260,8 @@ def _read(folder: Path) -> Stored:
     diverged = _json(folder / "divergence.json", missing={})
     errors = _read_errors(folder / "errors.parquet", len(info.tasks))
     seeds = {name: splits["test"].seeds for name, splits in errors.items()}
-    readings = monitored.read(folder / monitored.FILE, len(info.tasks), seeds)
-    predictions = predicted.read(folder / predicted.FILE, seeds)
+    readings = monitor_file.read(folder / monitor_file.FILE, len(info.tasks), seeds)
+    predictions = predictions_file.read(folder / predictions_file.FILE, seeds)
     order = list(dict(spec["methods"]))
     records = {}
     for name in sorted(errors, key=lambda name: (name not in order, [*order, name].index(name))):
@@ -399,8 +399,8 @@ def save_records(folder: Path, records: Mapping[str, Record]) -> None:
     }
     if diverged or (folder / "divergence.json").exists():
         _write_json(folder / "divergence.json", diverged)
-    monitored.save(folder, records)
-    predicted.save(folder, records)
+    monitor_file.save(folder, records)
+    predictions_file.save(folder, records)
     with atomic(folder / "errors.parquet") as temporary:
         pq.write_table(errors_table(records), temporary)
 

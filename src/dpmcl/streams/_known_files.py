@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
-from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled
+from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.entries import ARCHIVES, Entry, entries, on_disk
 from dpmcl.exceptions import DataError
 from dpmcl.streams._torchvision_sets import (
@@ -132,7 +132,7 @@ class KnownSet:
         if entry.is_folder or file not in self.sums or (target / file).exists():
             return
         try:
-            with whole(entry.where), entry.open() as packed, opener(packed) as content:
+            with reading(entry.where), entry.open() as packed, opener(packed) as content:
                 self._copy(content, target / file, entry.where)
         except DataError as error:
             wrong.setdefault(file, error)
@@ -160,7 +160,7 @@ class KnownSet:
 
 def _sources(root: Path) -> Iterator[Iterable[Entry]]:
     """Yield the files in a folder, up to three levels deep, then those in each archive found."""
-    with whole(str(root), "correct stream.root"):
+    with reading(str(root), "correct stream.root"):
         below = [path for depth in ("*", "*/*", "*/*/*") for path in sorted(root.glob(depth))]
         files = [path for path in (root, *below) if path.is_file()]
     archives = [path for path in files if path.name.lower().endswith(ARCHIVES)]

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled
+from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.entries import ARCHIVES
 from dpmcl.data.sources import at_home
 from dpmcl.exceptions import DataError, SpecError, reason
@@ -59,7 +59,7 @@ class TorchvisionSettings(LabelledSettings):
         Raises:
             DataError: The path is invalid, or may not be entered.
         """
-        with whole((self.root or name)[:200], "correct stream.root"):
+        with reading((self.root or name)[:200], "correct stream.root"):
             home = os.environ.get("DPMCL_DATA") or Path.home() / ".cache" / "dpmcl"
             folder = Path(self.root).expanduser() if self.root else Path(home) / name
             folder.exists()  # raises if the name is too long, or the folder may not be entered
@@ -188,7 +188,7 @@ def read_arrays_of(name: str, parts: Sequence[Any]) -> Labelled:
     Raises:
         DataError: The images of the parts differ in size, or a label has no class.
     """
-    with whole(f"'{name}'", "fetch its files again"):  # images of two sizes
+    with reading(f"'{name}'", "fetch its files again"):  # images of two sizes
         x = torch.cat([_pixels(part.data) for part in parts])
     y = torch.cat([_labels(part) for part in parts])
     used, number = y.unique(return_inverse=True)

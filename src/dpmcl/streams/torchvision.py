@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from dpmcl.core.settings import Positive
-from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.labels import number_labels
+from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.entries import stamp
 from dpmcl.data.readers.gathering import Gathering
 from dpmcl.data.readers.image_cache import cached
@@ -99,7 +99,7 @@ class Torchvision(TorchvisionSettings):
     def read(self) -> Labelled:
         root = self.folder(self.dataset.lower())
         decoding = Decoding(size=self.size, channels=self.channels)
-        with whole(str(root)):
+        with reading(str(root)):
             if not root.exists() or not stamp(root):
                 self._open(root)
             about = [self.dataset, stamp(root), decoding.cache_key()]

@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple, Self, cast
 
 from dpmcl.exceptions import SpecError, shown
 from dpmcl.methods._method import Method
+from dpmcl.training.bytes_kept import copied_bytes, note_bytes, row_bytes
 from dpmcl.training.job import Job, Trainer, read
-from dpmcl.training.kept import copied_bytes, note_bytes, row_bytes
 from dpmcl.training.loop import first_state, first_task
 from dpmcl.training.setup import Setup
 from dpmcl.training.spec import Spec

@@ -23,7 +23,7 @@ from dpmcl.exceptions import SpecError
 from dpmcl.results import store
 from dpmcl.results.record import Record, merge, of_seeds
 from dpmcl.results.store import StreamInfo
-from dpmcl.study import aside, identity, protocol
+from dpmcl.study import identity, previous_results, protocol
 from dpmcl.study.budget import Budget
 from dpmcl.study.environment import describe
 from dpmcl.study.executor import Assignment, Listener, execute
@@ -246,7 +246,7 @@ class _Run:
         folder, theta = self.folder, {name: _joined(parts) for name, parts in self.theta.items()}
         if folder is not None:
             self._remove_checkpoints(folder)
-            aside.remove_finished(folder, self.table, self.records)
+            previous_results.remove_finished(folder, self.table, self.records)
             stored = protocol.keep(folder, self.budget)
             return Result(**vars(stored), theta=theta, folder=folder, made=self.spec)
         records = {name: self.records[name] for name in self.spec.methods}
@@ -257,7 +257,7 @@ class _Run:
     def _make_ready(self, folder: Path, trained: set[str]) -> None:
         """Prepare a folder for new results, after all checks have passed."""
         if self.fresh:
-            kept = aside.put_aside(folder)
+            kept = previous_results.put_aside(folder)
             if kept is not None:
                 _LOG.warning(f"What {folder} held is kept in {kept} until this run has finished.")
         extended = trained & set(self.before.records)
@@ -363,9 +363,9 @@ def _before(spec: Spec, folder: Path | None, fresh: bool) -> Held:
     if folder is None:
         return Held()
     sweep(folder)
-    aside.complete(folder)
+    previous_results.complete(folder)
     if fresh:
-        aside.refuse_foreign(folder)
+        previous_results.refuse_foreign(folder)
         return Held()
     before = identity.held(folder)
     if before.spec:

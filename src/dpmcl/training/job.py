@@ -24,11 +24,11 @@ from dpmcl.methods._method import State
 from dpmcl.optimisers.theorem import Theorem
 from dpmcl.results.record import Record, merge
 from dpmcl.training.arriving import Arriving
+from dpmcl.training.bytes_kept import with_kept
 from dpmcl.training.checkpoints import Checkpoints, Origin
 from dpmcl.training.divergence import FreezeNonFinite
 from dpmcl.training.evaluation import Evaluation, Score, shown
 from dpmcl.training.keeper import Keeper, Keeping
-from dpmcl.training.kept import with_kept
 from dpmcl.training.last_state import last_states
 from dpmcl.training.loop import check, first_state, first_task, rehearsed, train
 from dpmcl.training.monitor import Monitor, MonitorSettings

@@ -13,7 +13,7 @@ from dpmcl.core.tree import named_leaves, tree_map, whole
 from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
 from dpmcl.methods._method import State
-from dpmcl.training.kept import row_bytes
+from dpmcl.training.bytes_kept import row_bytes
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import RunState
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from dpmcl.core.model import Kind
-from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled, from_arrays
 from dpmcl.data.pools import mapped
+from dpmcl.data.read_errors import reading
 from dpmcl.data.sources import at_home
 from dpmcl.exceptions import DataError, listed, reason
 
@@ -36,7 +36,7 @@ def read_arrays(path: Path, kind: Kind | None = None) -> Labelled:
         DataError: Files are missing or damaged, or hold something else.
     """
     path = Path(at_home(str(path)))
-    with whole(str(path), _AGAIN):
+    with reading(str(path), _AGAIN):
         if path.is_dir():
             name = path.resolve().name
             files = {file.stem: file for file in sorted(path.glob("*.npy")) if file.is_file()}

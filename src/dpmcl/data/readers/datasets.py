@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, Subset
 
 from dpmcl.core.model import Kind
-from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled, from_arrays
 from dpmcl.data.labels import family_of, unwrapped
+from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.gathering import Gathering
 from dpmcl.data.readers.pil_images import open_image, plain
 from dpmcl.data.readers.tables import read_table
@@ -341,7 +341,7 @@ def _content(image: Any, what: str) -> bytes:
         raise DataError(
             f"{_start(what)} names {path!r:.80}, which is no file here; correct or drop it."
         )
-    with whole(_start(what), "correct or drop it"):
+    with reading(_start(what), "correct or drop it"):
         return Path(path).read_bytes()
 
 

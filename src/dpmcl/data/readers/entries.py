@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import IO, NoReturn, cast
 
-from dpmcl.data.damaged import whole
+from dpmcl.data.read_errors import reading
 from dpmcl.exceptions import DataError
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
@@ -64,7 +64,7 @@ class Entry:
                 f"An image file must have at most {LARGEST // 2**20} MiB, {self.where} has "
                 f"{self.size / 2**20:.0f}; remove it or make it smaller."
             )
-        with whole(self.where), self.open() as file:
+        with reading(self.where), self.open() as file:
             return file.read()
 
 
@@ -78,7 +78,7 @@ def entries(source: Path) -> Iterator[Entry]:
         DataError: The source is damaged or of another kind, or has links or names that lead
             outside.
     """
-    with whole(str(source)):
+    with reading(str(source)):
         if source.is_dir():
             yield from _of_folder(source)
         elif tarfile.is_tarfile(source):  # first, because a tar that ends with a zip passes as one

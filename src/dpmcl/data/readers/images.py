@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from dpmcl.core.settings import Positive, Settings
-from dpmcl.data.damaged import whole
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.labels import in_order
+from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.class_folders import class_folders
 from dpmcl.data.readers.entries import ARCHIVES, entries, stamp
 from dpmcl.data.readers.gathering import Gathering
@@ -83,14 +83,14 @@ def labelled_images(
         DataError: The source is missing, damaged, unsafe or without images, an image cannot be
             decoded, or images have several sizes and `decoding` sets none.
     """
-    with whole(str(path)[:200]):  # the name may be too long, or name an unknown user
+    with reading(str(path)[:200]):  # the name may be too long, or name an unknown user
         source = Path(at_home(str(path))).absolute()
         exists = source.exists()
     if not exists:
         raise DataError(
             f"Images must be a folder, zip or tar that exists, got {source}; correct the path."
         )
-    with whole(str(source)):
+    with reading(str(source)):
         about = ["files", str(source.resolve()), stamp(source), decoding.cache_key(), innermost]
     title = next((source.name[: -len(s)] for s in ARCHIVES if source.name.lower().endswith(s)), "")
     return cached(

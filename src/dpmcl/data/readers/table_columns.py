@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpmcl.data.labels import Labels, number_labels
-from dpmcl.data.readers.dressed import CODE, LONG, PLAIN, is_dressed, is_plain
+from dpmcl.data.readers.number_formats import CODE, LONG, PLAIN, is_formatted, is_plain
 from dpmcl.data.rounding import keeps
 from dpmcl.exceptions import DataError
 
@@ -160,7 +160,7 @@ class Column:
             return
         texts, code = self.categories()
         plain = np.array([is_plain(text) for text in texts])
-        dressed = np.array([is_dressed(text) for text in texts])
+        dressed = np.array([is_formatted(text) for text in texts])
         number = dressed | plain
         cell = None
         if len(texts) > few and dressed.any() and number.mean() > HALF:

@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpmcl.data.field import Field
-from dpmcl.data.readers.dressed import is_plain
+from dpmcl.data.readers.number_formats import is_plain
 from dpmcl.data.readers.table_columns import FEW_NUMBERS, MOSTLY, Column
 from dpmcl.exceptions import DataError, listed
 

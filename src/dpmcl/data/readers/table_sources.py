@@ -14,8 +14,8 @@ from pyarrow import csv as arrow
 from pyarrow import parquet
 from torch import Tensor
 
-from dpmcl.data.damaged import whole
 from dpmcl.data.labels import unwrapped
+from dpmcl.data.read_errors import reading
 from dpmcl.data.sources import at_home
 from dpmcl.exceptions import DataError, reason, shown
 
@@ -145,7 +145,7 @@ def _of_text(path: Path, where: str) -> Source:
     delimiter, header = _header(path, where)
 
     def read(chosen: list[str]) -> Any:
-        with whole(where, f"correct it: a cell with {delimiter!r} in it needs quotes"):
+        with reading(where, f"correct it: a cell with {delimiter!r} in it needs quotes"):
             return arrow.read_csv(
                 _opened(path),
                 # With several threads, pyarrow's errors lack the row, and it is no faster.

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from dpmcl.core.model import Kind
 from dpmcl.core.settings import Settings
-from dpmcl.data.damaged import whole
 from dpmcl.data.field import Field
 from dpmcl.data.labelled import Labelled, check_kind, say_if_classes
+from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.table_columns import FEW_NUMBERS, Column, several
 from dpmcl.data.readers.table_fields import CATEGORIES, field_of, inputs_of_column
 from dpmcl.data.readers.table_sources import in_memory, is_packed, of_file
@@ -166,7 +166,7 @@ def read_table(
 def _columns(source: Any, roles: Roles, where: str) -> tuple[dict[str, Column], list[str]]:
     """Return the columns that are read, by name, and the names of those that are left out."""
     try:
-        with whole(where, "correct it, or write it again"):
+        with reading(where, "correct it, or write it again"):
             table = of_file(source, where) if isinstance(source, Path) else in_memory(source, where)
             roles.check(table.names, where)
             outside = {*roles.ignore, *(set(table.indexes) - {roles.target, roles.task})}

@@ -26,7 +26,7 @@ def is_plain(text: str) -> bool:
     return re.fullmatch(PLAIN, text, re.ASCII) is not None  # other scripts have digits too
 
 
-def is_dressed(text: str) -> bool:
+def is_formatted(text: str) -> bool:
     """Return True for other texts that begin with a digit, or with a month or currency and a digit.
 
     Signs may come first. Groups of numbers do not count: 3+, 10-20, 3-door, and texts that begin
@@ -35,9 +35,9 @@ def is_dressed(text: str) -> bool:
     Args:
         text: Cell of a table.
 
-    >>> [is_dressed(text) for text in ("$5.50", "1,5", "5 kg", "31 Jan 2024", "2024-01")]
+    >>> [is_formatted(text) for text in ("$5.50", "1,5", "5 kg", "31 Jan 2024", "2024-01")]
     [True, True, True, True, True]
-    >>> [is_dressed(text) for text in ("7.5", "A1", "10-20", "3+", "<5")]
+    >>> [is_formatted(text) for text in ("7.5", "A1", "10-20", "3+", "<5")]
     [False, False, False, False, False]
     """
     if is_plain(text) or _GROUP.fullmatch(text):

@@ -26,7 +26,7 @@ _BROKEN = (
 
 
 @contextmanager
-def whole(where: str, way_out: str = "replace it by a whole one") -> Iterator[None]:
+def reading(where: str, way_out: str = "replace it by an intact copy") -> Iterator[None]:
     """Turn an error of reading a file into a DataError.
 
     Args:
