@@ -58,7 +58,7 @@ def test_methods_are_compared_in_pairs_of_one_seed() -> None:
         for name in ("better", "same")
     ]
     assert [better.p, same.p, equal.p] == pytest.approx(holm([*raw, 1.0]))
-    assert (better.verdict, same.verdict) == ("lower", "not told apart")
+    assert (better.verdict, same.verdict) == ("lower", "not significant")
     assert better.effect == -1 and equal.effect == 0
     gaps = np.subtract(list(values["better"].values()), base)
     assert better.difference == pytest.approx(gaps.mean())
@@ -68,7 +68,7 @@ def test_methods_are_compared_in_pairs_of_one_seed() -> None:
 
 def test_what_differs_by_rounding_alone_is_the_same() -> None:
     ours = compare({"a": dict.fromkeys(SEEDS, 0.1 + 0.2), "b": dict.fromkeys(SEEDS, 0.3)}, "b")[0]
-    assert (ours.difference, ours.p, ours.effect, ours.verdict) == (0, 1, 0, "not told apart")
+    assert (ours.difference, ours.p, ours.effect, ours.verdict) == (0, 1, 0, "not significant")
 
 
 def test_the_effect_by_hand() -> None:

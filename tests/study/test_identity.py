@@ -169,7 +169,7 @@ def test_a_stream_that_each_replica_draws_from_a_file(module, tmp_path):
     fresh = dpmcl.run(spec, seed=1, replicas=3)
     np.testing.assert_array_equal(grown.errors["er"].values, fresh.errors["er"].values)
     path.unlink()
-    with pytest.raises(DataError, match=r"Own' cannot be built: FileNotFoundError.*; mend"):
+    with pytest.raises(DataError, match=r"Own' cannot be built: FileNotFoundError.*; fix"):
         dpmcl.run(spec, out=folder)
 
 

@@ -100,7 +100,7 @@ def from_named(like: Any, name: str, tensors: Mapping[str, Tensor]) -> Any:
     return rebuilt(like, values)
 
 
-def whole(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def contiguous_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return contiguous copies on the CPU that share no memory, since safetensors takes no views.
 
     Args:

@@ -11,7 +11,7 @@ from torch import Tensor
 from dpmcl import plugins
 from dpmcl.core.gradients import Work
 from dpmcl.core.memory import Memory
-from dpmcl.core.tree import whole
+from dpmcl.core.tree import contiguous_copies
 from dpmcl.exceptions import FolderError, SpecError, reason
 from dpmcl.learner.config import Config
 from dpmcl.learner.inputs import Inputs
@@ -134,7 +134,7 @@ def _memory_rows(
     slots = {
         f"memory.{name}.position": memory.position for name, memory in numbered(memories).items()
     }
-    return whole(held_rows(stream, splits, memories).tensors | slots)
+    return contiguous_copies(held_rows(stream, splits, memories).tensors | slots)
 
 
 def _padded(name: str, leaf: Tensor, capacity: int) -> Tensor:

@@ -14,7 +14,7 @@ from dpmcl.core import keys, tree
 from dpmcl.core.gradients import Work
 from dpmcl.core.memory import Memories
 from dpmcl.core.settings import NonNegative, Positive
-from dpmcl.core.tree import from_named, whole
+from dpmcl.core.tree import contiguous_copies, from_named
 from dpmcl.data.splits import Rows, Splits
 from dpmcl.data.stream import Scale, Stream
 from dpmcl.engine import device_of
@@ -89,7 +89,7 @@ def packed(known: Knowledge, *, memory: bool) -> tuple[Packed, bytes]:
         ),
         held_out=known.held_out,
     )
-    return state, save(whole(_tensors(known, memory)))
+    return state, save(contiguous_copies(_tensors(known, memory)))
 
 
 def unpacked(where: Any, state: Packed, content: bytes, config: Config) -> Knowledge:

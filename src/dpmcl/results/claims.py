@@ -8,7 +8,7 @@ from dpmcl.results.paper import STREAMS, BySeed, Key
 from dpmcl.results.statistics import compare, estimate
 from dpmcl.results.table import number
 
-Answer = Literal["yes", "no", "in direction", "not told apart", "not run"]
+Answer = Literal["yes", "no", "in direction", "not significant", "not run"]
 
 Values = Mapping[str, Mapping[float, BySeed]]
 """Measures along an axis of Figure 3, by name and by value of the axis."""
@@ -29,7 +29,7 @@ class Claim(NamedTuple):
     Attributes:
         text: The claim.
         answer: "yes" or "no" if the 95 % intervals of paired differences decide it; "in
-            direction" for a difference of the printed sign but another size; "not told apart"
+            direction" for a difference of the printed sign but another size; "not significant"
             if an interval contains 0; "not run" if results are missing.
         figures: Means of the results, with standard errors.
     """
@@ -156,7 +156,7 @@ def _gap(text: str, values: Mapping[str, BySeed], pair: tuple[str, str], printed
     if len(both) < 2:
         return Claim(text, "not run", _figures(both))
     sign, difference = _difference(both[pair[0]], both[pair[1]])
-    answer: Answer = "not told apart"
+    answer: Answer = "not significant"
     if sign and difference is not None:
         about = 1 / _ABOUT <= difference / printed <= _ABOUT
         answer = "no" if sign * printed < 0 else "yes" if about else "in direction"
@@ -191,7 +191,7 @@ def _all_of(signs: Sequence[int]) -> Answer:
     """Return the answer given signs of differences, of which 1 is the claimed one."""
     if any(sign < 0 for sign in signs):
         return "no"
-    return "yes" if all(sign > 0 for sign in signs) else "not told apart"
+    return "yes" if all(sign > 0 for sign in signs) else "not significant"
 
 
 def _difference(ours: BySeed, theirs: BySeed) -> tuple[int, float | None]:

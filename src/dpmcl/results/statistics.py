@@ -42,7 +42,7 @@ class Estimate(NamedTuple):
     bootstrap: Interval | None
 
 
-Verdict = Literal["lower", "higher", "not told apart", "too few replicas"]
+Verdict = Literal["lower", "higher", "not significant", "too few replicas"]
 
 
 class Comparison(NamedTuple):
@@ -59,7 +59,7 @@ class Comparison(NamedTuple):
             comparisons of one call; None for fewer than `FEWEST` pairs.
         effect: Matched-pairs rank-biserial correlation, from -1 (lower on every seed) to 1
             (higher on every seed); None without a pair.
-        verdict: "lower" or "higher" for a significant difference, "not told apart" for any other;
+        verdict: "lower" or "higher" for a significant difference, "not significant" for any other;
             "too few replicas" without p, or if no p of as many pairs could be significant.
     """
 
@@ -170,7 +170,7 @@ def _compared(
         if p < 1 - LEVEL:
             verdict = "lower" if effect < 0 else "higher"
         elif tests * 2.0 ** (1 - len(gaps)) < 1 - LEVEL:
-            verdict = "not told apart"
+            verdict = "not significant"
     return difference, interval, p, effect, verdict
 
 

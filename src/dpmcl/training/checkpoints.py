@@ -24,7 +24,7 @@ from dpmcl.core import fingerprint
 from dpmcl.core.atomic import atomic
 from dpmcl.core.gradients import Work
 from dpmcl.core.settings import NonNegative
-from dpmcl.core.tree import leaves, rebuilt, whole
+from dpmcl.core.tree import contiguous_copies, leaves, rebuilt
 from dpmcl.exceptions import FolderError, printable, reason
 from dpmcl.methods._method import State
 from dpmcl.results.record import Divergence
@@ -211,7 +211,7 @@ def _tensors(run: RunState) -> dict[str, Tensor]:
             columns = np.flatnonzero(~np.isnan(values).all(0))
             out[f"columns.{name}"], values = torch.from_numpy(columns), values[:, columns]
         out[f"values.{name}"] = torch.from_numpy(values)
-    return whole(out)
+    return contiguous_copies(out)
 
 
 @dataclass(frozen=True)

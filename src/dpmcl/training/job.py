@@ -382,7 +382,7 @@ def _build(spec: Spec, seeds: tuple[int, ...]) -> Stream:
                 raise
             raise DataError(
                 f"Stream '{spec.stream_name}' cannot be built: {type(error).__name__}: "
-                f"{reason(error)}; mend its `build`, or what it reads."
+                f"{reason(error)}; fix its `build`, or what it reads."
             ) from error
 
 

@@ -9,7 +9,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from dpmcl.core.memory import Memories, Memory
-from dpmcl.core.tree import named_leaves, tree_map, whole
+from dpmcl.core.tree import contiguous_copies, named_leaves, tree_map
 from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
 from dpmcl.methods._method import State
@@ -142,7 +142,7 @@ def last_states(setup: Setup, run: RunState, shown: State) -> tuple[bytes, ...]:
         return ()
     rows = torch.tensor(setup.task_infos[-1].rows_seen)
     lasts = [_of_replica(setup, run, shown, replica) for replica in range(len(setup.seeds))]
-    return tuple(save(whole({**tensors_of(last), "rows": rows})) for last in lasts)
+    return tuple(save(contiguous_copies({**tensors_of(last), "rows": rows})) for last in lasts)
 
 
 def _of_replica(setup: Setup, run: RunState, shown: State, replica: int) -> LastState:
