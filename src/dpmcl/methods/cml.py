@@ -24,7 +24,7 @@ class CML(MetaTrained):
 
     "text" combines the text's loops with the box's parts. It is the default because it came nearest
     to the paper's row on MNIST, with three seeds (CME 0.659 in the paper; here 0.605 with "text"
-    and 0.900 with "box": `benchmarks/README.md`).
+    and 0.900 with "box": `docs/reading-the-paper.md`).
 
     theta_1 and theta_2 keep their optimiser states for the whole run; theta~ starts from a new one.
     """
