@@ -34,7 +34,8 @@ class ANML(MetaTrained):
     multiply theirs, as the box words it.
 
     The default is "box", as printed. On MNIST "box" and "text" give similar results, which are far
-    from the paper's row; "nested" without an `inner_lr` comes near it (`docs/reading-the-paper.md`).
+    from the paper's row; "nested" without an `inner_lr` comes near it
+    (`docs/reading-the-paper.md`).
 
     Each part keeps its optimiser state for the whole run; theta~ starts from a new one.
     """

@@ -32,7 +32,8 @@ class OML(TwoLoop):
       task, and predicts for all tasks. All rows seen are kept, whatever `memory` is. FTML makes
       updates until an error is reached; here there are `updates` per task.
 
-    "text" is the default: on MNIST it comes nearest to the paper's row (`docs/reading-the-paper.md`).
+    "text" is the default: on MNIST it comes nearest to the paper's row
+    (`docs/reading-the-paper.md`).
 
     All updates of theta share one optimiser state; theta~ starts from a new one.
     """
