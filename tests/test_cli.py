@@ -93,7 +93,7 @@ def test_list_mentions_everything(command):
     assert {(name, presets.summary(name)) for name in presets.names()} <= lines
     assert {"adagrad", "exponential"} <= {line[0] for line in lines}
     who = {"oml": "FTML (Finn", "cml": "the OML of Javed and White", "anml": "Beaulieu",
-           "er": "the paper's ER", "replay": "the field's ER (not the paper's, `er`)"}  # fmt: skip
+           "er": "the paper's ER", "replay": "the usual ER (not the paper's `er`)"}  # fmt: skip
     assert all(other in plugins.summary("method", name) for name, other in who.items())
 
 
