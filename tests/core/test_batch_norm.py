@@ -10,7 +10,7 @@ from torch import nn
 from conftest import tiny_task
 from dpmcl.core.batch import Batch, join
 from dpmcl.core.gradients import gradient
-from dpmcl.core.model import Model, initial
+from dpmcl.core.model import Model, initial_weights
 from dpmcl.core.part import converted, part_of
 from dpmcl.core.tree import at, leaves, stack
 from dpmcl.engine import choose
@@ -218,7 +218,7 @@ def test_resnet18_trains_alike_mapped_and_alone_and_is_evaluated_row_by_row(said
         }
         return stepped, moved
 
-    theta, buffers = initial(model, [0, 1]), stack([model.init_buffers()] * 2)
+    theta, buffers = initial_weights(model, [0, 1]), stack([model.init_buffers()] * 2)
     one = model.init(1), model.init_buffers()
     for _ in range(2):
         theta, buffers = torch.func.vmap(update)(theta, buffers)

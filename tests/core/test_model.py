@@ -13,7 +13,7 @@ from dpmcl.core import keys
 from dpmcl.core.batch import Batch, join, weighted_mean
 from dpmcl.core.generators import forked
 from dpmcl.core.keys import Purpose
-from dpmcl.core.model import Model, has_convolution, initial
+from dpmcl.core.model import Model, has_convolution, initial_weights
 from dpmcl.core.tree import at, leaves
 from dpmcl.exceptions import ModelError
 
@@ -125,7 +125,7 @@ def test_frozen_parameters_are_constants_and_tied_ones_follow():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_initial_weights_are_the_layers_own_draw_by_seed(dtype):
     model = tiny_model(tiny_stream(), dtype)
-    theta = initial(model, [4, 5])
+    theta = initial_weights(model, [4, 5])
     key = keys.derive(5, Purpose.WEIGHTS)
     with forked(int((key[0] << 31) | (key[1] >> 1))):
         modules = tiny_network()

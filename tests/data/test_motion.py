@@ -10,7 +10,7 @@ from dpmcl.core.memory import Memory
 from dpmcl.core.tree import leaves, stack
 from dpmcl.data.motion import ROWS, motion_of
 from dpmcl.data.sampling import Draw, Supply, chunk
-from dpmcl.data.scaling import fitted
+from dpmcl.data.scaling import fit_scale
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
 from dpmcl.methods.dpmcl import DPMCL
@@ -22,7 +22,7 @@ SHARES = (0.6, 0.2, 0.2)
 def scaled_stream():
     """The moving stream, the first of its two inputs and its targets in units of the first task."""
     stream = replace(moving_stream(), scaled=torch.tensor([True, False]))
-    return fitted(stream, split(stream, SEEDS, SHARES))
+    return fit_scale(stream, split(stream, SEEDS, SHARES))
 
 
 STREAMS = {

@@ -8,7 +8,7 @@ import torch
 from conftest import memory_of, tiny_model, tiny_run, tiny_stream, tiny_task
 from dpmcl import plugins
 from dpmcl.core import keys
-from dpmcl.core.model import initial
+from dpmcl.core.model import initial_weights
 from dpmcl.core.tree import at, leaves, tree_map
 from dpmcl.data import sampling
 from dpmcl.data.sampling import Draw, Supply, Weighing, chunk
@@ -128,7 +128,7 @@ def test_the_edges_between_chances_belong_to_the_item_that_follows(monkeypatch):
     edge = torch.tensor([[[0, unit - 1, unit, unit + unit // 2 - 1]]])
     monkeypatch.setattr(keys, "integers", lambda *_: edge)
     context = sampling._Context(torch.zeros(1, 1, 2, dtype=torch.int64), (0, 0), torch.zeros(1), 0)
-    index, present = sampling._weighted(chance, context, 4)
+    index, present = sampling._pick_weighted(chance, context, 4)
     assert index.tolist() == [[[1, 1, 3, 3]]]
     assert present.all()
 
@@ -198,7 +198,7 @@ def test_an_update_under_weights_is_one_on_the_weighted_mean_of_the_batch():
     method = ER(optimiser="sgd", lr=0.1, updates=1, batch=50)
     (phase,) = method.phases(model, tiny_task())
     made, _, _ = drawn(now, draws=phase.draws, steps=range(1))
-    theta = initial(model, SEEDS)
+    theta = initial_weights(model, SEEDS)
     for replica in range(len(SEEDS)):
         own = at(theta, replica)
         batches = made.batches(stream, torch.float64, 0, replica)
@@ -220,7 +220,7 @@ def test_an_update_under_weights_is_one_on_the_weighted_mean_of_the_batch():
 
 def test_only_ratios_count_so_no_late_task_vanishes():
     rule = plugins.from_setting("discount", {"name": "exponential", "rate": 0.5, "by": "time"})
-    weights = sampling.weigh(rule, 400, 401)
+    weights = sampling.task_weights(rule, 400, 401)
     assert float(weights.max()) == 1
     assert float(weights.to(torch.float32).min()) > 0
     assert torch.equal(weights.sort(descending=True).values, weights)
@@ -228,7 +228,7 @@ def test_only_ratios_count_so_no_late_task_vanishes():
 
 def test_rows_that_a_blurred_stream_brings_early_count_as_new():
     for setting in ("exponential", "window", {"name": "power", "by": "time"}):
-        weights = sampling.weigh(plugins.from_setting("discount", setting), 1, 4)
+        weights = sampling.task_weights(plugins.from_setting("discount", setting), 1, 4)
         assert weights[2] == weights[1] > 0
 
 

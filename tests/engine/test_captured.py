@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from conftest import PAPER, tiny_model, tiny_run, tiny_stream, tiny_task, train
 from dpmcl import plugins
-from dpmcl.core.model import initial
+from dpmcl.core.model import initial_weights
 from dpmcl.core.tree import leaves, tree_map
 from dpmcl.data.sampling import Chunk
 from dpmcl.data.splits import split
@@ -62,7 +62,7 @@ def a_phase(method=None, steps=5, replicas=2):
     model = tiny_model(stream, dropout=0.2)
     method = method or Naive(batch=3)
     phase = method.phases(model, tiny_task())[0]
-    theta = initial(model, range(replicas))
+    theta = initial_weights(model, range(replicas))
     state = Looped().map(lambda one: method.start(one, tiny_task()), theta)
     row = torch.arange(replicas * steps * 3).reshape(replicas, steps, 3) % len(stream.y)
     key = torch.arange(replicas * steps * phase.keys * 2).reshape(replicas, steps, phase.keys, 2)

@@ -124,9 +124,9 @@ def test_rows_in_parts_are_the_rows_together(monkeypatch, channels):
     found, taken = [], []
     product = convolution._product
 
-    def spy(x, g, geometry, *, apart, together):
-        taken.append((apart, x.shape[1]))
-        return product(x, g, geometry, apart=apart, together=together)
+    def spy(x, g, geometry, *, rows_from_g, rows_per_matrix):
+        taken.append((rows_from_g, x.shape[1]))
+        return product(x, g, geometry, rows_from_g=rows_from_g, rows_per_matrix=rows_per_matrix)
 
     monkeypatch.setattr(convolution, "_product", spy)
     for room, parts in ((2**30, 1), (2**17, 7), (1, 13)):

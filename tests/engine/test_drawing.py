@@ -19,7 +19,7 @@ from dpmcl.core.tree import at, leaves
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
 from dpmcl.engine.stepper import Stepper
-from dpmcl.engine.traced import traced
+from dpmcl.engine.traced import trace
 
 X = torch.from_numpy(np.random.default_rng(0).normal(size=(40, 8))).float()
 Y = np.repeat([*"abcd"], 10)
@@ -188,7 +188,7 @@ def test_an_update_with_a_key_of_its_own_is_not_traced_either():
     model, own = drawing_model(tiny_stream(2)), torch.tensor([1, 2])
     for key in (lambda: own, lambda: torch.tensor([1, 2])):
         with pytest.raises(RuntimeError, match="value out of a tracing tensor"):
-            traced(
+            trace(
                 lambda theta, x, key=key: model.predict(theta, x, key()),
                 model.init(0),
                 torch.ones(3, 2).double(),

@@ -9,7 +9,7 @@ from conftest import PAPER, tiny_run
 from dpmcl import plugins
 from dpmcl.core.tree import leaves
 from dpmcl.engine import Batched, Looped
-from dpmcl.engine.same_function import same
+from dpmcl.engine.same_function import is_same
 from dpmcl.engine.stepper import Stepper
 from dpmcl.methods._method import State
 
@@ -144,4 +144,4 @@ def recursive(depth):
     ],
 )
 def test_sameness(a, b, expected):
-    assert same(a, b) is expected
+    assert is_same(a, b) is expected

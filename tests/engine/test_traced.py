@@ -2,7 +2,7 @@
 
 import torch
 
-from dpmcl.engine.traced import traced
+from dpmcl.engine.traced import trace
 
 
 def test_a_trace_leaves_out_what_changes_nothing_and_writes_in_place():
@@ -12,7 +12,7 @@ def test_a_trace_leaves_out_what_changes_nothing_and_writes_in_place():
 
     a, b = torch.rand(6), torch.rand(2, 3)
     expected, kept = function(a, b), b.clone()
-    quick = traced(function, a.clone(), b)
+    quick = trace(function, a.clone(), b)
     given = a.clone()
     out = quick(given, b)
     assert torch.equal(out, expected)
@@ -26,4 +26,4 @@ def test_an_input_that_is_read_later_is_not_overwritten():
         return doubled + a.flip(0), doubled - 1
 
     a = torch.rand(4)
-    assert all(map(torch.equal, traced(function, a.clone())(a.clone()), function(a)))
+    assert all(map(torch.equal, trace(function, a.clone())(a.clone()), function(a)))

@@ -68,7 +68,7 @@ class Stream:
         blur: Share of a task's training and validation rows that arrives in the neighbouring tasks.
         scaled: Mask of the inputs that are standardised by the first task's mean and standard
             deviation, bool, the shape of one input; None if none is.
-        scale: These means and standard deviations; None until they are fitted (`scaling.fitted`).
+        scale: These means and standard deviations; None until `scaling.fit_scale` has been called.
         fields: Columns of a table that are inputs; empty for other sources.
         following: Pool row to which each row moves at the next task, int64 (rows,), if the stream
             knows its dynamics; this makes dx exact. A row that stays has its own number. None

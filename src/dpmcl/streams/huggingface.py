@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.readers.datasets import read_dataset
 from dpmcl.data.scenario import check_task_column
-from dpmcl.data.sources import at_home
+from dpmcl.data.sources import expand_home
 from dpmcl.exceptions import DataError, reason
 from dpmcl.streams._settings import LabelledSettings, Text
 
@@ -46,7 +46,7 @@ class HuggingFace(LabelledSettings):
         check_task_column(self.task, self.scenario)
 
     def read(self) -> Labelled:
-        folder = Path(at_home(self.path)).absolute()
+        folder = Path(expand_home(self.path)).absolute()
         return read_dataset(
             _loaded(folder),
             kind=self.kind,

@@ -14,7 +14,7 @@ import torch
 
 from dpmcl.core.atomic import atomic, write_text
 from dpmcl.data.labelled import Labelled
-from dpmcl.data.pools import mapped, shared
+from dpmcl.data.pools import load_mapped, shared_tensor
 
 _VERSION = 5  # raise it whenever the same files and settings give different tensors
 
@@ -56,7 +56,7 @@ def _load(path: Path) -> Labelled | None:
     """Return the images that are stored under a path, or None if they are missing or damaged."""
     try:
         labels = json.loads(path.with_suffix(".json").read_text("utf-8"))
-        x, y = shared(mapped(path.with_suffix(".npy"))), torch.tensor(labels["y"])
+        x, y = shared_tensor(load_mapped(path.with_suffix(".npy"))), torch.tensor(labels["y"])
         classes, notes = tuple(labels["classes"]), tuple(labels["notes"])
         data = Labelled("images", "classification", x, y, classes, notes=notes)
         return data if _sum(data) == labels["sum"] else None

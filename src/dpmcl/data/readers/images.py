@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from dpmcl.core.settings import Positive, Settings
 from dpmcl.data.labelled import Labelled
-from dpmcl.data.labels import in_order
+from dpmcl.data.labels import sorted_names
 from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.class_folders import class_folders
 from dpmcl.data.readers.entries import ARCHIVES, entries, stamp
 from dpmcl.data.readers.gathering import Gathering
 from dpmcl.data.readers.image_cache import cached
 from dpmcl.data.readers.pil_images import open_image, plain
-from dpmcl.data.sources import at_home
+from dpmcl.data.sources import expand_home
 from dpmcl.exceptions import DataError, SpecError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def labelled_images(
             decoded, or images have several sizes and `decoding` sets none.
     """
     with reading(str(path)[:200]):  # the name may be too long, or name an unknown user
-        source = Path(at_home(str(path))).absolute()
+        source = Path(expand_home(str(path))).absolute()
         exists = source.exists()
     if not exists:
         raise DataError(
@@ -138,7 +138,7 @@ def _decode(source: Path, decoding: Decoding, innermost: bool) -> Labelled:
         if file.path in row and not file.is_folder:
             image = open_image(file.content(), file.where)
             rows.put_image(row[file.path], pixels(image, file.where, decoding))
-    names = in_order(set(classes.of.values()), folders=True)
+    names = sorted_names(set(classes.of.values()), folders=True)
     number = {name: i for i, name in enumerate(names)}
     y = torch.tensor([number[classes.of[path]] for path in paths])
     x = torch.from_numpy(rows.full())

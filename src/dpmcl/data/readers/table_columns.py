@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpmcl.data.labels import Labels, number_labels
 from dpmcl.data.readers.number_formats import CODE, LONG, PLAIN, is_formatted, is_plain
-from dpmcl.data.rounding import keeps
+from dpmcl.data.rounding import keeps_digits
 from dpmcl.exceptions import DataError
 
 FEW_NUMBERS = 10
@@ -111,7 +111,7 @@ class Column:
                 f"{values[bad[0]]} ({len(bad)} in all). Correct or drop these rows, or {out}."
             )
         for dtype in (np.float32, np.float64):
-            if keeps(values, dtype):
+            if keeps_digits(values, dtype):
                 return cast("NDArray[np.floating[Any]]", values.astype(dtype))
         row = int(np.abs(values).argmax())
         raise DataError(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dpmcl.data.labels import unwrapped
 from dpmcl.data.read_errors import reading
-from dpmcl.data.sources import at_home
+from dpmcl.data.sources import expand_home
 from dpmcl.exceptions import DataError, reason, shown
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
@@ -58,7 +58,7 @@ def of_file(path: Path, where: str) -> Source:
         raise DataError(
             f"A table must be a {', '.join(others)} or {last} file, got {where}; convert it."
         )
-    path = Path(at_home(str(path)))
+    path = Path(expand_home(str(path)))
     if not path.is_file():
         raise DataError(f"A table must be a file that exists, got {where}; correct the path.")
     if path.suffix.lower() != ".parquet":

@@ -15,7 +15,7 @@ from torch import Tensor
 from dpmcl.core.model import Kind
 from dpmcl.core.settings import Settings
 from dpmcl.data.field import Field
-from dpmcl.data.labelled import Labelled, check_kind, say_if_classes
+from dpmcl.data.labelled import Labelled, check_kind, warn_if_classes
 from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.table_columns import FEW_NUMBERS, Column, several
 from dpmcl.data.readers.table_fields import CATEGORIES, field_of, inputs_of_column
@@ -232,5 +232,5 @@ def _targets(column: Column, kind: Kind | None) -> tuple[Kind, Tensor, tuple[str
         )
     targets = torch.from_numpy(column.numbers(advice))[:, None]
     if requested is None:
-        say_if_classes(targets)
+        warn_if_classes(targets)
     return kind, targets, ()
