@@ -48,7 +48,7 @@ class HuggingFace(LabelledSettings):
     def read(self) -> Labelled:
         folder = Path(expand_home(self.path)).absolute()
         return read_dataset(
-            _loaded(folder),
+            _load(folder),
             kind=self.kind,
             name=folder.resolve().name,
             x=self.x,
@@ -57,7 +57,7 @@ class HuggingFace(LabelledSettings):
         )
 
 
-def _loaded(folder: Path) -> Any:
+def _load(folder: Path) -> Any:
     """Load the data set that is saved in a folder."""
     try:
         import datasets
@@ -66,7 +66,7 @@ def _loaded(folder: Path) -> Any:
             "Stream 'huggingface' needs the package datasets: pip install 'dpmcl[huggingface]'."
         ) from None
     try:
-        _check(folder)
+        _check_folder(folder)
         return datasets.Dataset.load_from_disk(str(folder), keep_in_memory=False)
     except DataError:
         raise
@@ -76,7 +76,7 @@ def _loaded(folder: Path) -> Any:
         ) from None
 
 
-def _check(folder: Path) -> None:
+def _check_folder(folder: Path) -> None:
     """Check that a folder is one saved split and has all of its files.
 
     `datasets` itself accepts any path. Raises DataError, or the error of reading the folder.

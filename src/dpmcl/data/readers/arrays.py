@@ -14,7 +14,7 @@ from dpmcl.data.read_errors import reading
 from dpmcl.data.sources import expand_home
 from dpmcl.exceptions import DataError, listed, reason
 
-_AGAIN = "save or fetch it again"
+_WAY_OUT = "save or fetch it again"
 
 
 def read_arrays(path: Path, kind: Kind | None = None) -> Labelled:
@@ -36,7 +36,7 @@ def read_arrays(path: Path, kind: Kind | None = None) -> Labelled:
         DataError: Files are missing or damaged, or hold something else.
     """
     path = Path(expand_home(str(path)))
-    with reading(str(path), _AGAIN):
+    with reading(str(path), _WAY_OUT):
         if path.is_dir():
             name = path.resolve().name
             files = {file.stem: file for file in sorted(path.glob("*.npy")) if file.is_file()}
@@ -75,6 +75,6 @@ def _read(files: Mapping[str, Any], where: Path) -> dict[str, Any]:
                 "dtype='U')."
             ) from None
         if not isinstance(array, np.ndarray) or array.dtype.itemsize == 0:
-            raise DataError(f"'{part}' in {where} must be an array, and is none; {_AGAIN}.")
+            raise DataError(f"'{part}' in {where} must be an array, and is none; {_WAY_OUT}.")
         arrays[part] = array
     return arrays
