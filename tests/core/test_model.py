@@ -243,7 +243,7 @@ def test_every_network_has_its_printed_layers_and_makes_a_model(name, shape, h, 
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "says"),
+    ("name", "shape", "message"),
     [
         ("lenet", (1, 8, 8), "of at least 16x16, got inputs of shape (1, 8, 8)"),
         (
@@ -255,8 +255,8 @@ def test_every_network_has_its_printed_layers_and_makes_a_model(name, shape, h, 
         ("sinenet", (1, 8, 8), "takes vectors, got inputs of shape (1, 8, 8)"),
     ],
 )
-def test_a_network_for_other_shapes_says_so(name, shape, says):
+def test_a_network_for_other_shapes_says_so(name, shape, message):
     with pytest.raises(ModelError) as caught:
         network(name, shape, 10)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert "use network = 'mlp'" in str(caught.value)

@@ -410,8 +410,8 @@ def test_an_honest_network_has_pytorchs_gradient_mapped_and_alone(which):
 
 @pytest.mark.parametrize("which", REFUSED)
 def test_what_a_run_would_not_take_as_meant_is_refused_by_name(which):
-    network, says = REFUSED[which]
-    with pytest.raises(ModelError, match=says) as caught:
+    network, message = REFUSED[which]
+    with pytest.raises(ModelError, match=message) as caught:
         build(network)
     line = str(caught.value)
     assert "\n" not in line

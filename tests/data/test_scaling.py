@@ -106,15 +106,15 @@ def test_what_is_not_trained_on_first_changes_nothing(kind):
     data = labelled(kind)
     stream, splits = made(data)
     used = {row for replica in range(len(SEEDS)) for row in first_rows(splits.train, replica)}
-    others = torch.tensor([row not in used for row in range(ROWS * TASKS)])
-    assert (others & (data.task == 0)).any()  # validation and test rows of the first task too
+    unused = torch.tensor([row not in used for row in range(ROWS * TASKS)])
+    assert (unused & (data.task == 0)).any()  # validation and test rows of the first task too
     x, y = data.x.clone(), data.y.clone()
-    x[others] = x[others] * 1e4 - 77
+    x[unused] = x[unused] * 1e4 - 77
     if kind == "regression":
-        y[others] = y[others] * 1e4 - 77
+        y[unused] = y[unused] * 1e4 - 77
     changed, _ = made(replace(data, x=x, y=y))
-    for one, other in zip(stream.scale, changed.scale, strict=True):
-        assert torch.equal(one, other)
+    for before, after in zip(stream.scale, changed.scale, strict=True):
+        assert torch.equal(before, after)
     x[first_rows(splits.train, 0)[0]] += 1
     moved, _ = made(replace(data, x=x, y=y))
     assert not torch.equal(stream.scale.x_mean, moved.scale.x_mean)
