@@ -90,8 +90,8 @@ def check(
                 if layers:
                     _check_same(parts, parts, x, _UNSEEDED.format(layers[0]))
                 if varying:
-                    others = with_seeded_draws(parts_from(builds[2]), layers)
-                    _check_same(parts, others, x, _seed_message(varying[0]))
+                    reseeded = with_seeded_draws(parts_from(builds[2]), layers)
+                    _check_same(parts, reseeded, x, _seed_message(varying[0]))
             with _check_unchanged(parts, "in training"):
                 _check_gradients(parts, builds[1], x[:_ROWS])
     return parts

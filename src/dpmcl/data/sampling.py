@@ -363,8 +363,8 @@ def _check_seen(name: str, picked: _Picked, seen: Tensor) -> None:
 
 def _check_like(name: str, draw: Draw, draws: Mapping[str, Draw]) -> None:
     """Raise SpecError if a draw repeats the rows of a draw of another kind."""
-    other = draws.get(draw.like or name)
-    if other is None or draw != replace(other, like=draw.like, moved=draw.moved):
+    original = draws.get(draw.like or name)
+    if original is None or draw != replace(original, like=draw.like, moved=draw.moved):
         raise SpecError(
             f"Draw '{name}' must be like another of the same source, batch, block and split, got "
             f"like = '{draw.like}'."

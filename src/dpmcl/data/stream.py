@@ -126,25 +126,25 @@ class Stream:
         settings = settings or ScenarioSettings()
         if not isinstance(data.name, str):
             raise SpecError(f"A stream's name must be text, got {shown(data.name)}.")
-        made = plan(data, settings)
+        assignment = plan(data, settings)
         return cls(
             name=data.name,
             kind=data.kind,
             x=data.x,
             y=data.y,
-            row=made.row[None],
-            task=made.task[None],
-            tasks=made.names,
+            row=assignment.row[None],
+            task=assignment.task[None],
+            tasks=assignment.names,
             classes=data.classes,
             outputs=len(data.classes) if data.kind == "classification" else data.y.shape[1],
-            scenario=made.scenario,
-            view=made.view,
-            within=made.within,
-            repeats=made.repeats,
+            scenario=assignment.scenario,
+            view=assignment.view,
+            within=assignment.within,
+            repeats=assignment.repeats,
             blur=settings.blur,
             scaled=data.scaled,
             fields=data.fields,
-            background=made.background,
+            background=assignment.background,
             notes=data.notes,
         )
 
