@@ -228,7 +228,7 @@ def pretend_gpu(monkeypatch):
         cells[-1]._counter.zero_()  # here the step is run, on a GPU it is only recorded
         yield
 
-    monkeypatch.setattr(captured, "on_gpu", lambda chunk: True)
+    monkeypatch.setattr(captured, "is_on_gpu", lambda chunk: True)
     monkeypatch.setattr(Cell, "_capture", capture)
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
