@@ -9,7 +9,7 @@ import torch
 import dpmcl
 from benchmarks.measure import Contestant, timed
 from benchmarks.problems import Problem
-from dpmcl.core.model import has_convolution, initial
+from dpmcl.core.model import has_convolution, initial_weights
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.settings import Settings
 from dpmcl.core.tree import tree_map
@@ -68,7 +68,7 @@ class Updates:
         self.model, info = method.prepare(problem.model), problem.infos[1]
         phases = {one.name: one for one in method.phases(self.model, info)}
         self.phase = phases[phase]
-        theta = initial(self.model, range(replicas))
+        theta = initial_weights(self.model, range(replicas))
         self.start = torch.func.vmap(lambda theta: method.start(theta, info))(theta)
         self.chunk = drawn(self.phase, self.stream, replicas, AT_ONCE)
 

@@ -22,7 +22,7 @@ import torch
 from benchmarks.engines import drawn
 from benchmarks.report import machine
 from dpmcl import plugins
-from dpmcl.core.model import Model, initial
+from dpmcl.core.model import Model, initial_weights
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import task_infos
@@ -114,7 +114,7 @@ def speed(
     model = method.prepare(model_of(stream, network, torch.float32))
     info = task_infos(stream, split(stream, (0,), (0.6, 0.2, 0.2)))[0]
     phase = method.phases(model, info)[-1]
-    theta = initial(model, range(replicas))
+    theta = initial_weights(model, range(replicas))
     state = engine.map(lambda one: method.start(one, info), theta)
     chunk = drawn(phase, stream, replicas, updates)
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from dpmcl.core.model import Model, initial
+from dpmcl.core.model import Model, initial_weights
 from dpmcl.core.tree import at, norm, tree_map
-from dpmcl.data.scaling import fitted
+from dpmcl.data.scaling import fit_scale
 from dpmcl.data.splits import split
 from dpmcl.data.task_info import task_infos
 from dpmcl.methods._method import Method
@@ -47,7 +47,7 @@ def gradients(cls: type[Method], settings: dict[str, Any], dtype: torch.dtype) -
     spec = Request("digits").spec()
     stream = spec.stream.build(SEEDS)
     splits = split(stream, SEEDS, spec.stream.split)
-    stream = fitted(stream, splits)
+    stream = fit_scale(stream, splits)
     shape, outputs = stream.x.shape[1:], stream.outputs
     single, double = (
         Model.build(
@@ -64,7 +64,7 @@ def gradients(cls: type[Method], settings: dict[str, Any], dtype: torch.dtype) -
     infos = task_infos(stream, splits)
     (phase,) = method.phases(model, infos[1])
     for seed in SEEDS:
-        theta = tree_map(lambda leaf: leaf.to(dtype), at(initial(single, [seed]), 0))
+        theta = tree_map(lambda leaf: leaf.to(dtype), at(initial_weights(single, [seed]), 0))
         batches = {}
         for name, draw in phase.draws.items():
             pool = splits.named(draw.split)

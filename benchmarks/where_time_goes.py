@@ -19,9 +19,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.engines import drawn
 from benchmarks.problems import NETWORKS, problem
-from dpmcl.core.model import has_convolution, initial
+from dpmcl.core.model import has_convolution, initial_weights
 from dpmcl.core.tree import leaves, tree_map
-from dpmcl.engine.traced import traced
+from dpmcl.engine.traced import trace
 
 KINDS = {
     "convolutions": ("conv",),
@@ -58,17 +58,19 @@ def shares(name: str, method: str) -> dict[str, float]:
     convolves = has_convolution(model)
     batched = not convolves or rule.batch <= LARGE
     replicas = GROUP[convolves] if batched else 1
-    state = torch.func.vmap(lambda theta: rule.start(theta, info))(initial(model, range(replicas)))
+    state = torch.func.vmap(lambda theta: rule.start(theta, info))(
+        initial_weights(model, range(replicas))
+    )
     chunk = drawn(phase, one.stream, replicas, 1)
     batches, key = chunk.batches(one.stream, model.dtype, 0, slice(None)), chunk.key[:, 0]
     # FLOPs are counted for one replica, since the counter ignores the groups of convolutions.
     alone = tree_map(lambda leaf: leaf[0].clone(), (state, batches, key))
-    single = traced(phase.update, *tree_map(torch.Tensor.clone, alone))
+    single = trace(phase.update, *tree_map(torch.Tensor.clone, alone))
     with FlopCounterMode(display=False) as counter:
         single(*tree_map(torch.Tensor.clone, alone))
     if batched:
         update = torch.func.vmap(phase.update)
-        run = traced(update, tree_map(torch.Tensor.clone, state), batches, key)
+        run = trace(update, tree_map(torch.Tensor.clone, state), batches, key)
     else:
         run, (state, batches, key) = single, alone
     state = tree_map(torch.Tensor.clone, state)

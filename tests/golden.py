@@ -23,7 +23,7 @@ from conftest import moving_stream, tiny_network, tiny_stream, train
 from dpmcl import plugins
 from dpmcl.core.atomic import write_text
 from dpmcl.core.model import Model
-from dpmcl.data.scaling import fitted
+from dpmcl.data.scaling import fit_scale
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Looped
@@ -171,7 +171,7 @@ def _values(
     method: Method, stream: Stream, network: Callable[[], tuple[nn.Module, nn.Module]]
 ) -> Values:
     splits = split(stream, SEEDS, (0.6, 0.2, 0.2))
-    stream = fitted(stream, splits)
+    stream = fit_scale(stream, splits)
     dtype = torch.float64
     model = Model.build(network, stream.kind, stream.example(dtype), stream.outputs, dtype=dtype)
     out = train(method, model, stream, splits, SEEDS, Looped())

@@ -10,7 +10,7 @@ from torch import nn
 from conftest import tiny_task
 from dpmcl.core.batch import Batch, join
 from dpmcl.core.gradients import gradient
-from dpmcl.core.model import Model, initial
+from dpmcl.core.model import Model, initial_weights
 from dpmcl.core.part import converted, part_of
 from dpmcl.core.tree import at, leaves, stack
 from dpmcl.engine import choose
@@ -84,10 +84,10 @@ def test_a_layer_is_pytorchs(kind, shape, momentum, affine):
 
         of_parameters, of_x = torch.func.grad(cost, (0, 1))(ours.parameters, x)
         inputs = [present, *layer.parameters()]
-        own_x, *own = torch.autograd.grad(expected.pow(3).sum(), inputs)
-        torch.testing.assert_close(of_x[w > 0], own_x)
+        x_grad, *parameter_grads = torch.autograd.grad(expected.pow(3).sum(), inputs)
+        torch.testing.assert_close(of_x[w > 0], x_grad)
         assert (of_x[w == 0] == 0).all()
-        for a, b in zip(of_parameters.values(), own, strict=True):
+        for a, b in zip(of_parameters.values(), parameter_grads, strict=True):
             torch.testing.assert_close(a, b)
     layer.eval()
     x = numbers(*shape, seed=7)
@@ -150,7 +150,7 @@ def test_a_model_trains_moves_and_is_evaluated_as_its_modules():
     for leaf, parameter in zip(leaves(grads), modules.parameters(), strict=True):
         torch.testing.assert_close(3 * leaf, parameter.grad)
     expected = buffers_of(modules)
-    held = {f"{i}.{k}": v for i, own in enumerate(buffers.values()) for k, v in own.items()}
+    held = {f"{i}.{k}": v for i, values in enumerate(buffers.values()) for k, v in values.items()}
     assert held.keys() == expected.keys()
     for name, value in expected.items():
         torch.testing.assert_close(held[name], value)
@@ -213,17 +213,17 @@ def test_resnet18_trains_alike_mapped_and_alone_and_is_evaluated_row_by_row(said
         grads, _ = gradient(model.cost)(theta, batch, KEY)
         moved = model.holding(buffers).moved(theta, x, batch.w, KEY)
         stepped = {
-            part: {name: p - 1e-2 * grads[part][name] for name, p in own.items()}
-            for part, own in theta.items()
+            part: {name: p - 1e-2 * grads[part][name] for name, p in parameters.items()}
+            for part, parameters in theta.items()
         }
         return stepped, moved
 
-    theta, buffers = initial(model, [0, 1]), stack([model.init_buffers()] * 2)
-    one = model.init(1), model.init_buffers()
+    theta, buffers = initial_weights(model, [0, 1]), stack([model.init_buffers()] * 2)
+    alone = model.init(1), model.init_buffers()
     for _ in range(2):
         theta, buffers = torch.func.vmap(update)(theta, buffers)
-        one = update(*one)
-    torch.testing.assert_close(at((theta, buffers), 1), one, rtol=1e-9, atol=1e-9)
-    assert int(one[1]["representation"]["bn1.num_batches_tracked"]) == 2
-    held = model.holding(one[1])
-    torch.testing.assert_close(held.predict(one[0], x)[2:3], held.predict(one[0], x[2:3]))
+        alone = update(*alone)
+    torch.testing.assert_close(at((theta, buffers), 1), alone, rtol=1e-9, atol=1e-9)
+    assert int(alone[1]["representation"]["bn1.num_batches_tracked"]) == 2
+    held = model.holding(alone[1])
+    torch.testing.assert_close(held.predict(alone[0], x)[2:3], held.predict(alone[0], x[2:3]))

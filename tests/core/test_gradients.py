@@ -35,11 +35,11 @@ def counted(work):
 def test_the_gradient_is_autograds(problem):
     model, theta, batch = problem
     grads, value = gradient(model.cost)(theta, batch)
-    own = tree_map(lambda leaf: leaf.clone().requires_grad_(), theta)
-    cost = model.cost(own, batch)
+    copies = tree_map(lambda leaf: leaf.clone().requires_grad_(), theta)
+    cost = model.cost(copies, batch)
     cost.backward()
     torch.testing.assert_close(value, cost.detach(), rtol=1e-14, atol=0)
-    for grad, leaf in zip(leaves(grads), leaves(own), strict=True):
+    for grad, leaf in zip(leaves(grads), leaves(copies), strict=True):
         torch.testing.assert_close(grad, leaf.grad, rtol=1e-12, atol=1e-14)
         assert leaf.grad.abs().sum() > 0
 
@@ -156,8 +156,8 @@ def test_operations_are_those_of_the_products():
 
 
 def test_work_adds_up():
-    one = Work(1, 2, 3, 4, 5)
-    assert one + one.times(3) == Work(4, 8, 12, 16, 20) == one.times(4)
+    work = Work(1, 2, 3, 4, 5)
+    assert work + work.times(3) == Work(4, 8, 12, 16, 20) == work.times(4)
 
 
 def test_a_failed_gradient_leaves_no_trace(problem):

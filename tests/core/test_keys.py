@@ -38,11 +38,11 @@ def chi_square(counts: torch.Tensor) -> float:
 
 
 def test_philox_gives_the_published_words_alone_and_together():
-    counters, own, words = (torch.tensor(column) for column in zip(*PUBLISHED, strict=True))
-    together = keys.philox(counters.unbind(1), own.unbind(1))
+    counters, key, words = (torch.tensor(column) for column in zip(*PUBLISHED, strict=True))
+    together = keys.philox(counters.unbind(1), key.unbind(1))
     assert torch.equal(torch.stack(together, 1), words)
     for row in range(3):
-        alone = keys.philox(counters[row].unbind(), tuple(own[row].unbind()))
+        alone = keys.philox(counters[row].unbind(), tuple(key[row].unbind()))
         assert torch.equal(torch.stack(alone), words[row])
 
 

@@ -13,7 +13,7 @@ from dpmcl.core import keys
 from dpmcl.core.batch import Batch, join, weighted_mean
 from dpmcl.core.generators import forked
 from dpmcl.core.keys import Purpose
-from dpmcl.core.model import Model, has_convolution, initial
+from dpmcl.core.model import Model, has_convolution, initial_weights
 from dpmcl.core.tree import at, leaves
 from dpmcl.exceptions import ModelError
 
@@ -125,7 +125,7 @@ def test_frozen_parameters_are_constants_and_tied_ones_follow():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_initial_weights_are_the_layers_own_draw_by_seed(dtype):
     model = tiny_model(tiny_stream(), dtype)
-    theta = initial(model, [4, 5])
+    theta = initial_weights(model, [4, 5])
     key = keys.derive(5, Purpose.WEIGHTS)
     with forked(int((key[0] << 31) | (key[1] >> 1))):
         modules = tiny_network()
@@ -243,7 +243,7 @@ def test_every_network_has_its_printed_layers_and_makes_a_model(name, shape, h, 
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "says"),
+    ("name", "shape", "message"),
     [
         ("lenet", (1, 8, 8), "of at least 16x16, got inputs of shape (1, 8, 8)"),
         (
@@ -255,8 +255,8 @@ def test_every_network_has_its_printed_layers_and_makes_a_model(name, shape, h, 
         ("sinenet", (1, 8, 8), "takes vectors, got inputs of shape (1, 8, 8)"),
     ],
 )
-def test_a_network_for_other_shapes_says_so(name, shape, says):
+def test_a_network_for_other_shapes_says_so(name, shape, message):
     with pytest.raises(ModelError) as caught:
         network(name, shape, 10)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert "use network = 'mlp'" in str(caught.value)

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import dpmcl
 from dpmcl.core.batch import Batch
-from dpmcl.core.model import Model, initial
+from dpmcl.core.model import Model, initial_weights
 from dpmcl.core.tree import at, leaves
 from dpmcl.exceptions import ModelError
 from dpmcl.networks._network import NetworkSettings
@@ -397,7 +397,7 @@ def test_an_honest_network_has_pytorchs_gradient_mapped_and_alone(which):
     def used(theta):
         return torch.func.grad(model.cost)(theta, batch, KEY), model.predict(theta, batch.x)
 
-    theta = initial(model, [0, 1])
+    theta = initial_weights(model, [0, 1])
     together = torch.func.vmap(used)(theta)
     alone = used(at(theta, 1))
     for a, b in zip(leaves(at(together, 1)), leaves(alone), strict=True):
@@ -410,8 +410,8 @@ def test_an_honest_network_has_pytorchs_gradient_mapped_and_alone(which):
 
 @pytest.mark.parametrize("which", REFUSED)
 def test_what_a_run_would_not_take_as_meant_is_refused_by_name(which):
-    network, says = REFUSED[which]
-    with pytest.raises(ModelError, match=says) as caught:
+    network, message = REFUSED[which]
+    with pytest.raises(ModelError, match=message) as caught:
         build(network)
     line = str(caught.value)
     assert "\n" not in line

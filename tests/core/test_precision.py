@@ -9,7 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from conftest import tiny_network, tiny_stream
 from dpmcl import plugins
 from dpmcl.core.batch import Batch
-from dpmcl.core.model import Model, initial
+from dpmcl.core.model import Model, initial_weights
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.tree import leaves, tree_map
 from dpmcl.exceptions import SpecError
@@ -124,10 +124,10 @@ def second_order(of):
 def test_gradients_of_gradients_and_their_trace_are_float32_and_near():
     batch = batch_of(tiny_stream())
     full, half = model(None), model("bf16")
-    theta = initial(half, [0, 1, 2])
-    exact, found = second_order(full)(theta, batch), second_order(half)(theta, batch)
+    theta = initial_weights(half, [0, 1, 2])
+    exact, actual = second_order(full)(theta, batch), second_order(half)(theta, batch)
     traced = make_fx(second_order(half))(theta, batch)(theta, batch)
-    for a, b, c in zip(leaves(exact), leaves(found), leaves(traced), strict=True):
+    for a, b, c in zip(leaves(exact), leaves(actual), leaves(traced), strict=True):
         assert b.dtype == torch.float32
         assert torch.equal(b, c)
         assert 0 < (a - b).abs().max() < 0.1 * a.abs().max()
@@ -150,9 +150,9 @@ def test_convolutions_too(convolutions):
     )
     y = torch.arange(8) % 3
     batch = Batch(*(t[None].expand(2, *t.shape) for t in (x, y, torch.ones(8), y * 0)))
-    theta = initial(half, [0, 1])
-    exact, found = (torch.func.vmap(torch.func.grad(of.cost))(theta, batch) for of in (full, half))
-    for a, b in zip(leaves(exact), leaves(found), strict=True):
+    theta = initial_weights(half, [0, 1])
+    exact, actual = (torch.func.vmap(torch.func.grad(of.cost))(theta, batch) for of in (full, half))
+    for a, b in zip(leaves(exact), leaves(actual), strict=True):
         assert b.dtype == torch.float32
         assert 0 < (a - b).norm() < 0.1 * a.norm()
 

@@ -54,10 +54,12 @@ class Nothing(Settings):
 def test_a_broken_rule_is_one_line(settings, line):
     with pytest.raises(SpecError) as caught:
         Example.from_table(settings, "[x]")
-    said = str(caught.value).removeprefix("[x] ")
+    message = str(caught.value).removeprefix("[x] ")
     start, _, end = line.partition("*")
-    assert said == line if "*" not in line else said.startswith(start) and said.endswith(end)
-    assert "\n" not in said
+    assert (
+        message == line if "*" not in line else message.startswith(start) and message.endswith(end)
+    )
+    assert "\n" not in message
     assert isinstance(caught.value, ValueError)
     assert isinstance(caught.value, DpmclError)
 
@@ -102,15 +104,15 @@ def test_a_thing_in_any_module_is_found_and_imported_when_asked_for(tmp_path, mo
     (tmp_path / "somebody_else.py").write_text("class Mine:\n    pass\n")
     plugins.names("method")
     assert "somebody_else" not in sys.modules
-    found = plugins.find("metric", "somebody_else:Mine")
-    assert (found.__name__, found.__module__) == ("Mine", "somebody_else")
+    metric = plugins.find("metric", "somebody_else:Mine")
+    assert (metric.__name__, metric.__module__) == ("Mine", "somebody_else")
     with pytest.raises(SpecError, match=r"Yours. cannot be imported: .*Yours"):
         plugins.find("stream", "somebody_else:Yours")
     del sys.modules["somebody_else"]
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "said"),
+    ("kind", "name", "message"),
     [
         ("method", "dpmc", r"^No method 'dpmc'\. Did you mean 'dpmcl'\? `dpmcl list` shows all\.$"),
         ("method", "math:pi", "method 'math:pi' must be a "),
@@ -120,6 +122,6 @@ def test_a_thing_in_any_module_is_found_and_imported_when_asked_for(tmp_path, mo
         ("network", "math:", "cannot be imported"),
     ],
 )
-def test_a_name_of_no_plugin(kind, name, said):
-    with pytest.raises(SpecError, match=said):
+def test_a_name_of_no_plugin(kind, name, message):
+    with pytest.raises(SpecError, match=message):
         plugins.find(kind, name)

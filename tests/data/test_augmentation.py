@@ -60,7 +60,7 @@ def test_draws_differ_and_a_block_is_its_batches():
     assert torch.equal(block.flatten(0, 1), plain)
 
 
-def run(engine=None, seeds=(0, 1), method=Replay, **own):
+def run(engine=None, seeds=(0, 1), method=Replay, **options):
     rng = np.random.default_rng(0)
     y = np.arange(60) % 4
     x = rng.random((60, 1, 5, 5)) + y[:, None, None, None]
@@ -69,7 +69,7 @@ def run(engine=None, seeds=(0, 1), method=Replay, **own):
         lambda: MLP(hidden=6).build((1, 5, 5), 4), "classification", stream.example(torch.float64),
         4, dtype=torch.float64,
     )  # fmt: skip
-    settings = {"batch": 4, "updates": 6, "memory": 20, "optimiser": "sgd", "lr": 0.05, **own}
+    settings = {"batch": 4, "updates": 6, "memory": 20, "optimiser": "sgd", "lr": 0.05, **options}
     splits = split(stream, seeds, (0.6, 0.2, 0.2))
     return train(method(**settings), model, stream, splits, seeds, engine or Looped())
 

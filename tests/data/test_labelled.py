@@ -27,7 +27,7 @@ INTS = torch.tensor
 
 
 @pytest.mark.parametrize(
-    ("x", "changes", "says"),
+    ("x", "changes", "message"),
     [
         (torch.zeros(3), {}, "got the shape (3,) in 'zoo'; use (rows, 1) for single numbers"),
         (torch.zeros(0, 2), {"y": INTS([])}, "'zoo' has no rows or no inputs; give it some."),
@@ -36,8 +36,8 @@ INTS = torch.tensor
         (None, {"classes": ()}, "'zoo' has 0 names and the number 1"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(x, changes, says):
-    assert says in complaint(classified, x, **changes)
+def test_what_does_not_fit_together_is_refused(x, changes, message):
+    assert message in complaint(classified, x, **changes)
 
 
 @pytest.mark.parametrize(("bad", "at_once"), [(NAN, 1), (INF, 3), (-INF, 1000)])
@@ -99,7 +99,7 @@ SHAPE = "must be numbers of one shape a row ("
 
 
 @pytest.mark.parametrize(
-    ("x", "says"),
+    ("x", "message"),
     [
         ([[1, 2], [3]], SHAPE),
         (np.array([[1], [None]], dtype=object), SHAPE),
@@ -112,8 +112,8 @@ SHAPE = "must be numbers of one shape a row ("
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else type(value).__name__,
 )
-def test_inputs_that_are_no_array_of_numbers(x, says):
-    assert says in complaint(from_arrays, x, [0, 1], name="mine")
+def test_inputs_that_are_no_array_of_numbers(x, message):
+    assert message in complaint(from_arrays, x, [0, 1], name="mine")
 
 
 # from arrays: targets and tasks
@@ -143,19 +143,19 @@ def test_floats_are_regression_and_all_others_classes(y, kind):
 
 
 @pytest.mark.parametrize(
-    ("y", "kind", "says"),
+    ("y", "kind", "message"),
     [
         (["a", "b", "c"], "regression", "Targets of 'mine' must be numbers ("),
         (np.zeros((3, 1, 1)), "regression", "of shape (rows,) or (rows, outputs), got (3, 1, 1)"),
         (["a", None, "b"], None, "got none at row 1"),
     ],
 )
-def test_targets_that_cannot_be_used(y, kind, says):
-    assert says in complaint(from_arrays, np.zeros((3, 2)), y, kind=kind, name="mine")
+def test_targets_that_cannot_be_used(y, kind, message):
+    assert message in complaint(from_arrays, np.zeros((3, 2)), y, kind=kind, name="mine")
 
 
 @pytest.mark.parametrize(
-    ("y", "settings", "said"),
+    ("y", "settings", "warned"),
     [
         (np.arange(40) % 3 * 1.0, {}, True),
         (np.eye(2)[np.arange(40) % 2], {}, True),
@@ -164,12 +164,12 @@ def test_targets_that_cannot_be_used(y, kind, says):
         (np.arange(40) * 1.0, {}, False),
     ],
 )
-def test_floats_that_may_be_classes_are_said_to_be_a_regression(y, settings, said, caplog):
+def test_floats_that_may_be_classes_are_said_to_be_a_regression(y, settings, warned, caplog):
     assert from_arrays(np.ones((40, 2)), y, **settings).kind == "regression"
     sources = 1
     if y.ndim == 1:
         assert read_table({"x": np.arange(40), "y": y}, target="y", **settings).kind == "regression"
         sources = 2
     assert sum("they are few whole numbers (0, 1" in line for line in caplog.messages) == (
-        sources if said else 0
+        sources if warned else 0
     )

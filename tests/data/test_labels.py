@@ -76,7 +76,7 @@ NO_LABELS = "must be strings, whole numbers or true/false"
 
 
 @pytest.mark.parametrize(
-    ("labels", "says"),
+    ("labels", "message"),
     [
         (["a", "b", 3], "must be of one type, got strings ('a') and whole numbers (3, row 2)"),
         (["a", "b", None], NONE.format(2)),
@@ -95,8 +95,8 @@ NO_LABELS = "must be strings, whole numbers or true/false"
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else type(value).__name__,
 )
-def test_what_is_no_list_of_labels(labels, says):
-    assert says in complaint(labels)
+def test_what_is_no_list_of_labels(labels, message):
+    assert message in complaint(labels)
 
 
 @pytest.mark.parametrize("make", [list, np.array, torch.tensor, objects, lambda v: map(float, v)])
@@ -127,10 +127,10 @@ def test_a_class_is_its_labels_text_and_classes_are_in_order(kind, data):
     assert set(numbered.classes) == {str(label) for label in labels}
     if kind != "strings":
         assert numbered.classes == tuple(str(label) for label in sorted(set(labels)))
-    others = [np.array(labels), np.array(labels, dtype=object), iter(labels)]
+    containers = [np.array(labels), np.array(labels, dtype=object), iter(labels)]
     if kind == "small":
-        others += [[float(v) for v in labels], np.array(labels, dtype=np.float64)]
-    for other in others:
-        again = number_labels(other, WHAT)
+        containers += [[float(v) for v in labels], np.array(labels, dtype=np.float64)]
+    for container in containers:
+        again = number_labels(container, WHAT)
         assert torch.equal(again.y, numbered.y)
         assert again.classes == numbered.classes

@@ -10,7 +10,7 @@ from dpmcl.core.memory import Memory
 from dpmcl.core.tree import leaves, stack
 from dpmcl.data.motion import ROWS, motion_of
 from dpmcl.data.sampling import Draw, Supply, chunk
-from dpmcl.data.scaling import fitted
+from dpmcl.data.scaling import fit_scale
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
 from dpmcl.methods.dpmcl import DPMCL
@@ -22,7 +22,7 @@ SHARES = (0.6, 0.2, 0.2)
 def scaled_stream():
     """The moving stream, the first of its two inputs and its targets in units of the first task."""
     stream = replace(moving_stream(), scaled=torch.tensor([True, False]))
-    return fitted(stream, split(stream, SEEDS, SHARES))
+    return fit_scale(stream, split(stream, SEEDS, SHARES))
 
 
 STREAMS = {
@@ -72,7 +72,7 @@ def drawn(stream, moved, *, task, block=None, source="new"):
     plain = {name: draw for name, draw in draws.items() if name != "next"}
     motion = motion_of(stream, splits, task, torch.float64)
     supply = Supply(splits, {"train": memory}, torch.tensor(SEEDS), motion)
-    made, without = (chunk(some, supply, (task, 0), range(4)) for some in (draws, plain))
+    made, without = (chunk(draw_set, supply, (task, 0), range(4)) for draw_set in (draws, plain))
     for name in plain:  # a draw that moves leaves the others as they were
         assert torch.equal(made.row[name], without.row[name])
     assert torch.equal(made.key, without.key)
@@ -82,8 +82,8 @@ def drawn(stream, moved, *, task, block=None, source="new"):
 def delivered(made, stream, step):
     """Yield the batches of a step, replicas first: of all at once, of each, of a cut chunk."""
     yield made.batches(stream, torch.float64, step, slice(None))
-    apart = [made.batches(stream, torch.float64, step, replica) for replica in range(2)]
-    yield {name: stack([one[name] for one in apart]) for name in apart[0]}
+    by_replica = [made.batches(stream, torch.float64, step, replica) for replica in range(2)]
+    yield {name: stack([batches[name] for batches in by_replica]) for name in by_replica[0]}
     yield made.only(step).batches(stream, torch.float64, 0, slice(None))
 
 

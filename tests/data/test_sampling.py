@@ -110,8 +110,8 @@ def test_seeds_tasks_phases_steps_and_draws_draw_apart(stream):
         assert not torch.equal(row, other_phase.row[name])
         twice, _ = drawn(stream, draws={"first": DRAWS[name], "second": DRAWS[name]})
         assert not torch.equal(twice.row["first"], twice.row["second"])
-    found = torch.cat([made.key.flatten(0, -2) for made in (base, other_phase, other_task)])
-    assert len(found.unique(dim=0)) == len(found) == 3 * 10 * 12 * 2
+    all_keys = torch.cat([made.key.flatten(0, -2) for made in (base, other_phase, other_task)])
+    assert len(all_keys.unique(dim=0)) == len(all_keys) == 3 * 10 * 12 * 2
 
 
 def test_without_replacement_each_pass_takes_every_row_once_in_another_order(stream):
@@ -151,9 +151,9 @@ def test_batches_hold_the_rows_drawn_and_their_notes(stream, replica):
         assert torch.equal(batch.task, stream.y[row] // 2)
         assert torch.equal(batch.row, row)
         assert torch.equal(batch.w, made.present[name][replica, 4].float())
-        kept = DRAWS[name].source == "memory" and DRAWS[name].split == "train"
-        assert set(batch.notes) == ({"twice"} if kept else set())
-        if kept and isinstance(replica, int):
+        has_notes = DRAWS[name].source == "memory" and DRAWS[name].split == "train"
+        assert set(batch.notes) == ({"twice"} if has_notes else set())
+        if has_notes and isinstance(replica, int):
             present = batch.w > 0
             position = batch.notes["twice"][..., 0] // 2
             assert torch.equal(pool[replica, position][present], row[present])
@@ -164,7 +164,7 @@ def test_batches_hold_the_rows_drawn_and_their_notes(stream, replica):
 
 def test_an_update_that_is_watched_has_keys_of_its_own(stream):
     made, supply = drawn(stream)
-    looked = probe(DRAWS, supply, (1, 0), 7)
+    probed = probe(DRAWS, supply, (1, 0), 7)
     rows = keys.derive(supply.seed[:, None], keys.Purpose.PROBE, 1, 0, step=torch.tensor([7]))
-    found = torch.cat([looked.key[:, :, 0], rows, made.key[:, 7]], 1)
-    assert len(found.flatten(0, 1).unique(dim=0)) == len(SEEDS) * 4
+    all_keys = torch.cat([probed.key[:, :, 0], rows, made.key[:, 7]], 1)
+    assert len(all_keys.flatten(0, 1).unique(dim=0)) == len(SEEDS) * 4

@@ -9,7 +9,7 @@ import torch
 import dpmcl
 from conftest import tiny_stream
 from dpmcl.data.labelled import Labelled
-from dpmcl.data.scaling import check_digits, fitted
+from dpmcl.data.scaling import check_digits, fit_scale
 from dpmcl.data.scenario import ScenarioSettings
 from dpmcl.data.splits import Rows, Splits, split
 from dpmcl.data.stream import LIMIT, Stream
@@ -45,7 +45,7 @@ def made(
     """The fitted stream and its splits."""
     stream = Stream.of(data or labelled(), ScenarioSettings(**scenario))
     splits = split(stream, seeds, SHARES)
-    return fitted(stream, splits), splits
+    return fit_scale(stream, splits), splits
 
 
 def first_rows(part: Rows, replica: int) -> list[int]:
@@ -91,9 +91,9 @@ def test_a_seed_has_a_scale_of_its_own_alone_and_among_others():
 
 def test_the_pool_and_the_streams_fingerprint_stay():
     for unscaled in (tiny_stream(), Stream.of(labelled(scaled=None))):
-        assert fitted(unscaled, split(unscaled, SEEDS, SHARES)) is unscaled
+        assert fit_scale(unscaled, split(unscaled, SEEDS, SHARES)) is unscaled
     before = Stream.of(labelled("regression"))
-    after = fitted(before, split(before, SEEDS, SHARES))
+    after = fit_scale(before, split(before, SEEDS, SHARES))
     assert after.x is before.x
     assert after.y is before.y
     assert replace(after, scale=None).digest() == before.digest() != after.digest()
@@ -106,15 +106,15 @@ def test_what_is_not_trained_on_first_changes_nothing(kind):
     data = labelled(kind)
     stream, splits = made(data)
     used = {row for replica in range(len(SEEDS)) for row in first_rows(splits.train, replica)}
-    others = torch.tensor([row not in used for row in range(ROWS * TASKS)])
-    assert (others & (data.task == 0)).any()  # validation and test rows of the first task too
+    unused = torch.tensor([row not in used for row in range(ROWS * TASKS)])
+    assert (unused & (data.task == 0)).any()  # validation and test rows of the first task too
     x, y = data.x.clone(), data.y.clone()
-    x[others] = x[others] * 1e4 - 77
+    x[unused] = x[unused] * 1e4 - 77
     if kind == "regression":
-        y[others] = y[others] * 1e4 - 77
+        y[unused] = y[unused] * 1e4 - 77
     changed, _ = made(replace(data, x=x, y=y))
-    for one, other in zip(stream.scale, changed.scale, strict=True):
-        assert torch.equal(one, other)
+    for before, after in zip(stream.scale, changed.scale, strict=True):
+        assert torch.equal(before, after)
     x[first_rows(splits.train, 0)[0]] += 1
     moved, _ = made(replace(data, x=x, y=y))
     assert not torch.equal(stream.scale.x_mean, moved.scale.x_mean)
@@ -195,14 +195,14 @@ def test_an_offset_changes_nothing_where_numbers_are_scaled(offset):
     targets = (
         Stream.from_table({"a": NEAR, "y": o + 3 * NEAR}, target="y", **ONE) for o in (0, offset)
     )
-    first, second = (fitted(s, split(s, SEEDS, SHARES)) for s in targets)
+    first, second = (fit_scale(s, split(s, SEEDS, SHARES)) for s in targets)
     every = torch.arange(60).repeat(3, 1)
     torch.testing.assert_close(batch(first, every).y, batch(second, every).y, atol=1e-4, rtol=0)
     near, far = (column(o + 40 * KIND + 5 * NEAR) for o in (0, offset))
     assert (near.x.dtype, far.x.dtype) == (torch.float32, torch.float64)
     splits = split(near, SEEDS, SHARES)
     row = splits.train.row
-    x, moved = (batch(fitted(s, splits), row).x for s in (near, far))
+    x, moved = (batch(fit_scale(s, splits), row).x for s in (near, far))
     torch.testing.assert_close(x, moved, atol=1e-4, rtol=0)
     assert moved.std(1, correction=0).allclose(torch.ones(1, dtype=torch.float64))
 
@@ -211,7 +211,9 @@ def test_times_keep_their_differences():
     start, step = 1_700_000_000_000_000_000, 4_000_000  # nanoseconds
     stream = column(start + step * np.arange(60) + KIND)
     assert len(stream.x.unique()) == 60
-    times = batch(fitted(stream, split(stream, (0,), SHARES)), torch.arange(60)[None]).x.flatten()
+    times = batch(
+        fit_scale(stream, split(stream, (0,), SHARES)), torch.arange(60)[None]
+    ).x.flatten()
     assert times.diff().max() / times.diff().min() < 1.001
     with pytest.raises(DataError, match=r"float64 can tell apart.*subtract an offset"):
         column(start + 3 * np.arange(60))
@@ -219,12 +221,12 @@ def test_times_keep_their_differences():
     times = np.where(np.arange(60) < 30, np.arange(60) * 2, np.arange(60) * 3e7)
     stream = Stream.from_table({"t": 1e8 + times, "y": KIND, "p": np.arange(60) // 30}, target="y",
         task="p")  # fmt: skip
-    first = batch(fitted(stream, split(stream, (0,), SHARES)), torch.arange(30)[None]).x
+    first = batch(fit_scale(stream, split(stream, (0,), SHARES)), torch.arange(30)[None]).x
     assert len(first.unique()) == 30
     # A deviation far below the mean is no constant; numbers that differ by rounding alone are.
     for values, deviation in ((1.7e9 + KIND, 0.5), (np.where(KIND == 0, 0.1 + 0.2, 0.3), 1)):
         stream = column(values)
-        scale = fitted(stream, split(stream, (0,), SHARES)).scale
+        scale = fit_scale(stream, split(stream, (0,), SHARES)).scale
         assert scale.x_deviation.item() == pytest.approx(deviation)
 
 

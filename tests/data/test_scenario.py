@@ -29,9 +29,9 @@ def made(y, task=None, shape=(2,), **scenario):
     return plan(labelled(y, task, shape), ScenarioSettings(**scenario))
 
 
-def by_task(taken) -> dict[str, list[int]]:
+def by_task(plan) -> dict[str, list[int]]:
     """Pool rows of each task, by the task's name."""
-    return {name: taken.row[taken.task == k].tolist() for k, name in enumerate(taken.names)}
+    return {name: plan.row[plan.task == k].tolist() for k, name in enumerate(plan.names)}
 
 
 # ---- what each scenario makes --------------------------------------------------------------------
@@ -180,13 +180,13 @@ def test_every_row_is_in_one_task_and_one_split_or_is_refused(problem):
     y, sizes, order, order_seed, blur, seed = problem
     shown = [str(label) for label in y]
     counts = Counter(shown)
-    wanted: dict = {"classes_per_task": tuple(sizes), "blur": blur}
-    wanted["order"] = sorted(counts, key=hash) if order == "listed" else order
+    scenario: dict = {"classes_per_task": tuple(sizes), "blur": blur}
+    scenario["order"] = sorted(counts, key=hash) if order == "listed" else order
     if order == "shuffled":
-        wanted["order_seed"] = order_seed
+        scenario["order_seed"] = order_seed
     x = np.arange(len(y), dtype=np.float32)[:, None]
-    stream = Stream.from_arrays(x, y, **wanted)
-    again = Stream.from_arrays(x, y, **wanted)
+    stream = Stream.from_arrays(x, y, **scenario)
+    again = Stream.from_arrays(x, y, **scenario)
     assert again.digest() == stream.digest()
 
     # Labels map back, and the class numbers have no gap.
@@ -199,11 +199,11 @@ def test_every_row_is_in_one_task_and_one_split_or_is_refused(problem):
     of_class = {name: {task_of[i] for i, s in enumerate(shown) if s == name} for name in counts}
     assert all(len(tasks) == 1 for tasks in of_class.values())
     assert Counter(k for (k,) in of_class.values()) == Counter(dict(enumerate(sizes)))
-    came = [next(iter(of_class[name])) for name in {
+    task_order = [next(iter(of_class[name])) for name in {
         "alphabetical": list(stream.classes), "appearance": list(dict.fromkeys(shown)),
-        "listed": wanted["order"],
+        "listed": scenario["order"],
     }.get(order, [])]  # fmt: skip
-    assert came == sorted(came)
+    assert task_order == sorted(task_order)
 
     if min(counts.values()) < 3:
         least = {name for name, n in counts.items() if n < 3}

@@ -116,26 +116,26 @@ def test_a_spec_with_a_path():
     base = changed({"stream": "digits", "methods": ["er"]}, assignment("stream=my.csv"))
     assert base["stream"] == {"path": "my.csv", "name": "table"}
     assert Spec.parse(changed(base, assignment("stream.target=kind"))).stream.target == "kind"
-    for stream, says in (
+    for stream, message in (
         ({"path": 3}, "stream needs a name"),
         ("my.csv", "needs the setting 'target'"),
     ):
         spec = {"stream": stream, "methods": ["er"]}
-        refused(lambda spec=spec: Spec.parse(spec), says, error=SpecError)
+        refused(lambda spec=spec: Spec.parse(spec), message, error=SpecError)
 
 
 # what is refused
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("source", "message"),
     [
         ("missing.toml", "missing.toml is not there"),
         ("digit", "No preset, stream or spec file 'digit'. Did you mean 'digits'?"),
         *[(odd, "") for odd in ("", "\0", "a" * 5000)],
     ],
 )
-def test_sources_that_are_refused(here, source, says):
+def test_sources_that_are_refused(here, source, message):
     with pytest.raises(SpecError) as caught:
         Request(source)
-    assert says in str(caught.value)
+    assert message in str(caught.value)

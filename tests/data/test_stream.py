@@ -40,8 +40,8 @@ def test_an_example_is_distinct_rows_from_all_over_the_stream(digits):
     x[300:400], x[800:] = 1, 2
     few = Stream.from_arrays(x, list("ab") * 500).example(torch.float32)
     assert sorted(few.sum(1).tolist()) == [0, 3, 6]
-    one = Stream.from_arrays(torch.ones(4, 3), list("abab")).example(torch.float32)
-    assert one.tolist() == [[1, 1, 1]]
+    constant = Stream.from_arrays(torch.ones(4, 3), list("abab")).example(torch.float32)
+    assert constant.tolist() == [[1, 1, 1]]
 
 
 def test_digits_are_the_real_ones_in_ten_tasks(digits):
@@ -78,7 +78,7 @@ def test_the_digest_tells_streams_apart():
         return Stream.from_arrays(x, list(y), **scenario).digest()
 
     domains = {"scenario": "domain-incremental", "tasks": 2}
-    others = [
+    digests = [
         digest(torch.ones(4, 9)),
         digest(torch.zeros(4, 9, dtype=torch.float64)),
         digest(y="abba"),
@@ -90,5 +90,5 @@ def test_the_digest_tells_streams_apart():
         digest(**domains, order_seed=1),
         digest(scenario="task-incremental", classes_per_task=2),
     ]
-    assert len({digest(), *others}) == 1 + len(others)
+    assert len({digest(), *digests}) == 1 + len(digests)
     assert digest(name="other") == digest()

@@ -48,8 +48,8 @@ def test_permutations_are_the_seeds_own_and_those_of_the_first_tasks_stay():
     view = permuted((8, 8), 6, 3)
     assert len({tuple(order) for order in view.source[..., 0].tolist()}) == 6
     assert torch.equal(view.source[:3], permuted((8, 8), 3, 3).source)
-    other = permuted((8, 8), 6, 4).source
-    assert all((view.source[task] != other[task]).any() for task in range(1, 6))
+    other_seed = permuted((8, 8), 6, 4).source
+    assert all((view.source[task] != other_seed[task]).any() for task in range(1, 6))
 
 
 # rotations
@@ -97,5 +97,5 @@ def test_rows_of_any_arrangement_are_seen_one_by_one(name, dims):
     assert torch.equal(x, before)
     if dims == (2, 3):
         assert torch.equal(torch.func.vmap(view.apply)(x, task), y)
-        one = torch.func.vmap(view.apply, in_dims=(0, None))(x, task[0])
-        assert torch.equal(one[1], view.apply(x[1], task[0]))
+        mapped = torch.func.vmap(view.apply, in_dims=(0, None))(x, task[0])
+        assert torch.equal(mapped[1], view.apply(x[1], task[0]))

@@ -8,7 +8,7 @@ import torch
 from conftest import memory_of, tiny_model, tiny_run, tiny_stream, tiny_task
 from dpmcl import plugins
 from dpmcl.core import keys
-from dpmcl.core.model import initial
+from dpmcl.core.model import initial_weights
 from dpmcl.core.tree import at, leaves, tree_map
 from dpmcl.data import sampling
 from dpmcl.data.sampling import Draw, Supply, Weighing, chunk
@@ -65,8 +65,8 @@ def test_a_rows_weight_is_gamma_of_its_task_now(by, task):
         expected = torch.exp(-0.7 * s.double()) * plain.present[name]
         torch.testing.assert_close(made.present[name], expected, rtol=1e-14, atol=0)
         assert torch.equal(batches[name].w, made.present[name][:, 5])
-        one = made.batches(stream, torch.float64, 5, 1)[name]
-        assert torch.equal(one.w, batches[name].w[1])
+        replica_batch = made.batches(stream, torch.float64, 5, 1)[name]
+        assert torch.equal(replica_batch.w, batches[name].w[1])
     for name in ("past", "earlier", "block"):
         assert bool((made.present[name] > 0).any()) == (task > 0)
     if task == 3:
@@ -81,9 +81,9 @@ def chi_square(rows, chances) -> tuple[float, float]:
     expected = chances / chances.sum() * len(rows)
     count = torch.bincount(rows, minlength=len(chances)).double()
     assert not count[expected == 0].any()
-    own = expected > 0
-    statistic = float(((count - expected).square()[own] / expected[own]).sum())
-    free = int(own.sum()) - 1
+    possible = expected > 0
+    statistic = float(((count - expected).square()[possible] / expected[possible]).sum())
+    free = int(possible.sum()) - 1
     return statistic, free + 5 * (2 * free) ** 0.5
 
 
@@ -99,23 +99,23 @@ def test_rows_are_drawn_as_often_as_gamma_says(setting, by):
         position = held["train"].position[replica]
         stored = torch.zeros(pool.row.shape[1], dtype=torch.float64)
         stored[position] = now.gamma[pool.task[replica, position]]
-        place = torch.arange(pool.row.shape[1])
+        positions = torch.arange(pool.row.shape[1])
         offset = pool.offset[replica]
         chances = {
             "past": stored,
             "block": stored,
             "all": now.gamma[pool.task[replica]],
-            "earlier": now.gamma[pool.task[replica]] * (place < offset[3]),
+            "earlier": now.gamma[pool.task[replica]] * (positions < offset[3]),
         }
         number = torch.full((len(tiny_stream(TASKS).y),), -1)
-        number[pool.row[replica]] = place
+        number[pool.row[replica]] = positions
         for name, chance in chances.items():
             rows = number[made.row[name][replica].flatten()]
             assert len(rows) == 10_000
-            statistic, most = chi_square(rows, chance)
-            assert statistic < most, (replica, name)
+            statistic, limit = chi_square(rows, chance)
+            assert statistic < limit, (replica, name)
             uniform, _ = chi_square(rows, (chance > 0).double())
-            assert setting["name"] == "window" or uniform > 2 * most
+            assert setting["name"] == "window" or uniform > 2 * limit
         assert made.present["past"].all()
         assert made.present["all"].all()
     assert torch.equal(made.row["new"], drawn(None, steps=range(200))[0].row["new"])
@@ -128,7 +128,7 @@ def test_the_edges_between_chances_belong_to_the_item_that_follows(monkeypatch):
     edge = torch.tensor([[[0, unit - 1, unit, unit + unit // 2 - 1]]])
     monkeypatch.setattr(keys, "integers", lambda *_: edge)
     context = sampling._Context(torch.zeros(1, 1, 2, dtype=torch.int64), (0, 0), torch.zeros(1), 0)
-    index, present = sampling._weighted(chance, context, 4)
+    index, present = sampling._pick_weighted(chance, context, 4)
     assert index.tolist() == [[[1, 1, 3, 3]]]
     assert present.all()
 
@@ -181,12 +181,14 @@ def test_weights_of_one_are_no_discount_to_the_byte_and_engines_agree(name, on):
     method = plugins.find("method", name)(**SMALL, **METHODS[name])
     plain = tiny_run(method)
     for setting in ("constant", {"name": "window", "width": 9}):
-        found = tiny_run(replace(method, discount=setting, discount_on=on))
-        torch.testing.assert_close(plain.theta, found.theta, rtol=0, atol=0)
-    found = replace(method, discount=RATE, discount_on=on)
-    runs = [tiny_run(found, engine=e).theta for e in (Looped(), Batched(), Batched(static=True))]
-    for other in runs[1:]:
-        torch.testing.assert_close(runs[0], other, rtol=1e-10, atol=1e-10)
+        discounted = tiny_run(replace(method, discount=setting, discount_on=on))
+        torch.testing.assert_close(plain.theta, discounted.theta, rtol=0, atol=0)
+    discounted = replace(method, discount=RATE, discount_on=on)
+    runs = [
+        tiny_run(discounted, engine=e).theta for e in (Looped(), Batched(), Batched(static=True))
+    ]
+    for theta in runs[1:]:
+        torch.testing.assert_close(runs[0], theta, rtol=1e-10, atol=1e-10)
     pairs = zip(leaves(plain.theta), leaves(runs[0]), strict=True)
     assert any(not torch.equal(a, b) for a, b in pairs)
 
@@ -198,11 +200,13 @@ def test_an_update_under_weights_is_one_on_the_weighted_mean_of_the_batch():
     method = ER(optimiser="sgd", lr=0.1, updates=1, batch=50)
     (phase,) = method.phases(model, tiny_task())
     made, _, _ = drawn(now, draws=phase.draws, steps=range(1))
-    theta = initial(model, SEEDS)
+    theta = initial_weights(model, SEEDS)
     for replica in range(len(SEEDS)):
-        own = at(theta, replica)
+        replica_theta = at(theta, replica)
         batches = made.batches(stream, torch.float64, 0, replica)
-        after = phase.update(method.start(own, tiny_task()), batches, made.key[replica, 0]).theta
+        after = phase.update(
+            method.start(replica_theta, tiny_task()), batches, made.key[replica, 0]
+        ).theta
         row = made.row["replay"][replica, 0]
 
         def cost(theta, row=row):
@@ -210,8 +214,8 @@ def test_an_update_under_weights_is_one_on_the_weighted_mean_of_the_batch():
             gamma = torch.exp(-0.7 * (3 - stream.y[row] // 2).double())
             return (gamma * losses).sum() / gamma.sum()
 
-        grads = torch.func.grad(cost)(own)
-        expected = tree_map(lambda p, g: p - 0.1 * g, own, grads)
+        grads = torch.func.grad(cost)(replica_theta)
+        expected = tree_map(lambda p, g: p - 0.1 * g, replica_theta, grads)
         torch.testing.assert_close(after, expected, rtol=1e-12, atol=1e-14)
 
 
@@ -220,7 +224,7 @@ def test_an_update_under_weights_is_one_on_the_weighted_mean_of_the_batch():
 
 def test_only_ratios_count_so_no_late_task_vanishes():
     rule = plugins.from_setting("discount", {"name": "exponential", "rate": 0.5, "by": "time"})
-    weights = sampling.weigh(rule, 400, 401)
+    weights = sampling.task_weights(rule, 400, 401)
     assert float(weights.max()) == 1
     assert float(weights.to(torch.float32).min()) > 0
     assert torch.equal(weights.sort(descending=True).values, weights)
@@ -228,7 +232,7 @@ def test_only_ratios_count_so_no_late_task_vanishes():
 
 def test_rows_that_a_blurred_stream_brings_early_count_as_new():
     for setting in ("exponential", "window", {"name": "power", "by": "time"}):
-        weights = sampling.weigh(plugins.from_setting("discount", setting), 1, 4)
+        weights = sampling.task_weights(plugins.from_setting("discount", setting), 1, 4)
         assert weights[2] == weights[1] > 0
 
 

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from conftest import PAPER, tiny_model, tiny_run, tiny_stream, tiny_task, train
 from dpmcl import plugins
-from dpmcl.core.model import initial
+from dpmcl.core.model import initial_weights
 from dpmcl.core.tree import leaves, tree_map
 from dpmcl.data.sampling import Chunk
 from dpmcl.data.splits import split
@@ -31,23 +31,23 @@ CASES = [
     ("ewc", {"fisher": "empirical"}),
 ]
 every_case = pytest.mark.parametrize(
-    ("name", "own"),
+    ("name", "options"),
     CASES,
     ids=lambda v: v if isinstance(v, str) else "-".join(map(str, v.values())),
 )
 every_case_and_optimiser = pytest.mark.parametrize(
-    ("name", "own", "optimiser"),
-    [(name, own, o) for name, own in CASES for o in ("adagrad", "adam", "sgd")
+    ("name", "options", "optimiser"),
+    [(name, options, o) for name, options in CASES for o in ("adagrad", "adam", "sgd")
      if name in PAPER or o == "adam"],
     ids=str,
 )  # fmt: skip
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 
-def settings(name, optimiser="adagrad", **own):
+def settings(name, optimiser="adagrad", **options):
     updates = 20 if name in PAPER else 9
     return plugins.find("method", name)(
-        optimiser=optimiser, lr=0.01, batch=4, updates=updates, memory=20, **own
+        optimiser=optimiser, lr=0.01, batch=4, updates=updates, memory=20, **options
     )
 
 
@@ -62,7 +62,7 @@ def a_phase(method=None, steps=5, replicas=2):
     model = tiny_model(stream, dropout=0.2)
     method = method or Naive(batch=3)
     phase = method.phases(model, tiny_task())[0]
-    theta = initial(model, range(replicas))
+    theta = initial_weights(model, range(replicas))
     state = Looped().map(lambda one: method.start(one, tiny_task()), theta)
     row = torch.arange(replicas * steps * 3).reshape(replicas, steps, 3) % len(stream.y)
     key = torch.arange(replicas * steps * phase.keys * 2).reshape(replicas, steps, phase.keys, 2)
@@ -71,12 +71,12 @@ def a_phase(method=None, steps=5, replicas=2):
 
 
 @every_case
-def test_fixed_buffers_give_the_same_bits(monkeypatch, name, own):
+def test_fixed_buffers_give_the_same_bits(monkeypatch, name, options):
     monkeypatch.setattr(
         "dpmcl.training.loop.UPDATES_AT_ONCE", 7
     )  # chunks of 7, 7 and 6, or 7 and 3
     plain, static = (
-        tiny_run(settings(name, "adam", **own), engine=e, tasks=2, dropout=0.2)
+        tiny_run(settings(name, "adam", **options), engine=e, tasks=2, dropout=0.2)
         for e in (Batched(), Batched(static=True))
     )
     assert same(plain.theta, static.theta)
@@ -89,19 +89,20 @@ def test_a_cell_leaves_what_it_is_given_and_shares_nothing():
     after = cell.run(state, feed.chunk)
     assert same(before, (tuple(state), tuple(feed.chunk)))
     assert not same(after, state)
-    kept = tree_map(torch.Tensor.clone, after)
+    copies = tree_map(torch.Tensor.clone, after)
     cell.run(after, feed.chunk)
-    assert same(after, kept)
+    assert same(after, copies)
 
 
 def test_a_longer_chunk_or_another_update_gets_a_new_cell_and_a_shorter_one_does_not():
     update, state, feed = a_phase()
-    other, *_ = a_phase()
+    another, *_ = a_phase()
     engine, cells = Batched(static=True), []
     short = replace(feed, chunk=Chunk(*tree_map(lambda leaf: leaf[:, :2], tuple(feed.chunk))))
     long = replace(feed, chunk=a_phase(steps=6)[2].chunk)
-    for given, of in [(update, feed), (update, short), (update, long), (other, long)]:
-        assert same(engine.advance(given, state, of), Batched().advance(given, state, of))
+    for candidate, its_feed in [(update, feed), (update, short), (update, long), (another, long)]:
+        expected = Batched().advance(candidate, state, its_feed)
+        assert same(engine.advance(candidate, state, its_feed), expected)
         cells.append(engine._cells[-1])
     assert [a is b for a, b in itertools.pairwise(cells)] == [True, False, False]
 
@@ -158,8 +159,8 @@ class NoHost(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
-        given = list(torch.utils._pytree.tree_leaves((args, kwargs or {}, out)))
-        tensors = [value for value in given if isinstance(value, torch.Tensor)]
+        arguments = list(torch.utils._pytree.tree_leaves((args, kwargs or {}, out)))
+        tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
         host = [t for t in tensors if t.device.type != "meta"]
         name = function.overloadpacket.__name__
         numbers = name in SCALAR_OPERATIONS and all(t.dim() == 0 for t in host)
@@ -193,8 +194,8 @@ class OnMeta(Looped):
 
 
 @every_case_and_optimiser
-def test_an_update_looks_at_no_value_and_copies_nothing_from_the_host(name, own, optimiser):
-    method = settings(name, optimiser, **own)
+def test_an_update_looks_at_no_value_and_copies_nothing_from_the_host(name, options, optimiser):
+    method = settings(name, optimiser, **options)
     tiny_run(replace(method, updates=1), engine=OnMeta(), tasks=2, dropout=0.2)
 
 
@@ -227,7 +228,7 @@ def pretend_gpu(monkeypatch):
         cells[-1]._counter.zero_()  # here the step is run, on a GPU it is only recorded
         yield
 
-    monkeypatch.setattr(captured, "on_gpu", lambda chunk: True)
+    monkeypatch.setattr(captured, "is_on_gpu", lambda chunk: True)
     monkeypatch.setattr(Cell, "_capture", capture)
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
@@ -285,8 +286,8 @@ def run_on(device, method, engine):
 
 @needs_gpu
 @every_case_and_optimiser
-def test_captured_on_a_gpu_equals_looped_on_a_cpu(name, own, optimiser):
-    method = settings(name, optimiser, **own)
+def test_captured_on_a_gpu_equals_looped_on_a_cpu(name, options, optimiser):
+    method = settings(name, optimiser, **options)
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     there, here = run_on(gpu, method, Batched()), run_on(cpu, method, Looped())
     for a, b in zip(leaves(there.theta), leaves(here.theta), strict=True):

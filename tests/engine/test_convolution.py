@@ -98,9 +98,9 @@ def test_outputs_and_gradients_are_the_native_ones_alone_and_mapped(geometry):
     native, patched = pair(**geometry)
     parameters, x = replicas_of(native), numbers(3, 4, 3, 11, 9)
     assert_close(patched(x[0]), native(x[0]))
-    one = {name: p[1] for name, p in parameters.items()}
+    replica = {name: p[1] for name, p in parameters.items()}
     for order in (first_order, second_order):
-        assert_close(order(patched)(one, x[0]), order(native)(one, x[0]))
+        assert_close(order(patched)(replica, x[0]), order(native)(replica, x[0]))
         expected = torch.func.vmap(order(native))(parameters, x)
         assert_close(torch.func.vmap(order(patched))(parameters, x), expected)
 
@@ -121,23 +121,23 @@ def test_rows_in_parts_are_the_rows_together(monkeypatch, channels):
     """Both ways to unfold; with a prime number of rows, and in parts that do not divide it."""
     native, patched = pair(channels, kernel_size=5)
     parameters, x = replicas_of(native), numbers(3, 13, channels[0], 12, 12)
-    found, taken = [], []
+    gradients, calls = [], []
     product = convolution._product
 
-    def spy(x, g, geometry, *, apart, together):
-        taken.append((apart, x.shape[1]))
-        return product(x, g, geometry, apart=apart, together=together)
+    def spy(x, g, geometry, *, rows_from_g, rows_per_matrix):
+        calls.append((rows_from_g, x.shape[1]))
+        return product(x, g, geometry, rows_from_g=rows_from_g, rows_per_matrix=rows_per_matrix)
 
     monkeypatch.setattr(convolution, "_product", spy)
     for room, parts in ((2**30, 1), (2**17, 7), (1, 13)):
         monkeypatch.setattr(convolution, "PATCH_BYTES", room)
-        taken.clear()
-        found.append(torch.func.vmap(first_order(patched))(parameters, x))
-        assert {way for way, _ in taken} == {channels == (3, 2)}
-        assert len(taken) == parts
-        assert sum(rows for _, rows in taken) == 13
-    assert_close(found[1], found[0])
-    assert_close(found[2], found[0])
+        calls.clear()
+        gradients.append(torch.func.vmap(first_order(patched))(parameters, x))
+        assert {way for way, _ in calls} == {channels == (3, 2)}
+        assert len(calls) == parts
+        assert sum(rows for _, rows in calls) == 13
+    assert_close(gradients[1], gradients[0])
+    assert_close(gradients[2], gradients[0])
 
 
 def test_no_layer_takes_a_native_weight_gradient():
@@ -200,7 +200,7 @@ def test_a_model_has_the_convolutions_that_it_is_asked_for():
         parts = lenet(asked).gated("features").parts
         for part in (parts["representation"], parts["gate"]):
             layers = part.training.modules()
-            assert [type(one) for one in layers if isinstance(one, nn.Conv2d)] == [kind] * 2
+            assert [type(layer) for layer in layers if isinstance(layer, nn.Conv2d)] == [kind] * 2
 
 
 METHODS = [
@@ -211,28 +211,28 @@ METHODS = [
     ("anml", {"reading": "nested", "order": 2, "optimiser": "sgd"}),
 ]
 every_method = pytest.mark.parametrize(
-    ("name", "own"), METHODS, ids=[" ".join(map(str, (n, *o.values()))) for n, o in METHODS]
+    ("name", "options"), METHODS, ids=[" ".join(map(str, (n, *o.values()))) for n, o in METHODS]
 )
 
 
-def trained(convolutions, name, own, engine, device="cpu"):
+def trained(convolutions, name, options, engine, device="cpu"):
     of = stream().to(torch.device(device))
-    method = plugins.find("method", name)(batch=4, updates=4, memory=20, lr=0.01, **own)
+    method = plugins.find("method", name)(batch=4, updates=4, memory=20, lr=0.01, **options)
     splits = split(of, (0, 1, 2), (0.6, 0.2, 0.2))
     return train(method, lenet(convolutions, of), of, splits, (0, 1, 2), engine).theta
 
 
 @every_method
-def test_training_by_patches_equals_native_training(name, own):
-    native = trained("native", name, own, Batched())
+def test_training_by_patches_equals_native_training(name, options):
+    native = trained("native", name, options, Batched())
     for engine in (Batched(static=True), Looped()):
-        assert_close(trained("patches", name, own, engine), native, 1e-9)
+        assert_close(trained("patches", name, options, engine), native, 1e-9)
 
 
 @needs_gpu
 @every_method
-def test_captured_on_a_gpu_patches_equal_native_training_on_a_cpu(name, own):
-    there = trained(None, name, own, Batched(), "cuda")
-    here = trained("native", name, own, Looped())
+def test_captured_on_a_gpu_patches_equal_native_training_on_a_cpu(name, options):
+    there = trained(None, name, options, Batched(), "cuda")
+    here = trained("native", name, options, Looped())
     for a, b in zip(leaves(there), leaves(here), strict=True):
         torch.testing.assert_close(a.cpu(), b, rtol=1e-8, atol=1e-8)

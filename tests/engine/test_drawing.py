@@ -19,7 +19,7 @@ from dpmcl.core.tree import at, leaves
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
 from dpmcl.engine.stepper import Stepper
-from dpmcl.engine.traced import traced
+from dpmcl.engine.traced import trace
 
 X = torch.from_numpy(np.random.default_rng(0).normal(size=(40, 8))).float()
 Y = np.repeat([*"abcd"], 10)
@@ -95,12 +95,12 @@ def same(a, b) -> bool:
 def test_a_network_that_draws_is_looped_and_a_line_names_the_layer(kind, said):
     settings = {"classes": [*"abcd"], "lr": 0.05, "updates": 2}
     module, before = network(kind), states()
-    one = Learner(module, replicas=2, **settings).learn(X, Y)
+    learner = Learner(module, replicas=2, **settings).learn(X, Y)
     assert states() == before
     (line,) = said
     name = KINDS[kind][0]
     assert f"cannot be batched in representation.1{name} (it draws from a global" in line
-    assert not same(at(theta(one), 0), at(theta(one), 1))
+    assert not same(at(theta(learner), 0), at(theta(learner), 1))
     batched = Learner(module, replicas=2, engine="batched", **settings)
     refused(lambda: batched.learn(X, Y), name, "use engine = 'looped'", error=ModelError)
 
@@ -109,14 +109,14 @@ def test_a_network_that_draws_is_looped_and_a_line_names_the_layer(kind, said):
 def test_what_is_drawn_is_the_replicas_own_and_the_same_after_a_stop(kind, tmp_path):
     settings = {"lr": 0.05, "updates": 4, "dtype": "float64"}
     module = network(kind)
-    one = Learner(module, replicas=2, **settings).learn(X[:20], Y[:20])
-    one.save(tmp_path)
+    learner = Learner(module, replicas=2, **settings).learn(X[:20], Y[:20])
+    learner.save(tmp_path)
     torch.rand(3)  # whatever else draws in between
     again = Learner.load(tmp_path, model=module).learn(X, Y)
-    assert same(theta(one.learn(X, Y)), theta(again))
+    assert same(theta(learner.learn(X, Y)), theta(again))
     alone = Learner(module, seed=1, **settings).learn(X[:20], Y[:20]).learn(X, Y)
-    assert same(at(theta(one), 1), at(theta(alone), 0))
-    assert one.export(tmp_path / "model.pt2").exists()  # compared with the learner's answers
+    assert same(at(theta(learner), 1), at(theta(alone), 0))
+    assert learner.export(tmp_path / "model.pt2").exists()  # compared with the learner's answers
 
 
 def test_draws_are_those_of_pytorch_seeded_by_the_key_even_after_tracing_would_begin():
@@ -125,7 +125,7 @@ def test_draws_are_those_of_pytorch_seeded_by_the_key_even_after_tracing_would_b
     drop = lambda: in_training(lambda x: functional.dropout(x, 0.3))  # noqa: E731
     h, g = nn.Sequential(nn.Linear(8, 8), drop()), nn.Sequential(drop(), nn.Linear(8, 4))
     x = X[:1].repeat(8, 1).double()
-    one = Learner(
+    learner = Learner(
         (h, g), method="naive", classes=[*"abcd"], seed=5, updates=230, batch=8, lr=0.01,
         optimiser="sgd", dtype="float64",
     ).learn(x, ["b"] * 8)  # fmt: skip
@@ -142,7 +142,7 @@ def test_draws_are_those_of_pytorch_seeded_by_the_key_even_after_tracing_would_b
         functional.cross_entropy(out, torch.ones(8, dtype=torch.int64)).backward()
         step.step()
     expected = [*h.parameters(), *g.parameters()]
-    for a, b in zip(leaves(at(theta(one), 0)), expected, strict=True):
+    for a, b in zip(leaves(at(theta(learner), 0)), expected, strict=True):
         torch.testing.assert_close(a, b.detach(), rtol=1e-10, atol=1e-12)
 
 
@@ -185,10 +185,10 @@ def test_no_method_s_update_that_draws_is_traced_mapped_or_captured(name):
 
 
 def test_an_update_with_a_key_of_its_own_is_not_traced_either():
-    model, own = drawing_model(tiny_stream(2)), torch.tensor([1, 2])
-    for key in (lambda: own, lambda: torch.tensor([1, 2])):
+    model, constant = drawing_model(tiny_stream(2)), torch.tensor([1, 2])
+    for key in (lambda: constant, lambda: torch.tensor([1, 2])):
         with pytest.raises(RuntimeError, match="value out of a tracing tensor"):
-            traced(
+            trace(
                 lambda theta, x, key=key: model.predict(theta, x, key()),
                 model.init(0),
                 torch.ones(3, 2).double(),
@@ -200,9 +200,11 @@ def test_parts_updates_and_gates_draw_apart():
     assert [part.lane - (1 << 21) for part in model.parts.values()] == [0, 1, 2]
     assert all(part.draws for part in model.parts.values())
     x, first, second = torch.rand(9, 2).double(), torch.tensor([1, 2]), torch.tensor([1, 3])
-    once, again, other = (model.predict(model.init(0), x, k) for k in (first, first, second))
-    assert torch.equal(once, again)
-    assert not torch.equal(once, other)
+    first_draw, again, second_draw = (
+        model.predict(model.init(0), x, k) for k in (first, first, second)
+    )
+    assert torch.equal(first_draw, again)
+    assert not torch.equal(first_draw, second_draw)
 
 
 def test_what_no_seed_decides_is_refused():
@@ -223,15 +225,15 @@ def test_a_layer_that_draws_is_still_looked_at_in_evaluation_and_what_is_around_
         refused(lambda own=module: Learner(own).learn(X, Y), "only on its row", error=ModelError)
 
 
-@pytest.mark.parametrize("form", ["looped", "batched"])
-def test_a_dropout_layer_used_twice_has_other_masks_each_time(form):
+@pytest.mark.parametrize("engine", ["looped", "batched"])
+def test_a_dropout_layer_used_twice_has_other_masks_each_time(engine):
     torch.manual_seed(0)
     twice = Layer(lambda self, x: self.layer(x) + 10 * self.layer(x), nn.Dropout(0.5))
     network = lambda: (twice, nn.Linear(8, 4))  # noqa: E731
     model = Model.build(network, "classification", X, 4)
     key = torch.tensor([[1, 2], [1, 3]])
     once = lambda k: model.features({}, torch.ones(50, 8), k)  # noqa: E731
-    both = torch.func.vmap(once)(key) if form == "batched" else torch.stack([*map(once, key)])
+    both = torch.func.vmap(once)(key) if engine == "batched" else torch.stack([*map(once, key)])
     assert set(both.unique().tolist()) == {0.0, 2.0, 20.0, 22.0}
     assert not torch.equal(*both)
     assert torch.equal(once(key[0]), both[0])

@@ -15,10 +15,10 @@ METHODS = plugins.names("method")
 OPTIMISERS = ["adagrad", "sgd", "adam"]
 
 
-def settings(method: str, optimiser: str = "adagrad", **own):
+def settings(method: str, optimiser: str = "adagrad", **options):
     updates = 20 if method in PAPER else 6
     return plugins.find("method", method)(
-        optimiser=optimiser, lr=0.01, batch=4, updates=updates, memory=20, **own
+        optimiser=optimiser, lr=0.01, batch=4, updates=updates, memory=20, **options
     )
 
 
@@ -45,9 +45,9 @@ def test_batched_equals_looped_in_float64(method, optimiser):
 def test_a_replica_learns_the_same_alone_and_among_ten(method):
     rule, ten = settings(method), tuple(range(10))
     alone = tiny_run(rule, seeds=(7,), tasks=2, dropout=0.2)
-    beside = tiny_run(rule, seeds=(3, 7), tasks=2, dropout=0.2)
-    torch.testing.assert_close(at(beside.theta, 1), at(alone.theta, 0), rtol=0, atol=0)
-    assert (beside.errors["test"].values[1] == alone.errors["test"].values[0])[1].any()
+    pair = tiny_run(rule, seeds=(3, 7), tasks=2, dropout=0.2)
+    torch.testing.assert_close(at(pair.theta, 1), at(alone.theta, 0), rtol=0, atol=0)
+    assert (pair.errors["test"].values[1] == alone.errors["test"].values[0])[1].any()
     batched = tiny_run(rule, seeds=ten, engine=Batched(), tasks=2, dropout=0.2)
     assert_close(at(batched.theta, 7), at(alone.theta, 0), 1e-9)
 
@@ -65,7 +65,7 @@ def test_auto_is_a_function_of_network_device_replicas_and_batch():
     points = tiny_stream().example(torch.float32)
     images = torch.rand(2, 1, 8, 8)
     wide = model(convolutional, images)
-    for name, network, example, replicas, batch, form in [
+    for name, network, example, replicas, batch, expected in [
         ("auto", dense, points, 10, 32, "batched"),
         ("auto", dense, points, 1, 32, "looped"),
         ("auto", wide, images, 10, 65, "looped"),
@@ -73,7 +73,7 @@ def test_auto_is_a_function_of_network_device_replicas_and_batch():
         ("auto", dense, points, 10, 512, "batched"),
         ("batched", wide, images, 10, 512, "batched"),
     ]:
-        assert choose(name, network, example, replicas=replicas, batch=batch).name == form
+        assert choose(name, network, example, replicas=replicas, batch=batch).name == expected
     assert choose("looped", dense, points, replicas=10, batch=32).name == "looped"
 
 

@@ -9,15 +9,15 @@ from conftest import PAPER, tiny_run
 from dpmcl import plugins
 from dpmcl.core.tree import leaves
 from dpmcl.engine import Batched, Looped
-from dpmcl.engine.same_function import same
+from dpmcl.engine.same_function import is_same
 from dpmcl.engine.stepper import Stepper
 from dpmcl.methods._method import State
 
 METHODS = plugins.names("method")
 
 
-def engine(form: str, after: int | None):
-    if form == "looped":
+def engine(name: str, after: int | None):
+    if name == "looped":
         return Looped(Stepper(trace_after=after))
     return Batched(stepper=Stepper(torch.func.vmap, trace_after=after))
 
@@ -32,15 +32,16 @@ def settings(name: str) -> list[dict]:
 
 
 @pytest.mark.parametrize(
-    ("form", "name", "own"),
-    [("looped", name, own) for name in METHODS for own in settings(name)]
+    ("engine_name", "name", "options"),
+    [("looped", name, options) for name in METHODS for options in settings(name)]
     + [("batched", name, {}) for name in METHODS],
     ids=str,
 )
-def test_a_traced_update_gives_the_same_bytes(form, name, own):
-    rule = plugins.find("method", name)(batch=4, updates=8, memory=20, **own)
+def test_a_traced_update_gives_the_same_bytes(engine_name, name, options):
+    method = plugins.find("method", name)(batch=4, updates=8, memory=20, **options)
     plain, quick = (
-        tiny_run(rule, (0, 1), engine(form, after), tasks=2, dropout=0.2) for after in (None, 3)
+        tiny_run(method, (0, 1), engine(engine_name, after), tasks=2, dropout=0.2)
+        for after in (None, 3)
     )
     torch.testing.assert_close(plain.theta, quick.theta, rtol=0, atol=0)
     assert (plain.errors["test"].after[:, 1] == quick.errors["test"].after[:, 1]).all()
@@ -144,4 +145,4 @@ def recursive(depth):
     ],
 )
 def test_sameness(a, b, expected):
-    assert same(a, b) is expected
+    assert is_same(a, b) is expected

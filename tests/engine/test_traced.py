@@ -2,7 +2,7 @@
 
 import torch
 
-from dpmcl.engine.traced import traced
+from dpmcl.engine.traced import trace
 
 
 def test_a_trace_leaves_out_what_changes_nothing_and_writes_in_place():
@@ -11,13 +11,13 @@ def test_a_trace_leaves_out_what_changes_nothing_and_writes_in_place():
         return ((seen + b) * 2).sqrt().reshape(6)
 
     a, b = torch.rand(6), torch.rand(2, 3)
-    expected, kept = function(a, b), b.clone()
-    quick = traced(function, a.clone(), b)
-    given = a.clone()
-    out = quick(given, b)
+    expected, b_before = function(a, b), b.clone()
+    quick = trace(function, a.clone(), b)
+    donated = a.clone()
+    out = quick(donated, b)
     assert torch.equal(out, expected)
-    assert out.data_ptr() == given.data_ptr()
-    assert torch.equal(b, kept)  # only the first tree is used up
+    assert out.data_ptr() == donated.data_ptr()
+    assert torch.equal(b, b_before)  # only the first tree is used up
 
 
 def test_an_input_that_is_read_later_is_not_overwritten():
@@ -26,4 +26,4 @@ def test_an_input_that_is_read_later_is_not_overwritten():
         return doubled + a.flip(0), doubled - 1
 
     a = torch.rand(4)
-    assert all(map(torch.equal, traced(function, a.clone())(a.clone()), function(a)))
+    assert all(map(torch.equal, trace(function, a.clone())(a.clone()), function(a)))

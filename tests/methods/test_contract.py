@@ -7,7 +7,7 @@ import torch
 import dpmcl.training.setup
 from conftest import memory_of, tiny_model, tiny_run, tiny_stream, tiny_task, train
 from dpmcl import plugins
-from dpmcl.core.model import initial
+from dpmcl.core.model import initial_weights
 from dpmcl.core.tree import at, leaves, shapes, tree_map
 from dpmcl.data.sampling import Supply, chunk
 from dpmcl.data.splits import split
@@ -38,7 +38,7 @@ def test_an_update_is_a_pure_function_that_keeps_shapes(name):
     method, stream = build(name), tiny_stream()
     splits = split(stream, [0], (0.6, 0.2, 0.2))
     model = method.prepare(tiny_model(stream))
-    state = method.start(at(initial(model, [0]), 0), tiny_task())
+    state = method.start(at(initial_weights(model, [0]), 0), tiny_task())
     held = {kind: memory_of(splits, [0], 1, 30, kind) for kind in ("train", "validation")}
     row = splits.train.row[0, held["train"].position[0]]
     rows = stream.batch(row, row >= 0, row * 0, torch.float64)
@@ -61,7 +61,7 @@ def test_the_first_task_is_learned_and_every_part_moves(name):
     errors = outcome.errors["test"]
     assert errors.after[:, 0, 0].max() <= 0.1
     assert errors.before[:, 0].mean() > 0.2
-    start = initial(build(name).prepare(tiny_model(tiny_stream(2))), [0, 1])
+    start = initial_weights(build(name).prepare(tiny_model(tiny_stream(2))), [0, 1])
     for part, parameters in start.items():
         for key, value in parameters.items():
             moved = (outcome.theta[part][key] != value).flatten(1).any(1)
@@ -172,7 +172,7 @@ def test_unusual_streams_are_learned_or_refused(name):
             continue
         looped = train(method, model, stream, splits, (0, 1), Looped())
         assert np.isfinite(looped.errors["test"].values[:, -1]).all(), what
-        assert not equal(looped.theta, initial(method.prepare(model), (0, 1))), what
+        assert not equal(looped.theta, initial_weights(method.prepare(model), (0, 1))), what
         if stream.kind == "regression":
             batched = train(method, model, stream, splits, (0, 1), Batched())
             for one, other in zip(leaves(looped.theta), leaves(batched.theta), strict=True):

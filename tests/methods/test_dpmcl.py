@@ -5,7 +5,7 @@ import torch
 
 from conftest import tiny_model, tiny_stream, tiny_task
 from dpmcl.core.batch import Batch, join
-from dpmcl.core.model import initial
+from dpmcl.core.model import initial_weights
 from dpmcl.core.tree import at, leaves, tree_map
 from dpmcl.methods.dpmcl import DPMCL
 from dpmcl.optimisers._optimiser import build
@@ -30,7 +30,7 @@ def model():
 
 
 def theta():
-    return at(initial(model(), [3]), 0)
+    return at(initial_weights(model(), [3]), 0)
 
 
 def gradient_of_step_2(monkeypatch, start=None, **settings):

@@ -9,7 +9,7 @@ import dpmcl.training.setup
 from conftest import memory_of, tiny_model, tiny_network, tiny_run, tiny_stream, tiny_task
 from dpmcl import plugins
 from dpmcl.core.batch import Batch
-from dpmcl.core.model import initial
+from dpmcl.core.model import initial_weights
 from dpmcl.core.tree import at, leaves, tree_map
 from dpmcl.data.sampling import Supply, chunk
 from dpmcl.data.splits import split
@@ -42,7 +42,7 @@ def run_one_update_of_each_phase(method):
     stream = tiny_stream()
     splits = split(stream, [0], (0.6, 0.2, 0.2))
     model = method.prepare(tiny_model(stream))
-    state = method.start(at(initial(model, [0]), 0), tiny_task())
+    state = method.start(at(initial_weights(model, [0]), 0), tiny_task())
     held = {kind: memory_of(splits, [0], 1, 30, kind) for kind in ("train", "validation")}
     supply = Supply(splits, held, torch.tensor([0]))
     out = []
@@ -124,7 +124,7 @@ def test_the_literal_box_is_what_plain_pytorch_makes_of_it(name, inner_lr, monke
     found = tiny_run(method, seeds=(0,), tasks=2).theta
 
     h, g = (module.double() for module in tiny_network(stream.outputs))
-    start = at(initial(tiny_model(stream), [0]), 0)
+    start = at(initial_weights(tiny_model(stream), [0]), 0)
     h.load_state_dict(start["representation"])
     g.load_state_dict(start["prediction"])
     theta = {"representation": h, "prediction": g}
@@ -158,7 +158,7 @@ def test_the_inner_loop_of_anml_moves_all_but_the_gate():
     method = build("anml", reading="nested", optimiser="sgd", inner_lr=0.5)
     stream = tiny_stream()
     model = method.prepare(tiny_model(stream))
-    state = method.start(at(initial(model, [0]), 0), tiny_task())
+    state = method.start(at(initial_weights(model, [0]), 0), tiny_task())
     new, seen = (
         Batch(stream.x[r], stream.y[r], torch.ones(8), r) for r in torch.arange(16).view(2, 8)
     )

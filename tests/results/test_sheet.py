@@ -3,7 +3,7 @@
 import pytest
 
 from conftest import tiny_stream
-from dpmcl.data.scaling import fitted
+from dpmcl.data.scaling import fit_scale
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.results import sheet
@@ -15,7 +15,7 @@ SHARES = (0.6, 0.2, 0.2)
 
 def described(stream: Stream) -> list[str]:
     splits = split(stream, [0], SHARES)
-    return sheet.describe(fitted(stream, splits), splits).split("\n")
+    return sheet.describe(fit_scale(stream, splits), splits).split("\n")
 
 
 def test_a_stream_in_numbers():

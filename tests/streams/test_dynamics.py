@@ -11,7 +11,7 @@ from conftest import complaint
 from dpmcl import plugins
 from dpmcl.core import keys
 from dpmcl.exceptions import SpecError
-from dpmcl.streams._dynamics import integrated
+from dpmcl.streams._dynamics import integrate
 from dpmcl.streams.burgers import Burgers
 from dpmcl.streams.lorenz import Lorenz
 from dpmcl.streams.oscillator import Oscillator
@@ -91,7 +91,7 @@ def test_heat_decays_as_the_eigenvalue_of_the_second_difference_says():
     mode = np.cos(k * dx * np.arange(32))[None]
     decay = np.exp(-0.3 * (2 * math.sin(k * dx / 2) / dx) ** 2 * t)[:, None, None]
     heat = Burgers(advection=0.0, viscosity=0.3, points=32)
-    assert integrated(heat.rate, mode, t, 0.2) == pytest.approx(decay * mode, abs=1e-8)
+    assert integrate(heat.rate, mode, t, 0.2) == pytest.approx(decay * mode, abs=1e-8)
 
 
 def test_burgers_differences_approach_the_derivatives_and_conserve_the_mean():
@@ -119,7 +119,7 @@ def test_the_target_becomes_the_equations_right_hand_side(name):
         equation = settings(name, step=share * window)
         y = equation.build([2]).y.view(5, 10, 3, -1).double().numpy()
         t = np.arange(15) * window / 3
-        state = integrated(equation.rate, beginning(equation, 2), t, window)
+        state = integrate(equation.rate, beginning(equation, 2), t, window)
         rate = np.stack([equation.rate(*at) for at in zip(t, state, strict=True)])
         rate = (rate / equation.unit()).reshape(5, 3, 10, -1).swapaxes(1, 2)
         wrong.append(np.sqrt(((y - rate) ** 2).mean() / (rate**2).mean()))
@@ -207,7 +207,7 @@ def test_bad_settings_are_refused_in_one_line(changes, line):
     ],
 )
 def test_an_integration_that_fails_says_when_and_why(rate, why):
-    line = complaint(integrated, rate, np.ones((2, 1)), np.array([3.0]), 0.5)
+    line = complaint(integrate, rate, np.ones((2, 1)), np.array([3.0]), 0.5)
     assert why in line
     assert line.endswith("Use fewer tasks, a shorter window or milder settings.")
 

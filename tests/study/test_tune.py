@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import dpmcl
 from dpmcl.cli import app
-from dpmcl.data.splits import held_out, split
+from dpmcl.data.splits import hold_out, split
 from dpmcl.exceptions import DataError, SpecError
 from dpmcl.results import store
 from dpmcl.study.tune import FIRST_SEED, Range, Search, dimension, tune
@@ -60,7 +60,7 @@ def test_a_task_with_one_training_row_is_refused():
     stream = dpmcl.Stream.from_arrays(torch.arange(6.0)[:, None], [0, 0, 0, 1, 1, 1])
     splits = split(stream, (0,), (0.6, 0.2, 0.2))
     with pytest.raises(DataError, match="needs two training rows"):
-        held_out(splits, 0.25)
+        hold_out(splits, 0.25)
     for share in (0, 1, 1.5):
         with pytest.raises(SpecError, match="held_out"):
             Evaluation(held_out=share)

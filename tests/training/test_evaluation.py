@@ -12,7 +12,7 @@ import dpmcl
 import dpmcl.training.evaluation
 from conftest import evaluate, own_rows_stream, tiny_model, tiny_run, tiny_stream
 from dpmcl import plugins
-from dpmcl.core.model import Model, initial
+from dpmcl.core.model import Model, initial_weights
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Batched, Looped
@@ -98,7 +98,7 @@ def test_a_constant_regressor_has_the_squared_distance(engine):
 def test_rows_may_be_taken_in_any_chunks(engine, at_once, monkeypatch):
     stream = tiny_stream()
     model = tiny_model(stream)
-    theta = initial(model, [0, 1])
+    theta = initial_weights(model, [0, 1])
     rows = split(stream, [0, 1], SHARES).test
     whole = evaluate(engine, model, theta, stream, rows, range(3))
     monkeypatch.setattr(dpmcl.training.evaluation, "_ROWS_AT_ONCE", at_once)
@@ -110,7 +110,7 @@ def test_dropout_has_no_part_in_an_evaluation():
     stream = tiny_stream()
     rows = split(stream, [0, 1], SHARES).test
     with_it, without = (tiny_model(stream, dropout=p) for p in (0.5, 0.0))
-    theta = initial(without, [0, 1])
+    theta = initial_weights(without, [0, 1])
     found = [
         evaluate(Looped(), model, theta, stream, rows, range(3)) for model in (with_it, without)
     ]
@@ -210,7 +210,7 @@ def test_replicas_of_unlike_sizes_are_measured_on_those_rows(rows, at_once, engi
     stream = own_rows_stream(sizes)
     model = tiny_model(stream)
     whole = split(stream, range(3), SHARES).test
-    theta = initial(model, range(3))
+    theta = initial_weights(model, range(3))
     found = evaluate(engine, model, theta, stream, whole.at_most(rows), range(3))
     for replica in range(3):
         for task in range(3):
@@ -234,9 +234,9 @@ def test_errors_within_a_task_are_those_of_masked_logits(part, engine):
     stream = known_tasks()
     model = tiny_model(stream)
     rows = split(stream, (0, 1), SHARES).named(part)
-    found = evaluate(engine, model, initial(model, (0, 1)), stream, rows, range(3))
+    found = evaluate(engine, model, initial_weights(model, (0, 1)), stream, rows, range(3))
     blind = evaluate(
-        engine, model, initial(model, (0, 1)), replace(stream, within=None), rows, range(3)
+        engine, model, initial_weights(model, (0, 1)), replace(stream, within=None), rows, range(3)
     )
     for replica in range(2):
         theta = model.init(replica)

@@ -8,7 +8,7 @@ from torch import nn
 
 from conftest import tiny_model, tiny_stream, train
 from dpmcl.core.batch import Batch
-from dpmcl.core.model import Model, initial
+from dpmcl.core.model import Model, initial_weights
 from dpmcl.core.tree import at, leaves
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
@@ -30,7 +30,7 @@ SEEDS = (0, 1)
 def rule(drift=0.0, **settings):
     """A rule, and its state where ||J_x|| ||dx|| is `drift`."""
     made = optim.build({"name": "theorem", "beta": 5.0, "eps": 1e-9, **settings}, lr=1e6)
-    state = made.informed(made.init(THETA), torch.tensor(drift, dtype=torch.float64))
+    state = made.with_reach(made.init(THETA), torch.tensor(drift, dtype=torch.float64))
     return made, state
 
 
@@ -125,7 +125,7 @@ def test_exact_drift_is_that_of_the_equation():
         stream.batch(r, torch.ones_like(r, dtype=torch.bool), r * 0, torch.float64, replica=0)
         for r in (row, stream.following[row])
     )
-    theta = at(initial(model, [0]), 0)
+    theta = at(initial_weights(model, [0]), 0)
     far = reach(model, theta, here, there)
     still = reach(model, theta, here, here)
     nearly = Batch(here.x + (there.x - here.x) / 10, here.y + (there.y - here.y) / 10, *here[2:])

@@ -7,11 +7,11 @@ import torch
 
 from dpmcl.exceptions import DeviceError
 
-_WORDS = ("allocate memory", "not enough memory")
+_PHRASES = ("allocate memory", "not enough memory")
 _TOO_LARGE = "Storage size calculation overflowed"
 
 
-def out_of_memory(error: BaseException | None) -> bool:
+def is_out_of_memory(error: BaseException | None) -> bool:
     """Return True if an exception says that a GPU or the CPU has not enough memory.
 
     Args:
@@ -19,19 +19,19 @@ def out_of_memory(error: BaseException | None) -> bool:
     """
     # On a CPU, PyTorch raises a plain RuntimeError.
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)
+        isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in _PHRASES)
     )
 
 
 @contextmanager
-def allocating() -> Iterator[None]:
+def report_out_of_memory() -> Iterator[None]:
     """Raise DeviceError if a block, or a decorated function, needs more memory than there is."""
     try:
         yield
     except DeviceError:
         raise
     except (MemoryError, RuntimeError) as error:
-        if not out_of_memory(error) and _TOO_LARGE not in str(error):
+        if not is_out_of_memory(error) and _TOO_LARGE not in str(error):
             raise
         raise DeviceError(
             "This needs more memory than there is; use fewer replicas, a smaller batch or network, "

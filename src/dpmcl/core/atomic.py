@@ -50,7 +50,7 @@ def atomic(path: Path) -> Iterator[Path]:
         )
         os.close(handle)
     except OSError as error:
-        raise FolderError(_line(path, error)) from None
+        raise FolderError(_write_error(path, error)) from None
     temporary = Path(name)
     try:
         yield temporary
@@ -62,7 +62,7 @@ def atomic(path: Path) -> Iterator[Path]:
         temporary.replace(path)
         _flush_folder(path.parent)
     except OSError as error:
-        raise FolderError(_line(path, error)) from None
+        raise FolderError(_write_error(path, error)) from None
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -108,7 +108,7 @@ def write_text(path: Path, text: str) -> None:
             ) from None
 
 
-def _line(path: Path, error: OSError) -> str:
+def _write_error(path: Path, error: OSError) -> str:
     """Return the message for a file that cannot be written."""
     reason = error.strerror or str(error)
     return f"{path} cannot be written ({reason}); choose another folder."

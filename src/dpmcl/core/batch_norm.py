@@ -16,7 +16,7 @@ else:
 
 
 class MaskedBatchNorm(_Base):
-    """Base of the three classes below; `masked` turns PyTorch's layers into them.
+    """Base of the three classes below; `mask_batch_norm` turns PyTorch's layers into them.
 
     With all rows present it computes the same as PyTorch's layer. Rows whose weight `w` is 0 do not
     enter the mean and the variance, and their output is the layer's bias, so it is finite whatever
@@ -38,26 +38,26 @@ class MaskedBatchNorm(_Base):
         w = x.new_ones(len(x)) if self.w is None else self.w
         self._check(x, w)
         values = x.float() if x.dtype.itemsize < 4 else x
-        over = [0, *range(2, x.dim())]
+        dims = [0, *range(2, x.dim())]
         channels = [1, -1, *[1] * (x.dim() - 2)]
         present = (w > 0).view(-1, *[1] * (x.dim() - 1))
         zero = values.new_zeros(())
 
         count = present.sum().to(values.dtype) * x[0, 0].numel()
         values = torch.where(present, values, zero)
-        mean = values.sum(over, keepdim=True) / count.clamp(min=1)
+        mean = values.sum(dims, keepdim=True) / count.clamp(min=1)
         centred = torch.where(present, values - mean, zero)
-        variance = centred.square().sum(over, keepdim=True) / count.clamp(min=1)
+        variance = centred.square().sum(dims, keepdim=True) / count.clamp(min=1)
         out = centred * (variance + self.eps).rsqrt()
         if self.weight is not None:
             out = out * self.weight.view(channels)
         if self.bias is not None:
             out = out + self.bias.view(channels)
         if self.running_mean is not None:
-            self._move(mean.flatten(), variance.flatten(), count)
+            self._update_statistics(mean.flatten(), variance.flatten(), count)
         return out.to(x.dtype)
 
-    def _move(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
+    def _update_statistics(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
         """Replace the running statistics by those after this pass."""
         assert self.num_batches_tracked is not None
         enough = count > 1
@@ -67,13 +67,13 @@ class MaskedBatchNorm(_Base):
             share = 1 / tracked.clamp(min=1).to(mean.dtype)
         unbiased = variance * (count / (count - 1).clamp(min=1))
 
-        def moved(before: Tensor | None, now: Tensor) -> Tensor:
+        def updated(before: Tensor | None, now: Tensor) -> Tensor:
             assert before is not None
             after = ((1 - share) * before + share * now.detach()).to(before.dtype)
             return torch.where(enough, after, before)
 
-        self.running_mean = moved(self.running_mean, mean)
-        self.running_var = moved(self.running_var, unbiased)
+        self.running_mean = updated(self.running_mean, mean)
+        self.running_var = updated(self.running_var, unbiased)
         self.num_batches_tracked = tracked
 
     def _check(self, x: Tensor, w: Tensor) -> None:
@@ -111,7 +111,7 @@ MASKED: dict[type[nn.Module], type[MaskedBatchNorm]] = {
 and `core.network_check` refuses them if they mix rows."""
 
 
-def masked(module: nn.Module) -> nn.Module:
+def mask_batch_norm(module: nn.Module) -> nn.Module:
     """Turn the BatchNorm layers of a module in training mode into ours, in place.
 
     A layer that overrides `train` to stay in evaluation mode is not changed, nor is one without
@@ -134,7 +134,7 @@ def take_statistics(module: nn.Module) -> dict[str, Tensor]:
     """Return the running statistics of our layers by name, and replace them by None in the module.
 
     Args:
-        module: A module that `masked` has returned.
+        module: A module that `mask_batch_norm` has returned.
     """
     statistics = {}
     for prefix, layer in module.named_modules():

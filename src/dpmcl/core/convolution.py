@@ -28,7 +28,7 @@ PATCH_BYTES = 2**30
 _SMALL = 8  # the factors of a batched product have at least this many times its result's values
 
 
-def preferred(device: torch.device) -> Convolutions:
+def default_convolutions(device: torch.device) -> Convolutions:
     """Return how to compute convolutions; on a CPU PyTorch's own weight gradient is faster.
 
     Args:
@@ -66,14 +66,14 @@ class PatchedConv2d(nn.Conv2d):
         """
         if x.dim() != 4:
             return super().forward(x)
-        x, weight, bias = _as_autocast_would(x, self.weight, self.bias)
+        x, weight, bias = _cast_as_autocast(x, self.weight, self.bias)
         kernel, dilation = _pair(self.kernel_size), _pair(self.dilation)
         padding = (0, 0) if isinstance(self.padding, str) else _pair(self.padding)
         if self.padding == "same":
-            high, wide = (d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
-            padding = (high // 2, wide // 2)
-            if high % 2 or wide % 2:
-                x = functional.pad(x, (0, wide % 2, 0, high % 2))
+            height, width = (d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
+            padding = (height // 2, width // 2)
+            if height % 2 or width % 2:
+                x = functional.pad(x, (0, width % 2, 0, height % 2))
         size = _pair(x.shape[2:])
         y: Tensor = _Output.apply(
             x, weight, _Geometry(size, kernel, _pair(self.stride), padding, dilation)
@@ -94,8 +94,8 @@ class _Geometry:
     @property
     def reach(self) -> Pair:
         """Distance of a kernel's last row and column from its first."""
-        (high, wide), (down, right) = self.kernel, self.dilation
-        return down * (high - 1), right * (wide - 1)
+        (height, width), (down, right) = self.kernel, self.dilation
+        return down * (height - 1), right * (width - 1)
 
 
 class _Bilinear(Function):
@@ -119,7 +119,7 @@ class _Output(_Bilinear):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
         x, w = ctx.saved_tensors
-        return _needed(ctx, (_Input, g, w), (_Weight, x, g))
+        return _needed_gradients(ctx, (_Input, g, w), (_Weight, x, g))
 
 
 class _Input(_Bilinear):
@@ -130,20 +130,20 @@ class _Input(_Bilinear):
     @staticmethod
     def forward(g: Tensor, w: Tensor, geometry: _Geometry) -> Tensor:
         stride, padding = geometry.stride, geometry.padding
-        left_over = [
+        output_padding = [
             size + 2 * pad - reach - 1 - step * (out - 1)
             for size, pad, reach, step, out in zip(
                 geometry.size, padding, geometry.reach, stride, g.shape[-2:], strict=True
             )
         ]
         return functional.conv_transpose2d(
-            g, w, None, stride, padding, left_over, 1, geometry.dilation
+            g, w, None, stride, padding, output_padding, 1, geometry.dilation
         )
 
     @staticmethod
     def backward(ctx: Any, x: Tensor) -> Any:
         g, w = ctx.saved_tensors
-        return _needed(ctx, (_Output, x, w), (_Weight, x, g))
+        return _needed_gradients(ctx, (_Output, x, w), (_Weight, x, g))
 
 
 class _Weight(_Bilinear):
@@ -165,10 +165,12 @@ class _Weight(_Bilinear):
     @staticmethod
     def backward(ctx: Any, w: Tensor) -> Any:
         x, g = ctx.saved_tensors
-        return _needed(ctx, (_Input, g, w), (_Output, x, w))
+        return _needed_gradients(ctx, (_Input, g, w), (_Output, x, w))
 
 
-def _needed(ctx: Any, *derivatives: tuple[Any, Tensor, Tensor]) -> tuple[Tensor | None, ...]:
+def _needed_gradients(
+    ctx: Any, *derivatives: tuple[Any, Tensor, Tensor]
+) -> tuple[Tensor | None, ...]:
     """Return the gradients by both tensors, None where not needed, and None for the geometry."""
     gradients = [
         function.apply(first, second, ctx.geometry) if needed else None
@@ -190,40 +192,47 @@ def _needed(ctx: Any, *derivatives: tuple[Any, Tensor, Tensor]) -> tuple[Tensor 
 def _weight_gradient(x: Tensor, g: Tensor, geometry: _Geometry) -> Tensor:
     """Return the weight gradient (R, o, c, kh, kw) of x (R, n, c, h, w) and g (R, n, o, oh, ow)."""
     replicas, n, c = x.shape[:3]
-    o, high, wide = g.shape[2:]
+    o, height, width = g.shape[2:]
     rows, columns = geometry.kernel
-    of_x = (c * rows * columns + o) * high * wide
-    of_both = (c * columns + o * rows) * (high + geometry.reach[0]) * wide
-    apart = geometry.stride[0] == 1 and of_both < of_x
-    values = of_both if apart else of_x
+    of_x = (c * rows * columns + o) * height * width
+    of_both = (c * columns + o * rows) * (height + geometry.reach[0]) * width
+    rows_from_g = geometry.stride[0] == 1 and of_both < of_x
+    values = of_both if rows_from_g else of_x
 
-    at_once = PATCH_BYTES // (replicas * values * x.element_size())
-    if at_once < n:
-        at_once = 1 << max(at_once.bit_length() - 1, 0)  # a power of two has divisors for `part`
+    rows_at_once = PATCH_BYTES // (replicas * values * x.element_size())
+    if rows_at_once < n:
+        rows_at_once = 1 << max(
+            rows_at_once.bit_length() - 1, 0
+        )  # a power of two has divisors for `part`
     least = -(-_SMALL * o * c * rows * columns // values)
 
     def part(x: Tensor, g: Tensor) -> Tensor:
         n = x.shape[1]
-        together = next((m for m in range(least, n) if n % m == 0), n)
-        return _product(x, g, geometry, apart=apart, together=together)
+        rows_per_matrix = next((m for m in range(least, n) if n % m == 0), n)
+        return _product(x, g, geometry, rows_from_g=rows_from_g, rows_per_matrix=rows_per_matrix)
 
-    first, *others = starmap(part, zip(x.split(at_once, 1), g.split(at_once, 1), strict=True))
-    return sum(others, first)
+    first, *rest = starmap(
+        part, zip(x.split(rows_at_once, 1), g.split(rows_at_once, 1), strict=True)
+    )
+    return sum(rest, first)
 
 
-def _product(x: Tensor, g: Tensor, geometry: _Geometry, *, apart: bool, together: int) -> Tensor:
-    """Return the weight gradient by one batched product of R * n / together pairs of matrices.
+def _product(
+    x: Tensor, g: Tensor, geometry: _Geometry, *, rows_from_g: bool, rows_per_matrix: int
+) -> Tensor:
+    """Return the weight gradient by one batched product of pairs of matrices.
 
-    apart: whether the kernel's rows are unfolded from g and only its columns from x.
-    together: number of rows, out of n, that one matrix holds.
+    There are R * n / rows_per_matrix pairs.
+    rows_from_g: whether the kernel's rows are unfolded from g and only its columns from x.
+    rows_per_matrix: number of rows, out of n, that one matrix holds.
     """
     (rows, columns), (step, across) = geometry.kernel, geometry.stride
-    (down, right), (pad_high, pad_wide) = geometry.dilation, geometry.padding
+    (down, right), (pad_height, pad_width) = geometry.dilation, geometry.padding
     c, o = x.shape[2], g.shape[2]
-    if pad_high or pad_wide:
-        x = functional.pad(x, (pad_wide, pad_wide, pad_high, pad_high))
+    if pad_height or pad_width:
+        x = functional.pad(x, (pad_width, pad_width, pad_height, pad_height))
     x = _windows(x, 4, columns, stride=across, dilation=right)
-    if apart:
+    if rows_from_g:
         reach = geometry.reach[0]
         g = functional.pad(g, (0, 0, reach, reach))
         g = _windows(g, 3, rows, stride=1, dilation=down)[..., None, :]
@@ -232,14 +241,14 @@ def _product(x: Tensor, g: Tensor, geometry: _Geometry, *, apart: bool, together
         g, x = g[..., None, None], _windows(x, 3, rows, stride=step, dilation=down)
 
     def matrices(t: Tensor) -> Tensor:
-        """Return (R * n / together, ..., together * ...), with several images side by side."""
-        t = t.unflatten(1, (-1, together)).permute(0, 1, 3, 7, 6, 2, 4, 5)
+        """Return (R * n / rows_per_matrix, ..., rows_per_matrix * ...): images side by side."""
+        t = t.unflatten(1, (-1, rows_per_matrix)).permute(0, 1, 3, 7, 6, 2, 4, 5)
         return t.reshape(t.shape[0] * t.shape[1], t.shape[2] * t.shape[3] * t.shape[4], -1)
 
     products = torch.bmm(matrices(g), matrices(x).mT)
-    sides = (rows, c, 1, columns) if apart else (1, c, rows, columns)
+    sides = (rows, c, 1, columns) if rows_from_g else (1, c, rows, columns)
     gradient = products.view(g.shape[0], -1, o, *sides).sum(1)
-    if apart:
+    if rows_from_g:
         gradient = gradient.flip(2)  # row i of the kernel is multiplied by g from i rows above
     return gradient.transpose(2, 3).reshape(-1, o, c, rows, columns)
 
@@ -249,7 +258,7 @@ def _windows(x: Tensor, dim: int, kernel: int, *, stride: int, dilation: int) ->
     return x.unfold(dim, dilation * (kernel - 1) + 1, stride)[..., ::dilation]
 
 
-def _as_autocast_would(x: Tensor, *others: Tensor | None) -> Any:
+def _cast_as_autocast(x: Tensor, *others: Tensor | None) -> Any:
     """Cast tensors to the type that autocast uses in convolutions; it ignores custom Functions."""
     kind = x.device.type
     if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):

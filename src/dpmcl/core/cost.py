@@ -28,41 +28,41 @@ def check_cost(cost: RowCost, name: str, outputs: Tensor, targets: Tensor) -> No
         ModelError: The cost raises an exception, is not one finite number for each row, mixes rows,
             draws random numbers, changes its arguments, or has no gradient.
     """
-    shown = f"The cost '{name}'"
+    label = f"The cost '{name}'"
     try:
         with forked(0):
-            each = cost(outputs, targets)
-            _check_values(shown, each, outputs)
+            costs = cost(outputs, targets)
+            _check_values(label, costs, outputs)
             alone = [cost(o[None], t[None]) for o, t in zip(outputs, targets, strict=True)]
-            one = torch.func.grad(lambda o, t: cost(o[None], t[None])[0])
-            grads = torch.func.vmap(one)(outputs, targets)
-            together = torch.func.grad(lambda o: cost(o, targets).sum())
-            looped = torch.stack([together(o) for o in (outputs, -outputs)])
-            batched = torch.func.vmap(together)(torch.stack([outputs, -outputs]))
+            row_gradient = torch.func.grad(lambda o, t: cost(o[None], t[None])[0])
+            grads = torch.func.vmap(row_gradient)(outputs, targets)
+            batch_gradient = torch.func.grad(lambda o: cost(o, targets).sum())
+            looped = torch.stack([batch_gradient(o) for o in (outputs, -outputs)])
+            batched = torch.func.vmap(batch_gradient)(torch.stack([outputs, -outputs]))
     except ModelError:
         raise
     except Exception as error:  # the user's function may raise anything
         raise ModelError(
-            f"{shown} must be a function of outputs {tuple(outputs.shape)} and targets "
+            f"{label} must be a function of outputs {tuple(outputs.shape)} and targets "
             f"{tuple(targets.shape)} that torch.func can differentiate and map, and fails: "
             f"{reason(error)}; use PyTorch's functions, without branches on values, draws or "
             "changes in place."
         ) from error
-    pairs = ((torch.cat(alone), each), (looped[0], grads), (batched, looped))
+    pairs = ((torch.cat(alone), costs), (looped[0], grads), (batched, looped))
     if not all(a.shape == b.shape and torch.allclose(a, b, 1e-3, 1e-5) for a, b in pairs):
         raise ModelError(
-            f"{shown} of a row may depend on that row's outputs and targets alone, and differs "
+            f"{label} of a row may depend on that row's outputs and targets alone, and differs "
             "beside other rows; take no mean over rows."
         )
     if not grads.isfinite().all() or not grads.any():
         what = "is 0 for every row" if grads.isfinite().all() else "is not finite"
         raise ModelError(
-            f"{shown} must have a gradient, and that by the outputs {what}; leave out detach(), "
+            f"{label} must have a gradient, and that by the outputs {what}; leave out detach(), "
             "argmax and comparisons."
         )
 
 
-def made_up(kind: str, outputs: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def example_outputs(kind: str, outputs: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return made-up outputs and targets for the check of a cost.
 
     Args:
@@ -78,18 +78,18 @@ def made_up(kind: str, outputs: int, dtype: torch.dtype) -> tuple[Tensor, Tensor
     return values, torch.randn(_ROWS, width, generator=generator, dtype=dtype)
 
 
-def _check_values(shown: str, each: Tensor, outputs: Tensor) -> None:
+def _check_values(label: str, costs: Tensor, outputs: Tensor) -> None:
     """Raise ModelError unless a cost is one finite number for each row."""
-    right = isinstance(each, Tensor) and each.shape == outputs.shape[:1]
-    if not right or each.dtype != outputs.dtype:
-        came = f"{each.dtype} {tuple(each.shape)}" if isinstance(each, Tensor) else type(each)
+    right = isinstance(costs, Tensor) and costs.shape == outputs.shape[:1]
+    if not right or costs.dtype != outputs.dtype:
+        got = f"{costs.dtype} {tuple(costs.shape)}" if isinstance(costs, Tensor) else type(costs)
         raise ModelError(
-            f"{shown} must give one number a row, {outputs.dtype} ({len(outputs)},), got {came}; "
+            f"{label} must give one number a row, {outputs.dtype} ({len(outputs)},), got {got}; "
             "take the mean over outputs (reduction='none', .mean(1)), and leave that over rows."
         )
-    if not each.isfinite().all():
-        wrong = float(each.detach()[~each.isfinite()][0])
+    if not costs.isfinite().all():
+        invalid = float(costs.detach()[~costs.isfinite()][0])
         raise ModelError(
-            f"{shown} must be finite, got {wrong} for outputs of ordinary size; it gets logits "
+            f"{label} must be finite, got {invalid} for outputs of ordinary size; it gets logits "
             "or values as they are, so compute from log_softmax, or clamp."
         )

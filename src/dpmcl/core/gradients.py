@@ -116,13 +116,13 @@ def count_rows(part: str, out: Tensor) -> None:
     tally = _tally.get()
     if tally is None:
         return
-    if _differentiated(out):
-        tally[part] += len(out) * _calls_mapped()
+    if _is_differentiated(out):
+        tally[part] += len(out) * _mapped_calls()
     elif part == "representation":
-        tally["forward"] += len(out) * _calls_mapped()
+        tally["forward"] += len(out) * _mapped_calls()
 
 
-def _differentiated(out: Tensor) -> bool:
+def _is_differentiated(out: Tensor) -> bool:
     """Return True if an enclosing torch.func transform differentiates a tensor."""
     while not out.requires_grad:
         inner = torch.func.debug_unwrap(out, recurse=False)
@@ -132,7 +132,7 @@ def _differentiated(out: Tensor) -> bool:
     return True
 
 
-def _calls_mapped() -> int:
+def _mapped_calls() -> int:
     """Return how many mapped calls one call stands for under the enclosing torch.func.vmap."""
     levels = pyfunctorch.retrieve_all_functorch_interpreters()
     return math.prod(

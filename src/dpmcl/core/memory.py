@@ -97,13 +97,16 @@ def keep(memory: Memory, offer: Offer, order: Tensor) -> Memory:
     held = torch.arange(capacity, device=order.device) < memory.filled
     absent = ~torch.cat([held, offer.present])
     last = torch.inf if order.is_floating_point() else torch.iinfo(order.dtype).max
-    kept = torch.argsort(torch.where(absent, last, order), stable=True)[:capacity]
+    selected = torch.argsort(torch.where(absent, last, order), stable=True)[:capacity]
     count = offer.present.sum()
     return Memory(
-        torch.cat([memory.position, offer.position])[kept],
+        torch.cat([memory.position, offer.position])[selected],
         (memory.filled + count).clamp(max=capacity),
         memory.seen + count,
-        {name: torch.cat([note, offer.notes[name]])[kept] for name, note in memory.notes.items()},
+        {
+            name: torch.cat([note, offer.notes[name]])[selected]
+            for name, note in memory.notes.items()
+        },
     )
 
 
@@ -135,14 +138,14 @@ def _reservoir(memory: Memory, offer: Offer, key: Tensor) -> Memory:
     no_winner = torch.full((capacity + 1,), -1, device=key.device)
     winner = no_winner.scatter_reduce(0, slot, item, "amax")[:capacity]
 
-    def written(new: Tensor, old: Tensor) -> Tensor:
+    def updated(new: Tensor, old: Tensor) -> Tensor:
         replaced = (winner >= 0).view(-1, *[1] * (old.dim() - 1))
         return torch.where(replaced, new[winner.clamp(min=0)], old)
 
     seen = memory.seen + offer.present.sum()
     return Memory(
-        written(offer.position, memory.position),
+        updated(offer.position, memory.position),
         seen.clamp(max=capacity),
         seen,
-        {name: written(offer.notes[name], note) for name, note in memory.notes.items()},
+        {name: updated(offer.notes[name], note) for name, note in memory.notes.items()},
     )

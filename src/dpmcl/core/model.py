@@ -19,16 +19,25 @@ from torch.nn import functional
 
 from dpmcl.core import keys
 from dpmcl.core.batch import Batch, weighted_mean
-from dpmcl.core.convolution import Convolutions, preferred
+from dpmcl.core.convolution import Convolutions, default_convolutions
 from dpmcl.core.cost import RowCost
 from dpmcl.core.generators import forked
 from dpmcl.core.gradients import count_rows
 from dpmcl.core.network_check import check
-from dpmcl.core.part import PARTS, Modules, Network, Part, drawing, modules_of, part_of, trainable
+from dpmcl.core.part import (
+    PARTS,
+    Modules,
+    Network,
+    Part,
+    modules_of,
+    part_of,
+    trainable,
+    with_seeded_draws,
+)
 from dpmcl.core.part import Buffers as Buffers
 from dpmcl.core.part import Parameters as Parameters
 from dpmcl.core.part import Theta as Theta
-from dpmcl.core.precision import Precision, products
+from dpmcl.core.precision import Precision, product_context
 from dpmcl.core.tree import stack
 from dpmcl.exceptions import ModelError
 
@@ -102,7 +111,7 @@ class Model:
             ModelError: A run cannot use the network.
         """
         device = device or example.device
-        convolutions = convolutions or preferred(device)
+        convolutions = convolutions or default_convolutions(device)
 
         def parts_from(modules: Modules) -> dict[str, Part]:
             lanes = iter(range(1 << 20))
@@ -195,13 +204,13 @@ class Model:
             out, after[part] = self._run(part, theta[part], x, key, w=w, statistics=statistics)
             return out
 
-        if not self._norms:
+        if not self._normalised:
             return {}
         features = run("representation", x)
         if self.gate:
             gate = run("gate", x)
             features = features * torch.sigmoid(gate) if self.gate == "features" else features
-        if "prediction" in self._norms:
+        if "prediction" in self._normalised:
             run("prediction", features)
         return {part: statistics for part, statistics in after.items() if statistics}
 
@@ -222,7 +231,9 @@ class Model:
             module, lanes, convolutions=self.convolutions, dtype=self.dtype, device=self.device
         )
         parts = {**self.parts, "gate": part}
-        return replace(self, parts=drawing(parts, parts["representation"].draws), gate=gate)
+        return replace(
+            self, parts=with_seeded_draws(parts, parts["representation"].draws), gate=gate
+        )
 
     def features(
         self, theta_1: Parameters, x: Tensor, key: Tensor | None = None, *, w: Tensor | None = None
@@ -307,7 +318,7 @@ class Model:
         return outputs * self._apply("gate", theta["gate"], x, key, w=w)
 
     @property
-    def _norms(self) -> list[str]:
+    def _normalised(self) -> list[str]:
         """Names of the parts that have running statistics."""
         return [name for name, part in self.parts.items() if part.statistics]
 
@@ -337,7 +348,7 @@ class Model:
         self, part: str, parameters: Parameters, x: Tensor, key: Tensor | None, **arguments: Any
     ) -> tuple[Tensor, Parameters]:
         """Return the result of `Part.apply`, computed in the model's precision, in its type."""
-        with products(self.precision, self.device):
+        with product_context(self.precision, self.device):
             out, statistics = self.parts[part].apply(parameters, x, key, **arguments)
         return (out.to(self.dtype) if out.dtype == torch.bfloat16 else out), statistics
 
@@ -420,7 +431,7 @@ def among(logits: Tensor, classes: Tensor) -> Tensor:
     return torch.where(classes, logits, _ABSENT)
 
 
-def initial(model: Model, seeds: Sequence[int]) -> Theta:
+def initial_weights(model: Model, seeds: Sequence[int]) -> Theta:
     """Return the initial weights of several replicas, stacked: each leaf is (replicas, ...).
 
     Args:

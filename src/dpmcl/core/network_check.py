@@ -19,23 +19,23 @@ from dpmcl.core.generators import forked
 from dpmcl.core.network_layers import (
     Parts,
     differences,
-    drawn_in,
     equal,
-    forms,
-    held,
+    modules_by_mode,
+    name_layer_in_errors,
     named_layers,
-    traced,
+    record_draws,
+    state_of,
 )
 from dpmcl.core.part import (
     PARTS,
     Modules,
     Network,
     Theta,
-    drawing,
     modules_of,
     parameters_of,
-    quiet,
+    quiet_copy,
     trainable,
+    with_seeded_draws,
 )
 from dpmcl.core.tree import leaves, rebuilt, tree_map
 from dpmcl.exceptions import ModelError, reason
@@ -45,13 +45,13 @@ from dpmcl.exceptions import ModelError, reason
 _NEAR = 1e-4
 _NEAR_GRADIENT = 1e-2  # tolerance, relative to a parameter's gradient; kernels may differ
 _ROWS = 6  # rows of the batch that is compared row by row; some data have few distinct rows
-_APART = "keep the first dimension apart from the others (no x.squeeze() of all dimensions)"
-_BY_ITSELF = (
+_KEEP_ROWS = "keep the first dimension apart from the others (no x.squeeze() of all dimensions)"
+_SEPARATE_ROWS = (
     "compute each row by itself (normalise by nn.BatchNorm with running statistics, nn.GroupNorm "
     "or nn.LayerNorm), draw nothing, and keep nothing from one pass to the next"
 )
 
-_NO_SEED = (
+_UNSEEDED = (
     "What is drawn in training must follow from a seed, and {} gives other values with the same "
     "one; draw by torch, NumPy or `random`, or by nn.Dropout layers."
 )
@@ -71,7 +71,9 @@ def check(
     Raises:
         ModelError: A run cannot use the network; the message names the layer.
     """
-    with traced({}, "The network cannot be used", "fix its `forward`, or use another network"):
+    with name_layer_in_errors(
+        {}, "The network cannot be used", "fix its `forward`, or use another network"
+    ):
         builds = []
         for seed in (0, 0, 1):
             with forked(seed):
@@ -83,14 +85,14 @@ def check(
         with forked(0):
             with torch.no_grad():
                 layers = _check_passes(parts, x, outputs)
-                parts = drawing(parts, layers)
+                parts = with_seeded_draws(parts, layers)
                 _check_rows(parts, x[:_ROWS])
                 if layers:
-                    _check_same(parts, parts, x, _NO_SEED.format(layers[0]))
+                    _check_same(parts, parts, x, _UNSEEDED.format(layers[0]))
                 if varying:
-                    others = drawing(parts_from(builds[2]), layers)
-                    _check_same(parts, others, x, _depends_on_seed(varying[0]))
-            with _unchanged(parts, "in training"):
+                    reseeded = with_seeded_draws(parts_from(builds[2]), layers)
+                    _check_same(parts, reseeded, x, _seed_message(varying[0]))
+            with _check_unchanged(parts, "in training"):
                 _check_gradients(parts, builds[1], x[:_ROWS])
     return parts
 
@@ -138,14 +140,14 @@ def check_layers(modules: Sequence[nn.Module]) -> None:
                 )
 
 
-def _check_builds(first: Modules, again: Modules, other: Modules) -> list[str]:
+def _check_builds(first: Modules, repeated: Modules, reseeded: Modules) -> list[str]:
     """Check that builds with one seed agree, and that only theta differs with another seed.
 
     Returns the attributes, other than tensors, that differ from seed to seed. They may be harmless,
     as names and counters are, or change the network's results.
     """
-    state, others = held(first), held(other)
-    for name in differences(state, held(again)):
+    state, reseeded_state = state_of(first), state_of(reseeded)
+    for name in differences(state, state_of(repeated)):
         if isinstance(state.get(name), Tensor):
             raise ModelError(
                 f"A network built twice with one seed must be the same, and {name} differs; draw "
@@ -158,13 +160,13 @@ def _check_builds(first: Modules, again: Modules, other: Modules) -> list[str]:
         if parameter.requires_grad
     }
     attributes = []
-    for name in differences(state, others):
+    for name in differences(state, reseeded_state):
         if not isinstance(state.get(name), Tensor):
             attributes.append(name)
         elif name not in theta:
-            raise ModelError(_depends_on_seed(name))
-        elif name not in others or others[name].shape != theta[name]:
-            raise ModelError(_depends_on_seed(f"the shape of {name}"))
+            raise ModelError(_seed_message(name))
+        elif name not in reseeded_state or reseeded_state[name].shape != theta[name]:
+            raise ModelError(_seed_message(f"the shape of {name}"))
     return attributes
 
 
@@ -172,12 +174,12 @@ def _check_same(parts: Parts, others: Parts, x: Tensor, rule: str) -> None:
     """Raise ModelError(rule) if parts differ from others at the same parameters and keys."""
     for theta in (parameters_of(parts), _perturbed(parameters_of(parts))):
         for key in _modes(x).values():  # equal keys draw equal masks
-            a, b = (_forward(one, theta, x, key) for one in (parts, others))
-            if not (_near(b[0], a[0], a[0]) and _near(b[1], a[1], a[1])):
+            a, b = (_forward(compared, theta, x, key) for compared in (parts, others))
+            if not (_is_near(b[0], a[0], a[0]) and _is_near(b[1], a[1], a[1])):
                 raise ModelError(rule)
 
 
-def _depends_on_seed(what: str) -> str:
+def _seed_message(what: str) -> str:
     """Return the message that something other than parameter values depends on the seed."""
     return (
         f"Only the values of trainable parameters may differ from seed to seed, and {what} does; "
@@ -187,18 +189,18 @@ def _depends_on_seed(what: str) -> str:
 
 
 @contextmanager
-def _unchanged(parts: Parts, mode: str) -> Iterator[None]:
+def _check_unchanged(parts: Parts, mode: str) -> Iterator[None]:
     """Raise ModelError if a block changes the network, in place of any error that it raises."""
-    before = [held(modules) for modules in forms(parts)]
+    before = [state_of(modules) for modules in modules_by_mode(parts)]
     try:
         yield
     finally:
-        for old, modules in zip(before, forms(parts), strict=True):
-            for name in differences(old, held(modules)):
-                raise ModelError(_changing(f"{name} changes {mode}"))
+        for old, modules in zip(before, modules_by_mode(parts), strict=True):
+            for name in differences(old, state_of(modules)):
+                raise ModelError(_change_message(f"{name} changes {mode}"))
 
 
-def _changing(what: str) -> str:
+def _change_message(what: str) -> str:
     """Return the message that a pass changes something."""
     return (
         f"A pass may change nothing but its result, and {what}; keep values in local variables, "
@@ -231,9 +233,13 @@ def _check_passes(parts: Parts, x: Tensor, outputs: int) -> list[str]:
     h, g = (parts[name] for name in PARTS)
     in_training: list[str] = []
     rule = f"The network does not take inputs of shape {tuple(x.shape[1:])}"
-    way = "set the sizes of its layers by the arguments of `build`"
+    way_out = "set the sizes of its layers by the arguments of `build`"
     for mode, key in _modes(x).items():
-        with _unchanged(parts, mode), drawn_in(parts) as drawn, traced(parts, rule, way):
+        with (
+            _check_unchanged(parts, mode),
+            record_draws(parts) as drawn,
+            name_layer_in_errors(parts, rule, way_out),
+        ):
             inputs = x.clone()
             features, _ = h.apply(theta["representation"], inputs, key)
             _check_result("representation", features, x)
@@ -248,11 +254,11 @@ def _check_passes(parts: Parts, x: Tensor, outputs: int) -> list[str]:
         if key is not None:
             in_training = drawn
         elif drawn:
-            raise ModelError(_changing(f"{drawn[0]} draws from a global generator {mode}"))
+            raise ModelError(_change_message(f"{drawn[0]} draws from a global generator {mode}"))
         pairs = (x, inputs), (features_before, features)
         for part, (before, after) in zip(PARTS, pairs, strict=True):
             if not equal(before, after):
-                raise ModelError(_changing(f"the {part} changes its input {mode}"))
+                raise ModelError(_change_message(f"the {part} changes its input {mode}"))
     return in_training
 
 
@@ -261,13 +267,13 @@ def _check_result(part: str, out: Any, x: Tensor, *sizes: int) -> None:
 
     sizes: the other dimensions, if they are prescribed.
     """
-    shown = f"{_name(out.dtype)} {tuple(out.shape)}" if isinstance(out, Tensor) else ""
+    got = f"{_name(out.dtype)} {tuple(out.shape)}" if isinstance(out, Tensor) else ""
     right = isinstance(out, Tensor) and out.dtype == x.dtype
     if right and (out.shape if sizes else out.shape[:1]) == (len(x), *sizes):
         return
     raise ModelError(
         f"The {part} must give one tensor, {_name(x.dtype)} ({len(x)}, {[*sizes, '...'][0]}), got "
-        f"{shown or type(out).__name__}; keep the first dimension (batch_first=True, nn.Flatten), "
+        f"{got or type(out).__name__}; keep the first dimension (batch_first=True, nn.Flatten), "
         "convert nothing, set the size of the last layer, and return the tensor alone."
     )
 
@@ -316,44 +322,44 @@ def _check_rows(parts: Parts, x: Tensor) -> None:
                     if index.max() >= _ROWS:
                         continue  # a network need not accept made-up rows
                     rule = f"A network must take any number of rows, and fails {where}"
-                    raise ModelError(f"{rule}: {reason(error)}; {_APART}.") from error
+                    raise ModelError(f"{rule}: {reason(error)}; {_KEEP_ROWS}.") from error
                 for part, a, b in zip(PARTS, expected, results, strict=True):
-                    if not _agree(a, b, index):
-                        way = _BY_ITSELF if b.shape[:1] == index.shape else _APART
+                    if not _rows_agree(a, b, index):
+                        way_out = _SEPARATE_ROWS if b.shape[:1] == index.shape else _KEEP_ROWS
                         raise ModelError(
                             "An answer may depend only on its row and the parameters, and the "
-                            f"{part} gives another one {where}; {way}."
+                            f"{part} gives another one {where}; {way_out}."
                         )
         for part, leaves_before in before.items():
             for name in differences(leaves_before, theta[part]):
-                raise ModelError(_changing(f"'{part}.{name}' changes at some weights"))
+                raise ModelError(_change_message(f"'{part}.{name}' changes at some weights"))
     rows = [_gradient(alone, theta, row, key=_modes(x)["in training"]) for row in pool[:3].split(1)]
-    _check_alike(
+    _check_same_gradient(
         _gradient(alone, theta, pool[:3], key=_modes(x)["in training"]),
         tree_map(lambda *grads: torch.stack(grads).sum(0), *rows),
         "A batch's gradient must be the sum of its rows' gradients",
-        _BY_ITSELF,
+        _SEPARATE_ROWS,
     )
 
 
 def _row_by_row(parts: Parts, dtype: torch.dtype) -> Parts:
     """Return copies in which no row affects another in training, and layers draw nothing."""
-    copies = {name: quiet(part, dtype) for name, part in parts.items()}
-    for label, layer in named_layers(forms(copies)[0]):
+    copies = {name: quiet_copy(part, dtype) for name, part in parts.items()}
+    for label, layer in named_layers(modules_by_mode(copies)[0]):
         layer.training &= label not in parts["representation"].draws
     return copies
 
 
-def _agree(a: Tensor, b: Tensor, index: Tensor) -> bool:
+def _rows_agree(a: Tensor, b: Tensor, index: Tensor) -> bool:
     """Return True if the results b of a batch are those in a; index: number in a of each row.
 
     Rows with numbers from len(a) on are not compared.
     """
-    in_a = index < len(a)
-    return b.shape[:1] == index.shape and _near(b[in_a], a[index[in_a]], a)
+    compared = index < len(a)
+    return b.shape[:1] == index.shape and _is_near(b[compared], a[index[compared]], a)
 
 
-def _near(a: Tensor, b: Tensor, scale: Tensor) -> bool:
+def _is_near(a: Tensor, b: Tensor, scale: Tensor) -> bool:
     """Return True if a and b differ by rounding alone, relative to the largest value of a column.
 
     scale: rows whose columns give these largest values.
@@ -381,8 +387,10 @@ def _perturbed(theta: Theta) -> Theta:
 
 def _gradient(parts: Parts, theta: Theta, x: Tensor, *, key: Tensor | None) -> Theta:
     """Return the gradient of a cost by theta, taken by torch.func as in a run."""
-    way = "leave out what torch.func does not know (torch.utils.checkpoint, changes in place)"
-    with traced(parts, "The network cannot be differentiated by torch.func.grad", way):
+    way_out = "leave out what torch.func does not know (torch.utils.checkpoint, changes in place)"
+    with name_layer_in_errors(
+        parts, "The network cannot be differentiated by torch.func.grad", way_out
+    ):
         grads: Theta = torch.func.grad(lambda theta: _cost(_forward(parts, theta, x, key)[1]))(
             theta
         )
@@ -411,14 +419,14 @@ def _check_gradients(parts: Parts, modules: Modules, x: Tensor) -> None:
         except Exception:  # it fits only the run's type, or changes a leaf in place
             return
     expected = rebuilt(theta, grads)
-    for part, of_part in expected.items():
-        if of_part and all(grad is None for grad in of_part.values()):
+    for part, part_grads in expected.items():
+        if part_grads and all(grad is None for grad in part_grads.values()):
             raise ModelError(
                 f"A part must be trainable, and no parameter of the {part} gets a gradient; leave "
                 "out .detach(), .item() and torch.no_grad() in `forward`."
             )
-    copies = {name: quiet(part, like.dtype, like.device) for name, part in parts.items()}
-    _check_alike(
+    copies = {name: quiet_copy(part, like.dtype, like.device) for name, part in parts.items()}
+    _check_same_gradient(
         _gradient(copies, tree_map(torch.Tensor.detach, theta), x.to(like), key=None),
         expected,
         "A run must find the gradient that PyTorch finds",
@@ -433,11 +441,11 @@ def _cost(outputs: Tensor) -> Tensor:
     return (outputs.flatten(1) * weights.to(outputs.dtype).cos()).sum()
 
 
-def _check_alike(grads: Theta, expected: Theta, rule: str, way: str) -> None:
+def _check_same_gradient(grads: Theta, expected: Theta, rule: str, way_out: str) -> None:
     """Raise ModelError if gradients differ; gradients that are not finite pass."""
-    for part, of_part in expected.items():
-        for name, grad in of_part.items():
+    for part, part_grads in expected.items():
+        for name, grad in part_grads.items():
             grad = torch.zeros_like(grads[part][name]) if grad is None else grad
-            gap = (grads[part][name] - grad).norm()
-            if gap > _NEAR_GRADIENT * grad.norm() + 1e-6:
-                raise ModelError(f"{rule}, and that of '{part}.{name}' differs; {way}.")
+            difference = (grads[part][name] - grad).norm()
+            if difference > _NEAR_GRADIENT * grad.norm() + 1e-6:
+                raise ModelError(f"{rule}, and that of '{part}.{name}' differs; {way_out}.")

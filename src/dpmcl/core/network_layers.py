@@ -30,7 +30,7 @@ def named_layers(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]
             yield f"{name}: {kind}", layer
 
 
-def forms(parts: Parts) -> tuple[Modules, Modules]:
+def modules_by_mode(parts: Parts) -> tuple[Modules, Modules]:
     """Return the modules for training and those for evaluation.
 
     Args:
@@ -40,7 +40,7 @@ def forms(parts: Parts) -> tuple[Modules, Modules]:
     return (h.training, g.training), (h.evaluation, g.evaluation)
 
 
-def held(modules: Modules) -> dict[str, Any]:
+def state_of(modules: Modules) -> dict[str, Any]:
     """Return copies of all layers' parameters, buffers and attributes, by their label in messages.
 
     Args:
@@ -56,11 +56,11 @@ def held(modules: Modules) -> dict[str, Any]:
             ("attribute", attributes),
         ):
             for name, value in values.items():
-                copies[f"the {kind} '{name}' of {label}"] = _copied(value)
+                copies[f"the {kind} '{name}' of {label}"] = _snapshot(value)
     return copies
 
 
-def _copied(value: Any) -> Any:
+def _snapshot(value: Any) -> Any:
     """Return a value by which a later change of this one can be detected."""
     if isinstance(value, Tensor):
         return value.detach().clone()
@@ -76,7 +76,7 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Return the names of values that differ, or that only one of two dicts has.
 
     Args:
-        before, after: Values by name, as `held` returns them.
+        before, after: Values by name, as `state_of` returns them.
     """
     names = {**before, **after}
     return [name for name in names if not equal(before.get(name), after.get(name))]
@@ -96,28 +96,28 @@ def equal(a: Any, b: Any) -> bool:
 
 
 @contextmanager
-def traced(parts: Parts, rule: str, way: str) -> Iterator[None]:
+def name_layer_in_errors(parts: Parts, rule: str, way_out: str) -> Iterator[None]:
     """Turn exceptions of other libraries in a block's passes into a ModelError with the layer.
 
     Args:
         parts: Parts whose layers are followed; {} for none.
         rule: First words of the message, before the layer.
-        way: Last words of the message, the remedy.
+        way_out: Last words of the message, the remedy.
     """
     entered: list[str] = []
-    with entering(parts, entered):
+    with record_layers(parts, entered):
         try:
             yield
         except DpmclError:
             raise
         except Exception as error:
             where = f" in {entered[-1]}" if entered else ""
-            raise ModelError(f"{rule}{where}: {reason(error)}; {way}.") from error
+            raise ModelError(f"{rule}{where}: {reason(error)}; {way_out}.") from error
 
 
 @contextmanager
-def entering(
-    parts: Parts, entered: list[str], look: Callable[[], None] = lambda: None
+def record_layers(
+    parts: Parts, entered: list[str], callback: Callable[[], None] = lambda: None
 ) -> Iterator[list[tuple[str, Any]]]:
     """Record the layers that a block's passes go through, and yield a list of (label, result).
 
@@ -126,29 +126,29 @@ def entering(
     Args:
         parts: Parts whose layers are recorded; {} for none.
         entered: Filled with the labels of the layers that a pass is in, outermost first.
-        look: Called before a layer is entered and before it is left.
+        callback: Called before a layer is entered and before it is left.
     """
-    left: list[tuple[str, Any]] = []
+    results: list[tuple[str, Any]] = []
 
     def enter(label: str) -> None:
-        look()
+        callback()
         entered.append(label)
 
     def leave(_layer: nn.Module, _inputs: Any, out: Any) -> None:
-        look()
-        left.append((entered.pop(), out))
+        callback()
+        results.append((entered.pop(), out))
 
     with ExitStack() as hooks:
-        for modules in forms(parts) if parts else ():
+        for modules in modules_by_mode(parts) if parts else ():
             for label, layer in named_layers(modules):
                 before = layer.register_forward_pre_hook(lambda *_, label=label: enter(label))
                 hooks.callback(before.remove)
                 hooks.callback(layer.register_forward_hook(leave).remove)
-        yield left
+        yield results
 
 
 @contextmanager
-def drawn_in(parts: Parts) -> Iterator[list[str]]:
+def record_draws(parts: Parts) -> Iterator[list[str]]:
     """Record the layers whose own code draws from global generators in the passes of a block.
 
     Args:
@@ -158,11 +158,11 @@ def drawn_in(parts: Parts) -> Iterator[list[str]]:
     drawn: list[str] = []
     latest = states()
 
-    def look() -> None:
+    def callback() -> None:
         nonlocal latest
         before, latest = latest, states()
         if entered and before != latest:
             drawn.append(entered[-1])
 
-    with entering(parts, entered, look):
+    with record_layers(parts, entered, callback):
         yield drawn

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dpmcl.core import keys
-from dpmcl.core.batch_norm import STATISTICS, MaskedBatchNorm, masked, take_statistics
+from dpmcl.core.batch_norm import STATISTICS, MaskedBatchNorm, mask_batch_norm, take_statistics
 from dpmcl.core.convolution import Convolutions, with_patches
 from dpmcl.core.generators import forked
 from dpmcl.exceptions import DpmclError, ModelError, reason
@@ -32,27 +32,27 @@ class KeyedDropout(nn.Module):
 
     Args:
         p: Share of values that are set to 0.
-        kept_dimensions: Number of leading dimensions of the input along which masks differ (2 for
+        mask_dimensions: Number of leading dimensions of the input along which masks differ (2 for
             the channel-wise forms); None for all.
         lane: Number of the layer, so that layers that get the same key draw different masks.
     """
 
     key: Tensor
 
-    def __init__(self, p: float, kept_dimensions: int | None, lane: int) -> None:
+    def __init__(self, p: float, mask_dimensions: int | None, lane: int) -> None:
         super().__init__()
-        self.p, self.kept_dimensions, self.lane = p, kept_dimensions, lane
+        self.p, self.mask_dimensions, self.lane = p, mask_dimensions, lane
         self.calls = 0  # in this pass
         self.register_buffer("key", torch.zeros(2, dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        kept = x.dim() if self.kept_dimensions is None else self.kept_dimensions
-        shape = [*x.shape[:kept], *[1] * (x.dim() - kept)]
-        keep = keys.uniform(self.key, shape, self.lane + (self.calls << 32)) >= self.p
+        dimensions = x.dim() if self.mask_dimensions is None else self.mask_dimensions
+        shape = [*x.shape[:dimensions], *[1] * (x.dim() - dimensions)]
+        mask = keys.uniform(self.key, shape, self.lane + (self.calls << 32)) >= self.p
         self.calls += 1
-        return x * keep.to(x.dtype) / (1 - self.p) if self.p < 1 else x * 0
+        return x * mask.to(x.dtype) / (1 - self.p) if self.p < 1 else x * 0
 
 
 _DROPOUT: dict[type[nn.Module], int | None] = {
@@ -146,7 +146,7 @@ def parameters_of(parts: dict[str, Part]) -> Theta:
     return {name: part.parameters for name, part in parts.items()}
 
 
-def drawing(parts: dict[str, Part], layers: Sequence[str]) -> dict[str, Part]:
+def with_seeded_draws(parts: dict[str, Part], layers: Sequence[str]) -> dict[str, Part]:
     """Return copies of the parts whose training passes seed the global generators by the key.
 
     Args:
@@ -224,8 +224,8 @@ def part_of(
         if getattr(layer, "inplace", False) is True:
             layer.inplace = False  # type: ignore[assignment]
     names = list(trainable(training))
-    tied = {name: first for name, first in _tied(training).items() if first in names}
-    training = masked(training.requires_grad_(False))
+    tied = {name: first for name, first in _tied_names(training).items() if first in names}
+    training = mask_batch_norm(training.requires_grad_(False))
     parameters = dict(training.named_parameters())
     return Part(
         evaluation=copy.deepcopy(training).eval(),
@@ -233,12 +233,12 @@ def part_of(
         parameters={name: parameters[name] for name in names},
         statistics=take_statistics(training),
         tied=tied,
-        keyed=_read_by(training, KeyedDropout, "key"),
-        w_names=tuple(_read_by(training, MaskedBatchNorm, "w")),
+        keyed=_layers_by_buffer(training, KeyedDropout, "key"),
+        w_names=tuple(_layers_by_buffer(training, MaskedBatchNorm, "w")),
     )
 
 
-def quiet(part: Part, dtype: torch.dtype, device: torch.device | None = None) -> Part:
+def quiet_copy(part: Part, dtype: torch.dtype, device: torch.device | None = None) -> Part:
     """Return a copy of a part in whose training passes no row affects another.
 
     Dropout drops nothing and BatchNorm uses the initial running statistics.
@@ -271,21 +271,21 @@ def converted(part: Part, dtype: torch.dtype, device: torch.device | None = None
         copy.deepcopy(module).to(device=device, dtype=dtype)
         for module in (part.training, part.evaluation)
     )
-    held = dict(training.named_parameters())
+    named_parameters = dict(training.named_parameters())
     return replace(
         part,
         training=training,
         evaluation=evaluation,
-        parameters={name: held[name] for name in part.parameters},
+        parameters={name: named_parameters[name] for name in part.parameters},
         statistics={
             name: value.to(device=device, dtype=dtype if value.is_floating_point() else None)
             for name, value in part.statistics.items()
         },
-        keyed=_read_by(training, KeyedDropout, "key"),
+        keyed=_layers_by_buffer(training, KeyedDropout, "key"),
     )
 
 
-def _read_by(module: nn.Module, kind: type[nn.Module], buffer: str) -> dict[str, Any]:
+def _layers_by_buffer(module: nn.Module, kind: type[nn.Module], buffer: str) -> dict[str, Any]:
     """Return the layers of a class, by the full name of their buffer `buffer`."""
     return {
         f"{name}.{buffer}" if name else buffer: layer
@@ -294,7 +294,7 @@ def _read_by(module: nn.Module, kind: type[nn.Module], buffer: str) -> dict[str,
     }
 
 
-def _tied(module: nn.Module) -> dict[str, str]:
+def _tied_names(module: nn.Module) -> dict[str, str]:
     """Map each further name of a parameter that several layers share to its first name."""
     names: dict[Tensor, str] = {}
     tied = {}

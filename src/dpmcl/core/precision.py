@@ -42,7 +42,9 @@ def arithmetic(precision: Precision | None) -> Iterator[None]:
             switch.fp32_precision = value
 
 
-def products(precision: Precision | None, device: torch.device) -> AbstractContextManager[Any]:
+def product_context(
+    precision: Precision | None, device: torch.device
+) -> AbstractContextManager[Any]:
     """Return the context in which a module computes its products in a precision.
 
     It is autocast for "bf16", without autocast's cache, since cast weights must not be used again

@@ -41,7 +41,7 @@ def _checks(cls: Any) -> dict[str, pydantic.TypeAdapter[Any]]:
     return out
 
 
-def _line(where: str, error: pydantic.ValidationError) -> str:
+def _message(where: str, error: pydantic.ValidationError) -> str:
     """Return a validation error of pydantic as one line: the entry, the rule and the value.
 
     If a setting may have several types, pydantic reports an error for each of them. The line is
@@ -98,7 +98,7 @@ class Settings:
                 if isinstance(setting, bool) and not isinstance(value, bool):
                     raise SpecError(f"{name} must be a number, got {setting}.")
             except pydantic.ValidationError as error:
-                raise SpecError(_line(name, error)) from None
+                raise SpecError(_message(name, error)) from None
             except RecursionError:
                 raise SpecError(f"{name} must not be nested so deeply.") from None
             object.__setattr__(self, name, value)

@@ -106,8 +106,11 @@ def contiguous_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Args:
         tensors: Tensors by name.
     """
-    form = torch.contiguous_format
-    return {name: leaf.detach().cpu().clone(memory_format=form) for name, leaf in tensors.items()}
+    memory_format = torch.contiguous_format
+    return {
+        name: leaf.detach().cpu().clone(memory_format=memory_format)
+        for name, leaf in tensors.items()
+    }
 
 
 def inner(one: Any, other: Any) -> Tensor:

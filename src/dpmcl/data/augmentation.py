@@ -115,7 +115,7 @@ def augmented(
         draw: Number of the draw among those of the update.
     """
     rows = x.flatten(0, -4)
-    for number, each in enumerate(augmentations):
-        lane = _LANES + draw * len(augmentations) + number
-        rows = each.apply(rows, keys.bits(key, 2, lane))
+    for index, augmentation in enumerate(augmentations):
+        lane = _LANES + draw * len(augmentations) + index
+        rows = augmentation.apply(rows, keys.bits(key, 2, lane))
     return rows.view_as(x)

@@ -12,7 +12,7 @@ from torch import Tensor
 from dpmcl.core.model import Kind
 from dpmcl.data.field import Field, names_of
 from dpmcl.data.labels import number_labels, unwrapped
-from dpmcl.data.pools import compact, shared
+from dpmcl.data.pools import compact, shared_tensor
 from dpmcl.data.rounding import float_type
 from dpmcl.exceptions import DataError, SpecError, reason, shown
 
@@ -76,11 +76,11 @@ class Labelled:
         rows = len(self.x)
         if rows == 0 or self.x[0].numel() == 0:
             raise DataError(f"'{self.name}' has no rows or no inputs; give it some.")
-        for what, other in (("targets", self.y), ("tasks", self.task)):
-            if other is not None and len(other) != rows:
+        for what, values in (("targets", self.y), ("tasks", self.task)):
+            if values is not None and len(values) != rows:
                 raise DataError(
                     f"Every row needs one of the {what}; '{self.name}' has {rows} rows and "
-                    f"{len(other)} {what}."
+                    f"{len(values)} {what}."
                 )
         _check_finite(self.x, "Inputs", self.name, self.columns)
         _check_finite(self.y, "Targets", self.name, ())
@@ -133,7 +133,7 @@ def from_arrays(
     if kind == "regression":
         targets = targets_of(y, f"Targets of '{name}'")
         if requested is None:
-            say_if_classes(targets)
+            warn_if_classes(targets)
         classes: tuple[str, ...] = ()
     else:
         targets, classes = number_labels(y, f"Labels of '{name}'")
@@ -163,7 +163,7 @@ def inputs_of(x: Any, what: str) -> Tensor:
     array = _array(x, what, "numbers of one shape a row")
     if isinstance(x, Tensor) and (x.is_floating_point() or x.dtype == torch.uint8):
         return x.detach()
-    return shared(compact(array, what))
+    return shared_tensor(compact(array, what))
 
 
 def targets_of(y: Any, what: str) -> Tensor:
@@ -185,7 +185,7 @@ def targets_of(y: Any, what: str) -> Tensor:
     if isinstance(y, Tensor) and y.is_floating_point():
         targets = y.detach()
     elif array.dtype.kind == "f":
-        targets = shared(compact(array, what))
+        targets = shared_tensor(compact(array, what))
     else:
         targets = torch.from_numpy(array.astype(float_type(array, what)))
     return targets[:, None] if targets.dim() == 1 else targets
@@ -218,19 +218,20 @@ def kind_of(y: Any) -> Kind:
     return "regression" if _is_float(y) else "classification"
 
 
-def say_if_classes(targets: Tensor) -> None:
+def warn_if_classes(targets: Tensor) -> None:
     """Log a warning if targets of a regression may be classes, being few different whole numbers.
 
     Args:
         targets: Floats (rows, outputs), whose kind the user has not set.
     """
-    few = targets[:_ROWS_CHECKED].double().unique()
-    if len(few) <= _FEW < len(targets) and bool((few == few.round()).all()):
+    distinct = targets[:_ROWS_CHECKED].double().unique()
+    if len(distinct) <= _FEW < len(targets) and bool((distinct == distinct.round()).all()):
         _LOG.warning(
             "Targets are floats, so this is a regression, but they are few whole numbers (%s). If "
             "they are classes, give them as whole numbers or set kind = 'classification'; kind = "
             "'regression' says that they are not.",
-            ", ".join(f"{value:g}" for value in few[:4].tolist()) + ", ..." * (len(few) > 4),
+            ", ".join(f"{value:g}" for value in distinct[:4].tolist())
+            + ", ..." * (len(distinct) > 4),
         )
 
 

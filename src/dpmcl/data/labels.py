@@ -52,8 +52,8 @@ def number_labels(labels: Any, what: str) -> Labels:
         if labels.dtype.kind == "f":
             digits = min(np.finfo(labels.dtype).nmant + 1, digits)
         labels = _flat(labels, what)
-    names = _names(_listed(labels, what), what, digits)
-    classes = in_order(set(names))
+    names = _names(_as_list(labels, what), what, digits)
+    classes = sorted_names(set(names))
     order = {name: k for k, name in enumerate(classes)}
     y = torch.tensor([order[name] for name in names], dtype=torch.int64)
     return Labels(y, tuple(classes))
@@ -65,10 +65,10 @@ def family_of(labels: Any) -> str:
     Args:
         labels: Labels that `number_labels` accepts.
     """
-    return next((_family(_python(label)) or "" for label in labels), "")
+    return next((_family(_python_value(label)) or "" for label in labels), "")
 
 
-def in_order(names: Iterable[str], folders: bool = False) -> list[str]:
+def sorted_names(names: Iterable[str], folders: bool = False) -> list[str]:
     """Return class names in order: by value if all are whole numbers, else by code points.
 
     Numbers are ordered by value even as text, because text files do not say which is meant.
@@ -78,7 +78,7 @@ def in_order(names: Iterable[str], folders: bool = False) -> list[str]:
         folders: Whether the names are paths of folders, to compare folder by folder ("a/y" before
             "a b/x").
 
-    >>> in_order(["9", "10"]), in_order(["9", "010", "10"])
+    >>> sorted_names(["9", "10"]), sorted_names(["9", "010", "10"])
     (['9', '10'], ['010', '10', '9'])
     """
     names = list(names)
@@ -176,7 +176,7 @@ def _flat(array: NDArray[Any], what: str) -> NDArray[Any]:
     return array
 
 
-def _listed(labels: Any, what: str) -> list[Any]:
+def _as_list(labels: Any, what: str) -> list[Any]:
     """Return labels as a list. Raises DataError for a set, a mapping, or a single label."""
     if isinstance(labels, str | bytes | Set | Mapping) or not isinstance(labels, Iterable):
         raise DataError(f"{what} must be a list of labels, got {shown(labels)}; give one a row.")
@@ -188,7 +188,7 @@ def _listed(labels: Any, what: str) -> list[Any]:
         ) from None
 
 
-def _python(value: Any) -> Any:
+def _python_value(value: Any) -> Any:
     """Return bytes as text, and a NumPy scalar, or a tensor or array of one element, as its value.
 
     Bytes that are not UTF-8 stay bytes, which are not valid labels.
@@ -209,15 +209,15 @@ def _names(values: list[Any], what: str, digits: int) -> list[str]:
     """Return labels as text. digits: Number of significant bits of the labels' float type."""
     names: list[str] = []
     first = ""
-    for row, value in enumerate(map(_python, values)):
+    for row, value in enumerate(map(_python_value, values)):
         family = _family(value)
         if family is None:
-            raise _no_label(value, row, what)
+            raise _label_error(value, row, what)
         first = first or family
         if family != first:
             raise DataError(
-                f"{what} must be of one type, got {first} ({_python(values[0])!r}) and {family} "
-                f"({value!r}, row {row}); convert them to one."
+                f"{what} must be of one type, got {first} ({_python_value(values[0])!r}) and "
+                f"{family} ({value!r}, row {row}); convert them to one."
             )
         if family == "whole numbers":
             bits = digits if isinstance(value, float) else 63
@@ -242,14 +242,14 @@ def _family(value: Any) -> str | None:
     return "strings" if isinstance(value, str) else None
 
 
-def _no_label(value: Any, row: int, what: str) -> DataError:
+def _label_error(value: Any, row: int, what: str) -> DataError:
     """Return the error for a missing label, or for a value that is not a label."""
     missing = value is None or (isinstance(value, float) and value != value)
     missing = missing or type(value).__name__ in ("NAType", "NaTType", "MaskedConstant")
     got = "none" if missing else shown(value)
-    rest = "fill it or drop the row" if missing else (
+    way_out = "fill it or drop the row" if missing else (
         "convert them, or, where they are targets of regression, set kind = 'regression'"
     )  # fmt: skip
     return DataError(
-        f"{what} must be strings, whole numbers or true/false, got {got} at row {row}; {rest}."
+        f"{what} must be strings, whole numbers or true/false, got {got} at row {row}; {way_out}."
     )

@@ -42,11 +42,11 @@ def motion_of(stream: Stream, splits: Splits, task: int, dtype: torch.dtype) -> 
     """
     shifts = []
     for replica in range(len(splits.train.offset)):
-        now = arrived(stream, splits, task, replica=replica, dtype=dtype)
+        now = arriving_rows(stream, splits, task, replica=replica, dtype=dtype)
         if task == 0:
             x, y = torch.zeros_like(now.x[0]), torch.zeros_like(now.y[0])
         else:
-            before = arrived(stream, splits, task - 1, replica=replica, dtype=dtype)
+            before = arriving_rows(stream, splits, task - 1, replica=replica, dtype=dtype)
             x, y = now.x.mean(0) - before.x.mean(0), torch.zeros_like(now.y[0])
             if stream.kind == "regression":
                 y = now.y.mean(0) - before.y.mean(0)
@@ -55,7 +55,7 @@ def motion_of(stream: Stream, splits: Splits, task: int, dtype: torch.dtype) -> 
     return Motion(stream.following, torch.stack(x_all), torch.stack(y_all))
 
 
-def arrived(
+def arriving_rows(
     stream: Stream, splits: Splits, task: int, *, replica: int, dtype: torch.dtype
 ) -> Batch:
     """Return the first training rows that arrive with a task, at most 512, as a batch.

@@ -51,7 +51,7 @@ def empty_pool(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         ) from None
 
 
-def mapped(path: Path) -> NDArray[Any]:
+def load_mapped(path: Path) -> NDArray[Any]:
     """Return the array of an .npy file, memory-mapped; writing to it does not change the file.
 
     Args:
@@ -68,7 +68,7 @@ def mapped(path: Path) -> NDArray[Any]:
     return array
 
 
-def shared(array: NDArray[Any]) -> Tensor:
+def shared_tensor(array: NDArray[Any]) -> Tensor:
     """Return a tensor that shares the memory of an array and must not be written to.
 
     Args:

@@ -10,7 +10,7 @@ from dpmcl.exceptions import DataError
 _SHARE_OF_A_GAP = 0.01
 
 
-def keeps(values: NDArray[Any], dtype: Any) -> bool:
+def keeps_digits(values: NDArray[Any], dtype: Any) -> bool:
     """Return True if rounding to a float type keeps the significant digits of numbers.
 
     Integers must stay exact. Other numbers must stay distinct, and the typical rounding error must
@@ -23,23 +23,23 @@ def keeps(values: NDArray[Any], dtype: Any) -> bool:
         dtype: float32 or float64.
 
     >>> times = 1.7e9 + np.arange(9)
-    >>> keeps(times, np.float32), keeps(times, np.float64)
+    >>> keeps_digits(times, np.float32), keeps_digits(times, np.float64)
     (False, True)
     """
     if values.dtype.kind in "iu" and values.dtype != np.uint64:
         values = values.astype(np.int64)
     distinct = np.unique(values)
     rounded = distinct.astype(dtype)
-    if len(distinct) < 2 or _same(rounded, distinct).all():
+    if len(distinct) < 2 or _unchanged(rounded, distinct).all():
         return True
     if distinct.dtype.kind in "iu" and dtype == np.float32:
         return False
     # Differences of int64 may overflow; as uint64, they are right.
     gaps = np.diff(distinct.view(np.uint64) if distinct.dtype.kind == "i" else distinct)
     with np.errstate(over="ignore"):
-        moved = np.median(np.spacing(np.abs(rounded))) / 2
+        error = np.median(np.spacing(np.abs(rounded))) / 2
     return bool(
-        len(np.unique(rounded)) == len(distinct) and moved <= _SHARE_OF_A_GAP * np.median(gaps)
+        len(np.unique(rounded)) == len(distinct) and error <= _SHARE_OF_A_GAP * np.median(gaps)
     )
 
 
@@ -56,7 +56,7 @@ def float_type(values: NDArray[Any], what: str) -> np.dtype[Any]:
     if not values.size or max(-int(values.min()), int(values.max())) <= 2**24:
         return np.dtype(np.float32)
     for dtype in (np.float32, np.float64):
-        exact = _same(values.astype(dtype), values)
+        exact = _unchanged(values.astype(dtype), values)
         if exact.all():
             return np.dtype(dtype)
     index = np.argwhere(~exact)[0]
@@ -66,7 +66,7 @@ def float_type(values: NDArray[Any], what: str) -> np.dtype[Any]:
     )
 
 
-def _same(rounded: NDArray[Any], values: NDArray[Any]) -> NDArray[np.bool_]:
+def _unchanged(rounded: NDArray[Any], values: NDArray[Any]) -> NDArray[np.bool_]:
     """Return a mask of the values that rounding did not change."""
     # Cast back first, because a comparison with floats would round the integers.
     with np.errstate(invalid="ignore"):

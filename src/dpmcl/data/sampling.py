@@ -89,7 +89,7 @@ class Weighing(NamedTuple):
     on: Literal["weights", "sampling"]
 
 
-def weigh(discount: Discount, task: int, tasks: int) -> Tensor | None:
+def task_weights(discount: Discount, task: int, tasks: int) -> Tensor | None:
     """Return the weight gamma of each task while `task` is the newest, float64 (tasks,).
 
     Only the ratios of the weights matter. They are scaled so that the largest is 1 and no positive
@@ -183,10 +183,10 @@ class Chunk(NamedTuple):
             step: Index of the step.
             replica: Index of one replica, or a slice to keep a leading replica dimension.
         """
-        now: Chunk = Chunk(*tree_map(lambda leaf: leaf[replica, step], tuple(self)))
-        return now.delivered(stream, dtype, replica)
+        one_step: Chunk = Chunk(*tree_map(lambda leaf: leaf[replica, step], tuple(self)))
+        return one_step.to_batches(stream, dtype, replica)
 
-    def delivered(
+    def to_batches(
         self, stream: Stream, dtype: torch.dtype, replica: int | slice = slice(None)
     ) -> dict[str, Batch]:
         """Return the batch of each draw of a chunk without the dimension of steps.
@@ -206,25 +206,29 @@ class Chunk(NamedTuple):
         for name, notes in self.notes.items():
             out[name] = out[name]._replace(notes=notes)
         for name, (dx, dy) in self.shift.items():
-            batch, extra = out[name], out[name].w.dim() - (not isinstance(replica, int))
-            y = batch.y + _broadcast(dy, extra, replica) if batch.y.is_floating_point() else batch.y
-            out[name] = batch._replace(x=batch.x + _broadcast(dx, extra, replica), y=y)
+            batch, row_dims = out[name], out[name].w.dim() - (not isinstance(replica, int))
+            y = (
+                batch.y + _broadcast(dy, row_dims, replica)
+                if batch.y.is_floating_point()
+                else batch.y
+            )
+            out[name] = batch._replace(x=batch.x + _broadcast(dx, row_dims, replica), y=y)
         return out
 
 
-def _broadcast(shift: Tensor, rows: int, replica: int | slice) -> Tensor:
+def _broadcast(shift: Tensor, row_dims: int, replica: int | slice) -> Tensor:
     """Return a shift with a dimension of size 1 for each dimension of the batch that counts rows.
 
-    rows: Number of these dimensions.
+    row_dims: Number of these dimensions.
     """
     lead = 0 if isinstance(replica, int) else 1
-    return shift.view(*shift.shape[:lead], *[1] * rows, *shift.shape[lead:])
+    return shift.view(*shift.shape[:lead], *[1] * row_dims, *shift.shape[lead:])
 
 
 def chunk(
     draws: Mapping[str, Draw],
     supply: Supply,
-    place: tuple[int, int],
+    task_phase: tuple[int, int],
     steps: range,
     *,
     update_keys: int = 1,
@@ -236,7 +240,7 @@ def chunk(
     Args:
         draws: Draws of each update, by name.
         supply: Rows, memories and seeds to draw from.
-        place: Number of the task in the splits, and number of the phase.
+        task_phase: Number of the task in the splits, and number of the phase.
         steps: Numbers of the updates in the phase.
         update_keys: Number of random keys for each update.
         remember: Name of the draw whose rows will enter the memory, or None.
@@ -249,32 +253,34 @@ def chunk(
         SpecError: A draw repeats the rows of a draw of another kind, or `discount_on = "sampling"`
             meets a draw without replacement or of one task.
     """
-    task, phase = place
+    task, phase = task_phase
     seed = supply.seed
     step = torch.arange(steps.start, steps.stop, device=seed.device)
-    number = supply.first + task
-    key = keys.derive(seed[:, None], purpose, number, phase, step=step)
+    task_number = supply.first + task
+    key = keys.derive(seed[:, None], purpose, task_number, phase, step=step)
     lanes = {name: lane for lane, name in enumerate(draws)}
-    made = Chunk({}, {}, {}, key, {}, {}, {})
+    result = Chunk({}, {}, {}, key, {}, {}, {})
     for name, draw in draws.items():
         if draw.like is not None:
             _check_like(name, draw, draws)
-        context = _Context(key, place, step, lanes[draw.like or name])
-        picked = _picked(draw, supply, context)
+        context = _Context(key, task_phase, step, lanes[draw.like or name])
+        picked = _pick(draw, supply, context)
         if draw.source != "background":
             _check_seen(name, picked, supply.splits.named(draw.split).offset[:, task + 1])
-        _add_draw(made, name, draw, picked, supply=supply)
+        _add_draw(result, name, draw, picked, supply=supply)
         if name != remember:
-            made.position.pop(name)
-    each = step[:, None] * update_keys + torch.arange(update_keys, device=seed.device)
+            result.position.pop(name)
+    key_step = step[:, None] * update_keys + torch.arange(update_keys, device=seed.device)
     probing = purpose == keys.Purpose.PROBE
-    own_purpose = keys.Purpose.PROBE_DROPOUT if probing else keys.Purpose.DROPOUT
-    return made._replace(
-        key=keys.derive(seed[:, None, None], own_purpose, number, phase, step=each)
+    key_purpose = keys.Purpose.PROBE_DROPOUT if probing else keys.Purpose.DROPOUT
+    return result._replace(
+        key=keys.derive(seed[:, None, None], key_purpose, task_number, phase, step=key_step)
     )
 
 
-def probe(draws: Mapping[str, Draw], supply: Supply, place: tuple[int, int], update: int) -> Chunk:
+def probe(
+    draws: Mapping[str, Draw], supply: Supply, task_phase: tuple[int, int], update: int
+) -> Chunk:
     """Draw rows for a measurement before an update.
 
     The random keys are independent of those of training, so measuring changes no result.
@@ -282,21 +288,21 @@ def probe(draws: Mapping[str, Draw], supply: Supply, place: tuple[int, int], upd
     Args:
         draws: Draws of the measurement, by name.
         supply: Rows, memories and seeds to draw from.
-        place: Number of the task in the splits, and number of the phase.
+        task_phase: Number of the task in the splits, and number of the phase.
         update: Number of the update that follows.
 
     Returns:
         A chunk of one step.
     """
     steps = range(update, update + 1)
-    return chunk(draws, supply, place, steps, purpose=keys.Purpose.PROBE)
+    return chunk(draws, supply, task_phase, steps, purpose=keys.Purpose.PROBE)
 
 
 class _Context(NamedTuple):
     """Keys (replicas, steps, 2), (task, phase), update numbers (steps,) and lane of a draw."""
 
     key: Tensor
-    place: tuple[int, int]
+    task_phase: tuple[int, int]
     step: Tensor
     lane: int
 
@@ -312,9 +318,11 @@ class _Picked(NamedTuple):
     slot: Tensor | None = None
 
 
-def _add_draw(made: Chunk, name: str, draw: Draw, picked: _Picked, *, supply: Supply) -> None:
+def _add_draw(result: Chunk, name: str, draw: Draw, picked: _Picked, *, supply: Supply) -> None:
     """Add the rows that a draw picked to the dicts of an unfinished chunk."""
-    pool = _background(supply) if draw.source == "background" else supply.splits.named(draw.split)
+    pool = (
+        _background_rows(supply) if draw.source == "background" else supply.splits.named(draw.split)
+    )
     shape = (draw.batch,) if draw.block is None else (draw.block, draw.batch)
     position, index = picked.position, picked.position.flatten(1)
 
@@ -322,15 +330,15 @@ def _add_draw(made: Chunk, name: str, draw: Draw, picked: _Picked, *, supply: Su
         out: Tensor = leaf.view_as(position).unflatten(-1, shape)
         return out
 
-    made.position[name] = shaped(position)
-    made.row[name] = shaped(pool.row.gather(1, index))
-    made.task[name] = shaped(pool.task.gather(1, index))
-    made.present[name] = shaped(picked.present)
+    result.position[name] = shaped(position)
+    result.row[name] = shaped(pool.row.gather(1, index))
+    result.task[name] = shaped(pool.task.gather(1, index))
+    result.present[name] = shaped(picked.present)
     if supply.weighing is not None and supply.weighing.on == "weights":
-        made.present[name] = made.present[name] * supply.weighing.gamma[made.task[name]]
+        result.present[name] = result.present[name] * supply.weighing.gamma[result.task[name]]
     if picked.slot is not None and (notes := supply.held[draw.split].notes):
         replica, slot = torch.arange(len(index), device=index.device)[:, None], picked.slot
-        made.notes[name] = {
+        result.notes[name] = {
             key: note[replica, slot.flatten(1)].unflatten(1, (slot.shape[1], *shape))
             for key, note in notes.items()
         }
@@ -339,9 +347,9 @@ def _add_draw(made: Chunk, name: str, draw: Draw, picked: _Picked, *, supply: Su
         assert motion is not None
         if draw.moved == "estimated":
             steps = position.shape[1]
-            made.shift[name] = (_each(motion.x, steps), _each(motion.y, steps))
+            result.shift[name] = (_repeated(motion.x, steps), _repeated(motion.y, steps))
         elif motion.following is not None:
-            made.row[name] = motion.following[made.row[name]]
+            result.row[name] = motion.following[result.row[name]]
 
 
 def _check_seen(name: str, picked: _Picked, seen: Tensor) -> None:
@@ -355,23 +363,23 @@ def _check_seen(name: str, picked: _Picked, seen: Tensor) -> None:
 
 def _check_like(name: str, draw: Draw, draws: Mapping[str, Draw]) -> None:
     """Raise SpecError if a draw repeats the rows of a draw of another kind."""
-    other = draws.get(draw.like or name)
-    if other is None or draw != replace(other, like=draw.like, moved=draw.moved):
+    original = draws.get(draw.like or name)
+    if original is None or draw != replace(original, like=draw.like, moved=draw.moved):
         raise SpecError(
             f"Draw '{name}' must be like another of the same source, batch, block and split, got "
             f"like = '{draw.like}'."
         )
 
 
-def _each(leaf: Tensor, steps: int) -> Tensor:
+def _repeated(leaf: Tensor, steps: int) -> Tensor:
     """Return a tensor repeated for every step: (replicas, steps, ...)."""
     return leaf[:, None].expand(-1, steps, *leaf.shape[1:])
 
 
-def _picked(draw: Draw, supply: Supply, context: _Context) -> _Picked:
+def _pick(draw: Draw, supply: Supply, context: _Context) -> _Picked:
     """Pick the rows of a draw."""
     if draw.source == "background":
-        return _of_background(draw, supply, context)
+        return _pick_background(draw, supply, context)
     weighing = supply.weighing
     by_chance = weighing is not None and weighing.on == "sampling" and draw.source != "new"
     if by_chance and (draw.of_one or not draw.replace):
@@ -380,10 +388,10 @@ def _picked(draw: Draw, supply: Supply, context: _Context) -> _Picked:
             "once, and FTML rows of one task. Use discount_on = 'weights'."
         )
     if draw.source == "memory":
-        slot, present = _slots(draw, supply, context)
+        slot, present = _pick_slots(draw, supply, context)
         position = supply.held[draw.split].position.gather(1, slot.flatten(1)).view_as(slot)
         return _Picked(position, present, slot)
-    pool, task = supply.splits.named(draw.split), context.place[0]
+    pool, task = supply.splits.named(draw.split), context.task_phase[0]
     offset, n = pool.offset, draw.batch * (draw.block or 1)
     start = offset[:, task] if draw.source == "new" else torch.zeros_like(offset[:, 0])
     stop = offset[:, task] if draw.source == "earlier" else offset[:, task + 1]
@@ -391,9 +399,9 @@ def _picked(draw: Draw, supply: Supply, context: _Context) -> _Picked:
         assert weighing is not None
         position = torch.arange(pool.row.shape[1], device=offset.device)
         chance = weighing.gamma[pool.task] * (position < stop[:, None])
-        return _Picked(*_weighted(chance, context, n))
+        return _Picked(*_pick_weighted(chance, context, n))
     if not draw.replace:
-        rank, present = _in_passes(stop - start, supply, context, n)
+        rank, present = _pick_in_passes(stop - start, supply, context, n)
         return _Picked(start[:, None, None] + rank, present)
     if draw.of_one == "task":
         chosen = keys.integers(context.key, (1,), task + 1, _CHOICE_LANES)[..., 0]
@@ -407,7 +415,7 @@ def _picked(draw: Draw, supply: Supply, context: _Context) -> _Picked:
     return _Picked(position, (count > 0).expand_as(position))
 
 
-def _background(supply: Supply) -> Rows:
+def _background_rows(supply: Supply) -> Rows:
     """Return the rows of the background classes. Raises SpecError if the stream has none."""
     if supply.splits.background is None:
         raise SpecError(
@@ -417,74 +425,80 @@ def _background(supply: Supply) -> Rows:
     return supply.splits.background
 
 
-def _of_background(draw: Draw, supply: Supply, context: _Context) -> _Picked:
+def _pick_background(draw: Draw, supply: Supply, context: _Context) -> _Picked:
     """Pick rows of all background classes, or distinct rows of one random class."""
-    rows, n = _background(supply), draw.batch * (draw.block or 1)
+    rows, n = _background_rows(supply), draw.batch * (draw.block or 1)
     if draw.of_one is None:
         position = keys.integers(context.key, (n,), rows.row.shape[1], context.lane)
         return _Picked(position, torch.ones_like(position, dtype=torch.bool))
-    count = rows.offset[0].diff()
-    if n > int(count.min()):
+    counts = rows.offset[0].diff()
+    if n > int(counts.min()):
         raise SpecError(
             f"An update wants {n} distinct rows of a background class, and one has "
-            f"{int(count.min())}; make the method's trajectory shorter."
+            f"{int(counts.min())}; make the method's trajectory shorter."
         )
-    chosen = keys.integers(context.key, (1,), len(count), context.lane)
+    chosen = keys.integers(context.key, (1,), len(counts), context.lane)
     lane = _CHOICE_LANES + context.lane
-    order = _shuffled(context.key, count[chosen], int(count.max()), lane)[..., :n]
+    order = _shuffled(context.key, counts[chosen], int(counts.max()), lane)[..., :n]
     position = rows.offset[0][chosen] + order
     return _Picked(position, torch.ones_like(position, dtype=torch.bool))
 
 
-def _slots(draw: Draw, supply: Supply, context: _Context) -> tuple[Tensor, Tensor]:
+def _pick_slots(draw: Draw, supply: Supply, context: _Context) -> tuple[Tensor, Tensor]:
     """Return slots of a memory and a mask of those that hold a row, (replicas, steps, n) each."""
     held, n, weighing = supply.held[draw.split], draw.batch * (draw.block or 1), supply.weighing
     if weighing is not None and weighing.on == "sampling":
         slot = torch.arange(held.position.shape[1], device=held.position.device)
         task = supply.splits.named(draw.split).task.gather(1, held.position)
-        return _weighted(weighing.gamma[task] * (slot < held.filled[:, None]), context, n)
+        return _pick_weighted(weighing.gamma[task] * (slot < held.filled[:, None]), context, n)
     if not draw.replace:
-        return _in_passes(held.filled, supply, context, n)
+        return _pick_in_passes(held.filled, supply, context, n)
     pair: tuple[Tensor, Tensor] = torch.func.vmap(
-        lambda one, keys_of: torch.func.vmap(lambda k: memory.draw(one, k, n, context.lane))(
-            keys_of
-        )
+        lambda replica, replica_keys: torch.func.vmap(
+            lambda k: memory.draw(replica, k, n, context.lane)
+        )(replica_keys)
     )(held, context.key)
     return pair
 
 
-def _in_passes(count: Tensor, supply: Supply, context: _Context, n: int) -> tuple[Tensor, Tensor]:
+def _pick_in_passes(
+    count: Tensor, supply: Supply, context: _Context, n: int
+) -> tuple[Tensor, Tensor]:
     """Take all of `count` rows in a random order, n in each update, in one pass after another.
 
     Returns the ranks of the rows and a mask of those that exist, (replicas, steps, n) each. The
     order of a replica does not depend on the counts of the others.
     """
-    seed, (task, phase) = supply.seed, context.place
+    seed, (task, phase) = supply.seed, context.task_phase
     updates = ((count + n - 1) // n).clamp(min=1)[:, None]  # in a pass
-    number, within = context.step // updates, context.step % updates
-    item = within[..., None] * n + torch.arange(n, device=seed.device)
+    pass_number, step_in_pass = context.step // updates, context.step % updates
+    item = step_in_pass[..., None] * n + torch.arange(n, device=seed.device)
     present = item < count[:, None, None]
     seeds, counts = tuple(seed.tolist()), tuple(count.tolist())
     rank = torch.zeros_like(item)
-    for each in range(int(number.min()), int(number.max()) + 1):
-        order = _order(seeds, counts, (supply.first + task, phase, each), context.lane).to(
+    for current in range(int(pass_number.min()), int(pass_number.max()) + 1):
+        order = _pass_order(seeds, counts, (supply.first + task, phase, current), context.lane).to(
             seed.device
         )
         taken = order.gather(1, item.clamp(max=order.shape[1] - 1).flatten(1)).view_as(item)
-        rank = torch.where((number == each)[..., None], taken, rank)
+        rank = torch.where((pass_number == current)[..., None], taken, rank)
     return torch.where(present, rank, 0), present
 
 
 @functools.lru_cache(maxsize=4)  # the chunks of a pass need the same order
-def _order(
-    seeds: tuple[int, ...], counts: tuple[int, ...], place: tuple[int, int, int], lane: int
+def _pass_order(
+    seeds: tuple[int, ...],
+    counts: tuple[int, ...],
+    task_phase_pass: tuple[int, int, int],
+    lane: int,
 ) -> Tensor:
     """Return the ranks of each replica's rows in the random order of a pass, padded.
 
-    place: Numbers of the task, the phase and the pass. Returns int64 (replicas, largest count).
+    task_phase_pass: Numbers of the task, the phase and the pass. Returns int64 (replicas, largest
+    count).
     """
-    task, phase, number = place
-    key = keys.derive(torch.tensor(seeds), keys.Purpose.PASS, task, phase, step=number)
+    task, phase, pass_number = task_phase_pass
+    key = keys.derive(torch.tensor(seeds), keys.Purpose.PASS, task, phase, step=pass_number)
     return _shuffled(key, torch.tensor(counts)[:, None], max(*counts, 1), lane)
 
 
@@ -498,7 +512,7 @@ def _shuffled(key: Tensor, count: Tensor, width: int, lane: int) -> Tensor:
     return torch.argsort(torch.where(absent, last, score), dim=-1, stable=True)
 
 
-def _weighted(chance: Tensor, context: _Context, n: int) -> tuple[Tensor, Tensor]:
+def _pick_weighted(chance: Tensor, context: _Context, n: int) -> tuple[Tensor, Tensor]:
     """Return random indices and a mask, which is False for replicas whose probabilities are all 0.
 
     chance: Relative probabilities, float64 (replicas, items). Returns indices and a mask,

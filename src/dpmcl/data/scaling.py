@@ -15,7 +15,7 @@ _SHARE_OF_THE_RANGE = 1e-3
 _VALUES_AT_ONCE = 1 << 24
 
 
-def fitted(stream: Stream, splits: Splits) -> Stream:
+def fit_scale(stream: Stream, splits: Splits) -> Stream:
     """Return the stream with the scale fitted on each replica's training rows of the first task.
 
     Columns that are constant in these rows are only shifted.
@@ -66,10 +66,10 @@ def check_digits(stream: Stream | Labelled, dtype: torch.dtype) -> None:
             continue
         low, high = values.aminmax(dim=0)
         pieces = values.split(max(1, _VALUES_AT_ONCE // max(1, values[0].numel())))
-        moved = torch.stack([(v - v.to(dtype).to(v.dtype)).abs().amax(0) for v in pieces]).amax(0)
+        error = torch.stack([(v - v.to(dtype).to(v.dtype)).abs().amax(0) for v in pieces]).amax(0)
         size = torch.maximum(low.abs(), high.abs())
         constant = high - low <= 50 * _EPSILON * size  # up to rounding
-        lost = ~constant & (moved > _SHARE_OF_THE_RANGE * (high - low))
+        lost = ~constant & (error > _SHARE_OF_THE_RANGE * (high - low))
         if stream.scaled is not None:
             lost &= ~stream.scaled
         if lost.any():
@@ -80,6 +80,6 @@ def check_digits(stream: Stream | Labelled, dtype: torch.dtype) -> None:
             raise DataError(
                 f"{what} {name} of '{stream.name}' goes from {low[at].item()!r} to "
                 f"{high[at].item()!r}, which {str(dtype).removeprefix('torch.')} cannot tell apart "
-                f"(it moves them by up to {moved[at].item():.2g}); subtract an offset, set dtype = "
+                f"(it moves them by up to {error[at].item():.2g}); subtract an offset, set dtype = "
                 "'float64', or have a table's columns scaled."
             )

@@ -12,7 +12,7 @@ from torch import Tensor
 from dpmcl.core import keys
 from dpmcl.core.settings import NonNegative, Positive, Settings, Share
 from dpmcl.data.labelled import Labelled
-from dpmcl.data.labels import in_order
+from dpmcl.data.labels import sorted_names
 from dpmcl.data.view import View, permuted, rotated
 from dpmcl.exceptions import DataError, SpecError
 
@@ -113,20 +113,20 @@ def plan(data: Labelled, settings: ScenarioSettings) -> Plan:
         DataError: A class has fewer rows than there are tasks, in scenario "instance-incremental".
     """
     scenario = settings.scenario or ("class-incremental" if data.task is None else "given")
-    make = {
-        "given": _given,
-        "domain-incremental": _domains,
-        "instance-incremental": _instances,
-        "task-incremental": _classes if data.task is None else _given,
-    }.get(scenario, _classes)
-    _refuse_unread(settings, scenario, by_class=make is _classes)
-    made = make(data, settings)
+    make_plan = {
+        "given": _plan_given,
+        "domain-incremental": _plan_domains,
+        "instance-incremental": _plan_instances,
+        "task-incremental": _plan_classes if data.task is None else _plan_given,
+    }.get(scenario, _plan_classes)
+    _refuse_unread(settings, scenario, by_class=make_plan is _plan_classes)
+    result = make_plan(data, settings)
     if scenario == "task-incremental":
-        made = made._replace(within=_within(data, made))
-    if settings.blur and len(made.names) < 2:
+        result = result._replace(within=_task_classes(data, result))
+    if settings.blur and len(result.names) < 2:
         raise SpecError("blur needs neighbours, got one task; leave it out, or take more tasks.")
     blur = f", {settings.blur:.0%} of the training rows arrive in neighbours" * bool(settings.blur)
-    return made._replace(scenario=f"{scenario}, {made.scenario}{blur}")
+    return result._replace(scenario=f"{scenario}, {result.scenario}{blur}")
 
 
 def check_task_column(task: str | None, scenario: Scenario | None) -> None:
@@ -151,7 +151,7 @@ def _refuse_unread(settings: ScenarioSettings, scenario: str, by_class: bool) ->
     default = ScenarioSettings()
     domains = scenario == "domain-incremental"
     shuffled = settings.order == "shuffled"
-    read = {
+    readable = {
         "classes_per_task": by_class,
         "order": not domains,
         "order_seed": shuffled or (domains and settings.domain != "rotated"),
@@ -159,7 +159,7 @@ def _refuse_unread(settings: ScenarioSettings, scenario: str, by_class: bool) ->
         "rotation": domains and settings.domain == "rotated",
         "background": by_class,
     }
-    for name, is_read in read.items():
+    for name, is_read in readable.items():
         value = getattr(settings, name)
         if not is_read and value != getattr(default, name):
             raise SpecError(
@@ -168,7 +168,7 @@ def _refuse_unread(settings: ScenarioSettings, scenario: str, by_class: bool) ->
             )
 
 
-def _classes(data: Labelled, settings: ScenarioSettings) -> Plan:
+def _plan_classes(data: Labelled, settings: ScenarioSettings) -> Plan:
     """Make each task of some classes (in sections 4 and B.1 of the paper, of one class)."""
     if data.kind == "regression":
         raise SpecError(
@@ -192,21 +192,21 @@ def _classes(data: Labelled, settings: ScenarioSettings) -> Plan:
     task_of = torch.full((len(data.classes),), tasks)
     for k, group in enumerate(groups):
         task_of[torch.tensor(group)] = k
-    names = tuple(_title([data.classes[c] for c in group]) for group in groups)
-    each = f"{sizes[0]}" if len(set(sizes)) == 1 else ", ".join(map(str, sizes[:tasks]))
-    plural = "" if each == "1" else "es"
-    line = f"{each} class{plural} a task, order {_order_name(settings, data.classes)}"
-    made = _sorted(task_of[data.y], names, line)
+    names = tuple(_task_name([data.classes[c] for c in group]) for group in groups)
+    sizes_text = f"{sizes[0]}" if len(set(sizes)) == 1 else ", ".join(map(str, sizes[:tasks]))
+    plural = "" if sizes_text == "1" else "es"
+    description = f"{sizes_text} class{plural} a task, order {_order_name(settings, data.classes)}"
+    result = _sorted_plan(task_of[data.y], names, description)
     if not background:
-        return made
+        return result
     numbers = torch.tensor(sorted(background))
     rows = torch.argsort(data.y, stable=True)
     rows = rows[torch.isin(data.y[rows], numbers)]
-    line = f"{line}, {len(background)} background classes"
-    return made._replace(scenario=line, background=rows)
+    description = f"{description}, {len(background)} background classes"
+    return result._replace(scenario=description, background=rows)
 
 
-def _given(data: Labelled, settings: ScenarioSettings) -> Plan:
+def _plan_given(data: Labelled, settings: ScenarioSettings) -> Plan:
     """Use the tasks of the data."""
     if data.task is None:
         raise SpecError(
@@ -218,11 +218,11 @@ def _given(data: Labelled, settings: ScenarioSettings) -> Plan:
     number = torch.full((len(order),), tasks)
     number[torch.tensor(order[:tasks])] = torch.arange(tasks)
     names = tuple(data.tasks[k] for k in order[:tasks])
-    line = f"the data's own tasks, order {_order_name(settings, data.tasks)}"
-    return _sorted(number[data.task], names, line)
+    description = f"the data's own tasks, order {_order_name(settings, data.tasks)}"
+    return _sorted_plan(number[data.task], names, description)
 
 
-def _instances(data: Labelled, settings: ScenarioSettings) -> Plan:
+def _plan_instances(data: Labelled, settings: ScenarioSettings) -> Plan:
     """Cut the rows of each class into equal parts, one per task."""
     if not isinstance(settings.order, str):
         raise SpecError("order must be a word where tasks are parts of rows, got a list.")
@@ -231,63 +231,63 @@ def _instances(data: Labelled, settings: ScenarioSettings) -> Plan:
     row = torch.arange(n)
     if settings.order == "shuffled":
         row = keys.permutation(keys.derive(settings.order_seed, keys.Purpose.ORDER), n)
-    kind = data.y if data.kind == "classification" else torch.zeros(n, dtype=torch.int64)
-    count = torch.bincount(kind)
+    label = data.y if data.kind == "classification" else torch.zeros(n, dtype=torch.int64)
+    count = torch.bincount(label)
     if int(count.min()) < tasks:
-        least = int(count.argmin())
-        which = f"class '{data.classes[least]}' of '{data.name}'" if data.classes else data.name
+        smallest = int(count.argmin())
+        which = f"class '{data.classes[smallest]}' of '{data.name}'" if data.classes else data.name
         raise DataError(
-            f"Every task needs rows of every class; {which} has {int(count[least])} for {tasks} "
+            f"Every task needs rows of every class; {which} has {int(count[smallest])} for {tasks} "
             "tasks. Take fewer tasks."
         )
-    row = row[torch.argsort(kind[row], stable=True)]
-    rank = torch.arange(n) - (count.cumsum(0) - count)[kind[row]]
+    row = row[torch.argsort(label[row], stable=True)]
+    rank = torch.arange(n) - (count.cumsum(0) - count)[label[row]]
     task = torch.empty(n, dtype=torch.int64)
-    task[row] = rank * tasks // count[kind[row]]
+    task[row] = rank * tasks // count[label[row]]
     order = "shuffled" if settings.order == "shuffled" else "as they come"
     names = tuple(f"part {k}" for k in range(tasks))
-    return _sorted(task, names, f"new rows of the same classes, {order}")
+    return _sorted_plan(task, names, f"new rows of the same classes, {order}")
 
 
-def _domains(data: Labelled, settings: ScenarioSettings) -> Plan:
+def _plan_domains(data: Labelled, settings: ScenarioSettings) -> Plan:
     """Make tasks that all have all rows, each with its own transformation of the inputs."""
     tasks = _task_count(settings)
     shape, n = data.x.shape[1:], len(data.x)
     if settings.domain != "rotated":
         view = permuted(shape, tasks, settings.order_seed)
         names = tuple(f"permutation {k}" if k else "as stored" for k in range(tasks))
-        line = f"permuted inputs, seed {settings.order_seed}"
+        description = f"permuted inputs, seed {settings.order_seed}"
     else:
         last = settings.rotation or 180.0
         degrees = [k * last / max(1, tasks - 1) for k in range(tasks)]
         view = rotated(shape, degrees)
         names = tuple(f"{angle:.4g} degrees" for angle in degrees)
-        line = f"rotated by 0 to {degrees[-1]:.4g} degrees"
+        description = f"rotated by 0 to {degrees[-1]:.4g} degrees"
     task = torch.arange(tasks).repeat_interleave(n)
-    return Plan(torch.arange(n).repeat(tasks), task, names, line, view, repeats=True)
+    return Plan(torch.arange(n).repeat(tasks), task, names, description, view, repeats=True)
 
 
-def _sorted(task: Tensor, names: tuple[str, ...], line: str) -> Plan:
+def _sorted_plan(task: Tensor, names: tuple[str, ...], description: str) -> Plan:
     """Return a plan with the rows in order of task.
 
     task: Task of every pool row, int64 (rows,); len(names) for rows that are in no task.
     """
     row = torch.argsort(task, stable=True)
     row = row[task[row] < len(names)]
-    return Plan(row, task[row], names, line)
+    return Plan(row, task[row], names, description)
 
 
-def _within(data: Labelled, made: Plan) -> Tensor:
+def _task_classes(data: Labelled, result: Plan) -> Tensor:
     """Return the classes of each task, bool (tasks, classes). Each must have at least two."""
     if data.kind == "regression":
         raise SpecError("scenario 'task-incremental' is for classes, got regression.")
-    within = torch.zeros(len(made.names), len(data.classes), dtype=torch.bool)
-    within[made.task, data.y[made.row]] = True
-    lonely = (within.sum(1) < 2).nonzero()
-    if len(lonely):
+    within = torch.zeros(len(result.names), len(data.classes), dtype=torch.bool)
+    within[result.task, data.y[result.row]] = True
+    single = (within.sum(1) < 2).nonzero()
+    if len(single):
         raise SpecError(
             "scenario 'task-incremental' needs two classes or more in a task, or every answer is "
-            f"right; task {int(lonely[0])} ('{made.names[int(lonely[0])]}') has one. Set "
+            f"right; task {int(single[0])} ('{result.names[int(single[0])]}') has one. Set "
             "stream.classes_per_task, or use 'class-incremental'."
         )
     return within
@@ -323,9 +323,9 @@ def _order_name(settings: ScenarioSettings, names: Sequence[str]) -> str:
     if settings.order != "alphabetical":
         return settings.order if isinstance(settings.order, str) else "as listed"
     listed = list(names)
-    if listed == in_order(names) != sorted(names):
+    if listed == sorted_names(names) != sorted(names):
         return "by number"
-    orders = (sorted(names), in_order(names, folders=True))
+    orders = (sorted(names), sorted_names(names, folders=True))
     return "alphabetical" if listed in orders else "of the data set"
 
 
@@ -358,7 +358,7 @@ def _task_count(settings: ScenarioSettings) -> int:
     return settings.tasks
 
 
-def _title(names: Sequence[str]) -> str:
+def _task_name(names: Sequence[str]) -> str:
     """Return a task's name, composed of the names of its classes."""
     if len(names) <= 4:
         return ", ".join(names)

@@ -17,7 +17,7 @@ def is_data(text: str) -> bool:
     >>> is_data("my.csv"), is_data("mnist")
     (True, False)
     """
-    return _by_suffix(text) is not None or os.path.isdir(at_home(text))  # noqa: PTH112 (any text)
+    return _by_suffix(text) is not None or os.path.isdir(expand_home(text))  # noqa: PTH112 (any text)
 
 
 def stream_for(path: str) -> str:
@@ -30,7 +30,7 @@ def stream_for(path: str) -> str:
     ('images', 'images')
     """
     for name, stream in _streams():
-        inside = (os.path.join(at_home(path), file) for file in stream.inside)  # noqa: PTH118
+        inside = (os.path.join(expand_home(path), file) for file in stream.inside)  # noqa: PTH118
         if any(os.path.isfile(file) for file in inside):  # noqa: PTH113
             return name
     return _by_suffix(path) or "images"
@@ -41,7 +41,7 @@ def suffixes() -> dict[str, tuple[str, ...]]:
     return {name: stream.suffixes for name, stream in _streams() if stream.suffixes}
 
 
-def at_home(text: str) -> str:
+def expand_home(text: str) -> str:
     """Return a path with ~ expanded. Other texts, even invalid paths, are returned unchanged.
 
     Args:

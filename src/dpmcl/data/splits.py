@@ -26,7 +26,7 @@ class Rows(NamedTuple):
     task: Tensor
     offset: Tensor
 
-    def places(self) -> tuple[Tensor, Tensor, Tensor]:
+    def arrivals(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the task with which each position arrives, its rank there, and a mask of rows.
 
         Returns:
@@ -44,7 +44,7 @@ class Rows(NamedTuple):
         Args:
             rows: Largest number of rows to keep in each task.
         """
-        _, rank, inside = self.places()
+        _, rank, inside = self.arrivals()
         count = self.offset.diff(dim=1).clamp(max=rows)
         return _select(self.row, self.task, inside & (rank < rows), count)
 
@@ -101,7 +101,7 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
     seed = torch.tensor(seeds, dtype=torch.int64, device=device)
     task_of, group = _groups(stream)
     group = group.expand(replicas, n)
-    count = _counted(group, len(task_of))
+    count = _counts(group, len(task_of))
     _check_counts(stream, task_of, count)
     train = (count * shares[0] + 0.5).floor().long().clamp(min=1)
     test = (count * shares[2] + 0.5).floor().long().clamp(min=1)
@@ -130,7 +130,7 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
     for part in (train, count - train - test, test):
         high = low + part
         inside = (rank >= low.gather(1, group_of)) & (rank < high.gather(1, group_of))
-        parts.append(_select(row, task, inside, _counted(task_of, len(stream.tasks), part)))
+        parts.append(_select(row, task, inside, _counts(task_of, len(stream.tasks), part)))
         low = high
     train_rows, validation_rows, test_rows = parts
     if stream.blur:
@@ -140,7 +140,7 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
     return Splits(train_rows, validation_rows, test_rows, _background(stream, replicas))
 
 
-def held_out(splits: Splits, share: float) -> Splits:
+def hold_out(splits: Splits, share: float) -> Splits:
     """Return splits that hold out some of the training rows as test rows.
 
     Args:
@@ -158,7 +158,7 @@ def held_out(splits: Splits, share: float) -> Splits:
             "more rows, or leave it out."
         )
     train_count = torch.minimum((count * (1 - share)).floor().long().clamp(min=1), count - 1)
-    task, rank, inside = train.places()
+    task, rank, inside = train.arrivals()
     first = rank < train_count.gather(1, task)
     return Splits(
         _select(train.row, train.task, inside & first, train_count),
@@ -179,8 +179,8 @@ def _background(stream: Stream, replicas: int) -> Rows | None:
             "one; take the rows of other classes."
         )
     _, count = stream.y[row].unique_consecutive(return_counts=True)
-    each = row.expand(replicas, len(row))
-    return Rows(each, torch.zeros_like(each), _offsets(count.expand(replicas, len(count))))
+    rows = row.expand(replicas, len(row))
+    return Rows(rows, torch.zeros_like(rows), _offsets(count.expand(replicas, len(count))))
 
 
 def _groups(stream: Stream) -> tuple[Tensor, Tensor]:
@@ -197,7 +197,7 @@ def _groups(stream: Stream) -> tuple[Tensor, Tensor]:
     return distinct // width, group
 
 
-def _counted(index: Tensor, size: int, weight: Tensor | None = None) -> Tensor:
+def _counts(index: Tensor, size: int, weight: Tensor | None = None) -> Tensor:
     """Return the count of each index below `size`, or the sum of its weights: (replicas, size)."""
     weight = torch.ones_like(index) if weight is None else weight
     out = torch.zeros(len(weight), size, dtype=torch.int64, device=weight.device)
@@ -210,7 +210,7 @@ def _blurred(rows: Rows, share: float) -> Rows:
     The first and the last task have one neighbour, which gets all rows that move.
     """
     tasks = rows.offset.shape[1] - 1
-    task, rank, inside = rows.places()
+    task, rank, inside = rows.arrivals()
     count = rows.offset.diff(dim=1)
     moving = torch.minimum((count * share + 0.5).floor().long(), (count - 1).clamp(min=0))
     moves = rank < moving.gather(1, task)
@@ -218,7 +218,7 @@ def _blurred(rows: Rows, share: float) -> Rows:
     arrival = torch.where(moves, torch.where(forward, task + 1, task - 1), task)
     arrival = torch.where(inside, arrival, tasks)
     order = torch.argsort(arrival, dim=1, stable=True)
-    offset = _offsets(_counted(arrival, tasks + 1)[:, :-1])
+    offset = _offsets(_counts(arrival, tasks + 1)[:, :-1])
     return Rows(rows.row.gather(1, order), rows.task.gather(1, order), offset)
 
 
@@ -242,7 +242,7 @@ def _check_counts(stream: Stream, task_of: Tensor, count: Tensor) -> None:
 
     count: Number of rows, int64 (replicas, groups).
     """
-    empty = (_counted(task_of, len(stream.tasks), count) == 0).any(0).nonzero()
+    empty = (_counts(task_of, len(stream.tasks), count) == 0).any(0).nonzero()
     if len(empty):
         k = int(empty[0])
         raise DataError(f"Every task needs rows; task {k} ('{stream.tasks[k]}') has none.")

@@ -68,7 +68,7 @@ class Stream:
         blur: Share of a task's training and validation rows that arrives in the neighbouring tasks.
         scaled: Mask of the inputs that are standardised by the first task's mean and standard
             deviation, bool, the shape of one input; None if none is.
-        scale: These means and standard deviations; None until they are fitted (`scaling.fitted`).
+        scale: These means and standard deviations; None until `scaling.fit_scale` has been called.
         fields: Columns of a table that are inputs; empty for other sources.
         following: Pool row to which each row moves at the next task, int64 (rows,), if the stream
             knows its dynamics; this makes dx exact. A row that stays has its own number. None
@@ -126,25 +126,25 @@ class Stream:
         settings = settings or ScenarioSettings()
         if not isinstance(data.name, str):
             raise SpecError(f"A stream's name must be text, got {shown(data.name)}.")
-        made = plan(data, settings)
+        assignment = plan(data, settings)
         return cls(
             name=data.name,
             kind=data.kind,
             x=data.x,
             y=data.y,
-            row=made.row[None],
-            task=made.task[None],
-            tasks=made.names,
+            row=assignment.row[None],
+            task=assignment.task[None],
+            tasks=assignment.names,
             classes=data.classes,
             outputs=len(data.classes) if data.kind == "classification" else data.y.shape[1],
-            scenario=made.scenario,
-            view=made.view,
-            within=made.within,
-            repeats=made.repeats,
+            scenario=assignment.scenario,
+            view=assignment.view,
+            within=assignment.within,
+            repeats=assignment.repeats,
             blur=settings.blur,
             scaled=data.scaled,
             fields=data.fields,
-            background=made.background,
+            background=assignment.background,
             notes=data.notes,
         )
 

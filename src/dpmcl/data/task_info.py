@@ -50,11 +50,11 @@ def task_infos(stream: Stream, splits: Splits) -> tuple[TaskInfo, ...]:
         splits: Rows of each replica, after blurred boundaries moved some to neighbouring tasks.
     """
     tasks = len(stream.tasks)
-    present = _classes(stream, splits.train) | _classes(stream, splits.validation)
+    present = _arriving_classes(stream, splits.train) | _arriving_classes(stream, splits.validation)
     seen = present.cumsum(0) > 0
     new = seen.clone()
     new[1:] &= ~seen[:-1]
-    numbers = tuple(tuple(each.nonzero().flatten().tolist()) for each in present)
+    numbers = tuple(tuple(mask.nonzero().flatten().tolist()) for mask in present)
     offset = splits.train.offset
     return tuple(
         TaskInfo(
@@ -73,12 +73,12 @@ def task_infos(stream: Stream, splits: Splits) -> tuple[TaskInfo, ...]:
     )
 
 
-def _classes(stream: Stream, rows: Rows) -> Tensor:
+def _arriving_classes(stream: Stream, rows: Rows) -> Tensor:
     """Return a mask of the classes that arrive with each task in any replica, (tasks, outputs)."""
     tasks, device = len(stream.tasks), rows.row.device
     if stream.kind == "regression":
         return torch.ones(tasks, stream.outputs, dtype=torch.bool, device=device)
-    task, _, inside = rows.places()
+    task, _, inside = rows.arrivals()
     present = torch.zeros(tasks, stream.outputs, dtype=torch.bool, device=device)
     present[task[inside], stream.y[rows.row[inside]]] = True
     return present

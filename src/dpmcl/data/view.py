@@ -47,8 +47,8 @@ def permuted(shape: Sequence[int], tasks: int, seed: int) -> View:
     """
     n = math.prod(shape)
     key = keys.derive(seed, keys.Purpose.ORDER, torch.arange(1, tasks))
-    others = keys.permutation(key, n) if tasks > 1 else torch.empty(0, n, dtype=torch.int64)
-    index = torch.cat([torch.arange(n)[None], others])[..., None]
+    permutations = keys.permutation(key, n) if tasks > 1 else torch.empty(0, n, dtype=torch.int64)
+    index = torch.cat([torch.arange(n)[None], permutations])[..., None]
     return View(index, torch.ones(index.shape))
 
 
@@ -86,7 +86,7 @@ def rotated(shape: Sequence[int], degrees: Sequence[float]) -> View:
         weight.append(torch.where(inside, share, 0.0).flatten(1))
         position = i.clamp(0, height - 1) * width + j.clamp(0, width - 1)
         index.append(position.long().flatten(1))
-    one, share = torch.stack(index, -1), torch.stack(weight, -1).to(torch.float32)
+    source, share = torch.stack(index, -1), torch.stack(weight, -1).to(torch.float32)
     channels = math.prod(shape[:-2])
     offset = torch.arange(channels).repeat_interleave(height * width) * height * width
-    return View(one.repeat(1, channels, 1) + offset[:, None], share.repeat(1, channels, 1))
+    return View(source.repeat(1, channels, 1) + offset[:, None], share.repeat(1, channels, 1))

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from dpmcl.engine.captured import Cell, on_gpu
+from dpmcl.engine.captured import Cell, is_on_gpu
 from dpmcl.engine.contract import Feed
 from dpmcl.engine.looped import Looped
 from dpmcl.engine.stepper import Stepper
@@ -39,7 +39,7 @@ class Batched:
         self._pool: Any = None
 
     def advance(self, update: Update, state: State, feed: Feed) -> State:
-        if on_gpu(feed) if self._static is None else self._static:
+        if is_on_gpu(feed) if self._static is None else self._static:
             return self._cell(update, state, feed).run(state, feed.chunk)
         steps = ((feed.batches(step, slice(None)), feed.key[:, step]) for step in range(feed.steps))
         return self._stepper.run(update, state, steps)
@@ -52,7 +52,7 @@ class Batched:
                 return cell
         # Free the memory of the oldest cells before the new one allocates its own.
         del self._cells[: len(self._cells) + 1 - _MAX_CELLS]
-        if self._pool is None and on_gpu(feed):
+        if self._pool is None and is_on_gpu(feed):
             self._pool = torch.cuda.graph_pool_handle()
         self._cells.append(Cell(update, state, feed, self._pool))
         return self._cells[-1]

@@ -15,7 +15,7 @@ from torch import Tensor
 from dpmcl.core.tree import leaves, shapes, tree_map
 from dpmcl.data.sampling import Chunk
 from dpmcl.engine.contract import Feed
-from dpmcl.engine.same_function import same
+from dpmcl.engine.same_function import is_same
 from dpmcl.exceptions import ModelError
 from dpmcl.methods._method import State, Update
 
@@ -41,7 +41,7 @@ class Cell:
         self._state: State = tree_map(torch.Tensor.clone, state)
         self._chunk = Chunk(*tree_map(torch.Tensor.clone, tuple(feed.chunk)))
         self._counter = torch.zeros(1, dtype=torch.int64, device=feed.key.device)
-        self._go: Callable[[], None] | None = None
+        self._run_step: Callable[[], None] | None = None
 
     def fits(self, update: Update, state: State, feed: Feed) -> bool:
         """Return True if this cell can run an update: same update, stream, shapes, no more steps.
@@ -54,9 +54,9 @@ class Cell:
         return (
             self.stream is feed.stream
             and self.dtype == feed.dtype
-            and same(self.update, update)
+            and is_same(self.update, update)
             and shapes(self._state) == shapes(state)
-            and shapes(_first(self._chunk, 1)) == shapes(_first(feed.chunk, 1))
+            and shapes(_first_steps(self._chunk, 1)) == shapes(_first_steps(feed.chunk, 1))
             and feed.steps <= self._chunk.steps
         )
 
@@ -71,11 +71,11 @@ class Cell:
             ModelError: The update cannot be captured.
         """
         self._load(state, chunk)
-        if self._go is None:
-            self._go = self._capture() if on_gpu(chunk) else self.step
+        if self._run_step is None:
+            self._run_step = self._capture() if is_on_gpu(chunk) else self.step
             self._load(state, chunk)  # the warm-up has changed the state
         for _ in range(chunk.steps):
-            self._go()
+            self._run_step()
         after: State = tree_map(torch.Tensor.clone, self._state)
         return after
 
@@ -89,9 +89,9 @@ class Cell:
         def at_counter(leaf: Tensor) -> Tensor:
             return leaf.index_select(1, self._counter).squeeze(1)
 
-        one = Chunk(*tree_map(at_counter, tuple(self._chunk)))
-        batches = one.delivered(self.stream, self.dtype)
-        new = torch.func.vmap(self.update)(self._state, batches, one.key)
+        current = Chunk(*tree_map(at_counter, tuple(self._chunk)))
+        batches = current.to_batches(self.stream, self.dtype)
+        new = torch.func.vmap(self.update)(self._state, batches, current.key)
         if shapes(new) != shapes(self._state):
             raise ModelError(
                 "An update may not change the shapes or types of its state, and this one does; "
@@ -99,9 +99,9 @@ class Cell:
             )
         # A leaf of the new state may share memory with the buffers, if a method keeps the old
         # theta. Such leaves are copied before any buffer is overwritten.
-        owned = {leaf.untyped_storage().data_ptr() for leaf in leaves(self._state)}
+        pointers = {leaf.untyped_storage().data_ptr() for leaf in leaves(self._state)}
         values = [
-            leaf.clone() if leaf.untyped_storage().data_ptr() in owned else leaf
+            leaf.clone() if leaf.untyped_storage().data_ptr() in pointers else leaf
             for leaf in leaves(new)
         ]
         for buffer, value in zip(leaves(self._state), values, strict=True):
@@ -111,8 +111,8 @@ class Cell:
     def _load(self, state: State, chunk: Chunk) -> None:
         """Copy state and chunk into the buffers, and reset the counter to the first step."""
         pairs = zip(leaves(self._state), leaves(state), strict=True)
-        front = _first(self._chunk, chunk.steps)
-        for buffer, value in [*pairs, *zip(leaves(front), leaves(tuple(chunk)), strict=True)]:
+        buffers = _first_steps(self._chunk, chunk.steps)
+        for buffer, value in [*pairs, *zip(leaves(buffers), leaves(tuple(chunk)), strict=True)]:
             buffer.copy_(value)
         self._counter.zero_()
 
@@ -131,23 +131,23 @@ class Cell:
                 self.step()
         except RuntimeError as error:
             # Ending a failed capture raises as well; the original error is in __context__.
-            line = str(error.__context__ or error).split("\n")[0].rstrip(".")
+            cause = str(error.__context__ or error).split("\n")[0].rstrip(".")
             raise ModelError(
-                f"This update cannot be captured on a GPU ({line}); use engine = 'looped'."
+                f"This update cannot be captured on a GPU ({cause}); use engine = 'looped'."
             ) from error
         replay: Callable[[], None] = graph.replay
         return replay
 
 
-def on_gpu(drawn: Feed | Chunk) -> bool:
+def is_on_gpu(draws: Feed | Chunk) -> bool:
     """Return True if draws are on a GPU; all tensors of the run are on the same device.
 
     Args:
-        drawn: Feed or chunk of updates.
+        draws: Feed or chunk of updates.
     """
-    return drawn.key.is_cuda
+    return draws.key.is_cuda
 
 
-def _first(chunk: Chunk, steps: int) -> Any:
+def _first_steps(chunk: Chunk, steps: int) -> Any:
     """Return views of the first steps of a chunk."""
     return tree_map(lambda leaf: leaf[:, :steps], tuple(chunk))

@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 
 from dpmcl.core.choices import DeviceName, EngineName
-from dpmcl.core.model import Model, Theta, has_convolution, initial
-from dpmcl.core.network_layers import entering
+from dpmcl.core.model import Model, Theta, has_convolution, initial_weights
+from dpmcl.core.network_layers import record_layers
 from dpmcl.core.part import converted, parameters_of
 from dpmcl.core.tree import at, named_leaves
 from dpmcl.engine.batched import Batched
@@ -19,15 +19,15 @@ from dpmcl.exceptions import ModelError, SpecError, reason
 _LOG = logging.getLogger("dpmcl")
 _NEAR = 1e-2  # relative tolerance; rounding is far below it, though kernels differ
 
-MOST = {False: 13, True: 5}
+MAX_REPLICAS = {False: 13, True: 5}
 """Largest number of replicas batched at once on a CPU, without (False) and with convolutions."""
 
-MOST_FLOPS = 85 * 10**12
+MAX_FLOPS = 85 * 10**12
 """Largest number of FLOPs of a job on a CPU, about half an hour of one core; a job of one replica
 may have more. The longest job of the paper's studies, five replicas of DPMCL on Omniglot, has
 81 * 10**12."""
 
-LARGE = 64
+LARGE_BATCH = 64
 """Batch size above which convolutions on a CPU are faster one replica after another than mapped."""
 
 
@@ -37,8 +37,8 @@ def choose(
     """Return the engine of a run.
 
     `auto` is looped for one replica, for networks that vmap cannot map, and for convolutions of
-    more than LARGE rows on a CPU (vmap makes grouped convolutions of them, which are slower there).
-    Otherwise it is batched.
+    more than LARGE_BATCH rows on a CPU (vmap makes grouped convolutions of them, which are slower
+    there). Otherwise it is batched.
 
     Args:
         name: The setting `engine`.
@@ -53,13 +53,13 @@ def choose(
     on_cpu, convolves = model.device.type == "cpu", has_convolution(model)
     if name == "looped" or (name == "auto" and replicas == 1):
         return Looped()
-    obstacle = _unmappable(model, example)
+    obstacle = _obstacle(model, example)
     if name == "batched" and obstacle:
         raise ModelError(f"This network {obstacle}; use engine = 'looped'.")
     if obstacle:
-        line = f"Replicas are trained one after another, since the network {obstacle}."
-        _LOG.warning(line, extra={"once": line})  # once in total, not once by each worker
-    slow = on_cpu and convolves and batch > LARGE
+        message = f"Replicas are trained one after another, since the network {obstacle}."
+        _LOG.warning(message, extra={"once": message})  # once in total, not once by each worker
+    slow = on_cpu and convolves and batch > LARGE_BATCH
     if name == "auto" and (slow or obstacle):
         return Looped()
     return Batched(apart=on_cpu and convolves)
@@ -69,7 +69,7 @@ def group_size(engine: Engine, model: Model, replicas: int, flops: Callable[[], 
     """Return the number of replicas that are trained together as one job.
 
     On a GPU a job has all replicas, and with the looped engine one. With the batched engine on a
-    CPU it has as many as the caches hold (MOST) and MOST_FLOPS allows. For networks with
+    CPU it has as many as the caches hold (MAX_REPLICAS) and MAX_FLOPS allows. For networks with
     convolutions the number of jobs is even, so that two or four cores have equal work. Small dense
     networks are not split further, since their updates take as long for five replicas as for ten.
 
@@ -86,8 +86,8 @@ def group_size(engine: Engine, model: Model, replicas: int, flops: Callable[[], 
     if replicas == 1:
         return 1
     convolves = has_convolution(model)
-    most = min(MOST[convolves], max(1, MOST_FLOPS // max(1, flops())))
-    groups = -(-replicas // most)
+    largest = min(MAX_REPLICAS[convolves], max(1, MAX_FLOPS // max(1, flops())))
+    groups = -(-replicas // largest)
     if convolves:
         groups += groups % 2
     return -(-replicas // groups)
@@ -108,7 +108,7 @@ def device_of(name: DeviceName) -> torch.device:
     return torch.device("cuda" if name != "cpu" and available else "cpu")
 
 
-def _unmappable(model: Model, example: torch.Tensor) -> str | None:
+def _obstacle(model: Model, example: torch.Tensor) -> str | None:
     """Return why vmap cannot map a network, as the end of "This network ...", or None if it can.
 
     Two replicas are differentiated and evaluated under vmap, one of them also without, and the
@@ -117,17 +117,17 @@ def _unmappable(model: Model, example: torch.Tensor) -> str | None:
     """
     for layer in model.parts["representation"].draws:
         return f"cannot be batched in {layer} (it draws from a global generator)"
-    model, example = _widened(model.holding(model.init_buffers()), example[:2])
+    model, example = _in_float64(model.holding(model.init_buffers()), example[:2])
     key = torch.zeros(2, 2, dtype=torch.int64, device=example.device)
-    both = initial(model, [0, 1]), torch.stack([example, example]), key
+    arguments = initial_weights(model, [0, 1]), torch.stack([example, example]), key
     entered: list[str] = []
     names: list[str] = []
 
     def one_replica(theta: Theta, x: torch.Tensor, key: torch.Tensor) -> list[torch.Tensor]:
-        with entering(model.parts, entered) as left:
+        with record_layers(model.parts, entered) as outputs:
             model.predict(theta, x, key)
             model.predict(theta, x)
-            results = [(name, out) for name, out in left if isinstance(out, torch.Tensor)]
+            results = [(name, out) for name, out in outputs if isinstance(out, torch.Tensor)]
             grads = torch.func.grad(lambda theta: model.predict(theta, x, key).sin().sum())(theta)
         for name, grad in reversed(named_leaves(grads, "").items()):
             results.append((f"the gradient of {name[1:]}", grad))
@@ -135,17 +135,19 @@ def _unmappable(model: Model, example: torch.Tensor) -> str | None:
         return [out for _, out in results]
 
     try:
-        together = torch.func.vmap(one_replica)(*both)
+        mapped_results = torch.func.vmap(one_replica)(*arguments)
     except Exception as error:  # layers raise exceptions of many kinds
         where = f"in {entered[-1]} ({reason(error)})" if entered else f"({reason(error)})"
         return f"cannot be batched {where}"
-    for name, mapped, alone in zip(names, together, one_replica(*at(both, 1)), strict=True):
+    for name, mapped, alone in zip(
+        names, mapped_results, one_replica(*at(arguments, 1)), strict=True
+    ):
         if (mapped[1] - alone).double().norm() > _NEAR * alone.double().norm() + _NEAR:
             return f"cannot be batched in {name} (it gives other numbers when it is mapped)"
     return None
 
 
-def _widened(model: Model, x: torch.Tensor) -> tuple[Model, torch.Tensor]:
+def _in_float64(model: Model, x: torch.Tensor) -> tuple[Model, torch.Tensor]:
     """Return a model and inputs in float64, so that rounding cannot explain a difference.
 
     A network that cannot run in float64 is returned as it is.

@@ -22,13 +22,13 @@ class Looped:
         self._stepper = stepper or Stepper()
 
     def advance(self, update: Update, state: State, feed: Feed) -> State:
-        done = []
+        states = []
         for replica in range(feed.key.shape[0]):
             steps = (
                 (feed.batches(step, replica), feed.key[replica, step]) for step in range(feed.steps)
             )
-            done.append(self._stepper.run(update, at(state, replica), steps))
-        stacked: State = stack(done)
+            states.append(self._stepper.run(update, at(state, replica), steps))
+        stacked: State = stack(states)
         return stacked
 
     def map(self, function: Callable[..., Any], *trees: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
-def same(a: Any, b: Any) -> bool:
+def is_same(a: Any, b: Any) -> bool:
     """Return True if `a` and `b` compute the same thing.
 
     They do if they are one object, or have the same bytecode and their defaults and closures hold
@@ -22,10 +22,10 @@ def same(a: Any, b: Any) -> bool:
     Args:
         a, b: Functions, or values in their closures.
     """
-    return _same(a, b, set())
+    return _is_same(a, b, set())
 
 
-def _same(a: Any, b: Any, seen: set[tuple[int, int]]) -> bool:
+def _is_same(a: Any, b: Any, seen: set[tuple[int, int]]) -> bool:
     if a is b or (id(a), id(b)) in seen:  # a function may close over itself
         return True
     if type(a) is not type(b):
@@ -36,13 +36,13 @@ def _same(a: Any, b: Any, seen: set[tuple[int, int]]) -> bool:
     first, second = _parts(a), _parts(b)
     if first is None or second is None or len(first) != len(second):
         return False
-    return all(_same(x, y, seen) for x, y in zip(first, second, strict=True))
+    return all(_is_same(x, y, seen) for x, y in zip(first, second, strict=True))
 
 
 def _parts(a: Any) -> list[Any] | None:
     """Return the parts that determine an object's behaviour, or None if only its identity does."""
     if isinstance(a, FunctionType):
-        cells = [cell.cell_contents for cell in a.__closure__ or () if _filled(cell)]
+        cells = [cell.cell_contents for cell in a.__closure__ or () if _is_filled(cell)]
         keywords = sorted((a.__kwdefaults__ or {}).items())
         return [a.__code__, *(a.__defaults__ or ()), *(v for _, v in keywords), *cells]
     if isinstance(a, MethodType):
@@ -56,7 +56,7 @@ def _parts(a: Any) -> list[Any] | None:
     return None
 
 
-def _filled(cell: Any) -> bool:
+def _is_filled(cell: Any) -> bool:
     try:
         cell.cell_contents  # noqa: B018
     except ValueError:

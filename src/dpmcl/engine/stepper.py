@@ -9,12 +9,12 @@ import torch
 
 from dpmcl.core.batch import Batch
 from dpmcl.core.tree import shapes, tree_map
-from dpmcl.engine.same_function import same
-from dpmcl.engine.traced import traced
+from dpmcl.engine.same_function import is_same
+from dpmcl.engine.traced import trace
 from dpmcl.exceptions import reason
 from dpmcl.methods._method import State, Update
 
-Feed = Iterable[tuple[dict[str, Batch], torch.Tensor]]
+Steps = Iterable[tuple[dict[str, Batch], torch.Tensor]]
 """Batches and key of each update, in order."""
 
 _TRACE_AFTER = 200  # updates; tracing costs as much time as a trace saves in about a hundred
@@ -45,24 +45,24 @@ class Stepper:
         mapped: Callable[[Update], Callable[..., State]] = lambda update: update,
         trace_after: int | None = _TRACE_AFTER,
     ) -> None:
-        self._mapped, self._after = mapped, trace_after
+        self._mapped, self._trace_after = mapped, trace_after
         self._known: list[_Known] = []
 
-    def run(self, update: Update, state: State, feed: Feed) -> State:
-        """Return the state after the updates of a feed, whose batches all have the same shapes.
+    def run(self, update: Update, state: State, steps: Steps) -> State:
+        """Return the state after several updates, whose batches all have the same shapes.
 
         Args:
             update: Update of one replica.
             state: State before the updates.
-            feed: Batches and key of each update, in order.
+            steps: Batches and key of each update, in order.
         """
         plain, known = self._mapped(update), None
         # A copy, since a traced update writes into it, and its memory layout must not matter.
         state = _copied(state)
-        for batches, key in feed:
+        for batches, key in steps:
             if known is None:
                 known = self._find(update, shapes((state, batches, key)))
-            if known.runs == self._after and key.device.type == "cpu":
+            if known.runs == self._trace_after and key.device.type == "cpu":
                 known.traced = _traced_or_none(plain, state, batches, key)
                 state = _copied(state)  # leaves that a plain update returned may share memory
             known.runs += 1
@@ -75,7 +75,7 @@ class Stepper:
 
     def _find(self, update: Update, argument_shapes: Any) -> _Known:
         for number, known in enumerate(self._known):
-            if known.shapes == argument_shapes and same(known.update, update):
+            if known.shapes == argument_shapes and is_same(known.update, update):
                 self._known.append(self._known.pop(number))
                 return known
         self._known = [*self._known[1 - _MAX_KNOWN :], _Known(update, argument_shapes)]
@@ -87,9 +87,7 @@ def _traced_or_none(
 ) -> Callable[..., State] | None:
     """Return the traced update, or None if it cannot be traced and must run as it is."""
     try:
-        fast: Callable[..., State] = traced(
-            plain, tree_map(torch.Tensor.clone, state), batches, key
-        )
+        fast: Callable[..., State] = trace(plain, tree_map(torch.Tensor.clone, state), batches, key)
         after = fast(tree_map(torch.Tensor.clone, state), batches, key)
         if shapes(after) != shapes(state):
             raise ValueError("it changes the shapes of its state")

@@ -45,7 +45,7 @@ _IN_PLACE = {
 _COMMUTATIVE = frozenset((aten.add.Tensor, aten.mul.Tensor, aten.bitwise_xor.Tensor))
 
 
-def traced(function: Callable[..., Any], *trees: Any) -> Callable[..., Any]:
+def trace(function: Callable[..., Any], *trees: Any) -> Callable[..., Any]:
     """Trace a function, and return one that runs its tensor operations directly.
 
     The traced function overwrites the tensors of its first argument, and its result may share
@@ -119,11 +119,11 @@ def _is_view(node: fx.Node) -> bool:
 
 def _same_view(a: Any, b: Tensor) -> bool:
     """Return True if two tensors have the same memory, offset, type and layout."""
-    same_start = _alike(a, b) and a.storage_offset() == b.storage_offset()
+    same_start = _same_layout(a, b) and a.storage_offset() == b.storage_offset()
     return same_start and _storage(a) == _storage(b)
 
 
-def _alike(a: Any, b: Any) -> bool:
+def _same_layout(a: Any, b: Any) -> bool:
     """Return True if two tensors have the same type and layout."""
     if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
         return False
@@ -155,14 +155,14 @@ def _reuse_memory(graph: fx.Graph, values: dict[fx.Node, Any], donated: int) -> 
         choices = node.args[:2] if swappable else node.args[:1]
         for chosen in choices:
             key = group.get(chosen, -1) if isinstance(chosen, fx.Node) else -1
-            others = [group[other] for other in node.all_input_nodes if other is not chosen]
+            other_groups = [group[other] for other in node.all_input_nodes if other is not chosen]
             if (
                 key == -1
                 or key in fixed
                 or end[key] > position[node]
-                or key in others
+                or key in other_groups
                 or list(node.args).count(chosen) > 1
-                or not _alike(values[chosen], values[node])
+                or not _same_layout(values[chosen], values[node])
                 or not aten.is_non_overlapping_and_dense.default(values[chosen])
             ):
                 continue

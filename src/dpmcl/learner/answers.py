@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dpmcl.core.allocation import allocating
+from dpmcl.core.allocation import report_out_of_memory
 from dpmcl.core.batch import Batch
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
@@ -27,7 +27,7 @@ def computing() -> Iterator[None]:
         ModelError: The network fails in the block.
     """
     with ExitStack() as stack:
-        for context in (threads(1), allocating(), arithmetic(None)):
+        for context in (threads(1), report_out_of_memory(), arithmetic(None)):
             stack.enter_context(context)
         try:
             yield

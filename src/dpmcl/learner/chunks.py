@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dpmcl.core import keys
-from dpmcl.data.labelled import Labelled, kind_of, say_if_classes, targets_of
+from dpmcl.data.labelled import Labelled, kind_of, targets_of, warn_if_classes
 from dpmcl.data.readers.datasets import read_dataset
 from dpmcl.data.readers.table_fields import CATEGORIES
 from dpmcl.data.scaling import check_digits
@@ -153,7 +153,7 @@ def _first_form(config: Config, x: Any, y: Any, target: str) -> Form:
         raise SpecError("classes= is for classification, and the targets are numbers.")
     targets = targets_of(y, "Targets") if kind == "regression" else None
     if targets is not None and config.kind is None:
-        say_if_classes(targets)
+        warn_if_classes(targets)
     return Form(
         inputs=inputs,
         kind=kind,

@@ -16,7 +16,7 @@ from dpmcl.data.labelled import inputs_of
 from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.table_columns import Column
 from dpmcl.data.readers.table_fields import field_of, inputs_of_column
-from dpmcl.data.readers.table_sources import in_memory, of_file
+from dpmcl.data.readers.table_sources import file_source, memory_source
 from dpmcl.exceptions import DataError, listed
 
 _WHAT = "the rows"
@@ -137,7 +137,7 @@ def opened(x: Any) -> Any:
         x = pa.table(x)
     where = str(x) if file else _WHAT
     with reading(where, "correct it, or write it again"):
-        source = of_file(Path(x), where) if file else in_memory(x, where)
+        source = file_source(Path(x), where) if file else memory_source(x, where)
         columns = [name for name in source.names if name not in source.indexes]
         if not columns or len({*columns}) < len(columns):
             raise DataError(

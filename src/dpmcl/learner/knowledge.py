@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dpmcl.core.model import Kind, Model
 from dpmcl.core.part import Modules
-from dpmcl.data.scaling import check_digits, fitted
+from dpmcl.data.scaling import check_digits, fit_scale
 from dpmcl.data.splits import Rows, Splits
 from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import TaskInfo
@@ -258,7 +258,7 @@ def _initial(config: Config, form: Form, chunk: Mapping[str, Examples]) -> Knowl
     outputs = form.width if form.kind == "regression" else len(names)
     rest, _ = resting(config, form, train, outputs if form.fixed else outputs_with_room(outputs))
     stream, splits = joined(rest, None, chunk, number=0, replicas=len(config.seeds))
-    stream = fitted(stream, splits)
+    stream = fit_scale(stream, splits)
     setup = setup_of(config, form, (stream, splits), stream.example(config.floats))
     memories = empty_memories(setup, config.method.memory)
     return Knowledge(

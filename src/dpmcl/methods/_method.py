@@ -18,7 +18,7 @@ from torch import Tensor
 from dpmcl import plugins
 from dpmcl.core import memory
 from dpmcl.core.batch import Batch
-from dpmcl.core.cost import RowCost, check_cost, made_up
+from dpmcl.core.cost import RowCost, check_cost, example_outputs
 from dpmcl.core.memory import Memory, Notes, Offer, Policy
 from dpmcl.core.model import Buffers, Model, Theta
 from dpmcl.core.settings import Positive, Rate, Settings
@@ -357,7 +357,9 @@ class Method(Settings, ABC):
         """
         if self.costing is None:
             return self.prepare(model)
-        rows = made_up(model.kind, outputs if model.classes is None else model.classes, model.dtype)
+        rows = example_outputs(
+            model.kind, outputs if model.classes is None else model.classes, model.dtype
+        )
         check_cost(self.costing, name_of_cost(self.cost), *(t.to(model.device) for t in rows))
         return self.prepare(replace(model, row_cost=self.costing))
 

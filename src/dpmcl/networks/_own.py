@@ -15,7 +15,9 @@ _BY_HAND = (
 )
 
 
-def in_two(modules: Any, before: str | None, shape: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
+def split_in_two(
+    modules: Any, before: str | None, shape: tuple[int, ...]
+) -> tuple[nn.Module, nn.Module]:
     """Return the representation and the prediction of one module, or two modules as they are.
 
     The two parts of one module are compared with it on made-up rows.
@@ -50,7 +52,7 @@ def in_two(modules: Any, before: str | None, shape: tuple[int, ...]) -> tuple[nn
     return modules, prediction
 
 
-def frozen(
+def freeze(
     pair: tuple[nn.Module, nn.Module], modules: Any, names: Sequence[str]
 ) -> tuple[nn.Module, nn.Module]:
     """Freeze layers of both parts, and return the parts.
@@ -76,7 +78,7 @@ def frozen(
                 str(unknown("layer", name, [*layers], f"It has {listed(filter(None, layers))}."))
             )
         for layer in layers[name].requires_grad_(False).eval().modules():
-            layer.train = _stay
+            layer.train = _stay_in_evaluation
     if names and not any(p.requires_grad for module in pair for p in module.parameters()):
         raise ModelError("Everything is frozen; leave the layers that are to learn out of frozen.")
     return pair
@@ -149,5 +151,5 @@ def _check_split(
         )
 
 
-def _stay(mode: bool = True) -> None:
+def _stay_in_evaluation(mode: bool = True) -> None:
     """Replace `train` of a frozen layer, so that it stays in evaluation mode."""

@@ -13,7 +13,7 @@ from dpmcl.core import fingerprint
 from dpmcl.core.network_check import check_layers
 from dpmcl.exceptions import ModelError, shown
 from dpmcl.networks._network import NetworkSettings
-from dpmcl.networks._own import frozen, in_two, with_outputs
+from dpmcl.networks._own import freeze, split_in_two, with_outputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +55,8 @@ class Python(NetworkSettings):
             )
         modules = self.modules
         modules = copy.deepcopy(modules(tuple(shape), outputs) if is_factory(modules) else modules)
-        pair = in_two(modules, self.before, tuple(shape))
-        return with_outputs(frozen(pair, modules, self.frozen), outputs)
+        pair = split_in_two(modules, self.before, tuple(shape))
+        return with_outputs(freeze(pair, modules, self.frozen), outputs)
 
 
 def is_factory(modules: Any) -> bool:
@@ -81,17 +81,17 @@ def own_network(
     Raises:
         ModelError: `modules` is none of these, or a run cannot use a layer.
     """
-    pair = isinstance(modules, tuple | list) and len(modules) == 2
-    known = modules if pair else (modules,)
-    if not is_factory(modules) and not all(isinstance(one, nn.Module) for one in known):
+    is_pair = isinstance(modules, tuple | list) and len(modules) == 2
+    members = modules if is_pair else (modules,)
+    if not is_factory(modules) and not all(isinstance(module, nn.Module) for module in members):
         raise ModelError(
             "A network of your own is a module, two modules (representation, prediction), or a "
             f"function of (shape, outputs) that returns either, got {shown(modules)}."
         )
     if not is_factory(modules):
-        check_layers(known)
+        check_layers(members)
     names = (frozen,) if isinstance(frozen, str) else tuple(frozen)
-    modules = tuple(modules) if pair else modules
+    modules = tuple(modules) if is_pair else modules
     return Python(before=before, frozen=names, digest=_digest(modules)).holding(modules)
 
 

@@ -22,8 +22,8 @@ class Adagrad(Optimiser):
 
     def slots(self, parameter: Tensor) -> Slots:
         # Not 0, where the infinite derivative of the root times a dead unit's gradient 0 is NaN.
-        least = torch.finfo(parameter.dtype).tiny
-        return {"sum": torch.full_like(parameter, max(self.initial_accumulator, least))}
+        smallest = torch.finfo(parameter.dtype).tiny
+        return {"sum": torch.full_like(parameter, max(self.initial_accumulator, smallest))}
 
     def rule(self, parameter: Tensor, grad: Tensor, slots: Slots) -> tuple[Tensor, Slots]:
         total = torch.addcmul(slots["sum"], grad, grad)

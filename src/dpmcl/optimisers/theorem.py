@@ -81,11 +81,11 @@ class Theorem(Optimiser):
             square: ||J_theta||^2, a scalar.
             reach: ||J_x|| ||dx||, a scalar.
         """
-        instead = 1.0 if self.otherwise == "ignore" else 0.0
-        return torch.where(reach < 1, 1 - reach, instead) / (self.beta * square + self.eps)
+        fallback = 1.0 if self.otherwise == "ignore" else 0.0
+        return torch.where(reach < 1, 1 - reach, fallback) / (self.beta * square + self.eps)
 
     @staticmethod
-    def informed(state: Any, reach: Tensor) -> Any:
+    def with_reach(state: Any, reach: Tensor) -> Any:
         """Return an optimiser state of all replicas in which ||J_x|| ||dx|| is set.
 
         Args:

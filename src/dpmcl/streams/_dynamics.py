@@ -108,7 +108,7 @@ class DynamicsSettings(StreamSettings, ABC):
     def unit(self) -> Array:
         """Return the unit of the targets, a rate of change: (states,), or () if all share it."""
 
-    def _values(self, name: str, values: Any, shape: tuple[int | None, ...]) -> Array:
+    def _checked_array(self, name: str, values: Any, shape: tuple[int | None, ...]) -> Array:
         """Return the result of method `name` as an array of `shape`, where None is any size."""
         array = np.asarray(values)
         if not (np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)):
@@ -131,13 +131,13 @@ class DynamicsSettings(StreamSettings, ABC):
         rows = [self._rows(key, tasks) for key in keys.derive(seed, keys.Purpose.STREAM)]
         x, y = (torch.from_numpy(np.concatenate(part)) for part in zip(*rows, strict=True))
 
-        replicas, each = len(seed), self.trajectories * self.samples
-        number = torch.arange(len(x)).view(replicas, tasks + 1, each)
+        replicas, window_rows = len(seed), self.trajectories * self.samples
+        number = torch.arange(len(x)).view(replicas, tasks + 1, window_rows)
         following = number.clone()
         following[:, :-1] = number[:, 1:]
         trajectory = torch.arange(self.trajectories).repeat_interleave(self.samples)
-        task = torch.arange(tasks).repeat_interleave(each)
-        edge = [f"{k * self.window:g}" for k in range(tasks + 1)]
+        task = torch.arange(tasks).repeat_interleave(window_rows)
+        edges = [f"{k * self.window:g}" for k in range(tasks + 1)]
         return Stream(
             name=name,
             kind="regression",
@@ -145,7 +145,7 @@ class DynamicsSettings(StreamSettings, ABC):
             y=y,
             row=number[:, :-1].flatten(1),
             task=task.repeat(replicas, 1),
-            tasks=tuple(f"t = {a} .. {b}" for a, b in pairwise(edge)),
+            tasks=tuple(f"t = {a} .. {b}" for a, b in pairwise(edges)),
             classes=(),
             outputs=y.shape[1],
             scenario=f"windows dt = {self.window:g} of {self.equation}, drawn by every replica",
@@ -157,13 +157,13 @@ class DynamicsSettings(StreamSettings, ABC):
         """Return a replica's inputs and targets, (rows, ...), by window, trajectory and sample."""
         t = np.arange((tasks + 1) * self.samples) * self.window / self.samples
         times, index = np.unique(np.concatenate([t, t + self.step]), return_inverse=True)
-        start = self._values("start", self.start(key), (self.trajectories, None))
+        start = self._checked_array("start", self.start(key), (self.trajectories, None))
 
         def rate(t: float, state: Array) -> Array:
-            return self._values("rate", self.rate(t, state), start.shape)
+            return self._checked_array("rate", self.rate(t, state), start.shape)
 
-        state = integrated(rate, start, times, self.window)
-        now, then = state[index[: len(t)]], state[index[len(t) :]]
+        state = integrate(rate, start, times, self.window)
+        now, later = state[index[: len(t)]], state[index[len(t) :]]
 
         def by_window(values: Array) -> NDArray[np.float32]:  # (times, trajectories, width)
             values = values.reshape(tasks + 1, self.samples, *values.shape[1:]).swapaxes(1, 2)
@@ -175,14 +175,14 @@ class DynamicsSettings(StreamSettings, ABC):
             return values.reshape(-1, values.shape[-1]).astype(np.float32)
 
         unit = np.asarray(self.unit())
-        unit = self._values("unit", unit, start.shape[1:] if unit.ndim else ())
+        unit = self._checked_array("unit", unit, start.shape[1:] if unit.ndim else ())
         if not (np.isfinite(unit) & (unit != 0)).all():
             raise DataError(f"{type(self).__name__}.unit must be finite and not 0, got {unit}.")
-        seen = self._values("seen", self.seen(t, now), (*now.shape[:2], None))
-        return by_window(seen), by_window((then - now) / self.step / unit)
+        seen = self._checked_array("seen", self.seen(t, now), (*now.shape[:2], None))
+        return by_window(seen), by_window((later - now) / self.step / unit)
 
 
-def drawn(key: Tensor, shape: Sequence[int], lane: int = 0) -> Array:
+def uniform(key: Tensor, shape: Sequence[int], lane: int = 0) -> Array:
     """Return random numbers, uniform in [-1, 1).
 
     Args:
@@ -194,7 +194,7 @@ def drawn(key: Tensor, shape: Sequence[int], lane: int = 0) -> Array:
     return numbers
 
 
-def integrated(
+def integrate(
     rate: Callable[[float, Array], Array], start: Array, times: Array, window: float
 ) -> Array:
     """Integrate an equation, and return the states at given times, (times, n, states).
@@ -224,22 +224,22 @@ def integrated(
         nonlocal calls, reached
         calls, reached = calls + 1, t
         if calls > EVALUATIONS * (1 + t / window):
-            raise _failed(t, "it needs too many steps")
+            raise _integration_error(t, "it needs too many steps")
         return rate(t, state.reshape(start.shape)).ravel()
 
     with np.errstate(all="ignore"):  # numbers that are not finite are rejected below
         if not np.isfinite(flat(0.0, start)).all():
-            raise _failed(0.0, "the rate of change is not finite")
+            raise _integration_error(0.0, "the rate of change is not finite")
         solution = solve_ivp(
             flat, (0.0, end), start.ravel(), "DOP853", times, max_step=window, rtol=RTOL, atol=ATOL
         )
     if not solution.success:
-        raise _failed(reached, solution.message)
+        raise _integration_error(reached, solution.message)
     state: Array = solution.y.T.reshape(len(times), *start.shape)
     return state
 
 
-def _failed(t: float, why: str) -> DataError:
+def _integration_error(t: float, why: str) -> DataError:
     """Return the error of an integration that failed at time t."""
     return DataError(
         f"The equation must be integrable to its end; at t = {t:g} that failed: "

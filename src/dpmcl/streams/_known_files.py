@@ -12,7 +12,7 @@ from typing import IO, Any, cast
 
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.read_errors import reading
-from dpmcl.data.readers.entries import ARCHIVES, Entry, entries, on_disk
+from dpmcl.data.readers.entries import ARCHIVES, Entry, disk_entry, entries
 from dpmcl.exceptions import DataError
 from dpmcl.streams._torchvision_sets import (
     BY_TRAIN,
@@ -94,16 +94,16 @@ class KnownSet:
             DataError: Files are missing or damaged, cannot be downloaded, or differ from the
                 published sums, if there are any.
         """
-        with tempfile.TemporaryDirectory() as copy:
-            target = Path(copy) / self.folder
+        with tempfile.TemporaryDirectory() as temporary:
+            target = Path(temporary) / self.folder
             target.mkdir(parents=True, exist_ok=True)
-            wrong = self._gather(root, target)
+            errors = self._gather(root, target)
             missing = [file for file in self.sums if not (target / file).exists()]
             if not missing:
-                return open_parts(self.name, Path(copy), self.parts, str(root))
+                return open_parts(self.name, Path(temporary), self.parts, str(root))
         for file in missing:
-            if file in wrong:
-                raise wrong[file]
+            if file in errors:
+                raise errors[file]
         return fetch_parts(
             self.name,
             root,
@@ -115,30 +115,30 @@ class KnownSet:
 
     def _gather(self, root: Path, target: Path) -> dict[str, DataError]:
         """Copy the correct files to a folder, and return the errors of the others by file name."""
-        wrong: dict[str, DataError] = {}
+        errors: dict[str, DataError] = {}
         for source in _sources(root):
             try:
                 for entry in source:
-                    self._take(entry, target, wrong)
+                    self._copy_entry(entry, target, errors)
             except DataError as error:  # an archive that is damaged or unsafe
-                wrong = dict.fromkeys(self.sums, error) | wrong
+                errors = dict.fromkeys(self.sums, error) | errors
             if all((target / file).exists() for file in self.sums):
                 break
-        return wrong
+        return errors
 
-    def _take(self, entry: Entry, target: Path, wrong: dict[str, DataError]) -> None:
-        """Copy a file if it is still missing. An error is added to `wrong`."""
+    def _copy_entry(self, entry: Entry, target: Path, errors: dict[str, DataError]) -> None:
+        """Copy a file if it is still missing. An error is added to `errors`."""
         file, opener = _unpacked(entry.path.name)
         if entry.is_folder or file not in self.sums or (target / file).exists():
             return
         try:
             with reading(entry.where), entry.open() as packed, opener(packed) as content:
-                self._copy(content, target / file, entry.where)
+                self._copy_checked(content, target / file, entry.where)
         except DataError as error:
-            wrong.setdefault(file, error)
+            errors.setdefault(file, error)
             (target / file).unlink(missing_ok=True)
 
-    def _copy(self, content: IO[bytes], target: Path, where: str) -> None:
+    def _copy_checked(self, content: IO[bytes], target: Path, where: str) -> None:
         """Copy a file. Raises DataError if its sum is wrong."""
         digest, size, published = hashlib.md5(usedforsecurity=False), 0, self.sums[target.name]
         with target.open("wb") as file:
@@ -164,7 +164,7 @@ def _sources(root: Path) -> Iterator[Iterable[Entry]]:
         below = [path for depth in ("*", "*/*", "*/*/*") for path in sorted(root.glob(depth))]
         files = [path for path in (root, *below) if path.is_file()]
     archives = [path for path in files if path.name.lower().endswith(ARCHIVES)]
-    yield [on_disk(p, PurePosixPath(p.name)) for p in files if p not in archives]
+    yield [disk_entry(p, PurePosixPath(p.name)) for p in files if p not in archives]
     yield from map(entries, archives)
 
 

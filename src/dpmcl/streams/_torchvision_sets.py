@@ -17,7 +17,7 @@ from torch import Tensor
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.entries import ARCHIVES
-from dpmcl.data.sources import at_home
+from dpmcl.data.sources import expand_home
 from dpmcl.exceptions import DataError, SpecError, reason
 from dpmcl.streams._settings import LabelledSettings
 
@@ -92,7 +92,7 @@ class ImageFilesSettings(TorchvisionSettings):
             stem: Name of the archive without its suffix.
         """
         if self.images is not None:
-            return Path(at_home(self.images))
+            return Path(expand_home(self.images))
         archives = (folder / f"{stem}{suffix}" for suffix in ARCHIVES)
         return next((path for path in archives if path.is_file()), None)
 

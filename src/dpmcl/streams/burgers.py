@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from dpmcl.core.settings import Rate
-from dpmcl.streams._dynamics import Array, DynamicsSettings, drawn
+from dpmcl.streams._dynamics import Array, DynamicsSettings, uniform
 
 MODES = 3
 """Number of waves in an initial field, with 1, 2 and 3 periods on the circle."""
@@ -46,7 +46,7 @@ class Burgers(DynamicsSettings):
 
     def _waves(self, key: Tensor, fields: int, lane: int) -> Array:
         """Return sums of waves, (fields, points)."""
-        size, phase = drawn(key, (2, fields, MODES, 1), lane)
+        size, phase = uniform(key, (2, fields, MODES, 1), lane)
         k = np.arange(1, MODES + 1)[:, None]
         x = 2 * math.pi * np.arange(self.points) / self.points
         waves: Array = ((3 + size) / 4 / k * np.cos(k * x + math.pi * phase)).sum(1)

@@ -35,8 +35,8 @@ class EMNIST(TorchvisionSettings):
         ]
         parts = [{"split": self.part, "train": train} for train in (True, False)]
         unchecked = dict.fromkeys(files, "")
-        known = KnownSet(name="EMNIST", sums=unchecked, folder="EMNIST/raw", parts=parts)
-        data = known.read(self)
+        known_set = KnownSet(name="EMNIST", sums=unchecked, folder="EMNIST/raw", parts=parts)
+        data = known_set.read(self)
         return replace(data, x=data.x.transpose(-1, -2).contiguous())
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.readers.datasets import read_dataset
 from dpmcl.data.scenario import check_task_column
-from dpmcl.data.sources import at_home
+from dpmcl.data.sources import expand_home
 from dpmcl.exceptions import DataError, reason
 from dpmcl.streams._settings import LabelledSettings, Text
 
@@ -46,9 +46,9 @@ class HuggingFace(LabelledSettings):
         check_task_column(self.task, self.scenario)
 
     def read(self) -> Labelled:
-        folder = Path(at_home(self.path)).absolute()
+        folder = Path(expand_home(self.path)).absolute()
         return read_dataset(
-            _loaded(folder),
+            _load(folder),
             kind=self.kind,
             name=folder.resolve().name,
             x=self.x,
@@ -57,7 +57,7 @@ class HuggingFace(LabelledSettings):
         )
 
 
-def _loaded(folder: Path) -> Any:
+def _load(folder: Path) -> Any:
     """Load the data set that is saved in a folder."""
     try:
         import datasets
@@ -66,7 +66,7 @@ def _loaded(folder: Path) -> Any:
             "Stream 'huggingface' needs the package datasets: pip install 'dpmcl[huggingface]'."
         ) from None
     try:
-        _check(folder)
+        _check_folder(folder)
         return datasets.Dataset.load_from_disk(str(folder), keep_in_memory=False)
     except DataError:
         raise
@@ -76,7 +76,7 @@ def _loaded(folder: Path) -> Any:
         ) from None
 
 
-def _check(folder: Path) -> None:
+def _check_folder(folder: Path) -> None:
     """Check that a folder is one saved split and has all of its files.
 
     `datasets` itself accepts any path. Raises DataError, or the error of reading the folder.

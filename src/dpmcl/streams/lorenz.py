@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from dpmcl.core.settings import Rate
-from dpmcl.streams._dynamics import Array, DynamicsSettings, drawn, integrated
+from dpmcl.streams._dynamics import Array, DynamicsSettings, integrate, uniform
 
 TRANSIENT = 5.0
 """Time before t = 0 in which a random point reaches the attractor."""
@@ -41,9 +41,9 @@ class Lorenz(DynamicsSettings):
         return float(np.sqrt(self.beta * (self.rho - 1)))
 
     def start(self, key: Tensor) -> Array:
-        anywhere = self.length * drawn(key, (1, 3), 0) + [0.0, 0.0, self.rho - 1]
-        point = integrated(self.rate, anywhere, np.array([TRANSIENT]), 1.0)[0]
-        cloud: Array = point + self.radius * drawn(key, (self.trajectories, 3), 1)
+        anywhere = self.length * uniform(key, (1, 3), 0) + [0.0, 0.0, self.rho - 1]
+        point = integrate(self.rate, anywhere, np.array([TRANSIENT]), 1.0)[0]
+        cloud: Array = point + self.radius * uniform(key, (self.trajectories, 3), 1)
         return cloud
 
     def rate(self, t: float, state: Array) -> Array:

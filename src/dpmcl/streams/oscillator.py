@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from dpmcl.core.settings import Rate
-from dpmcl.streams._dynamics import Array, DynamicsSettings, drawn
+from dpmcl.streams._dynamics import Array, DynamicsSettings, uniform
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +39,9 @@ class Oscillator(DynamicsSettings):
     observed: bool = True
 
     def start(self, key: Tensor) -> Array:
-        angle = math.pi * drawn(key, (1,), 0)
+        angle = math.pi * uniform(key, (1,), 0)
         centre = np.concatenate([np.cos(angle), np.sin(angle)])
-        cloud = centre + self.spread * drawn(key, (self.trajectories, 2), 1)
+        cloud = centre + self.spread * uniform(key, (self.trajectories, 2), 1)
         return cloud * [1.0, self.frequency]
 
     def rate(self, t: float, state: Array) -> Array:

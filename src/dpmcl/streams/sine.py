@@ -63,14 +63,14 @@ class Sine(StreamSettings):
         share = _reflect(wave[:, :, None] + self.jitter * (2 * spread - 1))
         x = (low + span * share).to(torch.float32).flatten(0, 2)
 
-        replicas, each = len(seed), tasks * self.rows
-        task = torch.arange(tasks).repeat_interleave(self.rows).expand(replicas, each)
+        replicas, row_count = len(seed), tasks * self.rows
+        task = torch.arange(tasks).repeat_interleave(self.rows).expand(replicas, row_count)
         return Stream(
             name="sine",
             kind="regression",
             x=x,
             y=_curves(x, self.outputs),
-            row=torch.arange(replicas * each).view(replicas, each),
+            row=torch.arange(replicas * row_count).view(replicas, row_count),
             task=task.contiguous(),
             tasks=tuple(f"wave {k}" for k in range(tasks)),
             classes=(),

@@ -102,10 +102,10 @@ class Torchvision(TorchvisionSettings):
         with reading(str(root)):
             if not root.exists() or not stamp(root):
                 self._open(root)
-            about = [self.dataset, stamp(root), decoding.cache_key()]
+            key_parts = [self.dataset, stamp(root), decoding.cache_key()]
         return cached(
             self.dataset.lower(),
-            about,
+            key_parts,
             lambda: _decode(self.dataset, self._open(root), decoding),
         )
 

@@ -375,7 +375,10 @@ def _of_path(name: str, path: Path) -> dict[str, Any]:
     if inner is not None:
         raise SpecError(f"{path} holds run folders; give one of them, as in {inner}.")
     if sources.is_data(name):
-        return {"stream": {"path": str(Path(sources.at_home(name)).absolute())}, "methods": METHODS}
+        return {
+            "stream": {"path": str(Path(sources.expand_home(name)).absolute())},
+            "methods": METHODS,
+        }
     if path.is_file():
         return _file(path)
     if ":" in name and not path.exists():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from dpmcl.core.allocation import allocating
+from dpmcl.core.allocation import report_out_of_memory
 from dpmcl.core.atomic import sweep, write_text
 from dpmcl.core.choices import Where
 from dpmcl.core.model import Theta
@@ -128,7 +128,7 @@ def run_all(
         raise SpecError("--storage is for jobs on other machines; add --on ray, or leave it out.")
     with ExitStack() as stack:
         stack.enter_context(threads(runs[0].spec.threads))
-        stack.enter_context(allocating())
+        stack.enter_context(report_out_of_memory())
         stack.enter_context(_once())
         for planned in runs:
             if planned.folder is not None:
@@ -417,7 +417,7 @@ def _built(
     return stream, info
 
 
-@allocating()
+@report_out_of_memory()
 def preview(spec: Spec) -> tuple[Stream, Splits]:
     """Return the stream and the splits of a spec, for its first seed, without training.
 

@@ -203,7 +203,7 @@ def broken(values: np.ndarray) -> dict[str, np.ndarray]:
         values: Readings (..., quantities), in the order of `Reading`; NaN where nothing was
             measured.
     """
-    quantities, measured = named(values), taken(values)
+    quantities, measured = quantities_by_name(values), taken(values)
     with np.errstate(over="ignore"):
         return {
             name: condition.broken(quantities) & measured for name, condition in CONDITIONS.items()
@@ -216,11 +216,11 @@ def taken(values: np.ndarray) -> np.ndarray:
     Args:
         values: Readings (..., quantities), in the order of `Reading`.
     """
-    quantities = named(values)
+    quantities = quantities_by_name(values)
     return np.asarray(~np.isnan(quantities["J_theta"]) | ~np.isnan(quantities["J"]))
 
 
-def named(values: np.ndarray) -> dict[str, np.ndarray]:
+def quantities_by_name(values: np.ndarray) -> dict[str, np.ndarray]:
     """Return the quantities of readings by name, each (...).
 
     Args:

@@ -86,11 +86,11 @@ def sensitivity(
     def J(theta: Theta, dx: Tensor, dy: Tensor) -> tuple[Tensor, Costs]:
         dx, dy = (torch.cat([d.new_zeros(len(b_P.x), *d.shape[1:]), d]) for d in (dx, dy))
         losses = _moved_losses(model, theta, b_PN, (dx, dy), features=features)
-        costs = _split(losses, b_N, b_P)
+        costs = _costs(losses, b_N, b_P)
         return costs.J_N + costs.J_P, costs
 
-    by_all = torch.func.grad(J, argnums=(0, 1, 2), has_aux=True)
-    (J_theta, J_x, J_y), costs = by_all(theta, *_no_move(model, theta, b_N, features))
+    gradients = torch.func.grad(J, argnums=(0, 1, 2), has_aux=True)
+    (J_theta, J_x, J_y), costs = gradients(theta, *_zero_move(model, theta, b_N, features))
     return Sensitivity(costs, J_theta, J_x, J_y)
 
 
@@ -174,11 +174,11 @@ def reach(
     def J_N(dx: Tensor, dy: Tensor) -> Tensor:
         return weighted_mean(_moved_losses(model, theta, b_N, (dx, dy), features=features), b_N.w)
 
-    J_x, J_y = torch.func.grad(J_N, argnums=(0, 1))(*_no_move(model, theta, b_N, features))
+    J_x, J_y = torch.func.grad(J_N, argnums=(0, 1))(*_zero_move(model, theta, b_N, features))
     return input_norms(J_x, J_y, *moved(model, theta, b_N, b_next, features=features)).reach
 
 
-def _no_move(model: Model, theta: Theta, b_N: Batch, features: bool) -> tuple[Tensor, Tensor]:
+def _zero_move(model: Model, theta: Theta, b_N: Batch, features: bool) -> tuple[Tensor, Tensor]:
     """Return dx and dy of rows that do not move, which are 0."""
     like = model.seen(theta, b_N.x) if features else b_N.x
     return torch.zeros_like(like), torch.zeros_like(b_N.y, dtype=b_N.x.dtype)
@@ -196,7 +196,7 @@ def _moved_losses(
     return model.losses(model.answer(theta, seen, x), y)
 
 
-def _split(losses: Tensor, b_N: Batch, b_P: Batch) -> Costs:
+def _costs(losses: Tensor, b_N: Batch, b_P: Batch) -> Costs:
     """Return the costs from the losses of rows, of which those of b_P come first."""
     past = b_P.x.shape[0]
     return Costs(

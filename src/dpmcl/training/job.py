@@ -8,14 +8,14 @@ from typing import Literal
 
 import torch
 
-from dpmcl.core.allocation import allocating, out_of_memory
+from dpmcl.core.allocation import is_out_of_memory, report_out_of_memory
 from dpmcl.core.generators import forked
 from dpmcl.core.model import Buffers, Model, Theta
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
 from dpmcl.core.tree import tree_map
-from dpmcl.data.scaling import check_digits, fitted
-from dpmcl.data.splits import Splits, held_out, split
+from dpmcl.data.scaling import check_digits, fit_scale
+from dpmcl.data.splits import Splits, hold_out, split
 from dpmcl.data.stream import Stream
 from dpmcl.data.stream_check import broken_promise
 from dpmcl.engine import Engine, choose, device_of, group_size
@@ -213,10 +213,14 @@ class Trainer:
             DeviceError: One replica does not fit in memory.
         """
         try:
-            with threads(self.spec.threads), allocating(), arithmetic(self.spec.precision):
+            with (
+                threads(self.spec.threads),
+                report_out_of_memory(),
+                arithmetic(self.spec.precision),
+            ):
                 return self._run(job, keeping, on_progress)
         except DeviceError as error:
-            if len(job.seeds) == 1 or not out_of_memory(error.__cause__):
+            if len(job.seeds) == 1 or not is_out_of_memory(error.__cause__):
                 raise
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -412,5 +416,5 @@ def prepared(spec: Spec, stream: Stream, seeds: tuple[int, ...]) -> tuple[Stream
     """
     splits = split(stream, spec.split_seeds(seeds), spec.stream.split)
     if spec.evaluation.held_out is not None:
-        splits = held_out(splits, spec.evaluation.held_out)
-    return fitted(stream, splits), splits
+        splits = hold_out(splits, spec.evaluation.held_out)
+    return fit_scale(stream, splits), splits

@@ -24,7 +24,7 @@ from dpmcl.optimisers.theorem import Drift, Theorem
 from dpmcl.results.record import Divergence
 from dpmcl.theory import discount, terms
 from dpmcl.theory.readings import Readings, Watched
-from dpmcl.theory.stability import CONDITIONS, Reading, broken, named, reading
+from dpmcl.theory.stability import CONDITIONS, Reading, broken, quantities_by_name, reading
 from dpmcl.training.divergence import report
 from dpmcl.training.observer import Chunk, Observer
 from dpmcl.training.setup import Setup
@@ -226,7 +226,7 @@ class Monitor(Observer):
             if not where.any():
                 continue
             condition = CONDITIONS[name]
-            shown = condition.shows(named(values[:, 0]))
+            shown = condition.shows(quantities_by_name(values[:, 0]))
             largest = float(np.nanmax(np.where(where[:, 0], shown, -np.inf)))
             setup.warn(
                 f"{name}: {condition.rule} broke at update {update} of task {task} "

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from dpmcl.core.batch import Batch
 from dpmcl.core.memory import Memories
-from dpmcl.core.model import Buffers, Model, Theta, initial
+from dpmcl.core.model import Buffers, Model, Theta, initial_weights
 from dpmcl.core.tree import tree_map
 from dpmcl.data.augmentation import Augmentation, augmented
 from dpmcl.data.motion import Motion, motion_of
-from dpmcl.data.sampling import Draw, Supply, Weighing, chunk, probe, weigh
+from dpmcl.data.sampling import Draw, Supply, Weighing, chunk, probe, task_weights
 from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import TaskInfo, task_infos
@@ -94,7 +94,7 @@ class Setup:
     def start(self) -> State:
         """Return the replicas' states before the first task."""
         method, first = self.method, self.task_infos[0]
-        theta = initial(self.model, self.weights or self.seeds)
+        theta = initial_weights(self.model, self.weights or self.seeds)
 
         def started(one: Theta) -> State:
             return method.start(one, first)._replace(common=method.common(one))
@@ -170,7 +170,7 @@ class Setup:
             task: Number of the task.
         """
         first = self.first
-        weights = weigh(self.method.discounting, first + task, first + self.tasks)
+        weights = task_weights(self.method.discounting, first + task, first + self.tasks)
         if weights is None:
             return None
         return Weighing(weights.to(self.model.device), self.method.discount_on)

@@ -37,7 +37,7 @@ class StepSize(Observer):
         reached = self._measured(setup, run)
         self._warn_of_failures(setup, run, reached)
         state = run.replicas
-        state = state._replace(optimiser=self._rule.informed(state.optimiser, reached))
+        state = state._replace(optimiser=self._rule.with_reach(state.optimiser, reached))
         return replace(run, replicas=state)
 
     def _warn_of_failures(self, setup: Setup, run: RunState, reached: Tensor) -> None:

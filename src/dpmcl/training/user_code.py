@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from dpmcl.core.allocation import out_of_memory
+from dpmcl.core.allocation import is_out_of_memory
 from dpmcl.exceptions import DpmclError, ModelError, reason
 
 _RULES = {
@@ -61,7 +61,7 @@ def located(what: str, *, batched: bool) -> Iterator[None]:
         raise
     except Exception as error:
         line = _user_line(error)
-        if line is None or out_of_memory(error):
+        if line is None or is_out_of_memory(error):
             raise
         rule = f" {explained(error)}" if batched else " Mend it there."
         raise ModelError(

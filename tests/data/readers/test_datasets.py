@@ -57,7 +57,7 @@ def test_a_tensor_dataset():
 
 
 @pytest.mark.parametrize(
-    ("inputs", "kept", "values"),
+    ("inputs", "dtype", "values"),
     [
         ([torch.tensor([1, 2], dtype=torch.uint8)] * 2, torch.uint8, [1, 2]),
         ([np.array([1.5, 2], ">f4")] * 2, torch.float32, [1.5, 2]),
@@ -67,9 +67,9 @@ def test_a_tensor_dataset():
         ([np.array([0.5]), np.array([1], np.float32)], torch.float64, [0.5]),
     ],
 )
-def test_inputs(inputs, kept, values):
+def test_inputs(inputs, dtype, values):
     data = read_dataset([(value, f"class {i}") for i, value in enumerate(inputs)])
-    assert data.x.dtype == kept
+    assert data.x.dtype == dtype
     assert data.x[0].tolist() == values
 
 
@@ -179,7 +179,7 @@ def test_selections_are_respected():
 
 
 @pytest.mark.parametrize(
-    ("feature", "values", "kept"),
+    ("feature", "values", "dtype"),
     [
         (datasets.Array2D((2, 3), "uint8"), np.arange(36).reshape(6, 2, 3), torch.uint8),
         (datasets.List(datasets.Value("float64"), 6), np.arange(36).reshape(6, 6), torch.float64),
@@ -187,11 +187,11 @@ def test_selections_are_respected():
         (datasets.List(datasets.Value("bool")), np.arange(12).reshape(6, 2) % 2, torch.uint8),
     ],
 )
-def test_columns_of_numbers(feature, values, kept):
+def test_columns_of_numbers(feature, values, dtype):
     features = datasets.Features({"v": feature, "y": datasets.Value("string")})
     table = {"v": values.tolist(), "y": list("bababa")}
     data = read_dataset(datasets.Dataset.from_dict(table, features=features), x="v", y="y")
-    assert data.x.dtype == kept
+    assert data.x.dtype == dtype
     scale = 255 if "bool" in str(feature) else 1
     assert data.x.tolist() == (scale * values).tolist()
 

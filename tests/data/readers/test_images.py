@@ -56,7 +56,7 @@ def line(source: Path, decoding: Decoding = COLOUR) -> str:
     return complaint(labelled_images, source, decoding)
 
 
-def one(tmp_path: Path, content: bytes, decoding: Decoding) -> np.ndarray:
+def pixels_of(tmp_path: Path, content: bytes, decoding: Decoding) -> np.ndarray:
     """The pixels of a single image, (height, width, channels)."""
     source = folder(tmp_path / "one", {"c/1.png": content})
     return labelled_images(source, decoding).x[0].permute(1, 2, 0).numpy()
@@ -93,14 +93,16 @@ def test_every_kind_of_source_gives_the_same_images_in_order_and_decodes_them_on
 
 def test_resizing_averages_when_it_shrinks(tmp_path):
     halves = np.repeat(np.repeat([[0, 200], [100, 60]], 8, 0), 8, 1)
-    assert one(tmp_path, encoded(halves), Decoding(size=(1, 1), channels=1)).item() == 90
+    assert pixels_of(tmp_path, encoded(halves), Decoding(size=(1, 1), channels=1)).item() == 90
 
 
 @pytest.mark.parametrize("mode", [None, "RGB", "P", "LA", "RGBA"])
 def test_grey_comes_from_every_mode_and_may_be_inverted(mode, tmp_path):
     pixels = noise(0, 4, 4)
-    found = one(tmp_path, encoded(pixels, mode=mode), Decoding(channels=1, invert=True))
-    assert np.array_equal(found[..., 0], 255 - pixels)
+    decoded_pixels = pixels_of(
+        tmp_path, encoded(pixels, mode=mode), Decoding(channels=1, invert=True)
+    )
+    assert np.array_equal(decoded_pixels[..., 0], 255 - pixels)
 
 
 @pytest.mark.parametrize("kind", ["folder", "tar.gz"])
@@ -117,10 +119,10 @@ def test_without_a_size_images_keep_theirs_and_an_odd_one_is_named(kind, tmp_pat
 
 def test_cropping_takes_the_centre_and_needs_images_that_are_large_enough(tmp_path):
     pixels = noise(0, 8, 10, 3)
-    found = one(tmp_path, encoded(pixels), Decoding(size=(4, 6), crop=True))
-    assert np.array_equal(found, pixels[2:6, 2:8])
+    cropped = pixels_of(tmp_path, encoded(pixels), Decoding(size=(4, 6), crop=True))
+    assert np.array_equal(cropped, pixels[2:6, 2:8])
     larger = Decoding(size=(9, 9), crop=True)
-    refused(lambda: one(tmp_path, encoded(pixels), larger), "9x9", "8x10")
+    refused(lambda: pixels_of(tmp_path, encoded(pixels), larger), "9x9", "8x10")
 
 
 # ---- what is refused -----------------------------------------------------------------------------
@@ -271,9 +273,9 @@ def test_images_are_mapped_with_and_without_a_cache_and_changes_to_them_stay_pri
         if not cached:
             (tmp_path / "file").write_text("in the way")
             monkeypatch.setenv("DPMCL_CACHE", str(tmp_path / "file" / "cache"))
-        found = labelled_images(source, Decoding())
-        assert mapped_file(found.x)
-        assert torch.equal(found.x, expected)
-        found.x.fill_(7)
+        images = labelled_images(source, Decoding())
+        assert mapped_file(images.x)
+        assert torch.equal(images.x, expected)
+        images.x.fill_(7)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
     assert "set TMPDIR" in line(source, Decoding())

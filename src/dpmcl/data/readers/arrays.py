@@ -9,12 +9,12 @@ import numpy as np
 
 from dpmcl.core.model import Kind
 from dpmcl.data.labelled import Labelled, from_arrays
-from dpmcl.data.pools import mapped
+from dpmcl.data.pools import load_mapped
 from dpmcl.data.read_errors import reading
-from dpmcl.data.sources import at_home
+from dpmcl.data.sources import expand_home
 from dpmcl.exceptions import DataError, listed, reason
 
-_AGAIN = "save or fetch it again"
+_WAY_OUT = "save or fetch it again"
 
 
 def read_arrays(path: Path, kind: Kind | None = None) -> Labelled:
@@ -35,8 +35,8 @@ def read_arrays(path: Path, kind: Kind | None = None) -> Labelled:
     Raises:
         DataError: Files are missing or damaged, or hold something else.
     """
-    path = Path(at_home(str(path)))
-    with reading(str(path), _AGAIN):
+    path = Path(expand_home(str(path)))
+    with reading(str(path), _WAY_OUT):
         if path.is_dir():
             name = path.resolve().name
             files = {file.stem: file for file in sorted(path.glob("*.npy")) if file.is_file()}
@@ -67,7 +67,7 @@ def _read(files: Mapping[str, Any], where: Path) -> dict[str, Any]:
             continue
         try:
             file = files[part]
-            array = mapped(file) if isinstance(file, Path) else file
+            array = load_mapped(file) if isinstance(file, Path) else file
         except Exception as error:  # NumPy evaluates the header, which can raise any exception
             raise DataError(
                 f"'{part}' in {where} must be an array of numbers or text, without Python objects, "
@@ -75,6 +75,6 @@ def _read(files: Mapping[str, Any], where: Path) -> dict[str, Any]:
                 "dtype='U')."
             ) from None
         if not isinstance(array, np.ndarray) or array.dtype.itemsize == 0:
-            raise DataError(f"'{part}' in {where} must be an array, and is none; {_AGAIN}.")
+            raise DataError(f"'{part}' in {where} must be an array, and is none; {_WAY_OUT}.")
         arrays[part] = array
     return arrays

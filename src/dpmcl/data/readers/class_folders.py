@@ -25,11 +25,11 @@ class Classes(NamedTuple):
     """Classes of images.
 
     Attributes:
-        of: Class of each image, by its path.
+        by_path: Class of each image, by its path.
         notes: Lines about the origin of the class names, and about files that are skipped.
     """
 
-    of: dict[PurePosixPath, str]
+    by_path: dict[PurePosixPath, str]
     notes: tuple[str, ...]
 
 
@@ -54,36 +54,37 @@ def class_folders(entries: Sequence[Entry], source: str, levels: int, innermost:
     images = [entry for entry in entries if _is_image(entry)]
     others = [entry for entry in entries if not _is_image(entry) and not entry.hidden]
     if not images:
-        shown = _suffixes(others)
+        suffixes = _suffixes(others)
         raise DataError(
             f"There must be images in {source}, and there are none ({', '.join(SUFFIXES)}"
-            f"{'; it has ' + shown if shown else ''}); correct the path, or convert them."
+            f"{'; it has ' + suffixes if suffixes else ''}); correct the path, or convert them."
         )
-    some = "folder" if levels == 1 else f"{levels} folders"
+    folders_text = "folder" if levels == 1 else f"{levels} folders"
     for image in images:
         if len(image.folders) < levels:
             raise DataError(
-                f"Every image must be in the {some} that its class is named by, and {image.where} "
-                "is not; move it, or remove it."
+                f"Every image must be in the {folders_text} that its class is named by, and "
+                f"{image.where} is not; move it, or remove it."
             )
     if innermost:
         names = {image.path: "/".join(image.folders[-levels:]) for image in images}
-        return Classes(names, _notes(entries, f"the last {some} above each file"))
-    top = _shared(images, others, levels)
+        return Classes(names, _notes(entries, f"the last {folders_text} above each file"))
+    top = _outer_folders(images, others, levels)
     parts = _parts(images, top, levels)
     start = len(top) + bool(parts)
     folders = {image.path: image.folders[start:][:levels] for image in images}
     classes = set(folders.values())
-    _check_full([e for e in others if len(e.folders) > start], classes, start, source)
-    deepest, beside = (by(images, key=lambda image: len(image.folders)) for by in (max, min))
+    _check_not_empty([e for e in others if len(e.folders) > start], classes, start, source)
+    deepest, shallowest = (by(images, key=lambda image: len(image.folders)) for by in (max, min))
     if len(classes) == 1 and not parts and len(deepest.folders) > start + levels:
-        raise DataError(  # `_shared` could not skip the one folder because of this file
-            f"The class folders cannot be told: {beside.where} is beside them, and {deepest.where} "
-            "in a folder below it. Move the first into a class folder, or remove it."
+        raise DataError(  # `_outer_folders` could not skip the one folder because of this file
+            f"The class folders cannot be told: {shallowest.where} is beside them, and "
+            f"{deepest.where} in a folder below it. Move the first into a class folder, or remove "
+            "it."
         )
     below = f"'{'/'.join(top)}'" if top else "the source"
     below = f"{listed(parts, _SHOWN)} of {below}, which are pooled" if parts else below
-    notes = _notes(entries, f"the first {some} below {below}")
+    notes = _notes(entries, f"the first {folders_text} below {below}")
     return Classes({path: "/".join(parts) for path, parts in folders.items()}, notes)
 
 
@@ -92,12 +93,12 @@ def _is_image(entry: Entry) -> bool:
     return not (entry.is_folder or entry.hidden) and suffix in SUFFIXES
 
 
-def _shared(images: Sequence[Entry], others: Sequence[Entry], levels: int) -> Folders:
+def _outer_folders(images: Sequence[Entry], others: Sequence[Entry], levels: int) -> Folders:
     """Return the outer folders that contain everything, but leave `levels` to name the classes."""
     depth = min(len(image.folders) for image in images) - levels
-    every = {entry.folders for entry in (*images, *others)}
+    all_folders = {entry.folders for entry in (*images, *others)}
     top: Folders = ()
-    while len(top) < depth and len({f[len(top)] for f in every if len(f) > len(top)}) == 1:
+    while len(top) < depth and len({f[len(top)] for f in all_folders if len(f) > len(top)}) == 1:
         top = images[0].folders[: len(top) + 1]
     return top
 
@@ -122,7 +123,9 @@ def _parts(images: Sequence[Entry], top: Folders, levels: int) -> Sequence[str]:
     )
 
 
-def _check_full(others: Sequence[Entry], classes: set[Folders], start: int, source: str) -> None:
+def _check_not_empty(
+    others: Sequence[Entry], classes: set[Folders], start: int, source: str
+) -> None:
     """Raise DataError for a folder at the level of the classes that has no image."""
     levels = len(next(iter(classes)))
     known = {folders[:n] for folders in classes for n in range(levels + 1)}
@@ -138,16 +141,20 @@ def _check_full(others: Sequence[Entry], classes: set[Folders], start: int, sour
     )
 
 
-def _notes(entries: Sequence[Entry], how: str) -> tuple[str, ...]:
+def _notes(entries: Sequence[Entry], origin: str) -> tuple[str, ...]:
     """Return lines about the origin of the class names, and about what was skipped."""
-    notes = [f"class names: {how}"]
-    passed = [e for e in entries if not (e.is_folder or _is_image(e))]
-    if passed:
-        notes.append(f"files passed over: {_suffixes(passed)}")
-    full = {e.folders[:n] for e in entries if _is_image(e) for n in range(len(e.folders) + 1)}
-    bare = {e.folders for e in entries if not (e.hidden or _is_image(e))} - full
-    if bare:
-        notes.append(f"folders without images: {listed(sorted('/'.join(f) for f in bare), _SHOWN)}")
+    notes = [f"class names: {origin}"]
+    skipped = [e for e in entries if not (e.is_folder or _is_image(e))]
+    if skipped:
+        notes.append(f"files passed over: {_suffixes(skipped)}")
+    with_images = {
+        e.folders[:n] for e in entries if _is_image(e) for n in range(len(e.folders) + 1)
+    }
+    without_images = {e.folders for e in entries if not (e.hidden or _is_image(e))} - with_images
+    if without_images:
+        notes.append(
+            f"folders without images: {listed(sorted('/'.join(f) for f in without_images), _SHOWN)}"
+        )
     return tuple(notes)
 
 

@@ -18,7 +18,7 @@ from dpmcl.data.labelled import Labelled, from_arrays
 from dpmcl.data.labels import family_of, unwrapped
 from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.gathering import Gathering
-from dpmcl.data.readers.pil_images import open_image, plain
+from dpmcl.data.readers.pil_images import open_image, plain_image
 from dpmcl.data.readers.tables import read_table
 from dpmcl.exceptions import DataError, listed, reason
 
@@ -42,10 +42,10 @@ def read_dataset(
 
     Items are (x, y), (x, y, task), or dicts. Inputs are tensors, arrays, numbers, lists of numbers,
     or PIL images, all of one shape. Images become uint8 (channels, height, width) as image files
-    do: upright, grey if all are grey, else RGB (`pil_images.plain`). Other inputs keep their type
-    as in `from_arrays`; Python integers count as floats. Labels are those of `from_arrays`. If the
-    data set has `classes` (strings, as torchvision's have) and the labels are indices of them, they
-    name the classes, in their order; classes without items are left out.
+    do: upright, grey if all are grey, else RGB (`pil_images.plain_image`). Other inputs keep their
+    type as in `from_arrays`; Python integers count as floats. Labels are those of `from_arrays`. If
+    the data set has `classes` (strings, as torchvision's have) and the labels are indices of them,
+    they name the classes, in their order; classes without items are left out.
 
     Data that do not fit in memory go to a temporary file.
 
@@ -75,9 +75,9 @@ def read_dataset(
     fields = {role: name for role, name in roles.items() if name is not None}
     if _is_hugging_face(dataset):
         title = name or dataset.info.dataset_name or "dataset"
-        return _of_hugging_face(dataset, title, fields, kind)
+        return _read_hugging_face(dataset, title, fields, kind)
     title = name or type(dataset).__name__
-    inputs, labels, tasks = _gathered(_items(dataset, rows, title, fields), rows, title)
+    inputs, labels, tasks = _gather(_items(dataset, rows, title, fields), rows, title)
     data = from_arrays(inputs, labels, tasks, name=title, kind=kind)
     if family_of(labels) == "strings":
         return replace(data, text=True)
@@ -107,7 +107,7 @@ def _length(dataset: Any) -> int:
 # ---- items ---------------------------------------------------------------------------------------
 
 
-def _gathered(
+def _gather(
     items: Iterable[Sequence[Any]], rows: int, title: str, mode: str | None = None
 ) -> tuple[Any, Any, Any]:
     """Return the inputs, labels and tasks of all items; None for tasks if there are none.
@@ -121,12 +121,12 @@ def _gathered(
     for i, (x, y, *task) in enumerate(items):
         what = f"item {i} of '{title}'"
         if _is_picture(x):
-            pixels = np.asarray(plain(x, what, mode=mode))
+            pixels = np.asarray(plain_image(x, what, mode=mode))
             inputs.put_image(i, pixels.reshape(*pixels.shape[:2], -1).transpose(2, 0, 1))
         else:
             inputs.put(i, _values(x, what))
         labels.append(_label(y, what))
-        tasks += [_label(each, what) for each in task]
+        tasks += [_label(task_label, what) for task_label in task]
         if len(tasks) not in (0, i + 1):
             raise DataError(f"Every item needs a task or none does; {what} is unlike the others.")
     shapes = list(dict.fromkeys(np.shape(label) for label in labels))
@@ -145,34 +145,38 @@ def _items(dataset: Any, rows: int, title: str, fields: _Fields) -> Iterator[Seq
             item = dataset[i]
         except Exception as error:  # the user's code may raise anything
             why = f"{type(error).__name__}: {reason(error)}"
-            raise DataError(f"{_start(what)} cannot be read ({why}); correct or drop it.") from None
-        yield _split(item, what, fields)
+            raise DataError(
+                f"{_capitalised(what)} cannot be read ({why}); correct or drop it."
+            ) from None
+        yield _item_parts(item, what, fields)
 
 
-def _split(item: Any, what: str, fields: _Fields) -> Sequence[Any]:
+def _item_parts(item: Any, what: str, fields: _Fields) -> Sequence[Any]:
     """Return the inputs, label and perhaps task of an item."""
     if isinstance(item, Mapping) and "x" in fields and "y" in fields:
-        _check(fields, list(item), what)
+        _check_fields(fields, list(item), what)
         return [item[name] for name in fields.values()]
     if isinstance(item, tuple | list) and len(item) in (2, 3) and not fields:
         return item
     parts = len(item) if isinstance(item, list | tuple) else "no"
-    has = listed(item) if isinstance(item, Mapping) else f"{parts} parts"
+    got = listed(item) if isinstance(item, Mapping) else f"{parts} parts"
     raise DataError(
         "An item must be (x, y) or (x, y, task), or else a dict whose keys the arguments x, y and "
-        f"task name; {what} is a {type(item).__name__} with {has}, and named are "
+        f"task name; {what} is a {type(item).__name__} with {got}, and named are "
         f"{listed(fields.values())}."
     )
 
 
-def _check(fields: _Fields, names: Sequence[str], what: str) -> None:
+def _check_fields(fields: _Fields, names: Sequence[str], what: str) -> None:
     """Raise DataError if a key or column of `fields` is missing, or used twice.
 
     names: The keys of an item or the columns of a table.
     """
     for role, name in fields.items():
         if name not in names:
-            raise DataError(f"{_start(what)} has no {name!r} for {role}; it has {listed(names)}.")
+            raise DataError(
+                f"{_capitalised(what)} has no {name!r} for {role}; it has {listed(names)}."
+            )
     if len(set(fields.values())) < len(fields):
         raise DataError(f"x, y and task must be different, got {listed(fields.values())}.")
 
@@ -187,7 +191,7 @@ def _values(inputs: Any, what: str) -> NDArray[Any]:
     array = _array(inputs, what, "inputs")
     if array.dtype.kind not in "biufc":
         raise DataError(
-            f"{_start(what)} must have numbers, an array or an image as inputs, got a "
+            f"{_capitalised(what)} must have numbers, an array or an image as inputs, got a "
             f"{type(inputs).__name__}; convert it, as by a transform."
         )
     if isinstance(inputs, int | list | tuple) and array.dtype.kind in "iu":
@@ -200,8 +204,8 @@ def _array(value: Any, what: str, role: str) -> NDArray[Any]:
         return np.asarray(unwrapped(value, "The values"))
     except Exception as error:  # NumPy calls methods of the user's objects
         raise DataError(
-            f"{_start(what)} must have numbers of one shape as {role} ({reason(error)}); convert "
-            "them."
+            f"{_capitalised(what)} must have numbers of one shape as {role} ({reason(error)}); "
+            "convert them."
         ) from None
 
 
@@ -232,19 +236,21 @@ def _is_hugging_face(dataset: Any) -> bool:
     return all(hasattr(dataset, part) for part in parts) and dataset.format["type"] != "custom"
 
 
-def _of_hugging_face(dataset: Any, title: str, fields: _Fields, kind: Kind | None) -> Labelled:
+def _read_hugging_face(dataset: Any, title: str, fields: _Fields, kind: Kind | None) -> Labelled:
     """Return the rows of a Hugging Face data set as labelled data.
 
     Read as Arrow, so that `datasets` itself decodes and downloads nothing.
     """
-    form, features = dataset.format, dataset.features
-    names = list(dataset.column_names if form["output_all_columns"] else form["columns"])
-    images = [column for column in names if _is(features[column], "Image")]
-    classes = {c: features[c].names for c in names if _is(features[c], "ClassLabel")}
+    dataset_format, features = dataset.format, dataset.features
+    names = list(
+        dataset.column_names if dataset_format["output_all_columns"] else dataset_format["columns"]
+    )
+    images = [column for column in names if _is_feature(features[column], "Image")]
+    classes = {c: features[c].names for c in names if _is_feature(features[c], "ClassLabel")}
     if "x" not in fields and len(images) > 1:
         raise DataError(f"'{title}' has several image columns: {listed(images)}; set x to one.")
     fields = {**({"x": images[0]} if images else {}), "y": "label", **fields}
-    _check(fields, names, f"'{title}'")
+    _check_fields(fields, names, f"'{title}'")
     x, y, task = fields.get("x"), fields["y"], fields.get("task")
     kind = kind or ("classification" if y in classes else None)
     dataset = dataset.with_format("arrow", columns=names if x is None else list(fields.values()))
@@ -255,32 +261,32 @@ def _of_hugging_face(dataset: Any, title: str, fields: _Fields, kind: Kind | Non
             f"'{title}' cannot be read ({reason(error)}); write or fetch it again."
         ) from None
     if x is None:
-        inner = {column: classes[column] for column in {*classes} - {y, task}}
-        table = _by_name(dataset[:], inner)
+        input_classes = {column: classes[column] for column in {*classes} - {y, task}}
+        table = _with_class_names(dataset[:], input_classes)
         data = read_table(table, target=y, task=task, kind=kind, name=title)
     else:
         mode = features[x].mode if x in images else None
-        parts = _gathered(_rows(dataset, fields, title), len(dataset), title, mode)
+        parts = _gather(_arrow_rows(dataset, fields, title), len(dataset), title, mode)
         data = from_arrays(*parts, name=title, kind=kind)
-    notes, text = data.notes, _is(features[y], "Value") and "string" in features[y].dtype
+    notes, text = data.notes, _is_feature(features[y], "Value") and "string" in features[y].dtype
     if y in classes and data.kind == "classification":
-        data = replace(data, classes=_declared(y, data.classes, classes[y]))
+        data = replace(data, classes=_declared_names(y, data.classes, classes[y]))
         text = True
         notes = tuple(n for n in notes if not n.startswith(("target: ", "classes: ")))
         notes += (f"target: {y}, {len(data.classes)} classes named as it declares, in its order",)
-    passed = [column for column in names if x is not None and column not in fields.values()]
-    notes += (f"columns passed over: {', '.join(passed)}",) if passed else ()
+    left_out = [column for column in names if x is not None and column not in fields.values()]
+    notes += (f"columns passed over: {', '.join(left_out)}",) if left_out else ()
     if task is not None and task in classes:
-        data = replace(data, tasks=_declared(task, data.tasks, classes[task]))
+        data = replace(data, tasks=_declared_names(task, data.tasks, classes[task]))
     return replace(data, text=text, notes=notes)
 
 
-def _is(feature: Any, name: str) -> bool:
+def _is_feature(feature: Any, name: str) -> bool:
     """Return True if a column's feature has this class name; needs no import of `datasets`."""
     return type(feature).__name__ == name
 
 
-def _rows(dataset: Any, fields: _Fields, title: str) -> Iterator[Sequence[Any]]:
+def _arrow_rows(dataset: Any, fields: _Fields, title: str) -> Iterator[Sequence[Any]]:
     """Yield the inputs, label and perhaps task of each row of a data set in Arrow format.
 
     Images are opened, and numbers become arrays of the type that the column declares.
@@ -293,14 +299,14 @@ def _rows(dataset: Any, fields: _Fields, title: str) -> Iterator[Sequence[Any]]:
         rows = dataset[start : start + _ROWS_AT_ONCE].to_pylist()
         for number, row in enumerate(rows, start):
             what = f"item {number} of '{title}'"
-            if _is(feature, "Image"):
-                row[x] = open_image(_content(row[x], what), what)
+            if _is_feature(feature, "Image"):
+                row[x] = open_image(_image_bytes(row[x], what), what)
             elif (array := _array(row[x], what, "inputs")).dtype.kind in "biuf":
                 row[x] = array.astype(leaf.dtype)
             yield [row[fields[role]] for role in ("x", "y", "task") if role in fields]
 
 
-def _by_name(table: Any, classes: Mapping[str, list[str]]) -> Any:
+def _with_class_names(table: Any, classes: Mapping[str, list[str]]) -> Any:
     """Return a table with the class names in columns of class numbers; None for invalid numbers.
 
     classes: Names of the classes, by column.
@@ -317,7 +323,7 @@ def _by_name(table: Any, classes: Mapping[str, list[str]]) -> Any:
     return table
 
 
-def _declared(column: str, numbers: tuple[str, ...], names: list[str]) -> tuple[str, ...]:
+def _declared_names(column: str, numbers: tuple[str, ...], names: list[str]) -> tuple[str, ...]:
     """Return the names that a ClassLabel column declares for class numbers."""
     for number in numbers:
         if not 0 <= int(number) < len(names):
@@ -329,22 +335,22 @@ def _declared(column: str, numbers: tuple[str, ...], names: list[str]) -> tuple[
     return tuple(names[int(number)] for number in numbers)
 
 
-def _content(image: Any, what: str) -> bytes:
+def _image_bytes(image: Any, what: str) -> bytes:
     """Return the bytes of a stored image, from the data set or a local file."""
     content = image and image.get("bytes")
     if content is not None:
         return cast(bytes, content)
     path = image and image.get("path")
     if not path:
-        raise DataError(f"{_start(what)} has no image; drop it.")
+        raise DataError(f"{_capitalised(what)} has no image; drop it.")
     if "://" in path or not os.path.isfile(path):  # noqa: PTH113 (False for impossible names)
         raise DataError(
-            f"{_start(what)} names {path!r:.80}, which is no file here; correct or drop it."
+            f"{_capitalised(what)} names {path!r:.80}, which is no file here; correct or drop it."
         )
-    with reading(_start(what), "correct or drop it"):
+    with reading(_capitalised(what), "correct or drop it"):
         return Path(path).read_bytes()
 
 
-def _start(text: str) -> str:
+def _capitalised(text: str) -> str:
     """Return a text with an upper-case first letter; capitalize() would change other letters."""
     return text[0].upper() + text[1:]

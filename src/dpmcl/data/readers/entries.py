@@ -80,11 +80,11 @@ def entries(source: Path) -> Iterator[Entry]:
     """
     with reading(str(source)):
         if source.is_dir():
-            yield from _of_folder(source)
+            yield from _folder_entries(source)
         elif tarfile.is_tarfile(source):  # first, because a tar that ends with a zip passes as one
-            yield from _of_tar(source)
+            yield from _tar_entries(source)
         elif zipfile.is_zipfile(source):
-            yield from _of_zip(source)
+            yield from _zip_entries(source)
         else:
             raise DataError(
                 f"Images must be in a folder, a zip or a tar, and {source} is none, or is damaged; "
@@ -92,7 +92,7 @@ def entries(source: Path) -> Iterator[Entry]:
             )
 
 
-def on_disk(path: Path, inside: PurePosixPath) -> Entry:
+def disk_entry(path: Path, inside: PurePosixPath) -> Entry:
     """Return a file or folder on disk as an entry.
 
     Args:
@@ -114,7 +114,7 @@ def stamp(source: Path) -> list[tuple[str, int, int]]:
     return [(p, state.st_size, state.st_mtime_ns) for p, state in zip(paths, states, strict=True)]
 
 
-def _of_folder(source: Path) -> Iterator[Entry]:
+def _folder_entries(source: Path) -> Iterator[Entry]:
     for folder, inner, names in os.walk(source, onerror=_raise):
         inner.sort()
         for name in sorted((*inner, *names)):
@@ -126,24 +126,26 @@ def _of_folder(source: Path) -> Iterator[Entry]:
                 )
             if path.exists() and not (path.is_file() or path.is_dir()):
                 raise DataError(f"Images must be files, and {path} is none; remove it.")
-            yield on_disk(path, PurePosixPath(path.relative_to(source).as_posix()))
+            yield disk_entry(path, PurePosixPath(path.relative_to(source).as_posix()))
 
 
-def _of_zip(source: Path) -> Iterator[Entry]:
+def _zip_entries(source: Path) -> Iterator[Entry]:
     # Many programs write names in UTF-8 without the flag for it.
     with zipfile.ZipFile(source, metadata_encoding="utf-8") as archive:
         for info in archive.infolist():
-            path = _inside(info.filename, source, plain=not stat.S_ISLNK(info.external_attr >> 16))
+            path = _member_path(
+                info.filename, source, is_plain=not stat.S_ISLNK(info.external_attr >> 16)
+            )
             read = partial(archive.open, info)
             where = f"{info.filename!r} in {source}"
             yield Entry(path, where, info.is_dir(), info.file_size, read)
 
 
-def _of_tar(source: Path) -> Iterator[Entry]:
+def _tar_entries(source: Path) -> Iterator[Entry]:
     # tarfile's stream mode would not notice a truncated archive.
     with tarfile.open(source, "r:*") as archive:
         for info in archive:
-            path = _inside(info.name, source, plain=info.isfile() or info.isdir())
+            path = _member_path(info.name, source, is_plain=info.isfile() or info.isdir())
             read = cast(Callable[[], IO[bytes]], partial(archive.extractfile, info))
             yield Entry(path, f"{info.name!r} in {source}", info.isdir(), info.size, read)
         assert archive.fileobj is not None
@@ -152,14 +154,14 @@ def _of_tar(source: Path) -> Iterator[Entry]:
             raise tarfile.ReadError("it ends before the end mark")
 
 
-def _inside(name: str, source: Path, plain: bool) -> PurePosixPath:
+def _member_path(name: str, source: Path, is_plain: bool) -> PurePosixPath:
     """Return a member's name as a path.
 
-    plain: Whether the member is a plain file or folder. Raises DataError if it is not, or if its
+    is_plain: Whether the member is a plain file or folder. Raises DataError if it is not, or if its
     name leads outside of the archive.
     """
     parts = name.replace("\\", "/").split("/")  # some Windows programs write backslashes
-    if not plain or parts[0] == "" or parts[0].endswith(":") or ".." in parts:
+    if not is_plain or parts[0] == "" or parts[0].endswith(":") or ".." in parts:
         raise DataError(
             "An archive must hold plain files and folders, without links, absolute names or '..'; "
             f"{name!r} in {source} is not so. Pack it again without that."

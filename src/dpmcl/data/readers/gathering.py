@@ -28,32 +28,32 @@ class Gathering:
         self._array: NDArray[Any] = np.empty(0)
         self._shape: tuple[int, ...] = ()
 
-    def put(self, at: int, values: NDArray[Any]) -> None:
+    def put(self, row: int, values: NDArray[Any]) -> None:
         """Store a row.
 
         Args:
-            at: Number of the row.
+            row: Number of the row.
             values: Values of the row. A single number becomes an array of shape (1,).
 
         Raises:
             DataError: The shape or type differs from that of the row that was stored first.
         """
         if self._first < 0:
-            self._first, self._shape = at, values.shape
+            self._first, self._shape = row, values.shape
             self._array = empty_pool((self._rows, *(values.shape or (1,))), values.dtype)
         if values.shape != self._shape:
-            raise self._mismatch(at, "shape", self._shape, values.shape)
+            raise self._mismatch(row, "shape", self._shape, values.shape)
         new, stored = values.dtype, self._array.dtype
         if new != stored and not (new.kind == stored.kind == "f" and np.can_cast(new, stored)):
-            raise self._mismatch(at, "type", stored, new)
-        self._array[at] = values
-        self._filled[at] = True
+            raise self._mismatch(row, "type", stored, new)
+        self._array[row] = values
+        self._filled[row] = True
 
-    def put_image(self, at: int, pixels: NDArray[np.uint8]) -> None:
+    def put_image(self, row: int, pixels: NDArray[np.uint8]) -> None:
         """Store an image as a row. If both grey and RGB images are stored, all become RGB.
 
         Args:
-            at: Number of the row.
+            row: Number of the row.
             pixels: Image, uint8 (channels, height, width).
 
         Raises:
@@ -66,7 +66,7 @@ class Gathering:
                 grey, self._shape = self._array, pixels.shape
                 self._array = empty_pool((self._rows, *self._shape), grey.dtype)
                 self._array[:] = grey
-        self.put(at, pixels)
+        self.put(row, pixels)
 
     def full(self, rows: int | None = None) -> NDArray[Any]:
         """Return the array, or its first rows.
@@ -85,8 +85,8 @@ class Gathering:
             )
         return self._array[:rows]
 
-    def _mismatch(self, at: int, what: str, first: Any, new: Any) -> DataError:
+    def _mismatch(self, row: int, what: str, first: Any, new: Any) -> DataError:
         return DataError(
             f"Inputs must all have one {what}; {self._name(self._first)} has {first} and "
-            f"{self._name(at)} {new}; {self._way_out}."
+            f"{self._name(row)} {new}; {self._way_out}."
         )

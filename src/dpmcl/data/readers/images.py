@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from dpmcl.core.settings import Positive, Settings
 from dpmcl.data.labelled import Labelled
-from dpmcl.data.labels import in_order
+from dpmcl.data.labels import sorted_names
 from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.class_folders import class_folders
 from dpmcl.data.readers.entries import ARCHIVES, entries, stamp
 from dpmcl.data.readers.gathering import Gathering
 from dpmcl.data.readers.image_cache import cached
-from dpmcl.data.readers.pil_images import open_image, plain
-from dpmcl.data.sources import at_home
+from dpmcl.data.readers.pil_images import open_image, plain_image
+from dpmcl.data.sources import expand_home
 from dpmcl.exceptions import DataError, SpecError
 
 if TYPE_CHECKING:
@@ -69,8 +69,9 @@ def labelled_images(
 
     Rows are in order of path, classes in alphabetical order. Hidden files and files without the
     suffix of an image are skipped and counted in the notes. See `class_folders` for the names of
-    classes, and `pil_images.plain` for the pixels. Images are decoded once, and then read from
-    `image_cache.cache_folder()` as long as path, size and time of the source's files stay the same.
+    classes, and `pil_images.plain_image` for the pixels. Images are decoded once, and then read
+    from `image_cache.cache_folder()` as long as path, size and time of the source's files stay the
+    same.
 
     Args:
         path: Path of the folder or archive; ~ is the home folder.
@@ -84,17 +85,17 @@ def labelled_images(
             decoded, or images have several sizes and `decoding` sets none.
     """
     with reading(str(path)[:200]):  # the name may be too long, or name an unknown user
-        source = Path(at_home(str(path))).absolute()
+        source = Path(expand_home(str(path))).absolute()
         exists = source.exists()
     if not exists:
         raise DataError(
             f"Images must be a folder, zip or tar that exists, got {source}; correct the path."
         )
     with reading(str(source)):
-        about = ["files", str(source.resolve()), stamp(source), decoding.cache_key(), innermost]
+        key_parts = ["files", str(source.resolve()), stamp(source), decoding.cache_key(), innermost]
     title = next((source.name[: -len(s)] for s in ARCHIVES if source.name.lower().endswith(s)), "")
     return cached(
-        name or title or source.name, about, partial(_decode, source, decoding, innermost)
+        name or title or source.name, key_parts, partial(_decode, source, decoding, innermost)
     )
 
 
@@ -107,11 +108,11 @@ def pixels(image: "Image.Image", where: str, decoding: Decoding) -> NDArray[np.u
         decoding: Settings that decide how images become tensors.
 
     Raises:
-        DataError: `plain` refuses the image, or it is too small to crop.
+        DataError: `plain_image` refuses the image, or it is too small to crop.
     """
     from PIL.Image import Resampling
 
-    image = plain(image, where, decoding.channels)
+    image = plain_image(image, where, decoding.channels)
     height, width = decoding.size or (image.height, image.width)
     if not decoding.crop:
         image = image.resize((width, height), Resampling.BILINEAR)
@@ -131,15 +132,15 @@ def _decode(source: Path, decoding: Decoding, innermost: bool) -> Labelled:
     """Decode the images of a source: one pass to name the classes, and one to read the images."""
     files = list(entries(source))
     classes = class_folders(files, str(source), decoding.levels, innermost)
-    paths = sorted(classes.of, key=lambda path: path.parts)
+    paths = sorted(classes.by_path, key=lambda path: path.parts)
     row = {path: number for number, path in enumerate(paths)}
-    rows = Gathering(len(paths), lambda at: f"{str(paths[at])!r} in {source}", SET_A_SIZE)
+    rows = Gathering(len(paths), lambda index: f"{str(paths[index])!r} in {source}", SET_A_SIZE)
     for file in entries(source):
         if file.path in row and not file.is_folder:
             image = open_image(file.content(), file.where)
             rows.put_image(row[file.path], pixels(image, file.where, decoding))
-    names = in_order(set(classes.of.values()), folders=True)
+    names = sorted_names(set(classes.by_path.values()), folders=True)
     number = {name: i for i, name in enumerate(names)}
-    y = torch.tensor([number[classes.of[path]] for path in paths])
+    y = torch.tensor([number[classes.by_path[path]] for path in paths])
     x = torch.from_numpy(rows.full())
     return Labelled(source.name, "classification", x, y, tuple(names), notes=classes.notes)

@@ -56,7 +56,7 @@ def open_image(content: bytes, where: str) -> "Image.Image":
             ) from None
 
 
-def plain(
+def plain_image(
     image: "Image.Image",
     where: str,
     channels: Literal[1, 3] | None = None,
@@ -110,10 +110,10 @@ def plain(
 def _is_deep(image: "Image.Image") -> bool:
     """Return True for more than 8 bits per channel, which Pillow would silently reduce to 8."""
     for *_, arguments in getattr(image, "tile", ()):
-        form, *rest = arguments if isinstance(arguments, tuple) else (arguments,)
-        if ";16" in str(form) and not str(form).startswith("BGR"):  # "BGR;16": 5, 6 and 5 bits
+        mode, *rest = arguments if isinstance(arguments, tuple) else (arguments,)
+        if ";16" in str(mode) and not str(mode).startswith("BGR"):  # "BGR;16": 5, 6 and 5 bits
             return True
-        if form in ("L", "RGB") and rest[:1] and isinstance(rest[0], int) and rest[0] > 255:
+        if mode in ("L", "RGB") and rest[:1] and isinstance(rest[0], int) and rest[0] > 255:
             return image.format == "PPM"  # whose argument is the largest value
     return False
 
@@ -133,7 +133,7 @@ def readable(where: str) -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            # `plain` checks the alpha channel of such images itself.
+            # `plain_image` checks the alpha channel of such images itself.
             warnings.filterwarnings("ignore", "Palette images with Transparency")
             yield
     except DpmclError:

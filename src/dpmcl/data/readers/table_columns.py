@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpmcl.data.labels import Labels, number_labels
 from dpmcl.data.readers.number_formats import CODE, LONG, PLAIN, is_formatted, is_plain
-from dpmcl.data.rounding import keeps
+from dpmcl.data.rounding import keeps_digits
 from dpmcl.exceptions import DataError
 
 FEW_NUMBERS = 10
@@ -62,21 +62,21 @@ class Column:
             values = values.cast(pa.large_string())
         self.written = values if _kind(values) == "text" else None
         if self.written is not None and not self.categorical:
-            values = _read(values)
+            values = _parse_text(values)
         self.values = values
         self.kind = _kind(values)
         if not self.kind:
-            out = "turn it into numbers" if pa.types.is_temporal(values.type) else "convert it"
+            way_out = "turn it into numbers" if pa.types.is_temporal(values.type) else "convert it"
             raise DataError(
-                f"{self.what} must be numbers, text or true/false, got {values.type}; {out}, or "
-                "leave the column out (of a stream by `ignore`)."
+                f"{self.what} must be numbers, text or true/false, got {values.type}; {way_out}, "
+                "or leave the column out (of a stream by `ignore`)."
             )
 
-    def check_present(self, out: str) -> None:
+    def check_present(self, way_out: str) -> None:
         """Check that no cell is missing.
 
         Args:
-            out: Advice for errors, besides filling the cells.
+            way_out: Advice for errors, besides filling the cells.
 
         Raises:
             DataError: A cell is missing.
@@ -84,19 +84,21 @@ class Column:
         missing = pc.is_null(self.values, nan_is_null=True)
         count = pc.sum(missing).as_py()
         if count == len(self.values):
-            raise DataError(f"{self.what} must have values, and all its cells are missing; {out}.")
+            raise DataError(
+                f"{self.what} must have values, and all its cells are missing; {way_out}."
+            )
         if count:
             raise DataError(
                 f"{self.what} must have a value in every row; row "
                 f"{pc.index(missing, True).as_py()} lacks one (empty, NA or NaN; {count} in all). "
-                f"Fill or drop these rows, or {out}."
+                f"Fill or drop these rows, or {way_out}."
             )
 
-    def numbers(self, out: str) -> NDArray[np.floating[Any]]:
+    def numbers(self, way_out: str) -> NDArray[np.floating[Any]]:
         """Return the values (rows,), float32 if that keeps their digits, else float64.
 
         Args:
-            out: Advice for errors.
+            way_out: Advice for errors.
 
         Raises:
             DataError: A value is not finite in float32, or float64 cannot tell values apart.
@@ -108,15 +110,15 @@ class Column:
         if len(bad):
             raise DataError(
                 f"{self.what} must be finite numbers that float32 can hold; row {bad[0]} has "
-                f"{values[bad[0]]} ({len(bad)} in all). Correct or drop these rows, or {out}."
+                f"{values[bad[0]]} ({len(bad)} in all). Correct or drop these rows, or {way_out}."
             )
         for dtype in (np.float32, np.float64):
-            if keeps(values, dtype):
+            if keeps_digits(values, dtype):
                 return cast("NDArray[np.floating[Any]]", values.astype(dtype))
         row = int(np.abs(values).argmax())
         raise DataError(
             f"{self.what} must be numbers that float64 can tell apart, got {values[row]} in row "
-            f"{row}; subtract an offset from them, or {out}."
+            f"{row}; subtract an offset from them, or {way_out}."
         )
 
     def categories(self, *, declared: bool = False) -> tuple[list[Any], NDArray[np.int64]]:
@@ -128,7 +130,7 @@ class Column:
         Raises:
             DataError: A text has several lines, or NUL.
         """
-        return self._coded(self.values, self.declared if declared else ())
+        return self._encoded(self.values, self.declared if declared else ())
 
     def labels(self, role: str) -> Labels:
         """Return the column as labels; texts stay as they were written.
@@ -142,15 +144,15 @@ class Column:
         self.check_present(f"name another {role}")
         if self.written is None:
             return number_labels(self.values.to_numpy(), self.what)
-        texts, code = self._coded(self.written)
+        texts, code = self._encoded(self.written)
         number, classes = number_labels(texts, self.what)
         return Labels(number[code], classes)
 
-    def check_no_numbers(self, out: str, few: int = 0) -> None:
+    def check_no_numbers(self, way_out: str, few: int = 0) -> None:
         """Check that text is not formatted numbers, or plain numbers but for a few cells ("?").
 
         Args:
-            out: Advice for errors, besides writing plain numbers.
+            way_out: Advice for errors, besides writing plain numbers.
             few: Largest number of different texts that may be formatted numbers.
 
         Raises:
@@ -160,21 +162,23 @@ class Column:
             return
         texts, code = self.categories()
         plain = np.array([is_plain(text) for text in texts])
-        dressed = np.array([is_formatted(text) for text in texts])
-        number = dressed | plain
+        formatted = np.array([is_formatted(text) for text in texts])
+        number = formatted | plain
         cell = None
-        if len(texts) > few and dressed.any() and number.mean() > HALF:
-            cell = texts[dressed.argmax()]
+        if len(texts) > few and formatted.any() and number.mean() > HALF:
+            cell = texts[formatted.argmax()]
         elif number.sum() > FEW_NUMBERS and number[code].mean() >= MOSTLY and not plain.all():
             cell = texts[code[~plain[code]][0]]
         if cell is not None:
             raise DataError(
                 f"{self.what} is mostly numbers, dates or times, but not written as plain numbers, "
                 f"such as {cell!r} in row {code.tolist().index(texts.index(cell))}; write them so "
-                f"(1234.5), or {out}."
+                f"(1234.5), or {way_out}."
             )
 
-    def _coded(self, values: Any, extra: Sequence[Any] = ()) -> tuple[list[Any], NDArray[np.int64]]:
+    def _encoded(
+        self, values: Any, extra: Sequence[Any] = ()
+    ) -> tuple[list[Any], NDArray[np.int64]]:
         """Return the different values and `extra` in order, and the index of each row's value."""
         distinct: list[Any] = sorted({*pc.unique(values).to_pylist(), *extra})
         known = pa.array(distinct, type=values.type)
@@ -189,7 +193,7 @@ class Column:
         return distinct, code
 
 
-def several(names: Sequence[str]) -> str:
+def joined_names(names: Sequence[str]) -> str:
     """Return names in one line, at most a hundred of them.
 
     Args:
@@ -209,26 +213,26 @@ def _kind(values: Any) -> str:
     return next((kind for is_a, kind in _KINDS if is_a(values.type)), "")
 
 
-def _read(values: Any) -> Any:
+def _parse_text(values: Any) -> Any:
     """Return a text column as integers, floats or true/false if all texts are written so."""
-    some = {*pc.unique(values.slice(0, 9)).to_pylist()}  # first, because all may take long
+    sample = {*pc.unique(values.slice(0, 9)).to_pylist()}  # first, because all may take long
     for words in (("true", "false"), ("True", "False"), ("TRUE", "FALSE")):
-        if some <= {*words, None} and {*pc.unique(values).to_pylist()} <= {*words, None}:
+        if sample <= {*words, None} and {*pc.unique(values).to_pylist()} <= {*words, None}:
             return pc.equal(values, words[0])
     plain = pc.utf8_trim_whitespace(values)
-    if not _all(plain, PLAIN) or _any(plain, CODE):
+    if not _all_match(plain, PLAIN) or _any_match(plain, CODE):
         return values
     plain = pc.replace_substring_regex(plain, r"^\+", "")  # pyarrow reads no + in integers
     with suppress(pa.ArrowInvalid):
         return plain.cast(pa.int64())
-    return values if _any(plain, LONG) else plain.cast(pa.float64())
+    return values if _any_match(plain, LONG) else plain.cast(pa.float64())
 
 
-def _all(texts: Any, pattern: str) -> bool:
+def _all_match(texts: Any, pattern: str) -> bool:
     """Return True if every text that is not missing matches a pattern."""
     return bool(pc.all(pc.match_substring_regex(texts, f"^({pattern})$")).as_py())
 
 
-def _any(texts: Any, pattern: str) -> bool:
+def _any_match(texts: Any, pattern: str) -> bool:
     """Return True if any text matches a pattern."""
     return bool(pc.any(pc.match_substring_regex(texts, f"^({pattern})$")).as_py())

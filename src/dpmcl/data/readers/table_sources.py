@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dpmcl.data.labels import unwrapped
 from dpmcl.data.read_errors import reading
-from dpmcl.data.sources import at_home
+from dpmcl.data.sources import expand_home
 from dpmcl.exceptions import DataError, reason, shown
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
@@ -40,7 +40,7 @@ class Source(NamedTuple):
     indexes: Sequence[str] = ()
 
 
-def of_file(path: Path, where: str) -> Source:
+def file_source(path: Path, where: str) -> Source:
     """Open a table in a file.
 
     Args:
@@ -58,21 +58,21 @@ def of_file(path: Path, where: str) -> Source:
         raise DataError(
             f"A table must be a {', '.join(others)} or {last} file, got {where}; convert it."
         )
-    path = Path(at_home(str(path)))
+    path = Path(expand_home(str(path)))
     if not path.is_file():
         raise DataError(f"A table must be a file that exists, got {where}; correct the path.")
     if path.suffix.lower() != ".parquet":
-        return _of_text(path, where)
+        return _text_source(path, where)
     schema = parquet.read_schema(path)
     # Not `parquet.read_table`, which makes columns of folders named a=1 above the file.
     return Source(
         schema.names,
         lambda chosen: parquet.ParquetFile(path).read(columns=chosen).select(chosen),
-        _index(schema),
+        _index_columns(schema),
     )
 
 
-def in_memory(source: Any, where: str) -> Source:
+def memory_source(source: Any, where: str) -> Source:
     """Open a table in memory.
 
     Args:
@@ -86,7 +86,7 @@ def in_memory(source: Any, where: str) -> Source:
         DataError: The source is none of these.
     """
     if isinstance(source, pa.Table):
-        return Source(source.column_names, source.select, _index(source.schema))
+        return Source(source.column_names, source.select, _index_columns(source.schema))
     pandas = type(source).__module__.partition(".")[0] == "pandas" and hasattr(source, "columns")
     if not pandas and not isinstance(source, Mapping):
         raise DataError(
@@ -112,11 +112,11 @@ def is_packed(path: Path) -> bool:
     return path.suffix.lower() == ".gz"
 
 
-def _index(schema: Any) -> list[str]:
+def _index_columns(schema: Any) -> list[str]:
     """Return the names of the columns that were the index of a DataFrame."""
     try:
-        about = schema.pandas_metadata or {}
-        return [column for column in about["index_columns"] if isinstance(column, str)]
+        metadata = schema.pandas_metadata or {}
+        return [column for column in metadata["index_columns"] if isinstance(column, str)]
     except (ValueError, KeyError, TypeError):
         return []
 
@@ -124,8 +124,10 @@ def _index(schema: Any) -> list[str]:
 def _array(values: Any, what: str) -> Any:
     """Return a column in memory as a pyarrow array."""
     values = unwrapped(values, what)
-    one = isinstance(values, str | bytes | Mapping | Set) or getattr(values, "shape", None) == ()
-    if one or not hasattr(values, "__len__"):
+    is_single = (
+        isinstance(values, str | bytes | Mapping | Set) or getattr(values, "shape", None) == ()
+    )
+    if is_single or not hasattr(values, "__len__"):
         raise DataError(f"{what} must be a list of values, got {shown(values)}; give one a row.")
     try:
         if isinstance(values, list | tuple):
@@ -140,14 +142,14 @@ def _array(values: Any, what: str) -> Any:
 # ---- text files ----------------------------------------------------------------------------------
 
 
-def _of_text(path: Path, where: str) -> Source:
+def _text_source(path: Path, where: str) -> Source:
     """Open a CSV or TSV file and read its header."""
     delimiter, header = _header(path, where)
 
     def read(chosen: list[str]) -> Any:
         with reading(where, f"correct it: a cell with {delimiter!r} in it needs quotes"):
             return arrow.read_csv(
-                _opened(path),
+                _open_bytes(path),
                 # With several threads, pyarrow's errors lack the row, and it is no faster.
                 arrow.ReadOptions(use_threads=False, block_size=1 << 22),
                 arrow.ParseOptions(delimiter=delimiter, newlines_in_values=True),
@@ -162,14 +164,14 @@ def _of_text(path: Path, where: str) -> Source:
     return Source(header, read)
 
 
-def _opened(path: Path) -> Any:
+def _open_bytes(path: Path) -> Any:
     """Open a file to read its uncompressed bytes."""
     return pa.input_stream(str(path), compression="gzip" if is_packed(path) else None)
 
 
 def _header(path: Path, where: str) -> tuple[str, list[str]]:
     """Return the delimiter and the names of the columns."""
-    with TextIOWrapper(_opened(path), "utf-8-sig", "surrogateescape", newline="") as text:
+    with TextIOWrapper(_open_bytes(path), "utf-8-sig", "surrogateescape", newline="") as text:
         lines: Iterator[str] = iter(text)
         first = next((line for line in lines if line.strip("\r\n")), None)
         if first is None:

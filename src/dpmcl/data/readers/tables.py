@@ -15,14 +15,14 @@ from torch import Tensor
 from dpmcl.core.model import Kind
 from dpmcl.core.settings import Settings
 from dpmcl.data.field import Field
-from dpmcl.data.labelled import Labelled, check_kind, say_if_classes
+from dpmcl.data.labelled import Labelled, check_kind, warn_if_classes
 from dpmcl.data.read_errors import reading
-from dpmcl.data.readers.table_columns import FEW_NUMBERS, Column, several
+from dpmcl.data.readers.table_columns import FEW_NUMBERS, Column, joined_names
 from dpmcl.data.readers.table_fields import CATEGORIES, field_of, inputs_of_column
-from dpmcl.data.readers.table_sources import in_memory, is_packed, of_file
+from dpmcl.data.readers.table_sources import file_source, is_packed, memory_source
 from dpmcl.exceptions import DataError, SpecError, listed, unknown
 
-_ADVICE = "put the column in ignore"
+_WAY_OUT = "put the column in ignore"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,7 @@ def read_table(
     check_kind(kind)
     path = Path(source) if isinstance(source, str | os.PathLike) else None
     where = str(path) if path else name or "the table"
-    columns, left_out = _columns(path or source, roles, where)
+    columns, left_out = _read_columns(path or source, roles, where)
     inputs = [column for column in columns.values() if column.name not in (target, task)]
     if not inputs:
         raise DataError(
@@ -141,12 +141,14 @@ def read_table(
     number, tasks = (None, ()) if task is None else columns[task].labels("task")
     x, fields, numeric, notes = _inputs(inputs, "numbers, scaled" if scale else "numbers")
     scaled = scale and (kind == "regression" or any(numeric))
-    became = f"{len(classes)} {'class' if len(classes) == 1 else 'classes'} named by its values"
+    target_text = (
+        f"{len(classes)} {'class' if len(classes) == 1 else 'classes'} named by its values"
+    )
     if kind == "regression":
-        became = "a number, scaled" if scaled else "a number"
-    notes += [f"target: {target}, {became}"]
+        target_text = "a number, scaled" if scaled else "a number"
+    notes += [f"target: {target}, {target_text}"]
     notes += [] if task is None else [f"tasks: {task}, {len(tasks)} named by its values"]
-    notes += [f"ignored: {several(left_out)}"] if left_out else []
+    notes += [f"ignored: {joined_names(left_out)}"] if left_out else []
     if path and name is None:
         name = Path(path.stem).stem if is_packed(path) else path.stem
     return Labelled(
@@ -163,19 +165,23 @@ def read_table(
     )
 
 
-def _columns(source: Any, roles: Roles, where: str) -> tuple[dict[str, Column], list[str]]:
+def _read_columns(source: Any, roles: Roles, where: str) -> tuple[dict[str, Column], list[str]]:
     """Return the columns that are read, by name, and the names of those that are left out."""
     try:
         with reading(where, "correct it, or write it again"):
-            table = of_file(source, where) if isinstance(source, Path) else in_memory(source, where)
+            table = (
+                file_source(source, where)
+                if isinstance(source, Path)
+                else memory_source(source, where)
+            )
             roles.check(table.names, where)
-            outside = {*roles.ignore, *(set(table.indexes) - {roles.target, roles.task})}
-            read = table.read([column for column in table.names if column not in outside])
+            not_read = {*roles.ignore, *(set(table.indexes) - {roles.target, roles.task})}
+            read = table.read([column for column in table.names if column not in not_read])
     except pa.ArrowException as error:
         raise DataError(f"{where} cannot be read ({error}); correct it.") from None
     if read.num_rows == 0:
         raise DataError(f"A table must have rows, and {where} has only columns; give it some.")
-    left_out = [column for column in table.names if column in outside]
+    left_out = [column for column in table.names if column in not_read]
     left_out += [f"index {n}" for n in getattr(getattr(source, "index", None), "names", ()) if n]
     return {c: Column(c, where, read.column(c)) for c in read.column_names}, left_out
 
@@ -187,16 +193,19 @@ def _inputs(
 
     numbers: Description of a column of numbers in the notes.
     """
-    fields = tuple(field_of(column, _ADVICE) for column in columns)
-    described: dict[str, list[str]] = {}
+    fields = tuple(field_of(column, _WAY_OUT) for column in columns)
+    names_by_description: dict[str, list[str]] = {}
     for field in fields:
         count = len(field.categories)
         categories = f"{count} {'category' if count == 1 else 'categories'}"
-        became = {"numbers": numbers, "categories": categories}.get(field.kind, field.kind)
-        described.setdefault(became, []).append(field.name)
-    notes = [f"{became}: {several(names)}" for became, names in described.items()]
+        description = {"numbers": numbers, "categories": categories}.get(field.kind, field.kind)
+        names_by_description.setdefault(description, []).append(field.name)
+    notes = [
+        f"{description}: {joined_names(names)}"
+        for description, names in names_by_description.items()
+    ]
     blocks = [
-        inputs_of_column(field, column, _ADVICE)
+        inputs_of_column(field, column, _WAY_OUT)
         for field, column in zip(fields, columns, strict=True)
     ]
     numeric = [field.kind == "numbers" for field in fields for _ in field.names]
@@ -208,8 +217,8 @@ def _targets(column: Column, kind: Kind | None) -> tuple[Kind, Tensor, tuple[str
 
     Targets are int64 (rows,), or for regression floats (rows, 1), without names of classes.
     """
-    advice, requested = "name another target", kind
-    column.check_present(advice)
+    way_out, requested = "name another target", kind
+    column.check_present(way_out)
     if kind != "classification":
         column.check_no_numbers("set kind = 'classification'", FEW_NUMBERS)
     if kind is None:
@@ -217,10 +226,10 @@ def _targets(column: Column, kind: Kind | None) -> tuple[Kind, Tensor, tuple[str
         if column.kind == "floats" and not column.categorical:
             kind = "regression"
         elif column.kind == "whole" and not column.categorical:
-            different = len(column.categories()[0])
-            if different > CATEGORIES:
+            distinct = len(column.categories()[0])
+            if distinct > CATEGORIES:
                 raise DataError(
-                    f"{column.what} has {different} different whole numbers, which may be classes "
+                    f"{column.what} has {distinct} different whole numbers, which may be classes "
                     "or amounts; set kind = 'classification' or kind = 'regression'."
                 )
     if kind == "classification":
@@ -230,7 +239,7 @@ def _targets(column: Column, kind: Kind | None) -> tuple[Kind, Tensor, tuple[str
             f"{column.what} must be numbers for regression, got text such as "
             f"{column.values[0].as_py()!r:.60}; convert it, or set kind = 'classification'."
         )
-    targets = torch.from_numpy(column.numbers(advice))[:, None]
+    targets = torch.from_numpy(column.numbers(way_out))[:, None]
     if requested is None:
-        say_if_classes(targets)
+        warn_if_classes(targets)
     return kind, targets, ()
