@@ -62,7 +62,7 @@ def overhead(rounds: int = 15) -> dict[str, float]:
             known.setup.stream, known.held, chunk, number=known.chunks, replicas=1
         )
         infos = one_info(known)
-        setup = known.setup.over(stream, splits, infos)
+        setup = known.setup.with_rows(stream, splits, infos)
         run = replace(known.run, position=Position(1))
         torch.set_num_threads(1)
         start = time.perf_counter()

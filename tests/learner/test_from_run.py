@@ -14,7 +14,7 @@ from conftest import TINY_SPEC, refused
 from dpmcl import SpecError, Stream, plugins
 from dpmcl.data import labelled
 from dpmcl.exceptions import FolderError
-from dpmcl.training.job import prepared, read
+from dpmcl.training.job import read_stream, scaled_and_split
 
 CHUNK = {"colour": ["r", "g"], "size": [1.0, 2.0]}
 SPEC = {**TINY_SPEC, "replicas": 2, "methods": {"er": {"memory": 9}}, "engine": "auto"}
@@ -37,7 +37,7 @@ def test_it_predicts_what_the_run_predicted_and_goes_on(tmp_path):
         assert one._known.chunks == 2
         assert len(one._known.held.x) == 9
         spec = first.made
-        stream, splits = prepared(spec, read(spec, (1,)), (1,))
+        stream, splits = scaled_and_split(spec, read_stream(spec, (1,)), (1,))
         row = splits.test.row[0]
         told = result.records["er"].predictions["test"][1]
         assert (one.predict(stream.x[row]) == one.classes_[told]).all()
@@ -64,7 +64,7 @@ def test_a_table_keeps_its_columns_categories_and_scales(tmp_path):
 
 
 def test_rows_of_a_long_memory_are_read_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("dpmcl.training.last_state.MOST_BYTES", 0)
+    monkeypatch.setattr("dpmcl.training.last_state.MAX_BYTES", 0)
     monkeypatch.setattr("dpmcl.training.last_state.held_rows", None)  # they may not fit in memory
     spec = table(tmp_path / "rows.csv")
     result = dpmcl.run(spec, out=tmp_path / "long")
@@ -84,7 +84,7 @@ def test_rows_of_a_long_memory_are_read_again(tmp_path, monkeypatch):
 def test_every_method_predicts_as_its_run_did_and_goes_on_or_says_why_not():
     methods = {name: {"memory": 9} for name in plugins.names("method")}
     result = dpmcl.run({**SPEC, "methods": methods}, settings={"evaluation.predictions": True})
-    stream, splits = prepared(result.made, read(result.made, (1,)), (1,))
+    stream, splits = scaled_and_split(result.made, read_stream(result.made, (1,)), (1,))
     rows = stream.x[splits.test.row[0]]
     for name in methods:
         one = result.learner(name, seed=1)

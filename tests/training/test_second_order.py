@@ -10,7 +10,7 @@ from dpmcl.core.tree import at, leaves, rebuilt, tree_map
 from dpmcl.methods.dpmcl import DPMCL
 from dpmcl.methods.oml import OML
 from dpmcl.optimisers import _optimiser as optim
-from dpmcl.training.second_order import noise
+from dpmcl.training.second_order import noise_warning
 
 STARTED = {"name": "adagrad", "initial_accumulator": 0.1}
 
@@ -37,7 +37,7 @@ def test_it_is_said_once_with_the_way_out(said):
     ],
 )
 def test_it_is_not_said_of_what_is_exact(method, dtype):
-    assert noise(method, dtype) is None
+    assert noise_warning(method, dtype) is None
 
 
 def nested(name="oml", **own):

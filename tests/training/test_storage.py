@@ -7,7 +7,7 @@ from test_checkpoint import ORIGIN, assert_same, blank, snapshot
 
 from dpmcl.exceptions import FolderError
 from dpmcl.training.state import Position
-from dpmcl.training.storage import Storage, StoredCheckpoints, absolute
+from dpmcl.training.storage import Storage, StoredCheckpoints, absolute_address
 
 
 @pytest.fixture(params=["{}", "file://{}", "local://{}"])
@@ -21,7 +21,7 @@ def test_jobs_of_a_run_are_kept_apart_and_the_last_two_checkpoints_stay(storage,
     one, other = (StoredCheckpoints(storage, "er", seeds) for seeds in ((3, 4), (5, 6)))
     with pytest.raises(FolderError, match="machines see different folders"):
         one.refuse_removed()
-    storage.begin(tmp_path / "spec.toml")
+    storage.write_mark(tmp_path / "spec.toml")
     assert one.newest() is None
     for update in range(3):
         one.save(snapshot(Position(0, 0, update)), ORIGIN)
@@ -49,5 +49,5 @@ def test_an_address_is_checked_and_a_relative_path_made_absolute(tmp_path, monke
     with pytest.raises(FolderError, match="'nowhere://x' cannot be read or written"):
         Storage("nowhere://x", "a").names("")
     monkeypatch.chdir(tmp_path)
-    assert absolute("kept") == str(Path("kept").absolute())
-    assert absolute("s3://bucket/kept") == "s3://bucket/kept"
+    assert absolute_address("kept") == str(Path("kept").absolute())
+    assert absolute_address("s3://bucket/kept") == "s3://bucket/kept"

@@ -196,7 +196,7 @@ class _Ensemble(nn.Module):
         self.dtype, self.images = model.dtype, known.form.inputs.images
         body = known.form.body
         self.body = None if body is None else _module(body, "representation", State({}, {}, {}))
-        states = [at(known.shown, replica) for replica in range(len(known.setup.seeds))]
+        states = [at(known.evaluated, replica) for replica in range(len(known.setup.seeds))]
         self.replicas = nn.ModuleList(_Replica(model, state) for state in states)
         scaled = stream.scaled if stream.scale is not None else None
         self.scaled = scaled is not None

@@ -24,9 +24,9 @@ from dpmcl.learner.pool import Examples, Group, joined
 from dpmcl.methods._method import State
 from dpmcl.optimisers.theorem import Theorem
 from dpmcl.training.divergence import FreezeNonFinite
-from dpmcl.training.evaluation import shown
-from dpmcl.training.last_state import Held, LastState, held_rows, numbered
-from dpmcl.training.loop import check, learn_task, rehearsed
+from dpmcl.training.evaluation import evaluated_states
+from dpmcl.training.last_state import HeldRows, LastState, held_rows, with_slot_positions
+from dpmcl.training.loop import after_evaluation_phases, check, learn_task
 from dpmcl.training.memories import empty_memories
 from dpmcl.training.monitor import Monitor, MonitorSettings
 from dpmcl.training.observer import Observer
@@ -76,7 +76,7 @@ class Knowledge(LastState):
     Attributes:
         form: Form of the rows.
         setup: As for `LastState`, with a stream that has no rows.
-        run, held, shown, seen: As for `LastState`; memories are `numbered`.
+        run, held, evaluated, seen: As for `LastState`; for memories see `with_slot_positions`.
         chunks: Number of chunks learned.
         rows: Number of training rows learned.
         groups: Rows held out, by group of chunks.
@@ -118,7 +118,7 @@ def learn_chunk(
     known = _with_room(config, known, form, (stream, splits))
     stream = replace(stream, outputs=known.setup.stream.outputs)
     infos, seen = _task_infos(known, chunk)
-    setup = known.setup.over(stream, splits, infos)
+    setup = known.setup.with_rows(stream, splits, infos)
     if number == 0:
         check(setup)
     _check_method(setup)  # always: a learner made from a run starts after chunk 0
@@ -134,10 +134,10 @@ def learn_chunk(
     rest, no_rows = resting(config, form, chunk["train"], stream.outputs)
     return Knowledge(
         form=form,
-        setup=setup.over(replace(rest, scale=stream.scale, scaled=stream.scaled), no_rows, ()),
-        run=replace(run, memories=numbered(run.memories), values={}),
+        setup=setup.with_rows(replace(rest, scale=stream.scale, scaled=stream.scaled), no_rows, ()),
+        run=replace(run, memories=with_slot_positions(run.memories), values={}),
         held=held_rows(stream, splits, run.memories),
-        shown=shown(setup, rehearsed(setup, run, task)),
+        evaluated=evaluated_states(setup, after_evaluation_phases(setup, run, task)),
         seen=seen,
         chunks=number + 1,
         rows=infos[-1].rows_seen,
@@ -265,8 +265,8 @@ def _initial(config: Config, form: Form, chunk: Mapping[str, Examples]) -> Knowl
         form=form,
         setup=setup,
         run=RunState(Position(), setup.start, memories),
-        held=Held(train.x[:0], train.y[:0], stream.task[0, :0]),
-        shown=setup.start,
+        held=HeldRows(train.x[:0], train.y[:0], stream.task[0, :0]),
+        evaluated=setup.start,
         seen=torch.zeros(stream.outputs, dtype=torch.bool, device=train.x.device),
     )
 
@@ -281,7 +281,7 @@ def _with_room(
         return known
     if classes <= outputs:
         model = model.with_room(classes, outputs)
-        return replace(known, setup=replace(setup, model=model).starting(setup.start))
+        return replace(known, setup=replace(setup, model=model).with_start(setup.start))
     stream = replace(rows[0], outputs=outputs_with_room(classes))
     example = stream.example(config.floats)
     wider = replace(setup_of(config, form, (stream, rows[1]), example), engine=setup.engine)
@@ -291,7 +291,7 @@ def _with_room(
     run = replace(known.run, replicas=state, memories=widened_memories(known.run.memories, empty))
     seen = torch.zeros(stream.outputs, dtype=torch.bool, device=model.device)
     seen[:outputs] = known.seen
-    wider = wider.starting(widened(setup.start, start))
+    wider = wider.with_start(widened(setup.start, start))
     return replace(known, setup=wider, run=run, seen=seen)
 
 

@@ -24,7 +24,7 @@ from dpmcl.learner.knowledge import Form, Knowledge, resting, setup_of, stored_i
 from dpmcl.learner.network import Network
 from dpmcl.learner.pool import Examples, Group
 from dpmcl.methods._method import State
-from dpmcl.training.last_state import Held, LastState, tensors_of
+from dpmcl.training.last_state import HeldRows, LastState, tensors_of
 from dpmcl.training.memories import empty_memories
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import Position, RunState
@@ -152,7 +152,7 @@ def _probe_answers(known: Knowledge) -> Tensor:
     They reveal whether a user's network is the one that was saved: only its trained parameters are
     stored, not its frozen or constant values.
     """
-    model, state = known.setup.model, tree.at(known.shown, 0)
+    model, state = known.setup.model, tree.at(known.evaluated, 0)
     probe = _probe_inputs(known.form.inputs.shape)
     x = stored_inputs(known.form, probe).to(model.device, model.dtype)
     with torch.no_grad():
@@ -201,7 +201,7 @@ def _knowledge(state: Packed, config: Config, tensors: Mapping[str, Tensor]) -> 
     setup = setup_of(config, form, (stream, splits), example)
     like = setup.start
     if setup.method.restarts:
-        setup = setup.starting(from_named(like, "start", tensors))
+        setup = setup.with_start(from_named(like, "start", tensors))
     replicas: State = from_named(like, "state", tensors)
     separate = any(name.startswith("shown.") for name in tensors)
     memories, row = _memories(setup, part, config, tensors if state.memory else None)
@@ -209,8 +209,8 @@ def _knowledge(state: Packed, config: Config, tensors: Mapping[str, Tensor]) -> 
         form=form,
         setup=setup,
         run=RunState(Position(), replicas, memories, state.work),
-        held=Held(part.x, part.y, tensors["held.task"].to(device), row),
-        shown=from_named(like, "shown", tensors) if separate else replicas,
+        held=HeldRows(part.x, part.y, tensors["held.task"].to(device), row),
+        evaluated=from_named(like, "shown", tensors) if separate else replicas,
         seen=from_named(
             torch.zeros(state.outputs, dtype=torch.bool, device=device), "seen", tensors
         ),
@@ -254,7 +254,7 @@ def _memories(
     capacity, replicas = config.method.memory, config.replicas
     if tensors is not None and tensors["memory.train.position"].shape != (replicas, capacity):
         raise ValueError("the memory is of another length")  # checked before it is allocated
-    like = setup.over(*_one_row(setup.stream, part, replicas), ())
+    like = setup.with_rows(*_one_row(setup.stream, part, replicas), ())
     memories, row = dict(empty_memories(like, capacity)), {}
     if tensors is None:
         return memories, {}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dpmcl.data.splits import Rows, Splits
 from dpmcl.data.stream import Stream
-from dpmcl.training.last_state import Held
+from dpmcl.training.last_state import HeldRows
 
 
 class Examples(NamedTuple):
@@ -50,7 +50,12 @@ class Group(NamedTuple):
 
 
 def joined(
-    like: Stream, held: Held | None, chunk: Mapping[str, Examples], *, number: int, replicas: int
+    like: Stream,
+    held: HeldRows | None,
+    chunk: Mapping[str, Examples],
+    *,
+    number: int,
+    replicas: int,
 ) -> tuple[Stream, Splits]:
     """Return a stream of the stored rows and the rows of a chunk, and its splits.
 
@@ -86,7 +91,7 @@ def joined(
     return stream, Splits(train, rows.get("validation", absent), absent)
 
 
-def _slots(held: Held | None, name: str, replicas: int) -> Tensor | None:
+def _slots(held: HeldRows | None, name: str, replicas: int) -> Tensor | None:
     """Return the row in each slot of a memory; None before the first chunk.
 
     There are no slots if the learner was saved without its memory.
