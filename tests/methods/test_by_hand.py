@@ -24,7 +24,7 @@ from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.engine import Looped
 from dpmcl.exceptions import SpecError
-from dpmcl.methods._fisher import sampled
+from dpmcl.methods._fisher import sample_targets
 
 LR, WIDTH, ROWS = 0.1, 3, 4
 KEY = torch.tensor([[1, 2], [3, 4], [5, 6], [7, 8]])
@@ -521,10 +521,10 @@ def test_the_fisher_information_of_ewc_is_by_row_and_its_anchors_are_each_task_s
 def test_sampled_targets_have_the_model_s_own_distribution():
     n = 40_000
     logits = torch.tensor([[0.0, 1.0, -1.0]], dtype=torch.float64)
-    y = sampled(model("classification"), logits.expand(n, 3), KEY[0])
+    y = sample_targets(model("classification"), logits.expand(n, 3), KEY[0])
     share = torch.bincount(y, minlength=3) / n
     torch.testing.assert_close(share.double(), torch.softmax(logits[0], 0), atol=0.01, rtol=0)
-    values = sampled(model("regression"), logits.expand(n, 3), KEY[0])
+    values = sample_targets(model("regression"), logits.expand(n, 3), KEY[0])
     torch.testing.assert_close(values.mean(0), logits[0], atol=0.03, rtol=0)
     torch.testing.assert_close(values.var(0), torch.full((3,), 1.5).double(), atol=0.01, rtol=0)
 

@@ -41,7 +41,7 @@ def gradient_of_step_2(monkeypatch, start=None, **settings):
     )
     method = DPMCL(lr=0.05, kappa=1, **settings)
     state = method.start(start or theta(), TASK)
-    method._mind_the_past(model(), state, ROWS, KEYS[1])
+    method._limit_forgetting(model(), state, ROWS, KEYS[1])
     return caught[0]
 
 
@@ -92,7 +92,7 @@ def test_the_features_are_computed_once_and_theta_1_stays_during_the_zeta_steps(
     monkeypatch.setattr(type(net), "features", spy)
     method = DPMCL(zeta=4, kappa=1)
     state = method.start(start, TASK)
-    after = method._mind_the_past(net, state, ROWS, KEYS[1])
+    after = method._limit_forgetting(net, state, ROWS, KEYS[1])
     assert len(calls) == 1
     assert calls[0] is not None
     pairs = zip(leaves(calls[0]), leaves(state.theta["representation"]), strict=True)

@@ -173,7 +173,7 @@ def test_the_cost_that_a_rule_hears_of_is_the_sum_of_what_is_descended_on(monkey
     def descended_on(theta):
         caught.clear()
         state = method.start(theta, tiny_task())
-        method._mind_the_past(model, state, rows, torch.zeros(2, dtype=torch.int64))
+        method._limit_forgetting(model, state, rows, torch.zeros(2, dtype=torch.int64))
         return caught[0]
 
     theta = model.init(3)
@@ -217,7 +217,7 @@ def gains(guard: str, steps: int) -> list[float]:
         ahead = terms.look_ahead(model, state.theta, b_N, b_P, rule=method.rule, zeta=method.zeta)
         found.append(float(cost - ahead))
         key = torch.zeros(2, dtype=torch.int64)
-        state = method._mind_the_past(model, state, {"new": b_N, "past": b_P}, key)
+        state = method._limit_forgetting(model, state, {"new": b_N, "past": b_P}, key)
     assert all(leaf.isfinite().all() for leaf in leaves(state.theta))
     return found
 
