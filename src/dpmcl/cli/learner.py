@@ -83,7 +83,7 @@ def predict(
     from dpmcl import Learner
 
     learner = Learner.load(model)
-    if learner._learned().form.kind == "classification":
+    if learner._knowledge().form.kind == "classification":
         header = ["label", *(f"p({label})" for label in learner.classes_)]
         shares = learner.predict_proba(rows)
         lines = zip(learner.classes_[shares.argmax(1)], *shares.T, strict=True)

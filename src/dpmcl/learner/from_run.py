@@ -16,10 +16,10 @@ from dpmcl.exceptions import FolderError, SpecError, reason
 from dpmcl.learner.config import Config
 from dpmcl.learner.inputs import Inputs
 from dpmcl.learner.knowledge import Form
-from dpmcl.learner.labels import LabelMap, of_names
+from dpmcl.learner.labels import LabelMap, labels_of_names
 from dpmcl.learner.learner import Learner
 from dpmcl.learner.network import Network
-from dpmcl.learner.packing import Packed, unpacked
+from dpmcl.learner.packing import Packed, unpack
 from dpmcl.results.store import StreamInfo
 from dpmcl.streams.table import Table
 from dpmcl.training.job import read_stream, scaled_and_split
@@ -72,7 +72,7 @@ def learner_of_run(
         groups=(),
         held_out=0,
     )
-    return Learner._of(config, unpacked(where, state, save(tensors), config))
+    return Learner._from_knowledge(config, unpack(where, state, save(tensors), config))
 
 
 def _config(spec: Spec, name: str, seed: int, form: Form) -> Config:
@@ -100,7 +100,7 @@ def _form(spec: Spec, info: StreamInfo, tensors: Mapping[str, Tensor]) -> Form:
     return Form(
         inputs=Inputs(tuple(x.shape[1:]), x.dtype == torch.uint8, info.fields),
         kind="regression" if regression else "classification",
-        labels=LabelMap() if regression else of_names(info.classes),
+        labels=LabelMap() if regression else labels_of_names(info.classes),
         flat=outputs == 1,
         width=outputs if regression else 1,
         scale="scaled" in tensors,

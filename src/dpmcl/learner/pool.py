@@ -49,7 +49,7 @@ class Group(NamedTuple):
     broken: tuple[str, ...] | None = None
 
 
-def joined(
+def chunk_stream(
     like: Stream,
     held: HeldRows | None,
     chunk: Mapping[str, Examples],
@@ -80,7 +80,7 @@ def joined(
         task = torch.cat([held.task, task])
     added = dict(zip(chunk, new.split([len(part.x) for part in parts]), strict=True))
     rows = {
-        name: _rows(_slots(held, name, replicas), row, task, replicas)
+        name: _split_rows(_slot_rows(held, name, replicas), row, task, replicas)
         for name, row in added.items()
     }
     no_rows = new[:0].expand(replicas, 0)
@@ -91,7 +91,7 @@ def joined(
     return stream, Splits(train, rows.get("validation", absent), absent)
 
 
-def _slots(held: HeldRows | None, name: str, replicas: int) -> Tensor | None:
+def _slot_rows(held: HeldRows | None, name: str, replicas: int) -> Tensor | None:
     """Return the row in each slot of a memory; None before the first chunk.
 
     There are no slots if the learner was saved without its memory.
@@ -102,7 +102,7 @@ def _slots(held: HeldRows | None, name: str, replicas: int) -> Tensor | None:
     return held.row.get(name, no_rows)
 
 
-def _rows(held: Tensor | None, new: Tensor, task: Tensor, replicas: int) -> Rows:
+def _split_rows(held: Tensor | None, new: Tensor, task: Tensor, replicas: int) -> Rows:
     """Return the rows of a split: the row in each slot of the memory, then those of the chunk."""
     row, counts = new.expand(replicas, -1), [len(new)]
     if held is not None:
