@@ -49,17 +49,17 @@ def gradient_of_step_2(monkeypatch, start=None, **settings):
 @pytest.mark.parametrize("optimiser", ["sgd", "adagrad", "adam"])
 def test_exact_agrees_with_finite_differences(monkeypatch, optimiser, zeta):
     net, rule = model(), build(optimiser, 0.05)
-    both = join(B_P, B_N)
+    b_PN = join(B_P, B_N)
 
     def cost(theta):
         buffer, state = theta["prediction"], rule.init(theta["prediction"])
         for _ in range(zeta):
             free = tree_map(lambda leaf: leaf.detach().requires_grad_(), buffer)
-            j = net.cost({**theta, "prediction": free}, both)
+            j = net.cost({**theta, "prediction": free}, b_PN)
             grads = dict(zip(free, torch.autograd.grad(j, list(free.values())), strict=True))
             buffer, state = rule.step(buffer, grads, state)
-        j_b = net.cost({**theta, "prediction": buffer}, both)
-        return net.cost(theta, B_P) + net.cost(theta, both) - j_b
+        j_b = net.cost({**theta, "prediction": buffer}, b_PN)
+        return net.cost(theta, B_P) + net.cost(theta, b_PN) - j_b
 
     start = theta()
     grads = gradient_of_step_2(
