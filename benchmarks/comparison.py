@@ -57,7 +57,7 @@ SGD_RATES = [0.003, 0.01, 0.03, 0.1]
 
 def table_of(stream: str, asked: argparse.Namespace) -> dict[str, Any]:
     """Return the spec of a comparison as a table, before rates are chosen."""
-    table = spec.normalised(spec.read(presets.text(stream), stream))
+    table = spec.normalised(spec.parse_toml(presets.text(stream), stream))
     names = OF_THE_PAPER if asked.paper else tuple(METHODS)
     table["methods"] = {name: dict(METHODS[name]) for name in names}
     table["replicas"] = asked.replicas
@@ -65,7 +65,7 @@ def table_of(stream: str, asked: argparse.Namespace) -> dict[str, Any]:
     if asked.updates is not None:
         training["updates"] = asked.updates
     tasks = {} if asked.paper else {"stream": {"classes_per_task": 2, "tasks": 5}}
-    return spec.changed(table, {"training": training, **tasks})
+    return spec.with_changes(table, {"training": training, **tasks})
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from torch import nn
 from dpmcl import Learner
 from dpmcl.learner import chunks
 from dpmcl.learner.knowledge import Knowledge, with_body
-from dpmcl.learner.pool import Examples, joined
+from dpmcl.learner.pool import Examples, chunk_stream
 from dpmcl.training.loop import learn_task
 from dpmcl.training.state import Position
 
@@ -58,11 +58,11 @@ def overhead(rounds: int = 15) -> dict[str, float]:
         known = one._known
         assert isinstance(known, Knowledge)
         chunk = {"train": Examples(torch.from_numpy(x), torch.from_numpy(y))}
-        stream, splits = joined(
+        stream, splits = chunk_stream(
             known.setup.stream, known.held, chunk, number=known.chunks, replicas=1
         )
         infos = one_info(known)
-        setup = known.setup.over(stream, splits, infos)
+        setup = known.setup.with_rows(stream, splits, infos)
         run = replace(known.run, position=Position(1))
         torch.set_num_threads(1)
         start = time.perf_counter()

@@ -61,7 +61,7 @@ torch.set_num_threads(1)  # the problems are tiny, and the tests run in two proc
 
 
 @pytest.fixture(scope="session", autouse=True)
-def decoded() -> None:
+def image_cache() -> None:
     """Cache decoded images for all test processes and for later runs on the same machine."""
     os.environ["DPMCL_CACHE"] = str(Path(tempfile.gettempdir()) / "dpmcl-test-cache")
 
@@ -101,17 +101,17 @@ def complaint(make: Callable[..., object], *args: Any, error: Any = DataError, *
     """Return the message of the error that a call raises, after checking that it is one line."""
     with pytest.raises(error) as caught:
         make(*args, **kw)
-    line = str(caught.value)
-    assert "\n" not in line
-    assert " at 0x" not in line
-    assert len(line) < 6000
-    return line
+    message = str(caught.value)
+    assert "\n" not in message
+    assert " at 0x" not in message
+    assert len(message) < 6000
+    return message
 
 
 def refused(make: Callable[[], object], *parts: str, error: Any = DataError) -> None:
     """Check that a call raises an error whose one-line message contains all parts."""
-    line = complaint(make, error=error)
-    assert [part for part in parts if part not in line] == [], line
+    message = complaint(make, error=error)
+    assert [part for part in parts if part not in message] == [], message
 
 
 def some_record(
@@ -159,7 +159,7 @@ def own_rows_stream(sizes: list[list[int]]) -> Stream:
         y=x.sum(1, keepdim=True),
         row=torch.arange(replicas * n).view(replicas, n),
         task=torch.stack(
-            [torch.arange(tasks).repeat_interleave(torch.tensor(own)) for own in sizes]
+            [torch.arange(tasks).repeat_interleave(torch.tensor(counts)) for counts in sizes]
         ),
         tasks=tuple(f"task {k}" for k in range(tasks)),
         classes=(),
@@ -207,15 +207,15 @@ def moving_stream(
 
 def memory_of(splits, seeds, task, capacity, name="train"):
     """Stacked memories, one per seed, which were offered the rows of the tasks before `task`."""
-    held = []
+    memories = []
     for replica, seed in enumerate(seeds):
-        one, offset = memory.empty(capacity), splits.named(name).offset[replica]
+        memory_, offset = memory.empty(capacity), splits.named(name).offset[replica]
         for k in range(task):
             position = torch.arange(int(offset[k]), int(offset[k + 1]))
             offer = Offer(position, torch.ones_like(position, dtype=torch.bool))
-            one = memory.add(one, offer, keys.derive(seed, Purpose.MEMORY, k), "reservoir")
-        held.append(one)
-    return stack(held)
+            memory_ = memory.add(memory_, offer, keys.derive(seed, Purpose.MEMORY, k), "reservoir")
+        memories.append(memory_)
+    return stack(memories)
 
 
 def tiny_network(outputs: int = 6, dropout: float = 0.0) -> tuple[nn.Module, nn.Module]:
@@ -237,7 +237,7 @@ def tiny_model(stream: Stream, dtype: torch.dtype = torch.float64, dropout: floa
 
 
 @contextmanager
-def noted(note: Callable[[str], None] | None) -> Iterator[None]:
+def log_to(note: Callable[[str], None] | None) -> Iterator[None]:
     """Pass each log line of a block to `note`."""
     handler = logging.Handler()
     handler.emit = lambda record: note(record.getMessage())  # type: ignore[method-assign]
@@ -251,10 +251,10 @@ def noted(note: Callable[[str], None] | None) -> Iterator[None]:
 
 
 @pytest.fixture
-def said() -> Iterator[list[str]]:
+def log_lines() -> Iterator[list[str]]:
     """Log lines of the package during a test."""
     lines: list[str] = []
-    with noted(lines.append):
+    with log_to(lines.append):
         yield lines
 
 
@@ -293,7 +293,7 @@ def train(
     monitor = options.pop("watched", None) or MonitorSettings()
     check_motion(method, stream, setup.phases[0], monitor.drift)
     keeper = options.pop("keeper", None) or Keeper(Keeping())
-    with noted(note):
+    with log_to(note):
         outcome = measured(
             setup,
             evaluation=evaluated or Evaluation(),
@@ -335,5 +335,5 @@ def tiny_run(
 
 def run_study(spec, folder=None, say=None, **options):
     """Run a study, and pass each log line to `say`."""
-    with noted(say):
+    with log_to(say):
         return study.run(spec, folder, **options)

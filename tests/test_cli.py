@@ -17,7 +17,7 @@ import torch
 import dpmcl
 from dpmcl import cli, plugins, presets
 from dpmcl.study import result
-from dpmcl.training.spec import Spec, read
+from dpmcl.training.spec import Spec, parse_toml
 
 TINY = """
 replicas = 2
@@ -103,7 +103,7 @@ def test_show_prints_the_complete_spec_of_a_preset(preset, command):
     assert ran.status == 0
     assert ran.out.startswith(f"# {presets.summary(preset)}\n")
     table = tomllib.loads(ran.out)
-    assert table == Spec.parse(read(presets.text(preset), preset)).to_table()
+    assert table == Spec.parse(parse_toml(presets.text(preset), preset)).to_table()
     assert {"monitor", "evaluation", "network", "training", "device", "threads"} <= set(table)
 
 

@@ -12,7 +12,7 @@ from dpmcl.data.sources import is_data, stream_for, suffixes
 from dpmcl.exceptions import SpecError
 from dpmcl.streams._settings import LabelledSettings
 from dpmcl.study.api import METHODS, Request
-from dpmcl.training.spec import Spec, assignment, changed, normalised, read
+from dpmcl.training.spec import Spec, normalised, parse_assignment, parse_toml, with_changes
 
 SUFFIXES = suffixes()
 FILES = [(f"my{end}", name) for name, ends in SUFFIXES.items() for end in ends]
@@ -106,16 +106,19 @@ def test_a_streams_name_wins_over_a_folder_of_that_name(here, name):
 
 def test_a_spec_with_a_path():
     text = '[stream]\npath = "my.csv"\ntarget = "kind"\n'
-    table = {**read(text, "a test"), "methods": ["er"]}
+    table = {**parse_toml(text, "a test"), "methods": ["er"]}
     once = normalised(table)
     assert once["stream"] == {"path": "my.csv", "name": "table", "target": "kind"}
     assert normalised(once) == once
     spec = Spec.parse(table)
     assert (spec.stream_name, spec.stream.path) == ("table", "my.csv")
     assert Spec.parse(spec.to_table()).to_table() == spec.to_table()
-    base = changed({"stream": "digits", "methods": ["er"]}, assignment("stream=my.csv"))
+    base = with_changes({"stream": "digits", "methods": ["er"]}, parse_assignment("stream=my.csv"))
     assert base["stream"] == {"path": "my.csv", "name": "table"}
-    assert Spec.parse(changed(base, assignment("stream.target=kind"))).stream.target == "kind"
+    assert (
+        Spec.parse(with_changes(base, parse_assignment("stream.target=kind"))).stream.target
+        == "kind"
+    )
     for stream, message in (
         ({"path": 3}, "stream needs a name"),
         ("my.csv", "needs the setting 'target'"),

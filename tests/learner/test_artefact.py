@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_learner import CLOUDS, NAMES, learner, parameters
+from test_learner import CLOUDS, NAMES, make_learner, parameters
 
 from conftest import refused
 from dpmcl import Learner, ModelError, SpecError
@@ -37,54 +37,54 @@ KINDS = [
 
 
 def test_in_a_new_process_a_learner_goes_on_as_if_never_stopped(tmp_path):
-    ones = [learner(**kind, updates=7).learn(CLOUDS[:40], NAMES[:40]) for kind in KINDS]
-    folders = [one.save(tmp_path / str(k)) for k, one in enumerate(ones)]
+    learners = [make_learner(**kind, updates=7).learn(CLOUDS[:40], NAMES[:40]) for kind in KINDS]
+    folders = [learner.save(tmp_path / str(k)) for k, learner in enumerate(learners)]
     np.savez(tmp_path / "rows.npz", x=CLOUDS[15:], y=NAMES[15:])
-    before = [one.predict_proba(CLOUDS[15:]) for one in ones]
-    for one in ones:
-        one.learn(CLOUDS[15:], NAMES[15:])
+    before = [learner.predict_proba(CLOUDS[15:]) for learner in learners]
+    for learner in learners:
+        learner.learn(CLOUDS[15:], NAMES[15:])
     command = [sys.executable, "-c", GO_ON, str(tmp_path / "rows.npz"), *map(str, folders)]
     subprocess.run(command, check=True, env=os.environ, timeout=300)
-    for one, folder, old in zip(ones, folders, before, strict=True):
+    for learner, folder, old in zip(learners, folders, before, strict=True):
         told, again = np.load(folder / "told.npz"), Learner.load(folder)
         assert (told["before"] == old).all()
-        assert (told["after"] == one.predict_proba(CLOUDS[15:])).all()
-        for a, b in zip(parameters(one), parameters(again), strict=True):
+        assert (told["after"] == learner.predict_proba(CLOUDS[15:])).all()
+        for a, b in zip(parameters(learner), parameters(again), strict=True):
             assert torch.equal(a, b)
-        assert repr(again) == repr(one)
+        assert repr(again) == repr(learner)
 
 
 @pytest.mark.parametrize("method", ["derpp", "ewc", "gdumb"])
 def test_notes_copies_and_growth_go_on_too(method, tmp_path):
     """Logits beside rows, Fisher information, a policy of its own; then more classes than room."""
-    one = learner(method=method, memory=9, updates=3)
-    one.learn(CLOUDS[:20], np.arange(20) % 3).learn(CLOUDS[20:40], np.arange(20) % 4 + 3)
-    other = Learner.load(one.save(tmp_path))
-    for each in (one, other):
+    learner = make_learner(method=method, memory=9, updates=3)
+    learner.learn(CLOUDS[:20], np.arange(20) % 3).learn(CLOUDS[20:40], np.arange(20) % 4 + 3)
+    other = Learner.load(learner.save(tmp_path))
+    for each in (learner, other):
         each.learn(CLOUDS[40:], np.arange(20) % 5 + 7)
-    assert one.predict_proba(CLOUDS).shape == (60, 12)
-    assert (one.predict_proba(CLOUDS) == other.predict_proba(CLOUDS)).all()
+    assert learner.predict_proba(CLOUDS).shape == (60, 12)
+    assert (learner.predict_proba(CLOUDS) == other.predict_proba(CLOUDS)).all()
 
 
 def test_a_learner_whose_saving_fails_leaves_the_old_one_whole(tmp_path, monkeypatch):
-    one = learner().learn(CLOUDS, NAMES)
-    one.save(tmp_path)
-    before = one.predict_proba(CLOUDS)
-    one.learn(CLOUDS, NAMES)
+    learner = make_learner().learn(CLOUDS, NAMES)
+    learner.save(tmp_path)
+    before = learner.predict_proba(CLOUDS)
+    learner.learn(CLOUDS, NAMES)
     monkeypatch.setattr(artefact, "write_text", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        one.save(tmp_path)
+        learner.save(tmp_path)
     assert (Learner.load(tmp_path).predict_proba(CLOUDS) == before).all()
     monkeypatch.undo()
-    one.save(tmp_path)
+    learner.save(tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_without_its_memory_no_row_is_written(tmp_path, said):
-    one = learner(method="er").learn(CLOUDS, NAMES)
-    one.save(tmp_path / "with")
-    one.save(tmp_path / "without", memory=False)
-    assert any("without its memory" in line for line in said)
+def test_without_its_memory_no_row_is_written(tmp_path, log_lines):
+    learner = make_learner(method="er").learn(CLOUDS, NAMES)
+    learner.save(tmp_path / "with")
+    learner.save(tmp_path / "without", memory=False)
+    assert any("without its memory" in line for line in log_lines)
     kept, left = (
         load_file(next((tmp_path / n).glob("*.safetensors"))) for n in ("with", "without")
     )
@@ -92,7 +92,7 @@ def test_without_its_memory_no_row_is_written(tmp_path, said):
     assert not any(name.startswith("memory.") for name in left)
     assert len(left["held.x"]) == 0
     other = Learner.load(tmp_path / "without")
-    assert (other.predict(CLOUDS) == one.predict(CLOUDS)).all()
+    assert (other.predict(CLOUDS) == learner.predict(CLOUDS)).all()
     assert other.learn(CLOUDS, NAMES).evaluate(CLOUDS, NAMES) < 0.1
 
 
@@ -104,12 +104,12 @@ def test_what_is_the_users_own_is_brought_again(tmp_path):
     def network(shape, outputs):
         return MLP(hidden=3).build(shape, outputs)
 
-    one = Learner(network, method=Mine, updates=5).learn(CLOUDS, NAMES)
-    one.save(tmp_path)
+    learner = Learner(network, method=Mine, updates=5).learn(CLOUDS, NAMES)
+    learner.save(tmp_path)
     refused(lambda: Learner.load(tmp_path), "network", "model=", error=SpecError)
     refused(lambda: Learner.load(tmp_path, model=network), "method=Mine", error=SpecError)
     other = Learner.load(tmp_path, model=network, method=Mine)
-    assert (other.predict_proba(CLOUDS) == one.predict_proba(CLOUDS)).all()
+    assert (other.predict_proba(CLOUDS) == learner.predict_proba(CLOUDS)).all()
     wider = MLP(hidden=4)
     refused(
         lambda: Learner.load(tmp_path, model=wider, method=Mine), "not the one", "shape",
@@ -137,7 +137,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("path", CHANGES)
 def test_a_hostile_folder_is_refused_in_one_line(path, tmp_path):
-    learner(memory=9).learn(CLOUDS, NAMES).save(tmp_path)
+    make_learner(memory=9).learn(CLOUDS, NAMES).save(tmp_path)
     about = json.loads((tmp_path / "learner.json").read_text())
     *inside, last = path.split(".")
     table = about
@@ -153,7 +153,7 @@ def test_a_hostile_folder_is_refused_in_one_line(path, tmp_path):
 def test_tensors_of_another_form_are_refused(tmp_path):
     import hashlib
 
-    learner(memory=9).learn(CLOUDS, NAMES).save(tmp_path)
+    make_learner(memory=9).learn(CLOUDS, NAMES).save(tmp_path)
     about = json.loads((tmp_path / "learner.json").read_text())
     tensors = load_file(next(tmp_path.glob("*.safetensors")))
     for name, wrong in (

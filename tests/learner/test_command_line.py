@@ -50,9 +50,9 @@ def test_a_model_is_made_extended_and_asked(tmp_path, command):
     assert err == f"New class 'c', first in row {[*y].index('c')}.\n"
     assert command("predict", "m", "new.csv", "--out", "told.csv")[0] == 0
     with (tmp_path / "told.csv").open() as file:
-        told = list(csv.DictReader(file))
-    assert [*told[0]] == ["label", "p(a)", "p(b)", "p(c)"]
-    assert np.mean([row["label"] for row in told] == y) > 0.9
+        predicted = list(csv.DictReader(file))
+    assert [*predicted[0]] == ["label", "p(a)", "p(b)", "p(c)"]
+    assert np.mean([row["label"] for row in predicted] == y) > 0.9
     assert command("predict", "m", "old.csv")[1].startswith("label,p(a),p(b),p(c)\n")
     status, out, _ = command("inspect", "m")
     assert out.split("\n")[2].split()[:2] == ["0", "4"]
@@ -93,12 +93,14 @@ def test_models_and_replicas_of_runs_are_exported(tmp_path, command):
     assert command("export", "m", "--out", "m.onnx") == (
         0, "m.onnx: Learner(replay, mlp, 1 chunk, 54 rows, classes a, b, c)\n", ""
     )  # fmt: skip
-    given = "--method", "er", "--seed", "1", "--out", "er.pt2"
-    assert command("export", "run", *given)[0::2] == (0, "")
+    options = "--method", "er", "--seed", "1", "--out", "er.pt2"
+    assert command("export", "run", *options)[0::2] == (0, "")
     program = torch.export.load("er.pt2").module()
-    one = result.learner("er", seed=1)
-    x = np.random.default_rng(0).random((5, *one._known.form.inputs.shape))
-    np.testing.assert_allclose(program(torch.tensor(x)).numpy(), one.predict_proba(x), atol=1e-5)
+    learner = result.learner("er", seed=1)
+    x = np.random.default_rng(0).random((5, *learner._known.form.inputs.shape))
+    np.testing.assert_allclose(
+        program(torch.tensor(x)).numpy(), learner.predict_proba(x), atol=1e-5
+    )
     for arguments, part in (
         (("run", "--out", "b.onnx"), "--method er; it has er, naive."),
         (("run", "--method", "ewc", "--out", "b.onnx"), "No method 'ewc'"),

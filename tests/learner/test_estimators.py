@@ -29,17 +29,19 @@ def test_scikit_learns_own_checks_pass_whole(estimator):
 
 
 def test_classes_appear_and_stay_sorted():
-    one = ContinualClassifier(updates=60)
+    classifier = ContinualClassifier(updates=60)
     for kind in ("virginica", "setosa", "versicolor"):
-        one.partial_fit(X[kind == NAMES], NAMES[kind == NAMES])
-    assert one.classes_.tolist() == ["setosa", "versicolor", "virginica"]
-    assert one.score(X, NAMES) > 0.8
-    shares = one.predict_proba(X)
-    assert (one.classes_[shares.argmax(1)] == one.predict(X)).all()
-    again = pickle.loads(pickle.dumps(one))
+        classifier.partial_fit(X[kind == NAMES], NAMES[kind == NAMES])
+    assert classifier.classes_.tolist() == ["setosa", "versicolor", "virginica"]
+    assert classifier.score(X, NAMES) > 0.8
+    shares = classifier.predict_proba(X)
+    assert (classifier.classes_[shares.argmax(1)] == classifier.predict(X)).all()
+    again = pickle.loads(pickle.dumps(classifier))
     assert (again.predict_proba(X) == shares).all()
-    again, one = (each.partial_fit(X, NAMES).predict_proba(X) for each in (again, one))
-    assert (again == one).all()
+    again, classifier = (
+        each.partial_fit(X, NAMES).predict_proba(X) for each in (again, classifier)
+    )
+    assert (again == classifier).all()
 
 
 def test_they_work_in_pipelines_and_searches():

@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from test_learner import CLOUDS, NAMES, learner
+from test_learner import CLOUDS, NAMES, make_learner
 from torch import nn
 
 from conftest import refused
@@ -59,9 +59,9 @@ def rows():
 PIXELS = np.random.default_rng(0).integers(0, 256, (60, 1, 4, 4), dtype=np.uint8)
 STEPS = np.random.default_rng(0).normal(size=(60, 4, 3))
 KINDS = {
-    "two replicas, room for classes": (lambda: learner(replicas=2), CLOUDS, NAMES),
-    "times and categories": (lambda: learner(), rows(), NAMES),
-    "regression": (lambda: learner(scale=True), CLOUDS, CLOUDS[:, 0] * 100 + 7),
+    "two replicas, room for classes": (lambda: make_learner(replicas=2), CLOUDS, NAMES),
+    "times and categories": (lambda: make_learner(), rows(), NAMES),
+    "regression": (lambda: make_learner(scale=True), CLOUDS, CLOUDS[:, 0] * 100 + 7),
     "images, running statistics": (lambda: Learner(images(), updates=3), PIXELS, NAMES),
     "frozen": (lambda: Learner(images(), updates=3, frozen=["0"]), PIXELS, NAMES),
     "recurrent": (lambda: Learner(net(Last(nn.GRU)), updates=3), STEPS, NAMES),
@@ -73,70 +73,72 @@ def loaded(file):
     """A file as a function of float64 or uint8 rows, and what it says of itself."""
     if file.suffix == ".onnx":
         session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-        told = session.get_modelmeta().custom_metadata_map["dpmcl.json"]
-        return lambda x: session.run(["answers"], {"rows": x})[0], json.loads(told)
+        description = session.get_modelmeta().custom_metadata_map["dpmcl.json"]
+        return lambda x: session.run(["answers"], {"rows": x})[0], json.loads(description)
     extra = {"dpmcl.json": ""}
     program = torch.export.load(file, extra_files=extra).module()
     return lambda x: program(torch.from_numpy(x)).numpy(), json.loads(extra["dpmcl.json"])
 
 
-def encoded(told, x):
+def encoded(description, x):
     """Rows as a program takes them, by what its file says alone."""
-    if not told["fields"]:
-        return x.astype(told["input"])
+    if not description["fields"]:
+        return x.astype(description["input"])
     columns = []
-    for field in told["fields"]:
+    for field in description["fields"]:
         values = x[field["name"]]
         if field["kind"] == "categories":
             columns.extend(values == category for category in field["categories"])
         else:
             columns.append(values)
-    return np.stack([column.astype(told["input"]) for column in columns], axis=1)
+    return np.stack([column.astype(description["input"]) for column in columns], axis=1)
 
 
 @pytest.mark.parametrize("suffix", [".pt2", ".onnx"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_program_predicts_the_same(kind, suffix, tmp_path, capfd, caplog):
     make, x, y = KINDS[kind]
-    one = make().learn(x, y)
+    learner = make().learn(x, y)
     capfd.readouterr()
     caplog.clear()
-    one.export(tmp_path / f"model{suffix}")
+    learner.export(tmp_path / f"model{suffix}")
     assert capfd.readouterr() == ("", "")
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert b"dpmcl/learner/" not in (tmp_path / f"model{suffix}").read_bytes()  # no path of ours
-    answer, told = loaded(tmp_path / f"model{suffix}")
-    values = encoded(told, x)
+    answer, description = loaded(tmp_path / f"model{suffix}")
+    values = encoded(description, x)
     for n in (1, 60):
         some = {name: column[:n] for name, column in x.items()} if isinstance(x, dict) else x[:n]
         if kind == "regression":
-            expected = one.predict(some)[:, None]
+            expected = learner.predict(some)[:, None]
             np.testing.assert_allclose(answer(values[:n]), expected, rtol=1e-4, atol=1e-3)
         else:
-            np.testing.assert_allclose(answer(values[:n]), one.predict_proba(some), atol=1e-5)
-            assert told["labels"] == one.classes_.tolist()
+            np.testing.assert_allclose(answer(values[:n]), learner.predict_proba(some), atol=1e-5)
+            assert description["labels"] == learner.classes_.tolist()
     if kind == "times and categories":
-        assert told["columns"] == ["when", "colour=blue", "colour=red", "size"]
+        assert description["columns"] == ["when", "colour=blue", "colour=red", "size"]
         assert np.ptp(answer(values)[:30], axis=0).max() > 1e-3  # the rows are told apart
 
 
 def test_what_cannot_be_exported_is_refused(tmp_path, monkeypatch):
-    one = learner().learn(CLOUDS, NAMES)
-    refused(lambda: one.export(tmp_path / "model.pb"), ".pt2 or .onnx", error=SpecError)
-    refused(lambda: learner().export(tmp_path / "model.pt2"), "learn(x, y) first", error=SpecError)
+    learner = make_learner().learn(CLOUDS, NAMES)
+    refused(lambda: learner.export(tmp_path / "model.pb"), ".pt2 or .onnx", error=SpecError)
+    refused(
+        lambda: make_learner().export(tmp_path / "model.pt2"), "learn(x, y) first", error=SpecError
+    )
     fixed = Learner(net(Counting()), updates=2).learn(CLOUDS, NAMES)
     for name in ("model.pt2", "model.onnx"):
         refused(lambda name=name: fixed.export(tmp_path / name), "GRUCell", error=ModelError)
     monkeypatch.setattr(export, "answers", lambda *given: answers(*given) + 1e-3)
     for name in ("model.pt2", "model.onnx"):
-        refused(lambda name=name: one.export(tmp_path / name), "not close", error=ModelError)
+        refused(lambda name=name: learner.export(tmp_path / name), "not close", error=ModelError)
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    refused(lambda: one.export(tmp_path / "model.onnx"), "dpmcl[onnx]", error=SpecError)
+    refused(lambda: learner.export(tmp_path / "model.onnx"), "dpmcl[onnx]", error=SpecError)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_user_without_a_name_exports(tmp_path):
-    learner().learn(CLOUDS, NAMES).save(tmp_path / "m")
+    make_learner().learn(CLOUDS, NAMES).save(tmp_path / "m")
     code = """
 import os, sys
 for name in ("LOGNAME", "USER", "LNAME", "USERNAME", "TORCHINDUCTOR_CACHE_DIR"):

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from test_learner import CLOUDS, NAMES, learner, parameters
+from test_learner import CLOUDS, NAMES, make_learner, parameters
 
 from conftest import refused
 from dpmcl import Learner, SpecError
@@ -12,66 +12,70 @@ from dpmcl.theory import terms
 
 
 def test_the_report_has_the_errors_on_rows_held_out(tmp_path):
-    one = learner(method="naive", holdout=0.2, updates=60)
+    learner = make_learner(method="naive", holdout=0.2, updates=60)
     for k in range(3):
-        one.learn(CLOUDS[20 * k : 20 * k + 20], NAMES[20 * k : 20 * k + 20])
-    told = one.report()
-    assert one._known.rows == 48
-    assert [(line.first, line.last, line.rows) for line in told.lines] == [
+        learner.learn(CLOUDS[20 * k : 20 * k + 20], NAMES[20 * k : 20 * k + 20])
+    report = learner.report()
+    assert learner._known.rows == 48
+    assert [(line.first, line.last, line.rows) for line in report.lines] == [
         (k, k, 4) for k in range(3)
     ]
-    assert [line.then for line in told.lines] == [0, 0, 0]
-    assert [line.now for line in told.lines] == [1, 1, 0]  # naive forgets all but the last class
-    assert (told.nte, told.forgetting) == (0, 1)
-    assert told.cme == pytest.approx(2 / 3)
-    assert repr(told).endswith("CME 0.667, NTE 0, forgetting 1")
-    assert told.to_pandas().now.tolist() == [1, 1, 0]
-    one.save(tmp_path)
-    assert Learner.load(tmp_path).report() == told
-    one.save(tmp_path, memory=False)
+    assert [line.then for line in report.lines] == [0, 0, 0]
+    assert [line.now for line in report.lines] == [1, 1, 0]  # naive forgets all but the last class
+    assert (report.nte, report.forgetting) == (0, 1)
+    assert report.cme == pytest.approx(2 / 3)
+    assert repr(report).endswith("CME 0.667, NTE 0, forgetting 1")
+    assert report.to_pandas().now.tolist() == [1, 1, 0]
+    learner.save(tmp_path)
+    assert Learner.load(tmp_path).report() == report
+    learner.save(tmp_path, memory=False)
     refused(Learner.load(tmp_path).report, "holdout=0.1", error=SpecError)
 
 
 def test_groups_are_merged_and_their_rows_bounded():
-    one, rng = learner(holdout=0.5, updates=1, memory=5), np.random.default_rng(0)
+    learner, rng = make_learner(holdout=0.5, updates=1, memory=5), np.random.default_rng(0)
     for _ in range(45):
-        one.learn(rng.normal(size=(30, 3)), rng.integers(0, 2, 30))
-    lines = one.report().lines
+        learner.learn(rng.normal(size=(30, 3)), rng.integers(0, 2, 30))
+    lines = learner.report().lines
     assert len(lines) == 20
     assert [line.first for line in lines] == [0, *(line.last + 1 for line in lines[:-1])]
     assert lines[-1].last == 44
     assert max(line.rows for line in lines) <= 50
-    assert one._known.held_out == 45 * 15
+    assert learner._known.held_out == 45 * 15
 
 
-def test_a_chunk_that_costs_too_much_is_told_and_taken_back(said):
-    one = learner(method="naive", holdout=0.2, forgetting_limit=0.1, updates=60)
-    one.learn(CLOUDS[:40], NAMES[:40])
-    before, shares = parameters(one), one.predict_proba(CLOUDS)
-    one.learn(CLOUDS[40:], NAMES[40:])
-    assert [line for line in said if line.startswith("Chunk 1 cost 1 on earlier ones")] == said
-    assert len(said) == 1
-    one.undo()
-    assert (one.predict_proba(CLOUDS) == shares).all()
-    assert all((a == b).all() for a, b in zip(before, parameters(one), strict=True))
-    refused(one.undo, "once", error=SpecError)
-    assert repr(learner().learn(CLOUDS, NAMES).undo()) == "Learner(replay, mlp, nothing learned)"
+def test_a_chunk_that_costs_too_much_is_told_and_taken_back(log_lines):
+    learner = make_learner(method="naive", holdout=0.2, forgetting_limit=0.1, updates=60)
+    learner.learn(CLOUDS[:40], NAMES[:40])
+    before, shares = parameters(learner), learner.predict_proba(CLOUDS)
+    learner.learn(CLOUDS[40:], NAMES[40:])
+    assert [
+        line for line in log_lines if line.startswith("Chunk 1 cost 1 on earlier ones")
+    ] == log_lines
+    assert len(log_lines) == 1
+    learner.undo()
+    assert (learner.predict_proba(CLOUDS) == shares).all()
+    assert all((a == b).all() for a, b in zip(before, parameters(learner), strict=True))
+    refused(learner.undo, "once", error=SpecError)
+    assert (
+        repr(make_learner().learn(CLOUDS, NAMES).undo()) == "Learner(replay, mlp, nothing learned)"
+    )
 
 
 def test_a_chunk_is_scored_before_it_is_learned():
-    one = learner(updates=60)
-    assert math.isnan(one.score_then_learn(CLOUDS[:40], NAMES[:40]))
-    assert one.score_then_learn(CLOUDS[40:], NAMES[40:]) == 1  # a class that is new
-    assert one.score_then_learn(CLOUDS, NAMES) < 0.1
+    learner = make_learner(updates=60)
+    assert math.isnan(learner.score_then_learn(CLOUDS[:40], NAMES[:40]))
+    assert learner.score_then_learn(CLOUDS[40:], NAMES[40:]) == 1  # a class that is new
+    assert learner.score_then_learn(CLOUDS, NAMES) < 0.1
 
 
 @pytest.mark.parametrize("method", ["er", "naive", "derpp", "dpmcl"])
 def test_watching_moves_no_bit(method):
     settings = {"method": method, "holdout": 0.2, "updates": 60, "optimiser": "sgd", "lr": 0.05}
-    plain, watched = learner(**settings), learner(**settings, monitor="stability")
+    plain, watched = make_learner(**settings), make_learner(**settings, monitor="stability")
     for k in range(3):
-        for one in (plain, watched):
-            one.learn(CLOUDS[20 * k : 20 * k + 20], NAMES[20 * k : 20 * k + 20])
+        for learner in (plain, watched):
+            learner.learn(CLOUDS[20 * k : 20 * k + 20], NAMES[20 * k : 20 * k + 20])
     assert all((a == b).all() for a, b in zip(*map(parameters, (plain, watched)), strict=True))
     assert [line.broken for line in plain.report().lines] == [None] * 3
     assert "theory" not in repr(plain.report())
@@ -81,7 +85,7 @@ def test_watching_moves_no_bit(method):
 
 def test_the_report_has_what_the_monitor_found(tmp_path):
     """A step that promises more than twice the cost is told, also by the learner's folder."""
-    large = learner(holdout=0.2, updates=1, optimiser="sgd", lr=30.0, monitor="stability")
+    large = make_learner(holdout=0.2, updates=1, optimiser="sgd", lr=30.0, monitor="stability")
     large.learn(CLOUDS, NAMES)
     assert "step" in large.report().lines[0].broken
     assert repr(large.report()).split("\n")[1].endswith("step broke")
@@ -104,24 +108,24 @@ def test_j_past_is_of_rows_that_the_memory_holds(monkeypatch):
         return spy
 
     monkeypatch.setattr(terms, "sensitivity", spying(terms.sensitivity))
-    one = learner(holdout=0.2, updates=2, monitor="stability", memory=500, engine="looped")
-    one.learn(CLOUDS[:20], NAMES[:20])
+    learner = make_learner(holdout=0.2, updates=2, monitor="stability", memory=500, engine="looped")
+    learner.learn(CLOUDS[:20], NAMES[:20])
     assert all((w == 0).all() for _, w in seen)
-    before = {tuple(x) for x in one._known.held.x.tolist()}
+    before = {tuple(x) for x in learner._known.held.x.tolist()}
     seen.clear()
-    one.learn(CLOUDS[20:40], NAMES[20:40])
+    learner.learn(CLOUDS[20:40], NAMES[20:40])
     rows = [tuple(x) for batch, _ in seen for x in batch.double().tolist()]
-    near = {tuple(np.float32(x).tolist()) for x in before}
-    assert {*rows} <= near
+    rounded = {tuple(np.float32(x).tolist()) for x in before}
+    assert {*rows} <= rounded
     assert len({*rows}) > 5
     assert all((w == 1).all() for _, w in seen)
 
 
 def test_without_rows_held_out_both_are_refused():
-    refused(learner().learn(CLOUDS, NAMES).report, "holdout=0.1", error=SpecError)
-    refused(lambda: learner(forgetting_limit=0.1), "holdout=0.1", error=SpecError)
-    refused(lambda: learner(monitor="stability"), "holdout=0.1", error=SpecError)
-    refused(lambda: learner(monitor="terms", holdout=0.1), "'stability'", error=SpecError)
-    refused(lambda: learner(holdout=1.0), "less than 1", error=SpecError)
-    refused(lambda: learner(holdout="x"), "must be a valid number", error=SpecError)
-    refused(lambda: learner(holdout=0.5).learn(CLOUDS[:0], NAMES[:0]), "no rows")
+    refused(make_learner().learn(CLOUDS, NAMES).report, "holdout=0.1", error=SpecError)
+    refused(lambda: make_learner(forgetting_limit=0.1), "holdout=0.1", error=SpecError)
+    refused(lambda: make_learner(monitor="stability"), "holdout=0.1", error=SpecError)
+    refused(lambda: make_learner(monitor="terms", holdout=0.1), "'stability'", error=SpecError)
+    refused(lambda: make_learner(holdout=1.0), "less than 1", error=SpecError)
+    refused(lambda: make_learner(holdout="x"), "must be a valid number", error=SpecError)
+    refused(lambda: make_learner(holdout=0.5).learn(CLOUDS[:0], NAMES[:0]), "no rows")

@@ -14,7 +14,7 @@ from conftest import TINY_SPEC, refused
 from dpmcl import SpecError, Stream, plugins
 from dpmcl.data import labelled
 from dpmcl.exceptions import FolderError
-from dpmcl.training.job import prepared, read
+from dpmcl.training.job import read_stream, scaled_and_split
 
 CHUNK = {"colour": ["r", "g"], "size": [1.0, 2.0]}
 SPEC = {**TINY_SPEC, "replicas": 2, "methods": {"er": {"memory": 9}}, "engine": "auto"}
@@ -30,41 +30,41 @@ def test_it_predicts_what_the_run_predicted_and_goes_on(tmp_path):
     settings = {"evaluation.predictions": True}
     first = dpmcl.run(SPEC, out=tmp_path / "run", settings=settings)
     for result in (first, dpmcl.load(tmp_path / "run")):
-        one = result.learner("er", seed=1)
-        theta = parameters(one)
+        learner = result.learner("er", seed=1)
+        theta = parameters(learner)
         for a, b in zip(dpmcl.core.tree.leaves(first.theta["er"]), theta, strict=True):
             assert torch.equal(a[1], b[0])
-        assert one._known.chunks == 2
-        assert len(one._known.held.x) == 9
+        assert learner._known.chunks == 2
+        assert len(learner._known.held.x) == 9
         spec = first.made
-        stream, splits = prepared(spec, read(spec, (1,)), (1,))
+        stream, splits = scaled_and_split(spec, read_stream(spec, (1,)), (1,))
         row = splits.test.row[0]
-        told = result.records["er"].predictions["test"][1]
-        assert (one.predict(stream.x[row]) == one.classes_[told]).all()
-        assert one.classes_.dtype == np.int64
-        one.learn(stream.x[row], one.classes_[stream.y[row]])
-        assert one._known.chunks == 3
-        assert (one.save(tmp_path / "saved") / "learner.json").exists()
+        predicted = result.records["er"].predictions["test"][1]
+        assert (learner.predict(stream.x[row]) == learner.classes_[predicted]).all()
+        assert learner.classes_.dtype == np.int64
+        learner.learn(stream.x[row], learner.classes_[stream.y[row]])
+        assert learner._known.chunks == 3
+        assert (learner.save(tmp_path / "saved") / "learner.json").exists()
 
 
 def test_a_table_keeps_its_columns_categories_and_scales(tmp_path):
     spec = table(tmp_path / "rows.csv")
     result = dpmcl.run(spec, out=tmp_path / "run")
-    one = result.learner("er", seed=1)
+    learner = result.learner("er", seed=1)
     rows = CHUNK
-    assert {*one.predict(rows)} <= {"a", "b", "c"}
-    assert (one.predict({**rows, "kind": [None, None]}) == one.predict(rows)).all()
-    refused(lambda: one.predict({**rows, "colour": ["r", "b"]}), "got 'b' in row 1")
-    scale = one._known.setup.stream.scale
+    assert {*learner.predict(rows)} <= {"a", "b", "c"}
+    assert (learner.predict({**rows, "kind": [None, None]}) == learner.predict(rows)).all()
+    refused(lambda: learner.predict({**rows, "colour": ["r", "b"]}), "got 'b' in row 1")
+    scale = learner._known.setup.stream.scale
     assert scale is not None
     assert scale.x_deviation[0, 0] != 1
     (tmp_path / "rows.csv").unlink()
     again = dpmcl.load(tmp_path / "run").learner("er", seed=1)
-    assert (again.predict_proba(rows) == one.predict_proba(rows)).all()
+    assert (again.predict_proba(rows) == learner.predict_proba(rows)).all()
 
 
 def test_rows_of_a_long_memory_are_read_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("dpmcl.training.last_state.MOST_BYTES", 0)
+    monkeypatch.setattr("dpmcl.training.last_state.MAX_BYTES", 0)
     monkeypatch.setattr("dpmcl.training.last_state.held_rows", None)  # they may not fit in memory
     spec = table(tmp_path / "rows.csv")
     result = dpmcl.run(spec, out=tmp_path / "long")
@@ -74,8 +74,10 @@ def test_rows_of_a_long_memory_are_read_again(tmp_path, monkeypatch):
         load_file(tmp_path / name / "states/er/seed-1.safetensors") for name in ("long", "short")
     ]
     assert [len(state["held.x"]) for state in states] == [0, 9]
-    one, other = (each.learner("er", seed=1).learn(CHUNK, ["a", "b"]) for each in (result, kept))
-    for a, b in zip(parameters(one), parameters(other), strict=True):
+    learner, other = (
+        each.learner("er", seed=1).learn(CHUNK, ["a", "b"]) for each in (result, kept)
+    )
+    for a, b in zip(parameters(learner), parameters(other), strict=True):
         assert torch.equal(a, b)
     (tmp_path / "rows.csv").write_text((tmp_path / "rows.csv").read_text().replace("a\n", "b\n", 1))
     refused(lambda: result.learner("er"), "have changed", error=FolderError)
@@ -84,16 +86,16 @@ def test_rows_of_a_long_memory_are_read_again(tmp_path, monkeypatch):
 def test_every_method_predicts_as_its_run_did_and_goes_on_or_says_why_not():
     methods = {name: {"memory": 9} for name in plugins.names("method")}
     result = dpmcl.run({**SPEC, "methods": methods}, settings={"evaluation.predictions": True})
-    stream, splits = prepared(result.made, read(result.made, (1,)), (1,))
+    stream, splits = scaled_and_split(result.made, read_stream(result.made, (1,)), (1,))
     rows = stream.x[splits.test.row[0]]
     for name in methods:
-        one = result.learner(name, seed=1)
-        told = result.records[name].predictions["test"][1]
-        assert (one.predict(rows) == one.classes_[told]).all(), name
+        learner = result.learner(name, seed=1)
+        predicted = result.records[name].predictions["test"][1]
+        assert (learner.predict(rows) == learner.classes_[predicted]).all(), name
         with (
             pytest.raises(SpecError, match="only its memory") if name == "joint" else nullcontext()
         ):
-            one.learn(rows, one.predict(rows))
+            learner.learn(rows, learner.predict(rows))
 
 
 def test_inputs_that_a_stream_leaves_unscaled_stay_so(tmp_path):
@@ -102,12 +104,12 @@ def test_inputs_that_a_stream_leaves_unscaled_stay_so(tmp_path):
     result = dpmcl.run(
         Stream.of(data), methods=["er"], replicas=1, settings={"training.updates": 2}
     )
-    one = result.learner("er").learn(x[:9], NAMES[:9])
-    stream = one._known.setup.stream
+    learner = result.learner("er").learn(x[:9], NAMES[:9])
+    stream = learner._known.setup.stream
     assert stream.scaled.tolist() == [True, True, False]
-    again = dpmcl.Learner.load(one.save(tmp_path / "one"))
+    again = dpmcl.Learner.load(learner.save(tmp_path / "one"))
     assert again._known.setup.stream.scaled.tolist() == [True, True, False]
-    assert (again.predict_proba(x) == one.predict_proba(x)).all()
+    assert (again.predict_proba(x) == learner.predict_proba(x)).all()
 
 
 def test_what_is_not_there_is_refused(tmp_path):

@@ -19,7 +19,7 @@ CLOUDS = np.random.default_rng(0).normal(size=(60, 3)) + np.repeat(np.eye(3) * 6
 NAMES = np.repeat(["a", "b", "c"], 20)
 
 
-def learner(**settings):
+def make_learner(**settings):
     return Learner(
         {"name": "mlp", "hidden": 8}, **{"updates": 30, "batch": 8, "lr": 0.1, **settings}
     )
@@ -93,28 +93,28 @@ def test_fed_the_rows_of_a_run_a_learner_ends_with_its_parameters(method, settin
 def test_labels_come_back_as_they_were(labels):
     y = [labels[k] for k in np.repeat([0, 1, 2], 20)]
     y = np.array(y) if isinstance(labels, np.ndarray) else y
-    known = learner(kind="classification").learn(CLOUDS, y)
-    back, wanted = known.predict(CLOUDS), np.asarray(y)
-    assert back.dtype == wanted.dtype
-    assert (back == wanted).mean() > 0.95
-    assert set(known.classes_) == set(wanted)
+    known = make_learner(kind="classification").learn(CLOUDS, y)
+    predicted, expected = known.predict(CLOUDS), np.asarray(y)
+    assert predicted.dtype == expected.dtype
+    assert (predicted == expected).mean() > 0.95
+    assert set(known.classes_) == set(expected)
 
 
 def test_labels_keep_their_digits():
     ids = [2**53 + 1, 2**53 + 3]
-    one = learner(updates=1).learn(CLOUDS[:2], np.array([ids[0], 5]))
-    one.learn(CLOUDS[:2], np.array([ids[1], 5], dtype=np.uint64))
-    assert one.classes_.tolist() == [5, *ids]
+    learner = make_learner(updates=1).learn(CLOUDS[:2], np.array([ids[0], 5]))
+    learner.learn(CLOUDS[:2], np.array([ids[1], 5], dtype=np.uint64))
+    assert learner.classes_.tolist() == [5, *ids]
     codes = [
         (torch.tensor(x).float(), code) for x, code in zip(CLOUDS, ["007", "10"], strict=False)
     ]
-    assert learner(updates=1).learn(codes).learn(codes[1:]).classes_.tolist() == ["007", "10"]
-    assert learner(updates=1).learn(codes[1:]).classes_.tolist() == ["10"]
-    assert learner(updates=1).learn(CLOUDS, iter(NAMES)).classes_.tolist() == ["a", "b", "c"]
+    assert make_learner(updates=1).learn(codes).learn(codes[1:]).classes_.tolist() == ["007", "10"]
+    assert make_learner(updates=1).learn(codes[1:]).classes_.tolist() == ["10"]
+    assert make_learner(updates=1).learn(CLOUDS, iter(NAMES)).classes_.tolist() == ["a", "b", "c"]
 
 
 def test_classes_are_added_and_what_was_learned_stays():
-    two = learner(replicas=2, optimiser="sgd", lr=1e-38, updates=1)
+    two = make_learner(replicas=2, optimiser="sgd", lr=1e-38, updates=1)
     two.learn(CLOUDS[:40], NAMES[:40])
     before = parameters(two)
     start = two._known.setup.start.theta
@@ -133,12 +133,12 @@ def test_classes_are_added_and_what_was_learned_stays():
 
 
 def test_old_logits_agree_once_the_head_has_grown():
-    one = learner(method="naive", optimiser="sgd", lr=1e-38, updates=1).learn(
+    learner = make_learner(method="naive", optimiser="sgd", lr=1e-38, updates=1).learn(
         CLOUDS[:40], NAMES[:40]
     )
-    old = np.log(one.predict_proba(CLOUDS))
-    one.learn(CLOUDS[:9], list("klmnopqrs"))
-    new = np.log(one.predict_proba(CLOUDS))
+    old = np.log(learner.predict_proba(CLOUDS))
+    learner.learn(CLOUDS[:9], list("klmnopqrs"))
+    new = np.log(learner.predict_proba(CLOUDS))
     np.testing.assert_allclose(new[:, 0] - new[:, 1], old[:, 0] - old[:, 1], atol=1e-6)
 
 
@@ -151,15 +151,15 @@ def test_a_head_that_grew_learns_as_one_that_was_there():
     for name, classes in (("whole", [*"abcd"]), ("grown", None)):
         errors[name] = []
         for seed in range(5):
-            one = learner(classes=classes, seed=seed, updates=200).learn(x[:80], y[:80])
-            errors[name].append(one.learn(x[80:], y[80:]).evaluate(x, y))
+            learner = make_learner(classes=classes, seed=seed, updates=200).learn(x[:80], y[:80])
+            errors[name].append(learner.learn(x[80:], y[80:]).evaluate(x, y))
     assert max(errors["grown"]) < 0.15
     assert abs(np.mean(errors["grown"]) - np.mean(errors["whole"])) < 0.05
 
 
 def test_replicas_are_learners_of_their_seeds_and_their_mean_predicts():
-    apart = [learner(seed=seed).learn(CLOUDS, NAMES).predict_proba(CLOUDS) for seed in (4, 5)]
-    mean, std = learner(seed=4, replicas=2).learn(CLOUDS, NAMES).predict_proba(CLOUDS, True)
+    apart = [make_learner(seed=seed).learn(CLOUDS, NAMES).predict_proba(CLOUDS) for seed in (4, 5)]
+    mean, std = make_learner(seed=4, replicas=2).learn(CLOUDS, NAMES).predict_proba(CLOUDS, True)
     np.testing.assert_allclose(mean, np.mean(apart, axis=0), atol=1e-4)
     np.testing.assert_allclose(std, np.std(apart, axis=0), atol=1e-4)
     assert std.max() > 0
@@ -167,35 +167,35 @@ def test_replicas_are_learners_of_their_seeds_and_their_mean_predicts():
 
 def test_a_method_keeps_the_memory_that_it_was_made_with():
     for arguments, memory in (({}, 7), ({"memory": 5}, 5)):
-        one = learner(method=ER(memory=7), **arguments).learn(CLOUDS, NAMES)
-        assert len(one._known.held.x) == memory
+        learner = make_learner(method=ER(memory=7), **arguments).learn(CLOUDS, NAMES)
+        assert len(learner._known.held.x) == memory
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_the_answer_for_a_row_does_not_depend_on_the_rows_beside_it(replicas):
     x = np.random.default_rng(0).normal(size=(300, 20))
-    one = learner(replicas=replicas).learn(x, x[:, 0] > 0)
-    alone = np.concatenate([one.predict_proba(row[None]) for row in x])
-    assert (one.predict_proba(x) == alone).all()
+    learner = make_learner(replicas=replicas).learn(x, x[:, 0] > 0)
+    alone = np.concatenate([learner.predict_proba(row[None]) for row in x])
+    assert (learner.predict_proba(x) == alone).all()
 
 
 def test_a_stream_without_end_needs_no_more_room():
-    one, rng = learner(memory=20, updates=1, method="er"), np.random.default_rng(0)
+    learner, rng = make_learner(memory=20, updates=1, method="er"), np.random.default_rng(0)
 
     def size():
-        known = one._known
+        known = learner._known
         tensors = leaves((tuple(known.run.replicas), dict(known.run.memories)))
         return sum(t.nbytes for t in tensors) + known.held.x.nbytes + known.held.task.nbytes
 
     sizes = []
     for chunk in range(40):
-        one.learn(rng.normal(size=(10, 3)), [chunk % 3] * 10)
+        learner.learn(rng.normal(size=(10, 3)), [chunk % 3] * 10)
         sizes.append(size())
     assert len({*sizes[3:]}) == 1
-    held = one._known.held
+    held = learner._known.held
     assert len(held.x) == 20
     assert len(held.task.unique()) > 8  # chunks of all ages
-    assert one._known.rows == 400
+    assert learner._known.rows == 400
 
 
 class Arrow:
@@ -214,114 +214,127 @@ def test_a_table_is_read_by_its_columns():
     frame = pandas.DataFrame({
         "when": 1.7e9 + np.arange(60.0), "colour": np.repeat(["red", "blue"], 30), "kind": NAMES,
     })  # fmt: skip
-    one = learner(updates=100).learn(frame, "kind")
-    other = one.predict(frame[["colour", "when"]])  # in another order
+    learner = make_learner(updates=100).learn(frame, "kind")
+    other = learner.predict(frame[["colour", "when"]])  # in another order
     assert (other == NAMES).mean() > 0.8
-    assert one._known.form.inputs.columns == ("when", "colour=blue", "colour=red")
+    assert learner._known.form.inputs.columns == ("when", "colour=blue", "colour=red")
     rows = frame.drop(columns="kind")
-    assert (one.predict(rows.assign(kind=None)) == other).all()
-    refused(lambda: one.predict(rows.assign(more=1)), "'more' is new")
-    refused(lambda: one.predict(rows[["when"]]), "'colour' is missing")
+    assert (learner.predict(rows.assign(kind=None)) == other).all()
+    refused(lambda: learner.predict(rows.assign(more=1)), "'more' is new")
+    refused(lambda: learner.predict(rows[["when"]]), "'colour' is missing")
     refused(
-        lambda: one.predict(rows.replace("red", "pink")), "got 'pink' in row 0", "'blue', 'red'"
+        lambda: learner.predict(rows.replace("red", "pink")), "got 'pink' in row 0", "'blue', 'red'"
     )
     hues = pandas.CategoricalDtype(["red", "blue", "pink"])
-    more = learner(updates=2).learn(frame.astype({"colour": hues}), "kind")
+    more = make_learner(updates=2).learn(frame.astype({"colour": hues}), "kind")
     assert more._known.form.inputs.columns[1:] == ("colour=blue", "colour=pink", "colour=red")
     more.learn(frame.replace("red", "pink"), "kind")
     hues = pandas.CategoricalDtype(["red", "blue", "two\nlines"])
-    refused(lambda: learner().learn(frame.astype({"colour": hues}), "kind"), "in its categories")
+    refused(
+        lambda: make_learner().learn(frame.astype({"colour": hues}), "kind"), "in its categories"
+    )
     twice = pandas.concat([frame, frame[["when"]]], axis=1)
-    refused(lambda: one.learn(twice), "each of another name")
+    refused(lambda: learner.learn(twice), "each of another name")
     odd = [*map(str, range(59)), "x"]
-    refused(lambda: one.predict(rows.assign(when=odd)), "'when' must hold numbers", "'x' in row 59")
-    refused(lambda: one.predict(rows.assign(when=rows.when.astype("category"))), "Categorical")
+    refused(
+        lambda: learner.predict(rows.assign(when=odd)), "'when' must hold numbers", "'x' in row 59"
+    )
+    refused(lambda: learner.predict(rows.assign(when=rows.when.astype("category"))), "Categorical")
     short = {"when": [1.0], "colour": ["red"] * 2}
-    refused(lambda: one.predict(short), "expected length 1 but got length 2")
+    refused(lambda: learner.predict(short), "expected length 1 but got length 2")
     other = Arrow(rows[["colour", "when"]])
-    assert (one.predict(other) == one.predict(rows)).all()
+    assert (learner.predict(other) == learner.predict(rows)).all()
     dates = rows.assign(when=pandas.to_datetime(rows.when))
-    refused(lambda: learner().learn(dates, NAMES), "'when'", "leave the column out")
-    refused(lambda: one.predict(rows.assign(when=np.nan)), "'when'", "missing")
-    refused(lambda: one.predict(rows.to_numpy()), "must be a table")
+    refused(lambda: make_learner().learn(dates, NAMES), "'when'", "leave the column out")
+    refused(lambda: learner.predict(rows.assign(when=np.nan)), "'when'", "missing")
+    refused(lambda: learner.predict(rows.to_numpy()), "must be a table")
 
 
 def test_labels_of_a_column_stay_text_where_they_were(tmp_path):
     """In memory "7" is text; in a file it is where other labels of the column are."""
     rows = {"size": [1.0, 2.0] * 9, "code": ["7", "10"] * 9}
-    assert learner(updates=1).learn(rows, "code").classes_.tolist() == ["7", "10"]
+    assert make_learner(updates=1).learn(rows, "code").classes_.tolist() == ["7", "10"]
     lines = ["size,code", *(f"{x},{code}" for x, code in zip(*rows.values(), strict=True))]
     file = tmp_path / "rows.csv"
     file.write_text("\n".join(lines))
-    one = learner(updates=1)
-    one.score_then_learn(file, "code")
-    assert one.classes_.tolist() == [7, 10]
-    one = learner(updates=1, classes=["7a", "7", "10"]).learn(file, "code")
-    assert {*one.predict(file)} <= {"7a", "7", "10"}
-    assert one.evaluate(file) < 1
+    learner = make_learner(updates=1)
+    learner.score_then_learn(file, "code")
+    assert learner.classes_.tolist() == [7, 10]
+    learner = make_learner(updates=1, classes=["7a", "7", "10"]).learn(file, "code")
+    assert {*learner.predict(file)} <= {"7a", "7", "10"}
+    assert learner.evaluate(file) < 1
     prices = {"size": np.ones(101), "price": np.arange(101)}
-    refused(lambda: learner().learn(prices, "price"), "'price'", "classes or amounts")
+    refused(lambda: make_learner().learn(prices, "price"), "'price'", "classes or amounts")
 
 
 def test_regression_comes_back_in_its_own_units():
     x = np.random.default_rng(0).normal(size=(200, 2)) * [1, 1000] + [0, 5e6]
     y = 3e4 + 100 * x[:, 0] + x[:, 1] / 10
-    one = learner(scale=True, updates=300).learn(x[:100], y[:100]).learn(x[100:], y[100:])
-    assert one.predict(x).shape == (200,)
-    assert one.evaluate(x, y) < 0.1 * y.var()
-    assert one.predict(x, return_std=True)[1].max() == 0
-    refused(lambda: one.predict_proba(x), "no classes", error=SpecError)
-    refused(lambda: one.evaluate(x, np.stack([y, y], 1)), "must have 1 values a row, ", "got 2")
-    refused(lambda: one.evaluate(x, y * np.nan), "Targets must be finite")
-    wide = learner(kind="regression", updates=1).learn(x - [0, 5e6], y / 1e4)
+    learner = make_learner(scale=True, updates=300).learn(x[:100], y[:100]).learn(x[100:], y[100:])
+    assert learner.predict(x).shape == (200,)
+    assert learner.evaluate(x, y) < 0.1 * y.var()
+    assert learner.predict(x, return_std=True)[1].max() == 0
+    refused(lambda: learner.predict_proba(x), "no classes", error=SpecError)
+    refused(lambda: learner.evaluate(x, np.stack([y, y], 1)), "must have 1 values a row, ", "got 2")
+    refused(lambda: learner.evaluate(x, y * np.nan), "Targets must be finite")
+    wide = make_learner(kind="regression", updates=1).learn(x - [0, 5e6], y / 1e4)
     refused(lambda: wide.predict(x * 1e300), "no finite answer for row 0")
 
 
 def test_a_data_set_of_pytorch_is_a_chunk():
     items = [(torch.tensor(x).float(), label) for x, label in zip(CLOUDS, NAMES, strict=True)]
-    assert learner().learn(items).evaluate(items) < 0.1
+    assert make_learner().learn(items).evaluate(items) < 0.1
 
 
 WRONG = {
-    "another shape": (lambda one: one.learn(CLOUDS[:, :2], NAMES), "shape (rows, 3)"),
-    "another type": (lambda one: one.learn(CLOUDS.astype(np.uint8), NAMES), "must be numbers"),
-    "nan": (lambda one: one.learn(CLOUDS * np.nan, NAMES), "must be finite"),
-    "other labels": (lambda one: one.learn(CLOUDS, [1] * 60), "must be strings"),
-    "lengths": (lambda one: one.learn(CLOUDS, NAMES[:9]), "60 rows and 9"),
-    "no targets": (lambda one: one.learn(CLOUDS), "needs targets"),
-    "no labels": (lambda one: one.learn(CLOUDS, []), "60 rows and 0"),
-    "no rows": (lambda one: one.learn(CLOUDS[:0], NAMES[:0]), "no rows"),
+    "another shape": (lambda learner: learner.learn(CLOUDS[:, :2], NAMES), "shape (rows, 3)"),
+    "another type": (
+        lambda learner: learner.learn(CLOUDS.astype(np.uint8), NAMES),
+        "must be numbers",
+    ),
+    "nan": (lambda learner: learner.learn(CLOUDS * np.nan, NAMES), "must be finite"),
+    "other labels": (lambda learner: learner.learn(CLOUDS, [1] * 60), "must be strings"),
+    "lengths": (lambda learner: learner.learn(CLOUDS, NAMES[:9]), "60 rows and 9"),
+    "no targets": (lambda learner: learner.learn(CLOUDS), "needs targets"),
+    "no labels": (lambda learner: learner.learn(CLOUDS, []), "60 rows and 0"),
+    "no rows": (lambda learner: learner.learn(CLOUDS[:0], NAMES[:0]), "no rows"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_rows_are_refused_and_the_learner_stays_as_it_was(name):
-    one, call_and_part = learner().learn(CLOUDS, NAMES), WRONG[name]
-    known, before = one._known, one.predict_proba(CLOUDS)
-    refused(lambda: call_and_part[0](one), call_and_part[1])
-    assert one._known is known
-    assert (one.predict_proba(CLOUDS) == before).all()
+    learner, call_and_part = make_learner().learn(CLOUDS, NAMES), WRONG[name]
+    known, before = learner._known, learner.predict_proba(CLOUDS)
+    refused(lambda: call_and_part[0](learner), call_and_part[1])
+    assert learner._known is known
+    assert (learner.predict_proba(CLOUDS) == before).all()
 
 
 def test_wrong_arguments_are_refused():
-    refused(lambda: learner().predict(CLOUDS), "learn(x, y) first", error=SpecError)
-    refused(lambda: learner(updates=0), "updates", error=SpecError)
-    refused(lambda: learner(memory=0), "memory must be", error=SpecError)
+    refused(lambda: make_learner().predict(CLOUDS), "learn(x, y) first", error=SpecError)
+    refused(lambda: make_learner(updates=0), "updates", error=SpecError)
+    refused(lambda: make_learner(memory=0), "memory must be", error=SpecError)
     refused(lambda: Learner(method="err"), "Did you mean 'er'", error=SpecError)
     refused(lambda: Learner(method=ER(), zeta=2), "No setting 'zeta'", error=SpecError)
-    refused(lambda: learner(classes=["a", "a"]), "each class once")
-    refused(lambda: learner(classes=[]), "a class at least")
-    refused(lambda: learner(scale="no"), "scale must be", error=SpecError)
-    refused(lambda: learner(frozen=["0"]), "modules of your own", error=SpecError)
-    refused(lambda: learner(classes=["a"]).learn(CLOUDS, NAMES), "among the classes 'a'", "'b'")
-    refused(lambda: learner(method="joint").learn(CLOUDS, NAMES), "keeps only", error=SpecError)
-    oml, rows = learner(method="oml"), (CLOUDS, NAMES)
+    refused(lambda: make_learner(classes=["a", "a"]), "each class once")
+    refused(lambda: make_learner(classes=[]), "a class at least")
+    refused(lambda: make_learner(scale="no"), "scale must be", error=SpecError)
+    refused(lambda: make_learner(frozen=["0"]), "modules of your own", error=SpecError)
+    refused(
+        lambda: make_learner(classes=["a"]).learn(CLOUDS, NAMES), "among the classes 'a'", "'b'"
+    )
+    refused(
+        lambda: make_learner(method="joint").learn(CLOUDS, NAMES), "keeps only", error=SpecError
+    )
+    oml, rows = make_learner(method="oml"), (CLOUDS, NAMES)
     refused(lambda: oml.learn(*rows), "validation=0.2", "got neither", error=SpecError)
-    refused(lambda: learner(validation=0.1), "leave it out", error=SpecError)
-    refused(lambda: learner().learn(*rows, validation=rows), "leave it out", error=SpecError)
+    refused(lambda: make_learner(validation=0.1), "leave it out", error=SpecError)
+    refused(lambda: make_learner().learn(*rows, validation=rows), "leave it out", error=SpecError)
     refused(lambda: Learner(3), "a module, two modules", error=ModelError)
     over = {"name": "cosine", "over": "run"}
-    refused(lambda: learner(schedule=over).learn(CLOUDS, NAMES), "over to 'task'", error=SpecError)
-    wild = learner(optimiser="sgd", lr=1e30)
+    refused(
+        lambda: make_learner(schedule=over).learn(CLOUDS, NAMES), "over to 'task'", error=SpecError
+    )
+    wild = make_learner(optimiser="sgd", lr=1e30)
     refused(lambda: wild.learn(CLOUDS, NAMES), "as it was", error=DivergenceError)
     assert repr(wild) == "Learner(replay, mlp, nothing learned)"

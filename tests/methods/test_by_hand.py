@@ -24,7 +24,7 @@ from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.engine import Looped
 from dpmcl.exceptions import SpecError
-from dpmcl.methods._fisher import sampled
+from dpmcl.methods._fisher import sample_targets
 
 LR, WIDTH, ROWS = 0.1, 3, 4
 KEY = torch.tensor([[1, 2], [3, 4], [5, 6], [7, 8]])
@@ -89,8 +89,8 @@ class Rows:
 
 def joined(first, second):
     out = object.__new__(Rows)
-    both = ((name, first.__dict__[name], second.__dict__[name]) for name in first.__dict__)
-    out.__dict__.update({name: np.concatenate(pair) for name, *pair in both})
+    pairs = ((name, first.__dict__[name], second.__dict__[name]) for name in first.__dict__)
+    out.__dict__.update({name: np.concatenate(pair) for name, *pair in pairs})
     return out
 
 
@@ -116,8 +116,8 @@ def losses(f, y):
     """Each row's loss, and its derivatives by the outputs."""
     if y.ndim == 2:
         return ((f - y) ** 2).mean(1), 2 * (f - y) / WIDTH
-    p, one = softmax(f), np.eye(WIDTH)[y]
-    return -np.log(p[np.arange(len(y)), y]), p - one
+    p, one_hot = softmax(f), np.eye(WIDTH)[y]
+    return -np.log(p[np.arange(len(y)), y]), p - one_hot
 
 
 def J(theta, rows, each=losses):
@@ -222,13 +222,13 @@ def differences(cost, arrays, step=1e-6):
     """The gradient of a cost by finite differences."""
     out = [np.zeros_like(array) for array in arrays]
     for array, slope in zip(arrays, out, strict=True):
-        for place in np.ndindex(array.shape):
-            kept = array[place]
-            array[place] = kept + step
+        for index in np.ndindex(array.shape):
+            value = array[index]
+            array[index] = value + step
             high = cost()
-            array[place] = kept - step
-            slope[place] = (high - cost()) / (2 * step)
-            array[place] = kept
+            array[index] = value - step
+            slope[index] = (high - cost()) / (2 * step)
+            array[index] = value
     return out
 
 
@@ -359,8 +359,8 @@ def rows_of(case, kind):
 
 def updated(case, kind):
     """The state after the case's update, from theta_of(0)."""
-    name, own, extra, _, _ = CASES[case]
-    method = find(name)(optimiser="sgd", lr=LR, batch=ROWS, **own)
+    name, settings, extra, _, _ = CASES[case]
+    method = find(name)(optimiser="sgd", lr=LR, batch=ROWS, **settings)
     phase = method.phases(model(kind), task(kind))[0]
     state = method.start(tree(theta_of(0)), task(kind, 0))
     assert set(state.extra) == set(extra)
@@ -380,18 +380,18 @@ def test_an_update_is_the_one_by_hand(case, kind):
     gradient = CASES[case][4](theta_of(0), rows_of(case, kind))
     close = 1e-8 if case.startswith(("la_maml, order 2", "ftml")) else 1e-9  # finite differences
     expected = plus(theta_of(0), gradient, -LR)
-    for one, other in zip(leaves(after.theta), expected, strict=True):
-        np.testing.assert_allclose(one.numpy(), other, rtol=0, atol=close)
+    for actual, desired in zip(leaves(after.theta), expected, strict=True):
+        np.testing.assert_allclose(actual.numpy(), desired, rtol=0, atol=close)
     assert max(np.abs(g).max() for g in gradient) > 1e-2
 
 
 def background(case):
     """The first update of the meta-training of OML or ANML, as published: its state, and rows."""
-    name, own = {
+    name, settings = {
         "oml": ("cml", {"trajectory": 2, "inner_lr": 0.5}),
         "anml": ("anml", {"trajectory": 2, "inner_lr": 0.5}),
     }[case]
-    method = find(name)(reading="original", meta_lr=0.1, rates=[0.1], **own)
+    method = find(name)(reading="original", meta_lr=0.1, rates=[0.1], **settings)
     assert method.order == {"oml": 2, "anml": 1}[case]
     net, info = method.prepare(model("classification")), task("classification", 0)
     phase = method.phases(net, info)[0]
@@ -429,8 +429,8 @@ def test_a_meta_update_of_oml_is_the_one_by_hand():
             V, c = V - 0.5 * dV, c - 0.5 * dc
         return J([W, b, V, c], joined(random, joined(*rows[2:])))[0]
 
-    for one, other in zip(gradient, differences(cost, theta), strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-8)
+    for actual, desired in zip(gradient, differences(cost, theta), strict=True):
+        np.testing.assert_allclose(actual, desired, rtol=0, atol=1e-8)
     assert (gradient[2][1] == 0).all()  # the row of the class that began anew
     assert min(np.abs(g).max() for g in gradient) > 1e-2
 
@@ -455,8 +455,8 @@ def test_a_meta_update_of_anml_is_the_one_by_hand():
     for row in rows:
         theta = plus(theta, slopes(theta, row)[0], -0.5)
     moving, gate = slopes(theta, joined(random, joined(*rows)))
-    for one, other in zip(gradient, moving + gate, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-9)
+    for actual, desired in zip(gradient, moving + gate, strict=True):
+        np.testing.assert_allclose(actual, desired, rtol=0, atol=1e-9)
     assert min(np.abs(g).max() for g in gradient) > 1e-3
 
 
@@ -470,8 +470,8 @@ def test_what_is_carried_along_is_what_it_says():
     for name, seed, decay, chance in (("plastic", 30, 0.99, 1.0), ("stable", 60, 0.999, 0.9)):
         stays = min(decay, 1 - 1 / 10) if u[("plastic", "stable").index(name)] < chance else 1.0
         average = [stays * a + (1 - stays) * b for a, b in zip(theta_of(seed), moved, strict=True)]
-        for one, other in zip(leaves(after.extra[name]), average, strict=True):
-            np.testing.assert_allclose(one.numpy(), other, atol=1e-12)
+        for actual, desired in zip(leaves(after.extra[name]), average, strict=True):
+            np.testing.assert_allclose(actual.numpy(), desired, atol=1e-12)
     assert int(after.extra["count"]) == 9
     assert find("cls_er")().evaluated(after).theta is after.extra["stable"]
 
@@ -483,12 +483,12 @@ def test_what_is_carried_along_is_what_it_says():
     steps = [n.numpy() - o for n, o in zip(leaves(after.theta), theta_of(0), strict=True)]
     omega = [-g * d for g, d in zip(J(theta_of(0), rows["new"])[1], steps, strict=True)]
     ended = find("si")(damping=0.2).end_of_task(after, None, None)
-    for one, o, p, old, anchor in zip(
+    for actual, o, p, old, anchor in zip(
         leaves(ended.extra["Omega"]), omega, leaves(after.theta), theta_of(30), theta_of(60),
         strict=True,
     ):  # fmt: skip
         new = old**2 + np.maximum(o, 0) / ((p.numpy() - anchor) ** 2 + 0.2)
-        np.testing.assert_allclose(one.numpy(), new, atol=1e-9)
+        np.testing.assert_allclose(actual.numpy(), new, atol=1e-9)
     assert all(not leaf.any() for leaf in leaves(ended.extra["omega"]))
 
 
@@ -504,8 +504,8 @@ def test_the_fisher_information_of_ewc_is_by_row_and_its_anchors_are_each_task_s
                          {"rows": rows.batch()}, KEY)  # fmt: skip
     F = [np.zeros_like(p) for p in theta_of(0)]
     for i in (0, 1, 3):
-        one = rows.at(slice(i, i + 1))
-        F = plus(F, [g**2 for g in J(theta_of(0), one)[1]], 1 / 3)
+        row = rows.at(slice(i, i + 1))
+        F = plus(F, [g**2 for g in J(theta_of(0), row)[1]], 1 / 3)
     for anchors, decay in (("each", 1.0), ("last", 0.5)):
         ended = find("ewc")(**settings, anchors=anchors, decay=decay).end_of_task(state, None, None)
         total = plus(F, [p**2 for p in theta_of(30)], decay)
@@ -513,27 +513,27 @@ def test_the_fisher_information_of_ewc_is_by_row_and_its_anchors_are_each_task_s
         if anchors == "each":
             pull = plus(theta_of(60), [a * p for a, p in zip(F, theta_of(0), strict=True)])
         for name, expected in (("F", total), ("F_theta", pull)):
-            for one, other in zip(leaves(ended.extra[name]), expected, strict=True):
-                np.testing.assert_allclose(one.numpy(), other, atol=1e-9)
+            for actual, desired in zip(leaves(ended.extra[name]), expected, strict=True):
+                np.testing.assert_allclose(actual.numpy(), desired, atol=1e-9)
         assert float(ended.extra["rows"]) == 0
 
 
 def test_sampled_targets_have_the_model_s_own_distribution():
     n = 40_000
     logits = torch.tensor([[0.0, 1.0, -1.0]], dtype=torch.float64)
-    y = sampled(model("classification"), logits.expand(n, 3), KEY[0])
+    y = sample_targets(model("classification"), logits.expand(n, 3), KEY[0])
     share = torch.bincount(y, minlength=3) / n
     torch.testing.assert_close(share.double(), torch.softmax(logits[0], 0), atol=0.01, rtol=0)
-    values = sampled(model("regression"), logits.expand(n, 3), KEY[0])
+    values = sample_targets(model("regression"), logits.expand(n, 3), KEY[0])
     torch.testing.assert_close(values.mean(0), logits[0], atol=0.03, rtol=0)
     torch.testing.assert_close(values.var(0), torch.full((3,), 1.5).double(), atol=0.01, rtol=0)
 
 
 def test_la_maml_shortens_long_gradients():
     method = find("la_maml")(clip=2.0)
-    for norm, kept in ((1.0, 1.0), (8.0, 2.0)):
+    for norm, expected in ((1.0, 1.0), (8.0, 2.0)):
         grads = method._clipped({"p": {"w": torch.full((16,), norm / 4)}})
-        assert float(grads["p"]["w"].norm()) == pytest.approx(kept)
+        assert float(grads["p"]["w"].norm()) == pytest.approx(expected)
 
 
 def test_gdumb_s_memory_is_balanced_by_class_and_keeps_the_rows_that_it_has():
@@ -610,8 +610,8 @@ def test_what_methods_cost_and_keep_is_counted():
         assert work.memory_bytes == 20 * 3 * 8
     theta = sum(leaf.nbytes for leaf in leaves(tiny_run(find("lwf")(**SMALL), (0,)).theta))
     for name, copies in {"lwf": 1, "cls_er": 2, "si": 3, "ewc": 3, "la_maml": 1}.items():
-        kept = tiny_run(find(name)(**SMALL), (0,)).work.copies_bytes
-        assert theta * copies <= kept <= theta * copies + 16
+        copies_bytes = tiny_run(find(name)(**SMALL), (0,)).work.copies_bytes
+        assert theta * copies <= copies_bytes <= theta * copies + 16
 
 
 def test_er_ace_refuses_regressions_and_says_where_its_first_term_is_gone():
@@ -621,15 +621,15 @@ def test_er_ace_refuses_regressions_and_says_where_its_first_term_is_gone():
     last = task("classification", 2)
     assert method.remark([task("classification")]) is None  # class 2 is still to come
     everything = torch.ones(3, dtype=torch.bool)
-    line = method.remark([type(last)(**{**last.__dict__, "seen": everything})])
-    assert line.startswith("from task 2 on no unseen class is left to compete")
+    remark = method.remark([type(last)(**{**last.__dict__, "seen": everything})])
+    assert remark.startswith("from task 2 on no unseen class is left to compete")
 
     stream = Stream.from_arrays(random(30, 2), np.arange(30) % 3, classes_per_task=1)
-    splits, said = split(stream, (0,), (0.6, 0.2, 0.2)), []
-    own = {**SMALL, "updates": 2}
-    train(find("er_ace")(**own), model("classification"), stream, splits, (0,), Looped(),
-          note=said.append)  # fmt: skip
-    assert said == [line]
+    splits, log_lines = split(stream, (0,), (0.6, 0.2, 0.2)), []
+    settings = {**SMALL, "updates": 2}
+    train(find("er_ace")(**settings), model("classification"), stream, splits, (0,), Looped(),
+          note=log_lines.append)  # fmt: skip
+    assert log_lines == [remark]
 
 
 def test_mir_needs_as_many_candidates_as_it_replays():

@@ -41,11 +41,11 @@ def _model() -> Model:
 
 def _rows(tasks: list[int], seed: int) -> Batch:
     stream = tiny_stream()
-    own = torch.cat([(stream.task[0] == k).nonzero()[:, 0] for k in tasks])
-    pick = torch.randperm(len(own), generator=torch.Generator().manual_seed(seed))[:10]
-    row = stream.row[0, own[pick]]
+    rows = torch.cat([(stream.task[0] == k).nonzero()[:, 0] for k in tasks])
+    pick = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:10]
+    row = stream.row[0, rows[pick]]
     present = torch.ones(10, dtype=torch.bool)
-    return stream.batch(row, present, stream.task[0, own[pick]], torch.float64)
+    return stream.batch(row, present, stream.task[0, rows[pick]], torch.float64)
 
 
 MODEL, THETA, TASK = _model(), _model().init(3), tiny_task(2)
@@ -55,10 +55,10 @@ B_N, B_P = _rows([2], 0), _rows([0, 1], 1)
 def updated(method, batches):
     """theta after one update of each of a method's phases; batches: one dict a phase."""
     state = method.start(THETA, TASK)
-    for phase, own in zip(method.phases(MODEL, TASK), batches, strict=True):
+    for phase, phase_batches in zip(method.phases(MODEL, TASK), batches, strict=True):
         assert phase.updates == 1
-        assert phase.draws.keys() == own.keys()
-        state = phase.update(state, own, KEYS)
+        assert phase.draws.keys() == phase_batches.keys()
+        state = phase.update(state, phase_batches, KEYS)
     return state.theta
 
 
@@ -119,9 +119,9 @@ def test_dpmcl_joint_without_the_third_term_is_er_at_twice_the_step():
 def test_dpmcl_alternating_without_the_third_term_is_a_step_on_j_n_then_one_on_j_p():
     """Which is OML's "text" reading, n_grad = n_meta = 1, given the same rows."""
     first = plus((1, THETA), (-A, gradient(B_N)))
-    both = plus((1, first), (-A, gradient(B_P, first)))
-    same(dpmcl(A, "alternating"), both)
-    same(oml_text(A), both)
+    expected = plus((1, first), (-A, gradient(B_P, first)))
+    same(dpmcl(A, "alternating"), expected)
+    same(oml_text(A), expected)
 
 
 def test_nested_oml_of_order_1_takes_the_gradient_of_j_p_ahead_and_applies_it_here():

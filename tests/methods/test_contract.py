@@ -39,18 +39,18 @@ def test_an_update_is_a_pure_function_that_keeps_shapes(name):
     splits = split(stream, [0], (0.6, 0.2, 0.2))
     model = method.prepare(tiny_model(stream))
     state = method.start(at(initial_weights(model, [0]), 0), tiny_task())
-    held = {kind: memory_of(splits, [0], 1, 30, kind) for kind in ("train", "validation")}
-    row = splits.train.row[0, held["train"].position[0]]
+    memories = {kind: memory_of(splits, [0], 1, 30, kind) for kind in ("train", "validation")}
+    row = splits.train.row[0, memories["train"].position[0]]
     rows = stream.batch(row, row >= 0, row * 0, torch.float64)
     notes = tree_map(lambda note: note[None], method.notes(model, state, rows))
-    held["train"] = held["train"]._replace(notes=notes)
-    supply = Supply(splits, held, torch.tensor([0]))
+    memories["train"] = memories["train"]._replace(notes=notes)
+    supply = Supply(splits, memories, torch.tensor([0]))
     for number, phase in enumerate(method.phases(model, tiny_task(1))):
         drawn = chunk(phase.draws, supply, (1, number), range(1), update_keys=phase.keys)
-        given = state, drawn.batches(stream, model.dtype, 0, 0), drawn.key[0, 0]
-        before = tree_map(torch.clone, given)
-        first, second = phase.update(*given), phase.update(*given)
-        assert equal(given, before)
+        arguments = state, drawn.batches(stream, model.dtype, 0, 0), drawn.key[0, 0]
+        before = tree_map(torch.clone, arguments)
+        first, second = phase.update(*arguments), phase.update(*arguments)
+        assert equal(arguments, before)
         assert equal(first, second)
         assert shapes(first) == shapes(state)
 
@@ -90,17 +90,17 @@ def test_training_sees_no_test_row_no_future_task_and_a_bounded_memory(name, pol
     task_of = dict(zip(tiny_stream().row[0].tolist(), tiny_stream().task[0].tolist(), strict=True))
     held = set()
 
-    def spy(draws, supply, place, steps, **more):
-        out = chunk(draws, supply, place, steps, **more)
-        for one in supply.held.values():
-            assert one.position.shape[1] == 5 >= int(one.filled.max())
+    def spy(draws, supply, position, steps, **more):
+        out = chunk(draws, supply, position, steps, **more)
+        for memory_ in supply.held.values():
+            assert memory_.position.shape[1] == 5 >= int(memory_.filled.max())
         assert ("validation" in supply.held) == method.trains_on_validation
         for key, draw in draws.items():
             for r in range(2):
                 rows = set(out.row[key][r][out.present[key][r]].tolist())
                 assert rows <= set(supply.splits.named(draw.split).row[r].tolist())
                 assert not rows & set(supply.splits.test.row[r].tolist())
-                assert all(task_of[row] <= place[0] for row in rows)
+                assert all(task_of[row] <= position[0] for row in rows)
                 if draw.source == "memory":
                     assert len(rows) <= 5
                     held.update(rows)

@@ -41,7 +41,7 @@ def gradient_of_step_2(monkeypatch, start=None, **settings):
     )
     method = DPMCL(lr=0.05, kappa=1, **settings)
     state = method.start(start or theta(), TASK)
-    method._mind_the_past(model(), state, ROWS, KEYS[1])
+    method._limit_forgetting(model(), state, ROWS, KEYS[1])
     return caught[0]
 
 
@@ -49,17 +49,17 @@ def gradient_of_step_2(monkeypatch, start=None, **settings):
 @pytest.mark.parametrize("optimiser", ["sgd", "adagrad", "adam"])
 def test_exact_agrees_with_finite_differences(monkeypatch, optimiser, zeta):
     net, rule = model(), build(optimiser, 0.05)
-    both = join(B_P, B_N)
+    b_PN = join(B_P, B_N)
 
     def cost(theta):
         buffer, state = theta["prediction"], rule.init(theta["prediction"])
         for _ in range(zeta):
             free = tree_map(lambda leaf: leaf.detach().requires_grad_(), buffer)
-            j = net.cost({**theta, "prediction": free}, both)
+            j = net.cost({**theta, "prediction": free}, b_PN)
             grads = dict(zip(free, torch.autograd.grad(j, list(free.values())), strict=True))
             buffer, state = rule.step(buffer, grads, state)
-        j_b = net.cost({**theta, "prediction": buffer}, both)
-        return net.cost(theta, B_P) + net.cost(theta, both) - j_b
+        j_b = net.cost({**theta, "prediction": buffer}, b_PN)
+        return net.cost(theta, B_P) + net.cost(theta, b_PN) - j_b
 
     start = theta()
     grads = gradient_of_step_2(
@@ -92,7 +92,7 @@ def test_the_features_are_computed_once_and_theta_1_stays_during_the_zeta_steps(
     monkeypatch.setattr(type(net), "features", spy)
     method = DPMCL(zeta=4, kappa=1)
     state = method.start(start, TASK)
-    after = method._mind_the_past(net, state, ROWS, KEYS[1])
+    after = method._limit_forgetting(net, state, ROWS, KEYS[1])
     assert len(calls) == 1
     assert calls[0] is not None
     pairs = zip(leaves(calls[0]), leaves(state.theta["representation"]), strict=True)

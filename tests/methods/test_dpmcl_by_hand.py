@@ -163,7 +163,7 @@ def test_the_cost_that_a_rule_hears_of_is_the_sum_of_what_is_descended_on(monkey
         return stream.batch(rows, rows >= 0, rows * 0, torch.float64)
 
     caught = []
-    monkeypatch.setattr(DPMCL, "descend", lambda self, state, *given: caught.append(given) or state)
+    monkeypatch.setattr(DPMCL, "descend", lambda self, state, *args: caught.append(args) or state)
     method = DPMCL(
         kappa=1, step=step, eta=0.3, guard="square", third_weight=-0.7, third_term="exact",
         fourth_term="exact", fourth_weight=0.4, optimiser="sgd", lr=0.05, zeta=1,
@@ -173,21 +173,21 @@ def test_the_cost_that_a_rule_hears_of_is_the_sum_of_what_is_descended_on(monkey
     def descended_on(theta):
         caught.clear()
         state = method.start(theta, tiny_task())
-        method._mind_the_past(model, state, rows, torch.zeros(2, dtype=torch.int64))
+        method._limit_forgetting(model, state, rows, torch.zeros(2, dtype=torch.int64))
         return caught[0]
 
     theta = model.init(3)
     grads, _ = descended_on(theta)
     for part, name in (("representation", "0.weight"), ("prediction", "2.bias")):
-        place = int(grads[part][name].abs().argmax())
+        index = int(grads[part][name].abs().argmax())
         unit = torch.zeros_like(theta[part][name])
-        unit.view(-1)[place] = 1e-6
+        unit.view(-1)[index] = 1e-6
         high, low = (
             descended_on({**theta, part: {**theta[part], name: theta[part][name] + sign * unit}})[1]
             for sign in (1, -1)
         )
         slope = float(high - low) / 2e-6
-        assert float(grads[part][name].view(-1)[place]) == pytest.approx(slope, rel=1e-6, abs=1e-9)
+        assert float(grads[part][name].view(-1)[index]) == pytest.approx(slope, rel=1e-6, abs=1e-9)
         assert abs(slope) > 1e-3
 
 
@@ -211,15 +211,15 @@ def gains(guard: str, steps: int) -> list[float]:
     )  # fmt: skip
     model, b_N, b_P = product_model(), row(1, 2), row(2, 1)
     state = method.start(weights(10.0, 0.0), tiny_task())
-    found = []
+    values = []
     for _ in range(steps):
         cost = terms.sensitivity(model, state.theta, b_N, b_P).costs.J_PN
         ahead = terms.look_ahead(model, state.theta, b_N, b_P, rule=method.rule, zeta=method.zeta)
-        found.append(float(cost - ahead))
+        values.append(float(cost - ahead))
         key = torch.zeros(2, dtype=torch.int64)
-        state = method._mind_the_past(model, state, {"new": b_N, "past": b_P}, key)
+        state = method._limit_forgetting(model, state, {"new": b_N, "past": b_P}, key)
     assert all(leaf.isfinite().all() for leaf in leaves(state.theta))
-    return found
+    return values
 
 
 def test_the_printed_term_is_unbounded_below_and_the_guarded_ones_are_not():

@@ -34,9 +34,9 @@ def with_background(background: int = 3) -> Stream:
 
 def method(name: str, **settings):
     few = {"batch": 1, "passes": 1, "memory": 10}
-    own = {"meta_updates": 6, "trajectory": 3, "queries": 4, "rates": [0.01, 0.1]}
-    own = own if name != "oml" else {}
-    return plugins.find("method", name)(**{**few, **own, "reading": "original", **settings})
+    meta = {"meta_updates": 6, "trajectory": 3, "queries": 4, "rates": [0.01, 0.1]}
+    meta = meta if name != "oml" else {}
+    return plugins.find("method", name)(**{**few, **meta, "reading": "original", **settings})
 
 
 def trained(made, stream: Stream, engine=None, seeds=(0, 1)):
@@ -66,20 +66,20 @@ def test_background_classes_are_in_no_task():
 def test_draws_of_one_class_and_of_one_task():
     stream, seeds = with_background(), [0, 5]
     splits = split(stream, seeds, (0.6, 0.2, 0.2))
-    held = {"train": memory_of(splits, seeds, 2, 9)}
+    memories = {"train": memory_of(splits, seeds, 2, 9)}
     draws = {
         "class": Draw("background", 1, block=5, of_one="class"),
         "random": Draw("background", 7),
         "train": Draw("all", 4, block=2, of_one="task"),
         "validation": Draw("all", 4, split="validation", of_one="task"),
     }
-    made = chunk(draws, Supply(splits, held, torch.tensor(seeds)), (2, 0), range(40))
-    label = stream.y[made.row["class"].flatten(2)]
+    drawn = chunk(draws, Supply(splits, memories, torch.tensor(seeds)), (2, 0), range(40))
+    label = stream.y[drawn.row["class"].flatten(2)]
     assert (label == label[..., :1]).all() and set(label.unique().tolist()) == {3, 4, 5}
-    distinct = made.row["class"].flatten(2).sort(-1).values.diff(dim=-1)
+    distinct = drawn.row["class"].flatten(2).sort(-1).values.diff(dim=-1)
     assert (distinct > 0).all()
-    assert set(stream.y[made.row["random"]].unique().tolist()) == {3, 4, 5}
-    of_train, of_validation = made.task["train"].flatten(2), made.task["validation"]
+    assert set(stream.y[drawn.row["random"]].unique().tolist()) == {3, 4, 5}
+    of_train, of_validation = drawn.task["train"].flatten(2), drawn.task["validation"]
     assert (of_train == of_validation[..., :1]).all()
     assert set(of_train.unique().tolist()) == {0, 1, 2}
 

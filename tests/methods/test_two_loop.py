@@ -43,8 +43,8 @@ def run_one_update_of_each_phase(method):
     splits = split(stream, [0], (0.6, 0.2, 0.2))
     model = method.prepare(tiny_model(stream))
     state = method.start(at(initial_weights(model, [0]), 0), tiny_task())
-    held = {kind: memory_of(splits, [0], 1, 30, kind) for kind in ("train", "validation")}
-    supply = Supply(splits, held, torch.tensor([0]))
+    memories = {kind: memory_of(splits, [0], 1, 30, kind) for kind in ("train", "validation")}
+    supply = Supply(splits, memories, torch.tensor([0]))
     out = []
     for number, phase in enumerate(method.phases(model, tiny_task(1))):
         drawn = chunk(phase.draws, supply, (1, number), range(1), update_keys=phase.keys)
@@ -87,14 +87,14 @@ def test_each_phase_sees_the_rows_that_its_reading_says(name, reading, monkeypat
     ]
     touched, task_of = {}, tiny_stream().task[0]
 
-    def spy(draws, supply, place, steps, **more):
-        out = chunk(draws, supply, place, steps, **more)
+    def spy(draws, supply, position, steps, **more):
+        out = chunk(draws, supply, position, steps, **more)
         for key, draw in draws.items():
             rows = set(out.row[key][0][out.present[key][0] > 0].tolist())
             assert rows <= set(supply.splits.named(draw.split).row[0].tolist())
             if draw.split == "validation":
-                assert int(supply.held["validation"].filled[0]) == min(7, 12 * (place[0] + 1))
-                touched.setdefault(place[0], set()).update(rows)
+                assert int(supply.held["validation"].filled[0]) == min(7, 12 * (position[0] + 1))
+                touched.setdefault(position[0], set()).update(rows)
         return out
 
     monkeypatch.setattr(dpmcl.training.setup, "chunk", spy)
@@ -111,17 +111,17 @@ def test_the_literal_box_is_what_plain_pytorch_makes_of_it(name, inner_lr, monke
     """theta~ from theta on D_PN, then theta by the cost at theta~, as the box says; two tasks."""
     batches = {}
 
-    def spy(draws, supply, place, steps, **more):
-        out = chunk(draws, supply, place, steps, **more)
+    def spy(draws, supply, position, steps, **more):
+        out = chunk(draws, supply, position, steps, **more)
         for step in steps:
-            one = out.batches(stream, torch.float64, step - steps.start, 0)
-            batches[(*place, step)] = one["batch"]
+            drawn = out.batches(stream, torch.float64, step - steps.start, 0)
+            batches[(*position, step)] = drawn["batch"]
         return out
 
     stream = tiny_stream(2)
     monkeypatch.setattr(dpmcl.training.setup, "chunk", spy)
     method = build(name, reading="box-literal", n_meta=5, n_grad=4, inner_lr=inner_lr)
-    found = tiny_run(method, seeds=(0,), tasks=2).theta
+    actual = tiny_run(method, seeds=(0,), tasks=2).theta
 
     h, g = (module.double() for module in tiny_network(stream.outputs))
     start = at(initial_weights(tiny_model(stream), [0]), 0)
@@ -151,7 +151,7 @@ def test_the_literal_box_is_what_plain_pytorch_makes_of_it(name, inner_lr, monke
             optimiser.step()
     for part, net in theta.items():
         for key, value in net.state_dict().items():
-            torch.testing.assert_close(found[part][key][0], value, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(actual[part][key][0], value, rtol=1e-12, atol=1e-12)
 
 
 def test_the_inner_loop_of_anml_moves_all_but_the_gate():
@@ -179,12 +179,12 @@ def test_the_table_says_who_trains_on_validation_rows(tmp_path):
     names = ["er", "oml", "cml", "anml"]
     dpmcl.run("digits", methods=names, replicas=1, settings=settings, out=folder)
     result = dpmcl.load(folder)
-    line = (
+    footnote = (
         "oml on digits: trains on validation rows too, which methods without this line never see."
     )
     for rows in (result.rows(), result.rows_by_task()):
         assert {r["method"] for r in rows if r["trains_on_validation"]} == {"oml"}
-        assert render(rows, "text").splitlines()[len(rows) + 2 :] == [line]
+        assert render(rows, "text").splitlines()[len(rows) + 2 :] == [footnote]
 
 
 def test_a_gate_multiplies_features_or_outputs():
@@ -202,5 +202,5 @@ def test_a_gate_multiplies_features_or_outputs():
         for i in (0, 1)
     ]
     other = plain.predict(dict(zip(("representation", "prediction"), halves, strict=True)), x)
-    found = plain.gated("outputs").predict(theta, x)
-    torch.testing.assert_close(found, plain.predict(theta, x) * other)
+    actual = plain.gated("outputs").predict(theta, x)
+    torch.testing.assert_close(actual, plain.predict(theta, x) * other)

@@ -162,10 +162,10 @@ def test_numbers_of_numpy_and_pytorch_are_numbers(key, value, stored, stream):
     assert table == stored
 
 
-def test_a_setting_that_methods_have_of_their_own_is_told(said):
+def test_a_setting_that_methods_have_of_their_own_is_told(log_lines):
     table = {"stream": "digits", "methods": {"naive": {}, "er": {"lr": 0.1}}}
     result = run(table, methods=None, tasks=1, settings={"training.lr": 0.5})
-    assert said == [
+    assert log_lines == [
         "training.lr is set, and er keep the lr of their own; set methods.er.lr as well."
     ]
     assert result.spec["methods"]["er"] == {"lr": 0.1}

@@ -8,7 +8,7 @@ import dpmcl
 from dpmcl.exceptions import SpecError
 from dpmcl.methods.er import ER
 from dpmcl.study.budget import Budget, cost, within
-from dpmcl.training.job import Job, Trainer, read
+from dpmcl.training.job import Job, Trainer, read_stream
 from dpmcl.training.spec import Spec
 
 METHODS = ("naive", "er", "dpmcl", "oml")
@@ -28,7 +28,7 @@ def spec_of(*methods: str, **training) -> Spec:
 @pytest.mark.parametrize("text", ["flops=2e6", "rows=500"])
 def test_every_method_has_as_many_updates_as_fit(text: str) -> None:
     budget = Budget.parse(text)
-    before = Trainer(spec_of(*METHODS), read(spec_of(*METHODS), (0,)))
+    before = Trainer(spec_of(*METHODS), read_stream(spec_of(*METHODS), (0,)))
     spec, _, lines = within(before.spec, budget)
     for name, line in zip(METHODS, lines, strict=True):
         setup = before.setup(Job(name, (0,)))

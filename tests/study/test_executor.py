@@ -16,7 +16,7 @@ from dpmcl.results import store
 from dpmcl.study import executor, study
 from dpmcl.study.result import Result
 from dpmcl.study.worker import Order
-from dpmcl.training.job import Job, Trainer, read
+from dpmcl.training.job import Job, Trainer, read_stream
 from dpmcl.training.keeper import Keeping
 from dpmcl.training.spec import Spec
 
@@ -93,7 +93,7 @@ def test_bytes_depend_neither_on_processes_nor_on_pieces_nor_on_a_death(
 )  # fmt: skip
 def test_the_size_of_groups(engine, replicas, sizes):
     spec = Spec.parse({**TABLE, "engine": engine, "replicas": replicas, "methods": {"er": {}}})
-    jobs = Trainer(spec, read(spec, spec.seeds[:1])).jobs()
+    jobs = Trainer(spec, read_stream(spec, spec.seeds[:1])).jobs()
     assert [len(job.seeds) for job in jobs] == sizes
     assert [seed for job in jobs for seed in job.seeds] == list(spec.seeds)
 
@@ -125,7 +125,7 @@ def test_an_error_in_a_worker_ends_the_run_with_its_line(tmp_path):
     assert list(store.load(tmp_path).records) == ["er"]  # the job of this process
 
 
-def test_a_stream_made_in_python_goes_to_workers_and_their_lines_come_back(said):
+def test_a_stream_made_in_python_goes_to_workers_and_their_lines_come_back(log_lines):
     x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
     stream = dpmcl.Stream.from_arrays(x, (x[:, 0] > 0).long())
     settings = {"training.updates": 20, "training.batch": 4, "engine": "looped"}
@@ -136,8 +136,10 @@ def test_a_stream_made_in_python_goes_to_workers_and_their_lines_come_back(said)
     )
     for name in methods:
         np.testing.assert_array_equal(two.errors[name].values, one.errors[name].values)
-    assert sorted(said[:2]) == said[2:]
-    assert [("naive" in line, f"seed {seed}" in line) for seed, line in enumerate(said[2:])] == [
+    assert sorted(log_lines[:2]) == log_lines[2:]
+    assert [
+        ("naive" in line, f"seed {seed}" in line) for seed, line in enumerate(log_lines[2:])
+    ] == [
         (True, True),
         (True, True),
     ]
@@ -145,7 +147,7 @@ def test_a_stream_made_in_python_goes_to_workers_and_their_lines_come_back(said)
 
 def test_replicas_that_do_not_fit_are_trained_in_halves(monkeypatch):
     spec = Spec.parse({**TABLE, "engine": "batched", "methods": {"er": {}}})
-    trainer = Trainer(spec, read(spec, spec.seeds[:1]))
+    trainer = Trainer(spec, read_stream(spec, spec.seeds[:1]))
     (job,) = trainer.jobs()
     whole = trainer.run(job, Keeping())
     real, tried = Trainer.setup, []

@@ -92,7 +92,7 @@ def saved(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("storage", [None, "file://{}"])
-def test_a_worker_that_dies_goes_on_from_its_checkpoint(whole, storage, tmp_path, said):
+def test_a_worker_that_dies_goes_on_from_its_checkpoint(whole, storage, tmp_path, log_lines):
     folder, kept = tmp_path / "run", tmp_path / "kept"
     killed = []
 
@@ -109,7 +109,7 @@ def test_a_worker_that_dies_goes_on_from_its_checkpoint(whole, storage, tmp_path
     killer.join()
     assert killed
     assert results(folder) == whole
-    assert any("goes on from its last checkpoint" in line for line in said)
+    assert any("goes on from its last checkpoint" in line for line in log_lines)
     assert any(entry["resumed"] for entry in store.environment(folder))
     assert not (folder / "checkpoints").exists() and not (folder / "storage").exists()
     assert not kept.exists() or not list(kept.iterdir())

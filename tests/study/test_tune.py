@@ -15,7 +15,7 @@ from dpmcl.exceptions import DataError, SpecError
 from dpmcl.results import store
 from dpmcl.study.tune import FIRST_SEED, Range, Search, dimension, tune
 from dpmcl.training.evaluation import Evaluation
-from dpmcl.training.job import prepared, read
+from dpmcl.training.job import read_stream, scaled_and_split
 from dpmcl.training.keeper import Keeping
 from dpmcl.training.spec import Spec
 
@@ -33,9 +33,9 @@ def spec(**evaluation) -> Spec:
 
 
 def test_trials_are_scored_on_training_rows_alone():
-    stream = read(spec(), (0, 1))
+    stream = read_stream(spec(), (0, 1))
     before = split(stream, (0, 1), (0.6, 0.2, 0.2))
-    _, after = prepared(spec(held_out=0.25), stream, (0, 1))
+    _, after = scaled_and_split(spec(held_out=0.25), stream, (0, 1))
     for replica in range(2):
         rows = {
             name: set(getattr(splits, part).row[replica].tolist())

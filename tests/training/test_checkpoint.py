@@ -35,11 +35,14 @@ def snapshot(position: Position = HERE, optimiser: str = "adam", tasks: int = 3)
     def drawn(leaf: torch.Tensor) -> torch.Tensor:
         return torch.randn(REPLICAS, *leaf.shape, generator=generator, dtype=leaf.dtype)
 
-    one = {"representation": {"0.weight": torch.zeros(2, 3)}, "prediction": {"bias": torch.ones(4)}}
-    theta = tree_map(drawn, one)
+    parameters = {
+        "representation": {"0.weight": torch.zeros(2, 3)},
+        "prediction": {"bias": torch.ones(4)},
+    }
+    theta = tree_map(drawn, parameters)
     state = State(
         theta,
-        tree_map(drawn, rule.init(one)),
+        tree_map(drawn, rule.init(parameters)),
         {
             "flag": torch.tensor([True, False]),
             "count": torch.tensor([2**62 + 1, -5]),
@@ -66,17 +69,17 @@ def blank(like: RunState) -> RunState:
     )
 
 
-def assert_same(found: RunState | None, expected: RunState) -> None:
-    assert found is not None
+def assert_same(loaded: RunState | None, expected: RunState) -> None:
+    assert loaded is not None
     for name in ("position", "work", "diverged"):
-        assert getattr(found, name) == getattr(expected, name)
-    trees = (leaves((tuple(run.replicas), run.memories)) for run in (found, expected))
+        assert getattr(loaded, name) == getattr(expected, name)
+    trees = (leaves((tuple(run.replicas), run.memories)) for run in (loaded, expected))
     for a, b in zip(*trees, strict=True):
         assert a.dtype == b.dtype
         assert torch.equal(a, b)
-    assert found.values.keys() == expected.values.keys()
+    assert loaded.values.keys() == expected.values.keys()
     for name, values in expected.values.items():
-        np.testing.assert_array_equal(found.values[name], values)
+        np.testing.assert_array_equal(loaded.values[name], values)
 
 
 @pytest.fixture
@@ -89,12 +92,12 @@ def root(tmp_path) -> Path:
 
 
 @pytest.fixture
-def kept(root, said) -> Checkpoints:
+def checkpoints(root, log_lines) -> Checkpoints:
     return Checkpoints(root, "er", (3, 4))
 
 
-def load(kept: Checkpoints, like: RunState) -> RunState | None:
-    saved = kept.newest()
+def load(checkpoints: Checkpoints, like: RunState) -> RunState | None:
+    saved = checkpoints.newest()
     return saved and saved.state(like, 3)
 
 
@@ -103,17 +106,17 @@ def files(root: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("optimiser", plugins.names("optimiser"))
-def test_every_part_comes_back(optimiser, kept, said):
-    one = snapshot(optimiser=optimiser)
-    kept.save(one, ORIGIN)
-    assert_same(load(kept, blank(one)), one)
-    assert kept.newest().origin == ORIGIN
-    assert said == []
+def test_every_part_comes_back(optimiser, checkpoints, log_lines):
+    run = snapshot(optimiser=optimiser)
+    checkpoints.save(run, ORIGIN)
+    assert_same(load(checkpoints, blank(run)), run)
+    assert checkpoints.newest().origin == ORIGIN
+    assert log_lines == []
 
 
-def test_the_last_two_stay_and_numbers_go_on_after_a_restart(kept, root, said):
+def test_the_last_two_stay_and_numbers_go_on_after_a_restart(checkpoints, root, log_lines):
     for update in range(3):
-        kept.save(snapshot(Position(0, 0, update)), ORIGIN)
+        checkpoints.save(snapshot(Position(0, 0, update)), ORIGIN)
     assert [path.name for path in files(root)] == ["00000002.safetensors", "00000003.safetensors"]
     again = Checkpoints(root, "er", (3, 4))
     again.save(snapshot(Position(0, 0, 3)), ORIGIN)
@@ -134,69 +137,71 @@ class Payload:
         return os.mkdir, (self.path,)
 
 
-def header_digit(whole: bytes) -> bytes:
+def header_digit(content: bytes) -> bytes:
     """The header stays well formed, and says another number."""
-    assert b"gradient_evaluations" in whole
-    return whole.replace(b'gradient_evaluations\\":7', b'gradient_evaluations\\":8')
+    assert b"gradient_evaluations" in content
+    return content.replace(b'gradient_evaluations\\":7', b'gradient_evaluations\\":8')
 
 
 def flipped(share: float):
-    def damage(whole: bytes) -> bytes:
-        place = int((len(whole) - 1) * share)
-        return whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+    def damage(content: bytes) -> bytes:
+        index = int((len(content) - 1) * share)
+        return content[:index] + bytes([content[index] ^ 1]) + content[index + 1 :]
 
     return damage
 
 
 DAMAGES = {
-    "empty": lambda whole: b"",
-    "cut": lambda whole: whole[: len(whole) * 9 // 10],
+    "empty": lambda content: b"",
+    "cut": lambda content: content[: len(content) * 9 // 10],
     "flipped in the length": flipped(0),
     "flipped in the header": flipped(0.3),
     "flipped in the last tensor": flipped(1),
     "another number in the header": header_digit,
-    "zeros": lambda whole: bytes(len(whole)),
-    "pickle": lambda whole: pickle.dumps(Payload(Path("ran"))),
-    "another safetensors file": lambda whole: save({"a": torch.zeros(3)}),
+    "zeros": lambda content: bytes(len(content)),
+    "pickle": lambda content: pickle.dumps(Payload(Path("ran"))),
+    "another safetensors file": lambda content: save({"a": torch.zeros(3)}),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_a_damaged_newest_is_named_and_the_one_before_used(damage, kept, root, said, monkeypatch):
+def test_a_damaged_newest_is_named_and_the_one_before_used(
+    damage, checkpoints, root, log_lines, monkeypatch
+):
     monkeypatch.chdir(root)
     first, second = snapshot(Position(0, 0, 50)), snapshot(Position(1))
-    kept.save(first, ORIGIN)
-    kept.save(second, replace(ORIGIN, engine="looped"))
+    checkpoints.save(first, ORIGIN)
+    checkpoints.save(second, replace(ORIGIN, engine="looped"))
     newest = files(root)[-1]
     newest.write_bytes(damage(newest.read_bytes()))
     again = Checkpoints(root, "er", (3, 4))
     saved = again.newest()
     assert saved.origin == ORIGIN
     assert_same(saved.state(blank(first), 3), first)
-    assert len(said) == 1
-    assert str(newest) in said[0]
-    assert "damaged" in said[0]
-    assert "\n" not in said[0]
+    assert len(log_lines) == 1
+    assert str(newest) in log_lines[0]
+    assert "damaged" in log_lines[0]
+    assert "\n" not in log_lines[0]
     assert not (root / "ran").exists()
     again.save(second, ORIGIN)
     assert_same(load(again, blank(first)), second)
 
 
-def test_every_byte_counts(kept, root, said):
+def test_every_byte_counts(checkpoints, root, log_lines):
     """A flip anywhere is seen: tensors, header, padding."""
-    kept.save(snapshot(), ORIGIN)
+    checkpoints.save(snapshot(), ORIGIN)
     (path,) = files(root)
-    whole = path.read_bytes()
+    content = path.read_bytes()
     expected = snapshot()
-    for place in range(0, len(whole), 37):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-        found = load(kept, blank(expected))
-        if found is not None:  # such as the case of a letter of an escape
-            assert_same(found, expected)
+    for index in range(0, len(content), 37):
+        path.write_bytes(content[:index] + bytes([content[index] ^ 4]) + content[index + 1 :])
+        loaded = load(checkpoints, blank(expected))
+        if loaded is not None:  # such as the case of a letter of an escape
+            assert_same(loaded, expected)
 
 
-def with_state(one: RunState, **changes) -> RunState:
-    return replace(one, replicas=one.replicas._replace(**changes))
+def with_state(run: RunState, **changes) -> RunState:
+    return replace(run, replicas=run.replicas._replace(**changes))
 
 
 def doubled(leaf: torch.Tensor) -> torch.Tensor:
@@ -214,30 +219,30 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
-def test_another_form_is_not_used(form, kept, root, said):
-    kept.save(snapshot(), ORIGIN)
-    assert load(kept, form(snapshot())) is None
-    assert any(str(files(root)[0]) in line for line in said)
+def test_another_form_is_not_used(form, checkpoints, root, log_lines):
+    checkpoints.save(snapshot(), ORIGIN)
+    assert load(checkpoints, form(snapshot())) is None
+    assert any(str(files(root)[0]) in line for line in log_lines)
 
 
-def test_a_removed_run_folder_is_an_error_and_stays_removed(kept, root):
-    kept.save(snapshot(), ORIGIN)
+def test_a_removed_run_folder_is_an_error_and_stays_removed(checkpoints, root):
+    checkpoints.save(snapshot(), ORIGIN)
     shutil.rmtree(root)
     with pytest.raises(FolderError, match=r"was removed") as caught:
-        kept.save(snapshot(), ORIGIN)
+        checkpoints.save(snapshot(), ORIGIN)
     assert str(root) in str(caught.value)
     assert not root.exists()
-    assert load(kept, snapshot()) is None
-    kept.clear()
+    assert load(checkpoints, snapshot()) is None
+    checkpoints.clear()
 
 
-def test_clear_takes_one_method_s_alone(kept, root, said):
+def test_clear_takes_one_method_s_alone(checkpoints, root, log_lines):
     other = Checkpoints(root, "my_module:Mine", (3, 4))
-    kept.save(snapshot(), ORIGIN)
+    checkpoints.save(snapshot(), ORIGIN)
     other.save(snapshot(), ORIGIN)
-    kept.clear()
-    kept.clear()
-    assert load(kept, snapshot()) is None
+    checkpoints.clear()
+    checkpoints.clear()
+    assert load(checkpoints, snapshot()) is None
     assert load(other, snapshot()) is not None
     other.clear()
     assert not (root / "checkpoints").exists()

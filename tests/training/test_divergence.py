@@ -112,17 +112,17 @@ def assert_bits(first: Any, second: Any) -> None:
 
 
 def check(
-    found: Any, healthy: Any, halted: Any, expected: dict[int, Divergence], seeds: Any = SEEDS
+    result: Any, healthy: Any, halted: Any, expected: dict[int, Divergence], seeds: Any = SEEDS
 ) -> None:
     """Frozen ones as expected, and nobody else touched."""
-    assert found.diverged == expected
+    assert result.diverged == expected
     for i, seed in enumerate(seeds):
-        values, well = found.errors["test"].values[i], healthy.errors["test"].values[i]
+        values, well = result.errors["test"].values[i], healthy.errors["test"].values[i]
         if seed not in expected:
-            assert_bits(at(found.theta, i), at(healthy.theta, i))
+            assert_bits(at(result.theta, i), at(healthy.theta, i))
             np.testing.assert_array_equal(values, well)
             continue
-        assert_bits(at(found.theta, i), at(halted.theta, i))
+        assert_bits(at(result.theta, i), at(halted.theta, i))
         task = expected[seed].task
         np.testing.assert_array_equal(values[: 1 + task], well[: 1 + task])
         assert np.isnan(values[1 + task :]).all()
@@ -132,13 +132,13 @@ def check(
 @pytest.mark.parametrize("how", ["nan", "one", "optimiser"])
 def test_one_replica_is_frozen_at_exactly_that_update(how, engine):
     where = (1, 1, 0, 3)
-    found = outcome(falls(where, how=how), engine)
+    result = outcome(falls(where, how=how), engine)
     healthy, halted = outcome(falls(how=how), engine), outcome(falls(where, how="halts"), engine)
     assert not healthy.diverged
     assert not torch.equal(
         at(healthy.theta, 1)["prediction"]["2.bias"], at(halted.theta, 1)["prediction"]["2.bias"]
     )
-    check(found, healthy, halted, {1: Divergence(1, 0, 4)})
+    check(result, healthy, halted, {1: Divergence(1, 0, 4)})
 
 
 CASES = {
@@ -167,10 +167,10 @@ CASES = {
 def test_several_are_frozen_each_at_its_own_update(case, engine):
     seeds, where, settings = CASES[case]
     expected = {s: Divergence(k, p, u + 1) for s, k, p, u in reversed(where)}
-    found = outcome(falls(*where, **settings), engine, seeds)
+    result = outcome(falls(*where, **settings), engine, seeds)
     healthy = outcome(falls(**settings), engine, seeds)
     halted = outcome(falls(*where, **{**settings, "how": "halts"}), engine, seeds)
-    check(found, healthy, halted, expected, seeds)
+    check(result, healthy, halted, expected, seeds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,17 +185,17 @@ def test_with_a_method_that_starts_anew(engine):
     """Frozen in the first task, it does not rise again in the second."""
 
     own = {"lr": 0.05, "batch": 4, "updates": UPDATES}
-    found = outcome(Restarts(falls=[[0, 0, 1, 2]], **own), engine)
+    result = outcome(Restarts(falls=[[0, 0, 1, 2]], **own), engine)
     healthy = outcome(Restarts(**own), engine)
-    assert found.diverged == {0: Divergence(0, 1, 3)}
-    assert np.isnan(found.errors["test"].values[0, 1:]).all()
+    assert result.diverged == {0: Divergence(0, 1, 3)}
+    assert np.isnan(result.errors["test"].values[0, 1:]).all()
     assert not torch.equal(
-        at(found.theta, 0)["prediction"]["2.bias"], at(healthy.theta, 0)["prediction"]["2.bias"]
+        at(result.theta, 0)["prediction"]["2.bias"], at(healthy.theta, 0)["prediction"]["2.bias"]
     )
     for i in (1, 2):
-        assert_bits(at(found.theta, i), at(healthy.theta, i))
+        assert_bits(at(result.theta, i), at(healthy.theta, i))
         np.testing.assert_array_equal(
-            found.errors["test"].values[i], healthy.errors["test"].values[i]
+            result.errors["test"].values[i], healthy.errors["test"].values[i]
         )
 
 

@@ -54,7 +54,7 @@ def share_wrong(stream, rows, replica, task, label) -> float:
 def regression_stream() -> Stream:
     """Two replicas with rows of their own and different task sizes; y is 1, 2 or 3 by task."""
     sizes = torch.tensor([[10, 40, 10], [20, 15, 25]])
-    task = torch.stack([torch.arange(3).repeat_interleave(own) for own in sizes])
+    task = torch.stack([torch.arange(3).repeat_interleave(task_sizes) for task_sizes in sizes])
     return Stream(
         name="steps",
         kind="regression",
@@ -74,14 +74,14 @@ def test_a_constant_classifier_is_wrong_on_all_other_classes(engine, part):
     stream = tiny_stream()
     rows = split(stream, [0, 1], SHARES).named(part)
     theta = constant_theta(one_hot(3), one_hot(0))
-    found = evaluate(engine, constant_model(stream), theta, stream, rows, range(3))
+    errors = evaluate(engine, constant_model(stream), theta, stream, rows, range(3))
     expected = [
         [1.0, share_wrong(stream, rows, 0, 1, 3), 1.0],
         [share_wrong(stream, rows, 1, 0, 0), 1.0, 1.0],
     ]
-    assert found.dtype == torch.float64
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
-    assert 0 < float(found[0, 1]) < 1
+    assert errors.dtype == torch.float64
+    torch.testing.assert_close(errors, torch.tensor(expected, dtype=torch.float64))
+    assert 0 < float(errors[0, 1]) < 1
 
 
 @ENGINES
@@ -89,8 +89,8 @@ def test_a_constant_regressor_has_the_squared_distance(engine):
     stream = regression_stream()
     rows = split(stream, [0, 1], SHARES).test
     theta = constant_theta([0.0], [2.5])
-    found = evaluate(engine, constant_model(stream), theta, stream, rows, range(3))
-    assert found.tolist() == [[1.0, 4.0, 9.0], [1.5**2, 0.5**2, 0.5**2]]
+    errors = evaluate(engine, constant_model(stream), theta, stream, rows, range(3))
+    assert errors.tolist() == [[1.0, 4.0, 9.0], [1.5**2, 0.5**2, 0.5**2]]
 
 
 @ENGINES
@@ -111,10 +111,10 @@ def test_dropout_has_no_part_in_an_evaluation():
     rows = split(stream, [0, 1], SHARES).test
     with_it, without = (tiny_model(stream, dropout=p) for p in (0.5, 0.0))
     theta = initial_weights(without, [0, 1])
-    found = [
+    errors = [
         evaluate(Looped(), model, theta, stream, rows, range(3)) for model in (with_it, without)
     ]
-    assert torch.equal(*found)
+    assert torch.equal(*errors)
 
 
 # thinned: what is measured is what the full evaluation measures
@@ -132,7 +132,7 @@ def full():
     return run_er(train=True, future=True)
 
 
-def wanted(every: int, tasks: int = TASKS, future: bool = False) -> np.ndarray:
+def evaluated_entries(every: int, tasks: int = TASKS, future: bool = False) -> np.ndarray:
     """Which entries of (after, task) are measured, written out."""
     out = np.zeros((1 + tasks, tasks), dtype=bool)
     out[0] = True
@@ -145,7 +145,9 @@ def wanted(every: int, tasks: int = TASKS, future: bool = False) -> np.ndarray:
 
 def test_the_pattern_for_two_of_five_by_hand():
     rows = ["xxxxx", "x....", "xx...", "..x..", "xxxx.", "xxxxx"]
-    np.testing.assert_array_equal(wanted(2), [[letter == "x" for letter in row] for row in rows])
+    np.testing.assert_array_equal(
+        evaluated_entries(2), [[letter == "x" for letter in row] for row in rows]
+    )
 
 
 @pytest.mark.parametrize("future", [False, True])
@@ -153,7 +155,9 @@ def test_the_pattern_for_two_of_five_by_hand():
 def test_after_every_so_many_tasks_all_seen_and_else_the_newest(every, future, full):
     found = run_er(evaluate_every=every, future=future, train=True).errors
     for name in ("test", "train"):
-        expected = np.where(wanted(every, future=future), full.errors[name].values, np.nan)
+        expected = np.where(
+            evaluated_entries(every, future=future), full.errors[name].values, np.nan
+        )
         np.testing.assert_array_equal(found[name].values, expected)
         np.testing.assert_array_equal(found[name].examples, full.errors[name].examples)
     for name in ("accuracy", "cme", "nte", "nte_path", "forgetting", "backward_transfer"):
@@ -172,7 +176,7 @@ def test_so_many_rows_of_each_task_and_split(rows, full):
         values = found[name].values[~np.isnan(found[name].values)]
         np.testing.assert_allclose(values * n, np.round(values * n), atol=1e-9)
         if rows >= all_rows:
-            expected = np.where(wanted(1), full.errors[name].values, np.nan)
+            expected = np.where(evaluated_entries(1), full.errors[name].values, np.nan)
             np.testing.assert_array_equal(found[name].values, expected)
 
 
@@ -183,22 +187,22 @@ def test_a_stored_run_loads_as_it_was_returned_and_its_table_and_figure_have_num
         "training.updates": 3, "training.batch": 4, "network": {"name": "mlp", "hidden": 8},
         "evaluation": {"evaluate_every": 3, "test_rows": 7, "train": True},
     }  # fmt: skip
-    own = {"methods": ["naive", "er"], "replicas": 2, "out": tmp_path / "run", "device": "cpu"}
-    result = dpmcl.run(stream, settings=settings, **own)
+    options = {"methods": ["naive", "er"], "replicas": 2, "out": tmp_path / "run", "device": "cpu"}
+    result = dpmcl.run(stream, settings=settings, **options)
     loaded = dpmcl.load(tmp_path / "run")
     for method in ("naive", "er"):
         for name in ("test", "train"):
             one, two = (r.records[method].errors[name] for r in (result, loaded))
             np.testing.assert_array_equal(one.values, two.values)
-            np.testing.assert_array_equal(~np.isnan(two.values[0]), wanted(3))
+            np.testing.assert_array_equal(~np.isnan(two.values[0]), evaluated_entries(3))
             assert one.examples.tolist() == two.examples.tolist() == [[7] * TASKS] * 2
     stored = pq.read_table(tmp_path / "run" / "errors.parquet")
-    assert stored.num_rows == int(wanted(3).sum()) * 2 * 2 * 2
+    assert stored.num_rows == int(evaluated_entries(3).sum()) * 2 * 2 * 2
     for row in loaded.rows(("backward_transfer",)):
         numbers = ("cme_mean", "nte_mean", "nte_path_mean", "forgetting_mean", "accuracy_mean")
         assert all(isinstance(row[name], float) for name in (*numbers, "backward_transfer_mean"))
     with pytest.raises(dpmcl.DpmclError, match=r"evaluation\.(train|evaluate_every|test_rows)"):
-        dpmcl.run(stream, settings={**settings, "evaluation": {}}, **own)
+        dpmcl.run(stream, settings={**settings, "evaluation": {}}, **options)
 
 
 @ENGINES
@@ -215,8 +219,8 @@ def test_replicas_of_unlike_sizes_are_measured_on_those_rows(rows, at_once, engi
     for replica in range(3):
         for task in range(3):
             start, end = whole.offset[replica, task : task + 2].tolist()
-            own = whole.row[replica, start : min(end, start + rows)]
-            off = model.predict(model.init(replica), stream.x[own]) - stream.y[own]
+            row = whole.row[replica, start : min(end, start + rows)]
+            off = model.predict(model.init(replica), stream.x[row]) - stream.y[row]
             expected = float(off.square().mean().detach())
             assert float(found[replica, task]) == pytest.approx(expected, rel=1e-9)
 
@@ -242,10 +246,10 @@ def test_errors_within_a_task_are_those_of_masked_logits(part, engine):
         theta = model.init(replica)
         for task in range(3):
             start, end = rows.offset[replica, task : task + 2].tolist()
-            own = rows.row[replica, start:end]
-            logits = model.predict(theta, stream.x[own]).detach()
+            row = rows.row[replica, start:end]
+            logits = model.predict(theta, stream.x[row]).detach()
             answers = 2 * task + logits[:, 2 * task : 2 * task + 2].argmax(-1)
-            wrong = (answers != stream.y[own]).double().mean()
+            wrong = (answers != stream.y[row]).double().mean()
             assert float(found[replica, task]) == pytest.approx(float(wrong))
     assert (found <= blind).all()
     assert (found < blind).any()

@@ -6,7 +6,7 @@ import torch
 import dpmcl
 from dpmcl.core.tree import leaves
 from dpmcl.exceptions import SpecError
-from dpmcl.training.job import Job, Trainer, read
+from dpmcl.training.job import Job, Trainer, read_stream
 from dpmcl.training.keeper import Keeping
 from dpmcl.training.spec import Spec
 
@@ -17,39 +17,39 @@ def trainer(*methods: str, **top) -> Trainer:
         "training": {"updates": 3, "batch": 4}, "methods": list(methods), "replicas": 3, "seed": 5,
         "device": "cpu", "engine": "looped", **top,
     })  # fmt: skip
-    return Trainer(spec, read(spec, spec.seeds))
+    return Trainer(spec, read_stream(spec, spec.seeds))
 
 
 def test_every_seed_of_every_method_is_in_one_job_and_runs_as_in_a_study():
-    made = trainer("er", "naive")
-    jobs = made.jobs()
+    job_trainer = trainer("er", "naive")
+    jobs = job_trainer.jobs()
     for name in ("er", "naive"):
         assert [s for job in jobs if job.method == name for s in job.seeds] == [5, 6, 7]
     seen = []
-    outcome = made.run(jobs[0], Keeping(), lambda done, total: seen.append((done, total)))
+    outcome = job_trainer.run(jobs[0], Keeping(), lambda done, total: seen.append((done, total)))
     assert seen[-1][0] == seen[-1][1] == 2 * 3 * len(jobs[0].seeds)
     assert not outcome.resumed
-    whole = dpmcl.run(made.spec.to_table())
+    whole = dpmcl.run(job_trainer.spec.to_table())
     for a, b in zip(leaves(outcome.theta), leaves(whole.theta["er"]), strict=True):
         assert torch.equal(a, b[: len(a)])
 
 
 def test_a_job_is_checked_before_training():
-    made = trainer("er", monitor={"watch": ["terms"], "drift": "exact"})
+    job_trainer = trainer("er", monitor={"watch": ["terms"], "drift": "exact"})
     with pytest.raises(SpecError, match="'exact' needs a stream that knows"):
-        made.check(Job("er", (5, 6)))
+        job_trainer.check(Job("er", (5, 6)))
 
 
 @pytest.mark.parametrize(
     ("flops", "sizes"), [(10**10, [7, 7]), (2 * 10**13, [4, 4, 4, 2]), (10**15, [1] * 14)]
 )
 def test_jobs_that_would_take_hours_are_cut_by_their_flops(flops, sizes, monkeypatch):
-    made = trainer("er", replicas=14, engine="batched")
+    job_trainer = trainer("er", replicas=14, engine="batched")
     monkeypatch.setattr(Trainer, "flops", lambda self, method: flops)
-    assert [len(seeds) for seeds in made.groups("er")] == sizes
+    assert [len(seeds) for seeds in job_trainer.groups("er")] == sizes
 
 
 def test_flops_of_a_run_are_those_that_its_training_counts():
-    made = trainer("dpmcl")
-    work = dpmcl.run(made.spec.to_table()).records["dpmcl"].work[5]
-    assert made.flops("dpmcl") == work.flops > 0
+    job_trainer = trainer("dpmcl")
+    work = dpmcl.run(job_trainer.spec.to_table()).records["dpmcl"].work[5]
+    assert job_trainer.flops("dpmcl") == work.flops > 0

@@ -26,7 +26,7 @@ def setup(monkeypatch) -> Setup:
     )
 
 
-class Told(Observer):
+class Recorder(Observer):
     """Notes each call, and keeps the states that a checkpoint may hold."""
 
     def __init__(self, name, calls):
@@ -47,10 +47,10 @@ class Told(Observer):
 
 
 def test_learn_task_goes_on_from_any_position_to_the_same_bytes(setup):
-    told = Told("one", [])
-    whole = loop.train(setup, [told])
-    assert len({run.position for run in told.runs}) == 11
-    for run in told.runs:
+    observer = Recorder("one", [])
+    whole = loop.train(setup, [observer])
+    assert len({run.position for run in observer.runs}) == 11
+    for run in observer.runs:
         while run.position.task < 2:
             task = run.position.task
             run = loop.learn_task(setup, run)
@@ -62,7 +62,7 @@ def test_learn_task_goes_on_from_any_position_to_the_same_bytes(setup):
 
 def test_observers_are_called_in_order_and_may_end_a_chunk_early(setup):
     calls: list = []
-    loop.train(setup, [Told("one", calls), Told("two", calls)])
+    loop.train(setup, [Recorder("one", calls), Recorder("two", calls)])
     assert [name for name, *_ in calls] == ["one", "two"] * (len(calls) // 2)
     expected = [("begin", (0, 0, 0))]
     for task in range(2):

@@ -106,11 +106,11 @@ def test_what_is_not_asked_for_is_not_computed():
 
 
 def test_conditions_are_said_once_and_only_with_stability():
-    said: list[str] = []
-    trained(watched=settings_of(beta=1e-3), note=said.append)
-    assert sum(line.startswith("cost: ") for line in said) == 1
-    assert any(line.startswith("discount: ") for line in said)
-    assert all("\n" not in line for line in said)
+    log_lines: list[str] = []
+    trained(watched=settings_of(beta=1e-3), note=log_lines.append)
+    assert sum(line.startswith("cost: ") for line in log_lines) == 1
+    assert any(line.startswith("discount: ") for line in log_lines)
+    assert all("\n" not in line for line in log_lines)
     silent: list[str] = []
     trained(watched=settings_of(watch=("terms",), beta=1e-3), note=silent.append)
     assert not silent
@@ -118,8 +118,8 @@ def test_conditions_are_said_once_and_only_with_stability():
 
 def study(folder, keeping=None, **changes):
     table = {**SPEC, "monitor": {"watch": list(BOTH), "interval": 5, "rows": 8}, **changes}
-    said: list[str] = []
-    return run_study(Spec.parse(table), folder, say=said.append, keeping=keeping)
+    log_lines: list[str] = []
+    return run_study(Spec.parse(table), folder, say=log_lines.append, keeping=keeping)
 
 
 def test_a_grown_run_keeps_its_readings_whatever_the_interval(tmp_path):
@@ -129,30 +129,30 @@ def test_a_grown_run_keeps_its_readings_whatever_the_interval(tmp_path):
     assert np.array_equal(first.values, live.values)
     monitor = {"watch": ["stability"], "interval": 3}
     grown = study(tmp_path / "run", replicas=3, monitor=monitor).readings["er"]
-    old = [grown.positions.index(place) for place in first.positions]
+    old = [grown.positions.index(position) for position in first.positions]
     assert np.array_equal(grown.values[:2, old], first.values)
-    new = [i for i, place in enumerate(grown.positions) if place[2] in (0, 3, 6, 9, 11)]
+    new = [i for i, position in enumerate(grown.positions) if position[2] in (0, 3, 6, 9, 11)]
     assert np.isfinite(grown["J"][2, new]).all()
 
 
 def test_a_run_stopped_anywhere_resumes_with_the_same_readings(tmp_path):
-    one = {"methods": {"dpmcl": {"zeta": 2}}}
-    whole = study(tmp_path / "whole", **one).readings["dpmcl"]
+    change = {"methods": {"dpmcl": {"zeta": 2}}}
+    whole = study(tmp_path / "whole", **change).readings["dpmcl"]
     for at in (5, 9):  # of 16 questions: within a task, after one
-        asked = itertools.count(1)
+        calls = itertools.count(1)
         folder = tmp_path / f"stopped-{at}"
         with pytest.raises(Stopped):
-            study(folder, Keeping(1e9, stop=lambda asked=asked, at=at: next(asked) == at), **one)
-        resumed = study(folder, **one).readings["dpmcl"]
+            study(folder, Keeping(1e9, stop=lambda calls=calls, at=at: next(calls) == at), **change)
+        resumed = study(folder, **change).readings["dpmcl"]
         assert np.array_equal(whole.values, resumed.values, equal_nan=True), at
 
 
 def test_what_watching_cannot_do_is_said(tmp_path):
     study(tmp_path / "run", monitor={})
-    said: list[str] = []
+    log_lines: list[str] = []
     table = {**SPEC, "monitor": {"watch": ["terms"]}}
-    run_study(Spec.parse(table), tmp_path / "run", say=said.append)
-    assert said == [
+    run_study(Spec.parse(table), tmp_path / "run", say=log_lines.append)
+    assert log_lines == [
         f"{name}: has run already, and was not watched; to watch it, choose another folder "
         "with --out."
         for name in ("er", "dpmcl")
@@ -171,11 +171,11 @@ def test_a_folder_is_kept_to_what_may_end_its_replicas_and_not_to_what_looks_on(
 
 def test_a_replica_above_beta_for_too_long_is_frozen():
     over = settings_of(watch=(), beta=1e-6, patience=3, exceeding="freeze")
-    told: list[str] = []
-    out = trained(watched=over, note=told.append)
+    log_lines: list[str] = []
+    out = trained(watched=over, note=log_lines.append)
     assert set(out.diverged) == set(SEEDS)
-    assert all("has J above beta for too long after update 11" in line for line in told)
-    assert len(told) == len(SEEDS)
+    assert all("has J above beta for too long after update 11" in line for line in log_lines)
+    assert len(log_lines) == len(SEEDS)
     assert out.diverged[0] == (0, 0, 11, "cost")  # the third reading is before update 11, from 1
     assert np.isnan(out.errors["test"].after[:, 1]).all()
     calm = trained(watched=settings_of(watch=(), beta=1e6, exceeding="freeze"))
@@ -197,12 +197,12 @@ def test_frozen_for_its_cost_is_stored_and_resumed(tmp_path):
     with pytest.raises(DivergenceError, match=r"J above beta for too long .* raise monitor\.beta"):
         study(tmp_path / "stop", monitor={**monitor, "exceeding": "stop"})
     study(tmp_path / "run", monitor=monitor)
-    found = dpmcl.load(tmp_path / "run").records["er"].diverged
-    assert {where.cause for where in found.values()} == {"cost"}
-    kept = json.loads((tmp_path / "run" / "divergence.json").read_text("utf-8"))
-    assert kept["er"]["0"]["cause"] == "cost"
-    asked = itertools.count(1)
+    diverged = dpmcl.load(tmp_path / "run").records["er"].diverged
+    assert {where.cause for where in diverged.values()} == {"cost"}
+    stored = json.loads((tmp_path / "run" / "divergence.json").read_text("utf-8"))
+    assert stored["er"]["0"]["cause"] == "cost"
+    calls = itertools.count(1)
     with pytest.raises(Stopped):
-        study(tmp_path / "two", Keeping(1e9, stop=lambda: next(asked) == 5), monitor=monitor)
+        study(tmp_path / "two", Keeping(1e9, stop=lambda: next(calls) == 5), monitor=monitor)
     study(tmp_path / "two", monitor=monitor)
-    assert dpmcl.load(tmp_path / "two").records["er"].diverged == found
+    assert dpmcl.load(tmp_path / "two").records["er"].diverged == diverged

@@ -42,11 +42,11 @@ class Stop:
     """Asks for a stop at the `at`-th question, counted from 1; 0 never does."""
 
     def __init__(self, at: int = 0) -> None:
-        self.at, self.asked = at, 0
+        self.at, self.calls = at, 0
 
     def __call__(self) -> bool:
-        self.asked += 1
-        return self.asked == self.at
+        self.calls += 1
+        return self.calls == self.at
 
 
 def method_of(name: str, **changes: Any) -> Any:
@@ -74,33 +74,33 @@ def trained(
     return train(method, model, stream, splits, SEEDS, ENGINES[engine](), keeper=keeper)
 
 
-def assert_same(found: Any, expected: Any) -> None:
-    torch.testing.assert_close(found.theta, expected.theta, rtol=0, atol=0)
+def assert_same(actual: Any, expected: Any) -> None:
+    torch.testing.assert_close(actual.theta, expected.theta, rtol=0, atol=0)
     for name, errors in expected.errors.items():
-        np.testing.assert_array_equal(found.errors[name].values, errors.values)
-    assert (found.work, found.diverged) == (expected.work, expected.diverged)
+        np.testing.assert_array_equal(actual.errors[name].values, errors.values)
+    assert (actual.work, actual.diverged) == (expected.work, expected.diverged)
 
 
 def assert_stops_anywhere(method: Any, tmp_path: Path, engine: str) -> int:
     """Stops at each question, goes on, and compares; how many there were."""
     never = Stop()
     whole = trained(method, tmp_path / "whole", never, engine)
-    for at in range(1, 1 + never.asked):
+    for at in range(1, 1 + never.calls):
         with pytest.raises(Stopped):
             trained(method, tmp_path / str(at), Stop(at), engine)
         again = Stop()
         assert_same(trained(method, tmp_path / str(at), again, engine), whole)
-        assert again.asked == never.asked - at  # it went on, and did not begin anew
-    return never.asked
+        assert again.calls == never.calls - at  # it went on, and did not begin anew
+    return never.calls
 
 
 @pytest.mark.parametrize("name", [*PAPER, *CHUNKS])
 def test_stopped_between_any_two_chunks_nothing_changes(name, tmp_path, monkeypatch):
     monkeypatch.setattr("dpmcl.training.loop.UPDATES_AT_ONCE", 2)
-    own = {"fisher_rows": 8} if name == "ewc" else {}
-    asked = assert_stops_anywhere(method_of(name, **own), tmp_path, "batched")
+    settings = {"fisher_rows": 8} if name == "ewc" else {}
+    calls = assert_stops_anywhere(method_of(name, **settings), tmp_path, "batched")
     chunks = CHUNKS.get(name, 5 if name in ("oml", "cml", "anml") else 3)
-    assert asked == 2 * (chunks + 1)  # between chunks, and after each of two tasks
+    assert calls == 2 * (chunks + 1)  # between chunks, and after each of two tasks
 
 
 @pytest.mark.parametrize("name", sorted({*plugins.names("method")} - {*CHUNKS, *PAPER}))
@@ -110,10 +110,10 @@ def test_every_other_method_goes_on_too(name, tmp_path, monkeypatch):
     never, method = Stop(), method_of(name)
     whole = trained(method, tmp_path / "whole", never, "looped")
     with pytest.raises(Stopped):
-        trained(method, tmp_path / "run", Stop(never.asked - 1), "looped")
+        trained(method, tmp_path / "run", Stop(never.calls - 1), "looped")
     again = Stop()
     assert_same(trained(method, tmp_path / "run", again, "looped"), whole)
-    assert again.asked == 1
+    assert again.calls == 1
 
 
 @pytest.mark.parametrize(("policy", "reset"), [("reservoir", True), ("resample", False)])
@@ -144,15 +144,15 @@ def interrupted(folder: Path, table: dict[str, Any], done: int) -> None:
         dpmcl.run(table, out=folder, progress=leave, checkpoint_seconds=0.0)
 
 
-def test_more_replicas_after_an_interruption(tmp_path, said):
+def test_more_replicas_after_an_interruption(tmp_path, log_lines):
     """Jobs are cut from the seeds asked for: an old job's checkpoint is named, and not used."""
     table = resume_check.spec("sine", "batched", ["er"])
     interrupted(tmp_path / "run", table, done=140)
     more = {**table, "replicas": 3}
     dpmcl.run(more, out=tmp_path / "run")
-    kept = tmp_path / "run" / "checkpoints" / "er" / "0-1"
-    assert said == [
-        f"{kept} holds checkpoints of an earlier version, or of seeds that train in other groups "
+    folder = tmp_path / "run" / "checkpoints" / "er" / "0-1"
+    assert log_lines == [
+        f"{folder} holds checkpoints of an earlier version, or of seeds that train in other groups "
         "now; they are not used."
     ]
     dpmcl.run(more, out=tmp_path / "whole")

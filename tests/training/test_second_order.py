@@ -10,16 +10,16 @@ from dpmcl.core.tree import at, leaves, rebuilt, tree_map
 from dpmcl.methods.dpmcl import DPMCL
 from dpmcl.methods.oml import OML
 from dpmcl.optimisers import _optimiser as optim
-from dpmcl.training.second_order import noise
+from dpmcl.training.second_order import noise_warning
 
 STARTED = {"name": "adagrad", "initial_accumulator": 0.1}
 
 
-def test_it_is_said_once_with_the_way_out(said):
+def test_it_is_said_once_with_the_way_out(log_lines):
     settings = {"training.updates": 2, "stream.classes_per_task": 5}
     own = {"dpmcl": {"third_term": "exact", "kappa": 2}, "oml": {"reading": "nested", "order": 2}}
     dpmcl.run("digits", methods=own, replicas=2, settings=settings)
-    first, second = (line for line in said if "noisy" in line)
+    first, second = (line for line in log_lines if "noisy" in line)
     assert "third_term = 'exact' differentiates through a fresh Adagrad, which is noisy in" in first
     assert second.endswith("dtype = 'float64', optimiser = 'sgd' for this method, or order = 1.")
 
@@ -37,7 +37,7 @@ def test_it_is_said_once_with_the_way_out(said):
     ],
 )
 def test_it_is_not_said_of_what_is_exact(method, dtype):
-    assert noise(method, dtype) is None
+    assert noise_warning(method, dtype) is None
 
 
 def nested(name="oml", **own):

@@ -10,13 +10,20 @@ from dpmcl import presets
 from dpmcl.exceptions import SpecError
 from dpmcl.methods._method import Method
 from dpmcl.study.api import Request
-from dpmcl.training.spec import Spec, assigned, assignment, changed, normalised, read
+from dpmcl.training.spec import (
+    Spec,
+    nested_entry,
+    normalised,
+    parse_assignment,
+    parse_toml,
+    with_changes,
+)
 
 BASE: dict[str, Any] = {"stream": "digits", "methods": ["er"]}
 
 
 def override(table: dict[str, Any], text: str) -> dict[str, Any]:
-    return changed(table, assignment(text))
+    return with_changes(table, parse_assignment(text))
 
 
 def refusal(refused, *arguments) -> str:
@@ -34,7 +41,7 @@ def test_a_name_is_short_for_a_table():
     assert BASE == {"stream": "digits", "methods": ["er"]}
     text = '[stream]\nname="digits"\n[network]\nname="mlp"\n[methods.naive]\n[methods.er]\n'
     short = {"stream": "digits", "network": "mlp", "methods": ["naive", "er"]}
-    spec = Spec.parse(read(text, "the test"))
+    spec = Spec.parse(parse_toml(text, "the test"))
     assert Spec.parse(short) == spec
     assert (spec.stream_name, spec.network_name) == ("digits", "mlp")
     assert list(spec.methods) == ["naive", "er"]
@@ -78,7 +85,7 @@ def test_to_table_is_complete_and_reads_back():
 def test_presets_hold_what_differs_from_the_defaults(name):
     text = presets.text(name)
     assert text.startswith(f"# {presets.summary(name)}\n")
-    table = read(text, name)
+    table = parse_toml(text, name)
     assert not {"monitor", "evaluation", "device", "engine"} & set(table)
     complete = Spec.parse(table).to_table()
     assert list(complete["methods"]) == list(normalised(table)["methods"])
@@ -107,20 +114,23 @@ def test_kappa_is_updates_where_it_is_not_given(own, kappa):
     ],
 )
 def test_an_assignment_is_a_toml_key_and_a_value_or_a_plain_string(text, change):
-    assert assignment(text) == change
+    assert parse_assignment(text) == change
     (value,) = change.values()
-    assert type(assignment(text).popitem()[1]) is type(value)
+    assert type(parse_assignment(text).popitem()[1]) is type(value)
 
 
 @pytest.mark.parametrize("text", ["", "training.lr", "=3", "a b=3", "training..lr=3", "# foo=3"])
 def test_an_assignment_needs_key_and_value(text):
-    assert "--set takes KEY=VALUE" in refusal(assignment, text)
+    assert "--set takes KEY=VALUE" in refusal(parse_assignment, text)
 
 
 def test_changes_merge_and_the_last_one_counts():
     table = override(override(override(BASE, "training.lr=0.5"), "training.batch=4"), "seed=1")
     assert override(table, "training.lr=0.25")["training"] == {"lr": 0.25, "batch": 4}
-    assert changed(table, assigned("stream.tasks", 2))["stream"] == {"name": "digits", "tasks": 2}
+    assert with_changes(table, nested_entry("stream.tasks", 2))["stream"] == {
+        "name": "digits",
+        "tasks": 2,
+    }
     assert BASE == {"stream": "digits", "methods": ["er"]}
     assert Spec.parse(override(BASE, "stream=mnist")).stream_name == "mnist"
     specs = [Spec.parse(override(BASE, f"training.lr={lr}")) for lr in ("0.5", "'0.5'")]
@@ -133,7 +143,7 @@ def test_changes_that_mean_nothing_are_refused():
     assert "--method naive" in line
     line = refusal(override, BASE, "methods.naife.lr=0.5")
     assert "No method 'naife'. Did you mean 'naive'" in line
-    assert "dotted" in refusal(assigned, "training lr", 0.5)
+    assert "dotted" in refusal(nested_entry, "training lr", 0.5)
 
 
 # names that reset their tables

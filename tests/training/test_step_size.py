@@ -29,14 +29,14 @@ SEEDS = (0, 1)
 
 def rule(drift=0.0, **settings):
     """A rule, and its state where ||J_x|| ||dx|| is `drift`."""
-    made = optim.build({"name": "theorem", "beta": 5.0, "eps": 1e-9, **settings}, lr=1e6)
-    state = made.with_reach(made.init(THETA), torch.tensor(drift, dtype=torch.float64))
-    return made, state
+    optimiser = optim.build({"name": "theorem", "beta": 5.0, "eps": 1e-9, **settings}, lr=1e6)
+    state = optimiser.with_reach(optimiser.init(THETA), torch.tensor(drift, dtype=torch.float64))
+    return optimiser, state
 
 
-def moved(made, state, grads=GRADS, cost=None):
+def moved(optimiser, state, grads=GRADS, cost=None):
     """How far theta stepped, along the gradient, whose norm is 1."""
-    theta, after = made.step(THETA, grads, state, cost)
+    theta, after = optimiser.step(THETA, grads, state, cost)
     assert after == state
     change = [(THETA[k] - theta[k]) for k in THETA]
     assert torch.allclose(change[0] * GRADS["b"], change[1] * GRADS["a"], rtol=1e-12)
@@ -51,19 +51,19 @@ def test_equation_4_divides_by_the_squared_norm_of_all_parameters(drift):
 
 
 def test_the_theorems_own_update_is_a_share_of_polyaks_step():
-    made, state = rule(0.2, form="V_theta")
+    optimiser, state = rule(0.2, form="V_theta")
     cost = torch.tensor(0.7, dtype=torch.float64)
-    assert moved(made, state, cost=cost) == pytest.approx(0.7 * 0.8 / 5.0, rel=1e-8)
-    assert moved(made, state, cost=-cost) == 0
+    assert moved(optimiser, state, cost=cost) == pytest.approx(0.7 * 0.8 / 5.0, rel=1e-8)
+    assert moved(optimiser, state, cost=-cost) == 0
     with pytest.raises(ModelError, match="needs the cost beside its gradient"):
-        made.step(THETA, GRADS, state)
+        optimiser.step(THETA, GRADS, state)
 
 
 def test_lr_is_the_largest_alpha():
-    made = optim.build({"name": "theorem", "beta": 5.0}, lr=0.01)
-    assert moved(made, made.init(THETA)) == pytest.approx(0.01, rel=1e-8)
+    optimiser = optim.build({"name": "theorem", "beta": 5.0}, lr=0.01)
+    assert moved(optimiser, optimiser.init(THETA)) == pytest.approx(0.01, rel=1e-8)
     none = {name: torch.zeros_like(grad) for name, grad in GRADS.items()}
-    theta, _ = made.step(THETA, none, made.init(THETA))
+    theta, _ = optimiser.step(THETA, none, optimiser.init(THETA))
     assert all(torch.equal(theta[name], THETA[name]) for name in THETA)
 
 
@@ -73,12 +73,12 @@ def test_where_the_theorem_does_not_apply_it_does_what_it_is_told(otherwise, ste
     assert moved(*rule(drift, otherwise=otherwise)) == pytest.approx(step, rel=1e-8)
 
 
-def trained(stream, said, engine=None, seeds=SEEDS, method=ER, **settings):
+def trained(stream, log_lines, engine=None, seeds=SEEDS, method=ER, **settings):
     """ER under the theorem's step, on classes or on windows of an equation."""
     splits = split(stream, seeds, (0.6, 0.2, 0.2))
     made = method(batch=8, updates=52, memory=50, lr=0.05, **settings)
     model = tiny_model(stream) if stream.kind == "classification" else lorenz_model(stream)
-    out = train(made, model, stream, splits, seeds, engine or Looped(), note=said.append)
+    out = train(made, model, stream, splits, seeds, engine or Looped(), note=log_lines.append)
     return out, model, splits
 
 
@@ -90,11 +90,13 @@ def lorenz_model(stream):
 
 
 def test_a_run_says_at_which_tasks_the_theorem_does_not_apply_and_what_it_did():
-    said: list[str] = []
-    trained(tiny_stream(), said, optimiser={"name": "theorem", "beta": 0.5})
-    assert said[0].startswith("theorem 1 does not apply at task 1 ('task 1'): ||J_x|| ||dx|| = ")
-    assert "steps are taken as if dx were 0" in said[0]
-    assert len(said) == 1
+    log_lines: list[str] = []
+    trained(tiny_stream(), log_lines, optimiser={"name": "theorem", "beta": 0.5})
+    assert log_lines[0].startswith(
+        "theorem 1 does not apply at task 1 ('task 1'): ||J_x|| ||dx|| = "
+    )
+    assert "steps are taken as if dx were 0" in log_lines[0]
+    assert len(log_lines) == 1
     stay: list[str] = []
     rule = {"name": "theorem", "beta": 0.5, "otherwise": "stay"}
     trained(tiny_stream(), stay, optimiser=rule)
@@ -110,9 +112,9 @@ def test_the_drift_matters_and_engines_agree(drift):
     ]
     for a, b in zip(*(leaves(theta) for theta in found), strict=True):
         assert torch.allclose(a, b, rtol=1e-8, atol=1e-10)
-    said: list[str] = []
-    blind = trained(tiny_stream(), said, optimiser={**optimiser, "drift": "none"})[0].theta
-    assert not said
+    log_lines: list[str] = []
+    blind = trained(tiny_stream(), log_lines, optimiser={**optimiser, "drift": "none"})[0].theta
+    assert not log_lines
     assert not torch.allclose(leaves(found[0])[0], leaves(blind)[0])
 
 

@@ -38,8 +38,8 @@ def test_mlflow(tmp_path, expected):
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     run("mlflow", tmp_path / "run")
     client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'run/mlflow.db'}")
-    (kept,) = client.search_runs([client.get_experiment_by_name("run").experiment_id])
-    history = client.get_metric_history(kept.info.run_id, "CME")
+    (stored,) = client.search_runs([client.get_experiment_by_name("run").experiment_id])
+    history = client.get_metric_history(stored.info.run_id, "CME")
     np.testing.assert_allclose([metric.value for metric in history], expected)
     dpmcl.run(tmp_path / "run", replicas=3)  # a tracker may be left out, and asked for again
     assert dpmcl.load(tmp_path / "run").rows()[0]["replicas"] == 3

@@ -13,7 +13,7 @@ from dpmcl.core.tree import tree_map
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import ModelError
 from dpmcl.methods.naive import Naive
-from dpmcl.training.user_code import explained
+from dpmcl.training.user_code import batching_advice
 
 
 class Branches(Naive):
@@ -58,11 +58,11 @@ class Draws(Naive):
 
 
 @pytest.mark.parametrize("engine", [Looped, Batched])
-def test_draws_from_a_global_generator_are_told(engine, said):
+def test_draws_from_a_global_generator_are_told(engine, log_lines):
     tiny_run(Naive(updates=2, batch=4), engine=engine(), tasks=2)
-    assert said == []
+    assert log_lines == []
     tiny_run(Draws(updates=2, batch=4), engine=engine(), tasks=2)
-    assert ["draws from a global random generator" in line for line in said] == [True]
+    assert ["draws from a global random generator" in line for line in log_lines] == [True]
 
 
 SHARED = torch.zeros(2)
@@ -84,7 +84,7 @@ SHARED = torch.zeros(2)
 def test_the_sentence_names_what_was_done(function, says):
     with pytest.raises((RuntimeError, KeyError)) as caught:
         torch.func.vmap(function)(torch.ones(3, 2))
-    line = explained(caught.value)
+    line = batching_advice(caught.value)
     assert says in line
     assert line.endswith("use engine = 'looped' (--engine looped).")
     assert "\n" not in line

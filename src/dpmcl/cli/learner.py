@@ -45,7 +45,7 @@ def learn(
     """
     from dpmcl import Learner
     from dpmcl.learner.artefact import FILE
-    from dpmcl.training.spec import assignment
+    from dpmcl.training.spec import parse_assignment
 
     if (model / FILE).is_file():
         if method or set_:
@@ -56,7 +56,7 @@ def learn(
             raise SpecError("A new model needs the column to predict, as in --target kind.")
         settings: dict[str, Any] = {"holdout": 0.1} | ({"method": method} if method else {})
         for text in set_ or []:
-            settings |= assignment(text)
+            settings |= parse_assignment(text)
         learner = Learner(**settings)
     before = learner.score_then_learn(rows, target)
     learner.save(model)
@@ -83,7 +83,7 @@ def predict(
     from dpmcl import Learner
 
     learner = Learner.load(model)
-    if learner._learned().form.kind == "classification":
+    if learner._knowledge().form.kind == "classification":
         header = ["label", *(f"p({label})" for label in learner.classes_)]
         shares = learner.predict_proba(rows)
         lines = zip(learner.classes_[shares.argmax(1)], *shares.T, strict=True)

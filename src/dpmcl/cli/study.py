@@ -82,7 +82,7 @@ def study(
 
     changes: dict[str, Any] = {}
     for text in set_ or []:
-        changes = spec.together(changes, spec.assignment(text))
+        changes = spec.merge_changes(changes, spec.parse_assignment(text))
     choice = Choice(
         streams=_names(streams),
         methods=_names(methods),

@@ -67,7 +67,7 @@ def answers(known: Knowledge, x: Tensor) -> Tensor:
             row = torch.arange(first, first + size, device=x.device).clamp(max=rows - 1)
             row = row.expand(len(setup.seeds), -1)
             batch = stream.batch(row, row >= 0, row * 0, setup.model.dtype)
-            blocks.append(setup.engine.map(answer, known.shown, batch))
+            blocks.append(setup.engine.map(answer, known.evaluated, batch))
     out = torch.cat(blocks, dim=1)[:, :rows]
     invalid_rows = (~out.isfinite()).any(-1).any(0).nonzero()
     if len(invalid_rows):

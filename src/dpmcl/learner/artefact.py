@@ -24,7 +24,7 @@ from dpmcl.learner.config import Config, method_of
 from dpmcl.learner.knowledge import Knowledge
 from dpmcl.learner.labels import LabelMap
 from dpmcl.learner.network import network_of
-from dpmcl.learner.packing import Packed, damaged, packed, unpacked
+from dpmcl.learner.packing import Packed, damaged, pack, unpack
 from dpmcl.methods._method import Method
 
 FILE = "learner.json"
@@ -64,7 +64,7 @@ class About(pydantic.BaseModel):
         return "cost" not in self.method or plugins.is_ours("cost", self.method["cost"])
 
 
-def described(
+def describe(
     config: Config, known: Knowledge | None, *, memory: bool = True
 ) -> tuple[About, bytes]:
     """Return the content of learner.json, and the bytes of the learner's tensors.
@@ -79,7 +79,7 @@ def described(
     state, content = None, b""
     if known is not None:
         with computing():
-            state, content = packed(known, memory=memory)
+            state, content = pack(known, memory=memory)
     about = About(
         method={**({"name": name} if name else {}), **config.method.to_table()},
         network=dict(config.network.table),
@@ -91,7 +91,7 @@ def described(
     return about, content
 
 
-def restored(
+def restore(
     where: Any,
     about: About,
     content: bytes,
@@ -133,7 +133,7 @@ def restored(
     if about.state is None:
         return config, None
     with computing():
-        return config, unpacked(where, about.state, content, config)
+        return config, unpack(where, about.state, content, config)
 
 
 def write(path: Any, about: About, content: bytes) -> Path:
@@ -141,7 +141,7 @@ def write(path: Any, about: About, content: bytes) -> Path:
 
     Args:
         path: The folder. A learner in it is replaced.
-        about, content: As returned by `described`.
+        about, content: As returned by `describe`.
 
     Returns:
         The folder.
@@ -190,7 +190,9 @@ def read(path: Any) -> tuple[Path, About, bytes]:
     return folder, about, content
 
 
-def _method(about: About, brought: type[Method] | None, cost: Callable[..., Any] | None) -> Method:
+def _method(
+    about: About, method_class: type[Method] | None, cost: Callable[..., Any] | None
+) -> Method:
     """Return the method of a saved learner, or raise SpecError if it names code of a user."""
     settings = dict(about.method)
     if about.cost_is_ours != (cost is None):
@@ -202,8 +204,8 @@ def _method(about: About, brought: type[Method] | None, cost: Callable[..., Any]
         )
     settings |= {} if cost is None else {"cost": cost}
     name = settings.pop("name", None)
-    if brought is not None:
-        return brought.from_table(settings, f"Method {brought.__name__}:")
+    if method_class is not None:
+        return method_class.from_table(settings, f"Method {method_class.__name__}:")
     if not plugins.is_ours("method", name):
         raise SpecError(
             "The method of this learner is not one of the package, and nothing that a folder names "
@@ -213,8 +215,8 @@ def _method(about: About, brought: type[Method] | None, cost: Callable[..., Any]
     parts["option"] = list(settings.get("options") or ())
     for kind, entries in parts.items():
         for entry in entries:
-            part = entry.get("name") if isinstance(entry, Mapping) else entry
-            if part is not None and not plugins.is_ours(kind, part):
+            plugin = entry.get("name") if isinstance(entry, Mapping) else entry
+            if plugin is not None and not plugins.is_ours(kind, plugin):
                 raise SpecError(
                     f"The {kind} of this learner is not one of the package, and nothing that a "
                     "folder names is imported; bring the method with it."

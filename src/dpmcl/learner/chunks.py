@@ -19,13 +19,13 @@ from dpmcl.engine import device_of
 from dpmcl.exceptions import DataError, SpecError
 from dpmcl.learner.answers import computing
 from dpmcl.learner.config import Config
-from dpmcl.learner.inputs import Inputs, drop_columns, opened, split_target
+from dpmcl.learner.inputs import Inputs, as_table, drop_columns, split_target
 from dpmcl.learner.knowledge import Form, Knowledge, stored_inputs, with_body
-from dpmcl.learner.labels import LabelMap, of_names
+from dpmcl.learner.labels import LabelMap, labels_of_names
 from dpmcl.learner.pool import Examples
 
 
-def read(config: Config, form: Form | None, x: Any, y: Any) -> tuple[Form, Examples]:
+def read_chunk(config: Config, form: Form | None, x: Any, y: Any) -> tuple[Form, Examples]:
     """Read the rows of a chunk as tensors.
 
     Args:
@@ -62,8 +62,8 @@ def read(config: Config, form: Form | None, x: Any, y: Any) -> tuple[Form, Examp
             form = with_body(config, form, values)
         if form.body is not None:
             check_digits(data, config.floats)
-        part = Examples(stored_inputs(form, values), data.y.to(device))
-    return replace(form, labels=labels, target=target or form.target), part
+        examples = Examples(stored_inputs(form, values), data.y.to(device))
+    return replace(form, labels=labels, target=target or form.target), examples
 
 
 def check_validation(config: Config, rows: Any) -> None:
@@ -88,7 +88,7 @@ def check_validation(config: Config, rows: Any) -> None:
         raise SpecError("validation is for methods that train on validation rows; leave it out.")
 
 
-def inputs_alone(form: Form, x: Any) -> Tensor:
+def read_inputs(form: Form, x: Any) -> Tensor:
     """Return inputs without targets, in the form that is stored (`stored_inputs`).
 
     Args:
@@ -98,7 +98,7 @@ def inputs_alone(form: Form, x: Any) -> Tensor:
     Raises:
         DataError: The rows differ in form from those learned.
     """
-    x = opened(x)
+    x = as_table(x)
     if form.target and isinstance(x, pa.Table):
         x = drop_columns(x, form.target)
     values = form.inputs.read(x)
@@ -107,14 +107,14 @@ def inputs_alone(form: Form, x: Any) -> Tensor:
 
 
 def split_rows(
-    config: Config, known: Knowledge | None, part: Examples
+    config: Config, known: Knowledge | None, examples: Examples
 ) -> tuple[Examples, Examples, Examples]:
     """Split a chunk at random into rows for training, for validation, and held out.
 
     Args:
         config: Arguments of the learner.
         known: Knowledge before the chunk; None for the first chunk.
-        part: Rows of the chunk.
+        examples: Rows of the chunk.
 
     Returns:
         The rows for training, those for validation, and those held out.
@@ -122,22 +122,24 @@ def split_rows(
     Raises:
         DataError: No row is left for training.
     """
-    chunks, before, held = (0, 0, 0) if known is None else (
+    chunks, rows_before, held_before = (0, 0, 0) if known is None else (
         known.chunks, known.rows + known.held_out, known.held_out
     )  # fmt: skip
-    rows, share = len(part.x), config.validation or 0.0
+    rows, share = len(examples.x), config.validation or 0.0
     validation = max(round(share * rows), 1) if share else 0
-    holdout = math.floor((before + rows) * config.holdout) - held
+    holdout = math.floor((rows_before + rows) * config.holdout) - held_before
     holdout = max(min(holdout, rows - 1 - validation), 0)
     if rows <= holdout + validation:
         raise DataError(f"A chunk needs a row to learn beside those held out, got {rows}.")
     key = keys.derive(config.seed, keys.Purpose.SPLIT, chunks)
-    order = keys.permutation(key, rows).to(part.x.device)
+    order = keys.permutation(key, rows).to(examples.x.device)
     chosen = (
-        each.sort().values
-        for each in order.split([holdout, validation, rows - holdout - validation])
+        index.sort().values
+        for index in order.split([holdout, validation, rows - holdout - validation])
     )
-    held_out, validating, train = (Examples(part.x[each], part.y[each]) for each in chosen)
+    held_out, validating, train = (
+        Examples(examples.x[index], examples.y[index]) for index in chosen
+    )
     return train, validating, held_out
 
 
@@ -172,7 +174,7 @@ def _inputs_and_targets(config: Config, form: Form | None, x: Any, y: Any) -> tu
     # the table is in memory; in a file it is a number.
     text = kind != "regression" and not isinstance(x, str | Path)
     text = labels.family == "strings" if labels.family else text
-    x = opened(x)
+    x = as_table(x)
     if y is None and form is not None and isinstance(x, pa.Table):
         y = form.target or None
     if isinstance(y, str):
@@ -188,7 +190,7 @@ def _inputs_and_targets(config: Config, form: Form | None, x: Any, y: Any) -> tu
     data = x if isinstance(x, Labelled) else read_dataset(x)
     if data.kind == "regression":
         return data.x, data.y, ""
-    names = np.array(data.classes) if data.text else of_names(data.classes).originals()
+    names = np.array(data.classes) if data.text else labels_of_names(data.classes).originals()
     return data.x, names[data.y.numpy()], ""
 
 

@@ -53,7 +53,7 @@ class _Continual(BaseEstimator, ABC):  # type: ignore[misc]
         self.settings = settings
         self.random_state = random_state
 
-    def _new(self, **kind: Any) -> Learner:
+    def _new_learner(self, **kind: Any) -> Learner:
         """Return a new learner with the estimator's parameters."""
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
@@ -89,7 +89,7 @@ class _Continual(BaseEstimator, ABC):  # type: ignore[misc]
     def _learn(self, X: Any, y: Any, *, first: bool) -> Self:
         """Learn rows, as the first chunk or as the next one."""
 
-    def _rows(self, X: Any) -> Array:
+    def _validated_rows(self, X: Any) -> Array:
         """Return the validated rows to predict."""
         check_is_fitted(self, "learner_")
         rows: Array = validate_data(self, X, dtype=np.float64, reset=False)
@@ -145,7 +145,7 @@ class ContinualClassifier(ClassifierMixin, _Continual):  # type: ignore[misc]
         X, y = validate_data(self, X, y, dtype=np.float64, reset=first)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
-        learner = self.learner_ if not first else self._new(
+        learner = self.learner_ if not first else self._new_learner(
             kind="classification", classes=None if classes is None else np.unique(classes)
         )  # fmt: skip
         self.learner_ = learner.learn(X, y)
@@ -174,7 +174,7 @@ class ContinualClassifier(ClassifierMixin, _Continual):  # type: ignore[misc]
         Returns:
             Probabilities (rows, classes), in the order of `classes_`.
         """
-        rows = self._rows(X)
+        rows = self._validated_rows(X)
         return self.learner_.predict_proba(rows)[:, np.argsort(self.learner_.classes_)]
 
 
@@ -219,7 +219,7 @@ class ContinualRegressor(RegressorMixin, _Continual):  # type: ignore[misc]
         X, y = validate_data(
             self, X, y, dtype=np.float64, reset=first, y_numeric=True, multi_output=True
         )
-        learner = self._new(kind="regression") if first else self.learner_
+        learner = self._new_learner(kind="regression") if first else self.learner_
         self.learner_ = learner.learn(X, np.asarray(y, dtype=np.float64))
         return self
 
@@ -234,7 +234,7 @@ class ContinualRegressor(RegressorMixin, _Continual):  # type: ignore[misc]
             Values in the shape of the targets, (rows,) or (rows, outputs). With `return_std`,
             values and their standard deviations.
         """
-        rows = self._rows(X)
+        rows = self._validated_rows(X)
         return self.learner_.predict(rows, True) if return_std else self.learner_.predict(rows)
 
     def __sklearn_tags__(self) -> Any:

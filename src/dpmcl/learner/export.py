@@ -27,7 +27,7 @@ from dpmcl.methods._method import State
 
 _ABOUT = "dpmcl.json"
 _NEAR = 1e-5  # tolerance relative to the largest answer
-_TRIED = (1, 2, 7)
+_ROW_COUNTS = (1, 2, 7)
 """Numbers of rows for which a program is compared with the learner. It is traced with 3 rows."""
 
 Written = tuple[Callable[[Tensor], Tensor], Callable[[Path], None]]
@@ -46,15 +46,15 @@ def export(known: Knowledge, path: Path) -> None:
         ModelError: The network cannot be exported.
         FolderError: The file cannot be written.
     """
-    if path.suffix not in _FORMS:
+    if path.suffix not in _EXPORTERS:
         raise SpecError(f"An exported program is a .pt2 or .onnx file, got {shown(str(path))}.")
     if path.suffix == ".onnx":
         _check_packages()
     try:
         with _quiet(), torch.no_grad():
-            run, write = _FORMS[path.suffix](_program(known), json.dumps(about(known)))
-            for rows in _TRIED:
-                _check(known, run, _example(known, rows))
+            run, write = _EXPORTERS[path.suffix](_program(known), json.dumps(description(known)))
+            for rows in _ROW_COUNTS:
+                _check_program(known, run, _example(known, rows))
     except Exception as error:  # the exporters raise errors of many types
         raise ModelError(
             f"This network{_recurrent_layers(known)} cannot be exported for any number of rows: "
@@ -65,7 +65,7 @@ def export(known: Knowledge, path: Path) -> None:
         write(temporary)
 
 
-def about(known: Knowledge) -> dict[str, Any]:
+def description(known: Knowledge) -> dict[str, Any]:
     """Return a description of a program's inputs and outputs: types, columns and labels.
 
     Args:
@@ -126,7 +126,7 @@ def _onnx(program: torch.export.ExportedProgram, description: str) -> Written:
     return run, write
 
 
-_FORMS = {".pt2": _pt2, ".onnx": _onnx}
+_EXPORTERS = {".pt2": _pt2, ".onnx": _onnx}
 
 
 def _check_packages() -> None:
@@ -136,11 +136,11 @@ def _check_packages() -> None:
             raise SpecError(f"Exporting to ONNX needs {name}: pip install 'dpmcl[onnx]'.")
 
 
-def _check(known: Knowledge, run: Callable[[Tensor], Tensor], x: Tensor) -> None:
+def _check_program(known: Knowledge, run: Callable[[Tensor], Tensor], x: Tensor) -> None:
     """Raise AssertionError if the outputs of a program differ from the learner's."""
     expected, actual = answers(known, stored_inputs(known.form, x)).mean(0), run(x).double()
-    near = _NEAR * max(1.0, float(expected.abs().max()))
-    torch.testing.assert_close(actual, expected, rtol=_NEAR, atol=near)
+    tolerance = _NEAR * max(1.0, float(expected.abs().max()))
+    torch.testing.assert_close(actual, expected, rtol=_NEAR, atol=tolerance)
 
 
 @contextmanager
@@ -196,7 +196,7 @@ class _Ensemble(nn.Module):
         self.dtype, self.images = model.dtype, known.form.inputs.images
         body = known.form.body
         self.body = None if body is None else _module(body, "representation", State({}, {}, {}))
-        states = [at(known.shown, replica) for replica in range(len(known.setup.seeds))]
+        states = [at(known.evaluated, replica) for replica in range(len(known.setup.seeds))]
         self.replicas = nn.ModuleList(_Replica(model, state) for state in states)
         scaled = stream.scaled if stream.scale is not None else None
         self.scaled = scaled is not None

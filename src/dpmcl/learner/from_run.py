@@ -16,14 +16,14 @@ from dpmcl.exceptions import FolderError, SpecError, reason
 from dpmcl.learner.config import Config
 from dpmcl.learner.inputs import Inputs
 from dpmcl.learner.knowledge import Form
-from dpmcl.learner.labels import LabelMap, of_names
+from dpmcl.learner.labels import LabelMap, labels_of_names
 from dpmcl.learner.learner import Learner
 from dpmcl.learner.network import Network
-from dpmcl.learner.packing import Packed, unpacked
+from dpmcl.learner.packing import Packed, unpack
 from dpmcl.results.store import StreamInfo
 from dpmcl.streams.table import Table
-from dpmcl.training.job import prepared, read
-from dpmcl.training.last_state import held_rows, numbered
+from dpmcl.training.job import read_stream, scaled_and_split
+from dpmcl.training.last_state import held_rows, with_slot_positions
 from dpmcl.training.spec import Spec
 
 
@@ -72,7 +72,7 @@ def learner_of_run(
         groups=(),
         held_out=0,
     )
-    return Learner._of(config, unpacked(where, state, save(tensors), config))
+    return Learner._from_knowledge(config, unpack(where, state, save(tensors), config))
 
 
 def _config(spec: Spec, name: str, seed: int, form: Form) -> Config:
@@ -100,7 +100,7 @@ def _form(spec: Spec, info: StreamInfo, tensors: Mapping[str, Tensor]) -> Form:
     return Form(
         inputs=Inputs(tuple(x.shape[1:]), x.dtype == torch.uint8, info.fields),
         kind="regression" if regression else "classification",
-        labels=LabelMap() if regression else of_names(info.classes),
+        labels=LabelMap() if regression else labels_of_names(info.classes),
         flat=outputs == 1,
         width=outputs if regression else 1,
         scale="scaled" in tensors,
@@ -112,13 +112,13 @@ def _memory_rows(
     spec: Spec, seed: int, digest: str, tensors: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Read the rows of a memory from the data, for a memory too large to be stored in the state."""
-    stream = read(spec, (seed,))
+    stream = read_stream(spec, (seed,))
     if spec.stream.shared and digest and replace(stream, scale=None).digest() != digest:
         raise FolderError(
             "The data of this run have changed, and its memory, which is too long to be kept in "
             "the folder, holds rows of them."
         )
-    stream, splits = prepared(spec, stream, (seed,))
+    stream, splits = scaled_and_split(spec, stream, (seed,))
     memories = {}
     for name in ("train", "validation"):
         if f"memory.{name}.position" in tensors:
@@ -132,7 +132,8 @@ def _memory_rows(
             if memory.position.numel() and not 0 <= int(memory.position.max()) < rows:
                 raise ValueError("the memory holds other rows")
     slots = {
-        f"memory.{name}.position": memory.position for name, memory in numbered(memories).items()
+        f"memory.{name}.position": memory.position
+        for name, memory in with_slot_positions(memories).items()
     }
     return contiguous_copies(held_rows(stream, splits, memories).tensors | slots)
 

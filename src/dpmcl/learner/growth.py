@@ -10,7 +10,7 @@ from dpmcl.core.tree import at, tree_map
 from dpmcl.exceptions import ModelError
 from dpmcl.methods._method import State
 
-LEAST = 8
+MIN_OUTPUTS = 8
 """Initial number of outputs of a head to which classes are added."""
 
 _NEAR = 1e-4  # relative tolerance of equal answers
@@ -26,7 +26,7 @@ def outputs_with_room(classes: int) -> int:
     >>> outputs_with_room(3), outputs_with_room(10)
     (8, 32)
     """
-    outputs = LEAST
+    outputs = MIN_OUTPUTS
     while outputs < 2 * classes:
         outputs *= 2
     return outputs
@@ -47,7 +47,7 @@ def widened(old: Any, new: Any) -> Any:
         ModelError: The trees differ in structure, or a tensor of `new` is smaller.
     """
     try:
-        tree: Any = tree_map(_overlaid, old, new)
+        tree: Any = tree_map(_overlay, old, new)
     except (KeyError, ValueError, TypeError):
         raise ModelError(f"A network's layers may not depend on its outputs; {_WAY_OUT}.") from None
     return tree
@@ -79,8 +79,8 @@ def check_answers(models: tuple[Model, Model], states: tuple[State, State], x: T
         ModelError: The outputs differ.
     """
     old, new = (
-        model.holding(one.buffers).predict(one.theta, x)
-        for model, one in zip(models, (at(state, 0) for state in states), strict=True)
+        model.holding(state.buffers).predict(state.theta, x)
+        for model, state in zip(models, (at(state, 0) for state in states), strict=True)
     )
     before, after = old, new[:, : old.shape[1]]
     if not (before - after).norm() <= _NEAR * (1 + before.norm()):
@@ -90,7 +90,7 @@ def check_answers(models: tuple[Model, Model], states: tuple[State, State], x: T
         )
 
 
-def _overlaid(old: Tensor, new: Tensor) -> Tensor:
+def _overlay(old: Tensor, new: Tensor) -> Tensor:
     """Return a tensor with the shape of `new` and the values of `old` in its leading part."""
     if old.shape == new.shape:
         return old

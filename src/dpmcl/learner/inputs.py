@@ -20,7 +20,7 @@ from dpmcl.data.readers.table_sources import file_source, memory_source
 from dpmcl.exceptions import DataError, listed
 
 _WHAT = "the rows"
-_OUT = "leave the column out"
+_WAY_OUT = "leave the column out"
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Inputs:
         """
         if isinstance(x, pa.Table):
             columns = _columns(x)
-            fields = tuple(field_of(column, _OUT, declared=True) for column in columns)
+            fields = tuple(field_of(column, _WAY_OUT, declared=True) for column in columns)
             return cls((sum(len(field.names) for field in fields),), fields=fields)
         values = inputs_of(x, "Inputs")
         return cls(tuple(values.shape[1:]), values.dtype == torch.uint8)
@@ -115,11 +115,11 @@ class Inputs:
                     f"Rows must have the columns of those learned first, and '{name}' is new; "
                     "leave it out."
                 )
-        blocks = [inputs_of_column(field, columns[field.name], _OUT) for field in self.fields]
+        blocks = [inputs_of_column(field, columns[field.name], _WAY_OUT) for field in self.fields]
         return torch.from_numpy(np.concatenate(blocks, axis=1))
 
 
-def opened(x: Any) -> Any:
+def as_table(x: Any) -> Any:
     """Return a table of any kind as a pyarrow Table without index; other inputs unchanged.
 
     Args:

@@ -20,20 +20,20 @@ from dpmcl.learner.config import Config
 from dpmcl.learner.growth import check_answers, outputs_with_room, widened, widened_memories
 from dpmcl.learner.inputs import Inputs
 from dpmcl.learner.labels import LabelMap
-from dpmcl.learner.pool import Examples, Group, joined
+from dpmcl.learner.pool import Examples, Group, chunk_stream
 from dpmcl.methods._method import State
 from dpmcl.optimisers.theorem import Theorem
 from dpmcl.training.divergence import FreezeNonFinite
-from dpmcl.training.evaluation import shown
-from dpmcl.training.last_state import Held, LastState, held_rows, numbered
-from dpmcl.training.loop import check, learn_task, rehearsed
+from dpmcl.training.evaluation import evaluated_states
+from dpmcl.training.last_state import HeldRows, LastState, held_rows, with_slot_positions
+from dpmcl.training.loop import after_evaluation_phases, check, learn_task
 from dpmcl.training.memories import empty_memories
 from dpmcl.training.monitor import Monitor, MonitorSettings
 from dpmcl.training.observer import Observer
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import Position, RunState
 
-_OF_DRIFT = ("rate", "inputs")
+_DRIFT_CONDITIONS = ("rate", "inputs")
 """Conditions of Theorem 1 that depend on how rows move between tasks, unknown to a learner."""
 
 
@@ -76,7 +76,7 @@ class Knowledge(LastState):
     Attributes:
         form: Form of the rows.
         setup: As for `LastState`, with a stream that has no rows.
-        run, held, shown, seen: As for `LastState`; memories are `numbered`.
+        run, held, evaluated, seen: As for `LastState`; for memories see `with_slot_positions`.
         chunks: Number of chunks learned.
         rows: Number of training rows learned.
         groups: Rows held out, by group of chunks.
@@ -109,16 +109,16 @@ def learn_chunk(
         ModelError: The network cannot be used, or cannot be widened.
         DivergenceError: Parameters are no longer finite.
     """
-    known = before or _initial(config, form, chunk)
+    known = before or _initial_knowledge(config, form, chunk)
     number = known.chunks
     like = replace(known.setup.stream, classes=form.labels.names)
     held = known.held if number else None
-    stream, splits = joined(like, held, chunk, number=number, replicas=len(config.seeds))
+    stream, splits = chunk_stream(like, held, chunk, number=number, replicas=len(config.seeds))
     check_digits(stream, config.floats)
     known = _with_room(config, known, form, (stream, splits))
     stream = replace(stream, outputs=known.setup.stream.outputs)
     infos, seen = _task_infos(known, chunk)
-    setup = known.setup.over(stream, splits, infos)
+    setup = known.setup.with_rows(stream, splits, infos)
     if number == 0:
         check(setup)
     _check_method(setup)  # always: a learner made from a run starts after chunk 0
@@ -131,13 +131,15 @@ def learn_chunk(
             f"Learning left the finite numbers ({str(error).partition(';')[0]}); the learner is as "
             "it was. Take smaller steps (lr=...), or scale the inputs (scale=True)."
         ) from None
-    rest, no_rows = resting(config, form, chunk["train"], stream.outputs)
+    empty, no_rows = empty_stream(config, form, chunk["train"], stream.outputs)
     return Knowledge(
         form=form,
-        setup=setup.over(replace(rest, scale=stream.scale, scaled=stream.scaled), no_rows, ()),
-        run=replace(run, memories=numbered(run.memories), values={}),
+        setup=setup.with_rows(
+            replace(empty, scale=stream.scale, scaled=stream.scaled), no_rows, ()
+        ),
+        run=replace(run, memories=with_slot_positions(run.memories), values={}),
         held=held_rows(stream, splits, run.memories),
-        shown=shown(setup, rehearsed(setup, run, task)),
+        evaluated=evaluated_states(setup, after_evaluation_phases(setup, run, task)),
         seen=seen,
         chunks=number + 1,
         rows=infos[-1].rows_seen,
@@ -224,7 +226,7 @@ def _model(config: Config, form: Form, example: Tensor, outputs: int) -> Model:
     return Model.build(network, form.kind, example, outputs, dtype=floats, device=device)
 
 
-def resting(config: Config, form: Form, like: Examples, outputs: int) -> tuple[Stream, Splits]:
+def empty_stream(config: Config, form: Form, like: Examples, outputs: int) -> tuple[Stream, Splits]:
     """Return a stream without rows, for a learner between two chunks, and its empty splits.
 
     Args:
@@ -252,12 +254,13 @@ def resting(config: Config, form: Form, like: Examples, outputs: int) -> tuple[S
     return stream, Splits(rows, rows, rows)
 
 
-def _initial(config: Config, form: Form, chunk: Mapping[str, Examples]) -> Knowledge:
+def _initial_knowledge(config: Config, form: Form, chunk: Mapping[str, Examples]) -> Knowledge:
     """Return the knowledge before the first chunk, with a network for that chunk's shapes."""
     train, names = chunk["train"], form.labels.names
     outputs = form.width if form.kind == "regression" else len(names)
-    rest, _ = resting(config, form, train, outputs if form.fixed else outputs_with_room(outputs))
-    stream, splits = joined(rest, None, chunk, number=0, replicas=len(config.seeds))
+    outputs = outputs if form.fixed else outputs_with_room(outputs)
+    empty, _ = empty_stream(config, form, train, outputs)
+    stream, splits = chunk_stream(empty, None, chunk, number=0, replicas=len(config.seeds))
     stream = fit_scale(stream, splits)
     setup = setup_of(config, form, (stream, splits), stream.example(config.floats))
     memories = empty_memories(setup, config.method.memory)
@@ -265,8 +268,8 @@ def _initial(config: Config, form: Form, chunk: Mapping[str, Examples]) -> Knowl
         form=form,
         setup=setup,
         run=RunState(Position(), setup.start, memories),
-        held=Held(train.x[:0], train.y[:0], stream.task[0, :0]),
-        shown=setup.start,
+        held=HeldRows(train.x[:0], train.y[:0], stream.task[0, :0]),
+        evaluated=setup.start,
         seen=torch.zeros(stream.outputs, dtype=torch.bool, device=train.x.device),
     )
 
@@ -281,7 +284,7 @@ def _with_room(
         return known
     if classes <= outputs:
         model = model.with_room(classes, outputs)
-        return replace(known, setup=replace(setup, model=model).starting(setup.start))
+        return replace(known, setup=replace(setup, model=model).with_start(setup.start))
     stream = replace(rows[0], outputs=outputs_with_room(classes))
     example = stream.example(config.floats)
     wider = replace(setup_of(config, form, (stream, rows[1]), example), engine=setup.engine)
@@ -291,7 +294,7 @@ def _with_room(
     run = replace(known.run, replicas=state, memories=widened_memories(known.run.memories, empty))
     seen = torch.zeros(stream.outputs, dtype=torch.bool, device=model.device)
     seen[:outputs] = known.seen
-    wider = wider.starting(widened(setup.start, start))
+    wider = wider.with_start(widened(setup.start, start))
     return replace(known, setup=wider, run=run, seen=seen)
 
 
@@ -300,12 +303,12 @@ def _task_infos(
 ) -> tuple[tuple[TaskInfo, ...], Tensor]:
     """Return the task infos of the stored rows (if any) and of a chunk, and all classes seen."""
     stream, number, rows = known.setup.stream, known.chunks, len(chunk["train"].x)
-    now = torch.ones_like(known.seen)
+    present = torch.ones_like(known.seen)
     classes: tuple[int, ...] = ()
     if stream.kind == "classification":
-        now = torch.zeros_like(known.seen)
-        now[torch.cat([part.y for part in chunk.values()])] = True
-        classes = tuple(now.nonzero().flatten().tolist())
+        present = torch.zeros_like(known.seen)
+        present[torch.cat([examples.y for examples in chunk.values()])] = True
+        classes = tuple(present.nonzero().flatten().tolist())
     info = TaskInfo(
         number=number,
         tasks=number + 1,
@@ -313,8 +316,8 @@ def _task_infos(
         outputs=stream.outputs,
         kind=stream.kind,
         classes=(*[()] * number, classes),
-        seen=known.seen | now,
-        new=now & ~known.seen,
+        seen=known.seen | present,
+        new=present & ~known.seen,
         rows=rows,
         rows_seen=known.rows + rows,
     )
@@ -334,7 +337,9 @@ def _train(
     monitor = Monitor(MonitorSettings(), setup, start.memories if start.memories else None)
     run = learn_task(setup, monitor.begin(setup, start), [*observers, monitor])
     broken = monitor.readings(setup, run).broken
-    return run, tuple(name for name in broken if name not in _OF_DRIFT and broken[name].any())
+    return run, tuple(
+        name for name in broken if name not in _DRIFT_CONDITIONS and broken[name].any()
+    )
 
 
 def _check_method(setup: Setup) -> None:

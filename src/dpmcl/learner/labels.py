@@ -60,14 +60,14 @@ class LabelMap:
                 f"{what} must be among the classes {listed(self.names)}, got {new[0]!r}; leave out "
                 "classes= for a learner to which classes are added as they come."
             )
-        known = replace(
+        extended = replace(
             self,
             names=(*self.names, *new),
             family=family,
             dtype=_common_type(self.dtype, dtype),
         )
-        number = torch.tensor([known.names.index(name) for name in names])
-        return known, number[y]
+        number = torch.tensor([extended.names.index(name) for name in names])
+        return extended, number[y]
 
     def originals(self) -> NDArray[Any]:
         """Return the labels by class number in their original type: str, integers or booleans."""
@@ -79,7 +79,7 @@ class LabelMap:
         return array if array.tolist() == values else np.array(values, dtype=object)
 
 
-def declared(classes: Any) -> LabelMap:
+def declared_labels(classes: Any) -> LabelMap:
     """Return the map of classes that are declared in advance, in the given order.
 
     Args:
@@ -98,7 +98,7 @@ def declared(classes: Any) -> LabelMap:
     return LabelMap(ordered, family_of(classes), _type_of(classes), fixed=True)
 
 
-def of_names(classes: Sequence[str]) -> LabelMap:
+def labels_of_names(classes: Sequence[str]) -> LabelMap:
     """Return the map of classes whose labels are known only as text, such as those of a stored run.
 
     Args:

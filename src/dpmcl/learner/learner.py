@@ -16,15 +16,15 @@ from dpmcl.core.threads import threads
 from dpmcl.exceptions import SpecError
 from dpmcl.learner import artefact
 from dpmcl.learner.answers import answers, computing, error
-from dpmcl.learner.chunks import check_validation, inputs_alone, read, split_rows
+from dpmcl.learner.chunks import check_validation, read_chunk, read_inputs, split_rows
 from dpmcl.learner.config import Config, method_of
 from dpmcl.learner.export import export
-from dpmcl.learner.inputs import opened
+from dpmcl.learner.inputs import as_table
 from dpmcl.learner.knowledge import Knowledge, learn_chunk
-from dpmcl.learner.labels import LabelMap, declared
+from dpmcl.learner.labels import LabelMap, declared_labels
 from dpmcl.learner.network import network_of
 from dpmcl.learner.pool import Examples
-from dpmcl.learner.report import Report, forgotten, report, with_chunk
+from dpmcl.learner.report import Report, forgetting, report, with_group
 from dpmcl.methods._method import Method
 
 Array = NDArray[Any]
@@ -123,7 +123,7 @@ class Learner:
         self._config = Config(
             method=method_of(method, settings),
             network=network_of(model, before, frozen),
-            labels=LabelMap() if classes is None else declared(classes),
+            labels=LabelMap() if classes is None else declared_labels(classes),
             seed=seed,
             replicas=replicas,
             kind=kind,
@@ -140,7 +140,7 @@ class Learner:
         self._previous: tuple[Knowledge | None] | None = None
 
     @classmethod
-    def _of(cls, config: Config, known: Knowledge | None) -> "Learner":
+    def _from_knowledge(cls, config: Config, known: Knowledge | None) -> "Learner":
         """Return a learner that starts with the given knowledge; None for a new one."""
         learner = cls.__new__(cls)
         learner._config, learner._known, learner._previous = config, known, None
@@ -173,7 +173,7 @@ class Learner:
                 "Saved without its memory: what the loaded learner learns next is not balanced by "
                 "rows of the past."
             )
-        about, content = artefact.described(self._config, self._known, memory=memory)
+        about, content = artefact.describe(self._config, self._known, memory=memory)
         return artefact.write(path, about, content)
 
     def export(self, path: str | Path) -> Path:
@@ -198,12 +198,12 @@ class Learner:
             FolderError: The file cannot be written.
         """
         file = path_of(path)
-        export(self._learned(), file)
+        export(self._knowledge(), file)
         return file
 
     def __getstate__(self) -> dict[str, Any]:
         config = self._config
-        about, content = artefact.described(config, self._known)
+        about, content = artefact.describe(config, self._known)
         return {
             "about": about.model_dump_json(),
             "content": content,
@@ -215,8 +215,8 @@ class Learner:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         about = artefact.About.model_validate_json(state.pop("about"))
-        known = artefact.restored("the pickle", about, state.pop("content"), **state)
-        self.__dict__.update(Learner._of(*known).__dict__)
+        known = artefact.restore("the pickle", about, state.pop("content"), **state)
+        self.__dict__.update(Learner._from_knowledge(*known).__dict__)
 
     @classmethod
     @threads(1)
@@ -252,7 +252,7 @@ class Learner:
             SpecError: A model, a method or a cost must be passed.
             ModelError: The network is not the one that was saved.
         """
-        config, known = artefact.restored(
+        config, known = artefact.restore(
             *artefact.read(path),
             model=model,
             method=method,
@@ -261,7 +261,7 @@ class Learner:
             frozen=frozen,
             device=device,
         )
-        return cls._of(config, known)
+        return cls._from_knowledge(config, known)
 
     # ---- learning --------------------------------------------------------------------------------
 
@@ -294,30 +294,30 @@ class Learner:
         """
         config, before = self._config, self._known
         check_validation(config, validation)
-        form, part = read(config, None if before is None else before.form, x, y)
-        train, validating, held_out = split_rows(config, before, part)
+        form, examples = read_chunk(config, None if before is None else before.form, x, y)
+        train, validating, held_out = split_rows(config, before, examples)
         if validation is not None:
-            form, validating = read(config, form, *validation)
+            form, validating = read_chunk(config, form, *validation)
         chunk = {"train": train}
         if config.method.trains_on_validation:
             chunk["validation"] = validating
         with computing():
-            known = with_chunk(learn_chunk(config, before, form, chunk), held_out)
+            known = with_group(learn_chunk(config, before, form, chunk), held_out)
         self._known, self._previous = known, (before,)
         if before is not None:
-            self._log_changes(before, known, part)
+            self._log_changes(before, known, examples)
         return self
 
-    def _log_changes(self, before: Knowledge, known: Knowledge, part: Examples) -> None:
+    def _log_changes(self, before: Knowledge, known: Knowledge, examples: Examples) -> None:
         """Log new classes, and warn if the error on older chunks grew beyond its limit."""
         names = known.form.labels.names
         for number in range(len(before.form.labels.names), len(names)):
-            rows = (part.y == number).nonzero()
+            rows = (examples.y == number).nonzero()
             if len(rows):
                 _LOG.info("New class %r, first in row %d.", names[number], int(rows[0]))
         limit, grown = self._config.forgetting_limit, 0.0
         if limit is not None and before.groups:
-            grown = forgotten(before, known)
+            grown = forgetting(before, known)
         if limit is not None and grown > limit:
             _LOG.warning(
                 "Chunk %d cost %.3g on earlier ones, whose limit is %.3g; learner.undo() takes it "
@@ -352,13 +352,13 @@ class Learner:
             DataError: The rows differ in form from those learned.
             SpecError: Nothing has been learned yet, or `return_std` is set for classes.
         """
-        known = self._learned()
+        known = self._knowledge()
         if known.form.kind == "classification":
             if return_std:
                 raise SpecError("return_std is for regression; predict_proba has it for classes.")
             answer: Array = self.classes_[self.predict_proba(x).argmax(-1)]
             return answer
-        outputs, flat = answers(known, inputs_alone(known.form, x)), known.form.flat
+        outputs, flat = answers(known, read_inputs(known.form, x)), known.form.flat
         mean, std = (
             (value[:, 0] if flat else value).numpy()
             for value in (outputs.mean(0), outputs.std(0, correction=0))
@@ -387,10 +387,10 @@ class Learner:
             DataError: The rows differ in form from those learned.
             SpecError: Nothing has been learned yet, or the learner is a regression.
         """
-        known = self._learned()
+        known = self._knowledge()
         if known.form.kind == "regression":
             raise SpecError("A regression has no classes; use predict(x, return_std=True).")
-        outputs = answers(known, inputs_alone(known.form, x))
+        outputs = answers(known, read_inputs(known.form, x))
         mean, std = outputs.mean(0).numpy(), outputs.std(0, correction=0).numpy()
         return (mean, std) if return_std else mean
 
@@ -405,10 +405,10 @@ class Learner:
             DataError: The rows differ in form from those learned.
             SpecError: Nothing has been learned yet.
         """
-        known = self._learned()
+        known = self._knowledge()
         form = replace(known.form, labels=replace(known.form.labels, fixed=False))
-        _, part = read(self._config, form, x, y)
-        return error(known, part.x, part.y)
+        _, examples = read_chunk(self._config, form, x, y)
+        return error(known, examples.x, examples.y)
 
     def score_then_learn(self, x: Any, y: Any = None) -> float:
         """Evaluate a chunk, then learn it (test, then train).
@@ -424,7 +424,7 @@ class Learner:
         """
         before = math.nan
         if self._known is not None:
-            x = opened(x)  # a file is read once for both steps
+            x = as_table(x)  # a file is read once for both steps
             before = self.evaluate(x, y)
         self.learn(x, y)
         return before
@@ -439,7 +439,7 @@ class Learner:
         Raises:
             SpecError: No rows are held out, or nothing has been learned yet.
         """
-        known = self._learned()
+        known = self._knowledge()
         if not known.groups:
             raise SpecError(
                 "A report needs rows that were held out as they came, and kept when it was saved; "
@@ -484,11 +484,11 @@ class Learner:
             return f"Learner({self._config.title}, nothing learned)"
         chunks = f"{known.chunks:,} chunk{'s' * (known.chunks != 1)}"
         names = known.form.labels.names
-        what = "regression" if not names else f"classes {', '.join(names[:5])}"
+        kind = "regression" if not names else f"classes {', '.join(names[:5])}"
         ellipsis = ", ..." if len(names) > 5 else ""
-        return f"Learner({self._config.title}, {chunks}, {known.rows:,} rows, {what}{ellipsis})"
+        return f"Learner({self._config.title}, {chunks}, {known.rows:,} rows, {kind}{ellipsis})"
 
-    def _learned(self) -> Knowledge:
+    def _knowledge(self) -> Knowledge:
         """Return the current knowledge; raise SpecError if nothing has been learned."""
         if self._known is None:
             raise SpecError(_NOTHING)

@@ -20,11 +20,18 @@ from dpmcl.data.stream import Scale, Stream
 from dpmcl.engine import device_of
 from dpmcl.exceptions import FolderError, ModelError, SpecError, reason
 from dpmcl.learner.config import Config
-from dpmcl.learner.knowledge import Form, Knowledge, resting, setup_of, stored_inputs, with_body
+from dpmcl.learner.knowledge import (
+    Form,
+    Knowledge,
+    empty_stream,
+    setup_of,
+    stored_inputs,
+    with_body,
+)
 from dpmcl.learner.network import Network
 from dpmcl.learner.pool import Examples, Group
 from dpmcl.methods._method import State
-from dpmcl.training.last_state import Held, LastState, tensors_of
+from dpmcl.training.last_state import HeldRows, LastState, tensors_of
 from dpmcl.training.memories import empty_memories
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import Position, RunState
@@ -68,7 +75,7 @@ class Packed(pydantic.BaseModel):
     held_out: NonNegative
 
 
-def packed(known: Knowledge, *, memory: bool) -> tuple[Packed, bytes]:
+def pack(known: Knowledge, *, memory: bool) -> tuple[Packed, bytes]:
     """Return a learner's knowledge without its tensors, and the bytes of the tensors.
 
     Args:
@@ -92,12 +99,12 @@ def packed(known: Knowledge, *, memory: bool) -> tuple[Packed, bytes]:
     return state, save(contiguous_copies(_tensors(known, memory)))
 
 
-def unpacked(where: Any, state: Packed, content: bytes, config: Config) -> Knowledge:
+def unpack(where: Any, state: Packed, content: bytes, config: Config) -> Knowledge:
     """Return the knowledge of a saved learner.
 
     Args:
         where: Folder of the learner, for messages.
-        state: Knowledge without its tensors, as `packed` returned it.
+        state: Knowledge without its tensors, as `pack` returned it.
         content: The bytes of its tensors.
         config: Arguments of the learner.
 
@@ -116,9 +123,9 @@ def unpacked(where: Any, state: Packed, content: bytes, config: Config) -> Knowl
         if not config.network.table:  # the checksum is right, so the user's network must be wrong
             raise _network_differs(reason(error)) from None
         raise damaged(where, reason(error)) from None
-    before = tensors.get("tried", answers).to(answers)
-    near = _NEAR * float(1 + before.nan_to_num(0.0, 0.0, 0.0).abs().max())
-    if not torch.allclose(answers, before, rtol=0.0, atol=near, equal_nan=True):
+    saved = tensors.get("tried", answers).to(answers)
+    tolerance = _NEAR * float(1 + saved.nan_to_num(0.0, 0.0, 0.0).abs().max())
+    if not torch.allclose(answers, saved, rtol=0.0, atol=tolerance, equal_nan=True):
         raise _network_differs("the same parameters give other answers in it")
     return known
 
@@ -152,7 +159,7 @@ def _probe_answers(known: Knowledge) -> Tensor:
     They reveal whether a user's network is the one that was saved: only its trained parameters are
     stored, not its frozen or constant values.
     """
-    model, state = known.setup.model, tree.at(known.shown, 0)
+    model, state = known.setup.model, tree.at(known.evaluated, 0)
     probe = _probe_inputs(known.form.inputs.shape)
     x = stored_inputs(known.form, probe).to(model.device, model.dtype)
     with torch.no_grad():
@@ -183,17 +190,19 @@ def _knowledge(state: Packed, config: Config, tensors: Mapping[str, Tensor]) -> 
     device, form = device_of(config.device), state.form
     if form.inputs.fields and (len(form.inputs.columns),) != form.inputs.shape:
         raise ValueError("the columns have another number of inputs")
-    part = Examples(tensors["held.x"].to(device), tensors["held.y"].to(device))
+    examples = Examples(tensors["held.x"].to(device), tensors["held.y"].to(device))
     if state.features:
         form = with_body(config, form, _probe_inputs(form.inputs.shape).to(device))
-    shape = form.inputs.shape if form.body is None else part.x.shape[1:]
-    fits = part.x.dim() > 1 and part.x.shape[1:] == shape and str(part.x.dtype) in _TYPES
-    if not fits or part.y.dtype == torch.bool:
+    shape = form.inputs.shape if form.body is None else examples.x.shape[1:]
+    fits = (
+        examples.x.dim() > 1 and examples.x.shape[1:] == shape and str(examples.x.dtype) in _TYPES
+    )
+    if not fits or examples.y.dtype == torch.bool:
         raise ValueError("the rows have another form")
     if len(form.labels.names) > state.outputs:
         raise ValueError("there are more classes than outputs")
     example = _probe_inputs(shape).to(device, config.floats)
-    stream, splits = resting(config, form, part, state.outputs)
+    stream, splits = empty_stream(config, form, examples, state.outputs)
     if form.scale:
         scale = Scale(*(tensors[f"scale.{name}"].to(device) for name in Scale._fields))
         scaled = from_named(form.inputs.numeric.to(device), "scaled", tensors)
@@ -201,22 +210,22 @@ def _knowledge(state: Packed, config: Config, tensors: Mapping[str, Tensor]) -> 
     setup = setup_of(config, form, (stream, splits), example)
     like = setup.start
     if setup.method.restarts:
-        setup = setup.starting(from_named(like, "start", tensors))
+        setup = setup.with_start(from_named(like, "start", tensors))
     replicas: State = from_named(like, "state", tensors)
     separate = any(name.startswith("shown.") for name in tensors)
-    memories, row = _memories(setup, part, config, tensors if state.memory else None)
+    memories, row = _memories(setup, examples, config, tensors if state.memory else None)
     return Knowledge(
         form=form,
         setup=setup,
         run=RunState(Position(), replicas, memories, state.work),
-        held=Held(part.x, part.y, tensors["held.task"].to(device), row),
-        shown=from_named(like, "shown", tensors) if separate else replicas,
+        held=HeldRows(examples.x, examples.y, tensors["held.task"].to(device), row),
+        evaluated=from_named(like, "shown", tensors) if separate else replicas,
         seen=from_named(
             torch.zeros(state.outputs, dtype=torch.bool, device=device), "seen", tensors
         ),
         chunks=state.chunks,
         rows=state.rows,
-        groups=_groups(state, part, tensors),
+        groups=_groups(state, examples, tensors),
         held_out=state.held_out,
     )
 
@@ -226,7 +235,7 @@ def _probe_inputs(shape: Sequence[int]) -> Tensor:
     return keys.uniform(keys.derive(0, keys.Purpose.PROBE), (_EXAMPLE_ROWS, *shape))
 
 
-def _one_row(stream: Stream, like: Examples, replicas: int) -> tuple[Stream, Splits]:
+def _one_row_stream(stream: Stream, like: Examples, replicas: int) -> tuple[Stream, Splits]:
     """Return a stream of one row of zeros and its splits, to get the shapes of a method's notes."""
     x = like.x.new_zeros(1, *like.x.shape[1:])
     y = like.y.new_zeros(1, *like.y.shape[1:])
@@ -248,13 +257,13 @@ def _groups(state: Packed, like: Examples, tensors: Mapping[str, Tensor]) -> tup
 
 
 def _memories(
-    setup: Setup, part: Examples, config: Config, tensors: Mapping[str, Tensor] | None
+    setup: Setup, examples: Examples, config: Config, tensors: Mapping[str, Tensor] | None
 ) -> tuple[Memories, dict[str, Tensor]]:
     """Return the memories and the row in each of their slots; empty memories without tensors."""
     capacity, replicas = config.method.memory, config.replicas
     if tensors is not None and tensors["memory.train.position"].shape != (replicas, capacity):
         raise ValueError("the memory is of another length")  # checked before it is allocated
-    like = setup.over(*_one_row(setup.stream, part, replicas), ())
+    like = setup.with_rows(*_one_row_stream(setup.stream, examples, replicas), ())
     memories, row = dict(empty_memories(like, capacity)), {}
     if tensors is None:
         return memories, {}
@@ -264,14 +273,14 @@ def _memories(
         limits = (
             (memory.filled, capacity + 1),
             (memory.position, capacity),
-            (row[name], len(part.x)),
+            (row[name], len(examples.x)),
         )
-        if not all(_within(numbers, end) for numbers, end in limits):
+        if not all(_in_range(numbers, end) for numbers, end in limits):
             raise ValueError(f"memory.{name} holds more than it may")
     return memories, row
 
 
-def _within(numbers: Tensor, end: int) -> bool:
+def _in_range(numbers: Tensor, end: int) -> bool:
     """Return True if integers are at least 0 and below `end`; 0 is always allowed."""
     return bool((numbers >= 0).all() and (numbers < max(end, 1)).all())
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dpmcl.data.splits import Rows, Splits
 from dpmcl.data.stream import Stream
-from dpmcl.training.last_state import Held
+from dpmcl.training.last_state import HeldRows
 
 
 class Examples(NamedTuple):
@@ -49,8 +49,13 @@ class Group(NamedTuple):
     broken: tuple[str, ...] | None = None
 
 
-def joined(
-    like: Stream, held: Held | None, chunk: Mapping[str, Examples], *, number: int, replicas: int
+def chunk_stream(
+    like: Stream,
+    held: HeldRows | None,
+    chunk: Mapping[str, Examples],
+    *,
+    number: int,
+    replicas: int,
 ) -> tuple[Stream, Splits]:
     """Return a stream of the stored rows and the rows of a chunk, and its splits.
 
@@ -75,7 +80,7 @@ def joined(
         task = torch.cat([held.task, task])
     added = dict(zip(chunk, new.split([len(part.x) for part in parts]), strict=True))
     rows = {
-        name: _rows(_slots(held, name, replicas), row, task, replicas)
+        name: _split_rows(_slot_rows(held, name, replicas), row, task, replicas)
         for name, row in added.items()
     }
     no_rows = new[:0].expand(replicas, 0)
@@ -86,7 +91,7 @@ def joined(
     return stream, Splits(train, rows.get("validation", absent), absent)
 
 
-def _slots(held: Held | None, name: str, replicas: int) -> Tensor | None:
+def _slot_rows(held: HeldRows | None, name: str, replicas: int) -> Tensor | None:
     """Return the row in each slot of a memory; None before the first chunk.
 
     There are no slots if the learner was saved without its memory.
@@ -97,7 +102,7 @@ def _slots(held: Held | None, name: str, replicas: int) -> Tensor | None:
     return held.row.get(name, no_rows)
 
 
-def _rows(held: Tensor | None, new: Tensor, task: Tensor, replicas: int) -> Rows:
+def _split_rows(held: Tensor | None, new: Tensor, task: Tensor, replicas: int) -> Rows:
     """Return the rows of a split: the row in each slot of the memory, then those of the chunk."""
     row, counts = new.expand(replicas, -1), [len(new)]
     if held is not None:

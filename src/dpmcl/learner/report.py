@@ -106,7 +106,7 @@ def report(known: Knowledge) -> Report:
     )
 
 
-def with_chunk(known: Knowledge, rows: Examples) -> Knowledge:
+def with_group(known: Knowledge, rows: Examples) -> Knowledge:
     """Return the knowledge with a new group: at most 50 of the rows held out of the newest chunk.
 
     Args:
@@ -121,21 +121,21 @@ def with_chunk(known: Knowledge, rows: Examples) -> Knowledge:
     if len(out) > GROUPS:
         spans = [b.last - a.first for a, b in pairwise(out[:-1])]
         k = spans.index(min(spans))
-        out[k : k + 2] = [_merged(out[k], out[k + 1])]
+        out[k : k + 2] = [_merge(out[k], out[k + 1])]
     return replace(known, groups=tuple(out), held_out=known.held_out + len(rows.x))
 
 
-def forgotten(before: Knowledge, after: Knowledge) -> float:
+def forgetting(before: Knowledge, after: Knowledge) -> float:
     """Return the mean increase of the error on earlier groups while the newest chunk was learned.
 
     Args:
         before, after: Knowledge before and after the newest chunk.
     """
-    rows = [(group.x, group.y) for group in before.groups]
-    return _mean([error(after, *each) - error(before, *each) for each in rows])
+    groups = [(group.x, group.y) for group in before.groups]
+    return _mean([error(after, *rows) - error(before, *rows) for rows in groups])
 
 
-def _merged(a: Group, b: Group) -> Group:
+def _merge(a: Group, b: Group) -> Group:
     """Merge two groups. Each contributes rows in proportion to its number of chunks."""
     n, m = a.last - a.first + 1, b.last - b.first + 1
     then = (n * a.then + m * b.then) / (n + m)
@@ -148,12 +148,12 @@ def _merged(a: Group, b: Group) -> Group:
     return Group(a.first, b.last, then, torch.cat([a.x, b.x]), torch.cat([a.y, b.y]), broken)
 
 
-def _subset(group: Group, most: int = ROWS) -> Group:
+def _subset(group: Group, limit: int = ROWS) -> Group:
     """Return a group with at most `most` of its rows, drawn at random by a key."""
-    if len(group.x) <= most:
+    if len(group.x) <= limit:
         return group
-    key = keys.derive(most, keys.Purpose.SPLIT, group.first, 1, step=group.last)
-    chosen = keys.permutation(key, len(group.x))[:most].sort().values.to(group.x.device)
+    key = keys.derive(limit, keys.Purpose.SPLIT, group.first, 1, step=group.last)
+    chosen = keys.permutation(key, len(group.x))[:limit].sort().values.to(group.x.device)
     return group._replace(x=group.x[chosen], y=group.y[chosen])
 
 

@@ -30,18 +30,18 @@ def squared_gradients(
     """
     y = batch.y
     if targets == "sampled":
-        y = sampled(model, model.predict(theta, batch.x), key)
+        y = sample_targets(model, model.predict(theta, batch.x), key)
 
     def loss(theta: Theta, x: Tensor, y: Tensor) -> Tensor:
         return model.usual_losses(model.predict(theta, x[None]), y[None])[0]
 
-    one = gradient(loss)
-    each = torch.func.vmap(lambda x, y: one(theta, x, y)[0])(batch.x, y)
-    out: Theta = tree_map(lambda g: torch.einsum("i,i...->...", batch.w, g.square()), each)
+    row_gradient = gradient(loss)
+    gradients = torch.func.vmap(lambda x, y: row_gradient(theta, x, y)[0])(batch.x, y)
+    out: Theta = tree_map(lambda g: torch.einsum("i,i...->...", batch.w, g.square()), gradients)
     return out
 
 
-def sampled(model: Model, outputs: Tensor, key: Tensor) -> Tensor:
+def sample_targets(model: Model, outputs: Tensor, key: Tensor) -> Tensor:
     """Return targets drawn from a model's predictions: classes, or values of a regression.
 
     Args:

@@ -127,13 +127,13 @@ class MetaTrained(TwoLoop, ABC):
             return super().evaluated(state)
         best = state.extra["right"].argmax()
 
-        def of_best(leaf: Tensor) -> Tensor:
+        def select_best(leaf: Tensor) -> Tensor:
             chosen = leaf[0]
             for number in range(1, len(self.rates)):
                 chosen = torch.where(best == number, leaf[number], chosen)
             return chosen
 
-        online: Theta = tree_map(of_best, state.extra["online"])
+        online: Theta = tree_map(select_best, state.extra["online"])
         return state._replace(theta={**state.theta, **online})
 
     def _pretrain(self, model: Model, outputs: int) -> Update:
@@ -141,7 +141,7 @@ class MetaTrained(TwoLoop, ABC):
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             grads, _ = gradient(model.cost)(state.theta, batches["batch"], key[0])
-            return self._stepped(state, grads, outputs)
+            return self._outer_step(state, grads, outputs)
 
         return update
 
@@ -155,25 +155,28 @@ class MetaTrained(TwoLoop, ABC):
             of_class = tree_map(lambda leaf: leaf[steps:], rows) if self.held_out else trajectory
             query = join(batches["random"], tree_map(lambda leaf: leaf.flatten(0, 1), of_class))
 
-            def ahead(theta: Theta) -> Theta:
+            def adapt(theta: Theta) -> Theta:
                 """Return theta~, from theta with a new row of the head."""
-                label, last = trajectory.y[0, 0], key[steps + 1]
-                theta = {**theta, "prediction": _renewed(theta["prediction"], label, outputs, last)}
-                return self._adapted(model, theta, trajectory, key, rule=rule)
+                label, head_key = trajectory.y[0, 0], key[steps + 1]
+                theta = {
+                    **theta,
+                    "prediction": _with_new_row(theta["prediction"], label, outputs, head_key),
+                }
+                return self._adapt(model, theta, trajectory, key, rule=rule)
 
-            grads, _ = self._outer_gradient(model, state.theta, ahead, query, key=key[steps])
-            return self._stepped(state, grads, outputs)
+            grads, _ = self._outer_gradient(model, state.theta, adapt, query, key=key[steps])
+            return self._outer_step(state, grads, outputs)
 
         return update
 
-    def _stepped(self, state: State, grads: Theta, outputs: int) -> State:
+    def _outer_step(self, state: State, grads: Theta, outputs: int) -> State:
         """Return the state after an outer step, from which the copies for the stream start."""
         before = {part: state.theta[part] for part in grads}
         optimiser = {part: state.extra["meta"][part] for part in grads}
         after, optimiser = self._outer.step(before, grads, optimiser)
         theta = {**state.theta, **after}
         new_head = state.extra["online"]["prediction"]
-        names = head(theta["prediction"], outputs)
+        names = head_names(theta["prediction"], outputs)
         prediction = {
             name: leaf if name in names else theta["prediction"][name].expand_as(leaf)
             for name, leaf in new_head.items()
@@ -213,10 +216,10 @@ class MetaTrained(TwoLoop, ABC):
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             seen, right = batches["seen"], []
-            held = model.holding(state.buffers)
+            model_now = model.holding(state.buffers)
             for number in range(len(self.rates)):
                 theta = {**state.theta, **at(state.extra["online"], number)}
-                answers = held.predict(theta, seen.x).argmax(-1)
+                answers = model_now.predict(theta, seen.x).argmax(-1)
                 right.append(((answers == seen.y) & (seen.w > 0)).sum())
             counted = state.extra["right"] + torch.stack(right)
             return state._replace(extra={**state.extra, "right": counted})
@@ -224,7 +227,7 @@ class MetaTrained(TwoLoop, ABC):
         return update
 
 
-def head(prediction: Mapping[str, Any], outputs: int) -> Parts:
+def head_names(prediction: Mapping[str, Any], outputs: int) -> Parts:
     """Return the names of the last linear layer's parameters: its weight and, if any, its bias.
 
     Args:
@@ -234,7 +237,7 @@ def head(prediction: Mapping[str, Any], outputs: int) -> Parts:
     Raises:
         SpecError: The network has no linear layer of that width.
 
-    >>> head({"0.weight": torch.zeros(7, 5), "2.weight": torch.zeros(3, 7)}, outputs=3)
+    >>> head_names({"0.weight": torch.zeros(7, 5), "2.weight": torch.zeros(3, 7)}, outputs=3)
     ('2.weight',)
     """
     weights = [
@@ -252,12 +255,12 @@ def head(prediction: Mapping[str, Any], outputs: int) -> Parts:
     return (last, bias) if bias in prediction else (last,)
 
 
-def _renewed(prediction: Parameters, label: Tensor, outputs: int, key: Tensor) -> Parameters:
+def _with_new_row(prediction: Parameters, label: Tensor, outputs: int, key: Tensor) -> Parameters:
     """Return the parameters of a prediction network with new random head weights for one class.
 
     The weights are uniform within 1 / sqrt(inputs), as in nn.Linear.
     """
-    names = head(prediction, outputs)
+    names = head_names(prediction, outputs)
     bound = prediction[names[0]].shape[1] ** -0.5
     chosen = torch.arange(outputs, device=label.device) == label
     out = dict(prediction)

@@ -390,7 +390,7 @@ class Method(Settings, ABC):
         phases = tuple(self.phases(model, task))
         if self.scheduling is None:
             return phases
-        return tuple(replace(phase, update=_counted(phase.update)) for phase in phases)
+        return tuple(replace(phase, update=_with_count(phase.update)) for phase in phases)
 
     def common(self, theta: Theta) -> dict[str, Any]:
         """Return `State.common` of one replica: the state of the settings that every method has.
@@ -457,7 +457,7 @@ def _cost_of(cost: Any) -> RowCost | None:
     return function
 
 
-def _counted(update: Update) -> Update:
+def _with_count(update: Update) -> Update:
     """Return an update that also adds one to the update count of the schedule."""
 
     def counted(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:

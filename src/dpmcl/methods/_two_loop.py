@@ -103,25 +103,27 @@ class TwoLoop(Method, ABC):
         new, past = self.new_rows(), Draw("memory", self.batch)
         if self.reading == "box":
             return [
-                self._plain(model, "meta", n_meta, past, parts=self.meta_parts),
-                self._plain(model, "grad", n_grad, new, parts=self.grad_parts),
+                self._plain_phase(model, "meta", n_meta, past, parts=self.meta_parts),
+                self._plain_phase(model, "grad", n_grad, new, parts=self.grad_parts),
             ]
         if self.reading == "box-literal":
             return [
-                Phase("meta", n_meta, {"batch": past}, self._ahead(model, n_meta)),
-                Phase("grad", n_grad, {"batch": new}, self._from_ahead(model)),
+                Phase("meta", n_meta, {"batch": past}, self._ahead_update(model, n_meta)),
+                Phase("grad", n_grad, {"batch": new}, self._update_from_ahead(model)),
             ]
         validation = Draw("memory", self.batch, split="validation")
         if self.reading == "text":
             return [
-                self._plain(model, "grad", n_grad, new, parts=self.grad_parts),
-                self._plain(model, "meta", n_meta, validation, parts=self.meta_parts),
+                self._plain_phase(model, "grad", n_grad, new, parts=self.grad_parts),
+                self._plain_phase(model, "meta", n_meta, validation, parts=self.meta_parts),
             ]
         outer = self.n_meta or self.updates_of(task, self.inner)
         draws = {"new": self.new_rows(self.inner), "seen": validation}
-        return [self._nested(model, "nested", outer, draws)]
+        return [self._nested_phase(model, "nested", outer, draws)]
 
-    def _plain(self, model: Model, name: str, updates: int, draw: Draw, *, parts: Parts) -> Phase:
+    def _plain_phase(
+        self, model: Model, name: str, updates: int, draw: Draw, *, parts: Parts
+    ) -> Phase:
         """Return a phase of updates of some parts of theta, each on one batch."""
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
@@ -136,23 +138,23 @@ class TwoLoop(Method, ABC):
             return state
         copied = {part: theta[part] for part in self.meta_parts}
         count = torch.zeros((), dtype=torch.int64, device=leaves(theta)[0].device)
-        ahead = {"theta": copied, "optimiser": self._rule_ahead.init(copied), "count": count}
+        ahead = {"theta": copied, "optimiser": self._inner_rule.init(copied), "count": count}
         return state._replace(extra=ahead)
 
     @property
-    def _rule_ahead(self) -> Optimiser:
+    def _inner_rule(self) -> Optimiser:
         """Return the optimiser that makes theta~."""
         return build(self.optimiser, self.inner_lr or self.lr)
 
-    def _ahead(self, model: Model, updates: int) -> Update:
+    def _ahead_update(self, model: Model, updates: int) -> Update:
         """Return an update of theta~ on D_PN; the first of a task starts anew from theta."""
-        rule = self._rule_ahead
+        rule = self._inner_rule
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             first = state.extra["count"] == 0
             theta = {part: state.theta[part] for part in self.meta_parts}
             moving, optimiser = tree_map(
-                lambda anew, kept: torch.where(first, anew, kept),
+                lambda anew, old: torch.where(first, anew, old),
                 (theta, rule.init(theta)),
                 (state.extra["theta"], state.extra["optimiser"]),
             )
@@ -166,7 +168,7 @@ class TwoLoop(Method, ABC):
 
         return update
 
-    def _from_ahead(self, model: Model) -> Update:
+    def _update_from_ahead(self, model: Model) -> Update:
         """Return an update of theta with the gradient of J_N at theta~."""
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
@@ -176,7 +178,7 @@ class TwoLoop(Method, ABC):
 
         return update
 
-    def _adapted(
+    def _adapt(
         self, model: Model, theta: Theta, batches: Batch, key: Tensor, *, rule: Optimiser
     ) -> Theta:
         """Return theta~: theta after one update of `inner_parts` on each batch of a block."""
@@ -191,31 +193,33 @@ class TwoLoop(Method, ABC):
         self,
         model: Model,
         theta: Theta,
-        ahead: Callable[[Theta], Theta],
+        adapt: Callable[[Theta], Theta],
         batch: Batch,
         *,
         key: Tensor,
     ) -> tuple[Theta, Tensor]:
-        """Return gradient and cost of a batch at theta~ = ahead(theta), for `outer_parts`."""
+        """Return gradient and cost of a batch at theta~ = adapt(theta), for `outer_parts`."""
         if self.order == 1:
-            return _gradient(model, ahead(theta), batch, key, parts=self.outer_parts)
+            return _gradient(model, adapt(theta), batch, key, parts=self.outer_parts)
 
         def cost(moving: Theta) -> Tensor:
-            return model.cost(ahead({**theta, **moving}), batch, key)
+            return model.cost(adapt({**theta, **moving}), batch, key)
 
         grads: Theta
         grads, J = gradient(cost)({part: theta[part] for part in self.outer_parts})
         return grads, J
 
-    def _nested(self, model: Model, name: str, updates: int, draws: Mapping[str, Draw]) -> Phase:
+    def _nested_phase(
+        self, model: Model, name: str, updates: int, draws: Mapping[str, Draw]
+    ) -> Phase:
         """Return a phase of outer updates on the draw "seen", with inner updates on "new"."""
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
-            def ahead(theta: Theta) -> Theta:
-                return self._adapted(model, theta, batches["new"], key, rule=self._rule_ahead)
+            def adapt(theta: Theta) -> Theta:
+                return self._adapt(model, theta, batches["new"], key, rule=self._inner_rule)
 
             seen, outer = batches["seen"], key[self.inner]
-            grads, J = self._outer_gradient(model, state.theta, ahead, seen, key=outer)
+            grads, J = self._outer_gradient(model, state.theta, adapt, seen, key=outer)
             return self.descend(state, grads, J)
 
         return Phase(name, updates, draws, update, self.inner + 1, steps_on=("seen",))

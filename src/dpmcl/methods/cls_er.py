@@ -60,27 +60,27 @@ class CLSER(Rehearsal):
         slow = ("stable", self.stable_decay, self.stable_chance)
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
-            b_P, both = batches["past"], join(batches["past"], batches["new"])
-            held = model.holding(state.buffers)
+            b_P, b_PN = batches["past"], join(batches["past"], batches["new"])
+            model_now = model.holding(state.buffers)
             plastic, stable = (
-                held.predict(state.extra[name], b_P.x) for name in ("plastic", "stable")
+                model_now.predict(state.extra[name], b_P.x) for name in ("plastic", "stable")
             )
-            surer = held.losses(plastic, b_P.y) < held.losses(stable, b_P.y)
-            target = torch.where(surer[:, None], plastic, stable)
+            plastic_fits = model_now.losses(plastic, b_P.y) < model_now.losses(stable, b_P.y)
+            target = torch.where(plastic_fits[:, None], plastic, stable)
 
             def cost(theta: Theta) -> Tensor:
-                outputs = model.predict(theta, both.x, key[0], w=both.w)
-                each = (outputs[: len(target)] - target).square().flatten(1).mean(1)
-                J_PN = weighted_mean(model.losses(outputs, both.y), both.w)
-                return J_PN + self.strength * weighted_mean(each, b_P.w)
+                outputs = model.predict(theta, b_PN.x, key[0], w=b_PN.w)
+                distances = (outputs[: len(target)] - target).square().flatten(1).mean(1)
+                J_PN = weighted_mean(model.losses(outputs, b_PN.y), b_PN.w)
+                return J_PN + self.strength * weighted_mean(distances, b_P.w)
 
             grads, J = gradient(cost)(state.theta)
             after = self.descend(state, grads, J)
             count = state.extra["count"] + 1
             young = 1 - 1 / (count + 1).to(model.dtype)
-            luck = keys.uniform(key[1], (2,)).unbind()
+            draws = keys.uniform(key[1], (2,)).unbind()
             extra = dict(state.extra)
-            for (name, decay, chance), u in zip((settled, slow), luck, strict=True):
+            for (name, decay, chance), u in zip((settled, slow), draws, strict=True):
                 stays = torch.where(u < chance, young.clamp(max=decay), 1.0)
                 extra[name] = tree_map(
                     lambda a, b, s=stays: torch.lerp(b, a, s),

@@ -45,7 +45,7 @@ class DER(Rehearsal):
         return {"outputs": model.predict(state.theta, batch.x)}
 
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
-        known = _known(task) if self.compared == "seen" else None
+        seen = _seen_outputs(task) if self.compared == "seen" else None
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             b_P = batches["past"]
@@ -53,13 +53,13 @@ class DER(Rehearsal):
             def cost(theta: Theta) -> Tensor:
                 outputs = model.predict(theta, b_P.x, key[0], w=b_P.w)
                 distance = (outputs - b_P.notes["outputs"]).square()
-                if known is None:
-                    each = distance.flatten(1).mean(1)
+                if seen is None:
+                    row_distances = distance.flatten(1).mean(1)
                 else:
-                    counts = known[b_P.task].to(distance.dtype)
-                    each = (distance * counts).sum(1) / counts.sum(1)
+                    counts = seen[b_P.task].to(distance.dtype)
+                    row_distances = (distance * counts).sum(1) / counts.sum(1)
                 J = model.cost(theta, batches["new"], key[0])
-                J = J + self.alpha * weighted_mean(each, b_P.w)
+                J = J + self.alpha * weighted_mean(row_distances, b_P.w)
                 return J + self._further_cost(model, theta, batches, key[0])
 
             grads, J = gradient(cost)(state.theta)
@@ -74,15 +74,15 @@ class DER(Rehearsal):
         return 0.0
 
 
-def _known(task: TaskInfo) -> Tensor:
+def _seen_outputs(task: TaskInfo) -> Tensor:
     """Return the mask of the outputs of classes seen up to each task, bool (tasks, outputs)."""
     shape, device = (task.tasks, task.outputs), task.seen.device
     if task.kind == "regression":
         return torch.ones(shape, dtype=torch.bool, device=device)
-    known = torch.zeros(shape, dtype=torch.bool, device=device)
+    seen = torch.zeros(shape, dtype=torch.bool, device=device)
     for number, classes in enumerate(task.classes):
-        known[number:, list(classes)] = True
-    return known
+        seen[number:, list(classes)] = True
+    return seen
 
 
 plugin = DER

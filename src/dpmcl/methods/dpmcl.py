@@ -100,16 +100,16 @@ class DPMCL(Method):
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             if self.step == "alternating":
                 state = self._generalise(model, state, batches["new"], key[0])
-            return self._mind_the_past(model, state, batches, key[1])
+            return self._limit_forgetting(model, state, batches, key[1])
 
         return [Phase("iterate", self.kappa or self.updates_of(task), draws, update, keys=2)]
 
     def _generalise(self, model: Model, state: State, b_N: Batch, key: Tensor) -> State:
         """Return the state after step 1: one step of theta_1, theta_2 on J_N."""
-        grads, J_N = gradient(self._weighed(model.cost))(state.theta, b_N, key)
+        grads, J_N = gradient(self._times_eta(model.cost))(state.theta, b_N, key)
         return self.descend(state, grads, J_N)
 
-    def _weighed(self, cost: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def _times_eta(self, cost: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """Return eta times a cost; the cost itself if eta is 1."""
         return cost if self.eta == 1 else lambda *args: self.eta * cost(*args)
 
@@ -121,38 +121,38 @@ class DPMCL(Method):
             third = third.square()
         return third if self.third_weight == 1 else self.third_weight * third
 
-    def _mind_the_past(
+    def _limit_forgetting(
         self, model: Model, state: State, batches: Mapping[str, Batch], key: Tensor
     ) -> State:
         """Return the state after step 2: zeta steps of theta_B, then one of theta_1, theta_2."""
         rows = _Rows(model, batches["past"], batches["new"], key)
         theta_1, theta_2 = state.theta["representation"], state.theta["prediction"]
         features, pull_back = torch.func.vjp(rows.h, theta_1)  # type: ignore[misc]
-        theta_B = self._looked_ahead(rows, state, features)
+        theta_B = self._theta_B(rows, state, features)
 
         def cost(theta_2: Parameters, features: Tensor) -> Tensor:
-            each = rows.losses(theta_2, features)
-            J = rows.J_P(each)
+            losses = rows.losses(theta_2, features)
+            J = rows.J_P(losses)
             if self.step == "joint":
-                J = J + rows.J_N(each)
+                J = J + rows.J_N(losses)
             if self.eta != 1:
                 J = self.eta * J
             if self.third_term == "off":
                 return J
-            third = rows.mean(each) - rows.J_PN(theta_B(theta_2, features), features)
+            third = rows.mean(losses) - rows.J_PN(theta_B(theta_2, features), features)
             return J + self._guarded(third)
 
         (grads_2, grads_features), J = gradient(cost, argnums=(0, 1))(theta_2, features)
         (grads_1,) = pull_back(grads_features)
         grads = {"representation": grads_1, "prediction": grads_2}
         if "next" in batches:
-            moved, J_next = gradient(model.cost)(state.theta, batches["next"], key)
+            next_grads, J_next = gradient(model.cost)(state.theta, batches["next"], key)
             weight = self.fourth_weight
-            grads = tree_map(lambda g, m: g + weight * m, grads, moved)
+            grads = tree_map(lambda g, m: g + weight * m, grads, next_grads)
             J = J + weight * J_next
         return self.descend(state, grads, J)
 
-    def _looked_ahead(self, rows: "_Rows", state: State, features: Tensor) -> _ThetaB:
+    def _theta_B(self, rows: "_Rows", state: State, features: Tensor) -> _ThetaB:
         """Return theta_B as a function of theta_2 and the features, for the third term."""
         buffer = state.optimiser["prediction"] if self.buffer_state == "copied" else None
 
@@ -188,17 +188,17 @@ class _Rows:
         outputs = self._model.outputs(theta_2, features, self._key, w=self._b_PN.w)
         return self._model.losses(outputs, self._b_PN.y)
 
-    def J_P(self, each: Tensor) -> Tensor:
+    def J_P(self, losses: Tensor) -> Tensor:
         """Return the cost of earlier rows from the loss of each row of b_PN."""
-        return weighted_mean(each[: self._past], self._b_PN.w[: self._past])
+        return weighted_mean(losses[: self._past], self._b_PN.w[: self._past])
 
-    def J_N(self, each: Tensor) -> Tensor:
+    def J_N(self, losses: Tensor) -> Tensor:
         """Return the cost of the new task's rows from the loss of each row of b_PN."""
-        return weighted_mean(each[self._past :], self._b_PN.w[self._past :])
+        return weighted_mean(losses[self._past :], self._b_PN.w[self._past :])
 
-    def mean(self, each: Tensor) -> Tensor:
+    def mean(self, losses: Tensor) -> Tensor:
         """Return the cost of all rows from the loss of each."""
-        return weighted_mean(each, self._b_PN.w)
+        return weighted_mean(losses, self._b_PN.w)
 
     def J_PN(self, theta_2: Parameters, features: Tensor) -> Tensor:
         """Return the cost of all rows."""

@@ -67,8 +67,8 @@ class ERACE(Rehearsal):
 
             def cost(theta: Theta) -> Tensor:
                 logits = model.predict(theta, b_N.x, key[0], w=b_N.w)
-                each = model.usual_losses(among(logits, present | ~state.extra["seen"]), b_N.y)
-                return weighted_mean(each, b_N.w) + model.cost(theta, b_P, key[0])
+                losses = model.usual_losses(among(logits, present | ~state.extra["seen"]), b_N.y)
+                return weighted_mean(losses, b_N.w) + model.cost(theta, b_P, key[0])
 
             grads, J = gradient(cost)(state.theta)
             seen = state.extra["seen"] | present

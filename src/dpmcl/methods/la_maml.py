@@ -66,7 +66,7 @@ class LaMAML(Rehearsal):
 
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             b_N = batches["new"]._replace(row=())
-            both = join(batches["past"], b_N)
+            b_PN = join(batches["past"], b_N)
 
             def L(theta: Theta, rates: Theta) -> Tensor:
                 ahead, costs = theta, []
@@ -77,7 +77,7 @@ class LaMAML(Rehearsal):
                         slope = tree_map(Tensor.detach, slope)
                     ahead = tree_map(lambda p, a, g: p - a * g, ahead, rates, slope)
                     if self.outer == "each" or first + size >= self.batch:
-                        costs.append(model.cost(ahead, both, key[0]))
+                        costs.append(model.cost(ahead, b_PN, key[0]))
                 return torch.stack(costs).mean()
 
             (by_theta, by_rates), J = gradient(L, argnums=(0, 1))(state.theta, state.extra["rates"])

@@ -43,16 +43,16 @@ class LwF(Method):
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             b_N, seen = batches["new"], state.extra["seen"]
-            kept = model.holding(state.buffers).predict(state.extra["teacher"], b_N.x)
+            old_outputs = model.holding(state.buffers).predict(state.extra["teacher"], b_N.x)
 
             def cost(theta: Theta) -> Tensor:
                 outputs = model.predict(theta, b_N.x, key[0], w=b_N.w)
                 if model.kind == "regression":
-                    each = (outputs - kept).square().mean(1)
+                    distances = (outputs - old_outputs).square().mean(1)
                 else:
-                    q, p = (among(f / self.temperature, seen) for f in (kept, outputs))
-                    each = functional.cross_entropy(p, torch.softmax(q, 1), reduction="none")
-                D = self.strength * weighted_mean(each, b_N.w) * seen.any()
+                    q, p = (among(f / self.temperature, seen) for f in (old_outputs, outputs))
+                    distances = functional.cross_entropy(p, torch.softmax(q, 1), reduction="none")
+                D = self.strength * weighted_mean(distances, b_N.w) * seen.any()
                 J: Tensor = weighted_mean(model.losses(outputs, b_N.y), b_N.w) + D
                 return J
 

@@ -53,8 +53,8 @@ class MIR(Rehearsal):
                 return model.losses(model.predict(theta, rows.x, key[0], w=rows.w), rows.y)
 
             grads, J_N = gradient(model.cost)(state.theta, b_N, key[0])
-            ahead, _ = self.rule.step(state.theta, grads, state.optimiser, J_N)
-            rise = torch.where(rows.w > 0, losses(ahead) - losses(state.theta), -torch.inf)
+            virtual, _ = self.rule.step(state.theta, grads, state.optimiser, J_N)
+            rise = torch.where(rows.w > 0, losses(virtual) - losses(state.theta), -torch.inf)
             chosen = rise.topk(replayed).indices
             b_P = tree_map(lambda leaf: leaf[chosen], rows._replace(row=(), notes={}))
             grads, J_PN = gradient(model.cost)(state.theta, join(b_P, b_N), key[0])

@@ -50,7 +50,7 @@ class OML(TwoLoop):
             "new": Draw("all", self.batch, block=self.inner, of_one="task"),
             "seen": Draw("all", self.batch, split="validation", of_one="task"),
         }
-        return [self._nested(model, "meta", self.updates_of(task), draws)]
+        return [self._nested_phase(model, "meta", self.updates_of(task), draws)]
 
     @property
     def trains_on_validation(self) -> bool:
@@ -61,7 +61,7 @@ class OML(TwoLoop):
             return super().evaluation_phases(model, task)
 
         def adapt(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
-            theta = self._adapted(model, state.theta, batches["new"], key, rule=self._rule_ahead)
+            theta = self._adapt(model, state.theta, batches["new"], key, rule=self._inner_rule)
             return state._replace(theta=theta)
 
         draws = {"new": Draw("new", self.batch, block=self.inner)}

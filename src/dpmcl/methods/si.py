@@ -43,25 +43,25 @@ class SI(Method):
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
         def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
             g, J_N = gradient(model.cost)(state.theta, batches["new"], key[0])
-            held, before = state.extra, state.theta
+            extra, before = state.extra, state.theta
             grads = tree_map(
                 lambda g, p, anchor, Omega: g + 2 * self.strength * Omega * (p - anchor),
-                *(g, before, held["anchor"], held["Omega"]),
+                *(g, before, extra["anchor"], extra["Omega"]),
             )
             after = self.descend(state, grads, J_N)
             omega = tree_map(
                 lambda o, g, new, old: o - g * (new - old),
-                *(held["omega"], g, after.theta, before),
+                *(extra["omega"], g, after.theta, before),
             )
-            return after._replace(extra={**held, "omega": omega})
+            return after._replace(extra={**extra, "omega": omega})
 
         return [Phase("train", self.updates_of(task), {"new": self.new_rows()}, update)]
 
     def end_of_task(self, state: State, model: Model, task: TaskInfo) -> State:
-        held = state.extra
+        extra = state.extra
         Omega = tree_map(
             lambda sum_, o, p, a: sum_ + torch.relu(o) / ((p - a).square() + self.damping),
-            *(held["Omega"], held["omega"], state.theta, held["anchor"]),
+            *(extra["Omega"], extra["omega"], state.theta, extra["anchor"]),
         )
         zero = tree_map(torch.zeros_like, Omega)
         return state._replace(extra={"Omega": Omega, "omega": zero, "anchor": state.theta})

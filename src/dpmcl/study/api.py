@@ -59,7 +59,7 @@ class Request:
     @property
     def table(self) -> dict[str, Any]:
         """The spec as a table, with the changes applied."""
-        return spec.changed(self._base, self._changes)
+        return spec.with_changes(self._base, self._changes)
 
     def choose(
         self, methods: Sequence[str], changes: Mapping[str, Mapping[str, Any]] | None = None
@@ -94,7 +94,7 @@ class Request:
             This request.
         """
         for text in assignments:
-            self.change(spec.assignment(text))
+            self.change(spec.parse_assignment(text))
         return self
 
     def change(self, changes: Mapping[str, Any]) -> Self:
@@ -110,7 +110,7 @@ class Request:
         if not isinstance(methods, Mapping):
             self.choose(list(spec.normalised({"methods": methods})["methods"]))
             changes = {key: value for key, value in changes.items() if key != "methods"}
-        self._changes = spec.together(self._changes, changes)
+        self._changes = spec.merge_changes(self._changes, changes)
         return self
 
     def update(self, *, tasks: int | None = None, watch: Any = None, **entries: Any) -> Self:
@@ -240,7 +240,7 @@ def run(
         if cost is not None:
             request.change({"training": {"cost": _cost_name(cost)}})
         for key, value in (settings or {}).items():
-            request.change(spec.assigned(key, value))
+            request.change(spec.nested_entry(key, value))
         request.update(replicas=replicas, seed=seed, device=device, engine=engine)
         checked = request.update(tasks=tasks, watch=monitor).spec()
     except RecursionError:
@@ -342,7 +342,7 @@ def _started(source: Source) -> tuple[dict[str, Any], Path | None]:
         )
     name = str(source)
     if name in presets.names():
-        return spec.read(presets.text(name), f"preset '{name}'"), None
+        return spec.parse_toml(presets.text(name), f"preset '{name}'"), None
     try:
         path = path_of(source)
     except FolderError as error:
@@ -394,7 +394,7 @@ def _of_path(name: str, path: Path) -> dict[str, Any]:
 def _file(path: Path) -> dict[str, Any]:
     """Return the table in a TOML file."""
     try:
-        return spec.read(path.read_text("utf-8"), str(path))
+        return spec.parse_toml(path.read_text("utf-8"), str(path))
     except (OSError, UnicodeDecodeError, SpecError) as error:
         line = str(error) if isinstance(error, SpecError) else f"{path} cannot be read: {error}."
     if path.suffix != ".toml":  # as iris.data

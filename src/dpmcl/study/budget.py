@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple, Self, cast
 from dpmcl.exceptions import SpecError, shown
 from dpmcl.methods._method import Method
 from dpmcl.training.bytes_kept import copied_bytes, note_bytes, row_bytes
-from dpmcl.training.job import Job, Trainer, read
-from dpmcl.training.loop import first_state, first_task
+from dpmcl.training.job import Job, Trainer, read_stream
+from dpmcl.training.loop import first_state, first_task_work
 from dpmcl.training.setup import Setup
 from dpmcl.training.spec import Spec
 
@@ -93,7 +93,7 @@ def within(spec: Spec, budget: Budget) -> Limited:
         SpecError: The budget does not allow a method one update or one row of memory; or it has no
             amount, and DPMCL is not among the methods.
     """
-    trainer, lines = Trainer(spec, read(spec, spec.seeds[:1])), []
+    trainer, lines = Trainer(spec, read_stream(spec, spec.seeds[:1])), []
     if not budget.amount:
         budget = replace(budget, amount=_reference(trainer, budget))
     methods: dict[str, Method] = {}
@@ -125,7 +125,7 @@ def cost(setup: Setup, on: On) -> int:
         setup: Setup of the method.
         on: The unit, as in a `Budget`.
     """
-    work = first_task(setup)
+    work = first_task_work(setup)
     return work.flops if on == "flops" else work.rows_backpropagated
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from dpmcl.core.threads import threads
 from dpmcl.results import store
 from dpmcl.study.study import Planned
-from dpmcl.training.job import Job, Trainer, built_of, read
+from dpmcl.training.job import Job, Trainer, read_stream, trainer_key
 from dpmcl.training.loop import first_state, learn_task
 from dpmcl.training.observer import Observer
 from dpmcl.training.setup import Setup
@@ -49,9 +49,9 @@ def forecast(runs: Sequence[Planned]) -> list[Forecast]:
     out = []
     for planned in runs:
         spec = planned.spec
-        key = built_of(spec)
+        key = trainer_key(spec)
         if key not in built:
-            built[key] = Trainer(spec, read(spec, spec.seeds[:1]))
+            built[key] = Trainer(spec, read_stream(spec, spec.seeds[:1]))
         trainer = Trainer(spec, built[key].stream, like=built[key])
         folder = planned.folder
         records = store.load(folder).records if folder is not None and store.is_run(folder) else {}

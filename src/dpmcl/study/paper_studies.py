@@ -52,14 +52,14 @@ class Choice:
             SpecError: There is no preset for the stream.
         """
         name = f"paper-{stream}" if self.preset == "paper" else stream
-        table = spec.normalised(spec.read(presets.text(name), f"preset '{name}'"))
+        table = spec.normalised(spec.parse_toml(presets.text(name), f"preset '{name}'"))
         known = table["methods"]
         table["methods"] = {method: known.get(method, {}) for method in self.methods or methods}
         table["replicas"] = self.replicas or replicas
         if self.tasks is not None:
-            table = spec.changed(table, {"stream": {"tasks": self.tasks}})
+            table = spec.with_changes(table, {"stream": {"tasks": self.tasks}})
         warn_of_overrides(table, self.changes or {})
-        return spec.changed(table, self.changes or {})
+        return spec.with_changes(table, self.changes or {})
 
 
 def table1(choice: Choice) -> list[Variant]:

@@ -93,7 +93,7 @@ def variants(table: Mapping[str, Any], axes: Axes) -> list[Variant]:
     for point, methods in runs.values():
         one = {**base, "methods": {name: base["methods"][name] for name in methods}}
         for key, value in point.items():
-            one = spec.changed(one, spec.assigned(key, value))
+            one = spec.with_changes(one, spec.nested_entry(key, value))
         out.append(Variant(_name(point, list(axes), {variant.name for variant in out}), one, point))
     return out
 
@@ -155,7 +155,7 @@ def axis(text: str) -> tuple[str, list[Any]]:
         return key, list(tomllib.loads(f"values = [{values}]")["values"])
     except tomllib.TOMLDecodeError:
         several = values.split(",")
-        return key, [spec.assignment(f"value={value}")["value"] for value in several]
+        return key, [spec.parse_assignment(f"value={value}")["value"] for value in several]
 
 
 def axes_by_name(axes: Iterable[tuple[str, T]]) -> dict[str, T]:
@@ -204,7 +204,7 @@ def check(key: str, values: Any) -> None:
         SpecError: There is no such setting, all runs must have the same value of it, or there are
             no values, or one twice.
     """
-    spec.assigned(key, 0)
+    spec.nested_entry(key, 0)
     if not isinstance(values, list | tuple) or not values:
         raise SpecError(
             f'An axis must have a list of values, as in "{key}" = [0, 2, 5], got {shown(values)}.'
@@ -224,7 +224,7 @@ def owner_of(key: str) -> str | None:
     Args:
         key: Dotted name of the setting.
     """
-    methods = spec.assigned(key, 0).get("methods")
+    methods = spec.nested_entry(key, 0).get("methods")
     return str(next(iter(methods))) if methods else None
 
 

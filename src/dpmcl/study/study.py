@@ -31,12 +31,12 @@ from dpmcl.study.identity import Held
 from dpmcl.study.lock import locked
 from dpmcl.study.result import Result
 from dpmcl.study.shard import Shard
-from dpmcl.training.checkpoints import folder_of, job_folder, refuse_removed
-from dpmcl.training.job import Job, Outcome, Trainer, built_of, prepared, read
+from dpmcl.training.checkpoints import checkpoint_folder, job_folder, refuse_removed
+from dpmcl.training.job import Job, Outcome, Trainer, read_stream, scaled_and_split, trainer_key
 from dpmcl.training.keeper import Keeping
 from dpmcl.training.monitor import MonitorSettings
 from dpmcl.training.spec import Spec
-from dpmcl.training.storage import Storage, absolute
+from dpmcl.training.storage import Storage, absolute_address
 
 OnProgress = Callable[[str, int, int], None]
 """Called as progress(method, done, total), in updates of all replicas of the method. With several
@@ -190,7 +190,7 @@ class _Run:
     ) -> list[Assignment]:
         """Check the run, prepare its folder, and return its missing jobs.
 
-        `built` holds the trainers of other runs by `built_of(spec)`; this run's trainer is added.
+        `built` holds the trainers of other runs by `trainer_key(spec)`; this run's is added.
         """
         spec, before, folder = self.spec, self.before, self.folder
         trained = {name for name, seeds in self.missing.items() if seeds}
@@ -201,10 +201,10 @@ class _Run:
         identity.refuse_other_data(before, self.info, spec)
         self.table = identity.united(before, spec.to_table())
         if folder is not None and storage is not None:
-            self.storage = Storage(absolute(storage), self._stored_as(folder))
+            self.storage = Storage(absolute_address(storage), self._stored_as(folder))
         if not trained and shard is None:
             return []
-        key = built_of(spec)
+        key = trainer_key(spec)
         self.trainer = Trainer(
             spec,
             stream,
@@ -227,7 +227,7 @@ class _Run:
             store.save_start(folder, self.table, self.info, {**before.code, **code})
             if self.storage is not None:
                 write_text(folder / "storage", self.storage.run + "\n")
-                self.storage.begin(folder / "spec.toml")
+                self.storage.write_mark(folder / "spec.toml")
         ordered = self.trainer.longest_first(self.jobs)
         self.assignments = [Assignment(self.trainer, job) for job in ordered]
         return self.assignments
@@ -264,7 +264,7 @@ class _Run:
         self.mixed = identity.of_other_versions(folder, extended)
         names = {job_folder(job.method, job.seeds) for job in self.jobs}
         for name in trained:
-            for path in sorted(folder_of(folder, name).glob("*")):
+            for path in sorted(checkpoint_folder(folder, name).glob("*")):
                 if (name, path.name) not in names:
                     _LOG.warning(
                         "%s holds checkpoints of an earlier version, or of seeds that train in "
@@ -323,9 +323,9 @@ class _Run:
     def _remove_checkpoints(self, folder: Path) -> None:
         """Remove the remaining checkpoints of the methods of this run."""
         for name in self.spec.methods:
-            shutil.rmtree(folder_of(folder, name), ignore_errors=True)
+            shutil.rmtree(checkpoint_folder(folder, name), ignore_errors=True)
             if self.storage is not None:
-                self.storage.remove(folder_of(Path(), name).as_posix())
+                self.storage.remove(checkpoint_folder(Path(), name).as_posix())
         with suppress(OSError):  # not empty if it holds other methods' checkpoints
             (folder / "checkpoints").rmdir()
         if self.storage is not None and not self.storage.names("checkpoints"):
@@ -397,12 +397,12 @@ def _built(
     one is added.
     """
     key = repr((spec.stream_name, spec.stream, spec.dtype, spec.seeds[0]))
-    stream = alone = streams[key] = streams.get(key) or read(spec, spec.seeds[:1])
+    stream = alone = streams[key] = streams.get(key) or read_stream(spec, spec.seeds[:1])
     seed = None
     if not spec.stream.shared:
         named = None if before is None else before.digest_seed
         seed = spec.seeds[0] if named is None else named
-        alone = stream if seed == spec.seeds[0] else read(spec, (seed,))
+        alone = stream if seed == spec.seeds[0] else read_stream(spec, (seed,))
     digest = replace(alone, scale=None).digest()
     info = StreamInfo(
         name=stream.name,
@@ -424,4 +424,4 @@ def preview(spec: Spec) -> tuple[Stream, Splits]:
     Args:
         spec: A checked spec.
     """
-    return prepared(spec, read(spec, spec.seeds[:1]), spec.seeds[:1])
+    return scaled_and_split(spec, read_stream(spec, spec.seeds[:1]), spec.seeds[:1])

@@ -245,7 +245,7 @@ def _scores(
                 "stream": {"tasks": search.tasks},
                 "evaluation": {"held_out": HELD_OUT},
             }
-            parsed = Spec.parse(spec.changed(table, changes))
+            parsed = Spec.parse(spec.with_changes(table, changes))
             label = f"{name.replace(':', '.')}-{number}"
             runs.append(Planned(parsed, folder / label, label))
         means = [
@@ -262,5 +262,5 @@ def _with(table: Mapping[str, Any], method: str, settings: Mapping[str, Any]) ->
     for key, value in settings.items():
         first, _, rest = key.partition(".")
         name = f'methods."{method}".{rest}' if first == "training" else key
-        table = spec.changed(table, spec.assigned(name, value))
+        table = spec.with_changes(table, spec.nested_entry(name, value))
     return dict(table)

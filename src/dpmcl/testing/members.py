@@ -40,15 +40,15 @@ def check_stream(settings: StreamSettings) -> None:
         with forked(seed):
             streams.append(settings.build((0, 1)))
     broken = broken_promise(streams[0], replicas=2)
-    _promise("stream", broken is None, broken or "")
-    first, again = (stream.digest() for stream in streams)
-    _promise(
+    _require("stream", broken is None, broken or "")
+    first, repeat = (stream.digest() for stream in streams)
+    _require(
         "stream",
-        first == again,
+        first == repeat,
         "the same seeds give the same rows; draw from a generator made of the seeds, and keep "
         "nothing from one call of `build` to the next",
     )
-    _promise(
+    _require(
         "stream",
         streams[0].same_rows(1, settings.build((1,))),
         "a seed has the same rows beside others as alone; draw each replica's rows from a "
@@ -57,7 +57,7 @@ def check_stream(settings: StreamSettings) -> None:
     first_rows = streams[0].row[0, :100]
     present = torch.ones_like(first_rows, dtype=torch.bool)
     batch = streams[0].batch(first_rows, present, first_rows * 0, torch.float32, replica=0)
-    _promise("stream", bool(batch.x.isfinite().all()), "inputs and targets are finite")
+    _require("stream", bool(batch.x.isfinite().all()), "inputs and targets are finite")
 
 
 def check_metric(metric: Callable[..., Any]) -> None:
@@ -83,7 +83,7 @@ def check_metric(metric: Callable[..., Any]) -> None:
     predictions = {name: rng.integers(0, 3, (3, 100)) for name in ("test", "test.target")}
     reads = "predictions" in inspect.signature(metric).parameters
 
-    def measured(replicas: slice) -> np.ndarray:
+    def measure(replicas: slice) -> np.ndarray:
         part = Errors(
             errors.seeds[replicas],
             errors.values[replicas].copy(),
@@ -94,18 +94,18 @@ def check_metric(metric: Callable[..., Any]) -> None:
         same = np.array_equal(part.values, errors.values[replicas])
         same &= np.array_equal(part.examples, errors.examples[replicas])
         same &= all(np.array_equal(predicted[n], v[replicas]) for n, v in predictions.items())
-        _promise("metric", same, "it changes nothing that it is given; copy before you write")
+        _require("metric", same, "it changes nothing that it is given; copy before you write")
         return values
 
-    together = measured(slice(None))
-    _promise(
+    together = measure(slice(None))
+    _require(
         "metric",
         together.shape == (3,) and bool(np.isfinite(together).all()),
         "it gives one finite number a replica; NaN is for what has no meaning, "
         "and these errors are complete",
     )
-    alone = np.concatenate([measured(slice(i, i + 1)) for i in range(3)])
-    _promise(
+    alone = np.concatenate([measure(slice(i, i + 1)) for i in range(3)])
+    _require(
         "metric",
         np.allclose(alone, together, rtol=1e-12, atol=1e-12),
         "a replica's number does not depend on the other replicas; take means over axes from 1",
@@ -136,6 +136,6 @@ def check_network(settings: NetworkSettings, shape: tuple[int, ...], outputs: in
     Model.build(lambda: settings.build(shape, outputs), "classification", example, outputs)
 
 
-def _promise(kind: str, kept: bool, what: str) -> None:
-    if not kept:
-        raise AssertionError(f"A {kind} promises that {what}.")
+def _require(kind: str, holds: bool, promise: str) -> None:
+    if not holds:
+        raise AssertionError(f"A {kind} promises that {promise}.")

@@ -12,9 +12,8 @@ from dpmcl.data.stream import Stream
 from dpmcl.engine import Batched, Engine, Looped
 from dpmcl.exceptions import DpmclError, SpecError
 from dpmcl.methods._method import Method
-from dpmcl.training.evaluation import evaluate
-from dpmcl.training.evaluation import shown as evaluated_state
-from dpmcl.training.loop import check, first_state, learn_task, rehearsed
+from dpmcl.training.evaluation import evaluate, evaluated_states
+from dpmcl.training.loop import after_evaluation_phases, check, first_state, learn_task
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import RunState
 
@@ -45,24 +44,24 @@ def check_method(method: Method) -> None:
         )
     setup = _setup(method, Looped())
     check(setup)
-    last = first_state(setup)
+    run = first_state(setup)
     for _ in range(setup.tasks):
-        _check_updates(setup, last)
-        last = learn_task(setup, last)
-    _promise(
-        all(bool(leaf.isfinite().all()) for leaf in leaves(last.replicas.theta)),
+        _check_updates(setup, run)
+        run = learn_task(setup, run)
+    _require(
+        all(bool(leaf.isfinite().all()) for leaf in leaves(run.replicas.theta)),
         "parameters stay finite; take smaller steps, or find what divides by 0",
     )
-    again = first_state(setup)
+    repeat = first_state(setup)
     for task in range(setup.tasks):
-        again = learn_task(setup, again)
-        _evaluated(setup, again, task)
-    _promise(
-        _equal(tuple(last.replicas), tuple(again.replicas)),
+        repeat = learn_task(setup, repeat)
+        _evaluate(setup, repeat, task)
+    _require(
+        _equal(tuple(run.replicas), tuple(repeat.replicas)),
         "the same seed gives the same bits, and evaluation changes nothing; draw by the keys of an "
         "update (dpmcl.keys), and keep nothing outside of the State",
     )
-    _check_batched(method, last)
+    _check_batched(method, run)
 
 
 def _setup(method: Method, engine: Engine) -> Setup:
@@ -100,22 +99,22 @@ def _check_updates(setup: Setup, run: RunState) -> None:
         before = tree_map(Tensor.clone, arguments)
         first, second = phase.update(*arguments), phase.update(*arguments)
         where = f"(phase '{phase.name}' of task {task})"
-        _promise(
+        _require(
             _equal(arguments, before),
             f"an update changes nothing that it is given {where}; write x = x + y for x += y",
         )
-        _promise(
+        _require(
             _equal(first, second),
             f"an update gives the same result again {where}; draw by its keys alone",
         )
-        _promise(
+        _require(
             shapes(tuple(first)) == shapes(tuple(arguments[0])),
             f"an update keeps the shapes and types of its state {where}, as `start` made them",
         )
 
 
-def _evaluated(setup: Setup, run: RunState, task: int) -> Tensor:
-    state = evaluated_state(setup, rehearsed(setup, run, task))
+def _evaluate(setup: Setup, run: RunState, task: int) -> Tensor:
+    state = evaluated_states(setup, after_evaluation_phases(setup, run, task))
     return evaluate(setup, state, setup.splits.test, range(task + 1))
 
 
@@ -131,7 +130,7 @@ def _check_batched(method: Method, looped: RunState) -> None:
             f"A method promises that its update can be batched (torch.func.vmap): {error}"
         ) from error
     pairs = zip(leaves(looped.replicas.theta), leaves(run.replicas.theta), strict=True)
-    _promise(
+    _require(
         all(torch.allclose(a, b, rtol=_NEAR, atol=_NEAR) for a, b in pairs),
         "one replica after another gives what all at once give; use no value of a tensor in Python",
     )
@@ -142,6 +141,6 @@ def _equal(first: Any, second: Any) -> bool:
     return all(torch.equal(a, b) for a, b in pairs)
 
 
-def _promise(kept: bool, what: str) -> None:
-    if not kept:
-        raise AssertionError(f"A method promises that {what}.")
+def _require(holds: bool, promise: str) -> None:
+    if not holds:
+        raise AssertionError(f"A method promises that {promise}.")

@@ -38,7 +38,7 @@ class Arriving(Observer):
                 "it, or leave `arriving` out."
             )
         self._phase = [
-            next((n for n, phase in enumerate(phases) if _draw(phase)), None)
+            next((n for n, phase in enumerate(phases) if _new_rows_draw(phase)), None)
             for phases in setup.phases
         ]
 
@@ -55,7 +55,7 @@ class Arriving(Observer):
 
     def after_chunk(self, setup: Setup, run: RunState, chunk: Chunk) -> RunState:
         task, phase, _ = chunk.before.position
-        name = _draw(chunk.phase)
+        name = _new_rows_draw(chunk.phase)
         if phase != self._phase[task] or name is None:
             return run
         model, within = setup.model, setup.stream.within
@@ -94,7 +94,7 @@ class Arriving(Observer):
         return {SPLIT: Errors(setup.seeds, values, count)}
 
 
-def _draw(phase: Phase) -> str | None:
+def _new_rows_draw(phase: Phase) -> str | None:
     """Return the name of a phase's draw of new training rows, if it has one."""
     for name, draw in phase.draws.items():
         if (draw.source, draw.split, draw.like) == ("new", "train", None):

@@ -40,14 +40,14 @@ def copied_bytes(run: RunState) -> int:
     return sum(int(leaf[0].nbytes) for leaf in copies)
 
 
-def with_kept(setup: Setup, run: RunState) -> Work:
+def with_bytes_kept(setup: Setup, run: RunState) -> Work:
     """Return the work of a run, with the mean number of bytes that a replica keeps at its end.
 
     Args:
         setup: Setup of the run.
         run: State at the end of the run.
     """
-    filled = {name: float(held.filled.double().mean()) for name, held in run.memories.items()}
+    filled = {name: float(memory.filled.double().mean()) for name, memory in run.memories.items()}
     return replace(
         run.work,
         memory_bytes=round(sum(filled.values()) * row_bytes(setup)),

@@ -83,7 +83,7 @@ class Checkpoints:
 
     def __init__(self, root: Path, method: str, seeds: Sequence[int]) -> None:
         self._root = root
-        self._folder = folder_of(root, method) / job_folder(method, seeds)[1]
+        self._folder = checkpoint_folder(root, method) / job_folder(method, seeds)[1]
 
     def save(self, run: RunState, origin: Origin) -> None:
         """Write a checkpoint atomically, and remove all but the last two.
@@ -138,7 +138,9 @@ class Checkpoints:
 
     def _names(self) -> list[str]:
         """Return the names of the checkpoints, oldest first."""
-        return in_order(path.name for path in self._folder.glob("*.safetensors") if path.is_file())
+        return checkpoint_names(
+            path.name for path in self._folder.glob("*.safetensors") if path.is_file()
+        )
 
     def _writing(self, name: str) -> AbstractContextManager[Path]:
         """Return a context manager that yields the path to which a checkpoint is written."""
@@ -152,7 +154,7 @@ class Checkpoints:
         (self._folder / name).unlink(missing_ok=True)
 
 
-def in_order(names: Iterable[str]) -> list[str]:
+def checkpoint_names(names: Iterable[str]) -> list[str]:
     """Return the names of checkpoints among the names of files, oldest first.
 
     Args:
@@ -161,7 +163,7 @@ def in_order(names: Iterable[str]) -> list[str]:
     return sorted((name for name in names if _number(name) > 0), key=_number)
 
 
-def folder_of(root: Path, method: str) -> Path:
+def checkpoint_folder(root: Path, method: str) -> Path:
     """Return the folder of a method's checkpoints in a run folder.
 
     Args:

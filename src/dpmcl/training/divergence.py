@@ -33,21 +33,21 @@ class FreezeNonFinite(Observer):
     """Freezes a replica that is not finite after a chunk in its last finite state.
 
     Attributes:
-        then: Whether the run continues without the replica ("freeze") or ends ("stop").
+        on_divergence: Whether the run continues without the replica ("freeze") or ends ("stop").
     """
 
-    then: Literal["freeze", "stop"] = "freeze"
+    on_divergence: Literal["freeze", "stop"] = "freeze"
 
     def begin(self, setup: Setup, run: RunState) -> RunState:
-        report(setup, run.diverged, "not finite", stop=self.then == "stop")
+        report_divergence(setup, run.diverged, "not finite", stop=self.on_divergence == "stop")
         return run
 
     def after_chunk(self, setup: Setup, run: RunState, chunk: Chunk) -> RunState:
-        alive, is_finite = run.alive, finite(run.replicas)
+        alive, is_finite = run.alive, finite_replicas(run.replicas)
         if not (alive & ~is_finite).any():
             return run
 
-        frozen, failed_at = _replayed(setup, chunk, alive)
+        frozen, failed_at = _rerun_chunk(setup, chunk, alive)
         task, phase, first = chunk.before.position
         # A replica that is finite again at the end of the chunk stays: alone it would have stayed.
         diverged = {
@@ -55,12 +55,14 @@ class FreezeNonFinite(Observer):
             for replica, step in failed_at.items()
             if not is_finite[replica]
         }
-        report(setup, diverged, "not finite", stop=self.then == "stop")
+        report_divergence(setup, diverged, "not finite", stop=self.on_divergence == "stop")
         state = choose_state(alive & is_finite, run.replicas, frozen)
         return replace(run, replicas=state, diverged={**run.diverged, **diverged})
 
 
-def report(setup: Setup, diverged: Mapping[int, Divergence], cause: str, *, stop: bool) -> None:
+def report_divergence(
+    setup: Setup, diverged: Mapping[int, Divergence], cause: str, *, stop: bool
+) -> None:
     """Log which replicas are frozen for a cause, or end the run.
 
     Args:
@@ -72,21 +74,23 @@ def report(setup: Setup, diverged: Mapping[int, Divergence], cause: str, *, stop
     Raises:
         DivergenceError: There is such a replica, and `stop` is True.
     """
-    what, instead = _CAUSES[cause]
-    for replica, where in diverged.items():
-        if where.cause != cause:
+    problem, remedy = _CAUSES[cause]
+    for replica, event in diverged.items():
+        if event.cause != cause:
             continue
-        line = (
-            f"seed {setup.seeds[replica]} {what} after update {where.update} of phase "
-            f"{where.phase} of task {where.task} ('{setup.stream.tasks[where.task]}')"
+        message = (
+            f"seed {setup.seeds[replica]} {problem} after update {event.update} of phase "
+            f"{event.phase} of task {event.task} ('{setup.stream.tasks[event.task]}')"
         )
         if stop:
             name = f"{setup.name}: " if setup.name else ""
-            raise DivergenceError(f"{name}{line}; take smaller steps (training.lr), or {instead}.")
-        setup.warn(f"{line}; it is frozen there, and its errors from then on are missing.")
+            raise DivergenceError(
+                f"{name}{message}; take smaller steps (training.lr), or {remedy}."
+            )
+        setup.warn(f"{message}; it is frozen there, and its errors from then on are missing.")
 
 
-def finite(state: State) -> Tensor:
+def finite_replicas(state: State) -> Tensor:
     """Return which replicas have a finite state: bool (replicas,).
 
     A cost that is not finite makes the state non-finite as soon as a step is made by its gradient.
@@ -97,8 +101,10 @@ def finite(state: State) -> Tensor:
     out: Tensor | None = None
     for leaf in leaves(tuple(state)):
         if leaf.is_floating_point():
-            one: Tensor = leaf.isfinite().flatten(1).all(1) if leaf.dim() > 1 else leaf.isfinite()
-            out = one if out is None else out & one
+            leaf_finite: Tensor = (
+                leaf.isfinite().flatten(1).all(1) if leaf.dim() > 1 else leaf.isfinite()
+            )
+            out = leaf_finite if out is None else out & leaf_finite
     assert out is not None
     return out
 
@@ -118,7 +124,7 @@ def choose_state(alive: Tensor, new: State, old: State) -> State:
     return chosen
 
 
-def _replayed(setup: Setup, chunk: Chunk, alive: Tensor) -> tuple[State, dict[int, int]]:
+def _rerun_chunk(setup: Setup, chunk: Chunk, alive: Tensor) -> tuple[State, dict[int, int]]:
     """Run the steps of a chunk again one by one, and freeze each replica in its last finite state.
 
     Updates are repeatable, so the replicas that stay finite make the same steps again. Returns the
@@ -129,7 +135,7 @@ def _replayed(setup: Setup, chunk: Chunk, alive: Tensor) -> tuple[State, dict[in
     failed_at: dict[int, int] = {}
     for step in range(chunk.feed.steps):
         new = setup.engine.advance(update, state, chunk.feed.only(step))
-        still_alive = alive & finite(new)
+        still_alive = alive & finite_replicas(new)
         for replica in (alive & ~still_alive).nonzero().flatten().tolist():
             failed_at[replica] = step
         state = choose_state(still_alive, new, state)

@@ -15,8 +15,8 @@ from dpmcl.core.settings import Positive, Settings
 from dpmcl.data.splits import Rows
 from dpmcl.exceptions import SpecError
 from dpmcl.methods._method import State
-from dpmcl.training.loop import rehearsed
-from dpmcl.training.memories import has_own
+from dpmcl.training.loop import after_evaluation_phases
+from dpmcl.training.memories import overrides
 from dpmcl.training.observer import Observer
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import RunState
@@ -92,7 +92,7 @@ def evaluate(setup: Setup, state: State, rows: Rows, tasks: Sequence[int]) -> Te
         return model.errors(outputs, batch.y, None if within is None else within[batch.task])
 
     with torch.no_grad():
-        for batch, present in _delivered(setup, rows, low, high):
+        for batch, present in _batches(setup, rows, low, high):
             errors = setup.engine.map(error, state, batch)
             task = torch.where(present, batch.task, setup.tasks)
             sums.scatter_add_(1, task, errors)
@@ -100,9 +100,7 @@ def evaluate(setup: Setup, state: State, rows: Rows, tasks: Sequence[int]) -> Te
     return (sums / counts)[:, : setup.tasks]
 
 
-def _delivered(
-    setup: Setup, rows: Rows, low: Tensor, high: Tensor
-) -> Iterator[tuple[Batch, Tensor]]:
+def _batches(setup: Setup, rows: Rows, low: Tensor, high: Tensor) -> Iterator[tuple[Batch, Tensor]]:
     """Yield batches of the rows from low to high, and the mask of the rows that are no padding."""
     width = int((high - low).max())
     for start in range(0, width, _ROWS_AT_ONCE):
@@ -140,7 +138,7 @@ def predict(setup: Setup, state: State, rows: Rows) -> dict[str, np.ndarray]:
 
     predicted, target = [], []
     with torch.no_grad():
-        for batch, _ in _delivered(setup, rows, rows.offset[:, 0], rows.offset[:, -1]):
+        for batch, _ in _batches(setup, rows, rows.offset[:, 0], rows.offset[:, -1]):
             predicted.append(setup.engine.map(answer, state, batch))
             target.append(batch.y)
     tensors = {"test": torch.cat(predicted, 1), "test.target": torch.cat(target, 1)}
@@ -167,10 +165,10 @@ class Score(Observer):
             return run
         shape = (len(setup.seeds), 1 + setup.tasks, setup.tasks)
         empty = {_PREFIX + split: np.full(shape, np.nan) for split in self._splits}
-        return self._evaluated(setup, replace(run, values={**run.values, **empty}), after=-1)
+        return self._evaluate(setup, replace(run, values={**run.values, **empty}), after=-1)
 
     def after_task(self, setup: Setup, run: RunState) -> RunState:
-        return self._evaluated(setup, run, after=run.position.task - 1)
+        return self._evaluate(setup, run, after=run.position.task - 1)
 
     def errors(self, setup: Setup, run: RunState) -> dict[str, Errors]:
         """Return the error tensors of a run by split.
@@ -188,45 +186,46 @@ class Score(Observer):
             for split in self._splits
         }
 
-    def predictions(self, setup: Setup, last: State) -> dict[str, np.ndarray] | None:
+    def predictions(self, setup: Setup, state: State) -> dict[str, np.ndarray] | None:
         """Return the final predictions on test rows (`evaluation.predict`), if they are kept.
 
         Args:
             setup: Setup of the run.
-            last: The states to evaluate at the end of the run (`shown`).
+            state: The states to evaluate at the end of the run (`evaluated_states`).
         """
         if not (self.evaluation.predictions or self.evaluation.confusion):
             return None
-        return predict(setup, last, self._rows(setup, "test"))
+        return predict(setup, state, self._rows(setup, "test"))
 
     @property
     def _splits(self) -> tuple[str, ...]:
         return ("test", "train") if self.evaluation.train else ("test",)
 
     def _rows(self, setup: Setup, split: str) -> Rows:
-        rows, most = setup.splits.named(split), self.evaluation.test_rows
-        return rows if most is None else rows.at_most(most)
+        rows, limit = setup.splits.named(split), self.evaluation.test_rows
+        return rows if limit is None else rows.at_most(limit)
 
-    def _evaluated(self, setup: Setup, run: RunState, after: int) -> RunState:
+    def _evaluate(self, setup: Setup, run: RunState, after: int) -> RunState:
         tasks = self.evaluation.tasks(after, setup.tasks)
-        rehearsal = rehearsed(setup, run, after) if after >= 0 else run
-        state = shown(setup, rehearsal)
+        prepared = after_evaluation_phases(setup, run, after) if after >= 0 else run
+        state = evaluated_states(setup, prepared)
         values: Mapping[str, np.ndarray] = dict(run.values)
         for split in self._splits:
             errors = evaluate(setup, state, self._rows(setup, split), tasks)
             errors[~run.alive] = torch.nan
             values[_PREFIX + split][:, 1 + after] = errors.cpu().numpy()
-        return replace(run, values=values, work=rehearsal.work)
+        return replace(run, values=values, work=prepared.work)
 
 
-def shown(setup: Setup, run: RunState) -> State:
+def evaluated_states(setup: Setup, run: RunState) -> State:
     """Return the states whose models are evaluated.
 
     Args:
         setup: Setup of the run.
-        run: The state after a task and after the method's evaluation phases (`loop.rehearsed`).
+        run: The state after a task and after the method's evaluation phases
+            (`loop.after_evaluation_phases`).
     """
-    if not has_own(setup.method, "evaluated"):
+    if not overrides(setup.method, "evaluated"):
         return run.replicas
     state: State = setup.engine.map(setup.method.evaluated, run.replicas)
     return state

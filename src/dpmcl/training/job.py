@@ -24,18 +24,18 @@ from dpmcl.methods._method import State
 from dpmcl.optimisers.theorem import Theorem
 from dpmcl.results.record import Record, merge
 from dpmcl.training.arriving import Arriving
-from dpmcl.training.bytes_kept import with_kept
+from dpmcl.training.bytes_kept import with_bytes_kept
 from dpmcl.training.checkpoints import Checkpoints, Origin
 from dpmcl.training.divergence import FreezeNonFinite
-from dpmcl.training.evaluation import Evaluation, Score, shown
+from dpmcl.training.evaluation import Evaluation, Score, evaluated_states
 from dpmcl.training.keeper import Keeper, Keeping
 from dpmcl.training.last_state import last_states
-from dpmcl.training.loop import check, first_state, first_task, rehearsed, train
+from dpmcl.training.loop import after_evaluation_phases, check, first_state, first_task_work, train
 from dpmcl.training.monitor import Monitor, MonitorSettings
 from dpmcl.training.motion_check import check_motion
 from dpmcl.training.observer import Observer
 from dpmcl.training.progress import Progress, ProgressCallback
-from dpmcl.training.second_order import noise
+from dpmcl.training.second_order import noise_warning
 from dpmcl.training.setup import Setup
 from dpmcl.training.spec import Spec
 from dpmcl.training.step_size import StepSize
@@ -93,7 +93,7 @@ class Trainer:
         folder: Run folder, for checkpoints; None writes no checkpoints.
         storage: Storage for checkpoints, in place of `folder`.
         like: Another trainer, whose data, network and engine this one shares. Its spec must have
-            the same `built_of`.
+            the same `trainer_key`.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Trainer:
         """
         if method not in self._flops:
             setup = self.setup(Job(method, self.spec.seeds[:1]))
-            self._flops[method] = setup.tasks * first_task(setup).flops
+            self._flops[method] = setup.tasks * first_task_work(setup).flops
         return self._flops[method]
 
     def longest_first(self, jobs: Sequence[Job]) -> list[Job]:
@@ -226,7 +226,7 @@ class Trainer:
             torch.cuda.empty_cache()
         half = -(-len(job.seeds) // 2)
         first, second = (
-            self.run(Job(job.method, seeds), keeping, _of_half(on_progress, part))
+            self.run(Job(job.method, seeds), keeping, _half_progress(on_progress, part))
             for part, seeds in enumerate((job.seeds[:half], job.seeds[half:]))
         )
         state = tree_map(lambda *leaf: torch.cat(leaf), first.state, second.state)
@@ -259,8 +259,8 @@ class Trainer:
         """
         spec, stream = self.spec, self.stream
         if not spec.stream.shared:
-            stream = read(spec, job.seeds).to(self.device)
-        stream, splits = prepared(spec, stream, job.seeds)
+            stream = read_stream(spec, job.seeds).to(self.device)
+        stream, splits = scaled_and_split(spec, stream, job.seeds)
         method = spec.methods[job.method]
         return Setup(
             method=method,
@@ -283,11 +283,11 @@ class Trainer:
             on_divergence=spec.on_divergence,
             keeper=Keeper(keeping, self.checkpoints(job), origin),
             on_progress=on_progress,
-            more=[tracking(tracker, self.folder, _tracked(job)) for tracker in spec.track],
+            more=[tracking(tracker, self.folder, _tracker_name(job)) for tracker in spec.track],
         )
 
 
-def built_of(spec: Spec) -> str:
+def trainer_key(spec: Spec) -> str:
     """Return a text that identifies a trainer's data, network and engine.
 
     Args:
@@ -319,10 +319,10 @@ def measured(
         on_divergence: "freeze" a replica that is no longer finite, or "stop" the run.
         more: Further observers, called after those that evaluate.
     """
-    if line := noise(setup.method, setup.model.dtype):
-        setup.warn(line, once="noise")
-    if line := setup.method.remark(setup.task_infos):
-        setup.warn(line, once="remark")
+    if warning := noise_warning(setup.method, setup.model.dtype):
+        setup.warn(warning, once="noise")
+    if warning := setup.method.remark(setup.task_infos):
+        setup.warn(warning, once="remark")
     score = Score(evaluation)
     watching = Monitor(monitor, setup) if monitor.active else None
     rule = setup.method.rule
@@ -333,11 +333,11 @@ def measured(
     arriving = Arriving(setup) if evaluation.arriving else None
     observers += [arriving] if arriving else []
     observers += [score, *more, Progress(on_progress), keeper]
-    run = train(setup, observers, keeper.last(setup, first_state(setup)))
-    work = dict.fromkeys(setup.seeds, with_kept(setup, run))
-    diverged = {setup.seeds[replica]: where for replica, where in run.diverged.items()}
+    run = train(setup, observers, keeper.resume(setup, first_state(setup)))
+    work = dict.fromkeys(setup.seeds, with_bytes_kept(setup, run))
+    diverged = {setup.seeds[replica]: divergence for replica, divergence in run.diverged.items()}
     readings = watching.readings(setup, run) if watching else None
-    evaluated = shown(setup, rehearsed(setup, run, setup.tasks - 1))
+    evaluated = evaluated_states(setup, after_evaluation_phases(setup, run, setup.tasks - 1))
     predictions = score.predictions(setup, evaluated)
     errors = score.errors(setup, run)
     if arriving:
@@ -347,17 +347,17 @@ def measured(
     return Outcome(record, run.replicas, states, keeper.resumed)
 
 
-def _tracked(job: Job) -> str:
+def _tracker_name(job: Job) -> str:
     """Return the name of a job for a tracker."""
     return f"{job.method} seeds {job.seeds[0]}-{job.seeds[-1]}".replace(":", ".")
 
 
-def _of_half(on_progress: ProgressCallback, half: int) -> ProgressCallback:
+def _half_progress(on_progress: ProgressCallback, half: int) -> ProgressCallback:
     """Return the callback for a half of a job (0 or 1), which reports the job's progress."""
     return lambda done, total: on_progress(half * total + done, 2 * total)
 
 
-def read(spec: Spec, seeds: tuple[int, ...]) -> Stream:
+def read_stream(spec: Spec, seeds: tuple[int, ...]) -> Stream:
     """Return the stream of a spec for some seeds.
 
     Args:
@@ -367,14 +367,14 @@ def read(spec: Spec, seeds: tuple[int, ...]) -> Stream:
     Raises:
         DataError: The stream cannot be built, or the spec's dtype cannot tell its inputs apart.
     """
-    stream = _build(spec, seeds)
+    stream = _build_stream(spec, seeds)
     if ":" in spec.stream_name or spec.stream_name == "python":
-        _check_own(spec, stream, seeds)
+        _check_user_stream(spec, stream, seeds)
     check_digits(stream, getattr(torch, spec.dtype))
     return stream
 
 
-def _build(spec: Spec, seeds: tuple[int, ...]) -> Stream:
+def _build_stream(spec: Spec, seeds: tuple[int, ...]) -> Stream:
     """Return the stream for some seeds; errors in code outside the package name the stream."""
     with forked(0):  # libraries that read data may draw from Python's or NumPy's generator
         try:
@@ -390,14 +390,14 @@ def _build(spec: Spec, seeds: tuple[int, ...]) -> Stream:
             ) from error
 
 
-def _check_own(spec: Spec, stream: Stream, seeds: tuple[int, ...]) -> None:
+def _check_user_stream(spec: Spec, stream: Stream, seeds: tuple[int, ...]) -> None:
     """Check that a stream from outside the package keeps the promises of streams.
 
     Seeds are divided into jobs, so a seed must have the same rows alone or in a group.
     """
     broken = broken_promise(stream, len(seeds))
     last = len(seeds) - 1
-    if broken is None and last and not stream.same_rows(last, _build(spec, seeds[last:])):
+    if broken is None and last and not stream.same_rows(last, _build_stream(spec, seeds[last:])):
         broken = (
             "a seed has the same rows beside others as alone, which fails for seed "
             f"{seeds[last]}; draw each replica's rows from a generator of its own seed"
@@ -406,7 +406,7 @@ def _check_own(spec: Spec, stream: Stream, seeds: tuple[int, ...]) -> None:
         raise DataError(f"Stream '{spec.stream_name}' must promise that {broken}.")
 
 
-def prepared(spec: Spec, stream: Stream, seeds: tuple[int, ...]) -> tuple[Stream, Splits]:
+def scaled_and_split(spec: Spec, stream: Stream, seeds: tuple[int, ...]) -> tuple[Stream, Splits]:
     """Return a stream scaled by the training rows of some seeds, and the splits of these seeds.
 
     Args:

@@ -50,11 +50,11 @@ class Keeper(Observer):
         self, keeping: Keeping, checkpoints: Checkpoints | None = None, origin: Origin | None = None
     ) -> None:
         self._keeping, self._checkpoints, self._origin = keeping, checkpoints, origin
-        self._began = self._last = time.monotonic()
+        self._start = self._last_save = time.monotonic()
         self._spent = 0.0
         self.resumed = False
 
-    def last(self, setup: Setup, run: RunState) -> RunState:
+    def resume(self, setup: Setup, run: RunState) -> RunState:
         """Return the state from which the job resumes: of its newest checkpoint, or else `run`.
 
         Args:
@@ -85,12 +85,12 @@ class Keeper(Observer):
         return state
 
     def after_chunk(self, setup: Setup, run: RunState, chunk: Chunk) -> RunState:
-        due = time.monotonic() - self._last >= self._keeping.seconds
+        due = time.monotonic() - self._last_save >= self._keeping.seconds
         self._save_or_stop(run, due)
         return run
 
     def after_task(self, setup: Setup, run: RunState) -> RunState:
-        due = self._spent <= _SHARE * (time.monotonic() - self._began)
+        due = self._spent <= _SHARE * (time.monotonic() - self._start)
         self._save_or_stop(run, due)
         return run
 
@@ -105,5 +105,5 @@ class Keeper(Observer):
         start = time.monotonic()
         if self._checkpoints is not None and self._origin is not None:
             self._checkpoints.save(run, self._origin)
-        self._last = time.monotonic()
-        self._spent += self._last - start
+        self._last_save = time.monotonic()
+        self._spent += self._last_save - start

@@ -17,13 +17,13 @@ from dpmcl.training.bytes_kept import row_bytes
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import RunState
 
-MOST_BYTES = 4 * 2**20
+MAX_BYTES = 4 * 2**20
 """Largest size of the memories' rows that are stored with a replica's last state, in bytes: 5,000
 images of MNIST, or 1,000 of CIFAR10. Rows of larger memories are read again from the data."""
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class HeldRows:
     """Rows that memories hold.
 
     Attributes:
@@ -39,9 +39,9 @@ class Held:
     row: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
-    def without_rows(self) -> "Held":
-        """Return an empty `Held` with tensors of the same types."""
-        return Held(self.x[:0], self.y[:0], self.task[:0])
+    def without_rows(self) -> "HeldRows":
+        """Return an empty `HeldRows` with tensors of the same types."""
+        return HeldRows(self.x[:0], self.y[:0], self.task[:0])
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -58,18 +58,18 @@ class LastState:
         setup: Setup with the method, model, scale and initial states.
         run: State with the replicas and memories.
         held: The rows that the memories hold.
-        shown: The states that predict (`evaluation.shown`).
+        evaluated: The states that predict (`evaluation.evaluated_states`).
         seen: Mask of the outputs of the classes that have been learned, bool (outputs,).
     """
 
     setup: Setup
     run: RunState
-    held: Held
-    shown: State
+    held: HeldRows
+    evaluated: State
     seen: Tensor
 
 
-def held_rows(stream: Stream, splits: Splits, memories: Memories) -> Held:
+def held_rows(stream: Stream, splits: Splits, memories: Memories) -> HeldRows:
     """Return the rows that memories hold.
 
     Args:
@@ -90,19 +90,19 @@ def held_rows(stream: Stream, splits: Splits, memories: Memories) -> Held:
         task[part.row] = part.task
     indices = {name: torch.searchsorted(held, row.clamp(min=0)) for name, row in rows.items()}
     slots = {name: index.clamp(max=max(len(held) - 1, 0)) for name, index in indices.items()}
-    return Held(stream.x[held].clone(), stream.y[held].clone(), task[held], slots)
+    return HeldRows(stream.x[held].clone(), stream.y[held].clone(), task[held], slots)
 
 
-def numbered(memories: Memories) -> Memories:
-    """Return memories whose positions are the numbers of their slots, as in `Held.row`.
+def with_slot_positions(memories: Memories) -> Memories:
+    """Return memories whose positions are the numbers of their slots, as in `HeldRows.row`.
 
     Args:
         memories: Memories of all replicas.
     """
-    return {name: _in_place(memory) for name, memory in memories.items()}
+    return {name: _at_slots(memory) for name, memory in memories.items()}
 
 
-def _in_place(memory: Memory) -> Memory:
+def _at_slots(memory: Memory) -> Memory:
     slot = torch.arange(memory.position.shape[1], device=memory.position.device)
     return memory._replace(position=slot.expand_as(memory.position))
 
@@ -115,8 +115,8 @@ def tensors_of(last: LastState) -> dict[str, Tensor]:
     """
     setup, run = last.setup, last.run
     out = named_leaves(run.replicas, "state") | {"seen": last.seen}
-    if last.shown is not run.replicas:
-        out |= named_leaves(last.shown, "shown")
+    if last.evaluated is not run.replicas:
+        out |= named_leaves(last.evaluated, "shown")
     if setup.method.restarts:
         out |= named_leaves(setup.start, "start")
     if setup.stream.scale is not None:
@@ -126,13 +126,13 @@ def tensors_of(last: LastState) -> dict[str, Tensor]:
     return out | last.held.tensors
 
 
-def last_states(setup: Setup, run: RunState, shown: State) -> tuple[bytes, ...]:
+def last_states(setup: Setup, run: RunState, evaluated: State) -> tuple[bytes, ...]:
     """Return the last state of each replica as the content of a safetensors file.
 
     Args:
         setup: Setup of the run.
         run: State at the end of the run.
-        shown: The states that predict.
+        evaluated: The states that predict.
 
     Returns:
         Bytes for each replica; () for a stream whose tasks transform their inputs (`Stream.view`),
@@ -141,37 +141,37 @@ def last_states(setup: Setup, run: RunState, shown: State) -> tuple[bytes, ...]:
     if setup.stream.view is not None:
         return ()
     rows = torch.tensor(setup.task_infos[-1].rows_seen)
-    lasts = [_of_replica(setup, run, shown, replica) for replica in range(len(setup.seeds))]
+    lasts = [_replica_state(setup, run, evaluated, replica) for replica in range(len(setup.seeds))]
     return tuple(save(contiguous_copies({**tensors_of(last), "rows": rows})) for last in lasts)
 
 
-def _of_replica(setup: Setup, run: RunState, shown: State, replica: int) -> LastState:
+def _replica_state(setup: Setup, run: RunState, evaluated: State, replica: int) -> LastState:
     """Return the last state of one replica."""
     only = slice(replica, replica + 1)
 
-    def part(tree: Any) -> Any:
+    def select(tree: Any) -> Any:
         return tree_map(lambda leaf: leaf[only], tree)
 
-    splits = Splits(*(part(setup.splits.named(name)) for name in ("train", "validation", "test")))
+    splits = Splits(*(select(setup.splits.named(name)) for name in ("train", "validation", "test")))
     scale = setup.stream.scale
-    stream = replace(setup.stream, scale=None if scale is None else part(scale))
+    stream = replace(setup.stream, scale=None if scale is None else select(scale))
     memories = {}
     for name, memory in run.memories.items():
         slots = int(memory.filled[replica])
-        memories[name] = part(memory)._replace(
+        memories[name] = select(memory)._replace(
             position=memory.position[only, :slots],
             notes={key: note[only, :slots] for key, note in memory.notes.items()},
         )
     filled = sum(memory.position.shape[1] for memory in memories.values())
-    held = Held(stream.x[:0], stream.y[:0], setup.seed[:0])
-    if filled * row_bytes(setup) <= MOST_BYTES:
-        held, memories = held_rows(stream, splits, memories), dict(numbered(memories))
-    replicas = part(run.replicas)
-    alone = replace(setup, seeds=setup.seeds[only], stream=stream, splits=splits)
+    held = HeldRows(stream.x[:0], stream.y[:0], setup.seed[:0])
+    if filled * row_bytes(setup) <= MAX_BYTES:
+        held, memories = held_rows(stream, splits, memories), dict(with_slot_positions(memories))
+    replicas = select(run.replicas)
+    replica_setup = replace(setup, seeds=setup.seeds[only], stream=stream, splits=splits)
     return LastState(
-        setup=alone.starting(part(setup.start)),
+        setup=replica_setup.with_start(select(setup.start)),
         run=replace(run, replicas=replicas, memories=memories),
         held=held,
-        shown=replicas if shown is run.replicas else part(shown),
+        evaluated=replicas if evaluated is run.replicas else select(evaluated),
         seen=setup.task_infos[-1].seen,
     )

@@ -13,16 +13,16 @@ from dpmcl.methods._method import Phase, State
 from dpmcl.training.divergence import choose_state
 from dpmcl.training.memories import (
     empty_memories,
-    has_own,
     notes_work,
-    with_task,
-    with_update,
+    offer_task_rows,
+    offer_update_rows,
+    overrides,
 )
 from dpmcl.training.observer import Chunk, Observer
 from dpmcl.training.second_order import check_second_derivatives
 from dpmcl.training.setup import Setup, check_augmentation, check_splits
 from dpmcl.training.state import Position, RunState
-from dpmcl.training.user_code import located
+from dpmcl.training.user_code import locating_errors
 
 UPDATES_AT_ONCE = 50
 """Updates in a chunk: between two calls of the observers, and in one transfer to a GPU."""
@@ -97,19 +97,19 @@ def learn_task(setup: Setup, run: RunState, observers: Sequence[Observer] = ()) 
     """
     task = run.position.task
     if run.position == Position(task):
-        run = _begun(setup, run)
+        run = _begin_task(setup, run)
     for number, phase in enumerate(setup.phases[task]):
         if number >= run.position.phase:
             first = run.position.update if number == run.position.phase else 0
             run = replace(run, position=Position(task, number, first))
-            run = _through(setup, run, phase, observers)
-    run = _ended(setup, run)
+            run = _run_phase(setup, run, phase, observers)
+    run = _end_task(setup, run)
     for observer in observers:
         run = observer.after_task(setup, run)
     return run
 
 
-def rehearsed(setup: Setup, run: RunState, task: int) -> RunState:
+def after_evaluation_phases(setup: Setup, run: RunState, task: int) -> RunState:
     """Return the state of a run after the phases that its method runs before an evaluation.
 
     Args:
@@ -120,11 +120,11 @@ def rehearsed(setup: Setup, run: RunState, task: int) -> RunState:
     first = len(setup.phases[task])
     for number, phase in enumerate(setup.evaluation_phases[task], start=first):
         run = replace(run, position=Position(task, number))
-        run = _through(setup, run, phase, ())
+        run = _run_phase(setup, run, phase, ())
     return run
 
 
-def _begun(setup: Setup, run: RunState) -> RunState:
+def _begin_task(setup: Setup, run: RunState) -> RunState:
     """Return the state at the start of a task."""
     state, method, task = run.replicas, setup.method, run.position.task
     if method.changes_at_task:
@@ -132,7 +132,7 @@ def _begun(setup: Setup, run: RunState) -> RunState:
         first, last = (0, setup.tasks) if over_run else (task, task + 1)
         updates = setup.updates_before(Position(last)) - setup.updates_before(Position(first))
         option = torch.arange(len(method.optional), device=setup.seed.device)
-        number = setup.first + task
+        number = setup.first_task + task
         key = keys.derive(setup.seed[:, None], keys.Purpose.OPTION, number, option)
         state = setup.engine.map(
             lambda state, start, key: method.begin_task(state, start, updates, key),
@@ -140,36 +140,40 @@ def _begun(setup: Setup, run: RunState) -> RunState:
             setup.start,
             key,
         )
-    run = replace(run, replicas=_of_alive(run, state))
+    run = replace(run, replicas=_keep_frozen(run, state))
     if method.stores == "before":
-        run = _with_rows(setup, run)
+        run = _offer_task(setup, run)
     return run
 
 
-def _ended(setup: Setup, run: RunState) -> RunState:
+def _end_task(setup: Setup, run: RunState) -> RunState:
     """Return the state after a task's phases; its position is the next task."""
     method, model, task = setup.method, setup.model, run.position.task
     if method.stores == "after":
-        run = _with_rows(setup, run)
-    if has_own(method, "end_of_task"):
+        run = _offer_task(setup, run)
+    if overrides(method, "end_of_task"):
         info = setup.task_infos[task]
-        state = setup.engine.map(lambda one: method.end_of_task(one, model, info), run.replicas)
-        run = replace(run, replicas=_of_alive(run, state))
+        state = setup.engine.map(
+            lambda replica: method.end_of_task(replica, model, info), run.replicas
+        )
+        run = replace(run, replicas=_keep_frozen(run, state))
     return replace(run, position=Position(task + 1))
 
 
-def _with_rows(setup: Setup, run: RunState) -> RunState:
+def _offer_task(setup: Setup, run: RunState) -> RunState:
     """Return the state after the rows of the current task were offered to the memories."""
     task = run.position.task
     work = run.work + notes_work(setup, run, setup.task_infos[task].rows)
-    return replace(run, memories=with_task(setup, run, task), work=work)
+    return replace(run, memories=offer_task_rows(setup, run, task), work=work)
 
 
-def _through(setup: Setup, run: RunState, phase: Phase, observers: Sequence[Observer]) -> RunState:
+def _run_phase(
+    setup: Setup, run: RunState, phase: Phase, observers: Sequence[Observer]
+) -> RunState:
     """Run the updates of a phase from the run's position to its end."""
     update = setup.update(phase)
     if run.position.update == 0:
-        run = replace(run, work=run.work + _work(setup, run, phase))
+        run = replace(run, work=run.work + _phase_work(setup, run, phase))
     while (first := run.position.update) < phase.updates:
         stop = min(first - first % UPDATES_AT_ONCE + UPDATES_AT_ONCE, phase.updates)
         if phase.remember is not None:
@@ -180,12 +184,12 @@ def _through(setup: Setup, run: RunState, phase: Phase, observers: Sequence[Obse
         feed = setup.feed(run.memories, phase, run.position, stop)
         chunk = Chunk(run, phase, feed)
         batched = setup.engine.name == "batched"
-        with located(f"The update of '{setup.method_name}'", batched=batched):
+        with locating_errors(f"The update of '{setup.method_name}'", batched=batched):
             state = setup.engine.advance(update, run.replicas, feed)
         run = replace(
             run,
-            replicas=_of_alive(run, state),
-            memories=with_update(setup, run, phase, feed.chunk),
+            replicas=_keep_frozen(run, state),
+            memories=offer_update_rows(setup, run, phase, feed.chunk),
             position=run.position._replace(update=stop),
         )
         for observer in observers:
@@ -193,35 +197,35 @@ def _through(setup: Setup, run: RunState, phase: Phase, observers: Sequence[Obse
     return run
 
 
-def _of_alive(run: RunState, state: State) -> State:
+def _keep_frozen(run: RunState, state: State) -> State:
     """Return `state` for the replicas alive, and the state of the run for those frozen."""
     return choose_state(run.alive, state, run.replicas) if run.diverged else state
 
 
-def first_task(setup: Setup) -> Work:
+def first_task_work(setup: Setup) -> Work:
     """Return the work of the first task for one replica, without training on it.
 
     Args:
         setup: Setup of the run.
     """
-    run = _begun(setup, first_state(setup))
+    run = _begin_task(setup, first_state(setup))
     work = Work()
     for number, phase in enumerate(setup.phases[0]):
-        work += _work(setup, replace(run, position=Position(0, number)), phase)
+        work += _phase_work(setup, replace(run, position=Position(0, number)), phase)
     return work
 
 
-def _work(setup: Setup, run: RunState, phase: Phase) -> Work:
+def _phase_work(setup: Setup, run: RunState, phase: Phase) -> Work:
     """Return the work of a phase, counted by running its first update once, on one replica."""
     feed = setup.feed(run.memories, phase, run.position, 1)
     what = f"The update of '{setup.method_name}'"
     before = states()
-    with counting() as one, located(what, batched=False):
+    with counting() as work, locating_errors(what, batched=False):
         setup.update(phase)(at(run.replicas, 0), feed.batches(0, 0), feed.key[0, 0])
     if states() != before:
-        line = (
+        message = (
             f"{what} draws from a global random generator, so no replica can be run again as it was"
         )
-        setup.warn(f"{line}; draw by its keys (dpmcl.keys).", once="draws")
+        setup.warn(f"{message}; draw by its keys (dpmcl.keys).", once="draws")
     offered = feed.chunk.row[phase.remember][0, 0].numel() if phase.remember else 0
-    return (one + notes_work(setup, run, offered)).times(phase.updates)
+    return (work + notes_work(setup, run, offered)).times(phase.updates)

@@ -31,14 +31,14 @@ def empty_memories(setup: Setup, capacity: int | None = None) -> Memories:
     memories = {}
     for name in _splits(setup):
         # A memory never holds more rows than the stream has in the split.
-        most = min(setup.method.memory, setup.splits.named(name).row.shape[1])
+        limit = min(setup.method.memory, setup.splits.named(name).row.shape[1])
         example = at(notes, 0) if name == "train" else {}
-        one = memory.empty(capacity or most, setup.model.device, example)
-        memories[name] = tree_map(lambda leaf: leaf.expand(len(setup.seeds), *leaf.shape), one)
+        empty = memory.empty(capacity or limit, setup.model.device, example)
+        memories[name] = tree_map(lambda leaf: leaf.expand(len(setup.seeds), *leaf.shape), empty)
     return memories
 
 
-def with_task(setup: Setup, run: RunState, task: int) -> Memories:
+def offer_task_rows(setup: Setup, run: RunState, task: int) -> Memories:
     """Return the memories after a task's rows were offered to them.
 
     Args:
@@ -52,13 +52,13 @@ def with_task(setup: Setup, run: RunState, task: int) -> Memories:
         item = torch.arange(int(offset.diff(dim=1)[:, task].max()), device=offset.device)
         position = offset[:, task, None] + item
         present = position < offset[:, task + 1, None]
-        key = keys.derive(setup.seed, keys.Purpose.MEMORY, setup.first + task, lane)
+        key = keys.derive(setup.seed, keys.Purpose.MEMORY, setup.first_task + task, lane)
         offer = Offer(position, present)
-        memories[name] = _offered(setup, name, held, run.replicas, offer=offer, key=key)
+        memories[name] = _offer_rows(setup, name, held, run.replicas, offer=offer, key=key)
     return memories
 
 
-def with_update(setup: Setup, run: RunState, phase: Phase, drawn: Chunk) -> Memories:
+def offer_update_rows(setup: Setup, run: RunState, phase: Phase, drawn: Chunk) -> Memories:
     """Return the memories after the rows of an update were offered to D_P.
 
     Args:
@@ -70,14 +70,14 @@ def with_update(setup: Setup, run: RunState, phase: Phase, drawn: Chunk) -> Memo
     if phase.remember is None:
         return run.memories
     task, number, update = run.position
-    task += setup.first
+    task += setup.first_task
     key = keys.derive(setup.seed, keys.Purpose.MEMORY, task, number, step=update + 1)
     position, present = drawn.position[phase.remember], drawn.present[phase.remember]
     offer = Offer(position.flatten(1), present.flatten(1) > 0)
     held = run.memories["train"]
     return {
         **run.memories,
-        "train": _offered(setup, "train", held, run.replicas, offer=offer, key=key),
+        "train": _offer_rows(setup, "train", held, run.replicas, offer=offer, key=key),
     }
 
 
@@ -89,18 +89,18 @@ def notes_work(setup: Setup, run: RunState, rows: int) -> Work:
         run: A state of the run.
         rows: Number of rows.
     """
-    if not has_own(setup.method, "notes"):
+    if not overrides(setup.method, "notes"):
         return Work()
     row = setup.splits.train.row[0, :1]
-    with counting() as one:
+    with counting() as row_work:
         state: State = at(run.replicas, 0)
         model = setup.model.holding(state.buffers)
         batch = setup.stream.batch(row, row >= 0, row * 0, model.dtype, replica=0)
         setup.method.notes(model, state, batch)
-    return one.times(rows)
+    return row_work.times(rows)
 
 
-def has_own(method: Method, name: str) -> bool:
+def overrides(method: Method, name: str) -> bool:
     """Return True if a method's class overrides an attribute of `Method`.
 
     Args:
@@ -114,7 +114,7 @@ def _splits(setup: Setup) -> tuple[str, ...]:
     return ("train", "validation") if setup.method.trains_on_validation else ("train",)
 
 
-def _offered(
+def _offer_rows(
     setup: Setup, name: str, held: Memory, state: State, *, offer: Offer, key: Tensor
 ) -> Memory:
     """Return a split's memory after an offer; the method's notes and policy are for D_P only."""
@@ -130,7 +130,7 @@ def _offered(
 def _notes(setup: Setup, state: State, offer: Offer) -> Notes:
     """Return the method's notes on the training rows of an offer."""
     method, model, pool = setup.method, setup.model, setup.splits.train
-    if not has_own(method, "notes"):
+    if not overrides(method, "notes"):
         return {}
 
     def notes(state: State, batch: Batch) -> Notes:

@@ -25,13 +25,13 @@ from dpmcl.results.record import Divergence
 from dpmcl.theory import discount, terms
 from dpmcl.theory.readings import Readings, Watched
 from dpmcl.theory.stability import CONDITIONS, Reading, broken, quantities_by_name, reading
-from dpmcl.training.divergence import report
+from dpmcl.training.divergence import report_divergence
 from dpmcl.training.observer import Chunk, Observer
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import Position, RunState
 
 _READINGS, _POSITIONS = "readings", "readings.positions"
-MOST_ROWS = 32
+MAX_ROWS = 32
 """Largest default of `rows`."""
 
 
@@ -120,7 +120,7 @@ class Monitor(Observer):
             verdict = discount.verdict(setup.method.discounting)
             if verdict.outcome in ("diverges", "unclear"):
                 setup.warn(f"discount: {verdict.line}", once="discount")
-        report(setup, run.diverged, "cost", stop=self.settings.exceeding == "stop")
+        report_divergence(setup, run.diverged, "cost", stop=self.settings.exceeding == "stop")
         values, positions = run.values.get(_READINGS), np.array(self._positions)
         if values is None or not np.array_equal(run.values[_POSITIONS], positions):
             values = np.full((len(setup.seeds), len(positions), len(Reading._fields)), np.nan)
@@ -139,16 +139,16 @@ class Monitor(Observer):
         if number is None:
             return run
         values = run.values[_READINGS]
-        values[:, number] = self._measured(setup, run, chunk)
+        values[:, number] = self._take_readings(setup, run, chunk)
         if "stability" in self.settings.watch:
             self._warn_of_broken(setup, values[:, number : number + 1], number)
         task, phase, update = chunk.before.position
         diverged = {
             replica: Divergence(task, phase, update + 1, "cost")
-            for replica in self._exceeding(values, number)
+            for replica in self._replicas_above_beta(values, number)
             if replica not in run.diverged
         }
-        report(setup, diverged, "cost", stop=self.settings.exceeding == "stop")
+        report_divergence(setup, diverged, "cost", stop=self.settings.exceeding == "stop")
         return replace(run, diverged={**run.diverged, **diverged})
 
     def readings(self, setup: Setup, run: RunState) -> Readings:
@@ -160,10 +160,10 @@ class Monitor(Observer):
         """
         return Readings(setup.seeds, self._positions, run.values[_READINGS])
 
-    def _measured(self, setup: Setup, run: RunState, chunk: Chunk) -> np.ndarray:
+    def _take_readings(self, setup: Setup, run: RunState, chunk: Chunk) -> np.ndarray:
         """Return the readings of all replicas, float64 (replicas, quantities)."""
         before, after = chunk.before.replicas, run.replicas
-        n = self.settings.rows or min(setup.method.batch, MOST_ROWS)
+        n = self.settings.rows or min(setup.method.batch, MAX_ROWS)
         moved: Literal["exact", "estimated"] = "exact" if self._space == "exact" else "estimated"
         earlier, run_before = Draw("earlier", n), chunk.before
         if self._memories is not None:
@@ -177,13 +177,13 @@ class Monitor(Observer):
         rows = setup.probe(draws, run_before, weighing)
         with torch.no_grad():
             change = tree_map(lambda a, b: a - b, after.theta, before.theta)
-            measure = partial(self._one, setup=setup)
+            measure = partial(self._replica_reading, setup=setup)
             readings = setup.engine.map(measure, before, change, rows, self._radius)
         values = torch.stack([leaf.to(torch.float64) for leaf in leaves(tuple(readings))], 1)
         values[~run.alive] = torch.nan
         return values.cpu().numpy()
 
-    def _one(
+    def _replica_reading(
         self, state: State, change: Theta, rows: dict[str, Batch], radius: Tensor, *, setup: Setup
     ) -> Reading:
         """Return the reading of one replica; rows["next"] are rows["new"] moved by dx."""
@@ -209,7 +209,7 @@ class Monitor(Observer):
             J_N_next=J_next,
         )
 
-    def _exceeding(self, values: np.ndarray, number: int) -> list[int]:
+    def _replicas_above_beta(self, values: np.ndarray, number: int) -> list[int]:
         """Return the replicas whose J was above beta in each of the last `patience` readings."""
         patience = self.settings.patience
         if self.settings.exceeding == "say" or number + 1 < patience:
@@ -226,8 +226,8 @@ class Monitor(Observer):
             if not where.any():
                 continue
             condition = CONDITIONS[name]
-            shown = condition.shows(quantities_by_name(values[:, 0]))
-            largest = float(np.nanmax(np.where(where[:, 0], shown, -np.inf)))
+            quantity = condition.shows(quantities_by_name(values[:, 0]))
+            largest = float(np.nanmax(np.where(where[:, 0], quantity, -np.inf)))
             setup.warn(
                 f"{name}: {condition.rule} broke at update {update} of task {task} "
                 f"('{setup.stream.tasks[task]}') in {int(where.sum())} of {len(where)} replicas "

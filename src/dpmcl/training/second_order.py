@@ -41,7 +41,7 @@ def check_second_derivatives(setup: Setup) -> None:
         ) from error
 
 
-def noise(method: Method, dtype: torch.dtype) -> str | None:
+def noise_warning(method: Method, dtype: torch.dtype) -> str | None:
     """Return a warning if float32 makes the gradients of a method noisy, or None.
 
     The first step of a fresh Adagrad is lr times the gradient's sign, so its derivative is a

@@ -75,7 +75,7 @@ class Setup:
         return self.infos or task_infos(self.stream, self.splits)
 
     @property
-    def first(self) -> int:
+    def first_task(self) -> int:
         """Return the number of the stream's first task, from which keys of draws are derived."""
         return self.infos[0].number if self.infos else 0
 
@@ -96,17 +96,17 @@ class Setup:
         method, first = self.method, self.task_infos[0]
         theta = initial_weights(self.model, self.weights or self.seeds)
 
-        def started(one: Theta) -> State:
-            return method.start(one, first)._replace(common=method.common(one))
+        def start_state(theta: Theta) -> State:
+            return method.start(theta, first)._replace(common=method.common(theta))
 
-        state: State = self.engine.map(started, theta)
+        state: State = self.engine.map(start_state, theta)
         replicas = len(self.seeds)
         buffers: Buffers = tree_map(
             lambda leaf: leaf.expand(replicas, *leaf.shape).clone(), self.model.init_buffers()
         )
         return state._replace(buffers=buffers)
 
-    def over(self, stream: Stream, splits: Splits, infos: tuple[TaskInfo, ...]) -> "Setup":
+    def with_rows(self, stream: Stream, splits: Splits, infos: tuple[TaskInfo, ...]) -> "Setup":
         """Return a copy of the setup with other rows and the same initial states.
 
         Args:
@@ -114,17 +114,17 @@ class Setup:
             splits: Rows of each replica.
             infos: The `TaskInfo` of each task.
         """
-        return replace(self, stream=stream, splits=splits, infos=infos).starting(self.start)
+        return replace(self, stream=stream, splits=splits, infos=infos).with_start(self.start)
 
-    def starting(self, start: State) -> "Setup":
+    def with_start(self, start: State) -> "Setup":
         """Return a copy of the setup with other initial states.
 
         Args:
             start: States before the first task, with a leading replica dimension.
         """
-        other = replace(self)
-        other.__dict__["start"] = start
-        return other
+        copy = replace(self)
+        copy.__dict__["start"] = start
+        return copy
 
     def updates_before(self, position: Position) -> int:
         """Return the number of updates that each replica makes before a position.
@@ -147,9 +147,9 @@ class Setup:
         Args:
             phase: A phase of the run.
         """
-        update = _moving(self.model, phase) if self.start.buffers else phase.update
+        update = _with_statistics(self.model, phase) if self.start.buffers else phase.update
         augmentations = self.method.augmenting
-        return _augmented(update, phase, augmentations) if augmentations else update
+        return _with_augmentation(update, phase, augmentations) if augmentations else update
 
     def motion(self, task: int) -> Motion:
         """Return the motion dx of the rows of a task.
@@ -169,7 +169,7 @@ class Setup:
         Args:
             task: Number of the task.
         """
-        first = self.first
+        first = self.first_task
         weights = task_weights(self.method.discounting, first + task, first + self.tasks)
         if weights is None:
             return None
@@ -189,7 +189,7 @@ class Setup:
         motion = self.motion(task) if moves else None
         draws = chunk(
             phase.draws,
-            Supply(self.splits, memories, self.seed, motion, self.weighing(task), self.first),
+            Supply(self.splits, memories, self.seed, motion, self.weighing(task), self.first_task),
             (task, number),
             range(first, stop),
             update_keys=phase.keys,
@@ -209,26 +209,26 @@ class Setup:
         """
         task, number, update = run.position
         motion = self.motion(task)
-        supply = Supply(self.splits, run.memories, self.seed, motion, weighing, self.first)
+        supply = Supply(self.splits, run.memories, self.seed, motion, weighing, self.first_task)
         drawn = probe(draws, supply, (task, number), update)
         return drawn.batches(self.stream, self.model.dtype, 0, slice(None))
 
-    def warn(self, line: str, *, once: str | None = None) -> None:
+    def warn(self, message: str, *, once: str | None = None) -> None:
         """Log a warning that begins with the method's name.
 
         Args:
-            line: Text of the warning.
+            message: Text of the warning.
             once: Topic that is logged once for all jobs of the method; None logs each time.
         """
         if once in self._warned:
             return
         if once is not None:
             self._warned.add(once)
-        text = printable(f"{self.name}: {line}" if self.name else line)
+        text = printable(f"{self.name}: {message}" if self.name else message)
         _LOG.warning(text, extra={"once": once and f"{self.name}: {once}"})
 
 
-def _moving(model: Model, phase: Phase) -> Update:
+def _with_statistics(model: Model, phase: Phase) -> Update:
     """Return a phase's update that also updates the running statistics."""
     names = phase.steps_on or [name for name, draw in phase.draws.items() if draw.like is None]
 
@@ -237,13 +237,15 @@ def _moving(model: Model, phase: Phase) -> Update:
         rows = [batches[name] for name in names]
         w = torch.cat([batch.w.flatten() for batch in rows])
         x = torch.cat([batch.x.flatten(0, batch.w.dim() - 1) for batch in rows])
-        moved = model.holding(state.buffers).moved(state.theta, x, w, key[0])
-        return after._replace(buffers=moved)
+        buffers = model.holding(state.buffers).moved(state.theta, x, w, key[0])
+        return after._replace(buffers=buffers)
 
     return update
 
 
-def _augmented(plain: Update, phase: Phase, augmentations: tuple[Augmentation, ...]) -> Update:
+def _with_augmentation(
+    plain: Update, phase: Phase, augmentations: tuple[Augmentation, ...]
+) -> Update:
     """Return an update that first augments the images of its batches."""
     # A draw that is like another has the same rows, so it gets the same random changes.
     numbers = {name: number for number, name in enumerate(phase.draws)}

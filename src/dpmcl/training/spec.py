@@ -142,7 +142,7 @@ class Spec(Settings):
             SpecError: The table is not a spec.
         """
         table = normalised(table)
-        top = _top()
+        top = _top_level_names()
         known = [*top, *_TABLES]
         for key in table:
             if key not in known:
@@ -165,9 +165,9 @@ class Spec(Settings):
             plugin = method_of(name, settings)
             if plugin != name:
                 renamed[name] = plugin
-            changed = {key: value for key, value in settings.items() if key != "method"}
+            overrides = {key: value for key, value in settings.items() if key != "method"}
             methods[name] = plugins.find("method", plugin).from_table(
-                {**common, **changed}, f"[training] or [methods.{name}]"
+                {**common, **overrides}, f"[training] or [methods.{name}]"
             )
         return cls(
             **{key: table[key] for key in top if key in table},
@@ -197,7 +197,9 @@ class Spec(Settings):
             for name, method in self.methods.items()
         }
         return {
-            **{key: value for key, value in super().to_table().items() if key in _top()},
+            **{
+                key: value for key, value in super().to_table().items() if key in _top_level_names()
+            },
             "stream": {"name": self.stream_name, **self.stream.to_table()},
             "network": {"name": self.network_name, **self.network.to_table()},
             "training": training,
@@ -207,7 +209,7 @@ class Spec(Settings):
         }
 
 
-def _top() -> list[str]:
+def _top_level_names() -> list[str]:
     """Return the names of the settings that are in no table."""
     tables = (*_TABLES, "stream_name", "network_name", "renamed")
     return [name for name in Spec.names() if name not in tables]
@@ -247,7 +249,7 @@ def method_of(name: str, settings: Mapping[str, Any]) -> str:
     return str(plugin)
 
 
-def read(text: str, where: str) -> Table:
+def parse_toml(text: str, where: str) -> Table:
     """Return the table of a TOML text.
 
     Args:
@@ -312,7 +314,7 @@ def _is_path(stream: Any) -> bool:
     return isinstance(stream, str) and is_data(stream) and stream not in plugins.names("stream")
 
 
-def assignment(text: str) -> Table:
+def parse_assignment(text: str) -> Table:
     """Return the change that an assignment describes, as a table.
 
     Args:
@@ -338,7 +340,7 @@ def assignment(text: str) -> Table:
     return table
 
 
-def assigned(path: str, value: Any) -> Table:
+def nested_entry(path: str, value: Any) -> Table:
     """Return the change that sets one entry, as a table.
 
     Args:
@@ -349,7 +351,7 @@ def assigned(path: str, value: Any) -> Table:
         SpecError: The path is not a dotted name.
     """
     try:
-        table = assignment(f"{path}=0") if isinstance(path, str) and "=" not in path else {}
+        table = parse_assignment(f"{path}=0") if isinstance(path, str) and "=" not in path else {}
     except SpecError:
         table = {}
     if not table:
@@ -364,7 +366,7 @@ def assigned(path: str, value: Any) -> Table:
     return table
 
 
-def changed(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
+def with_changes(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
     """Return a table with changes merged into it.
 
     If the changes name another stream, network, optimiser or discount, the new one starts from its
@@ -386,23 +388,23 @@ def changed(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
                 f"methods.{name} is set, and '{name}' is not among the methods of this run; "
                 f"add it with --method {name} (methods=[...] in Python)."
             )
-    out = normalised(_merged(base, changes, resets=True))
-    if "network" in base and _network(base) not in (None, _network(out)):
+    out = normalised(_merge(base, changes, resets=True))
+    if "network" in base and _network_name(base) not in (None, _network_name(out)):
         out["network"] = changes.get("network", {})
     return out
 
 
-def together(first: Mapping[str, Any], second: Mapping[str, Any]) -> Table:
+def merge_changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> Table:
     """Return two changes merged into one; if both set an entry, the second takes precedence.
 
     Args:
         first: Entries by name.
         second: Entries by name, applied after `first`.
     """
-    return _merged(_expanded(first), _expanded(second), resets=False)
+    return _merge(_expanded(first), _expanded(second), resets=False)
 
 
-def _merged(
+def _merge(
     base: Mapping[str, Any],
     changes: Mapping[str, Any],
     *,
@@ -429,11 +431,11 @@ def _merged(
             before = old.get("name") if key in named else None
             renamed = before is not None and value.get("name", before) != before
             if not (resets and renamed):
-                out[key] = _merged(old, value, resets=resets, named=("optimiser", "discount"))
+                out[key] = _merge(old, value, resets=resets, named=("optimiser", "discount"))
     return out
 
 
-def _network(table: Mapping[str, Any]) -> Any:
+def _network_name(table: Mapping[str, Any]) -> Any:
     """Return the name of a spec's network, by default its stream's; None for an unknown stream."""
     name = table.get("network", {}).get("name")
     stream = table.get("stream", {}).get("name")

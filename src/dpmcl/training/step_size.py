@@ -34,7 +34,7 @@ class StepSize(Observer):
     def before_chunk(self, setup: Setup, run: RunState) -> RunState:
         if run.position.update % EVERY:
             return run
-        reached = self._measured(setup, run)
+        reached = self._estimate_reach(setup, run)
         self._warn_of_failures(setup, run, reached)
         state = run.replicas
         state = state._replace(optimiser=self._rule.with_reach(state.optimiser, reached))
@@ -42,19 +42,19 @@ class StepSize(Observer):
 
     def _warn_of_failures(self, setup: Setup, run: RunState, reached: Tensor) -> None:
         """Warn once, with the number of replicas to which the theorem does not apply."""
-        beyond, task = (reached >= 1) & run.alive, run.position.task
-        if not beyond.any():
+        fails, task = (reached >= 1) & run.alive, run.position.task
+        if not fails.any():
             return
         ignores = self._rule.otherwise == "ignore"
         instead = "steps are taken as if dx were 0" if ignores else "no steps are taken"
         setup.warn(
             f"theorem 1 does not apply at task {task} ('{setup.stream.tasks[task]}'): ||J_x|| "
-            f"||dx|| = {float(reached[beyond].max()):.3g} is not below 1 in {int(beyond.sum())} of "
+            f"||dx|| = {float(reached[fails].max()):.3g} is not below 1 in {int(fails.sum())} of "
             f"{len(reached)} replicas; {instead} there, and where it is so again.",
             once="theorem",
         )
 
-    def _measured(self, setup: Setup, run: RunState) -> Tensor:
+    def _estimate_reach(self, setup: Setup, run: RunState) -> Tensor:
         """Return ||J_x|| ||dx|| of each replica, (replicas,)."""
         moved: Moved = "exact" if self._rule.drift == "exact" else "estimated"
         draws = {"new": Draw("new", ROWS), "next": Draw("new", ROWS, like="new", moved=moved)}

@@ -16,7 +16,7 @@ from typing import Any
 
 from dpmcl.core.atomic import path_of
 from dpmcl.exceptions import DpmclError, FolderError, reason, shown
-from dpmcl.training.checkpoints import Checkpoints, in_order
+from dpmcl.training.checkpoints import Checkpoints, checkpoint_names
 
 _MARK = "spec.toml"
 
@@ -34,7 +34,7 @@ class Storage:
     address: str
     run: str
 
-    def begin(self, spec: Path) -> None:
+    def write_mark(self, spec: Path) -> None:
         """Write the mark by which other machines know that they see the same storage.
 
         Args:
@@ -62,8 +62,8 @@ class Storage:
         """
         from pyarrow.fs import FileSelector
 
-        with self._opened(folder) as (files, path):
-            return [one.base_name for one in files.get_file_info(FileSelector(path, True))]
+        with self._open(folder) as (files, path):
+            return [entry.base_name for entry in files.get_file_info(FileSelector(path, True))]
 
     def put(self, source: Path, name: str) -> None:
         """Copy a file to the storage.
@@ -72,7 +72,7 @@ class Storage:
             source: Path of the file.
             name: Path of the copy below the run's folder.
         """
-        with self._opened(name) as (files, path):
+        with self._open(name) as (files, path):
             files.create_dir(path.rpartition("/")[0], recursive=True)
             with source.open("rb") as content, files.open_output_stream(path) as out:
                 shutil.copyfileobj(content, out)
@@ -85,7 +85,7 @@ class Storage:
             target: Path of the copy.
         """
         with (
-            self._opened(name) as (files, path),
+            self._open(name) as (files, path),
             files.open_input_stream(path) as content,
             target.open("wb") as out,
         ):
@@ -97,17 +97,17 @@ class Storage:
         Args:
             name: Path of the file or folder below the run's folder.
         """
-        with self._opened(name) as (files, path), suppress(FileNotFoundError):
+        with self._open(name) as (files, path), suppress(FileNotFoundError):
             if files.get_file_info(path).is_file:
                 files.delete_file(path)
             else:
                 files.delete_dir(path)
 
     @contextmanager
-    def _opened(self, name: str) -> Iterator[tuple[Any, str]]:
+    def _open(self, name: str) -> Iterator[tuple[Any, str]]:
         """Yield the file system and the path of a name; errors in the block become FolderError."""
         try:
-            files, root = _connected(self.address)
+            files, root = _connect(self.address)
             yield files, "/".join(part for part in (root.rstrip("/"), self.run, name) if part)
         except DpmclError:
             raise
@@ -119,7 +119,7 @@ class Storage:
 
 
 @cache
-def _connected(address: str) -> tuple[Any, str]:
+def _connect(address: str) -> tuple[Any, str]:
     """Return the file system of an address, and the path within it."""
     import fsspec
     from pyarrow import ArrowInvalid, fs
@@ -131,7 +131,7 @@ def _connected(address: str) -> tuple[Any, str]:
         return fs.PyFileSystem(fs.FSSpecHandler(files)), path
 
 
-def absolute(address: str) -> str:
+def absolute_address(address: str) -> str:
     """Return an address, with a relative path made absolute.
 
     Args:
@@ -160,7 +160,7 @@ class StoredCheckpoints(Checkpoints):
         self._storage.refuse_unseen()
 
     def _names(self) -> list[str]:
-        return in_order(self._storage.names(str(self._folder)))
+        return checkpoint_names(self._storage.names(str(self._folder)))
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[Path]:

@@ -35,10 +35,12 @@ class Tracking(Observer):
         errors = run.values["errors.test"][:, 1 + task, : task + 1]
         alive = errors[np.isfinite(errors[:, task])]
         if len(alive):
-            on_each = alive.mean(0)
-            values = {f"error/{setup.stream.tasks[k]}": e for k, e in enumerate(on_each.tolist())}
+            task_errors = alive.mean(0)
+            values = {
+                f"error/{setup.stream.tasks[k]}": e for k, e in enumerate(task_errors.tolist())
+            }
             seen = {name: value for name, value in values.items() if np.isfinite(value)}
-            summary = {"CME": float(np.nanmean(on_each)), "NTE": float(on_each[task])}
+            summary = {"CME": float(np.nanmean(task_errors)), "NTE": float(task_errors[task])}
             self.write(task, {**summary, **seen})
         return run
 
@@ -93,12 +95,12 @@ def _mlflow(folder: Path, name: str) -> Write:
         run = (runs or [client.create_run(experiment, run_name=name)])[0].info.run_id
 
     def write(step: int, values: Mapping[str, float]) -> None:
-        metrics = [Metric(_plain(key), value, 0, step) for key, value in values.items()]
+        metrics = [Metric(_metric_name(key), value, 0, step) for key, value in values.items()]
         client.log_batch(run, metrics)
 
     return write
 
 
-def _plain(key: str) -> str:
+def _metric_name(key: str) -> str:
     """Return a key as a name that MLflow accepts."""
     return "".join(c if c.isalnum() or c in "_-. /" else "_" for c in key)

@@ -25,7 +25,7 @@ _RULES = {
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
-def explained(error: BaseException) -> str:
+def batching_advice(error: BaseException) -> str:
     """Return one sentence on what batching forbids, to add to an error in a user's code.
 
     Args:
@@ -33,19 +33,21 @@ def explained(error: BaseException) -> str:
             one of PyTorch's on batching, the sentence names what the code did; otherwise it lists
             all that is forbidden.
 
-    >>> explained(RuntimeError("vmap: It looks like you're calling .item() on a Tensor."))
+    >>> batching_advice(RuntimeError("vmap: It looks like you're calling .item() on a Tensor."))
     "Batching forbids a tensor's value as a Python number (.item(), float); leave it out, or use \
 engine = 'looped' (--engine looped)."
     """
-    done = [rule for words, rule in _RULES.items() if words in str(error)] or list(_RULES.values())
+    broken = [rule for words, rule in _RULES.items() if words in str(error)] or list(
+        _RULES.values()
+    )
     return (
-        f"Batching forbids {', '.join(done)}; leave it out, or use engine = 'looped' "
+        f"Batching forbids {', '.join(broken)}; leave it out, or use engine = 'looped' "
         "(--engine looped)."
     )
 
 
 @contextmanager
-def located(what: str, *, batched: bool) -> Iterator[None]:
+def locating_errors(what: str, *, batched: bool) -> Iterator[None]:
     """Raise an error that names the line of the user's code that fails in a block.
 
     Args:
@@ -63,7 +65,7 @@ def located(what: str, *, batched: bool) -> Iterator[None]:
         line = _user_line(error)
         if line is None or is_out_of_memory(error):
             raise
-        rule = f" {explained(error)}" if batched else " Mend it there."
+        rule = f" {batching_advice(error)}" if batched else " Mend it there."
         raise ModelError(
             f"{what} fails at {line}: {type(error).__name__}: {reason(error)}.{rule}"
         ) from error
