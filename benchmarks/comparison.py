@@ -22,9 +22,9 @@ from typing import Any
 
 from dpmcl import presets
 from dpmcl.study import study
-from dpmcl.study.budget import Budget, within
+from dpmcl.study.budget import Budget, limit
 from dpmcl.study.plan import variants
-from dpmcl.study.studies import planned
+from dpmcl.study.studies import planned_runs
 from dpmcl.study.tune import Search, tune
 from dpmcl.training import spec
 from dpmcl.training.spec import Spec
@@ -81,9 +81,9 @@ def main() -> None:
     for stream in asked.streams:
         name = stream if asked.paper else f"{stream}-{asked.bytes or asked.memory}"
         table = table_of(stream, asked)
-        equal, budget, lines = within(Spec.parse(table), Budget.parse("flops"))
+        equal, budget, lines = limit(Spec.parse(table), Budget.parse("flops"))
         if asked.bytes is not None:
-            equal, _, kept = within(equal, Budget.parse(f"bytes={asked.bytes}"))
+            equal, _, kept = limit(equal, Budget.parse(f"bytes={asked.bytes}"))
             lines += kept
         print(*lines, sep="\n")
         rates = RATES.get(stream, SGD_RATES)
@@ -94,7 +94,7 @@ def main() -> None:
         runs = [study.Planned(Spec.parse(tuned), asked.out / name, budget=budget)]
         if asked.paper:
             every = variants(equal.to_table(), {"training.lr": rates})
-            runs += planned(every, asked.out / f"{name}-every-rate")[0]
+            runs += planned_runs(every, asked.out / f"{name}-every-rate")[0]
         print(study.run_all(runs)[0].table())
 
 

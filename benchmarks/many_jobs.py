@@ -29,7 +29,7 @@ from dpmcl.results import store
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
 from dpmcl.study import protocol, studies
-from dpmcl.study.forecast import forecast, written
+from dpmcl.study.forecast import forecast, forecast_lines
 from dpmcl.study.merging import merge
 from dpmcl.study.plan import Variant, variants
 from dpmcl.study.shard import Shard, shard_of
@@ -69,7 +69,7 @@ def store_stubs(planned: Sequence[Planned], part: Path, shard: Shard) -> None:
         entry = {"method": "er", "seeds": list(seeds), "finished": "", "dpmcl": "stub"}
         store.add_environment(folder, entry)
         store.save_records(folder, records)
-        protocol.keep(folder)
+        protocol.check_and_save(folder)
 
 
 @contextmanager
@@ -88,9 +88,9 @@ def seconds_of(runs: int, seeds: int, shards: int) -> dict[str, float]:
         folder = Path(name)
         with timed(seconds, "planned"):
             several = study(runs, seeds)
-            planned, _ = studies.planned(several, folder / "all")
+            planned, _ = studies.planned_runs(several, folder / "all")
         with timed(seconds, "listed"):
-            listed = written(forecast(planned), 2)
+            listed = forecast_lines(forecast(planned), 2)
         assert f"{runs * seeds} of {runs * seeds} jobs are missing" in listed[-1]
         parts = [folder / f"part-{k}" for k in range(1, shards + 1)]
         with mock.patch("os.fsync"):
@@ -99,10 +99,12 @@ def seconds_of(runs: int, seeds: int, shards: int) -> dict[str, float]:
         with timed(seconds, "merged"):
             merge(folder / "all", [part for part in parts if part.exists()])
         with timed(seconds, "listed when done"):
-            listed = written(forecast(planned), 2)
+            listed = forecast_lines(forecast(planned), 2)
         assert f"0 of {runs * seeds} jobs are missing" in listed[-1]
         with timed(seconds, "table"):
-            studies.shown("mine", several, studies.stored(several, folder / "all"), "json")
+            studies.table_and_figure(
+                "mine", several, studies.stored_results(several, folder / "all"), "json"
+            )
     for what in ("", ", CPU"):
         steps = (seconds[f"{step}{what}"] for step in ("planned", "listed", "merged"))
         seconds[f"planned, listed and merged{what}"] = round(sum(steps), 2)

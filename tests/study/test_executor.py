@@ -65,7 +65,7 @@ def test_bytes_depend_neither_on_processes_nor_on_pieces_nor_on_a_death(
 
     A new process takes that worker's next job. A third call runs the lost one.
     """
-    real = executor._Worker._pass_on
+    real = executor._Worker._run_job
     passed: list[Job] = []
 
     def kill_once(self: Any, assignment: executor.Assignment, order: Order) -> None:
@@ -74,7 +74,7 @@ def test_bytes_depend_neither_on_processes_nor_on_pieces_nor_on_a_death(
             os.kill(self._process.pid, signal.SIGKILL)
         real(self, assignment, order)
 
-    monkeypatch.setattr(executor._Worker, "_pass_on", kill_once)
+    monkeypatch.setattr(executor._Worker, "_run_job", kill_once)
     run(tmp_path, workers=1, methods={"naive": {}})
     with pytest.raises(DeviceError, match="while it trained er, most likely"):
         run(tmp_path, workers=2)

@@ -19,7 +19,7 @@ from dpmcl.results import store
 from dpmcl.study.paper_studies import KAPPA, ZETA, Choice, runs
 from dpmcl.study.result import Result
 from dpmcl.study.shard import shard_of
-from dpmcl.study.studies import shown
+from dpmcl.study.studies import table_and_figure
 from dpmcl.training.spec import Spec
 
 MINE = """
@@ -176,7 +176,7 @@ def test_figure_3_has_an_axis_for_zeta_and_one_for_kappa():
         variant.name: Result(variant.table, info, {"dpmcl": some_record(k)})
         for k, variant in enumerate(variants)
     }
-    _, draw = shown("figure3", variants, held, "text")
+    _, draw = table_and_figure("figure3", variants, held, "text")
     axes = draw().axes
     assert [(ax.get_xlabel(), ax.get_ylabel()) for ax in axes] == [
         ("zeta", "CME"), ("zeta", "NTE"), ("kappa", "CME"), ("kappa", "NTE"),

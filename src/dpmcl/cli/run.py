@@ -94,11 +94,11 @@ def run(
 def _run_one(spec: "Spec", folder: Path, how: How) -> None:
     """Make a run, print its table and draw its figure."""
     from dpmcl.study import study
-    from dpmcl.study.budget import Budget, within
+    from dpmcl.study.budget import Budget, limit
 
     allowed = Budget.parse(how.budget)
     if allowed is not None:
-        spec, allowed, lines = within(spec, allowed)
+        spec, allowed, lines = limit(spec, allowed)
         for line in lines:
             LOG.info("%s", printable(line))
     planned = study.Planned(spec, folder, budget=allowed)

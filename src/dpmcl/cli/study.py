@@ -186,11 +186,11 @@ def run_study(
     from dpmcl.study import studies
     from dpmcl.study.budget import Budget
     from dpmcl.study.executor import processes_of
-    from dpmcl.study.forecast import forecast, written
+    from dpmcl.study.forecast import forecast, forecast_lines
     from dpmcl.study.shard import shard_of
     from dpmcl.study.study import run_all
 
-    runs, lines = studies.planned(variants, out, Budget.parse(how.budget))
+    runs, lines = studies.planned_runs(variants, out, Budget.parse(how.budget))
     for line in lines:
         LOG.info("%s", printable(line))
     share = shard_of(shard) if shard is not None else None
@@ -199,7 +199,7 @@ def run_study(
             runs = [replace(one, folder=None) for one in runs]
         jobs = [job for job in forecast(runs) if share is None or next(share)]
         processes = min(processes_of(runs[0].spec), len(jobs))
-        typer.echo("\n".join(map(printable, written(jobs, processes))))
+        typer.echo("\n".join(map(printable, forecast_lines(jobs, processes))))
         return
     with stoppable(how.seconds, "the same command") as (keeping, progress):
         run_all(
@@ -211,9 +211,9 @@ def run_study(
             on=how.on,
             storage=how.storage,
         )
-    stored = studies.stored(variants, out)
+    stored = studies.stored_results(variants, out)
     studies.store_protocol(stored, out)
-    table, draw = studies.shown(name, variants, stored, style)
+    table, draw = studies.table_and_figure(name, variants, stored, style)
     typer.echo(table)
     try:
         with dispensable("figure"):
