@@ -16,7 +16,7 @@ from dpmcl.results import comparison, store
 from dpmcl.results.comparison import MEASURES, Entry
 from dpmcl.results.statistics import Comparison, compare
 from dpmcl.results.summary import mean, standard_error
-from dpmcl.results.table import formatted
+from dpmcl.results.table import format_cells
 
 ROOT = Path(__file__).parents[1] / "results"
 
@@ -30,7 +30,7 @@ def entries(*folders: str) -> list[Entry]:
 
 def show(header: Row, body: Sequence[Row], words: int = 1) -> None:
     """Print a Markdown table, for cog."""
-    print(formatted(header, body, "markdown", words=words))
+    print(format_cells(header, body, "markdown", words=words))
 
 
 def methods(folder: str, settings: Sequence[str] = ("lr",)) -> None:
@@ -50,7 +50,7 @@ def methods(folder: str, settings: Sequence[str] = ("lr",)) -> None:
                 entry.method,
                 str(len(entry.record.test.seeds)),
                 *(_error(entry, measure) for measure in MEASURES),
-                *(comparison.written(entry.settings.get(key)) for key in settings),
+                *(comparison.setting_text(entry.settings.get(key)) for key in settings),
                 f"{flops / 1e9:.2f}",
                 f"{kept / 1e3:,.0f}",
             ]
@@ -123,7 +123,7 @@ def grid(study: str, down: Sequence[str], across: str, measure: str) -> None:
     """
     cells = {
         (
-            tuple(comparison.written(one.settings[key]) for key in down),
+            tuple(comparison.setting_text(one.settings[key]) for key in down),
             one.settings[across],
         ): _error(one, measure)
         for one in _runs(study)
@@ -141,13 +141,13 @@ def _runs(study: str) -> list[Entry]:
 def _pivot(down: Row, across: str, cells: Mapping[Any, str]) -> None:
     """Print a table of cells, which are keyed by (row, a tuple of texts; column, a number)."""
     rows, columns = (sorted(set(keys)) for keys in zip(*cells, strict=True))
-    header = (*down, *(f"{across} {comparison.written(value)}" for value in columns))
+    header = (*down, *(f"{across} {comparison.setting_text(value)}" for value in columns))
     body = [[*row, *(cells.get((row, value), "-") for value in columns)] for row in rows]
     show(header, body, words=len(down))
 
 
 def _pairs(several: Mapping[str, Entry], against: str) -> None:
-    by_seed = comparison.by_seed(several)
+    by_seed = comparison.errors_by_seed(several)
     compared = {name: compare(values, against) for name, values in by_seed.items()}
     body = [
         [each[0].method, *(text for one in each for text in _compared(one))]

@@ -14,7 +14,7 @@ from dpmcl.results.paper import (
     PRINTED,
     STREAMS,
     Key,
-    compared,
+    cell_rows,
     notes,
     read,
     values,
@@ -28,7 +28,7 @@ def mean(value: float, error: float | None = 1e-4) -> Estimate:
 
 
 def marks(ours: dict[Key, Estimate]) -> dict[Key, str]:
-    return {(row["stream"], row["error"], row["method"]): row["mark"] for row in compared(ours)}
+    return {(row["stream"], row["error"], row["method"]): row["mark"] for row in cell_rows(ours)}
 
 
 def test_the_table_is_whole_and_its_unusable_errors_are_none() -> None:

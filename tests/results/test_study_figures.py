@@ -11,7 +11,7 @@ from dpmcl.results.store import Stored, StreamInfo
 
 pytest.importorskip("matplotlib")
 
-from dpmcl.results.axis_figure import against
+from dpmcl.results.axis_figure import draw
 from dpmcl.results.trajectories import trajectories
 
 TASKS = 6
@@ -50,7 +50,7 @@ def test_a_column_has_cme_above_and_nte_below() -> None:
 def test_numbers_are_drawn_to_scale_and_words_in_order() -> None:
     by_number = {5: np.array([0.1, 0.3]), 0: np.array([0.5, np.nan, np.inf])}
     by_word = {"none": np.array([0.2]), "clip": np.array([0.4])}
-    figure = against(
+    figure = draw(
         [
             ("CME", "methods.dpmcl.zeta", {"dpmcl": by_number}),
             ("NTE", "methods.dpmcl.guard", {"lr 0.1": by_word, "lr 1": by_word}),

@@ -14,7 +14,7 @@ from dpmcl.results.against import rows as compared
 from dpmcl.results.comparison import entries
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
-from dpmcl.results.table import Layout, laid_out, render
+from dpmcl.results.table import Layout, render, table_text
 from dpmcl.study.result import Result
 from dpmcl.study.side_by_side import SideBySide
 
@@ -98,10 +98,10 @@ def test_every_method_is_compared_with_one() -> None:
         ("toy", "NTE", "my_naive", "higher"),
         ("toy", "NTE", "er (lr 0.5)", "lower"),
     ]
-    text = laid_out(found, COLUMNS, "text", words=4).split("\n")
+    text = table_text(found, COLUMNS, "text", words=4).split("\n")
     assert text[0].split()[:4] == ["stream", "method", "against", "error"] and len(text) == 6
-    assert json.loads(laid_out(found, COLUMNS, "json", words=4))[0]["p"] < 0.05
-    assert r"my\_naive" in laid_out(found, COLUMNS, "latex", words=4)
+    assert json.loads(table_text(found, COLUMNS, "json", words=4))[0]["p"] < 0.05
+    assert r"my\_naive" in table_text(found, COLUMNS, "latex", words=4)
     with pytest.raises(SpecError, match=r"There are: er \(lr 0.1\), my_naive, er \(lr 0.5\)"):
         compared(entries(RUNS), "er")
 

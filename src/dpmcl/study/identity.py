@@ -114,7 +114,7 @@ def sources(spec: Spec) -> Sources:
         out[name] = {}
         for kind, setting, value in used:
             plugin = setting if isinstance(setting, str) else setting["name"]
-            home = plugins.home(kind, plugin)
+            home = plugins.home_module(kind, plugin)
             if home.partition(".")[0] != "dpmcl":
                 out[name][f"{kind} '{plugin}'"] = source(
                     value if kind == "cost" else type(value), home

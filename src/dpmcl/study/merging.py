@@ -9,7 +9,7 @@ from typing import Any
 from dpmcl.exceptions import FolderError
 from dpmcl.results import store
 from dpmcl.results.record import merge as merge_records
-from dpmcl.results.record import of_seeds
+from dpmcl.results.record import select_seeds
 from dpmcl.results.store import Stored
 from dpmcl.study import identity, protocol
 from dpmcl.study.budget import Budget
@@ -117,7 +117,7 @@ def _merged_content(content: Content, theirs: Stored, folders: str) -> tuple[Con
         known_seeds = records[method].test.seeds if method in records else ()
         new_seeds = tuple(seed for seed in record.test.seeds if seed not in known_seeds)
         if new_seeds:
-            part = of_seeds(record, new_seeds)
+            part = select_seeds(record, new_seeds)
             records[method] = merge_records(records[method], part) if known_seeds else part
             added.append(f"{len(new_seeds)} of {method}")
     if not added:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from dpmcl.exceptions import SpecError, shown
-from dpmcl.results.comparison import written
+from dpmcl.results.comparison import setting_text
 from dpmcl.training import spec
 
 _LOG = logging.getLogger("dpmcl")
@@ -246,7 +246,7 @@ def _name(point: Mapping[str, Any], axes: Sequence[str], taken: set[str]) -> str
     parts = []
     for key, value in point.items():
         short = key.rpartition(".")[2]
-        parts.append(f"{short if names.count(short) == 1 else key}={written(value)}")
+        parts.append(f"{short if names.count(short) == 1 else key}={setting_text(value)}")
     name = re.sub(r"[^\w.,=+-]+", "-", ",".join(parts) or BASE)[:_LONGEST]
     numbered = (f"{name}-{number}" for number in itertools.count(2))
     while name in taken:

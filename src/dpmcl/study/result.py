@@ -182,13 +182,15 @@ def caption(spec: Mapping[str, Any]) -> str:
         spec: The table of a spec.
     """
     training, network = spec.get("training", {}), spec.get("network", {})
-    options = [f"{key} {comparison.written(network[key])}" for key in network if key != "name"]
+    options = [f"{key} {comparison.setting_text(network[key])}" for key in network if key != "name"]
     parts = [f"network {network.get('name', '')} ({', '.join(options)})"] if network else []
     names = ("optimiser", "lr", "batch", "updates", "passes", "memory")
-    parts += [f"{k} {comparison.written(training[k])}" for k in names if training.get(k)]
+    parts += [f"{k} {comparison.setting_text(training[k])}" for k in names if training.get(k)]
     for name, settings in spec.get("methods", {}).items():
         options = [
-            f"{k} {comparison.written(settings[k])}" for k in (*names, "zeta") if settings.get(k)
+            f"{k} {comparison.setting_text(settings[k])}"
+            for k in (*names, "zeta")
+            if settings.get(k)
         ]
         parts += [f"{name}: {', '.join(options)}"] if options else []
     return "; ".join(parts)

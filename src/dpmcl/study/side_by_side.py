@@ -38,7 +38,7 @@ class SideBySide:
             rows: Returns the rows of one run.
             layout: Layout that the user asked for.
         """
-        keys = comparison.differing(self.entries)
+        keys = comparison.differing_settings(self.entries)
         if any(entry.label.endswith(f"[{entry.run}]") for entry in self.entries):
             keys = [_RUN, *keys]
         titles: dict[str, str] = {}
@@ -66,14 +66,14 @@ class SideBySide:
                 f"A figure shows one stream, and these folders hold {', '.join(names)}; draw each."
             )
         records = {entry.label: entry.record for entry in self.entries}
-        return records, comparison.described(self.entries)
+        return records, comparison.common_stream(self.entries)
 
     def _best(self) -> list[tuple[int, str]]:
         """Return the cells (row, title) whose means are lower than all others by a paired test."""
         numbers = {(e.stream.name, e.label): number for number, e in enumerate(self.entries)}
         out = []
-        for stream, by_label in comparison.by_stream(self.entries).items():
-            for title, values in comparison.by_seed(by_label).items():
+        for stream, by_label in comparison.entries_by_stream(self.entries).items():
+            for title, values in comparison.errors_by_seed(by_label).items():
                 means = {name: mean(np.array([*seeds.values()])) for name, seeds in values.items()}
                 by_mean = {value: name for name, value in means.items() if value is not None}
                 if by_mean and len(values) > 1:

@@ -10,9 +10,9 @@ from dpmcl.core.choices import TableFormat
 from dpmcl.exceptions import DpmclError, FolderError
 from dpmcl.results import axis_figure, comparison, paper, store, trajectories
 from dpmcl.results.axis_figure import Points
-from dpmcl.results.comparison import MEASURES, written
+from dpmcl.results.comparison import MEASURES, setting_text
 from dpmcl.results.store import Stored
-from dpmcl.results.table import Layout, laid_out, render
+from dpmcl.results.table import Layout, render, table_text
 from dpmcl.study.budget import Budget, limit
 from dpmcl.study.plan import Variant
 from dpmcl.study.result import Result, load
@@ -77,7 +77,7 @@ def table1(runs: Mapping[str, Stored], style: TableFormat = "text") -> str:
         style: Format of the table.
     """
     entries = comparison.entries(runs)
-    text = laid_out(paper.rows(entries), paper.COLUMNS, style, words=3)
+    text = table_text(paper.rows(entries), paper.COLUMNS, style, words=3)
     return "\n".join([text, *paper.notes(entries)]) if style == "text" else text
 
 
@@ -144,7 +144,7 @@ def against_axes(variants: Sequence[Variant], runs: Mapping[str, Stored]) -> "Fi
             panels += [(measure, axis, points) for measure, points in lines.items()]
     if not panels:
         raise DpmclError("Nothing was varied and run yet, so there is nothing to draw.")
-    return axis_figure.against(panels)
+    return axis_figure.draw(panels)
 
 
 def _points(
@@ -156,11 +156,13 @@ def _points(
         if axis not in variant.point or variant.name not in runs:
             continue
         other_axes = {k: v for k, v in variant.point.items() if k != axis}
-        values = ", ".join(f"{k.rpartition('.')[2]} {written(v)}" for k, v in other_axes.items())
+        values = ", ".join(
+            f"{k.rpartition('.')[2]} {setting_text(v)}" for k, v in other_axes.items()
+        )
         for method, record in runs[variant.name].records.items():
             label = f"{method} ({values})" if values else method
             x = variant.point[axis]
-            x = x if isinstance(x, int | float | str) else written(x)
+            x = x if isinstance(x, int | float | str) else setting_text(x)
             for name, measure in MEASURES.items():
                 out[name].setdefault(label, {})[x] = measure(record.test)
     drawn = {

@@ -21,7 +21,7 @@ from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import SpecError
 from dpmcl.results import store
-from dpmcl.results.record import Record, merge, of_seeds
+from dpmcl.results.record import Record, merge, select_seeds
 from dpmcl.results.store import StreamInfo
 from dpmcl.study import identity, previous_results, protocol
 from dpmcl.study.budget import Budget
@@ -293,7 +293,7 @@ class _Run:
         name, seeds = job.method, job.seeds
         indices = [i for i, seed in enumerate(seeds) if seed in self.missing[name]]
         new = tuple(seeds[i] for i in indices)
-        record = of_seeds(outcome.record, new)
+        record = select_seeds(outcome.record, new)
         theta: Theta = tree_map(lambda leaf: leaf[indices], outcome.theta)
         buffers: Theta = tree_map(lambda leaf: leaf[indices], outcome.buffers)
         self.theta.setdefault(name, {})[new] = theta
