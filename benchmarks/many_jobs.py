@@ -75,10 +75,10 @@ def store_stubs(planned: Sequence[Planned], part: Path, shard: Shard) -> None:
 @contextmanager
 def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
     """Add the wall seconds of a block, and the CPU seconds of this process, to a table."""
-    began, busy = time.perf_counter(), time.process_time()
+    wall, cpu = time.perf_counter(), time.process_time()
     yield
-    seconds[name] = round(time.perf_counter() - began, 2)
-    seconds[f"{name}, CPU"] = round(time.process_time() - busy, 2)
+    seconds[name] = round(time.perf_counter() - wall, 2)
+    seconds[f"{name}, CPU"] = round(time.process_time() - cpu, 2)
 
 
 def seconds_of(runs: int, seeds: int, shards: int) -> dict[str, float]:
@@ -87,11 +87,11 @@ def seconds_of(runs: int, seeds: int, shards: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with timed(seconds, "planned"):
-            several = study(runs, seeds)
-            planned, _ = studies.planned_runs(several, folder / "all")
+            plan = study(runs, seeds)
+            planned, _ = studies.planned_runs(plan, folder / "all")
         with timed(seconds, "listed"):
-            listed = forecast_lines(forecast(planned), 2)
-        assert f"{runs * seeds} of {runs * seeds} jobs are missing" in listed[-1]
+            lines = forecast_lines(forecast(planned), 2)
+        assert f"{runs * seeds} of {runs * seeds} jobs are missing" in lines[-1]
         parts = [folder / f"part-{k}" for k in range(1, shards + 1)]
         with mock.patch("os.fsync"):
             for k, part in enumerate(parts, 1):
@@ -99,15 +99,15 @@ def seconds_of(runs: int, seeds: int, shards: int) -> dict[str, float]:
         with timed(seconds, "merged"):
             merge(folder / "all", [part for part in parts if part.exists()])
         with timed(seconds, "listed when done"):
-            listed = forecast_lines(forecast(planned), 2)
-        assert f"0 of {runs * seeds} jobs are missing" in listed[-1]
+            lines = forecast_lines(forecast(planned), 2)
+        assert f"0 of {runs * seeds} jobs are missing" in lines[-1]
         with timed(seconds, "table"):
             studies.table_and_figure(
-                "mine", several, studies.stored_results(several, folder / "all"), "json"
+                "mine", plan, studies.stored_results(plan, folder / "all"), "json"
             )
-    for what in ("", ", CPU"):
-        steps = (seconds[f"{step}{what}"] for step in ("planned", "listed", "merged"))
-        seconds[f"planned, listed and merged{what}"] = round(sum(steps), 2)
+    for suffix in ("", ", CPU"):
+        steps = (seconds[f"{step}{suffix}"] for step in ("planned", "listed", "merged"))
+        seconds[f"planned, listed and merged{suffix}"] = round(sum(steps), 2)
     return seconds
 
 
@@ -122,8 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.jobs, options.shards = 8, 2
     timings: dict[str, Any] = report.machine(torch.device("cpu"))
     seeds = max(2, options.jobs // 60)
-    for runs, each in ((1, 2), (options.jobs // seeds, seeds), (options.jobs, 1)):
-        timings[f"{runs} runs of {each} jobs"] = seconds_of(runs, each, options.shards)
+    for runs, count in ((1, 2), (options.jobs // seeds, seeds), (options.jobs, 1)):
+        timings[f"{runs} runs of {count} jobs"] = seconds_of(runs, count, options.shards)
         print(json.dumps(timings, indent=1), flush=True)
 
 
