@@ -114,7 +114,7 @@ def refused(make: Callable[[], object], *parts: str, error: Any = DataError) -> 
     assert [part for part in parts if part not in line] == [], line
 
 
-def some_record(
+def random_record(
     entropy: int = 0, *, replicas: int = 3, tasks: int = 3, low: float = 0.0, high: float = 1.0
 ) -> Record:
     """A record of random errors between two bounds, evaluated on the tasks seen so far."""
@@ -159,7 +159,7 @@ def own_rows_stream(sizes: list[list[int]]) -> Stream:
         y=x.sum(1, keepdim=True),
         row=torch.arange(replicas * n).view(replicas, n),
         task=torch.stack(
-            [torch.arange(tasks).repeat_interleave(torch.tensor(own)) for own in sizes]
+            [torch.arange(tasks).repeat_interleave(torch.tensor(counts)) for counts in sizes]
         ),
         tasks=tuple(f"task {k}" for k in range(tasks)),
         classes=(),
@@ -187,14 +187,14 @@ def moving_stream(
     number = torch.arange(x[..., 0].numel()).view(replicas, tasks + 1, -1)
     following = number.clone()
     following[:, :-1] = number[:, 1:]
-    each = trajectories * samples
+    per_window = trajectories * samples
     return Stream(
         name="moving",
         kind="regression",
         x=x.flatten(0, -2),
         y=y.reshape(-1, 1),
         row=number[:, :-1].flatten(1),
-        task=torch.arange(tasks).repeat_interleave(each).repeat(replicas, 1),
+        task=torch.arange(tasks).repeat_interleave(per_window).repeat(replicas, 1),
         tasks=tuple(f"window {k}" for k in range(tasks)),
         classes=(),
         outputs=1,
@@ -207,15 +207,15 @@ def moving_stream(
 
 def memory_of(splits, seeds, task, capacity, name="train"):
     """Stacked memories, one per seed, which were offered the rows of the tasks before `task`."""
-    held = []
+    memories = []
     for replica, seed in enumerate(seeds):
-        one, offset = memory.empty(capacity), splits.named(name).offset[replica]
+        filled, offset = memory.empty(capacity), splits.named(name).offset[replica]
         for k in range(task):
             position = torch.arange(int(offset[k]), int(offset[k + 1]))
             offer = Offer(position, torch.ones_like(position, dtype=torch.bool))
-            one = memory.add(one, offer, keys.derive(seed, Purpose.MEMORY, k), "reservoir")
-        held.append(one)
-    return stack(held)
+            filled = memory.add(filled, offer, keys.derive(seed, Purpose.MEMORY, k), "reservoir")
+        memories.append(filled)
+    return stack(memories)
 
 
 def tiny_network(outputs: int = 6, dropout: float = 0.0) -> tuple[nn.Module, nn.Module]:
@@ -251,7 +251,7 @@ def noted(note: Callable[[str], None] | None) -> Iterator[None]:
 
 
 @pytest.fixture
-def said() -> Iterator[list[str]]:
+def logged() -> Iterator[list[str]]:
     """Log lines of the package during a test."""
     lines: list[str] = []
     with noted(lines.append):

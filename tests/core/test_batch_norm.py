@@ -192,7 +192,7 @@ def test_dpmcl_normalises_the_past_and_the_new_together(absent):
         torch.testing.assert_close(leaf, parameter.detach())
 
 
-def test_resnet18_trains_alike_mapped_and_alone_and_is_evaluated_row_by_row(said):
+def test_resnet18_trains_alike_mapped_and_alone_and_is_evaluated_row_by_row(logged):
     """Chosen in float32 without a word, though it amplifies rounding; compared in float64."""
     resnet18 = pytest.importorskip("torchvision").models.resnet18
 
@@ -204,7 +204,7 @@ def test_resnet18_trains_alike_mapped_and_alone_and_is_evaluated_row_by_row(said
     x, y = torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3
     model = Model.build(network, "classification", x, 3)
     assert choose("auto", model, x, replicas=2, batch=6).name == "batched"
-    assert not said
+    assert not logged
     parts = {name: converted(part, torch.float64) for name, part in model.parts.items()}
     model, x = replace(model, parts=parts, dtype=torch.float64), x.double()
     batch = Batch(x, y, torch.tensor([1.0, 1, 1, 1, 1, 0]).double(), y)

@@ -92,12 +92,12 @@ def same(a, b) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_network_that_draws_is_looped_and_a_line_names_the_layer(kind, said):
+def test_a_network_that_draws_is_looped_and_a_line_names_the_layer(kind, logged):
     settings = {"classes": [*"abcd"], "lr": 0.05, "updates": 2}
     module, before = network(kind), states()
     one = Learner(module, replicas=2, **settings).learn(X, Y)
     assert states() == before
-    (line,) = said
+    (line,) = logged
     name = KINDS[kind][0]
     assert f"cannot be batched in representation.1{name} (it draws from a global" in line
     assert not same(at(theta(one), 0), at(theta(one), 1))

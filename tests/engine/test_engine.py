@@ -106,7 +106,7 @@ class Scaled(nn.Module):
         return Mistaken.apply(x, self.of_gradient)
 
 
-def test_rounding_that_batch_norm_amplifies_is_no_other_number(said):
+def test_rounding_that_batch_norm_amplifies_is_no_other_number(logged):
     """Over two rows, in float32, the gradients of thirty such layers are mostly rounding."""
 
     def deep():
@@ -118,22 +118,22 @@ def test_rounding_that_batch_norm_amplifies_is_no_other_number(said):
     torch.manual_seed(0)
     x = torch.rand(6, 4)
     assert choose("auto", model(deep, x), x, replicas=2, batch=8).name == "batched"
-    assert not said
+    assert not logged
 
 
 @pytest.mark.parametrize(
     ("of_gradient", "name"),
     [(False, "representation.1: Scaled"), (True, "the gradient of representation.0.")],
 )
-def test_a_layer_that_gives_other_numbers_when_mapped_is_named(of_gradient, name, said, caplog):
+def test_a_layer_that_gives_other_numbers_when_mapped_is_named(of_gradient, name, logged, caplog):
     layers = nn.Sequential(nn.Linear(4, 8), Scaled(of_gradient), nn.Linear(8, 8))
     network, x = model(lambda: (layers, nn.Linear(8, 3)), torch.rand(6, 4)), torch.rand(6, 4)
     assert choose("auto", network, x, replicas=2, batch=8).name == "looped"
-    (line,) = said
+    (line,) = logged
     assert caplog.records[0].once == line  # so a run's workers do not say it again
     assert f"cannot be batched in {name}" in line
     assert "other numbers when it is mapped" in line
     with pytest.raises(ModelError, match=name):
         choose("batched", network, x, replicas=2, batch=8)
     assert choose("auto", network, x, replicas=1, batch=8).name == "looped"
-    assert len(said) == 1
+    assert len(logged) == 1

@@ -80,11 +80,11 @@ def test_a_learner_whose_saving_fails_leaves_the_old_one_whole(tmp_path, monkeyp
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_without_its_memory_no_row_is_written(tmp_path, said):
+def test_without_its_memory_no_row_is_written(tmp_path, logged):
     one = learner(method="er").learn(CLOUDS, NAMES)
     one.save(tmp_path / "with")
     one.save(tmp_path / "without", memory=False)
-    assert any("without its memory" in line for line in said)
+    assert any("without its memory" in line for line in logged)
     kept, left = (
         load_file(next((tmp_path / n).glob("*.safetensors"))) for n in ("with", "without")
     )

@@ -44,13 +44,13 @@ def test_groups_are_merged_and_their_rows_bounded():
     assert one._known.held_out == 45 * 15
 
 
-def test_a_chunk_that_costs_too_much_is_told_and_taken_back(said):
+def test_a_chunk_that_costs_too_much_is_told_and_taken_back(logged):
     one = learner(method="naive", holdout=0.2, forgetting_limit=0.1, updates=60)
     one.learn(CLOUDS[:40], NAMES[:40])
     before, shares = parameters(one), one.predict_proba(CLOUDS)
     one.learn(CLOUDS[40:], NAMES[40:])
-    assert [line for line in said if line.startswith("Chunk 1 cost 1 on earlier ones")] == said
-    assert len(said) == 1
+    assert [line for line in logged if line.startswith("Chunk 1 cost 1 on earlier ones")] == logged
+    assert len(logged) == 1
     one.undo()
     assert (one.predict_proba(CLOUDS) == shares).all()
     assert all((a == b).all() for a, b in zip(before, parameters(one), strict=True))

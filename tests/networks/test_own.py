@@ -73,7 +73,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_module_is_split_and_learns(kind, said):
+def test_any_module_is_split_and_learns(kind, logged):
     make, shape, engine = KINDS[kind]
     torch.manual_seed(0)
     module, x = make(), torch.rand(40, *shape) * 5
@@ -83,8 +83,8 @@ def test_any_module_is_split_and_learns(kind, said):
     one = Learner(module, classes=[*"abcd"], replicas=2, lr=1e-9, updates=3, optimiser="sgd")
     one.learn(x, y)
     assert one._known.setup.engine.name == engine
-    assert [line for line in said if "one after another" in line and "GRU" in line] == said
-    assert len(said) == (engine == "looped")
+    assert [line for line in logged if "one after another" in line and "GRU" in line] == logged
+    assert len(logged) == (engine == "looped")
     if kind != "BatchNorm and dropout":  # whose running statistics have moved
         torch.testing.assert_close(
             torch.tensor(one.predict_proba(x)), wanted.double(), atol=1e-5, rtol=0

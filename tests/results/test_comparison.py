@@ -22,8 +22,8 @@ def stored(*methods: str, stream: str = "digits", own=None, **training) -> Store
     return Stored(spec, info, dict.fromkeys(methods, ONE))
 
 
-def labels(several: list[Entry]) -> list[str]:
-    return [entry.label for entry in several]
+def labels(methods: list[Entry]) -> list[str]:
+    return [entry.label for entry in methods]
 
 
 def test_two_rates_are_two_names() -> None:
@@ -72,5 +72,5 @@ def test_streams_are_not_compared_with_each_other() -> None:
 
 def test_values_are_written_as_in_a_spec() -> None:
     values = [None, True, 1e-4, 300, ["a", 0.5], (), {"name": "step", "every": 2}]
-    shown = ["-", "true", "0.0001", "300", "a, 0.5", "none", "name step, every 2"]
-    assert [setting_text(value) for value in values] == shown
+    texts = ["-", "true", "0.0001", "300", "a, 0.5", "none", "name step, every 2"]
+    assert [setting_text(value) for value in values] == texts

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter1d
 
-from conftest import some_record
+from conftest import random_record
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte
 from dpmcl.results.store import Stored, StreamInfo
@@ -19,7 +19,7 @@ TASKS = 6
 
 def run(name: str, kind: str, *methods: str) -> Stored:
     info = StreamInfo(name, kind, tuple(f"task {k}" for k in range(TASKS)), ())
-    return Stored({}, info, {m: some_record(len(m), tasks=TASKS, low=0.1) for m in methods})
+    return Stored({}, info, {m: random_record(len(m), tasks=TASKS, low=0.1) for m in methods})
 
 
 def test_a_column_has_cme_above_and_nte_below() -> None:

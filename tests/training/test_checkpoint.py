@@ -89,7 +89,7 @@ def root(tmp_path) -> Path:
 
 
 @pytest.fixture
-def kept(root, said) -> Checkpoints:
+def kept(root, logged) -> Checkpoints:
     return Checkpoints(root, "er", (3, 4))
 
 
@@ -103,15 +103,15 @@ def files(root: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("optimiser", plugins.names("optimiser"))
-def test_every_part_comes_back(optimiser, kept, said):
+def test_every_part_comes_back(optimiser, kept, logged):
     one = snapshot(optimiser=optimiser)
     kept.save(one, ORIGIN)
     assert_same(load(kept, blank(one)), one)
     assert kept.newest().origin == ORIGIN
-    assert said == []
+    assert logged == []
 
 
-def test_the_last_two_stay_and_numbers_go_on_after_a_restart(kept, root, said):
+def test_the_last_two_stay_and_numbers_go_on_after_a_restart(kept, root, logged):
     for update in range(3):
         kept.save(snapshot(Position(0, 0, update)), ORIGIN)
     assert [path.name for path in files(root)] == ["00000002.safetensors", "00000003.safetensors"]
@@ -162,7 +162,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_a_damaged_newest_is_named_and_the_one_before_used(damage, kept, root, said, monkeypatch):
+def test_a_damaged_newest_is_named_and_the_one_before_used(damage, kept, root, logged, monkeypatch):
     monkeypatch.chdir(root)
     first, second = snapshot(Position(0, 0, 50)), snapshot(Position(1))
     kept.save(first, ORIGIN)
@@ -173,16 +173,16 @@ def test_a_damaged_newest_is_named_and_the_one_before_used(damage, kept, root, s
     saved = again.newest()
     assert saved.origin == ORIGIN
     assert_same(saved.state(blank(first), 3), first)
-    assert len(said) == 1
-    assert str(newest) in said[0]
-    assert "damaged" in said[0]
-    assert "\n" not in said[0]
+    assert len(logged) == 1
+    assert str(newest) in logged[0]
+    assert "damaged" in logged[0]
+    assert "\n" not in logged[0]
     assert not (root / "ran").exists()
     again.save(second, ORIGIN)
     assert_same(load(again, blank(first)), second)
 
 
-def test_every_byte_counts(kept, root, said):
+def test_every_byte_counts(kept, root, logged):
     """A flip anywhere is seen: tensors, header, padding."""
     kept.save(snapshot(), ORIGIN)
     (path,) = files(root)
@@ -214,10 +214,10 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
-def test_another_form_is_not_used(form, kept, root, said):
+def test_another_form_is_not_used(form, kept, root, logged):
     kept.save(snapshot(), ORIGIN)
     assert load(kept, form(snapshot())) is None
-    assert any(str(files(root)[0]) in line for line in said)
+    assert any(str(files(root)[0]) in line for line in logged)
 
 
 def test_a_removed_run_folder_is_an_error_and_stays_removed(kept, root):
@@ -231,7 +231,7 @@ def test_a_removed_run_folder_is_an_error_and_stays_removed(kept, root):
     kept.clear()
 
 
-def test_clear_takes_one_method_s_alone(kept, root, said):
+def test_clear_takes_one_method_s_alone(kept, root, logged):
     other = Checkpoints(root, "my_module:Mine", (3, 4))
     kept.save(snapshot(), ORIGIN)
     other.save(snapshot(), ORIGIN)

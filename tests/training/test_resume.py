@@ -144,14 +144,14 @@ def interrupted(folder: Path, table: dict[str, Any], done: int) -> None:
         dpmcl.run(table, out=folder, progress=leave, checkpoint_seconds=0.0)
 
 
-def test_more_replicas_after_an_interruption(tmp_path, said):
+def test_more_replicas_after_an_interruption(tmp_path, logged):
     """Jobs are cut from the seeds asked for: an old job's checkpoint is named, and not used."""
     table = resume_check.spec("sine", "batched", ["er"])
     interrupted(tmp_path / "run", table, done=140)
     more = {**table, "replicas": 3}
     dpmcl.run(more, out=tmp_path / "run")
     kept = tmp_path / "run" / "checkpoints" / "er" / "0-1"
-    assert said == [
+    assert logged == [
         f"{kept} holds checkpoints of an earlier version, or of seeds that train in other groups "
         "now; they are not used."
     ]

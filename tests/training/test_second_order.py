@@ -15,11 +15,11 @@ from dpmcl.training.second_order import noise
 STARTED = {"name": "adagrad", "initial_accumulator": 0.1}
 
 
-def test_it_is_said_once_with_the_way_out(said):
+def test_it_is_said_once_with_the_way_out(logged):
     settings = {"training.updates": 2, "stream.classes_per_task": 5}
     own = {"dpmcl": {"third_term": "exact", "kappa": 2}, "oml": {"reading": "nested", "order": 2}}
     dpmcl.run("digits", methods=own, replicas=2, settings=settings)
-    first, second = (line for line in said if "noisy" in line)
+    first, second = (line for line in logged if "noisy" in line)
     assert "third_term = 'exact' differentiates through a fresh Adagrad, which is noisy in" in first
     assert second.endswith("dtype = 'float64', optimiser = 'sgd' for this method, or order = 1.")
 

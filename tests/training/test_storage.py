@@ -16,7 +16,7 @@ def storage(request, tmp_path) -> Storage:
     return Storage(request.param.format(tmp_path / "kept"), "a")
 
 
-def test_jobs_of_a_run_are_kept_apart_and_the_last_two_checkpoints_stay(storage, tmp_path, said):
+def test_jobs_of_a_run_are_kept_apart_and_the_last_two_checkpoints_stay(storage, tmp_path, logged):
     (tmp_path / "spec.toml").write_text("replicas = 1")
     one, other = (StoredCheckpoints(storage, "er", seeds) for seeds in ((3, 4), (5, 6)))
     with pytest.raises(FolderError, match="machines see different folders"):
@@ -31,12 +31,12 @@ def test_jobs_of_a_run_are_kept_apart_and_the_last_two_checkpoints_stay(storage,
         "00000002.safetensors",
         "00000003.safetensors",
     ]
-    assert said == []
+    assert logged == []
     newest = folder / "00000003.safetensors"
     newest.write_bytes(newest.read_bytes()[:-9])  # its writer died
     expected = snapshot(Position(0, 0, 1))
     assert_same(one.newest().state(blank(expected), 3), expected)
-    assert len(said) == 1 and "00000003.safetensors is damaged" in said[0]
+    assert len(logged) == 1 and "00000003.safetensors is damaged" in logged[0]
     other.save(snapshot(), ORIGIN)
     one.clear()
     one.clear()

@@ -58,11 +58,11 @@ class Draws(Naive):
 
 
 @pytest.mark.parametrize("engine", [Looped, Batched])
-def test_draws_from_a_global_generator_are_told(engine, said):
+def test_draws_from_a_global_generator_are_told(engine, logged):
     tiny_run(Naive(updates=2, batch=4), engine=engine(), tasks=2)
-    assert said == []
+    assert logged == []
     tiny_run(Draws(updates=2, batch=4), engine=engine(), tasks=2)
-    assert ["draws from a global random generator" in line for line in said] == [True]
+    assert ["draws from a global random generator" in line for line in logged] == [True]
 
 
 SHARED = torch.zeros(2)
