@@ -83,7 +83,7 @@ class Mutant(NamedTuple):
     function: str
     line: int
     what: str
-    is_text: str
+    text: str
 
 
 def walk(node: ast.AST, name: str) -> Iterator[tuple[str, ast.AST]]:
