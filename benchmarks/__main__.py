@@ -29,9 +29,9 @@ PLAIN = ("er", "dpmcl")  # methods with a plain loop
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the measurements that the command line selects, print tables and write the report."""
-    options = parsed(arguments)
+    options = parse_options(arguments)
     device = device_of(options.device)
-    done: dict[str, Any] = {
+    results: dict[str, Any] = {
         "machine": {**report.machine(device), "avalanche": avalanche_lib.version()},
         "repeats": options.repeats,
         "seconds": options.seconds,
@@ -39,56 +39,56 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "rows": [],
         "cells": [],
     }
-    print(json.dumps(done["machine"]), flush=True)
+    print(json.dumps(results["machine"]), flush=True)
     for name in options.networks:
-        one = problem(name, device, options.precision)
-        for method in options.methods or (one.spec.methods if options.study else PLAIN):
+        network = problem(name, device, options.precision)
+        for method in options.methods or (network.spec.methods if options.study else PLAIN):
             if options.study:
-                done["cells"].append(cell(one, method, options))
+                results["cells"].append(time_cell(network, method, options))
             else:
-                done["rows"] += compared(one, method, options)
+                results["rows"] += time_method(network, method, options)
             options.out.parent.mkdir(parents=True, exist_ok=True)
-            options.out.write_text(json.dumps(done, indent=1) + "\n", "utf-8")
+            options.out.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
             if device.type == "cuda":
                 torch.cuda.empty_cache()
     if options.study:
-        print(f"in all {report.duration(sum(cell['seconds'] for cell in done['cells']))}")
+        print(f"in all {report.duration(sum(cell['seconds'] for cell in results['cells']))}")
     print(f"report: {options.out}")
 
 
-def compared(one: Problem, method: str, options: argparse.Namespace) -> list[report.Row]:
+def time_method(problem: Problem, method: str, options: argparse.Namespace) -> list[report.Row]:
     """Time one network and method, print the table and return its rows."""
-    others = avalanche_lib.contestants(one) if method == "er" else []
-    runs = [] if options.no_runs else [run_of(one, method, options)]
+    avalanche = avalanche_lib.contestants(problem) if method == "er" else []
+    runs = [] if options.no_runs else [run_of(problem, method, options)]
     contestants = [
-        *plain.contestants(one, method, torch.get_num_threads()),
-        *others,
-        *engines.contestants(one, method, options.replicas),
+        *plain.contestants(problem, method, torch.get_num_threads()),
+        *avalanche,
+        *engines.contestants(problem, method, options.replicas),
         *runs,
     ]
-    rows = report.rows(one.name, method, measure(contestants, options.repeats, options.seconds))
-    title = f"{one.name}, {method}, batch {one.method(method).batch}"
+    rows = report.rows(problem.name, method, measure(contestants, options.repeats, options.seconds))
+    title = f"{problem.name}, {method}, batch {problem.method(method).batch}"
     print(f"\n{report.text(title, rows)}", flush=True)
     return rows
 
 
-def cell(one: Problem, method: str, options: argparse.Namespace) -> dict[str, Any]:
+def time_cell(problem: Problem, method: str, options: argparse.Namespace) -> dict[str, Any]:
     """Return the time that the updates of one cell of Table 1 take, and print it."""
-    (timing,) = measure([run_of(one, method, options)], options.repeats, options.seconds)
-    settings, tasks = one.method(method), one.spec.stream.tasks or 1
-    phases = settings.phases(settings.prepare(one.model), one.infos[0])
+    (timing,) = measure([run_of(problem, method, options)], options.repeats, options.seconds)
+    settings, tasks = problem.method(method), problem.spec.stream.tasks or 1
+    phases = settings.phases(settings.prepare(problem.model), problem.infos[0])
     updates = tasks * sum(phase.updates for phase in phases)
-    seconds = one.spec.replicas * updates * timing.ms / 1000
-    print(f"{one.name:<9} {method:<6} {report.duration(seconds):>9}", flush=True)
-    return {"network": one.name, "method": method, "updates": updates, "seconds": seconds}
+    seconds = problem.spec.replicas * updates * timing.ms / 1000
+    print(f"{problem.name:<9} {method:<6} {report.duration(seconds):>9}", flush=True)
+    return {"network": problem.name, "method": method, "updates": updates, "seconds": seconds}
 
 
-def run_of(one: Problem, method: str, options: argparse.Namespace) -> Any:
+def run_of(problem: Problem, method: str, options: argparse.Namespace) -> Any:
     """Return complete runs of a method as a contestant."""
-    return engines.run_of(one, method, options.run_replicas, options.run_updates)
+    return engines.run_of(problem, method, options.run_replicas, options.run_updates)
 
 
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options of the command line."""
 
     def names(text: str) -> list[str]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from benchmarks.measure import Contestant, timed
+from benchmarks.measure import Contestant, seconds_of
 from benchmarks.plain import cost, inputs_and_targets, optimiser
 from benchmarks.problems import Problem
 
@@ -61,9 +61,9 @@ class Avalanche:
             if self.replays:
                 strategy.train(first)
             before = strategy.clock.train_iterations
-            seconds = timed(lambda: strategy.train(second), self.problem.device)
-        made: int = strategy.clock.train_iterations - before
-        return seconds * updates / made
+            seconds = seconds_of(lambda: strategy.train(second), self.problem.device)
+        iterations: int = strategy.clock.train_iterations - before
+        return seconds * updates / iterations
 
     def _strategy(self, batch: int) -> Any:
         model = nn.Sequential(*self.problem.modules())

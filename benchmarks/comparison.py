@@ -22,9 +22,9 @@ from typing import Any
 
 from dpmcl import presets
 from dpmcl.study import study
-from dpmcl.study.budget import Budget, within
+from dpmcl.study.budget import Budget, limit
 from dpmcl.study.plan import variants
-from dpmcl.study.studies import planned
+from dpmcl.study.studies import planned_runs
 from dpmcl.study.tune import Search, tune
 from dpmcl.training import spec
 from dpmcl.training.spec import Spec
@@ -55,16 +55,16 @@ RATES = {"sine": [0.0003, 0.001, 0.003, 0.01]}
 SGD_RATES = [0.003, 0.01, 0.03, 0.1]
 
 
-def table_of(stream: str, asked: argparse.Namespace) -> dict[str, Any]:
+def table_of(stream: str, options: argparse.Namespace) -> dict[str, Any]:
     """Return the spec of a comparison as a table, before rates are chosen."""
     table = spec.normalised(spec.parse_toml(presets.text(stream), stream))
-    names = OF_THE_PAPER if asked.paper else tuple(METHODS)
+    names = OF_THE_PAPER if options.paper else tuple(METHODS)
     table["methods"] = {name: dict(METHODS[name]) for name in names}
-    table["replicas"] = asked.replicas
-    training: dict[str, Any] = {} if asked.paper else {"memory": asked.memory}
-    if asked.updates is not None:
-        training["updates"] = asked.updates
-    tasks = {} if asked.paper else {"stream": {"classes_per_task": 2, "tasks": 5}}
+    table["replicas"] = options.replicas
+    training: dict[str, Any] = {} if options.paper else {"memory": options.memory}
+    if options.updates is not None:
+        training["updates"] = options.updates
+    tasks = {} if options.paper else {"stream": {"classes_per_task": 2, "tasks": 5}}
     return spec.with_changes(table, {"training": training, **tasks})
 
 
@@ -77,24 +77,24 @@ def main() -> None:
     parser.add_argument("--updates", type=int, help="DPMCL's kappa; the preset's by default")
     parser.add_argument("--paper", action="store_true", help="is the third term worth its cost?")
     parser.add_argument("--out", type=Path, default=Path("results/comparison"))
-    asked = parser.parse_args()
-    for stream in asked.streams:
-        name = stream if asked.paper else f"{stream}-{asked.bytes or asked.memory}"
-        table = table_of(stream, asked)
-        equal, budget, lines = within(Spec.parse(table), Budget.parse("flops"))
-        if asked.bytes is not None:
-            equal, _, kept = within(equal, Budget.parse(f"bytes={asked.bytes}"))
-            lines += kept
+    options = parser.parse_args()
+    for stream in options.streams:
+        name = stream if options.paper else f"{stream}-{options.bytes or options.memory}"
+        table = table_of(stream, options)
+        limited, budget, lines = limit(Spec.parse(table), Budget.parse("flops"))
+        if options.bytes is not None:
+            limited, _, memory_lines = limit(limited, Budget.parse(f"bytes={options.bytes}"))
+            lines += memory_lines
         print(*lines, sep="\n")
         rates = RATES.get(stream, SGD_RATES)
-        tasks, seeds = (6, 5) if asked.paper else (2, 2)
+        tasks, seeds = (6, 5) if options.paper else (2, 2)
         search = Search(space={"training.lr": rates}, tasks=tasks, replicas=seeds)
-        tuned, lines = tune(equal.to_table(), search, asked.out / f"{name}-rates")
+        tuned, lines = tune(limited.to_table(), search, options.out / f"{name}-rates")
         print(*lines, sep="\n")
-        runs = [study.Planned(Spec.parse(tuned), asked.out / name, budget=budget)]
-        if asked.paper:
-            every = variants(equal.to_table(), {"training.lr": rates})
-            runs += planned(every, asked.out / f"{name}-every-rate")[0]
+        runs = [study.Planned(Spec.parse(tuned), options.out / name, budget=budget)]
+        if options.paper:
+            at_each_rate = variants(limited.to_table(), {"training.lr": rates})
+            runs += planned_runs(at_each_rate, options.out / f"{name}-every-rate")[0]
         print(study.run_all(runs)[0].table())
 
 

@@ -102,12 +102,12 @@ def table(by: str, rules: dict[str, Discount], losses: np.ndarray) -> None:
     print(f"|---|{'--:|' * (len(marks) + 2)}---|")
     for name, rule in rules.items():
         run, fixed = sums(losses, rule)
-        judged, bound = verdict(rule), rule.total * largest
+        convergence, bound = verdict(rule), rule.total * largest
         cells = " | ".join(f"{run[m - 1]:.3g} ({fixed[m - 1]:.3g})" for m in marks)
         highest = partial_sums(losses, rule).max()
         if not highest <= bound:
             raise AssertionError(f"{name}: {highest} is above the bound {bound}")
-        words = f"{judged.outcome}, {judged.statement}"
+        words = f"{convergence.outcome}, {convergence.statement}"
         print(f"| {name} | {cells} | {bound:.3g} | {highest:.3g} | {words} |")
     print()
 

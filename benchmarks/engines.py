@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 import dpmcl
-from benchmarks.measure import Contestant, timed
+from benchmarks.measure import Contestant, seconds_of
 from benchmarks.problems import Problem
 from dpmcl.core.model import has_convolution, initial_weights
 from dpmcl.core.precision import arithmetic
@@ -34,25 +34,25 @@ def contestants(problem: Problem, method: str, replicas: Sequence[int]) -> list[
     """Return the updates of each phase of a method: looped, and batched for each `replicas`."""
     settings, rows = problem.method(method), []
     for phase in settings.phases(settings.prepare(problem.model), problem.infos[1]):
-        forms: list[tuple[str, Any, int]] = [("looped", Looped(Stepper(trace_after=0)), 1)]
-        forms += [(f"batched R={many}", batched(problem, many), many) for many in replicas]
-        for name, engine, many in forms:
+        engines: list[tuple[str, Any, int]] = [("looped", Looped(Stepper(trace_after=0)), 1)]
+        engines += [(f"batched R={size}", batched_engine(problem, size), size) for size in replicas]
+        for name, engine, size in engines:
             facts = {"kind": "updates", "engine": engine.name}
-            run = Updates(problem, settings, phase.name, engine, replicas=many)
-            rows.append(Contestant(f"{method} {phase.name}, {name}", run, many, facts=facts))
+            run = Updates(problem, settings, phase.name, engine, replicas=size)
+            rows.append(Contestant(f"{method} {phase.name}, {name}", run, size, facts=facts))
     return rows
 
 
 def run_of(problem: Problem, method: str, replicas: int | None, updates: int | None) -> Contestant:
     """Return complete runs of a method as a contestant; None takes a job's size on a CPU."""
     convolves = has_convolution(problem.model)
-    many, count = replicas or RUN_REPLICAS[convolves], updates or RUN_UPDATES[convolves]
-    name = f"{method}, run of {many}"
-    run = Run(problem, method, many)
-    return Contestant(name, run, many, updates=count, facts={"kind": "run"})
+    size, count = replicas or RUN_REPLICAS[convolves], updates or RUN_UPDATES[convolves]
+    name = f"{method}, run of {size}"
+    run = Run(problem, method, size)
+    return Contestant(name, run, size, updates=count, facts={"kind": "run"})
 
 
-def batched(problem: Problem, replicas: int) -> Batched:
+def batched_engine(problem: Problem, replicas: int) -> Batched:
     """Return an engine for all replicas at once, which traces updates at once if that pays."""
     small = replicas <= TRACED or not has_convolution(problem.model)
     return Batched(stepper=Stepper(torch.func.vmap, trace_after=0 if small else None))
@@ -70,11 +70,11 @@ class Updates:
         self.phase = phases[phase]
         theta = initial_weights(self.model, range(replicas))
         self.start = torch.func.vmap(lambda theta: method.start(theta, info))(theta)
-        self.chunk = drawn(self.phase, self.stream, replicas, AT_ONCE)
+        self.chunk = random_chunk(self.phase, self.stream, replicas, AT_ONCE)
 
     def __call__(self, updates: int) -> float:
         with arithmetic(self.precision):
-            return timed(lambda: self._advance(updates), self.model.device)
+            return seconds_of(lambda: self._advance(updates), self.model.device)
 
     def _advance(self, updates: int) -> None:
         state = self.start
@@ -88,7 +88,7 @@ class Updates:
         return Feed(chunk, self.stream, self.model.dtype)
 
 
-def drawn(phase: Phase, stream: Stream, replicas: int, steps: int) -> Chunk:
+def random_chunk(phase: Phase, stream: Stream, replicas: int, steps: int) -> Chunk:
     """Return random rows and keys for `steps` updates of a phase."""
     generator, device = torch.Generator().manual_seed(0), stream.x.device
     rows = {}

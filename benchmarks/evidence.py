@@ -16,7 +16,7 @@ from dpmcl.results import comparison, store
 from dpmcl.results.comparison import MEASURES, Entry
 from dpmcl.results.statistics import Comparison, compare
 from dpmcl.results.summary import mean, standard_error
-from dpmcl.results.table import formatted
+from dpmcl.results.table import format_cells
 
 ROOT = Path(__file__).parents[1] / "results"
 
@@ -30,7 +30,7 @@ def entries(*folders: str) -> list[Entry]:
 
 def show(header: Row, body: Sequence[Row], words: int = 1) -> None:
     """Print a Markdown table, for cog."""
-    print(formatted(header, body, "markdown", words=words))
+    print(format_cells(header, body, "markdown", words=words))
 
 
 def methods(folder: str, settings: Sequence[str] = ("lr",)) -> None:
@@ -50,7 +50,7 @@ def methods(folder: str, settings: Sequence[str] = ("lr",)) -> None:
                 entry.method,
                 str(len(entry.record.test.seeds)),
                 *(_error(entry, measure) for measure in MEASURES),
-                *(comparison.written(entry.settings.get(key)) for key in settings),
+                *(comparison.setting_text(entry.settings.get(key)) for key in settings),
                 f"{flops / 1e9:.2f}",
                 f"{kept / 1e3:,.0f}",
             ]
@@ -66,7 +66,7 @@ def rates(study: str, measure: str) -> None:
         measure: "CME" or "NTE".
     """
     cells = {((one.method,), one.settings["lr"]): _error(one, measure) for one in _runs(study)}
-    _pivot((measure,), "lr", cells)
+    _print_grid((measure,), "lr", cells)
 
 
 def paired(folder: str, against: str) -> None:
@@ -76,7 +76,7 @@ def paired(folder: str, against: str) -> None:
         folder: Folder of the run, relative to results/.
         against: Name of the method that is subtracted.
     """
-    _pairs({one.method: one for one in entries(folder)}, against)
+    _print_differences({entry.method: entry for entry in entries(folder)}, against)
 
 
 def ranks(*folders: str) -> None:
@@ -89,13 +89,13 @@ def ranks(*folders: str) -> None:
     """
     columns: dict[str, NDArray[np.float64]] = {}
     for folder in folders:
-        ours = entries(folder)
+        in_run = entries(folder)
         for name, measure in MEASURES.items():
-            errors = np.array([measure(one.record.test) for one in ours])
+            errors = np.array([measure(entry.record.test) for entry in in_run])
             rank = rankdata(np.where(np.isfinite(errors), errors, np.inf), axis=0)
-            columns[f"{name}, {ours[0].stream.name}"] = rank.mean(1)
+            columns[f"{name}, {in_run[0].stream.name}"] = rank.mean(1)
     table = np.array([*columns.values()]).T
-    names = [one.method for one in ours]
+    names = [entry.method for entry in in_run]
     order = np.argsort(table[:, :: len(MEASURES)].mean(1), kind="stable")
     body = [[names[row], *(f"{rank:.1f}" for rank in table[row])] for row in order]
     show(("method", *columns), body)
@@ -109,7 +109,7 @@ def paired_runs(study: str, runs: Mapping[str, str], against: str) -> None:
         runs: Names of its runs, by the label that the table shows.
         against: Label of the run that is subtracted.
     """
-    _pairs({name: entries(f"{study}/{run}")[0] for name, run in runs.items()}, against)
+    _print_differences({name: entries(f"{study}/{run}")[0] for name, run in runs.items()}, against)
 
 
 def grid(study: str, down: Sequence[str], across: str, measure: str) -> None:
@@ -123,13 +123,13 @@ def grid(study: str, down: Sequence[str], across: str, measure: str) -> None:
     """
     cells = {
         (
-            tuple(comparison.written(one.settings[key]) for key in down),
-            one.settings[across],
-        ): _error(one, measure)
-        for one in _runs(study)
-        if one.method == "dpmcl"
+            tuple(comparison.setting_text(entry.settings[key]) for key in down),
+            entry.settings[across],
+        ): _error(entry, measure)
+        for entry in _runs(study)
+        if entry.method == "dpmcl"
     }
-    _pivot(down, across, cells)
+    _print_grid(down, across, cells)
 
 
 def _runs(study: str) -> list[Entry]:
@@ -138,19 +138,19 @@ def _runs(study: str) -> list[Entry]:
     return entries(*(str(folder.relative_to(ROOT)) for folder in folders))
 
 
-def _pivot(down: Row, across: str, cells: Mapping[Any, str]) -> None:
+def _print_grid(down: Row, across: str, cells: Mapping[Any, str]) -> None:
     """Print a table of cells, which are keyed by (row, a tuple of texts; column, a number)."""
     rows, columns = (sorted(set(keys)) for keys in zip(*cells, strict=True))
-    header = (*down, *(f"{across} {comparison.written(value)}" for value in columns))
+    header = (*down, *(f"{across} {comparison.setting_text(value)}" for value in columns))
     body = [[*row, *(cells.get((row, value), "-") for value in columns)] for row in rows]
     show(header, body, words=len(down))
 
 
-def _pairs(several: Mapping[str, Entry], against: str) -> None:
-    by_seed = comparison.by_seed(several)
+def _print_differences(by_name: Mapping[str, Entry], against: str) -> None:
+    by_seed = comparison.errors_by_seed(by_name)
     compared = {name: compare(values, against) for name, values in by_seed.items()}
     body = [
-        [each[0].method, *(text for one in each for text in _compared(one))]
+        [each[0].method, *(text for comparison in each for text in _texts(comparison))]
         for each in zip(*compared.values(), strict=True)
     ]
     header = [text for name in compared for text in (f"{name} less {against}'s", "which is")]
@@ -158,23 +158,23 @@ def _pairs(several: Mapping[str, Entry], against: str) -> None:
 
 
 def _by_cme(entry: Entry) -> float:
-    middle = mean(MEASURES["CME"](entry.record.test))
-    return float("inf") if middle is None else middle
+    average = mean(MEASURES["CME"](entry.record.test))
+    return float("inf") if average is None else average
 
 
 def _error(entry: Entry, measure: str) -> str:
     """Return mean and standard error, with the number of replicas that diverged."""
     values = MEASURES[measure](entry.record.test)
-    middle, error = mean(values), standard_error(values)
-    if middle is None:
+    average, error = mean(values), standard_error(values)
+    if average is None:
         return "all diverged"
     diverged = int((~np.isfinite(values)).sum())
-    return f"{middle:.3g} ({error or 0:.2g})" + f", {diverged} diverged" * bool(diverged)
+    return f"{average:.3g} ({error or 0:.2g})" + f", {diverged} diverged" * bool(diverged)
 
 
-def _compared(one: Comparison) -> tuple[str, str]:
+def _texts(comparison: Comparison) -> tuple[str, str]:
     """Return a difference with its interval, and the verdict."""
-    if one.difference is None or one.interval is None:
-        return "-", one.verdict
-    low, high = one.interval
-    return f"{one.difference:+.3g} [{low:.3g}, {high:.3g}]", one.verdict
+    if comparison.difference is None or comparison.interval is None:
+        return "-", comparison.verdict
+    low, high = comparison.interval
+    return f"{comparison.difference:+.3g} [{low:.3g}, {high:.3g}]", comparison.verdict

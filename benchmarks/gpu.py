@@ -65,20 +65,20 @@ def agreement(device: str, quick: bool) -> dict[str, float]:
     stream, differences = digits(), {}
     for label, name, settings in [*cases()][: 2 if quick else None]:
         table = {"batch": 8, "updates": 4 if quick else 20, "memory": 200, **settings}
-        one, other = (
+        on_device, on_cpu = (
             dpmcl.run(
                 stream,
                 methods={name: table},
                 replicas=2,
-                device=where,
+                device=target,
                 engine=engine,
                 settings={"dtype": "float64", "network": {"name": "mlp"}, "workers": 1},
             ).theta[name]
-            for where, engine in ((device, "batched"), ("cpu", "looped"))
+            for target, engine in ((device, "batched"), ("cpu", "looped"))
         )
         differences[label] = max(
-            (parameter.cpu() - other[part][key].cpu()).abs().max().item()
-            for part, parameters in one.items()
+            (parameter.cpu() - on_cpu[part][key].cpu()).abs().max().item()
+            for part, parameters in on_device.items()
             for key, parameter in parameters.items()
         )
         print(f"{label}: {differences[label]:.1e}", flush=True)
@@ -91,9 +91,11 @@ def capture(device: str, quick: bool) -> list[dict[str, Any]]:
     """Return milliseconds per update and replica, with and without fixed buffers (captured)."""
     replicas, rows = 2 if quick else 50, []
     for name, method in product(("sine",) if quick else ("sine", "mnist"), ("er", "dpmcl")):
-        one = problems.problem(name, torch.device(device))
+        problem = problems.problem(name, torch.device(device))
         for label, static in (("captured", True), ("as it is", False)):
-            rows.append(timed(one, f"{method}, {label}", Batched(static=static), replicas, quick))
+            rows.append(
+                time_updates(problem, f"{method}, {label}", Batched(static=static), replicas, quick)
+            )
     return rows
 
 
@@ -102,24 +104,24 @@ def forms(device: str, quick: bool) -> list[dict[str, Any]]:
     rows, replicas = [], 2 if quick else 50
     for name in ("omniglot",) if quick else ("cifar10", "omniglot", "mnist"):
         for convolutions, precision in FORMS:
-            one = problems.problem(name, torch.device(device), precision, convolutions)
+            problem = problems.problem(name, torch.device(device), precision, convolutions)
             label = f"er, {convolutions}, {precision or 'float32'}"
-            rows.append(timed(one, label, Batched(), replicas, quick))
-        (loop, _) = plain.contestants(one, "er", torch.get_num_threads())
+            rows.append(time_updates(problem, label, Batched(), replicas, quick))
+        (loop, _) = plain.contestants(problem, "er", torch.get_num_threads())
         rows.append(row_of(name, loop, quick))
     return rows
 
 
-def timed(
-    one: problems.Problem, label: str, engine: Batched, replicas: int, quick: bool
+def time_updates(
+    problem: problems.Problem, label: str, engine: Batched, replicas: int, quick: bool
 ) -> dict[str, Any]:
     """Time the updates of the method with whose name a label begins, and return their row."""
-    method = one.method(label.split(",")[0])
-    phase = method.phases(one.model, one.infos[0])[-1].name
-    run = engines.Updates(one, method, phase, engine, replicas=replicas)
-    row = row_of(one.name, measure.Contestant(label, run, replicas), quick)
+    method = problem.method(label.split(",")[0])
+    phase = method.phases(problem.model, problem.infos[0])[-1].name
+    run = engines.Updates(problem, method, phase, engine, replicas=replicas)
+    row = row_of(problem.name, measure.Contestant(label, run, replicas), quick)
     del run, engine  # frees the captured graph before the next measurement
-    if one.device.type == "cuda":
+    if problem.device.type == "cuda":
         torch.cuda.empty_cache()
     return row
 
@@ -179,8 +181,8 @@ def memory(device: str, quick: bool) -> dict[str, list[float]]:
     """Return the peak memory in MiB by method, for each number of replicas in its own process."""
     return {
         name: [
-            growth.alone(growth.by_replicas, growth.Case(name, 3, 1000, many, device))
-            for many in ((1, 2) if quick else growth.REPLICAS)
+            growth.call_in_process(growth.peak_memory, growth.Case(name, 3, 1000, count, device))
+            for count in ((1, 2) if quick else growth.REPLICAS)
         ]
         for name in (("er",) if quick else growth.METHODS)
     }
@@ -205,23 +207,23 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "gpu.json")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
-    done: dict[str, Any] = {"machine": report.machine(torch.device(options.device))}
+    results: dict[str, Any] = {"machine": report.machine(torch.device(options.device))}
     begin = time.perf_counter()
     for part in PARTS:
         start = time.perf_counter()
         if start - begin > options.seconds:
-            done[part.__name__] = "left out: the time was over"
+            results[part.__name__] = "left out: the time was over"
             continue
         try:
             result = part(options.device, options.quick)
         except Exception:  # the other parts can still be measured
             result = {"failed": traceback.format_exc()}
             print(result["failed"], flush=True)
-        took = time.perf_counter() - start
-        done[part.__name__] = {"seconds": took, "result": result}
-        print(f"{part.__name__}: {took:.0f} s", flush=True)
+        seconds = time.perf_counter() - start
+        results[part.__name__] = {"seconds": seconds, "result": result}
+        print(f"{part.__name__}: {seconds:.0f} s", flush=True)
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(done, indent=1) + "\n", "utf-8")
+        options.out.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
     print(f"{options.out}: {time.perf_counter() - begin:.0f} s in all")
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.engines import drawn
+from benchmarks.engines import random_chunk
 from benchmarks.report import machine
 from dpmcl import plugins
 from dpmcl.core.model import Model, initial_weights
@@ -86,8 +86,8 @@ def difference(method: Method, stream: Stream, network: str, device: torch.devic
     Two replicas in float64, captured on the device and looped on the CPU.
     """
     seeds, thetas = (0, 1), []
-    for where, engine in ((device, Batched(static=True)), (torch.device("cpu"), Looped())):
-        moved = stream.to(where)
+    for target, engine in ((device, Batched(static=True)), (torch.device("cpu"), Looped())):
+        moved = stream.to(target)
         splits = split(moved, seeds, (0.6, 0.2, 0.2))
         model = model_of(moved, network, torch.float64)
         setup = Setup(
@@ -115,18 +115,18 @@ def speed(
     info = task_infos(stream, split(stream, (0,), (0.6, 0.2, 0.2)))[0]
     phase = method.phases(model, info)[-1]
     theta = initial_weights(model, range(replicas))
-    state = engine.map(lambda one: method.start(one, info), theta)
-    chunk = drawn(phase, stream, replicas, updates)
+    state = engine.map(lambda theta: method.start(theta, info), theta)
+    chunk = random_chunk(phase, stream, replicas, updates)
 
-    def once() -> float:
+    def time_once() -> float:
         wait(device)
         begin = time.perf_counter()
         engine.advance(phase.update, state, Feed(chunk, stream, torch.float32))
         wait(device)
         return time.perf_counter() - begin
 
-    once()  # warms up, and captures
-    return 1000 * min(once(), once()) / updates
+    time_once()  # warms up, and captures
+    return 1000 * min(time_once(), time_once()) / updates
 
 
 def wait(device: torch.device) -> None:
@@ -148,18 +148,18 @@ def main() -> int:
     for problem, (stream, network) in problems(arguments.root).items():
         moved = stream.to(device)
         for name, method in methods(32, arguments.updates).items():
-            off = difference(replace(method, batch=8), stream, network, device)
+            error = difference(replace(method, batch=8), stream, network, device)
             captured, eager = (
                 speed(method, moved, network, engine, arguments.replicas, arguments.updates)
                 for engine in (Batched(static=True), Batched(static=False))
             )
-            print(f"{problem:<8} {name:<14} {off:>11.1e} {captured:>13.3f} {eager:>10.3f}")
-            worst = max(worst, math.inf if math.isnan(off) else off)
+            print(f"{problem:<8} {name:<14} {error:>11.1e} {captured:>13.3f} {eager:>10.3f}")
+            worst = max(worst, math.inf if math.isnan(error) else error)
             rows.append(
                 {
                     "problem": problem,
                     "method": name,
-                    "difference": off,
+                    "difference": error,
                     "captured_ms": captured,
                     "eager_ms": eager,
                 }

@@ -52,7 +52,7 @@ class Mark(NamedTuple):
     mib: float
 
 
-def by_tasks(case: Case) -> list[Mark]:
+def train_by_tasks(case: Case) -> list[Mark]:
     """Train a case, and return a mark for each task."""
     rows = 50 * case.tasks
     generator = torch.Generator().manual_seed(0)
@@ -70,7 +70,7 @@ def by_tasks(case: Case) -> list[Mark]:
     return [marks[task] for task in range(1, case.tasks + 1)]
 
 
-def by_replicas(case: Case) -> float:
+def peak_memory(case: Case) -> float:
     """Train a case, or only build its stream if it has no tasks; return the peak memory in MiB."""
     if case.tasks:
         run(case, "paper-sine", {"name": "sinenet", "hidden": 100}, 60, None)
@@ -110,17 +110,17 @@ def run(
     )
 
 
-def alone(function, case: Case):
+def call_in_process(function, case: Case):
     """Call a function in a process of its own, and return its result."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, case).result()
 
 
-def at_marks(marks: list[Mark]) -> dict[int, float]:
+def ms_at_marks(marks: list[Mark]) -> dict[int, float]:
     """Return CPU ms per update before each mark: the median over a tenth of the tasks seen."""
-    each = np.diff([mark.seconds for mark in marks]) * 1000 / UPDATES
+    ms = np.diff([mark.seconds for mark in marks]) * 1000 / UPDATES
     reached = [mark for mark in MARKS if mark <= len(marks)]
-    return {m: float(np.median(each[m - 1 - max(3, m // 10) : m - 1])) for m in reached}
+    return {m: float(np.median(ms[m - 1 - max(3, m // 10) : m - 1])) for m in reached}
 
 
 def growth_with_tasks(device: str, tasks: int, folder: Path) -> None:
@@ -128,8 +128,8 @@ def growth_with_tasks(device: str, tasks: int, folder: Path) -> None:
     times, mib = {}, {}
     for name in METHODS:
         for memory in CAPACITIES:
-            marks = alone(by_tasks, Case(name, tasks, memory, 5, device))
-            times[name, memory] = at_marks(marks)
+            marks = call_in_process(train_by_tasks, Case(name, tasks, memory, 5, device))
+            times[name, memory] = ms_at_marks(marks)
             mib[name, memory] = {m: marks[m - 1].mib for m in times[name, memory]}
             print(f"{name}, D_P of {memory}: {marks[-1].seconds:.0f} s", flush=True)
     marks = list(next(iter(times.values())))
@@ -137,28 +137,31 @@ def growth_with_tasks(device: str, tasks: int, folder: Path) -> None:
         print(f"\n{title}, after so many tasks\n")
         print(f"| method | rows in D_P, at most | {' | '.join(map(str, marks))} | last / first |")
         print(f"|---|--:|{'--:|' * (len(marks) + 1)}")
-        for (name, memory), at in table.items():
-            cells = " | ".join(f"{at[m]:.2f}" for m in marks)
-            print(f"| {name} | {memory} | {cells} | {at[marks[-1]] / at[marks[0]]:.2f} |")
+        for (name, memory), by_mark in table.items():
+            cells = " | ".join(f"{by_mark[m]:.2f}" for m in marks)
+            print(f"| {name} | {memory} | {cells} | {by_mark[marks[-1]] / by_mark[marks[0]]:.2f} |")
     figure, ax = axes("An update's time while the tasks go by")
-    for (name, memory), at in times.items():
+    for (name, memory), by_mark in times.items():
         colour, dashes = STYLES[name]
         marker = "o" if memory == CAPACITIES[0] else "s"
         label = f"{name}, D_P of {memory:,} rows at most"
-        ax.plot(marks, list(at.values()), dashes, color=colour, marker=marker, label=label)
+        ax.plot(marks, list(by_mark.values()), dashes, color=colour, marker=marker, label=label)
     ax.set_xscale("log")
     ax.set_xlabel("tasks seen")
     ax.set_ylabel("CPU ms an update of five replicas")
-    ax.set_ylim(0, 1.4 * max(max(at.values()) for at in times.values()))
+    ax.set_ylim(0, 1.4 * max(max(by_mark.values()) for by_mark in times.values()))
     ax.legend(frameon=False, fontsize=8)
     save(figure, folder / "growth_tasks.png")
 
 
 def growth_with_replicas(device: str, folder: Path) -> None:
     """Print the table of the second part, and draw its figure."""
-    base = alone(by_replicas, Case("er", 0, 1000, 1, device))
+    base = call_in_process(peak_memory, Case("er", 0, 1000, 1, device))
     peaks = {
-        name: [alone(by_replicas, Case(name, 3, 1000, many, device)) - base for many in REPLICAS]
+        name: [
+            call_in_process(peak_memory, Case(name, 3, 1000, count, device)) - base
+            for count in REPLICAS
+        ]
         for name in METHODS
     }
     print(f"\nMiB at the peak, beyond the {base:.0f} of a process that trains nothing\n")

@@ -38,11 +38,11 @@ def equations(folder: Path) -> None:
     e, left = line(-2, 2, 401), torch.tensor(LEFT, dtype=torch.float64)
     best, flow = partial(lq.optimal_value, MOVING, EFFORT), partial(lq.flow_value, MOVING, RATE)
     u = lq.optimal_control(MOVING, EFFORT, e, left)
-    short = lq.residual(MOVING, best, u, e=e, left=left, effort=EFFORT).abs().max()
-    along = lq.residual(MOVING, flow, lq.flow_step(MOVING, RATE, e), e=e, left=left).abs().max()
-    print(f"eq. (3) without J_N is off by {short:.1e} (optimal), {along:.1e} (gradient flow)")
-    new = lq.residual(MOVING, best, u, e=e, left=left, effort=EFFORT) - lq.cost(MOVING, e)
-    ratio = (new.abs() / lq.cost(MOVING, e))[e.abs() > 0.1]
+    optimal = lq.residual(MOVING, best, u, e=e, left=left, effort=EFFORT).abs().max()
+    gradient = lq.residual(MOVING, flow, lq.flow_step(MOVING, RATE, e), e=e, left=left).abs().max()
+    print(f"eq. (3) without J_N is off by {optimal:.1e} (optimal), {gradient:.1e} (gradient flow)")
+    complete = lq.residual(MOVING, best, u, e=e, left=left, effort=EFFORT) - lq.cost(MOVING, e)
+    ratio = (complete.abs() / lq.cost(MOVING, e))[e.abs() > 0.1]
     print(f"with J_N = J it is off by {ratio.min():.6f} to {ratio.max():.6f} times J_N\n")
 
     figure, (first, second) = panels(
@@ -67,8 +67,8 @@ def equations(folder: Path) -> None:
     second.axvline(1, ymax=0.78, color=GREY, linewidth=0.8, linestyle=":")
     second.text(1.05, -0.4, "$J = \\beta$", color=GREY, fontsize=9)
     second.plot(J, lq.proof_derivative(problem, rate, behind), "-.", color=RED, label="as printed")
-    kept = lq.proof_derivative(problem, rate, behind, printed=False)
-    second.plot(J, kept, "--", color=PINK, label="its own $V_\\theta$, sign kept")
+    sign_kept = lq.proof_derivative(problem, rate, behind, printed=False)
+    second.plot(J, sign_kept, "--", color=PINK, label="its own $V_\\theta$, sign kept")
     second.plot(J, -J, color=BLUE, label="true, along any rule: $-J$")
     second.set_ylim(-2.5, 3.2)
     second.set_xlabel("$J / \\beta$, $\\beta = 1$, target moves away at 0.05")
@@ -175,14 +175,14 @@ def totals() -> None:
     for speed in (0.0, 0.02):
         problem = Problem(TWO.curvature, speed)
         for sign, name in ((1, "printed"), (0, "none"), (-1, "other sign")):
-            step = partial(third, rates, sign)
+            step = partial(third_term, rates, sign)
             J = lq.cost(problem, lq.simulate(problem, step, start, 200)).sum((0, 2))
             J = J.nan_to_num(float("inf"))
             rate = rates[J.argmin(), 0]
             print(f"| {name}, v = {speed} | {J[5]:.3f} | {rate:.2f} | {J.min():.3f} |")
 
 
-def third(rates: Tensor, sign: int, e: Tensor) -> Tensor:
+def third_term(rates: Tensor, sign: int, e: Tensor) -> Tensor:
     return lq.third_term_step(TWO, rates, e, inner=0.1, zeta=5, sign=sign)
 
 

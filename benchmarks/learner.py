@@ -25,14 +25,14 @@ from dpmcl.training.loop import learn_task
 from dpmcl.training.state import Position
 
 
-def endless(chunks: int) -> dict[str, float]:
+def endless_stream(chunks: int) -> dict[str, float]:
     """Return time and memory of chunks of ten rows of twenty columns, with two updates each."""
-    rng, one = np.random.default_rng(0), Learner(updates=2, memory=1000)
+    rng, learner = np.random.default_rng(0), Learner(updates=2, memory=1000)
     times, peaks = [], []
     for chunk in range(chunks):
         x, y = rng.normal(size=(10, 20)), rng.integers(0, 5, 10)
         start = time.perf_counter()
-        one.learn(x, y)
+        learner.learn(x, y)
         times.append(1e3 * (time.perf_counter() - start))
         if chunk in (chunks // 5, chunks - 1):
             peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
@@ -50,18 +50,18 @@ def overhead(rounds: int = 15) -> dict[str, float]:
     """Return the times of `learn` and `learn_task` on 100 rows of 20 columns, with 100 updates."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(100, 20)), rng.integers(0, 5, 100)
-    one = Learner(updates=100, memory=1000, classes=range(5))
+    learner = Learner(updates=100, memory=1000, classes=range(5))
     for _ in range(12):  # fills the memory and traces the update
-        one.learn(x, y)
+        learner.learn(x, y)
     alone, whole = [], []
     for _ in range(rounds):
-        known = one._known
+        known = learner._known
         assert isinstance(known, Knowledge)
         chunk = {"train": Examples(torch.from_numpy(x), torch.from_numpy(y))}
         stream, splits = chunk_stream(
             known.setup.stream, known.held, chunk, number=known.chunks, replicas=1
         )
-        infos = one_info(known)
+        infos = chunk_info(known)
         setup = known.setup.with_rows(stream, splits, infos)
         run = replace(known.run, position=Position(1))
         torch.set_num_threads(1)
@@ -69,7 +69,7 @@ def overhead(rounds: int = 15) -> dict[str, float]:
         learn_task(setup, run)
         alone.append(1e3 * (time.perf_counter() - start))
         start = time.perf_counter()
-        one.learn(x, y)
+        learner.learn(x, y)
         whole.append(1e3 * (time.perf_counter() - start))
     return {
         "ms learn_task alone": round(median(alone), 2),
@@ -78,7 +78,7 @@ def overhead(rounds: int = 15) -> dict[str, float]:
     }
 
 
-def frozen(updates: int = 100) -> dict[str, float]:
+def frozen_body(updates: int = 100) -> dict[str, float]:
     """Return the time of 64 images behind a frozen body, with and without keeping its features."""
     torch.manual_seed(0)
     layers: list[nn.Module] = []
@@ -90,9 +90,9 @@ def frozen(updates: int = 100) -> dict[str, float]:
     times = {}
     for name, keep in (("kept", with_body), ("each time", lambda config, form, x: form)):
         chunks.with_body = keep
-        one = Learner(module, frozen=["0"], updates=updates).learn(x, y)
+        learner = Learner(module, frozen=["0"], updates=updates).learn(x, y)
         start = time.perf_counter()
-        one.learn(x, y)
+        learner.learn(x, y)
         times[name] = time.perf_counter() - start
     chunks.with_body = with_body
     return {
@@ -102,7 +102,7 @@ def frozen(updates: int = 100) -> dict[str, float]:
     }
 
 
-def grown(seeds: int = 10) -> dict[str, float]:
+def grown_head(seeds: int = 10) -> dict[str, float]:
     """Compare a head that grew from 2 to 10 classes of digits with one of 10 from the start."""
     pixels, labels = load_digits(return_X_y=True)
     x, errors = (pixels / 16).astype("float32"), {}
@@ -110,11 +110,11 @@ def grown(seeds: int = 10) -> dict[str, float]:
         errors[name] = np.zeros(seeds)
         for seed in range(seeds):
             network = {"name": "mlp", "hidden": 32}
-            one = Learner(network, classes=classes, seed=seed, updates=150, memory=500)
+            learner = Learner(network, classes=classes, seed=seed, updates=150, memory=500)
             for k in range(0, 10, 2):
                 new = np.flatnonzero((labels[:1400] >= k) & (labels[:1400] < k + 2))
-                one.learn(x[new], labels[new])
-            errors[name][seed] = one.evaluate(x[1400:], labels[1400:])
+                learner.learn(x[new], labels[new])
+            errors[name][seed] = learner.evaluate(x[1400:], labels[1400:])
     gap = errors["grown"] - errors["from the start"]
     return {
         "error, 10 classes from the start": round(errors["from the start"].mean(), 4),
@@ -124,7 +124,7 @@ def grown(seeds: int = 10) -> dict[str, float]:
     }
 
 
-def one_info(known: Knowledge):
+def chunk_info(known: Knowledge):
     """Return the `TaskInfo` that a method receives for the rows held and a chunk."""
     from dpmcl.learner.knowledge import _task_infos
 
@@ -139,9 +139,9 @@ def main() -> None:
     settings = parser.parse_args()
     report = {
         "overhead": overhead(),
-        "frozen": frozen(),
-        "grown": grown(),
-        "endless": endless(settings.chunks),
+        "frozen": frozen_body(),
+        "grown": grown_head(),
+        "endless": endless_stream(settings.chunks),
         "torch": torch.__version__,
         "machine": platform.machine(),
     }

@@ -29,7 +29,7 @@ from dpmcl.results import store
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
 from dpmcl.study import protocol, studies
-from dpmcl.study.forecast import forecast, written
+from dpmcl.study.forecast import forecast, forecast_lines
 from dpmcl.study.merging import merge
 from dpmcl.study.plan import Variant, variants
 from dpmcl.study.shard import Shard, shard_of
@@ -69,16 +69,16 @@ def store_stubs(planned: Sequence[Planned], part: Path, shard: Shard) -> None:
         entry = {"method": "er", "seeds": list(seeds), "finished": "", "dpmcl": "stub"}
         store.add_environment(folder, entry)
         store.save_records(folder, records)
-        protocol.keep(folder)
+        protocol.check_and_save(folder)
 
 
 @contextmanager
 def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
     """Add the wall seconds of a block, and the CPU seconds of this process, to a table."""
-    began, busy = time.perf_counter(), time.process_time()
+    wall, cpu = time.perf_counter(), time.process_time()
     yield
-    seconds[name] = round(time.perf_counter() - began, 2)
-    seconds[f"{name}, CPU"] = round(time.process_time() - busy, 2)
+    seconds[name] = round(time.perf_counter() - wall, 2)
+    seconds[f"{name}, CPU"] = round(time.process_time() - cpu, 2)
 
 
 def seconds_of(runs: int, seeds: int, shards: int) -> dict[str, float]:
@@ -87,11 +87,11 @@ def seconds_of(runs: int, seeds: int, shards: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with timed(seconds, "planned"):
-            several = study(runs, seeds)
-            planned, _ = studies.planned(several, folder / "all")
+            plan = study(runs, seeds)
+            planned, _ = studies.planned_runs(plan, folder / "all")
         with timed(seconds, "listed"):
-            listed = written(forecast(planned), 2)
-        assert f"{runs * seeds} of {runs * seeds} jobs are missing" in listed[-1]
+            lines = forecast_lines(forecast(planned), 2)
+        assert f"{runs * seeds} of {runs * seeds} jobs are missing" in lines[-1]
         parts = [folder / f"part-{k}" for k in range(1, shards + 1)]
         with mock.patch("os.fsync"):
             for k, part in enumerate(parts, 1):
@@ -99,13 +99,15 @@ def seconds_of(runs: int, seeds: int, shards: int) -> dict[str, float]:
         with timed(seconds, "merged"):
             merge(folder / "all", [part for part in parts if part.exists()])
         with timed(seconds, "listed when done"):
-            listed = written(forecast(planned), 2)
-        assert f"0 of {runs * seeds} jobs are missing" in listed[-1]
+            lines = forecast_lines(forecast(planned), 2)
+        assert f"0 of {runs * seeds} jobs are missing" in lines[-1]
         with timed(seconds, "table"):
-            studies.shown("mine", several, studies.stored(several, folder / "all"), "json")
-    for what in ("", ", CPU"):
-        steps = (seconds[f"{step}{what}"] for step in ("planned", "listed", "merged"))
-        seconds[f"planned, listed and merged{what}"] = round(sum(steps), 2)
+            studies.table_and_figure(
+                "mine", plan, studies.stored_results(plan, folder / "all"), "json"
+            )
+    for suffix in ("", ", CPU"):
+        steps = (seconds[f"{step}{suffix}"] for step in ("planned", "listed", "merged"))
+        seconds[f"planned, listed and merged{suffix}"] = round(sum(steps), 2)
     return seconds
 
 
@@ -120,8 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.jobs, options.shards = 8, 2
     timings: dict[str, Any] = report.machine(torch.device("cpu"))
     seeds = max(2, options.jobs // 60)
-    for runs, each in ((1, 2), (options.jobs // seeds, seeds), (options.jobs, 1)):
-        timings[f"{runs} runs of {each} jobs"] = seconds_of(runs, each, options.shards)
+    for runs, count in ((1, 2), (options.jobs // seeds, seeds), (options.jobs, 1)):
+        timings[f"{runs} runs of {count} jobs"] = seconds_of(runs, count, options.shards)
         print(json.dumps(timings, indent=1), flush=True)
 
 

@@ -60,16 +60,16 @@ def measure(contestants: Sequence[Contestant], repeats: int, seconds: float) -> 
         One timing for each contestant, in their order.
     """
     updates = []
-    for one in contestants:
-        with threads(one.threads):
-            updates.append(one.updates or updates_for(one.run, seconds))
+    for contestant in contestants:
+        with threads(contestant.threads):
+            updates.append(contestant.updates or updates_for(contestant.run, seconds))
     times: list[list[float]] = [[] for _ in contestants]
     for _ in range(repeats):
-        for one, count, taken in zip(contestants, updates, times, strict=True):
-            with threads(one.threads):
-                taken.append(1000 * one.run(count) / (count * one.replicas))
+        for contestant, count, taken in zip(contestants, updates, times, strict=True):
+            with threads(contestant.threads):
+                taken.append(1000 * contestant.run(count) / (count * contestant.replicas))
     rows = zip(contestants, updates, times, strict=True)
-    return [Timing(one, count, tuple(taken)) for one, count, taken in rows]
+    return [Timing(contestant, count, tuple(taken)) for contestant, count, taken in rows]
 
 
 def updates_for(run: Callable[[int], float], seconds: float) -> int:
@@ -78,14 +78,14 @@ def updates_for(run: Callable[[int], float], seconds: float) -> int:
     The last run makes that many updates, so that buffers already have the right size.
     """
     run(1)
-    updates, took = 1, run(1)
-    while took < seconds / 2 and updates < _MOST_UPDATES:
-        updates = round(updates * min(10.0, seconds / max(took, 1e-9)))
-        took = run(updates)
+    updates, taken = 1, run(1)
+    while taken < seconds / 2 and updates < _MOST_UPDATES:
+        updates = round(updates * min(10.0, seconds / max(taken, 1e-9)))
+        taken = run(updates)
     return updates
 
 
-def timed(work: Callable[[], object], device: torch.device) -> float:
+def seconds_of(work: Callable[[], object], device: torch.device) -> float:
     """Return the seconds until the device has finished `work`."""
     _wait(device)
     begin = time.perf_counter()

@@ -63,8 +63,8 @@ BUDGET = 90  # seconds that the tests of a stage may take together without a mut
 
 def both_ways(pairs: str) -> dict[str, str]:
     """Return a table that maps each name of a pair to the other."""
-    couples = [pair.split() for pair in pairs.split(",")]
-    return {a: b for couple in couples for a, b in (couple, reversed(couple))}
+    names = [pair.split() for pair in pairs.split(",")]
+    return {a: b for both in names for a, b in (both, reversed(both))}
 
 
 OPERATORS = both_ways(
@@ -120,7 +120,7 @@ def changed(node: Any, **fields: Any) -> Any:
     return new
 
 
-def text(node: ast.AST) -> bool:
+def is_text(node: ast.AST) -> bool:
     """Return whether an expression is a string literal or an f-string."""
     return isinstance(node, ast.JoinedStr) or isinstance(getattr(node, "value", None), str)
 
@@ -128,22 +128,22 @@ def text(node: ast.AST) -> bool:
 def variants(node: Any) -> Iterator[Any]:
     """Yield the replacements of a node."""
 
-    def other(op: ast.AST) -> Any:
+    def opposite(op: ast.AST) -> Any:
         return getattr(ast, OPERATORS[type(op).__name__])()
 
     match node:
-        case ast.BinOp() if text(node.left) or text(node.right):
+        case ast.BinOp() if is_text(node.left) or is_text(node.right):
             pass
         case ast.BinOp(op=op) | ast.BoolOp(op=op) | ast.AugAssign(op=op):
-            yield changed(node, op=other(op))
+            yield changed(node, op=opposite(op))
         case ast.Compare(ops=[op, *rest]):
-            yield changed(node, ops=[other(op), *rest])
+            yield changed(node, ops=[opposite(op), *rest])
         case ast.UnaryOp(op=ast.Not() | ast.USub()):
             yield node.operand
         case ast.IfExp() | ast.If() if not isinstance(node.test, ast.Compare | ast.UnaryOp):
             yield changed(node, test=ast.UnaryOp(ast.Not(), node.test))
         case ast.Continue() | ast.Break():
-            yield other(node)
+            yield opposite(node)
         case ast.Constant(value=bool()):
             yield ast.Constant(not node.value)
         case ast.Constant(value=int() | float()):
@@ -156,7 +156,7 @@ def variants(node: Any) -> Iterator[Any]:
             yield changed(node, args=[condition, no, yes])
         case ast.Call():
             for k, word in enumerate(node.keywords):
-                if word.arg in BOUNDS or not text(word.value):
+                if word.arg in BOUNDS or not is_text(word.value):
                     words = list(node.keywords)
                     new = changed(word, arg=BOUNDS[word.arg]) if word.arg in BOUNDS else None
                     words[k : k + 1] = [new] if new else []
@@ -181,11 +181,11 @@ def mutants_of(path: Path, source: Path) -> Iterator[tuple[str, set[int], list[M
         if not isinstance(node, ast.stmt | ast.expr):
             continue
         lines.add(node.lineno)
-        where = slice(
+        span = slice(
             start[node.lineno - 1] + node.col_offset,
             start[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0),
         )
-        old = raw[where].decode()
+        old = raw[span].decode()
         if not name and isinstance(getattr(node, "op", None), ast.BitOr):
             continue  # an alias of types
         for variant in variants(node):
@@ -194,7 +194,7 @@ def mutants_of(path: Path, source: Path) -> Iterator[tuple[str, set[int], list[M
                 new = f"({new})"
             else:
                 new = new.replace("\n", "\n" + " " * node.col_offset)
-            mutated = (raw[: where.start] + new.encode() + raw[where.stop :]).decode()
+            mutated = (raw[: span.start] + new.encode() + raw[span.stop :]).decode()
             what = f"{old.splitlines()[0]}  ->  {new.splitlines()[0]}"
             with contextlib.suppress(SyntaxError):
                 compile(mutated, file, "exec")
@@ -271,7 +271,7 @@ class Cover:
                     file.write(json.dumps(row) + "\n")
 
 
-class Only:
+class Selection:
     """Pytest plugin that runs the tests of a list in its order, and records the current test."""
 
     def __init__(self, tests: list[dict[str, Any]], out: Path) -> None:
@@ -288,7 +288,7 @@ class Only:
         signal.alarm(self.limit[item.nodeid])  # ends the process: a mutant that hangs is dead
 
 
-def forked(root: Path, arguments: Iterable[str], plugin: Any, setup: Callable[[], Any]) -> int:
+def run_forked(root: Path, arguments: Iterable[str], plugin: Any, setup: Callable[[], Any]) -> int:
     """Run pytest in a child of this process, which has already made the slow imports."""
     child = os.fork()
     if child == 0:
@@ -325,7 +325,7 @@ def cover(root: Path, out: Path, skip: str) -> list[dict[str, Any]]:
             continue
         began = time.monotonic()
         plugin = Cover(root / "src/dpmcl", out)
-        code = forked(root, [file], plugin, lambda: signal.signal(signal.SIGALRM, raises))
+        code = run_forked(root, [file], plugin, lambda: signal.signal(signal.SIGALRM, raises))
         print(f"{file}: pytest ends with {code} after {time.monotonic() - began:.0f} s", flush=True)
         with done.open("a") as names:
             names.write(file + "\n")
@@ -355,8 +355,8 @@ def plan(tests: list[dict[str, Any]], function: str) -> list[list[dict[str, Any]
 def affordable(tests: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the fastest tests that together fit into the budget of a stage, in their order."""
     quickest = sorted(tests, key=lambda test: test["seconds"])
-    until = itertools.accumulate(test["seconds"] for test in quickest)
-    chosen = {t["test"] for t, end in zip(quickest, until, strict=True) if end <= BUDGET}
+    ends = itertools.accumulate(test["seconds"] for test in quickest)
+    chosen = {t["test"] for t, end in zip(quickest, ends, strict=True) if end <= BUDGET}
     return [test for test in tests if test["test"] in chosen]
 
 
@@ -369,7 +369,7 @@ def fate(root: Path, mutant: Mutant, tests: list[dict[str, Any]], note: Path) ->
         for stage in plan(tests, mutant.function):
             files = dict.fromkeys(test["test"].partition("::")[0] for test in stage)
             note.write_text("collection")
-            code = forked(root, ["-x", *files], Only(stage, note), lambda: None)
+            code = run_forked(root, ["-x", *files], Selection(stage, note), lambda: None)
             if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
                 return f"{note.read_text()} ({code})"
     finally:
@@ -412,15 +412,15 @@ def main() -> None:
         for k, mutant in enumerate(drawn[len(lines) :], len(lines) + 1):
             if time.monotonic() - began > 60 * args.minutes:
                 break
-            start, at = time.monotonic(), fate(root, mutant, tests, Path(folder) / "note")
-            died += bool(at)
-            row = {"died": at, **mutant._asdict(), "seconds": round(time.monotonic() - start, 1)}
+            start, test = time.monotonic(), fate(root, mutant, tests, Path(folder) / "note")
+            died += bool(test)
+            row = {"died": test, **mutant._asdict(), "seconds": round(time.monotonic() - start, 1)}
             del row["text"]
             with results.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(
                 f"{died} of {k} died; {mutant.function}:{mutant.line}: {mutant.what}: "
-                f"{at or 'SURVIVES'}",
+                f"{test or 'SURVIVES'}",
                 flush=True,
             )
 

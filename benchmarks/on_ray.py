@@ -40,7 +40,7 @@ class Waiting(Naive):
         return state
 
 
-def timed(jobs: int, seconds: float, on: Where) -> float:
+def run_seconds(jobs: int, seconds: float, on: Where) -> float:
     """Return the time in seconds of a run of some jobs, each of which takes `seconds`."""
     spec = Spec.parse(
         {
@@ -72,8 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     began = time.perf_counter()
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     start = time.perf_counter() - began
-    timed(1, 0.1, "here")  # warm-up: imports, data
-    here, there = (timed(jobs, seconds, on) for on in ("here", "ray"))
+    run_seconds(1, 0.1, "here")  # warm-up: imports, data
+    here, there = (run_seconds(jobs, seconds, on) for on in ("here", "ray"))
     row = {
         "jobs": jobs,
         "seconds a job": seconds,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.measure import Contestant, timed
+from benchmarks.measure import Contestant, seconds_of
 from benchmarks.problems import Problem
 from dpmcl import Method
 
@@ -41,7 +41,7 @@ class Plain:
         self.loader = DataLoader(data, self.settings.batch, shuffle=True, drop_last=True)
 
     def __call__(self, updates: int) -> float:
-        return timed(lambda: self.train(updates), self.device)
+        return seconds_of(lambda: self.train(updates), self.device)
 
     def train(self, updates: int) -> None:
         """Make updates of ER; the loader's rows are those of all tasks."""

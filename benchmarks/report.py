@@ -44,22 +44,22 @@ def commit() -> str | None:
 
 def rows(network: str, method: str, timings: Sequence[Timing]) -> list[Row]:
     """Return a row for each contestant, with its time as a multiple of the plain loops' times."""
-    plain = {one.contestant.facts.get("kind"): one.ms for one in timings}
+    plain = {timing.contestant.facts.get("kind"): timing.ms for timing in timings}
     return [
         {
             "network": network,
             "method": method,
-            "name": one.contestant.name,
-            **one.contestant.facts,
-            "replicas": one.contestant.replicas,
-            "threads": one.contestant.threads,
-            "updates": one.updates,
-            "ms": one.ms,
-            "repeats": list(one.repeats),
-            "against_default": one.ms / plain["plain"],
-            "against_one_thread": one.ms / plain["plain, 1 thread"],
+            "name": timing.contestant.name,
+            **timing.contestant.facts,
+            "replicas": timing.contestant.replicas,
+            "threads": timing.contestant.threads,
+            "updates": timing.updates,
+            "ms": timing.ms,
+            "repeats": list(timing.repeats),
+            "against_default": timing.ms / plain["plain"],
+            "against_one_thread": timing.ms / plain["plain, 1 thread"],
         }
-        for one in timings
+        for timing in timings
     ]
 
 
@@ -67,8 +67,8 @@ def text(title: str, rows: Sequence[Row]) -> str:
     """Return the rows of one network and method as a plain-text table."""
     lines = [f"{title:<36} {'ms':>8} {'/ plain':>10} {'/ plain, 1 thread':>18}"]
     for row in rows:
-        ms, default, one = row["ms"], row["against_default"], row["against_one_thread"]
-        lines.append(f"{row['name']:<36} {ms:>8.3g} {default:>10.3g} {one:>18.3g}")
+        ms, default, single = row["ms"], row["against_default"], row["against_one_thread"]
+        lines.append(f"{row['name']:<36} {ms:>8.3g} {default:>10.3g} {single:>18.3g}")
     return "\n".join(lines)
 
 

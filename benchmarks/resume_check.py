@@ -97,8 +97,8 @@ def spec(stream: str, engine: str, methods: Sequence[str] = METHODS) -> Table:
     }
 
 
-def life(table: Table, folder: Path, seconds: float, begun: Connection) -> None:
-    """Run the study or the rest of it, in a child process; report on `begun` when it trains."""
+def run_study(table: Table, folder: Path, seconds: float, started: Connection) -> None:
+    """Run the study or the rest of it, in a child process; report on `started` when it trains."""
     torch.set_num_threads(1)
     log = logging.FileHandler(folder.with_suffix(".log"))
     logging.getLogger("dpmcl").addHandler(log)
@@ -107,13 +107,15 @@ def life(table: Table, folder: Path, seconds: float, begun: Connection) -> None:
     def progress(*_: object) -> None:
         nonlocal reported
         if not reported:
-            begun.send(None)
+            started.send(None)
             reported = True
 
     dpmcl.run(table, out=folder, progress=progress, checkpoint_seconds=seconds)
 
 
-def lived(table: Table, folder: Path, seconds: float, delay: float | None) -> tuple[bool, float]:
+def run_and_kill(
+    table: Table, folder: Path, seconds: float, delay: float | None
+) -> tuple[bool, float]:
     """Run a study in a process, and kill it `delay` seconds after it began to train.
 
     Returns:
@@ -125,7 +127,7 @@ def lived(table: Table, folder: Path, seconds: float, delay: float | None) -> tu
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     reader, writer = context.Pipe(duplex=False)
-    process = context.Process(target=life, args=(table, folder, seconds, writer))
+    process = context.Process(target=run_study, args=(table, folder, seconds, writer))
     process.start()
     writer.close()
     try:
@@ -159,9 +161,9 @@ class Whole(NamedTuple):
     seconds: float
 
 
-def whole(case: Case, folder: Path) -> Whole:
+def run_whole(case: Case, folder: Path) -> Whole:
     """Run a case to its end in one go."""
-    _, seconds = lived(spec(*case), folder, 60.0, None)
+    _, seconds = run_and_kill(spec(*case), folder, 60.0, None)
     return Whole(results(folder), seconds)
 
 
@@ -185,17 +187,17 @@ class Kill(NamedTuple):
     resumed: bool
 
 
-def struck(
-    case: Case, folder: Path, reference: Whole, rng: random.Random, *, most: int, share: float
+def kill_repeatedly(
+    case: Case, folder: Path, reference: Whole, rng: random.Random, *, most_kills: int, share: float
 ) -> tuple[list[Kill], list[str], int]:
-    """Kill one run up to `most` times, then let it finish.
+    """Kill one run up to `most_kills` times, then let it finish.
 
     Args:
         case: Stream and engine.
         folder: Run folder.
         reference: Uninterrupted run of the same case.
         rng: Generator of the moments at which processes are killed.
-        most: Largest number of kills.
+        most_kills: Largest number of kills.
         share: Longest time that a process trains before it is killed, as a share of the complete
             run's.
 
@@ -204,21 +206,21 @@ def struck(
     """
     kills: list[Kill] = []
     log = folder.with_suffix(".log")
-    hit = True
-    while hit:
+    killed = True
+    while killed:
         before = log.stat().st_size if log.exists() else 0
-        delay = rng.uniform(0, share * reference.seconds) if len(kills) < most else None
-        hit, _ = lived(spec(*case), folder, rng.choice([0.0, 0.0, 0.05]), delay)
+        delay = rng.uniform(0, share * reference.seconds) if len(kills) < most_kills else None
+        killed, _ = run_and_kill(spec(*case), folder, rng.choice([0.0, 0.0, 0.05]), delay)
         if kills and RESUMED in log.read_text("utf-8")[before:]:
             kills[-1] = kills[-1]._replace(resumed=True)
-        if hit:
+        if killed:
             kills.append(Kill(case, False))
     files = results(folder)
     names = sorted({*files, *reference.files})
-    wrong = [name for name in names if files.get(name) != reference.files.get(name)]
+    different = [name for name in names if files.get(name) != reference.files.get(name)]
     if (folder / "checkpoints").exists():
-        wrong.append("checkpoints (not removed)")
-    return kills, wrong, len(temporaries(folder))
+        different.append("checkpoints (not removed)")
+    return kills, different, len(temporaries(folder))
 
 
 def check(
@@ -230,38 +232,39 @@ def check(
         The kills, the files that differ by folder, and the number of temporary files left behind.
     """
     rng = random.Random(seed)
-    references = {case: whole(case, root / f"whole-{case.stream}-{case.engine}") for case in cases}
+    whole = {case: run_whole(case, root / f"whole-{case.stream}-{case.engine}") for case in cases}
     left = {case: times // len(cases) + (i < times % len(cases)) for i, case in enumerate(cases)}
     kills: list[Kill] = []
-    wrong: dict[str, list[str]] = {}
+    different: dict[str, list[str]] = {}
     temporary = 0
     while any(left.values()):
         case = rng.choice([case for case in cases if left[case]])
-        folder = root / f"killed-{len(wrong)}-{case.stream}-{case.engine}"
-        new, wrong[folder.name], stayed = struck(
-            case, folder, references[case], rng, most=left[case], share=share
+        folder = root / f"killed-{len(different)}-{case.stream}-{case.engine}"
+        new_kills, different[folder.name], left_behind = kill_repeatedly(
+            case, folder, whole[case], rng, most_kills=left[case], share=share
         )
-        kills += new
-        temporary += stayed
-        left[case] -= len(new)
-        if not wrong[folder.name]:
+        kills += new_kills
+        temporary += left_behind
+        left[case] -= len(new_kills)
+        if not different[folder.name]:
             shutil.rmtree(folder)
-    return kills, wrong, temporary
+    return kills, different, temporary
 
 
 def report(
-    kills: Sequence[Kill], wrong: Mapping[str, list[str]], temporary: int, seconds: float
+    kills: Sequence[Kill], different: Mapping[str, list[str]], temporary: int, seconds: float
 ) -> str:
     """Return the summary."""
     cases = Counter(f"{kill.case.stream} {kill.case.engine}" for kill in kills)
-    bad = {name: files for name, files in wrong.items() if files}
+    failed = {name: files for name, files in different.items() if files}
     lines = [
-        f"{len(kills)} processes killed while they ran, in {len(wrong)} runs, {seconds:.0f} s",
+        f"{len(kills)} processes killed while they ran, in {len(different)} runs, {seconds:.0f} s",
         *(f"  {name:<16} {count:>4}" for name, count in sorted(cases.items())),
         f"after {sum(kill.resumed for kill in kills)} of them the next process went on from a "
         "checkpoint (the others had none yet, or were killed before they came so far)",
-        f"{len(wrong) - len(bad)} of {len(wrong)} runs equal byte for byte: {', '.join(RESULTS)}",
-        *(f"  {name} differs in {', '.join(files)}" for name, files in bad.items()),
+        f"{len(different) - len(failed)} of {len(different)} runs equal byte for byte: "
+        f"{', '.join(RESULTS)}",
+        *(f"  {name} differs in {', '.join(files)}" for name, files in failed.items()),
         f"{temporary} temporary files of killed processes stayed in the run folders",
         f"dpmcl {version('dpmcl')}, torch {torch.__version__}, Python "
         f"{platform.python_version()}, {platform.system()} {platform.machine()}, CPU, one thread",
@@ -279,12 +282,12 @@ def main() -> int:
     root = arguments.out or Path(tempfile.mkdtemp(prefix="resume-check-"))
     root.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
-    kills, wrong, temporary = check(arguments.times, cases, arguments.seed, root)
-    print(report(kills, wrong, temporary, time.monotonic() - start))
-    bad = any(wrong.values())
-    if not bad and arguments.out is None:
+    kills, different, temporary = check(arguments.times, cases, arguments.seed, root)
+    print(report(kills, different, temporary, time.monotonic() - start))
+    failed = any(different.values())
+    if not failed and arguments.out is None:
         shutil.rmtree(root)
-    return int(bad)
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def gradients(cls: type[Method], settings: dict[str, Any], dtype: torch.dtype) -
     """Yield the gradient of the first update of the second task, for each seed."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Seen(cls):  # type: ignore[misc, valid-type]
+    class Recording(cls):  # type: ignore[misc, valid-type]
         taken: list[Any] = field(default_factory=list)
 
         def descend(self, state: Any, grads: Any, cost: Any = None) -> Any:
@@ -60,7 +60,7 @@ def gradients(cls: type[Method], settings: dict[str, Any], dtype: torch.dtype) -
         for t in (torch.float32, torch.float64)
     )
     model = single if dtype == torch.float32 else double
-    method = Seen(**settings)
+    method = Recording(**settings)
     infos = task_infos(stream, splits)
     (phase,) = method.phases(model, infos[1])
     for seed in SEEDS:
@@ -86,9 +86,9 @@ def main() -> None:
     torch.set_num_threads(1)
     print("| gradient | inner rule | median | largest |")
     print("|---|---|--:|--:|")
-    for name, cls, varied in CASES:
+    for name, cls, changes in CASES:
         for rule in ({}, SGD):
-            settings = {**FIXED[cls], **varied, **rule}
+            settings = {**FIXED[cls], **changes, **rule}
             rounded, exact = (
                 list(gradients(cls, settings, t)) for t in (torch.float32, torch.float64)
             )
@@ -98,8 +98,8 @@ def main() -> None:
                     for a, b in zip(rounded, exact, strict=True)
                 ]
             )
-            which = rule.get("optimiser", "adagrad")
-            print(f"| {name} | {which} | {errors.median():.1e} | {errors.max():.1e} |", flush=True)
+            inner = rule.get("optimiser", "adagrad")
+            print(f"| {name} | {inner} | {errors.median():.1e} | {errors.max():.1e} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -33,17 +33,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.quick:
         options.repeats, options.seconds = 1, 0.01
     device = torch.device("cpu")
-    one = problem(options.network, device)
+    network = problem(options.network, device)
     print(report.machine(device))
     print("| method | as it is, ms | traced, ms | as it is / traced |")
     print("|---|--:|--:|--:|")
     for name in options.methods:
-        method = one.method(name)
-        phase = method.phases(method.prepare(one.model), one.infos[1])[-1].name
+        method = network.method(name)
+        phase = method.phases(method.prepare(network.model), network.infos[1])[-1].name
         contestants = []
         for label, after in (("as it is", None), ("traced", 0)):
             engine = Batched(stepper=Stepper(torch.func.vmap, trace_after=after))
-            run = Updates(one, method, phase, engine, replicas=options.replicas)
+            run = Updates(network, method, phase, engine, replicas=options.replicas)
             contestants.append(Contestant(label, run, options.replicas))
         plain, traced = measure(contestants, options.repeats, options.seconds)
         pairs = zip(plain.repeats, traced.repeats, strict=True)

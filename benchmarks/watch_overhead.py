@@ -38,7 +38,7 @@ def main() -> None:
     print("| problem | method | plain, s | watched, s | watched / plain |", flush=True)
     print("|---|---|--:|--:|--:|", flush=True)
     for problem, method in itertools.product(arguments.problems, arguments.method or METHODS):
-        pairs = timed(problem, method, arguments.replicas, arguments.repeats)
+        pairs = paired_seconds(problem, method, arguments.replicas, arguments.repeats)
         plain, watched = (statistics.median(pair[i] for pair in pairs) for i in (0, 1))
         ratio = statistics.median(pair[1] / pair[0] for pair in pairs)
         results[f"{problem}, {method}"] = {"plain": plain, "watched": watched, "ratio": ratio}
@@ -46,10 +46,12 @@ def main() -> None:
         arguments.out.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
 
 
-def timed(problem: str, method: str, replicas: int, repeats: int) -> list[tuple[float, float]]:
+def paired_seconds(
+    problem: str, method: str, replicas: int, repeats: int
+) -> list[tuple[float, float]]:
     """Return pairs of the seconds of a plain and a watched run."""
 
-    def once(watched: Sequence[str]) -> float:
+    def run_seconds(watched: Sequence[str]) -> float:
         begin = time.perf_counter()
         dpmcl.run(
             problem,
@@ -63,8 +65,8 @@ def timed(problem: str, method: str, replicas: int, repeats: int) -> list[tuple[
 
     kinds: tuple[tuple[str, ...], ...] = ((), ("terms", "stability"))
     for kind in kinds:  # warm-up: imports at first use
-        once(kind)
-    return [(once(kinds[0]), once(kinds[1])) for _ in range(repeats)]
+        run_seconds(kind)
+    return [(run_seconds(kinds[0]), run_seconds(kinds[1])) for _ in range(repeats)]
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.engines import drawn
+from benchmarks.engines import random_chunk
 from benchmarks.problems import NETWORKS, problem
 from dpmcl.core.model import has_convolution, initial_weights
 from dpmcl.core.tree import leaves, tree_map
@@ -51,9 +51,9 @@ def median_of(function, repeats: int = 9) -> float:
 
 
 def shares(name: str, method: str) -> dict[str, float]:
-    one = problem(name, torch.device("cpu"))
-    rule = one.method(method)
-    model, info = rule.prepare(one.model), one.infos[0]
+    network = problem(name, torch.device("cpu"))
+    rule = network.method(method)
+    model, info = rule.prepare(network.model), network.infos[0]
     phase = rule.phases(model, info)[-1]
     convolves = has_convolution(model)
     batched = not convolves or rule.batch <= LARGE
@@ -61,39 +61,39 @@ def shares(name: str, method: str) -> dict[str, float]:
     state = torch.func.vmap(lambda theta: rule.start(theta, info))(
         initial_weights(model, range(replicas))
     )
-    chunk = drawn(phase, one.stream, replicas, 1)
-    batches, key = chunk.batches(one.stream, model.dtype, 0, slice(None)), chunk.key[:, 0]
+    chunk = random_chunk(phase, network.stream, replicas, 1)
+    batches, key = chunk.batches(network.stream, model.dtype, 0, slice(None)), chunk.key[:, 0]
     # FLOPs are counted for one replica, since the counter ignores the groups of convolutions.
-    alone = tree_map(lambda leaf: leaf[0].clone(), (state, batches, key))
-    single = trace(phase.update, *tree_map(torch.Tensor.clone, alone))
+    one_replica = tree_map(lambda leaf: leaf[0].clone(), (state, batches, key))
+    single = trace(phase.update, *tree_map(torch.Tensor.clone, one_replica))
     with FlopCounterMode(display=False) as counter:
-        single(*tree_map(torch.Tensor.clone, alone))
+        single(*tree_map(torch.Tensor.clone, one_replica))
     if batched:
         update = torch.func.vmap(phase.update)
         run = trace(update, tree_map(torch.Tensor.clone, state), batches, key)
     else:
-        run, (state, batches, key) = single, alone
+        run, (state, batches, key) = single, one_replica
     state = tree_map(torch.Tensor.clone, state)
 
-    def some(updates: int) -> None:
+    def advance(updates: int) -> None:
         nonlocal state
         for _ in range(updates):
             state = run(state, batches, key)
 
-    some(5)
-    took = median_of(lambda: some(UPDATES)) / UPDATES
-    with profile(activities=[ProfilerActivity.CPU]) as seen:
-        some(UPDATES)
-    busy: Counter[str] = Counter()
-    for event in seen.key_averages():
-        busy[kind(event.key)] += event.self_cpu_time_total
-    total = sum(busy.values())
-    per = 1000 * took / replicas
+    advance(5)
+    seconds = median_of(lambda: advance(UPDATES)) / UPDATES
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        advance(UPDATES)
+    time_by_kind: Counter[str] = Counter()
+    for event in profiled.key_averages():
+        time_by_kind[kind(event.key)] += event.self_cpu_time_total
+    total = sum(time_by_kind.values())
+    ms = 1000 * seconds / replicas
     parameters = sum(leaf.numel() * leaf.element_size() for leaf in leaves(state.theta)) / replicas
     return {
         "replicas": replicas,
-        "ms": per,
-        **{name: per * busy[name] / total for name in [*KINDS, "the rest"]},
+        "ms": ms,
+        **{name: ms * time_by_kind[name] / total for name in [*KINDS, "the rest"]},
         "mflop": counter.get_total_flops() / 1e6,
         "bytes": 5 * parameters,
     }
@@ -107,8 +107,8 @@ def main() -> None:
     torch.set_num_threads(1)
     a, b = torch.rand(1024, 1024), torch.rand(1024, 1024)
     rate = 2 * 1024**3 / median_of(lambda: a @ b)
-    big, other = torch.rand(1 << 24), torch.empty(1 << 24)
-    bandwidth = 8 * big.numel() / median_of(lambda: other.copy_(big))
+    source, target = torch.rand(1 << 24), torch.empty(1 << 24)
+    bandwidth = 8 * source.numel() / median_of(lambda: target.copy_(source))
     print(f"matrix product {rate / 1e9:.0f} GFLOP/s, copy {bandwidth / 1e9:.1f} GB/s\n")
     rows = {name: shares(name, options.method) for name in options.networks}
     print(f"| ms of a {options.method} iteration | {' | '.join(rows)} |")

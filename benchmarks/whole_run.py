@@ -26,7 +26,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import report
-from benchmarks.engines import Updates, batched
+from benchmarks.engines import Updates, batched_engine
 from benchmarks.problems import problem
 
 GROUP = 13  # largest number of replicas in a batched group
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.quick:
         options.replicas, options.tasks, options.repeats = 4, 2, 1
     updates = 20 if options.quick else 300
-    times = compared(options, updates)
+    times = compare_timings(options, updates)
     machine = report.machine(torch.device("cpu"))
     print(machine)
     for name, value in times.items():
@@ -56,11 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.out.write_text(json.dumps({"machine": machine, **times}, indent=1) + "\n", "utf-8")
 
 
-def compared(options: argparse.Namespace, updates: int) -> dict[str, float]:
+def compare_timings(options: argparse.Namespace, updates: int) -> dict[str, float]:
     """Return the medians of interleaved timings and of their ratios, by label."""
-    groups = sizes(options.replicas, options.group, options.workers)
+    groups = group_sizes(options.replicas, options.group, options.workers)
     shares = [groups[k :: options.workers] for k in range(options.workers)]
-    per = 1000 / (options.replicas * updates)
+    ms = 1000 / (options.replicas * updates)
     whole, beyond, alone = [], [], []
     warm_up = int(not options.quick)
     with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
@@ -70,8 +70,8 @@ def compared(options: argparse.Namespace, updates: int) -> dict[str, float]:
             count = max(50, options.tasks * updates // 4)
             jobs = [pool.submit(seconds_of, options.method, tuple(own), count) for own in shares]
             slowest = max(job.result() for job in jobs)
-            whole.append(per * long / options.tasks)
-            beyond.append(per * (long - short) / (options.tasks - 1))
+            whole.append(ms * long / options.tasks)
+            beyond.append(ms * (long - short) / (options.tasks - 1))
             alone.append(1000 * slowest / (options.replicas * count))
     timed = slice(warm_up, None)
     ratios = [a / b for a, b in zip(whole[timed], alone[timed], strict=True)]
@@ -86,13 +86,13 @@ def compared(options: argparse.Namespace, updates: int) -> dict[str, float]:
     }
 
 
-def sizes(replicas: int, most: int, workers: int) -> list[int]:
+def group_sizes(replicas: int, largest: int, workers: int) -> list[int]:
     """Return group sizes, as even as possible; their number is a multiple of the workers.
 
     >>> sizes(50, 13, 2)
     [13, 13, 12, 12]
     """
-    groups = workers * -(-replicas // (workers * most))
+    groups = workers * -(-replicas // (workers * largest))
     return [len(range(k, replicas, groups)) for k in range(min(groups, replicas))]
 
 
@@ -120,10 +120,10 @@ def seconds_of(method: str, groups: tuple[int, ...], updates: int) -> float:
 @cache
 def group(method: str, size: int, number: int) -> Updates:
     """Return the traced updates of a group."""
-    one = problem("sine", torch.device("cpu"))
-    settings = one.method(method)
-    phase = settings.phases(one.model, one.infos[1])[-1].name
-    run = Updates(one, settings, phase, batched(one, size), replicas=size)
+    network = problem("sine", torch.device("cpu"))
+    settings = network.method(method)
+    phase = settings.phases(network.model, network.infos[1])[-1].name
+    run = Updates(network, settings, phase, batched_engine(network, size), replicas=size)
     run(50)
     return run
 

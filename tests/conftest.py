@@ -114,7 +114,7 @@ def refused(make: Callable[[], object], *parts: str, error: Any = DataError) -> 
     assert [part for part in parts if part not in message] == [], message
 
 
-def some_record(
+def random_record(
     entropy: int = 0, *, replicas: int = 3, tasks: int = 3, low: float = 0.0, high: float = 1.0
 ) -> Record:
     """A record of random errors between two bounds, evaluated on the tasks seen so far."""
@@ -187,14 +187,14 @@ def moving_stream(
     number = torch.arange(x[..., 0].numel()).view(replicas, tasks + 1, -1)
     following = number.clone()
     following[:, :-1] = number[:, 1:]
-    each = trajectories * samples
+    per_window = trajectories * samples
     return Stream(
         name="moving",
         kind="regression",
         x=x.flatten(0, -2),
         y=y.reshape(-1, 1),
         row=number[:, :-1].flatten(1),
-        task=torch.arange(tasks).repeat_interleave(each).repeat(replicas, 1),
+        task=torch.arange(tasks).repeat_interleave(per_window).repeat(replicas, 1),
         tasks=tuple(f"window {k}" for k in range(tasks)),
         classes=(),
         outputs=1,
@@ -209,12 +209,12 @@ def memory_of(splits, seeds, task, capacity, name="train"):
     """Stacked memories, one per seed, which were offered the rows of the tasks before `task`."""
     memories = []
     for replica, seed in enumerate(seeds):
-        memory_, offset = memory.empty(capacity), splits.named(name).offset[replica]
+        filled, offset = memory.empty(capacity), splits.named(name).offset[replica]
         for k in range(task):
             position = torch.arange(int(offset[k]), int(offset[k + 1]))
             offer = Offer(position, torch.ones_like(position, dtype=torch.bool))
-            memory_ = memory.add(memory_, offer, keys.derive(seed, Purpose.MEMORY, k), "reservoir")
-        memories.append(memory_)
+            filled = memory.add(filled, offer, keys.derive(seed, Purpose.MEMORY, k), "reservoir")
+        memories.append(filled)
     return stack(memories)
 
 

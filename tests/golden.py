@@ -91,9 +91,9 @@ def variants() -> Iterator[tuple[str, dict[str, Any]]]:
         for weight in (1.0, -0.5):
             yield "dpmcl", {"fourth_term": fourth, "fourth_weight": weight, "zeta": 2}
     for name in ("er", "dpmcl"):
-        for on in ("weights", "sampling"):
+        for discount_on in ("weights", "sampling"):
             discount = {"name": "exponential", "rate": 0.5}
-            yield name, {"discount": discount, "discount_on": on}
+            yield name, {"discount": discount, "discount_on": discount_on}
     for name in ("oml", "cml", "anml"):
         for reading in ("box", "text"):
             yield name, {"reading": reading}
@@ -114,7 +114,7 @@ def variants() -> Iterator[tuple[str, dict[str, Any]]]:
         yield name, {"enters": "after"}
     for name in ("der", "derpp"):
         yield name, {"compared": "seen"}
-    yield from (("la_maml", own) for own in ({"order": 2}, {"outer": "last"}))
+    yield from (("la_maml", settings) for settings in ({"order": 2}, {"outer": "last"}))
     yield "ewc", {"fisher": "empirical", "anchors": "last", "decay": 0.5}
     yield "naive", {"options": ["l2_init", "shrink_perturb"]}
 
@@ -123,10 +123,10 @@ def cases() -> Cases:
     """Functions that run each case, by name. Settings that equal the defaults have no case."""
     methods = own_methods()
     out: Cases = {name: partial(_method, name, {}) for name in methods}
-    for name, own in variants():
-        if methods[name](**own) != methods[name]():
-            case = " ".join([name, *(_text(key, value) for key, value in own.items())])
-            out[case] = partial(_method, name, own)
+    for name, settings in variants():
+        if methods[name](**settings) != methods[name]():
+            case = " ".join([name, *(_text(key, value) for key, value in settings.items())])
+            out[case] = partial(_method, name, settings)
     for name, stream in STREAMS.items():
         out[f"stream {name}"] = partial(_er, stream)
     out["dpmcl with BatchNorm"] = _normalised
@@ -139,14 +139,14 @@ def _text(key: str, value: Any) -> str:
     return f"{key}={value}"
 
 
-def _method(name: str, own: dict[str, Any]) -> Values:
-    stream = moving_stream() if "fourth_term" in own else tiny_stream()
-    if "pretraining" in own:
+def _method(name: str, settings: dict[str, Any]) -> Values:
+    stream = moving_stream() if "fourth_term" in settings else tiny_stream()
+    if "pretraining" in settings:
         stream = _two_a_task(background=2)
         network = partial(MLP(hidden=8).build, stream.x.shape[1:], stream.outputs)
-        return _values(own_methods()[name](**{**SMALL, **own}), stream, network)
+        return _values(own_methods()[name](**{**SMALL, **settings}), stream, network)
     network = partial(tiny_network, stream.outputs, dropout=0.2)
-    return _values(own_methods()[name](**{**SMALL, **own}), stream, network)
+    return _values(own_methods()[name](**{**SMALL, **settings}), stream, network)
 
 
 def _normalised() -> Values:
@@ -240,13 +240,13 @@ STREAMS: dict[str, Callable[[], Stream]] = {
 
 def moved(name: str, stored: Values, new: Values) -> str | None:
     """A text about the first value of a case that differs by more than rounding, or None."""
-    before, after = dict(_flat(stored)), dict(_flat(new))
+    before, after = dict(_flatten(stored)), dict(_flatten(new))
     if before.keys() != after.keys():
         key = sorted(before.keys() ^ after.keys())[0]
         return f"{name}: {key} is in {'golden.json' if key in before else 'the new run'} alone"
-    for place, value in before.items():
-        if not math.isclose(value, after[place], rel_tol=RELATIVE, abs_tol=ABSOLUTE):
-            return f"{name}: {place} was {value!r} and is {after[place]!r}"
+    for path, value in before.items():
+        if not math.isclose(value, after[path], rel_tol=RELATIVE, abs_tol=ABSOLUTE):
+            return f"{name}: {path} was {value!r} and is {after[path]!r}"
     return None
 
 
@@ -259,13 +259,13 @@ def advice(moves: Sequence[str]) -> str:
     )
 
 
-def _flat(values: Any, place: str = "") -> Iterator[tuple[str, float]]:
+def _flatten(values: Any, path: str = "") -> Iterator[tuple[str, float]]:
     if isinstance(values, Mapping | list):
         pairs = values.items() if isinstance(values, Mapping) else enumerate(values)
         for key, value in pairs:
-            yield from _flat(value, f"{place}[{key}]" if place else str(key))
+            yield from _flatten(value, f"{path}[{key}]" if path else str(key))
     else:
-        yield place, values
+        yield path, values
 
 
 def rewritten(golden: Golden, new: dict[str, Values], reason: str) -> Golden:

@@ -50,17 +50,17 @@ def test_a_timing_has_as_many_updates_as_fill_its_time(each, updates):
 
 @pytest.mark.parametrize("method", ["er", "dpmcl"])
 def test_the_plain_loop_does_what_the_method_does(method):
-    made = problems.problem("sine", CPU)
-    settings, (loop, _) = made.method(method), plain.contestants(made, method, 1)
+    problem = problems.problem("sine", CPU)
+    settings, (loop, _) = problem.method(method), plain.contestants(problem, method, 1)
     h, g = loop.run.h, loop.run.g
     theta = {
         part: {name: value.detach().clone() for name, value in module.named_parameters()}
         for part, module in (("representation", h), ("prediction", g))
     }
-    state: State = settings.start(theta, made.infos[0])
-    (phase,) = settings.phases(made.model, made.infos[1])
+    state: State = settings.start(theta, problem.infos[0])
+    (phase,) = settings.phases(problem.model, problem.infos[1])
     for new, old in ((0, 100), (200, 300)):
-        rows = [(made.stream.x[k : k + 64], made.stream.y[k : k + 64]) for k in (new, old)]
+        rows = [(problem.stream.x[k : k + 64], problem.stream.y[k : k + 64]) for k in (new, old)]
         batch = [Batch(x, y, torch.ones(64), torch.zeros(64).long()) for x, y in rows]
         names = {"replay": batch[0]} if method == "er" else {"new": batch[0], "past": batch[1]}
         state = phase.update(state, names, torch.zeros(phase.keys, 2).long())
@@ -74,11 +74,11 @@ def test_the_plain_loop_does_what_the_method_does(method):
 def test_a_report_has_a_row_for_every_contestant(tmp_path, capsys):
     out = tmp_path / "new" / "bench.json"
     bench.main(["sine", "--quick", "--out", str(out), "--device", "cpu"])
-    report, shown = json.loads(out.read_text("utf-8")), capsys.readouterr().out
+    report, printed = json.loads(out.read_text("utf-8")), capsys.readouterr().out
     assert report["machine"]["torch"] == torch.__version__
     for method, phase in (("er", "replay"), ("dpmcl", "iterate")):
         rows = [row for row in report["rows"] if row["method"] == method]
-        one, *others = [row for row in rows if row["kind"] != "avalanche"]
+        default, *others = [row for row in rows if row["kind"] != "avalanche"]
         forms = [f"{method} {phase}, {form}" for form in ("looped", "batched R=1", "batched R=2")]
         assert [row["name"] for row in others] == [
             "plain loop, 1 thread",
@@ -88,8 +88,8 @@ def test_a_report_has_a_row_for_every_contestant(tmp_path, capsys):
         for row in rows:
             assert min(row["repeats"]) > 0
             assert row["ms"] == statistics.median(row["repeats"])
-            assert row["against_default"] == pytest.approx(row["ms"] / one["ms"])
-            assert f"\n{row['name']} " in shown
+            assert row["against_default"] == pytest.approx(row["ms"] / default["ms"])
+            assert f"\n{row['name']} " in printed
 
 
 def test_mutants_change_the_core_alone(tmp_path):

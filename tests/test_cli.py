@@ -71,7 +71,7 @@ def subprocess_of(folder: Path, *arguments: str) -> subprocess.CompletedProcess[
     )  # fmt: skip
 
 
-def the_line(err: str) -> str:
+def error_line(err: str) -> str:
     """Return the only line that a refused command prints."""
     assert "Traceback" not in err
     (line,) = [line for line in err.splitlines() if line.strip()]
@@ -92,9 +92,10 @@ def test_list_mentions_everything(command):
             assert (name, plugins.summary(kind, name)) in lines
     assert {(name, presets.summary(name)) for name in presets.names()} <= lines
     assert {"adagrad", "exponential"} <= {line[0] for line in lines}
-    who = {"oml": "FTML (Finn", "cml": "the OML of Javed and White", "anml": "Beaulieu",
-           "er": "the paper's ER", "replay": "the usual ER (not the paper's `er`)"}  # fmt: skip
-    assert all(other in plugins.summary("method", name) for name, other in who.items())
+    origins = {"oml": "FTML (Finn", "cml": "the OML of Javed and White", "anml": "Beaulieu",
+               "er": "the paper's ER",
+               "replay": "the field's ER (not the paper's, `er`)"}  # fmt: skip
+    assert all(origin in plugins.summary("method", name) for name, origin in origins.items())
 
 
 @pytest.mark.parametrize("preset", presets.names())
@@ -148,14 +149,14 @@ def test_run_prints_the_table_and_writes_the_figure(command, tmp_path):
     assert (tmp_path / "runs/tiny/figures/errors.png").read_bytes().startswith(b"\x89PNG")
     assert dpmcl.load(tmp_path / "runs/tiny").table() == "\n".join(lines[:4])
     assert {"naive", "er"} <= set(ran.err.split())
-    was = (tmp_path / "runs/tiny/errors.parquet").read_bytes()
+    before = (tmp_path / "runs/tiny/errors.parquet").read_bytes()
     again = command("run", "tiny.toml", "--watch", "terms,stability")
     assert (again.out, again.err.strip()) == (ran.out, "")
     for what in ("terms", "stability"):
         assert command("plot", "runs/tiny", "--what", what).status == 0
         drawn = tmp_path / "runs/tiny/figures" / f"{what}.png"
         assert drawn.read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "runs/tiny/errors.parquet").read_bytes() == was
+    assert (tmp_path / "runs/tiny/errors.parquet").read_bytes() == before
 
 
 def test_options_of_run(command, tmp_path):
@@ -258,7 +259,7 @@ def test_bad_inputs_are_one_line_and_status_2(
     ran = command(*(meant.get(a, a.replace("STORED", str(stored))) for a in arguments.split()))
     assert ran.status == 2
     assert ran.out == "" or "stream digits" in arguments
-    line = the_line(ran.err)
+    line = error_line(ran.err)
     for word in words:
         assert word in line
     assert {path for path in tmp_path.rglob("*") if path.name != ".lock"} == files
@@ -305,7 +306,7 @@ def test_a_stream_is_shown_without_methods(command):
 def test_a_full_output_is_one_line(stored, monkeypatch, capsys):
     with suppress(OSError), Path("/dev/full").open("w") as full:
         assert printed(monkeypatch, full, "table", str(stored)) == 2
-    assert "No space left" in the_line(capsys.readouterr().err)
+    assert "No space left" in error_line(capsys.readouterr().err)
 
 
 def test_a_reader_that_has_gone_is_quiet(stored, monkeypatch, capsys):

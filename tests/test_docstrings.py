@@ -15,16 +15,16 @@ COMMANDS = {ROOT / "cli" / f"{name}.py" for name in ("learner", "results", "run"
 SOURCES = [path for path in sorted(ROOT.rglob("*.py")) if path not in COMMANDS]  # Typer's help
 
 
-def public(node: ast.AST) -> Iterator[ast.FunctionDef]:
+def public_functions(node: ast.AST) -> Iterator[ast.FunctionDef]:
     """Yield the public functions of a module, and the public methods of its classes."""
     for child in getattr(node, "body", ()):
         if isinstance(child, ast.ClassDef) and not child.name.startswith("_"):
-            yield from public(child)
+            yield from public_functions(child)
         if isinstance(child, ast.FunctionDef) and not child.name.startswith("_"):
             yield child
 
 
-def returns(function: ast.FunctionDef) -> bool:
+def has_result(function: ast.FunctionDef) -> bool:
     """Return True if a function returns a value that its docstring must describe."""
     decorators = " ".join(map(ast.unparse, function.decorator_list))
     if function.returns is None or "property" in decorators or "contextmanager" in decorators:
@@ -42,7 +42,7 @@ def raised(function: ast.FunctionDef) -> set[str]:
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_argument_and_error_is_documented(path):
     missing = []
-    for function in public(ast.parse(path.read_text("utf-8"))):
+    for function in public_functions(ast.parse(path.read_text("utf-8"))):
         text = ast.get_docstring(function)
         if text is None:  # an override, which inherits it (ruff's D102)
             continue
@@ -53,7 +53,9 @@ def test_every_argument_and_error_is_documented(path):
             if name not in ("self", "cls") and not listed:
                 missing.append(f"{function.name}: {name}")
         missing += [f"{function.name}: {name}" for name in raised(function) if name not in text]
-        said = re.search(r"\b([Rr]eturn|[Yy]ield)\b", text.partition("\n")[0]) or "Returns:" in text
-        if returns(function) and not said:
+        stated = (
+            re.search(r"\b([Rr]eturn|[Yy]ield)\b", text.partition("\n")[0]) or "Returns:" in text
+        )
+        if has_result(function) and not stated:
             missing.append(f"{function.name}: Returns")
     assert not missing

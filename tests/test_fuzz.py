@@ -30,7 +30,7 @@ import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import strategies as st
 from pyarrow import parquet
 
 import dpmcl
@@ -107,15 +107,15 @@ def spec_cases(root: Path) -> Iterator[tuple[str, Files]]:
 def spec_attempts(folder: Path) -> Iterator[Attempt]:
     (path,) = folder.iterdir()
     if path.suffix == ".toml":
-        yield lambda: checked(Request(path).spec())
+        yield lambda: check_spec(Request(path).spec())
         yield lambda: Request(path).set(["seed=3"]).update(tasks=2).spec()
     elif path.name == "set.json":
-        yield lambda: checked(Request("digits").set([json.loads(path.read_text())]).spec())
+        yield lambda: check_spec(Request("digits").set([json.loads(path.read_text())]).spec())
     else:
-        yield lambda: checked(Request(json.loads(path.read_text())).spec())
+        yield lambda: check_spec(Request(json.loads(path.read_text())).spec())
 
 
-def checked(spec: Spec) -> None:
+def check_spec(spec: Spec) -> None:
     """Check that a valid spec survives a round trip; build its stream if that is little work."""
     assert Spec.parse(spec.to_table()).to_table() == spec.to_table()
     stream = spec.stream
@@ -375,14 +375,14 @@ def with_json(files: Files, name: str, content: Any) -> Files:
 
 
 def run_attempts(folder: Path) -> Iterator[Attempt]:
-    def shown() -> None:
+    def show_all() -> None:
         result = dpmcl.load(folder)
         for style in ("text", "json", "csv", "markdown", "latex"):
             assert isinstance(result.table(style), str)
         result.rows_by_task()
         result.plot()
 
-    yield shown
+    yield show_all
 
 
 # ---- the tests -----------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ class Late(BaseException):
     """Raised after the time limit. It is no Exception, so that no loader catches it."""
 
 
-def late(number: int, frame: object) -> None:
+def raise_late(number: int, frame: object) -> None:
     raise Late("more than its time")
 
 
@@ -421,7 +421,7 @@ def write(folder: Path, files: Files) -> None:
             path.write_bytes(content)
 
 
-def listed(root: Path) -> set[tuple[str, int, int]]:
+def entries_below(root: Path) -> set[tuple[str, int, int]]:
     """Everything in the test folder except the cache, and the names beside the folder."""
     out = {(name, 0, 0) for name in os.listdir(root.parent)}  # noqa: PTH208
     for top, folders, names in os.walk(root):
@@ -453,8 +453,8 @@ def complaint(attempt: Attempt) -> str:
         raise
     except BaseException as error:  # Rust's PanicException is no Exception
         steps = traceback.extract_tb(error.__traceback__)
-        own = [s for s in steps if "dpmcl" in s.filename] or steps
-        where = f"{Path(own[-1].filename).name}:{own[-1].lineno}"
+        frames = [s for s in steps if "dpmcl" in s.filename] or steps
+        where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
         return f"{type(error).__name__} by {where}: {' '.join(str(error).split())[:200]}"
     return ""
 
@@ -468,14 +468,14 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    handlers = {s: signal.signal(s, late) for s in (signal.SIGALRM, signal.SIGPROF)}
+    handlers = {s: signal.signal(s, raise_late) for s in (signal.SIGALRM, signal.SIGPROF)}
     yield tmp_path
     for number, handler in handlers.items():
         signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def imported() -> None:
+def import_first() -> None:
     """Import first what loaders import on first use, which would count as a case's time."""
     import matplotlib.figure  # noqa: F401
     import scipy.ndimage  # noqa: F401
@@ -489,12 +489,12 @@ def problem(root: Path, files: Files, attempts: Callable[[Path], Iterator[Attemp
     """A text about what is wrong with the loaders of a case; empty if nothing is."""
     folder = root / "cases" / "case"
     write(folder, files)
-    before = listed(root)
-    wrong = [said for attempt in attempts(folder) if (said := complaint(attempt))]
-    if changed := sorted({path for path, *_ in before ^ listed(root)}):
-        wrong.append(f"changed {changed[:3]}")
+    before = entries_below(root)
+    problems = [text for attempt in attempts(folder) if (text := complaint(attempt))]
+    if changed := sorted({path for path, *_ in before ^ entries_below(root)}):
+        problems.append(f"changed {changed[:3]}")
     shutil.rmtree(root / "cases")
-    return "; ".join(wrong)
+    return "; ".join(problems)
 
 
 @pytest.mark.parametrize("kind", LOADERS)
@@ -502,23 +502,23 @@ def test_odd_inputs_end_in_success_or_one_line(kind, root):
     cases, attempts, _ = LOADERS[kind]
     problems = {name: problem(root, files, attempts) for name, files in cases(root)}
     assert len(problems) > 40
-    wrong = [f"{name!r}: {said}" for name, said in problems.items() if said]
+    wrong = [f"{name!r}: {text}" for name, text in problems.items() if text]
     assert not wrong, f"{len(wrong)} of {kind} failed:\n" + "\n".join(wrong)
 
 
-@some.composite
+@st.composite
 def damaged(draw: Any, files: Files) -> Files:
     """Files, one of which has a flipped bit, an early end, a gap, junk or a repeated part."""
-    name = draw(some.sampled_from([name for name, data in files.items() if data]))
+    name = draw(st.sampled_from([name for name, data in files.items() if data]))
     data = files[name]
-    start = draw(some.integers(0, len(data) - 1) | some.integers(0, min(600, len(data)) - 1))
-    length = draw(some.integers(1, 1 + len(data) // 4))
-    junk = some.sampled_from(
+    start = draw(st.integers(0, len(data) - 1) | st.integers(0, min(600, len(data)) - 1))
+    length = draw(st.integers(1, 1 + len(data) // 4))
+    junk = st.sampled_from(
         [b"\0", b"\xff" * 9, b'"', b"\n", b"\r", b"[[", b"\xed\xa0\x80", b"\x1b[2J"]
     )
-    flipped = bytes([data[start] ^ 1 << draw(some.integers(0, 7))])
-    middle = draw(some.sampled_from([flipped, b"", data[start : start + length] * 2]) | junk)
-    rest = data[start + draw(some.sampled_from([0, 1, length, len(data)])) :]
+    flipped = bytes([data[start] ^ 1 << draw(st.integers(0, 7))])
+    middle = draw(st.sampled_from([flipped, b"", data[start : start + length] * 2]) | junk)
+    rest = data[start + draw(st.sampled_from([0, 1, length, len(data)])) :]
     return {**files, name: data[:start] + middle + rest}
 
 
@@ -528,10 +528,10 @@ def damaged(draw: Any, files: Files) -> Files:
     deadline=None,
     suppress_health_check=list(hypothesis.HealthCheck),
 )
-@given(data=some.data())
+@given(data=st.data())
 def test_damaged_inputs_end_in_success_or_one_line(kind, root, data):
     _, attempts, whole = LOADERS[kind]
-    files = data.draw(some.sampled_from(whole()).flatmap(damaged))
+    files = data.draw(st.sampled_from(whole()).flatmap(damaged))
     assert problem(root, files, attempts) == ""
 
 
@@ -548,19 +548,19 @@ class Payload:
         return os.mkdir, (str(self.path),)
 
 
-def hostile(ran: Path) -> dict[str, bytes]:
+def hostile_files(marker: Path) -> dict[str, bytes]:
     """Files of several libraries' formats that would run code if they were unpickled."""
-    evil = Payload(ran)
-    saved, objects = io.BytesIO(), np.array([evil] * 4, dtype=object)
-    torch.save({"representation.0.weight": evil}, saved)
+    payload = Payload(marker)
+    saved, objects = io.BytesIO(), np.array([payload] * 4, dtype=object)
+    torch.save({"representation.0.weight": payload}, saved)
     kind = pa.field("x", pa.int64(), metadata={
         b"ARROW:extension:name": b"arrow.py_extension_type",
-        b"ARROW:extension:metadata": pickle.dumps(evil),
+        b"ARROW:extension:metadata": pickle.dumps(payload),
     })  # fmt: skip
     extension = pa.table([pa.array([1, 2, 3, 4]), pa.array(list("aabb"))],
                          schema=pa.schema([kind, pa.field("kind", pa.string())]))  # fmt: skip
     return {
-        "pickle": pickle.dumps(evil),
+        "pickle": pickle.dumps(payload),
         "torch": saved.getvalue(),
         "npy": npy(objects),
         "npz": npz(x=objects, y=objects),
@@ -569,30 +569,30 @@ def hostile(ran: Path) -> dict[str, bytes]:
 
 
 def test_nothing_is_unpickled(root):
-    ran = root / "ran"
-    pickle.loads(hostile(ran)["pickle"])
-    assert ran.exists()  # the payload would run
-    ran.rmdir()
-    for name, data in hostile(ran).items():
+    marker = root / "ran"
+    pickle.loads(hostile_files(marker)["pickle"])
+    assert marker.exists()  # the payload would run
+    marker.rmdir()
+    for name, data in hostile_files(marker).items():
         tables: list[Files] = [{f"x{suffix}": data} for suffix in (".parquet", ".csv", ".npz")]
         tables += [{"a/x.npy": data, "a/y.npy": npy(Y)}, {"a/x.npy": npy(X), "a/y.npy": data}]
         tables += [{"x.npz": zipped([("x.npy", data), ("y.npy", npy(Y))])}]
         images: list[Files] = [{"x.zip": data}, {"x.zip": zipped([("a/0.png", data)])}]
         runs: list[Files] = [{**run_files(), part: data} for part in run_files()]
         cases = {"tables": tables, "archives": images, "runs": runs, "specs": [{"x.toml": data}]}
-        for kind, files in ((kind, files) for kind, several in cases.items() for files in several):
+        for kind, files in ((kind, files) for kind, group in cases.items() for files in group):
             assert problem(root, files, LOADERS[kind][1]) == "", (name, list(files))
-            assert not ran.exists(), (name, list(files))
+            assert not marker.exists(), (name, list(files))
 
 
 def test_the_cache_of_images_is_not_unpickled(root):
-    ran, archive = root / "ran", root / "x.zip"
+    marker, archive = root / "ran", root / "x.zip"
     archive.write_bytes(ZIP)
     expected = Stream.from_images(archive).x.clone()
-    kept = [path for path in (root / "cache").rglob("*") if path.is_file()]
-    assert kept
-    for data in hostile(ran).values():
-        for path in kept:
+    cached = [path for path in (root / "cache").rglob("*") if path.is_file()]
+    assert cached
+    for data in hostile_files(marker).values():
+        for path in cached:
             path.write_bytes(data)
         assert torch.equal(Stream.from_images(archive).x, expected)
-        assert not ran.exists()
+        assert not marker.exists()

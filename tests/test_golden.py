@@ -42,44 +42,46 @@ def test_every_choice_of_every_method_and_every_optimiser_has_a_case():
     """A new value of a setting with listed values needs a line in `golden.variants`."""
     tried = [(name, {}) for name in golden.own_methods()] + list(golden.variants())
     for name, cls in golden.own_methods().items():
-        made = [cls(**own) for case, own in tried if case == name]
+        methods = [cls(**settings) for case, settings in tried if case == name]
         hints = get_type_hints(cls)
         for key in set(cls.names()) - set(Method.names()):
             choices = set(get_args(hints[key])) if isinstance(getattr(cls(), key), str) else set()
-            assert choices <= {getattr(method, key) for method in made}, f"{name}: {key}"
-    assert set(plugins.names("optimiser")) <= {own["optimiser"] for _, own in tried if _plain(own)}
+            assert choices <= {getattr(method, key) for method in methods}, f"{name}: {key}"
+    assert set(plugins.names("optimiser")) <= {
+        settings["optimiser"] for _, settings in tried if _names_optimiser(settings)
+    }
 
 
-def _plain(own):
-    return isinstance(own.get("optimiser"), str)
+def _names_optimiser(settings):
+    return isinstance(settings.get("optimiser"), str)
 
 
 def test_different_settings_give_different_numbers():
     """A case equal to another would test nothing that the other does not."""
     seen = {}
     for name, values in KEPT.cases.items():
-        other = seen.setdefault(json.dumps(values), name)
-        assert other == name, f"{name} gives the numbers of {other}"
+        first = seen.setdefault(json.dumps(values), name)
+        assert first == name, f"{name} gives the numbers of {first}"
 
 
-def one(sum_: float = 6.0, errors: float = 0.5) -> golden.Values:
+def values_of(sum_: float = 6.0, errors: float = 0.5) -> golden.Values:
     return {"errors": [[errors]], "theta": {"prediction": [[sum_, 1.0, 2.0]]}}
 
 
 @pytest.mark.parametrize(
     ("new", "where"),
     [
-        (one(6.0 * (1 + 2e-9)), "a: theta[prediction][0][0] was 6.0 and is 6.00000001"),
-        (one(errors=0.25), "a: errors[0][0] was 0.5 and is 0.25"),
-        (one(float("nan")), "a: theta[prediction][0][0] was 6.0 and is nan"),
-        ({**one(), "theta": {}}, "a: theta[prediction][0][0] is in golden.json alone"),
+        (values_of(6.0 * (1 + 2e-9)), "a: theta[prediction][0][0] was 6.0 and is 6.00000001"),
+        (values_of(errors=0.25), "a: errors[0][0] was 0.5 and is 0.25"),
+        (values_of(float("nan")), "a: theta[prediction][0][0] was 6.0 and is nan"),
+        ({**values_of(), "theta": {}}, "a: theta[prediction][0][0] is in golden.json alone"),
     ],
 )
 def test_values_that_moved_are_replaced_with_a_reason_alone(new, where):
-    before = Golden([], {"a": one(), "b": one(), "old": one()})
-    near = one(6.0 * (1 + 1e-10))
+    before = Golden([], {"a": values_of(), "b": values_of(), "old": values_of()})
+    near = values_of(6.0 * (1 + 1e-10))
     with pytest.raises(ValueError, match=re.escape(where)):
-        golden.rewritten(before, {"a": new, "b": near, "c": one()}, "")
-    after = golden.rewritten(before, {"a": new, "b": near, "c": one()}, "The draws changed.")
-    assert after == Golden(["The draws changed."], {"a": new, "b": one(), "c": one()})
+        golden.rewritten(before, {"a": new, "b": near, "c": values_of()}, "")
+    after = golden.rewritten(before, {"a": new, "b": near, "c": values_of()}, "The draws changed.")
+    assert after == Golden(["The draws changed."], {"a": new, "b": values_of(), "c": values_of()})
     assert golden.rewritten(before, {**before.cases, "b": near}, "No reason") == before

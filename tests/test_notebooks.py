@@ -22,10 +22,10 @@ def test_a_notebook_runs(path, tmp_path):
     assert not any(cell.get("outputs") for cell in notebook.cells), "stored without outputs"
     resources = {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(notebook, timeout=600, resources=resources).execute()
-    shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    assert len(shown) < 20
-    told = "".join(output["text"] for output in shown if output.get("name") == "stderr")
-    assert told == "" or told.endswith("learner.undo() takes it back.\n")
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert len(outputs) < 20
+    stderr = "".join(output["text"] for output in outputs if output.get("name") == "stderr")
+    assert stderr == "" or stderr.endswith("learner.undo() takes it back.\n")
 
 
 def test_a_notebook_without_widgets_is_told_so_once(monkeypatch, caplog):

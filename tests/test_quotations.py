@@ -38,10 +38,10 @@ def plain(latex: str) -> str:
     text = re.sub(r"\\c([DTXY])(?![a-zA-Z])", r"\1", text).replace("\\in ", "in ")
     text = re.sub(r"\\(vect|hat|text\w*|emph|noindent)(?![a-zA-Z])", "", text)
     text = re.sub(r"\\([a-zA-Z]+)", r"\1", text)
-    return folded(re.sub(r"[${}]|\\[ ,;]?", "", text))
+    return normalised(re.sub(r"[${}]|\\[ ,;]?", "", text))
 
 
-def folded(text: str) -> str:
+def normalised(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
@@ -53,8 +53,8 @@ def quotations(text: str, code: bool) -> list[str]:
     else:
         text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
         text = re.sub(r"`[^`\n]*`|^    .*$", "", text, flags=re.MULTILINE)
-    found = re.findall(r'"([^"\n]*(?:\n[^"\n]+)?)"', text)
-    return [folded(words) for words in found if " " in words.strip()]
+    quoted = re.findall(r'"([^"\n]*(?:\n[^"\n]+)?)"', text)
+    return [normalised(words) for words in quoted if " " in words.strip()]
 
 
 def test_latex_is_read_as_our_pages_write_it():
@@ -67,7 +67,7 @@ def test_quotations_are_the_papers_words(page):
     if "DPMCL_PAPER" not in os.environ:
         pytest.skip("the paper's LaTeX source is not here: set DPMCL_PAPER")
     paper = plain(Path(os.environ["DPMCL_PAPER"]).read_text("utf-8"))
-    found = quotations(page.read_text("utf-8"), page.suffix != ".md")
-    assert len(found) > 3 or page.name != "reading-the-paper.md"
-    for words in found:
+    quoted = quotations(page.read_text("utf-8"), page.suffix != ".md")
+    assert len(quoted) > 3 or page.name != "reading-the-paper.md"
+    for words in quoted:
         assert words in paper, words

@@ -62,13 +62,13 @@ def find(kind: str, name: Any) -> Any:
     Raises:
         SpecError: There is no plugin of that name, it cannot be imported, or it is of another kind.
     """
-    plugin = _imported(kind, name) if isinstance(name, str) else None
+    plugin = _import_plugin(kind, name) if isinstance(name, str) else None
     if plugin is None:
         raise unknown(kind, name, names(kind), "`dpmcl list` shows all.")
     rule, members = _RULES[kind]
     concrete = isinstance(plugin, type) and not inspect.isabstract(plugin)
-    settings = concrete and all(hasattr(plugin, each) for each in ("from_table", *members))
-    if not (settings if members else callable(plugin)):
+    is_settings = concrete and all(hasattr(plugin, member) for member in ("from_table", *members))
+    if not (is_settings if members else callable(plugin)):
         raise SpecError(f"{kind} '{name}' must be {rule}, got {plugin!r:.80}.")
     return plugin
 
@@ -84,11 +84,11 @@ def from_setting(kind: str, setting: str | Mapping[str, Any], **more: Any) -> An
     Raises:
         SpecError: There is no name, no plugin has it, or an option breaks a rule.
     """
-    name, options = named(kind, setting)
+    name, options = name_and_options(kind, setting)
     return find(kind, name).from_table({**options, **more}, f"{kind} '{name}':")
 
 
-def named(kind: str, setting: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def name_and_options(kind: str, setting: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the name and the options in an entry of a spec.
 
     Args:
@@ -105,7 +105,7 @@ def named(kind: str, setting: str | Mapping[str, Any]) -> tuple[str, dict[str, A
     return name, options
 
 
-def home(kind: str, name: str) -> str:
+def home_module(kind: str, name: str) -> str:
     """Return the module in which a plugin is looked up, as in "dpmcl.methods.er".
 
     Args:
@@ -137,8 +137,8 @@ def name_of(kind: str, plugin: type) -> str | None:
         plugin: Class of the plugin.
     """
     folder, _, name = plugin.__module__.rpartition(".")
-    known = folder == f"dpmcl.{KINDS[kind]}" and name in _modules(kind)
-    return name if known and find(kind, name) is plugin else None
+    is_plugin = folder == f"dpmcl.{KINDS[kind]}" and name in _modules(kind)
+    return name if is_plugin and find(kind, name) is plugin else None
 
 
 def summary(kind: str, name: str) -> str:
@@ -155,7 +155,7 @@ def summary(kind: str, name: str) -> str:
     return line[:1].upper() + line[1:]
 
 
-def _imported(kind: str, name: str) -> Any:
+def _import_plugin(kind: str, name: str) -> Any:
     """Import a plugin and return it; return None if there is no plugin of that name."""
     if ":" in name:
         module, _, attribute = name.partition(":")
@@ -164,10 +164,10 @@ def _imported(kind: str, name: str) -> Any:
         except (Exception, SystemExit) as error:  # the user's module may raise anything
             raise SpecError(f"{kind} {shown(name)} cannot be imported: {reason(error)}.") from error
     if name in _modules(kind):
-        return _declared(importlib.import_module(f"dpmcl.{KINDS[kind]}.{name}"))
+        return _declared_plugin(importlib.import_module(f"dpmcl.{KINDS[kind]}.{name}"))
     entry_point = _entry_points(kind).get(name)
     loaded = entry_point.load() if entry_point is not None else None
-    return _declared(loaded) if isinstance(loaded, ModuleType) else loaded
+    return _declared_plugin(loaded) if isinstance(loaded, ModuleType) else loaded
 
 
 def _modules(kind: str) -> list[str]:
@@ -180,7 +180,7 @@ def _entry_points(kind: str) -> dict[str, importlib.metadata.EntryPoint]:
     return {e.name: e for e in importlib.metadata.entry_points(group=f"dpmcl.{KINDS[kind]}")}
 
 
-def _declared(module: ModuleType) -> Any:
+def _declared_plugin(module: ModuleType) -> Any:
     """Return the class or function that a module assigns to `plugin`."""
     try:
         return module.plugin

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conftest import some_record
+from conftest import random_record
 from dpmcl.results.claims import Answer, Claim, figure3_values, of_figure3, of_table1
 from dpmcl.results.comparison import entries
 from dpmcl.results.paper import METHODS, BySeed, Key
@@ -11,7 +11,7 @@ from dpmcl.results.store import Stored, StreamInfo
 SEEDS = range(10)
 
 
-def around(mean: float, spread: float = 0.001) -> BySeed:
+def values_around(mean: float, spread: float = 0.001) -> BySeed:
     """Return ten values about a mean."""
     return {seed: mean + spread * (1 + mean) * (seed - 4.5) for seed in SEEDS}
 
@@ -20,7 +20,7 @@ def table(stream: str, cme: list[float], nte: list[float]) -> dict[Key, BySeed]:
     """Return means in the order of the paper's table as values by seed."""
     both = {"CME": cme, "NTE": nte}
     return {
-        (stream, measure, method): around(mean)
+        (stream, measure, method): values_around(mean)
         for measure, means in both.items()
         for method, mean in zip(METHODS, means, strict=True)
     }
@@ -47,7 +47,7 @@ def test_a_better_rival_and_a_rival_that_nothing_tells_apart() -> None:
     assert answers(of_table1(worse))[text] == "no"
     level = table("mnist", [0.9, 0.05, 0.06, 0.6, 0.8, 0.05], [0.0] * 6)
     assert answers(of_table1(level))[text] == "not significant"
-    alone = {("mnist", "CME", "dpmcl"): around(0.05)}
+    alone = {("mnist", "CME", "dpmcl"): values_around(0.05)}
     assert answers(of_table1(alone))[text] == "not run"
 
 
@@ -57,33 +57,33 @@ def test_a_better_rival_and_a_rival_that_nothing_tells_apart() -> None:
 )
 def test_a_difference_is_compared_with_the_printed_one(er: float, answer: Answer) -> None:
     ours = table("cifar10", [0.9, 0.496, 0.676, 0.65, 0.9, er], [0.0, 0.23, 0.1, 0.0, 0.7, 0.458])
-    told = answers(of_table1(ours))
-    assert told["cifar10: ER's CME is lower than DPMCL's, by 0.032"] == answer
-    assert told["cifar10: OML's CME is higher than DPMCL's, by 0.180"] == "yes"
+    got = answers(of_table1(ours))
+    assert got["cifar10: ER's CME is lower than DPMCL's, by 0.032"] == answer
+    assert got["cifar10: OML's CME is higher than DPMCL's, by 0.180"] == "yes"
 
 
 def test_sine_is_a_matter_of_powers_of_ten() -> None:
     text = "sine: DPMCL, OML and ER have a CME within a factor of ten"
 
-    def told(er: float) -> Answer:
+    def answer(er: float) -> Answer:
         means = dict(zip(METHODS, [1e-4, 1e-5, 2e-5, 5e-4, 1e-4, er], strict=True))
         ours = {("sine", "CME", name): dict.fromkeys(SEEDS, mean) for name, mean in means.items()}
         return answers(of_table1(ours))[text]
 
-    assert (told(9e-5), told(2e-4)) == ("yes", "no")
+    assert (answer(9e-5), answer(2e-4)) == ("yes", "no")
 
 
 def test_zeta_and_kappa() -> None:
-    falling = {x: around(0.5 - x / 100) for x in (0, 2, 5, 20)}
-    rising = {x: around(0.1 + x / 100) for x in (0, 2, 5, 20)}
-    nothing: dict[float, BySeed] = {}
-    told = answers(of_figure3({"CME": falling, "NTE": rising}, {"CME": nothing, "NTE": nothing}))
-    assert [answer for text, answer in told.items() if "zeta" in text] == ["yes"] * 3 + ["no"] * 3
-    assert [answer for text, answer in told.items() if "kappa" in text] == ["not run"] * 2
+    falling = {x: values_around(0.5 - x / 100) for x in (0, 2, 5, 20)}
+    rising = {x: values_around(0.1 + x / 100) for x in (0, 2, 5, 20)}
+    no_points: dict[float, BySeed] = {}
+    got = answers(of_figure3({"CME": falling, "NTE": rising}, {"CME": no_points, "NTE": no_points}))
+    assert [answer for text, answer in got.items() if "zeta" in text] == ["yes"] * 3 + ["no"] * 3
+    assert [answer for text, answer in got.items() if "kappa" in text] == ["not run"] * 2
 
     levels = {50: 0.5, 100: 0.4, 200: 0.3, 250: 0.25, 300: 0.25}
-    kappa = {x: around(mean) for x, mean in levels.items()}
-    deeper = {**kappa, 300: around(0.2)}
+    kappa = {x: values_around(mean) for x, mean in levels.items()}
+    deeper = {**kappa, 300: values_around(0.2)}
     text = "omniglot: NTE falls with kappa up to 200, and no further from 250 on"
     assert answers(of_figure3({}, {"CME": kappa, "NTE": kappa}))[text] == "yes"
     assert answers(of_figure3({}, {"CME": kappa, "NTE": deeper}))[text] == "no"
@@ -93,7 +93,7 @@ def test_points_that_several_runs_have_are_left_out() -> None:
     info = StreamInfo("omniglot", "classification", ("0", "1", "2"), ())
     runs = {}
     for zeta, lr in ((0, 0.1), (5, 0.1), (5, 0.2)):
-        own = {"zeta": zeta, "kappa": 200, "lr": lr}
-        spec = {"stream": {"name": "omniglot"}, "methods": {"dpmcl": own}}
-        runs[f"{zeta},{lr}"] = Stored(spec, info, {"dpmcl": some_record()})
+        settings = {"zeta": zeta, "kappa": 200, "lr": lr}
+        spec = {"stream": {"name": "omniglot"}, "methods": {"dpmcl": settings}}
+        runs[f"{zeta},{lr}"] = Stored(spec, info, {"dpmcl": random_record()})
     assert list(figure3_values(entries(runs), "zeta")["CME"]) == [0]

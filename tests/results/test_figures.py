@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter1d
 
-from conftest import some_record
+from conftest import random_record
 from dpmcl.core.errors import Errors
 from dpmcl.exceptions import DpmclError, FolderError, SpecError
 from dpmcl.results import figures
@@ -21,7 +21,7 @@ STREAM = StreamInfo("toy", "classification", NAMES, NAMES)
 MAGIC = {"png": b"\x89PNG\r\n", "svg": b"<?xml", "pdf": b"%PDF"}
 
 
-RECORDS = {name: some_record(k, tasks=TASKS) for k, name in enumerate(("naive", "er"))}
+RECORDS = {name: random_record(k, tasks=TASKS) for k, name in enumerate(("naive", "er"))}
 
 
 def heights(figure, panel):
@@ -31,8 +31,8 @@ def heights(figure, panel):
 def test_lines_are_means_and_bands_one_standard_error():
     figure = figures.curves(RECORDS, STREAM)
     assert [ax.get_title()[:3] for ax in figure.axes] == ["CME", "NTE"]
-    for position, (name, one) in enumerate(RECORDS.items()):
-        e = one.test.values
+    for position, (name, record) in enumerate(RECORDS.items()):
+        e = record.test.values
         cme = np.array([[e[r, 1 + k, : k + 1].mean() for k in range(TASKS)] for r in range(3)])
         nte = np.array([[e[r, 1 + k, k] for k in range(TASKS)] for r in range(3)])
         for panel, values in enumerate((cme, nte)):
@@ -50,11 +50,11 @@ def test_tasks_and_methods_are_named():
     figure = figures.curves(RECORDS, STREAM)
     assert [text.get_text() for text in figure.axes[1].get_xticklabels()] == list(NAMES)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["naive", "er"]
-    eight = {f"m{k}": some_record(k, tasks=TASKS) for k in range(8)}
+    eight = {f"m{k}": random_record(k, tasks=TASKS) for k in range(8)}
     lines = figures.curves(eight, STREAM).axes[0].get_lines()
     styles = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}
     assert len(styles) == 8
-    one, two, four = (some_record(replicas=n, tasks=TASKS) for n in (1, 2, 4))
+    one, two, four = (random_record(replicas=n, tasks=TASKS) for n in (1, 2, 4))
     title = figures.curves({"a": two, "b": four}, STREAM).get_suptitle()
     assert title == "toy, 2 to 4 replicas, band: one standard error"
     assert figures.curves({"a": one}, STREAM).get_suptitle() == "toy, 1 replica"
@@ -112,8 +112,9 @@ def test_what_cannot_be_drawn_is_refused_and_nothing_is_written(tmp_path):
 
 
 def test_a_look_sets_the_axis_the_width_and_a_caption():
-    low = {name: Record({"test": Errors(one.test.seeds, one.test.values / 50, one.test.examples)})
-           for name, one in RECORDS.items()}  # fmt: skip
+    tests = {name: record.test for name, record in RECORDS.items()}
+    low = {name: Record({"test": Errors(test.seeds, test.values / 50, test.examples)})
+           for name, test in tests.items()}  # fmt: skip
     assert figures.curves(low, STREAM).axes[0].get_ylim()[1] < 0.05  # from the data
     figure = figures.curves(low, STREAM, figures.Look(ylim=(0.001, 2), log=True, caption="lr $1"))
     assert figure.axes[0].get_yscale() == "log" and figure.axes[1].get_ylim() == (0.001, 2)

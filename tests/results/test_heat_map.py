@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from conftest import some_record
+from conftest import random_record
 from dpmcl.results.store import StreamInfo
 
 pytest.importorskip("matplotlib")
@@ -20,31 +20,31 @@ def panels(figure):
 
 
 def test_a_panel_has_the_means_over_seeds_and_no_value_for_tasks_to_come() -> None:
-    one = some_record(0)
-    one.test.values[1, 3, 0] = np.inf  # a replica that diverged is left out
-    (panel,) = panels(heat_maps({"er": one}, stream("classification")))
+    record = random_record(0)
+    record.test.values[1, 3, 0] = np.inf  # a replica that diverged is left out
+    (panel,) = panels(heat_maps({"er": record}, stream("classification")))
     drawn = np.ma.filled(panel.images[0].get_array(), np.nan)
-    wanted = one.test.after.mean(0)
-    wanted[2, 0] = one.test.after[[0, 2], 2, 0].mean()
-    np.testing.assert_allclose(drawn, wanted)
+    expected = record.test.after.mean(0)
+    expected[2, 0] = record.test.after[[0, 2], 2, 0].mean()
+    np.testing.assert_allclose(drawn, expected)
     assert np.isnan(drawn[0, 1]) and panel.get_ylabel() == "after task"
     assert (panel.images[0].norm.vmin, panel.images[0].norm.vmax) == (0, 1)
     assert [text.get_text() for text in panel.get_xticklabels()] == ["0", "1", "2"]
 
 
 def test_methods_share_a_scale_that_is_logarithmic_for_squared_errors() -> None:
-    records = {f"m{k}": some_record(k) for k in range(4)}
+    records = {f"m{k}": random_record(k) for k in range(4)}
     drawn = panels(heat_maps(records, stream("regression")))
     assert [panel.get_title() for panel in drawn] == list(records)
     scales = {(panel.images[0].norm.vmin, panel.images[0].norm.vmax) for panel in drawn}
-    known = np.concatenate([one.test.after.mean(0).ravel() for one in records.values()])
+    known = np.concatenate([record.test.after.mean(0).ravel() for record in records.values()])
     assert scales == {(np.nanmin(known), np.nanmax(known))}
 
 
 def test_long_names_give_way_to_numbers_from_one() -> None:
     figure = heat_maps(
-        {"er": some_record(0)}, stream("classification", ("Latin", "Greek", "Tifinagh"))
+        {"er": random_record(0)}, stream("classification", ("Latin", "Greek", "Tifinagh"))
     )
     figure.draw_without_rendering()
-    shown = [text.get_text() for text in panels(figure)[0].get_xticklabels()]
-    assert set(shown) <= {"0", "1", "2", "3", "4"} and "1" in shown
+    labels = [text.get_text() for text in panels(figure)[0].get_xticklabels()]
+    assert set(labels) <= {"0", "1", "2", "3", "4"} and "1" in labels

@@ -76,9 +76,9 @@ def test_markdown_is_rendered_as_the_names_are(table):
         if token.type == "inline"
     ]
     assert {c.type for t in tokens for c in t.children or ()} <= {"text", "text_special"}
-    wide = texts.index("replicas")
+    first_number = texts.index("replicas")
     columns = len(texts) // (len(table) + 1)
-    assert texts[columns + wide - 1 :: columns] == [cell(row) for row in table]
+    assert texts[columns + first_number - 1 :: columns] == [cell(row) for row in table]
     assert texts[columns::columns] == [displayed(row["stream"]) for row in table]
 
 
@@ -110,8 +110,8 @@ def words(tmp_path, monkeypatch):
             warnings.simplefilter("error")
             warnings.filterwarnings("ignore", "Glyph")  # no font here has it
             figures.save(figure, tmp_path / "figure.svg")
-        found = ElementTree.parse(tmp_path / "figure.svg").iter("{http://www.w3.org/2000/svg}text")
-        return ["".join(text.itertext()) for text in found]
+        nodes = ElementTree.parse(tmp_path / "figure.svg").iter("{http://www.w3.org/2000/svg}text")
+        return ["".join(text.itertext()) for text in nodes]
 
     return texts
 
@@ -155,9 +155,9 @@ def command(tmp_path, monkeypatch, capsys):
 
     def run(*arguments):
         monkeypatch.setattr("sys.argv", ["dpmcl", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exited:
             cli.main()
-        assert not left.value.code
+        assert not exited.value.code
         return capsys.readouterr()
 
     return run

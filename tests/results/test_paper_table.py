@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import some_record
+from conftest import random_record
 from dpmcl.results.comparison import entries
 from dpmcl.results.paper import (
     LEAST,
@@ -14,7 +14,7 @@ from dpmcl.results.paper import (
     PRINTED,
     STREAMS,
     Key,
-    compared,
+    cell_rows,
     notes,
     read,
     values,
@@ -28,7 +28,7 @@ def mean(value: float, error: float | None = 1e-4) -> Estimate:
 
 
 def marks(ours: dict[Key, Estimate]) -> dict[Key, str]:
-    return {(row["stream"], row["error"], row["method"]): row["mark"] for row in compared(ours)}
+    return {(row["stream"], row["error"], row["method"]): row["mark"] for row in cell_rows(ours)}
 
 
 def test_the_table_is_whole_and_its_unusable_errors_are_none() -> None:
@@ -53,12 +53,12 @@ def test_the_table_is_the_papers() -> None:
 
 def test_only_the_papers_streams_are_beside_it() -> None:
     info = StreamInfo("mnist", "classification", ("0", "1", "2"), ("0", "1", "2"))
-    ours, other = (
-        Stored({"stream": {"name": name}}, info, {"er": some_record()})
+    ours, table_file = (
+        Stored({"stream": {"name": name}}, info, {"er": random_record()})
         for name in ("mnist", "table")
     )
     assert set(values(entries({"a": ours}))) == {("mnist", "CME", "er"), ("mnist", "NTE", "er")}
-    assert values(entries({"a": other})) == {}  # a file mnist.csv
+    assert values(entries({"a": table_file})) == {}  # a file mnist.csv
     assert notes(entries({"a": ours}))[-1].startswith("mnist: 3 tasks, ")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_theory_figures import readings
 
-from conftest import some_record
+from conftest import random_record
 from dpmcl.core.gradients import Work
 from dpmcl.exceptions import DpmclError, SpecError
 from dpmcl.results.record import Divergence, Record
@@ -23,9 +23,9 @@ NASTY = "<script>alert('er')</script> & $x_1$"
 
 
 def record(entropy: int, level: float) -> Record:
-    made = some_record(entropy, replicas=9, tasks=TASKS, low=level, high=level + 0.1)
+    base = random_record(entropy, replicas=9, tasks=TASKS, low=level, high=level + 0.1)
     work = dict.fromkeys(SEEDS, Work(12, 3_456, 7, 8, 90_000))
-    return replace(made, work=work, diverged={3: Divergence(1, 0, 5)} if level > 0.5 else {})
+    return replace(base, work=work, diverged={3: Divergence(1, 0, 5)} if level > 0.5 else {})
 
 
 PROTOCOL = Protocol(
@@ -121,9 +121,9 @@ def test_a_browser_shows_sorts_and_prints_it(page: str, browser, tmp_path: Path)
     file.write_text(page, "utf-8")
     for width in (1400, 400):
         tab = browser.new_page(viewport={"width": width, "height": 900}, offline=True)
-        said: list[str] = []
-        tab.on("console", lambda message, said=said: said.append(message.text))
-        tab.on("pageerror", lambda error, said=said: said.append(str(error)))
+        messages: list[str] = []
+        tab.on("console", lambda message, messages=messages: messages.append(message.text))
+        tab.on("pageerror", lambda error, messages=messages: messages.append(str(error)))
         tab.goto(file.as_uri())
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
         assert tab.locator("svg").first.bounding_box()["width"] <= width
@@ -134,5 +134,5 @@ def test_a_browser_shows_sorts_and_prints_it(page: str, browser, tmp_path: Path)
             means = [float(text) for text in table.locator("td:nth-child(5)").all_inner_texts()]
             assert means == sorted(means, reverse=order < 0) and len(means) == 4
         assert table.locator("th[aria-sort=descending]").count() == 1
-        assert not said
+        assert not messages
     assert tab.pdf().startswith(b"%PDF")

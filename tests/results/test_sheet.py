@@ -13,13 +13,13 @@ from dpmcl.streams.sine import Sine
 SHARES = (0.6, 0.2, 0.2)
 
 
-def described(stream: Stream) -> list[str]:
+def description(stream: Stream) -> list[str]:
     splits = split(stream, [0], SHARES)
     return sheet.describe(fit_scale(stream, splits), splits).split("\n")
 
 
 def test_a_stream_in_numbers():
-    first, *_, labels, header, _, _, row, _ = described(tiny_stream(tasks=3, rows=30))
+    first, *_, labels, header, _, _, row, _ = description(tiny_stream(tasks=3, rows=30))
     assert first == "tiny: classification, 3 tasks, 180 rows, inputs (2,) float64, 6 outputs"
     assert labels.startswith("labels: 0 = class 0, 1 = class 1, ")
     assert header.split() == ["task", "name", "classes", "train", "validation", "test"]
@@ -31,7 +31,7 @@ def test_inputs_that_are_cut_off_are_named():
     far = [*range(30), *[1000] * 30]
     table = {"t": far, "n": [0, 1] * 30, "y": ["a"] * 30 + ["b"] * 30}
     line = "share of rows beyond 10 deviations of the first task, cut off there: t (0.5)"
-    assert line in described(Stream.from_table(table, target="y"))
+    assert line in description(Stream.from_table(table, target="y"))
 
 
 @pytest.mark.parametrize("tasks", [3, 10])

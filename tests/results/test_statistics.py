@@ -12,7 +12,7 @@ from dpmcl.results.statistics import FEWEST, compare, estimate, holm
 SEEDS = range(10)
 
 
-def by_seed(values: np.ndarray) -> dict[int, float]:
+def values_by_seed(values: np.ndarray) -> dict[int, float]:
     return dict(enumerate(values.tolist()))
 
 
@@ -47,10 +47,10 @@ def test_methods_are_compared_in_pairs_of_one_seed() -> None:
     rng = np.random.default_rng(0)
     base = rng.uniform(0.2, 0.4, 10)
     values = {
-        "er": by_seed(base),
-        "better": by_seed(base - rng.uniform(0.01, 0.05, 10)),
-        "same": by_seed(base + rng.normal(0, 0.01, 10)),
-        "equal": by_seed(base),
+        "er": values_by_seed(base),
+        "better": values_by_seed(base - rng.uniform(0.01, 0.05, 10)),
+        "same": values_by_seed(base + rng.normal(0, 0.01, 10)),
+        "equal": values_by_seed(base),
     }
     better, same, equal = compare(values, "er")
     raw = [
@@ -73,7 +73,7 @@ def test_what_differs_by_rounding_alone_is_the_same() -> None:
 
 def test_the_effect_by_hand() -> None:
     gaps = [1.0, 2.0, 3.0, -4.0]  # ranks 1 + 2 + 3 above 0, 4 below: (6 - 4) / 10
-    ours = compare({"a": by_seed(np.array(gaps)), "b": by_seed(np.zeros(4))}, "b")[0]
+    ours = compare({"a": values_by_seed(np.array(gaps)), "b": values_by_seed(np.zeros(4))}, "b")[0]
     assert ours.effect == pytest.approx(0.2)
     assert ours.verdict == "too few replicas" and ours.p is None
 
@@ -98,4 +98,4 @@ def test_so_many_methods_that_none_could_be_told_apart_are_too_few_replicas(meth
     """Eight differences of one sign have p = 2 / 2^8, and seven times that exceeds 0.05."""
     errors = {f"m{k}": {seed: 0.1 + seed / 100 for seed in range(FEWEST)} for k in range(methods)}
     errors["er"] = {seed: 0.5 + seed / 90 for seed in range(FEWEST)}
-    assert {one.verdict for one in compare(errors, "er")} == {verdict}
+    assert {pair.verdict for pair in compare(errors, "er")} == {verdict}

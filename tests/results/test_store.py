@@ -46,9 +46,9 @@ def save(folder: Path, **records: Record) -> None:
 def assert_same(first: Record, second: Record) -> None:
     assert first.test.seeds == second.test.seeds
     for split in ("test", "train"):
-        for one, other in ((getattr(r.errors[split], n) for r in (first, second))
-                           for n in ("values", "examples")):  # fmt: skip
-            np.testing.assert_array_equal(one, other)
+        for a, b in ((getattr(r.errors[split], n) for r in (first, second))
+                     for n in ("values", "examples")):  # fmt: skip
+            np.testing.assert_array_equal(a, b)
     assert (first.work, first.diverged) == (second.work, second.diverged)
     assert first.predictions is not None and second.predictions is not None
     for name, values in first.predictions.items():
@@ -72,17 +72,17 @@ def test_a_folder_is_read_as_it_was_written(tmp_path):
 def test_records_merge_by_seed():
     """In the order of seeds; where both have a seed, the first one's results stay."""
     parts = {(0, 3): record(0, 3), (1,): record(1, shift=9.0), (2,): record(2)}
-    both = merge(record(0, 3), merge(record(1, 3, shift=9.0), record(2)))
-    assert both.test.seeds == (0, 1, 2, 3)
-    assert both.predictions is not None
+    merged = merge(record(0, 3), merge(record(1, 3, shift=9.0), record(2)))
+    assert merged.test.seeds == (0, 1, 2, 3)
+    assert merged.predictions is not None
     for at, part in ((list(seeds), part) for seeds, part in parts.items()):
         for split, errors in part.errors.items():
-            np.testing.assert_array_equal(both.errors[split].values[at], errors.values)
-            np.testing.assert_array_equal(both.errors[split].examples[at], errors.examples)
-        assert {seed: both.work[seed] for seed in at} == part.work
-        assert {seed: both.diverged[seed] for seed in at} == part.diverged
-        np.testing.assert_array_equal(both.predictions["train"][at], part.predictions["train"])
-    np.testing.assert_array_equal(both.predictions["test"][:, 0, 0], [0, 1, 2, 7])
+            np.testing.assert_array_equal(merged.errors[split].values[at], errors.values)
+            np.testing.assert_array_equal(merged.errors[split].examples[at], errors.examples)
+        assert {seed: merged.work[seed] for seed in at} == part.work
+        assert {seed: merged.diverged[seed] for seed in at} == part.diverged
+        np.testing.assert_array_equal(merged.predictions["train"][at], part.predictions["train"])
+    np.testing.assert_array_equal(merged.predictions["test"][:, 0, 0], [0, 1, 2, 7])
     assert merge(record(0), Record(record(1).errors)).predictions is None
 
 

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter1d
 
-from conftest import some_record
+from conftest import random_record
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte
 from dpmcl.results.store import Stored, StreamInfo
 
 pytest.importorskip("matplotlib")
 
-from dpmcl.results.axis_figure import against
+from dpmcl.results.axis_figure import draw
 from dpmcl.results.trajectories import trajectories
 
 TASKS = 6
@@ -19,7 +19,7 @@ TASKS = 6
 
 def run(name: str, kind: str, *methods: str) -> Stored:
     info = StreamInfo(name, kind, tuple(f"task {k}" for k in range(TASKS)), ())
-    return Stored({}, info, {m: some_record(len(m), tasks=TASKS, low=0.1) for m in methods})
+    return Stored({}, info, {m: random_record(len(m), tasks=TASKS, low=0.1) for m in methods})
 
 
 def test_a_column_has_cme_above_and_nte_below() -> None:
@@ -50,7 +50,7 @@ def test_a_column_has_cme_above_and_nte_below() -> None:
 def test_numbers_are_drawn_to_scale_and_words_in_order() -> None:
     by_number = {5: np.array([0.1, 0.3]), 0: np.array([0.5, np.nan, np.inf])}
     by_word = {"none": np.array([0.2]), "clip": np.array([0.4])}
-    figure = against(
+    figure = draw(
         [
             ("CME", "methods.dpmcl.zeta", {"dpmcl": by_number}),
             ("NTE", "methods.dpmcl.guard", {"lr 0.1": by_word, "lr 1": by_word}),

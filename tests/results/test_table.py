@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from conftest import some_record
+from conftest import random_record
 from dpmcl.core.errors import Errors
 from dpmcl.core.gradients import Work
 from dpmcl.exceptions import SpecError
@@ -52,7 +52,7 @@ def one_task(*values: float) -> dict[str, Record]:
 
 
 def test_numbers_by_hand():
-    (row, other) = rows(RECORDS, STREAM, ("backward_transfer",))
+    (row, other_row) = rows(RECORDS, STREAM, ("backward_transfer",))
     assert list(row) == [*KEYS, "backward_transfer_mean", "backward_transfer_se", "lacking"]
     e = RECORDS["er"].test.values
     last = e[:, 3]
@@ -74,7 +74,7 @@ def test_numbers_by_hand():
             assert row[f"{name}_se"] == pytest.approx(error, abs=1e-15)
     assert [row[key] for key in KEYS[:3]] == ["toy", "er", 3]
     assert (row["gradient_evaluations"], row["rows_backpropagated"]) == (6_000, 192_000)
-    assert other["cme_mean"] != row["cme_mean"]
+    assert other_row["cme_mean"] != row["cme_mean"]
 
 
 def test_what_has_no_number_is_none_and_a_dash():
@@ -101,20 +101,20 @@ def test_macro_and_micro_means_are_both_shown_where_they_differ(stream):
     for style in ("text", "markdown", "latex"):
         assert re.search(r"CME \(macro\)\W+CME \(micro\)\W+NTE", render([row], style))
         assert f"{row['cme_micro_mean']:.3f} ({row['cme_micro_se']:.3f})" in render([row], style)
-        alike = rows(RECORDS, STREAM)
-        assert "acro" not in render(alike, style)
+        equal_rows = rows(RECORDS, STREAM)
+        assert "acro" not in render(equal_rows, style)
         assert "method" in render([], style)
-        assert "CME (micro)" in render([*alike, row], style)
+        assert "CME (micro)" in render([*equal_rows, row], style)
 
 
 def test_means_are_over_the_replicas_that_did_not_diverge_and_say_so():
     broken = errors((0, 1, 2), 0)
     broken.values[1, 3] = np.nan
-    lost = {1: Divergence(2, 0, 17)}
-    (row,) = rows({"er": Record({"test": broken}, diverged=lost)}, STREAM)
-    both = broken.values[[0, 2], 3].mean(1)
-    assert row["cme_mean"] == pytest.approx(both.mean())
-    assert row["cme_se"] == pytest.approx(abs(both[0] - both[1]) / 2)
+    diverged = {1: Divergence(2, 0, 17)}
+    (row,) = rows({"er": Record({"test": broken}, diverged=diverged)}, STREAM)
+    survivors = broken.values[[0, 2], 3].mean(1)
+    assert row["cme_mean"] == pytest.approx(survivors.mean())
+    assert row["cme_se"] == pytest.approx(abs(survivors[0] - survivors[1]) / 2)
     assert (row["replicas"], row["diverged"], row["diverged_seeds"]) == (3, 1, "1")
     text = render([row], "text")
     assert "3, 1 diverged" in text
@@ -161,7 +161,7 @@ def test_an_unknown_metric_or_format_is_refused():
 def test_work_that_earlier_versions_counted_is_not_averaged_with_that_of_now():
     """The first counted rows through the head alone among the others, and nothing else."""
     old, new = Work(30, 90), Work(30, 20, 70, 5, 1_000, 64)
-    record = some_record(replicas=2)
+    record = random_record(replicas=2)
     for work, expected in (
         ({0: old, 1: new}, [30, 20, 70, 5, 1_000, 64, 0, 0]),
         ({0: replace(new, memory_bytes=0), 1: new}, [30, 20, 70, 5, 1_000, 64, 0, 0]),
@@ -185,19 +185,19 @@ def early(errors):
 
 
 def test_replicas_without_a_value_are_told():
-    record = replace(some_record(replicas=4), diverged={3: Divergence(1, 0, 1)})
+    record = replace(random_record(replicas=4), diverged={3: Divergence(1, 0, 1)})
     name = f"{__name__}:early"
     (row,) = rows({"er": record}, STREAM, (name,))
     assert row[f"{name}_mean"] == record.test.after[1:3, 0, 0].mean()  # seed 3 diverged
-    told = render([row], "text")
-    assert f"er on {STREAM.name}: {name} has no value for 1 of 4 replicas; its mean" in told
+    text = render([row], "text")
+    assert f"er on {STREAM.name}: {name} has no value for 1 of 4 replicas; its mean" in text
 
 
 def test_a_metric_may_read_predictions():
     name = f"{__name__}:shares"
     with pytest.raises(SpecError, match="reads predictions, and this run has kept none"):
         rows(RECORDS, STREAM, (name,))
-    kept = SimpleNamespace(**vars(RECORDS["er"]), test=RECORDS["er"].test)
-    kept.predictions = {"test": np.array([[0, 1], [1, 1], [0, 0]])}
-    (row,) = rows({"er": kept}, STREAM, (name,))
+    with_predictions = SimpleNamespace(**vars(RECORDS["er"]), test=RECORDS["er"].test)
+    with_predictions.predictions = {"test": np.array([[0, 1], [1, 1], [0, 0]])}
+    (row,) = rows({"er": with_predictions}, STREAM, (name,))
     assert row[f"{name}_mean"] == 0.5

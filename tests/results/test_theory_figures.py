@@ -25,29 +25,29 @@ INPUTS, PARAMETERS = (list(CONDITIONS).index(name) for name in ("inputs", "param
 
 def readings(replicas=3, entropy=0, tasks=TASKS, **quantities):
     """Readings in which every condition holds, but for the quantities given."""
-    places = tuple((task, 0, update) for task in range(tasks) for update in UPDATES)
+    positions = tuple((task, 0, update) for task in range(tasks) for update in UPDATES)
     draw = np.random.default_rng(entropy)
-    values = draw.uniform(0.1, 0.5, size=(replicas, len(places), len(Reading._fields)))
+    values = draw.uniform(0.1, 0.5, size=(replicas, len(positions), len(Reading._fields)))
     for name, value in {**HOLDS, **quantities}.items():
         values[:, :, Reading._fields.index(name)] = value
-    return Readings(tuple(range(replicas)), places, values)
+    return Readings(tuple(range(replicas)), positions, values)
 
 
-def drawn(what, found=None, stream=STREAM):
+def draw_figure(what, values=None, stream=STREAM):
     """A figure of one method; matplotlib and NumPy warn of nothing."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        return theory_figures.draw({"er": readings() if found is None else found}, stream, what)
+        return theory_figures.draw({"er": readings() if values is None else values}, stream, what)
 
 
 def line(ax, start):
-    (found,) = [found for found in ax.get_lines() if found.get_label().startswith(start)]
-    return found
+    (match,) = [match for match in ax.get_lines() if match.get_label().startswith(start)]
+    return match
 
 
 def legend(ax):
-    found = ax.get_legend()
-    return [found.get_title().get_text(), *(text.get_text() for text in found.get_texts())]
+    box = ax.get_legend()
+    return [box.get_title().get_text(), *(text.get_text() for text in box.get_texts())]
 
 
 def check_lines(ax, lines, first=0):
@@ -62,34 +62,32 @@ def check_lines(ax, lines, first=0):
 
 
 def test_terms_are_means_and_bands_where_they_were_taken():
-    found = readings()
-    figure = drawn("terms", found)
+    seen = readings()
+    figure = draw_figure("terms", seen)
     assert figure.get_suptitle() == (
         "toy: which term of equation (3) acts? (3 replicas, band: one standard error)"
     )
     costs, third, fourth = figure.axes
-    check_lines(costs, {"$J_N$": found["J_N"], "$J_P$": found["J_P"]})
+    check_lines(costs, {"$J_N$": seen["J_N"], "$J_P$": seen["J_P"]})
     for ax, term in ((third, "third"), (fourth, "fourth")):
-        check_lines(
-            ax, {"proof": found[f"{term}_proof"], "difference": found[f"{term}_difference"]}
-        )
+        check_lines(ax, {"proof": seen[f"{term}_proof"], "difference": seen[f"{term}_difference"]})
         assert ax.get_yscale() == "symlog"
     assert costs.get_title() == "er"
     assert "above 0, it lowers the cost" in legend(third)[0]
 
 
 def test_stability_compares_each_quantity_with_its_bound():
-    found = readings()
-    found.values[:, 4, Reading._fields.index("alpha")] = -1.0
-    figure = drawn("stability", found)
+    seen = readings()
+    seen.values[:, 4, Reading._fields.index("alpha")] = -1.0
+    figure = draw_figure("stability", seen)
     assert figure.get_suptitle().startswith("toy: does Theorem 1 apply? (3 replicas, band: ")
     cost, reach, step, rate, _ = figure.axes
     assert legend(cost) == [r"cost: at most $\beta$", "$J = J_N + J_P$"]
-    check_lines(cost, {"$J =": found["J"]})
-    check_lines(reach, {r"$\|J_x\|": found["reach"]})
-    check_lines(step, {"the theorem": found["alpha_theorem"]}, first=1)
+    check_lines(cost, {"$J =": seen["J"]})
+    check_lines(reach, {r"$\|J_x\|": seen["reach"]})
+    check_lines(step, {"the theorem": seen["alpha_theorem"]}, first=1)
     assert np.flatnonzero(np.isnan(line(step, "taken:").get_ydata())).tolist() == [4]
-    check_lines(rate, {"as printed": found["dV_dt"], r"with $\Delta": found["dV_dt_substituted"]})
+    check_lines(rate, {"as printed": seen["dV_dt"], r"with $\Delta": seen["dV_dt_substituted"]})
     scales = [ax.get_yscale() for ax in (cost, reach, step, rate)]
     assert scales == ["symlog", "symlog", "log", "symlog"]
     assert [list(ax.get_lines()[-1].get_ydata()) for ax in (reach, rate)] == [[1, 1], [0, 0]]
@@ -99,7 +97,7 @@ def test_the_strip_shows_shares_of_replicas():
     parameters, inputs = np.full((3, 16), 1.0), np.full((3, 16), 0.5)
     parameters[:1, 6:] = parameters[:2, 10:] = 11.0
     inputs[:, 3] = 1.0
-    strip = drawn("stability", readings(theta=parameters, reach=inputs)).axes[-1]
+    strip = draw_figure("stability", readings(theta=parameters, reach=inputs)).axes[-1]
     cells = strip.collections[0]
     shares = np.zeros((len(CONDITIONS), 16))
     shares[INPUTS, 3] = 1
@@ -112,12 +110,12 @@ def test_the_strip_shows_shares_of_replicas():
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_replicas_that_are_frozen_count_for_nothing(stored):
-    found = readings(reach=2.0)
-    found.values[0, 5:] = found.values[:, 9:] = np.nan
+    seen = readings(reach=2.0)
+    seen.values[0, 5:] = seen.values[:, 9:] = np.nan
     if stored:  # a folder keeps no reading without numbers
-        found = Readings(found.seeds, found.positions[:9], found.values[:, :9])
-    drawn("terms", found)
-    figure = drawn("stability", found)
+        seen = Readings(seen.seeds, seen.positions[:9], seen.values[:, :9])
+    draw_figure("terms", seen)
+    figure = draw_figure("stability", seen)
     shares = figure.axes[-1].collections[0].get_array()
     np.testing.assert_array_equal(shares[INPUTS, :9], np.ones(9))
     assert not shares[:, 9:].any()
@@ -125,15 +123,15 @@ def test_replicas_that_are_frozen_count_for_nothing(stored):
 
 
 def test_what_was_not_watched_is_left_out():
-    found = readings(third_difference=np.nan, fourth_difference=np.nan)
-    for ax in drawn("terms", found).axes[1:]:
+    seen = readings(third_difference=np.nan, fourth_difference=np.nan)
+    for ax in draw_figure("terms", seen).axes[1:]:
         assert len(legend(ax)) == 2
         assert "proof" in legend(ax)[1]
-    nothing = readings()
-    nothing.values[:] = np.nan
-    figure = theory_figures.draw({"er": found, "oml": nothing}, STREAM, "terms")
+    unread = readings()
+    unread.values[:] = np.nan
+    figure = theory_figures.draw({"er": seen, "oml": unread}, STREAM, "terms")
     assert [ax.get_title() for ax in figure.axes if ax.get_title()] == ["er"]
-    for empty in ({}, {"oml": nothing}, {"er": Readings((0,), (), np.zeros((1, 0, 23)))}):
+    for empty in ({}, {"oml": unread}, {"er": Readings((0,), (), np.zeros((1, 0, 23)))}):
         with pytest.raises(DpmclError, match=r"Nothing was watched.*--watch stability"):
             theory_figures.draw(empty, STREAM, "stability")
 
@@ -141,9 +139,9 @@ def test_what_was_not_watched_is_left_out():
 def test_huge_and_infinite_numbers_are_drawn_as_far_as_they_go(tmp_path):
     J = np.full((3, 16), 1.0)
     J[:, 5], J[0, 6], J[:, 7] = 5e307, np.inf, -5e307
-    found = readings(J=J, dV_dt=np.where(np.isinf(J), np.nan, J), third_proof=3 * J, alpha=J)
+    seen = readings(J=J, dV_dt=np.where(np.isinf(J), np.nan, J), third_proof=3 * J, alpha=J)
     for what in ("terms", "stability"):
-        figure = drawn(what, found)
+        figure = draw_figure(what, seen)
         figures.save(figure, tmp_path / f"{what}.png")
     heights = line(figure.axes[0], "$J =").get_ydata()
     np.testing.assert_array_equal(heights[4:8], [1.0, 1e200, np.nan, -1e200])
@@ -156,4 +154,4 @@ def test_another_figure_is_refused_and_so_is_none_of_matplotlib(monkeypatch):
         Result({}, STREAM, {}).plot(what="costs")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(DpmclError, match=r"pip install 'dpmcl\[plot\]'"):
-        drawn("terms")
+        draw_figure("terms")

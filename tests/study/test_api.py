@@ -44,7 +44,7 @@ def here(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def refused(function: Any, *arguments: Any, **options: Any) -> str:
+def message_of(function: Any, *arguments: Any, **options: Any) -> str:
     return complaint(function, *arguments, error=DpmclError, **options)
 
 
@@ -66,12 +66,12 @@ def test_a_run_folder_goes_on_in_itself(stream, here):
     assert again.table() == dpmcl.load("run").table()
     dpmcl.run(Path("run"), replicas=2)
     assert dpmcl.load("run").errors["er"].seeds == (0, 1)
-    assert "training.lr" in refused(dpmcl.run, "run", settings={"training.lr": 0.5})
+    assert "training.lr" in message_of(dpmcl.run, "run", settings={"training.lr": 0.5})
 
 
 @pytest.mark.parametrize("source", [pd.DataFrame(X), None, b"digits", ""])
 def test_a_source_of_another_type_is_told_what_makes_a_stream(source):
-    line = refused(dpmcl.run, source)
+    line = message_of(dpmcl.run, source)
     for word in ("a dpmcl.Stream", "from_table", "from_arrays", "from_dataset"):
         assert word in line
 
@@ -89,7 +89,7 @@ def test_a_stream_s_settings_are_a_source(kind, name):
 
 
 def test_settings_that_a_spec_cannot_write_are_refused():
-    line = refused(run, Lorenz(tasks=None))
+    line = message_of(run, Lorenz(tasks=None))
     assert line.startswith(
         "A spec must be able to write all settings of a stream; of Lorenz(tasks=N"
     )
@@ -101,8 +101,8 @@ def test_a_part_of_a_run_folder_is_not_data(here):
         (here / "run" / name).write_text("")
     for part in ("errors.parquet", "figures"):
         for function in (dpmcl.run, dpmcl.load):
-            assert refused(function, f"run/{part}").endswith("give the folder, run.")
-    assert f"as in {here / 'run'}." in refused(dpmcl.run, here)
+            assert message_of(function, f"run/{part}").endswith("give the folder, run.")
+    assert f"as in {here / 'run'}." in message_of(dpmcl.run, here)
 
 
 # methods and settings
@@ -142,7 +142,7 @@ def test_methods_may_be_one_name_or_a_table(stream):
     ],
 )
 def test_methods_that_are_none(methods, words, stream):
-    assert words in refused(run, stream, methods=methods)
+    assert words in message_of(run, stream, methods=methods)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def nested() -> dict[str, Any]:
 def test_settings_that_are_none(settings, words, stream, here, monkeypatch):
     (here / "failing_module.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(here)
-    assert words in refused(dpmcl.run, stream, methods="er", replicas=1, settings=settings)
+    assert words in message_of(dpmcl.run, stream, methods="er", replicas=1, settings=settings)
 
 
 def test_one_monitor_may_be_a_string(stream):
@@ -231,7 +231,7 @@ def hashable(value: Any) -> bool:
     return type(value).__hash__ is not None
 
 
-def one_line(function: Any, *arguments: Any, **options: Any) -> None:
+def check_one_line(function: Any, *arguments: Any, **options: Any) -> None:
     """Check that a call returns, or raises an error of one line."""
     try:
         function(*arguments, **options)
@@ -248,28 +248,32 @@ def one_line(function: Any, *arguments: Any, **options: Any) -> None:
 def test_any_value_is_read_or_refused_in_one_line(value, stream, result):
     for name in ARGUMENTS:
         arguments = {"source": stream, "replicas": 1, "methods": ["er"], name: value}
-        one_line(dpmcl.run, **arguments, settings=FEW, progress=begin)
+        check_one_line(dpmcl.run, **arguments, settings=FEW, progress=begin)
     for settings in (
         value,
         *({**FEW, key: value} for key in KEYS),
         {value: 1} if hashable(value) else {},
     ):
-        one_line(dpmcl.run, stream, methods="er", replicas=1, settings=settings, progress=begin)
-    one_line(dpmcl.run, stream, methods="er", replicas=1, settings=FEW, progress=begin, out=value)
+        check_one_line(
+            dpmcl.run, stream, methods="er", replicas=1, settings=settings, progress=begin
+        )
+    check_one_line(
+        dpmcl.run, stream, methods="er", replicas=1, settings=FEW, progress=begin, out=value
+    )
     if not callable(value):
-        one_line(dpmcl.run, stream, methods="er", replicas=1, settings=FEW, progress=value)
-    one_line(dpmcl.load, value)
-    one_line(result.table, value)
-    one_line(result.rows, value)
-    one_line(result.plot, value)
-    one_line(result.plot, what=value)
+        check_one_line(dpmcl.run, stream, methods="er", replicas=1, settings=FEW, progress=value)
+    check_one_line(dpmcl.load, value)
+    check_one_line(result.table, value)
+    check_one_line(result.rows, value)
+    check_one_line(result.plot, value)
+    check_one_line(result.plot, what=value)
 
 
 def test_true_draws_bars_and_false_does_not(stream, capsys):
-    for progress, drawn in ((True, True), (False, False)):
+    for progress, has_bars in ((True, True), (False, False)):
         dpmcl.run(stream, methods="er", replicas=1, settings=FEW, progress=progress)
         out, err = capsys.readouterr()
-        assert ("er" in err and "100%" in err) == drawn and out == ""
+        assert ("er" in err and "100%" in err) == has_bars and out == ""
 
 
 # processes that fork
@@ -301,7 +305,7 @@ if __name__ == "__main__":
 def test_a_forked_process_runs_too(here, result, stream):
     run(stream, out="run")
     (here / "forking.py").write_text(FORKING)
-    ran = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "forking.py", "run"],
         env={**os.environ, "OMP_NUM_THREADS": "2"},
         capture_output=True,
@@ -309,7 +313,7 @@ def test_a_forked_process_runs_too(here, result, stream):
         check=False,
         timeout=120,
     )
-    assert ran.stdout == "same\n", ran.stderr
+    assert process.stdout == "same\n", process.stderr
 
 
 def test_runs_in_several_threads_are_those_of_one(stream):
@@ -320,8 +324,8 @@ def test_runs_in_several_threads_are_those_of_one(stream):
 
     with ThreadPoolExecutor(3) as pool:
         together = list(pool.map(errors, range(6)))
-    for seed, found in enumerate(together):
-        np.testing.assert_array_equal(found, errors(seed))
+    for seed, values in enumerate(together):
+        np.testing.assert_array_equal(values, errors(seed))
 
 
 def test_a_result_as_a_table_of_pandas(result):

@@ -7,7 +7,7 @@ import pytest
 import dpmcl
 from dpmcl.exceptions import SpecError
 from dpmcl.methods.er import ER
-from dpmcl.study.budget import Budget, cost, within
+from dpmcl.study.budget import Budget, cost, limit
 from dpmcl.training.job import Job, Trainer, read_stream
 from dpmcl.training.spec import Spec
 
@@ -29,16 +29,18 @@ def spec_of(*methods: str, **training) -> Spec:
 def test_every_method_has_as_many_updates_as_fit(text: str) -> None:
     budget = Budget.parse(text)
     before = Trainer(spec_of(*METHODS), read_stream(spec_of(*METHODS), (0,)))
-    spec, _, lines = within(before.spec, budget)
+    spec, _, lines = limit(before.spec, budget)
     for name, line in zip(METHODS, lines, strict=True):
         setup = before.setup(Job(name, (0,)))
         method = spec.methods[name]
         more = {key: getattr(method, key) + 1 for key in method.counts if getattr(method, key)}
-        spent = cost(replace(setup, method=method), budget.on)
+        spent = cost(replace(setup, method=method), budget.unit)
         assert (
-            spent <= budget.amount < cost(replace(setup, method=replace(method, **more)), budget.on)
+            spent
+            <= budget.amount
+            < cost(replace(setup, method=replace(method, **more)), budget.unit)
         )
-        assert f"{spent:,} {budget.on} a task" in line and line.startswith(name)
+        assert f"{spent:,} {budget.unit} a task" in line and line.startswith(name)
     assert spec.methods["naive"].updates > 4 * spec.methods["dpmcl"].kappa * (text[0] == "f")
     spent = dpmcl.run({**spec.to_table(), "replicas": 1}).records["dpmcl"].work[0]
     assert spent.flops == 2 * cost(
@@ -47,7 +49,7 @@ def test_every_method_has_as_many_updates_as_fit(text: str) -> None:
 
 
 def test_rows_that_enter_during_a_task_count_too() -> None:
-    spec, *_ = within(spec_of("er_ace", "der", "la_maml"), Budget.parse("bytes=20k"))
+    spec, *_ = limit(spec_of("er_ace", "der", "la_maml"), Budget.parse("bytes=20k"))
     row, logits = 4 * 64 + 8, 4 * 10
     assert spec.methods["der"].memory == 20_000 // (row + logits)
     assert 0 < spec.methods["la_maml"].memory < spec.methods["er_ace"].memory == 19_990 // row
@@ -55,7 +57,7 @@ def test_rows_that_enter_during_a_task_count_too() -> None:
 
 def test_bytes_buy_rows_of_memory() -> None:
     row = 4 * 64 + 8  # an image of 8x8 in float32, and its class number
-    spec, _, lines = within(spec_of("naive", "er", "oml"), Budget.parse("bytes=2k"))
+    spec, _, lines = limit(spec_of("naive", "er", "oml"), Budget.parse("bytes=2k"))
     assert spec.methods["er"].memory == 2000 // row
     assert spec.methods["oml"].memory == 2000 // (2 * row)  # and as many validation rows
     assert lines[0] == "naive: keeps no rows, and 0 bytes of other things"
@@ -73,14 +75,14 @@ def test_what_is_no_budget_is_refused(text: str) -> None:
 
 
 def test_without_a_number_every_method_has_what_dpmcl_takes() -> None:
-    spec, budget, (_, line) = within(spec_of("er", "dpmcl"), Budget.parse("flops"))
+    spec, budget, (_, line) = limit(spec_of("er", "dpmcl"), Budget.parse("flops"))
     work = dpmcl.run({**spec.to_table(), "replicas": 1}).records
     assert budget.amount == work["dpmcl"].work[0].flops / 2  # two tasks
     assert 0.9 * budget.amount < work["er"].work[0].flops / 2 <= budget.amount
     assert spec.methods["dpmcl"] == spec_of("dpmcl").methods["dpmcl"] and line.startswith("dpmcl")
     assert Budget.parse("printed") is None
     with pytest.raises(SpecError, match="'dpmcl' takes, which is not among the methods"):
-        within(spec_of("er"), Budget.parse("rows"))
+        limit(spec_of("er"), Budget.parse("rows"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,14 +103,14 @@ class Stubborn(ER):
 )
 def test_a_budget_that_cannot_be_kept_is_refused(text: str, message: str, training: dict) -> None:
     with pytest.raises(SpecError, match=message):
-        within(spec_of("er", **training), Budget.parse(text))
+        limit(spec_of("er", **training), Budget.parse(text))
 
 
 def test_a_method_that_keeps_more_than_a_budget_without_any_row_is_refused() -> None:
     with pytest.raises(SpecError, match="'ewc' keeps 9,052 bytes; give more than 2,000"):
-        within(spec_of("er", "ewc"), Budget.parse("bytes=2k"))
+        limit(spec_of("er", "ewc"), Budget.parse("bytes=2k"))
 
 
 def test_a_method_that_does_not_scale_is_refused() -> None:
     with pytest.raises(SpecError, match="name all its numbers of updates there"):
-        within(spec_of(f"{__name__}:Stubborn"), Budget.parse("rows=80"))
+        limit(spec_of(f"{__name__}:Stubborn"), Budget.parse("rows=80"))

@@ -33,7 +33,7 @@ RESULTS = ("errors.parquet", "work.json", "parameters/*/*.safetensors")
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch):
+def start_workers_at_once(monkeypatch):
     """Start workers with the first job."""
     monkeypatch.setattr(executor, "WORTH_SECONDS", 0.0)
 
@@ -65,21 +65,21 @@ def test_bytes_depend_neither_on_processes_nor_on_pieces_nor_on_a_death(
 
     A new process takes that worker's next job. A third call runs the lost one.
     """
-    real = executor._Worker._pass_on
-    passed: list[Job] = []
+    run_job = executor._Worker._run_job
+    jobs: list[Job] = []
 
     def kill_once(self: Any, assignment: executor.Assignment, order: Order) -> None:
-        passed.append(assignment.job)
-        if len(passed) == 1:
+        jobs.append(assignment.job)
+        if len(jobs) == 1:
             os.kill(self._process.pid, signal.SIGKILL)
-        real(self, assignment, order)
+        run_job(self, assignment, order)
 
-    monkeypatch.setattr(executor._Worker, "_pass_on", kill_once)
+    monkeypatch.setattr(executor._Worker, "_run_job", kill_once)
     run(tmp_path, workers=1, methods={"naive": {}})
     with pytest.raises(DeviceError, match="while it trained er, most likely"):
         run(tmp_path, workers=2)
-    assert len(passed) > 1
-    (lost,) = passed[0].seeds
+    assert len(jobs) > 1
+    (lost,) = jobs[0].seeds
     assert set(store.load(tmp_path).records["er"].test.seeds) == {0, 1, 2} - {lost}
     run(tmp_path, workers=1)
     assert len(results(whole)) == 2 + 6
@@ -111,8 +111,8 @@ def test_all_stop_when_told_and_keep_checkpoints(tmp_path):
     keeping = Keeping(1e9, stop=lambda: len(started) > 1)  # both processes are at work
     with pytest.raises(Stopped):
         study.run(spec, tmp_path, progress, keeping=keeping)
-    kept = {path.parts[-3] for path in tmp_path.glob("checkpoints/*/*/*.safetensors")}
-    assert kept == {"er", "naive"}
+    methods = {path.parts[-3] for path in tmp_path.glob("checkpoints/*/*/*.safetensors")}
+    assert methods == {"er", "naive"}
 
 
 DIVERGES = {"optimiser": "sgd", "lr": 1e200}
@@ -130,12 +130,12 @@ def test_a_stream_made_in_python_goes_to_workers_and_their_lines_come_back(log_l
     stream = dpmcl.Stream.from_arrays(x, (x[:, 0] > 0).long())
     settings = {"training.updates": 20, "training.batch": 4, "engine": "looped"}
     methods = {"naive": DIVERGES, "er": {}}  # the first seed here, the second in a worker
-    two, one = (
+    with_worker, without = (
         dpmcl.run(stream, methods=methods, replicas=2, settings={**settings, "workers": workers})
         for workers in (2, 1)
     )
     for name in methods:
-        np.testing.assert_array_equal(two.errors[name].values, one.errors[name].values)
+        np.testing.assert_array_equal(with_worker.errors[name].values, without.errors[name].values)
     assert sorted(log_lines[:2]) == log_lines[2:]
     assert [
         ("naive" in line, f"seed {seed}" in line) for seed, line in enumerate(log_lines[2:])
@@ -150,13 +150,13 @@ def test_replicas_that_do_not_fit_are_trained_in_halves(monkeypatch):
     trainer = Trainer(spec, read_stream(spec, spec.seeds[:1]))
     (job,) = trainer.jobs()
     whole = trainer.run(job, Keeping())
-    real, tried = Trainer.setup, []
+    make_setup, tried = Trainer.setup, []
 
     def setup(self: Trainer, job: Job) -> Any:
         tried.append(job.seeds)
         if len(job.seeds) > 1:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return real(self, job)
+        return make_setup(self, job)
 
     monkeypatch.setattr(Trainer, "setup", setup)
     parts = trainer.run(job, Keeping())

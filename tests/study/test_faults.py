@@ -91,16 +91,16 @@ def clean(tmp_path_factory) -> tuple[bytes, list[tuple[str, str]]]:
 
 
 def test_every_file_is_written_whole_and_what_is_made_of_the_errors_after_them(clean):
-    made = [given for step, given in clean[1] if step == "replace"]
+    replaced = [paths for step, paths in clean[1] if step == "replace"]
     for name in FILES:
-        assert any(f".{name}." in given or f"/{name}." in given for given in made), name
-    assert sum("checkpoints" in given for given in made) > 10  # three in each task
-    assert "errors" in made[-2] and "protocol" in made[-1]
+        assert any(f".{name}." in paths or f"/{name}." in paths for paths in replaced), name
+    assert sum("checkpoints" in paths for paths in replaced) > 10  # three in each task
+    assert "errors" in replaced[-2] and "protocol" in replaced[-1]
     counts = [sum(step == name for step, _ in clean[1]) for name in STEPS]
-    assert counts[0] == counts[2] == counts[3] == len(made)
+    assert counts[0] == counts[2] == counts[3] == len(replaced)
 
 
-def readable(folder: Path) -> None:
+def check_readable(folder: Path) -> None:
     """Check that a folder is a readable run, or is reported as no run yet."""
     if (folder / "spec.toml").exists():
         assert set(dpmcl.load(folder).records) <= {"naive", "er"}
@@ -131,7 +131,7 @@ def test_an_error_or_a_crash_at_each_step(first, code, clean, tmp_path):
                 assert len(disk.done) < number or disk.done[number - 1][0] == "fsync"
         names = {path.name for path in tmp_path.rglob(".*")}
         assert code is None or names <= {".lock", ".lock.json"}
-        readable(tmp_path)
+        check_readable(tmp_path)
     result = run(tmp_path)
     assert (tmp_path / "errors.parquet").read_bytes() == clean[0]
     assert not (tmp_path / "checkpoints").exists()

@@ -61,15 +61,15 @@ class Own(StreamSettings):
 """
 
 
-def untrained(*_: Any) -> None:
+def fail_if_trained(*_: Any) -> None:
     raise AssertionError("something was trained")
 
 
-def refused(folder: Path, *words: str, spec: Any, **options: Any) -> None:
+def check_refused(folder: Path, *words: str, spec: Any, **options: Any) -> None:
     """Check that a run raises a one-line FolderError, and neither trains nor changes files."""
     before = {p: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
     with pytest.raises(FolderError) as caught:
-        dpmcl.run(spec, out=folder, progress=untrained, **options)
+        dpmcl.run(spec, out=folder, progress=fail_if_trained, **options)
     line = str(caught.value)
     assert "\n" not in line
     for word in (str(folder), "--fresh", *words):
@@ -77,7 +77,7 @@ def refused(folder: Path, *words: str, spec: Any, **options: Any) -> None:
     assert {p: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()} == before
 
 
-def stop(spec: Any, folder: Path) -> None:
+def interrupt(spec: Any, folder: Path) -> None:
     """Interrupt a run after a checkpoint."""
 
     def leave(method: str, done: int, total: int) -> None:
@@ -114,7 +114,7 @@ def table_file(path: Path, shift: float = 0.0) -> Path:
     return path
 
 
-def of_table(path: Path) -> dict[str, Any]:
+def table_spec(path: Path) -> dict[str, Any]:
     return {**TINY_SPEC, "stream": {"name": "table", "path": str(path), "target": "kind"}}
 
 
@@ -122,7 +122,7 @@ def of_table(path: Path) -> dict[str, Any]:
 def monday(tmp_path) -> tuple[Path, Path]:
     """A table, and a run folder with results on it."""
     path = table_file(tmp_path / "monday.csv")
-    dpmcl.run(of_table(path), out=tmp_path / "run")
+    dpmcl.run(table_spec(path), out=tmp_path / "run")
     return path, tmp_path / "run"
 
 
@@ -131,26 +131,26 @@ def test_data_may_move_and_not_change(monday, tmp_path):
     tuesday = table_file(tmp_path / "tuesday.csv", shift=1)
     for replicas in (1, 2):
         words = (str(path), str(tuesday), "other data", "--out")
-        refused(folder, *words, spec=of_table(tuesday), replicas=replicas)
+        check_refused(folder, *words, spec=table_spec(tuesday), replicas=replicas)
     moved = path.rename(tmp_path / "moved.csv")
-    dpmcl.run(of_table(moved), out=folder, progress=untrained)
-    assert dpmcl.run(of_table(moved), replicas=2, out=folder).errors["er"].seeds == (0, 1)
+    dpmcl.run(table_spec(moved), out=folder, progress=fail_if_trained)
+    assert dpmcl.run(table_spec(moved), replicas=2, out=folder).errors["er"].seeds == (0, 1)
 
 
 def test_data_that_are_gone_are_refused_and_results_still_read(monday):
     path, folder = monday
     path.unlink()
-    for source in (of_table(path), str(folder)):
+    for source in (table_spec(path), str(folder)):
         with pytest.raises(DataError, match=r"monday\.csv"):
-            dpmcl.run(source, out=folder, progress=untrained)
+            dpmcl.run(source, out=folder, progress=fail_if_trained)
     assert dpmcl.load(folder).errors["er"].seeds == (0,)
 
 
 def test_data_are_compared_before_a_resume(tmp_path):
     path, folder = table_file(tmp_path / "monday.csv"), tmp_path / "run"
-    stop(of_table(path), folder)
+    interrupt(table_spec(path), folder)
     path.write_text(path.read_text().replace(",a\n", ",c\n").replace(",b\n", ",a\n"))
-    refused(folder, "other data", "what is there changed", spec=of_table(path))
+    check_refused(folder, "other data", "what is there changed", spec=table_spec(path))
 
 
 def test_a_stream_that_each_replica_draws_from_a_file(module, tmp_path):
@@ -159,12 +159,12 @@ def test_a_stream_that_each_replica_draws_from_a_file(module, tmp_path):
     path.write_text("1")
     spec = {**TINY_SPEC, "stream": {"name": "plug:Own", "path": str(path)}}
     dpmcl.run(spec, seed=3, out=folder)
-    dpmcl.run(spec, seed=3, out=folder, progress=untrained)
+    dpmcl.run(spec, seed=3, out=folder, progress=fail_if_trained)
     grown = dpmcl.run(spec, seed=1, replicas=3, out=folder)
     assert json.loads((folder / "stream.json").read_text())["digest_seed"] == 3
     path.write_text("2")
-    refused(folder, "other data", spec=spec, seed=3)
-    refused(folder, "other data", spec=spec, seed=7)
+    check_refused(folder, "other data", spec=spec, seed=3)
+    check_refused(folder, "other data", spec=spec, seed=7)
     path.write_text("1")
     fresh = dpmcl.run(spec, seed=1, replicas=3)
     np.testing.assert_array_equal(grown.errors["er"].values, fresh.errors["er"].values)
@@ -195,15 +195,15 @@ def test_edited_code_is_refused(kind, module, tmp_path, monkeypatch):
     spec, folder = {**TINY_SPEC, **SPECS[kind]}, tmp_path / "run"
     module(PLUGINS)
     dpmcl.run(spec, out=folder)
-    dpmcl.run(spec, out=folder, progress=untrained)
-    stop(spec, tmp_path / "stopped")
+    dpmcl.run(spec, out=folder, progress=fail_if_trained)
+    interrupt(spec, tmp_path / "stopped")
     module(PLUGINS + "\n# edited")
     for replicas in (1, 2):
         words = ("plug.py", "other code", "--out")
-        refused(folder, *words, spec=spec, replicas=replicas)
-    refused(tmp_path / "stopped", "plug.py", "other code", spec=spec)
+        check_refused(folder, *words, spec=spec, replicas=replicas)
+    check_refused(tmp_path / "stopped", "plug.py", "other code", spec=spec)
     if kind == "network":
-        refused(folder, "plug.py", spec={**spec, "methods": ["naive"]})
+        check_refused(folder, "plug.py", spec={**spec, "methods": ["naive"]})
     dpmcl.run(spec, out=folder, fresh=True)
 
 
@@ -231,13 +231,13 @@ def test_edited_code_of_a_module_of_ones_own_is_refused(make, module, tmp_path):
     spec = {key: value for key, value in TINY_SPEC.items() if key != "network"}
     module(NET)
     dpmcl.run(spec, network=network(), out=tmp_path / "run")
-    dpmcl.run(spec, network=network(), out=tmp_path / "run", progress=untrained)
+    dpmcl.run(spec, network=network(), out=tmp_path / "run", progress=fail_if_trained)
     if not make:
-        other = {"spec": spec, "network": network(slope=0.2)}
-        refused(tmp_path / "run", "network.digest", **other)
+        changed = {"spec": spec, "network": network(slope=0.2)}
+        check_refused(tmp_path / "run", "network.digest", **changed)
     module(NET.replace("leaky_relu(self", "leaky_relu(-self"))
     words = ("the network", "plug.py", "other code")
-    refused(tmp_path / "run", *words, spec=spec, network=network(), replicas=2)
+    check_refused(tmp_path / "run", *words, spec=spec, network=network(), replicas=2)
 
 
 def test_methods_are_compared_one_by_one(module, tmp_path):
@@ -278,10 +278,10 @@ def test_a_folder_of_version_0_1_is_shown_and_not_extended(module, tmp_path, cap
     module(PLUGINS)
     dpmcl.run(spec, out=tmp_path / "run")
     make_old(tmp_path / "run")
-    shown = dpmcl.run(spec, out=tmp_path / "run", progress=untrained)
-    assert shown.errors["plug:Mine"].seeds == (0,)
+    result = dpmcl.run(spec, out=tmp_path / "run", progress=fail_if_trained)
+    assert result.errors["plug:Mine"].seeds == (0,)
     assert "version 0.1, which did not record code" in caplog.text
-    refused(tmp_path / "run", "0.1", spec=spec, replicas=2)
+    check_refused(tmp_path / "run", "0.1", spec=spec, replicas=2)
 
 
 def test_a_folder_of_version_0_1_is_extended_by_the_package_s_own(tmp_path):
@@ -303,7 +303,7 @@ def test_rows_of_version_0_1_whose_numbers_have_moved_get_no_further_seeds(
     dpmcl.run(spec, out=tmp_path)
     make_old(tmp_path)
     assert dpmcl.run(spec, out=tmp_path).rows()[0]["replicas"] == 1
-    refused(tmp_path, "0.1", method, spec=spec, replicas=2)
+    check_refused(tmp_path, "0.1", method, spec=spec, replicas=2)
 
     dpmcl.run(spec, seed=1, out=tmp_path / "new")
     with pytest.raises(FolderError, match=f"hold results of {method}, one of them by version 0.1"):
@@ -314,7 +314,7 @@ def test_a_warning_is_logged_where_another_version_is_extended(tmp_path, caplog)
     dpmcl.run(TINY_SPEC, out=tmp_path)
     path = tmp_path / "environment.json"
     path.write_text(path.read_text().replace('"dpmcl": "', '"dpmcl": "9.'))
-    dpmcl.run(TINY_SPEC, out=tmp_path, progress=untrained)
+    dpmcl.run(TINY_SPEC, out=tmp_path, progress=fail_if_trained)
     assert caplog.text == ""
     dpmcl.run(TINY_SPEC, replicas=2, out=tmp_path)
     assert "er: its first seeds were trained with dpmcl 9." in caplog.text

@@ -24,17 +24,17 @@ with locked(Path(sys.argv[1])):
 @pytest.fixture
 def holder(tmp_path):
     """A process that has locked tmp_path / "run"."""
-    other = subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path / "run")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert other.stdout is not None
-    assert other.stdout.readline() == "held\n"
-    yield other
-    other.kill()
-    other.wait(10)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait(10)
 
 
 def test_a_second_process_is_refused_and_a_dead_one_taken_over(holder, tmp_path):

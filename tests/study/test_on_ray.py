@@ -55,11 +55,11 @@ def cluster():
 def whole(tmp_path_factory) -> dict[str, bytes]:
     """Results of a run without Ray."""
     folder = tmp_path_factory.mktemp("whole")
-    study.run_all(planned(folder))
+    study.run_all(planned_runs(folder))
     return results(folder)
 
 
-def planned(folder: Path, **changes: Any) -> list[study.Planned]:
+def planned_runs(folder: Path, **changes: Any) -> list[study.Planned]:
     return [study.Planned(Spec.parse({**TABLE, **changes}), folder)]
 
 
@@ -74,69 +74,69 @@ def results(folder: Path) -> dict[str, bytes]:
 
 def workers(process: psutil.Process) -> list[psutil.Process]:
     """Child processes that are Ray's workers and have a job."""
-    inner = process.children(recursive=True)
-    return [one for one in inner if one.is_running() and "ray::_train" in "".join(one.cmdline())]
+    children = process.children(recursive=True)
+    return [p for p in children if p.is_running() and "ray::_train" in "".join(p.cmdline())]
 
 
-def wait(until, seconds: float = 300) -> None:
+def wait(condition, seconds: float = 300) -> None:
     for _ in range(int(seconds / 0.02)):
-        if until():
+        if condition():
             return
         time.sleep(0.02)
     raise AssertionError("it did not happen in time")
 
 
-def saved(folder: Path) -> bool:
+def has_checkpoint(folder: Path) -> bool:
     """Return True if a job has a complete checkpoint: a second one was begun."""
     return bool(list(folder.rglob("00000002.safetensors")))
 
 
 @pytest.mark.parametrize("storage", [None, "file://{}"])
 def test_a_worker_that_dies_goes_on_from_its_checkpoint(whole, storage, tmp_path, log_lines):
-    folder, kept = tmp_path / "run", tmp_path / "kept"
+    folder, storage_folder = tmp_path / "run", tmp_path / "kept"
     killed = []
 
     def kill() -> None:
-        wait(lambda: saved(tmp_path))
+        wait(lambda: has_checkpoint(tmp_path))
         killed.extend(workers(psutil.Process()))
         for worker in killed:  # one of them wrote it
             worker.kill()
 
     killer = threading.Thread(target=kill)
     killer.start()
-    address = storage and storage.format(kept)
-    study.run_all(planned(folder), keeping=Keeping(0), on="ray", storage=address)
+    address = storage and storage.format(storage_folder)
+    study.run_all(planned_runs(folder), keeping=Keeping(0), on="ray", storage=address)
     killer.join()
     assert killed
     assert results(folder) == whole
     assert any("goes on from its last checkpoint" in line for line in log_lines)
     assert any(entry["resumed"] for entry in store.environment(folder))
     assert not (folder / "checkpoints").exists() and not (folder / "storage").exists()
-    assert not kept.exists() or not list(kept.iterdir())
+    assert not storage_folder.exists() or not list(storage_folder.iterdir())
 
 
 def test_the_driver_of_a_study_may_die(tmp_path):
-    file, kept = tmp_path / "mine.toml", tmp_path / "kept"
+    file, storage = tmp_path / "mine.toml", tmp_path / "kept"
     file.write_text(STUDY)
     words = ["study", str(file), "--out", str(tmp_path / "run")]
-    on_ray = ["--checkpoint", "0", "--on", "ray", "--storage", str(kept)]
+    on_ray = ["--checkpoint", "0", "--on", "ray", "--storage", str(storage)]
     command = [sys.executable, "-m", "dpmcl", *words, *on_ray]
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    wait(lambda: saved(kept) or first.poll() is not None)
+    wait(lambda: has_checkpoint(storage) or first.poll() is not None)
     assert first.poll() is None, first.stderr.read()
-    inner = psutil.Process(first.pid).children(recursive=True)
+    children = psutil.Process(first.pid).children(recursive=True)
     first.kill()
     first.wait()
-    for process in inner:  # Ray itself would end only a while after its driver
+    for process in children:  # Ray itself would end only a while after its driver
         if process.is_running():
             os.kill(process.pid, signal.SIGKILL)
-    assert list(kept.rglob("*.safetensors"))
+    assert list(storage.rglob("*.safetensors"))
     assert_invoked([*words, *on_ray])
     assert_invoked([*words[:3], str(tmp_path / "here")])
     assert results(tmp_path / "run") == results(tmp_path / "here")
     entries = [store.environment(path.parent) for path in (tmp_path / "run").glob("*/spec.toml")]
-    assert any(entry["resumed"] for several in entries for entry in several)
-    assert not list(kept.iterdir())
+    assert any(entry["resumed"] for run_entries in entries for entry in run_entries)
+    assert not list(storage.iterdir())
 
 
 def test_a_search_on_ray_is_that_without(tmp_path):
@@ -144,32 +144,32 @@ def test_a_search_on_ray_is_that_without(tmp_path):
     words += " --set training.updates=20 --set network.hidden=8 --out"
     assert_invoked([*words.split(), str(tmp_path / "here")])
     assert_invoked([*words.split(), str(tmp_path / "ray"), "--on", "ray"])
-    found = results(tmp_path / "ray")
-    assert found == results(tmp_path / "here")
-    assert b"lr = 0.01" in found["tuned.toml"]
+    files = results(tmp_path / "ray")
+    assert files == results(tmp_path / "here")
+    assert b"lr = 0.01" in files["tuned.toml"]
 
 
 def test_what_a_job_raises_arrives(tmp_path):
     changed = {"methods": ["er"], "on_divergence": "stop", "training": {"lr": 1e30, "batch": 8}}
     with pytest.raises(DivergenceError):
-        study.run_all(planned(tmp_path, **changed), on="ray")
+        study.run_all(planned_runs(tmp_path, **changed), on="ray")
 
 
 def assert_invoked(words: list[str]) -> None:
-    done = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert done.exit_code == 0, done.stderr
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.stderr
 
 
 def test_storage_is_for_ray_alone(tmp_path):
     with pytest.raises(SpecError, match="add --on ray"):
-        study.run_all(planned(tmp_path), storage=str(tmp_path))
+        study.run_all(planned_runs(tmp_path), storage=str(tmp_path))
 
 
 def test_a_folder_cannot_name_other_files_of_the_storage(tmp_path):
     few = {"training": {"updates": 2, "batch": 8}}
-    study.run_all(planned(tmp_path / "run", **few, replicas=1))
+    study.run_all(planned_runs(tmp_path / "run", **few, replicas=1))
     (tmp_path / "run/storage").write_text("../precious")
     precious = tmp_path / "precious/checkpoints/er"
     precious.mkdir(parents=True)
-    study.run_all(planned(tmp_path / "run", **few), on="ray", storage=str(tmp_path / "kept"))
+    study.run_all(planned_runs(tmp_path / "run", **few), on="ray", storage=str(tmp_path / "kept"))
     assert precious.exists()

@@ -21,13 +21,13 @@ def test_both_are_trained_stored_and_extended(tmp_path: Path) -> None:
     first = dpmcl.run(TABLE, out=tmp_path)
     assert [row["method"] for row in first.rows()] == ["er", "er_slow"]
     alone = dpmcl.run({**TABLE, "training": {"updates": 5, "lr": 1e-4}, "methods": {"er": {}}})
-    for name, other in (("er_slow", alone), ("er", dpmcl.run(TABLE, methods=["er"]))):
-        ours, theirs = first.errors[name].values, other.errors["er"].values
+    for name, expected in (("er_slow", alone), ("er", dpmcl.run(TABLE, methods=["er"]))):
+        ours, theirs = first.errors[name].values, expected.errors["er"].values
         assert (ours == theirs)[~(ours != ours)].all()
     assert (tmp_path / "parameters/er_slow/seed-1.safetensors").exists()
     assert Spec.parse(dpmcl.load(tmp_path).spec).renamed == {"er_slow": "er"}
-    more = dpmcl.run(tmp_path, methods=["er_slow"], replicas=3)
-    assert [row["replicas"] for row in more.rows()] == [2, 3]
+    extended = dpmcl.run(tmp_path, methods=["er_slow"], replicas=3)
+    assert [row["replicas"] for row in extended.rows()] == [2, 3]
     with pytest.raises(FolderError, match=r"methods\.er_slow"):
         changed = {"methods": {"er": {}, "er_slow": {"method": "naive", "lr": 1e-4}}}
         dpmcl.run({**TABLE, **changed}, out=tmp_path)

@@ -29,7 +29,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in paths}
 
 
-def kept(folder: Path) -> list[str]:
+def earlier_runs(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("before-fresh*"))
 
 
@@ -44,37 +44,37 @@ def interrupt(spec: Any, folder: Path, at: str = "er") -> None:
 
 def test_fresh_starts_anew(folder):
     (folder / "notes.txt").write_text("mine")
-    was, seen = contents(folder), []
-    del was["notes.txt"]
+    before, seen = contents(folder), []
+    del before["notes.txt"]
     result = dpmcl.run(
         FASTER,
         out=folder,
         fresh=True,
-        progress=lambda *_: seen.append(contents(folder / "before-fresh") == was),
+        progress=lambda *_: seen.append(contents(folder / "before-fresh") == before),
     )
     assert result.spec["training"]["updates"] == 1
     assert seen
     assert all(seen)
-    assert kept(folder) == []
+    assert earlier_runs(folder) == []
     assert (folder / "notes.txt").read_text() == "mine"
     expected = dpmcl.run(FASTER).errors["er"].values
     np.testing.assert_array_equal(dpmcl.load(folder).errors["er"].values, expected)
 
 
 def test_an_interrupted_run_loses_nothing(folder, caplog):
-    was = contents(folder)
+    before = contents(folder)
     interrupt(FASTER, folder)
     earlier = folder / "before-fresh"
     assert f"is kept in {earlier} until" in caplog.text
-    assert contents(earlier) == was
+    assert contents(earlier) == before
     assert dpmcl.load(earlier).errors["er"].seeds == (0,)
     assert list(dpmcl.load(folder).errors) == ["naive"]
     interrupt(TINY_SPEC, folder, at="naive")  # the kept run stays, the unfinished one is removed
-    assert contents(earlier) == was
+    assert contents(earlier) == before
     dpmcl.run(TINY_SPEC, methods=["naive"], out=folder)  # er is still missing
-    assert kept(folder) == ["before-fresh"]
+    assert earlier_runs(folder) == ["before-fresh"]
     dpmcl.run(TINY_SPEC, methods=["er"], out=folder)
-    assert kept(folder) == []
+    assert earlier_runs(folder) == []
     assert set(dpmcl.load(folder).errors) == {"naive", "er"}
 
 
@@ -83,12 +83,12 @@ def test_a_folder_of_that_name_that_is_no_run_stays(folder):
     with pytest.raises(FolderError, match="is no run that --fresh has kept; rename it"):
         dpmcl.run(FASTER, out=folder, fresh=True)
     assert dpmcl.run(TINY_SPEC, out=folder, progress=None).errors
-    assert kept(folder) == ["before-fresh"]
+    assert earlier_runs(folder) == ["before-fresh"]
 
 
 @pytest.mark.parametrize("cut", [1, 5])
 def test_a_move_that_is_cut_short_is_completed_by_the_next_run(cut, folder, monkeypatch):
-    was, seen = contents(folder), []
+    before, seen = contents(folder), []
     calls, rename = itertools.count(1), Path.rename
 
     def end(path: Path, target: Any) -> Any:
@@ -102,15 +102,15 @@ def test_a_move_that_is_cut_short_is_completed_by_the_next_run(cut, folder, monk
     dpmcl.run(
         FASTER,
         out=folder,
-        progress=lambda *_: seen.append(contents(folder / "before-fresh") == was),
+        progress=lambda *_: seen.append(contents(folder / "before-fresh") == before),
     )
     assert all(seen)
     assert seen
-    assert kept(folder) == []
+    assert earlier_runs(folder) == []
 
 
 def test_bad_input_is_refused_before_anything_moves(folder, monkeypatch):
-    was = contents(folder)
+    before = contents(folder)
     gone = {"name": "table", "path": "gone.csv", "target": "kind"}
     for stream in (gone, {"name": "digits", "tasks": 99}):
         with pytest.raises(dpmcl.DpmclError):
@@ -124,7 +124,7 @@ def test_bad_input_is_refused_before_anything_moves(folder, monkeypatch):
         dpmcl.run(FASTER, out=folder, fresh=True)
     with locked(folder), pytest.raises(FolderError, match="being written to"):
         dpmcl.run(FASTER, out=folder, fresh=True)
-    assert contents(folder) == was
+    assert contents(folder) == before
 
 
 def test_folders_without_a_whole_run(folder, tmp_path):

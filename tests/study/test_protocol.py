@@ -42,8 +42,8 @@ class ReadsTheFuture(ER):
     """Keeps rows that were not offered: the last ones of the stream."""
 
     def policy(self, memory_, offer, key):
-        held = memory.add(memory_, offer, key, "reservoir")
-        return held._replace(position=held.position + 180)
+        updated = memory.add(memory_, offer, key, "reservoir")
+        return updated._replace(position=updated.position + 180)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +94,13 @@ def test_a_budget_that_is_overspent_is_told(method, rows, tmp_path):
     words += f" --sweep training.lr=0.1,0.2 --budget rows=320 --out {tmp_path}"
     done = CliRunner().invoke(app, words.split(), catch_exceptions=False)
     assert done.exit_code == 0
-    told = json.loads((tmp_path / "protocol.json").read_text())
-    *held, last = told["lr=0.1"]["rules"]
-    assert all(rule["violations"] == [] for rule in held) and len(held) == 3
+    protocols = json.loads((tmp_path / "protocol.json").read_text())
+    *others, last = protocols["lr=0.1"]["rules"]
+    assert all(rule["violations"] == [] for rule in others) and len(others) == 3
     assert last["rule"] == "No method took more than rows=320"
     (line,) = last["violations"]
     assert f"{method}: it took {rows:,} rows a task, and 320 were allowed" in line
-    assert told["lr=0.1"]["budget"] == "rows=320" and not told["lr=0.2"]["passed"]
+    assert protocols["lr=0.1"]["budget"] == "rows=320" and not protocols["lr=0.2"]["passed"]
 
 
 def test_a_run_has_a_protocol_too_and_remembers_its_budget(tmp_path):
@@ -131,10 +131,10 @@ def test_other_test_rows_and_other_times_are_told():
     assert line == "c and a, seed 7: they were tested on other rows."
     (line,) = violations(d=record((5, 6), {(1, 1): 0.1}))
     assert line == "d and a, seed 7: they were tested at other times."
-    lost = replace(
+    diverged = replace(
         record((5, 6), {(2, 0): np.nan, (2, 1): np.nan}), diverged={7: Divergence(1, 0, 1)}
     )
     rules = check(
-        {"z": lost, **fair}, 2
+        {"z": diverged, **fair}, 2
     ).rules  # missing errors of a diverged replica break no rule
     assert not any(rule.violations for rule in rules)

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from conftest import some_record
+from conftest import random_record
 from dpmcl.core.gradients import Work
 from dpmcl.exceptions import DpmclError, SpecError
 from dpmcl.results.against import COLUMNS
-from dpmcl.results.against import rows as compared
+from dpmcl.results.against import rows as comparison_rows
 from dpmcl.results.comparison import entries
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
-from dpmcl.results.table import Layout, laid_out, render
+from dpmcl.results.table import Layout, render, table_text
 from dpmcl.study.result import Result
 from dpmcl.study.side_by_side import SideBySide
 
@@ -23,8 +23,8 @@ NAMES = tuple("012")
 
 
 def record(level: float, entropy: int = 0) -> Record:
-    made = some_record(entropy, replicas=len(SEEDS), low=level, high=level + 0.01)
-    return replace(made, work=dict.fromkeys(SEEDS, Work(6, 48, 9, 3, 1_000, 64, 8, 2)))
+    base = random_record(entropy, replicas=len(SEEDS), low=level, high=level + 0.01)
+    return replace(base, work=dict.fromkeys(SEEDS, Work(6, 48, 9, 3, 1_000, 64, 8, 2)))
 
 
 def result(lr: float, stream: str = "toy", **records: Record) -> Result:
@@ -36,9 +36,9 @@ def result(lr: float, stream: str = "toy", **records: Record) -> Result:
     return Result(spec, StreamInfo(stream, "classification", NAMES, NAMES), records)
 
 
-def shown(runs: dict[str, Result], style="text", **look) -> str:
-    rows, how = SideBySide(runs).rows(lambda run: run.rows(), Layout(**look))
-    return render(rows, style, how)
+def text_of(runs: dict[str, Result], style="text", **look) -> str:
+    rows, layout = SideBySide(runs).rows(lambda run: run.rows(), Layout(**look))
+    return render(rows, style, layout)
 
 
 RUNS = {
@@ -48,7 +48,7 @@ RUNS = {
 
 
 def test_a_setting_that_differs_is_a_column() -> None:
-    lines = shown(RUNS, columns=["method", "lr", "CME"]).split("\n")
+    lines = text_of(RUNS, columns=["method", "lr", "CME"]).split("\n")
     assert [line.split()[:2] for line in lines] == [
         ["method", "lr"],
         ["--------", "---"],
@@ -56,61 +56,61 @@ def test_a_setting_that_differs_is_a_column() -> None:
         ["my_naive", "0.1"],
         ["er", "0.5"],
     ]
-    rows = json.loads(shown(RUNS, "json"))
+    rows = json.loads(text_of(RUNS, "json"))
     assert [row["lr"] for row in rows] == [0.1, 0.1, 0.5]
     twins = {"x": result(0.1, er=record(0.3)), "y": result(0.1, er=record(0.3))}
-    assert [row["run"] for row in json.loads(shown(twins, "json"))] == ["x", "y"]
-    assert "lr" not in json.loads(shown({"a": RUNS["a"]}, "json"))[0]
+    assert [row["run"] for row in json.loads(text_of(twins, "json"))] == ["x", "y"]
+    assert "lr" not in json.loads(text_of({"a": RUNS["a"]}, "json"))[0]
 
 
 def test_settings_may_have_the_names_of_columns() -> None:
     runs = {name: result(0.1, er=record(0.3)) for name in "ab"}
     runs["a"].spec["methods"]["er"].update(task=1, rows=2, name=3)
-    several = SideBySide(runs)
-    lines = render(*_swapped(several.rows(Result.rows_by_task, Layout()))).split("\n")
+    side_by_side = SideBySide(runs)
+    lines = render(*_render_arguments(side_by_side.rows(Result.rows_by_task, Layout()))).split("\n")
     header = ["task (setting)", "rows", "name (setting)", "task", "replicas"]
     assert [cell for cell in re.split("  +", lines[0]) if cell in header] == header
     assert lines[2].split()[2:7] == ["1", "2", "3", "0:", "0"]
-    rows = json.loads(render(*_swapped(several.rows(Result.rows, Layout()), "json")))
+    rows = json.loads(render(*_render_arguments(side_by_side.rows(Result.rows, Layout()), "json")))
     assert [row["rows (setting)"] for row in rows] == [2, None]
 
 
-def _swapped(shown, style="text"):
-    rows, look = shown
+def _render_arguments(table, style="text"):
+    rows, look = table
     return rows, style, look
 
 
 def test_the_best_is_bold_where_a_test_says_so() -> None:
-    text = shown(RUNS, "latex", renamed={"my_naive": "Naive & co", "CME": r"$\downarrow$"})
+    text = text_of(RUNS, "latex", renamed={"my_naive": "Naive & co", "CME": r"$\downarrow$"})
     assert r"\toprule" in text and r"\bottomrule" in text
     bold = [line.count(r"\textbf") for line in text.split("\n") if "toy" in line]
     assert bold == [0, 0, 2]  # CME and NTE of the second run
     assert r"Naive \& co" in text and r"\$\textbackslash{}downarrow\$" in text
-    near = {"a": result(0.1, er=record(0.3), naive=record(0.3, 7))}
-    assert "textbf" not in shown(near, "latex")
+    close = {"a": result(0.1, er=record(0.3), naive=record(0.3, 7))}
+    assert "textbf" not in text_of(close, "latex")
 
 
 def test_every_method_is_compared_with_one() -> None:
-    found = compared(entries(RUNS), "er (lr 0.1)")
-    assert [(row["stream"], row["error"], row["method"], row["verdict"]) for row in found] == [
+    rows = comparison_rows(entries(RUNS), "er (lr 0.1)")
+    assert [(row["stream"], row["error"], row["method"], row["verdict"]) for row in rows] == [
         ("toy", "CME", "my_naive", "higher"),
         ("toy", "CME", "er (lr 0.5)", "lower"),
         ("toy", "NTE", "my_naive", "higher"),
         ("toy", "NTE", "er (lr 0.5)", "lower"),
     ]
-    text = laid_out(found, COLUMNS, "text", words=4).split("\n")
+    text = table_text(rows, COLUMNS, "text", words=4).split("\n")
     assert text[0].split()[:4] == ["stream", "method", "against", "error"] and len(text) == 6
-    assert json.loads(laid_out(found, COLUMNS, "json", words=4))[0]["p"] < 0.05
-    assert r"my\_naive" in laid_out(found, COLUMNS, "latex", words=4)
+    assert json.loads(table_text(rows, COLUMNS, "json", words=4))[0]["p"] < 0.05
+    assert r"my\_naive" in table_text(rows, COLUMNS, "latex", words=4)
     with pytest.raises(SpecError, match=r"There are: er \(lr 0.1\), my_naive, er \(lr 0.5\)"):
-        compared(entries(RUNS), "er")
+        comparison_rows(entries(RUNS), "er")
 
 
 def test_streams_without_the_method_are_left_out() -> None:
     runs = {**RUNS, "c": result(0.1, "other", naive=record(0.1), dpmcl=record(0.2))}
-    assert {row["stream"] for row in compared(entries(runs), "dpmcl")} == {"other"}
+    assert {row["stream"] for row in comparison_rows(entries(runs), "dpmcl")} == {"other"}
     with pytest.raises(SpecError, match="--against names a method with others beside it"):
-        compared(entries(runs), "nobody")
+        comparison_rows(entries(runs), "nobody")
 
 
 def test_costs_are_a_table() -> None:
@@ -132,11 +132,11 @@ def test_several_runs_are_one_figure_of_any_kind(tmp_path) -> None:
 
 
 def test_tasks_in_another_order_are_numbered_in_a_figure() -> None:
-    def named(*tasks: str) -> Result:
-        made = result(0.1, er=record(0.3))
-        return replace(made, stream=StreamInfo("toy", "classification", tasks, NAMES))
+    def with_tasks(*tasks: str) -> Result:
+        base = result(0.1, er=record(0.3))
+        return replace(base, stream=StreamInfo("toy", "classification", tasks, NAMES))
 
-    same = SideBySide({"a": named("0", "1"), "b": named("0", "1", "2")})
+    same = SideBySide({"a": with_tasks("0", "1"), "b": with_tasks("0", "1", "2")})
     assert same.of_one_stream()[1].tasks == ("0", "1", "2")
-    other = SideBySide({"a": named("0", "1"), "b": named("2", "1", "0")})
-    assert other.of_one_stream()[1].tasks == ("1", "2", "3")
+    reordered = SideBySide({"a": with_tasks("0", "1"), "b": with_tasks("2", "1", "0")})
+    assert reordered.of_one_stream()[1].tasks == ("1", "2", "3")

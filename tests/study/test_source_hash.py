@@ -44,10 +44,10 @@ def write(folder: Path, files: dict[str, str]) -> None:
         (folder / name).write_text(text + "\n")
 
 
-def hashed(module: str = "plug") -> dict[str, str]:
-    found = source(importlib.import_module(module).Mine, module)
-    assert found.hashes is not None, found.missing
-    return found.hashes
+def hashes_of(module: str = "plug") -> dict[str, str]:
+    code = source(importlib.import_module(module).Mine, module)
+    assert code.hashes is not None, code.missing
+    return code.hashes
 
 
 @pytest.mark.parametrize(
@@ -63,19 +63,19 @@ def hashed(module: str = "plug") -> dict[str, str]:
 def test_an_edit_of_a_file_that_counts(text, files, edited, module, folder):
     files = {"plug.py": f"{text}\nclass Mine:\n    pass", **files}
     write(folder, files)
-    before = hashed()
+    before = hashes_of()
     restart(folder)
-    assert hashed() == before
+    assert hashes_of() == before
     write(folder, {edited: files[edited] + "\n# edited"})
     restart(folder)
-    assert {name for name, _ in before.items() ^ hashed().items()} == {module}
+    assert {name for name, _ in before.items() ^ hashes_of().items()} == {module}
 
 
 def test_unrelated_files_and_libraries_do_not_count(folder):
     text = "import json, numpy\nfrom helper import A\nclass Mine:\n    x = 1"
     write(folder, {"unrelated.py": "", "A.py": "", "helper.py": "A = 1", "plug.py": text})
     importlib.import_module("unrelated")
-    assert list(hashed()) == ["helper", "plug"]
+    assert list(hashes_of()) == ["helper", "plug"]
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def test_unrelated_files_and_libraries_do_not_count(folder):
 )
 def test_code_that_may_import_anything_is_never_the_same(text, folder):
     write(folder, {"plug.py": f"def late():\n    {text}\nclass Mine:\n    pass"})
-    found = source(importlib.import_module("plug").Mine, "plug")
-    assert found.hashes is None
-    assert "plug.py imports by importlib" in found.missing
+    code = source(importlib.import_module("plug").Mine, "plug")
+    assert code.hashes is None
+    assert "plug.py imports by importlib" in code.missing
 
 
 @pytest.mark.parametrize(
@@ -97,20 +97,20 @@ def test_a_file_changed_after_its_import_is_refused(text, second, hashed_before,
     """The old code runs; its results must not be stored as those of the new file."""
     write(folder, {"plug.py": "import helper\nclass Mine:\n    pass", "helper.py": text})
     importlib.import_module("plug")
-    before = hashed() if hashed_before else {}
+    before = hashes_of() if hashed_before else {}
     write(folder, {"helper.py": second})
     for _ in range(2):
         with pytest.raises(FolderError, match=r"helper\.py was changed .* restart Python"):
-            hashed()
+            hashes_of()
     importlib.reload(sys.modules["helper"])
-    assert hashed() != before
+    assert hashes_of() != before
 
 
 def test_a_constant_that_another_module_sets_is_refused(folder):
     write(folder, {"plug.py": "A = 1\nclass Mine:\n    pass"})
     importlib.import_module("plug").A = 2
     with pytest.raises(FolderError, match=r"plug\.py .* another module has set a constant"):
-        hashed()
+        hashes_of()
 
 
 # scripts and notebooks

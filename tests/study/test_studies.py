@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from conftest import some_record
+from conftest import random_record
 from dpmcl.cli import app
 from dpmcl.exceptions import DpmclError, SpecError
 from dpmcl.metrics.cme import cme
@@ -19,7 +19,7 @@ from dpmcl.results import store
 from dpmcl.study.paper_studies import KAPPA, ZETA, Choice, runs
 from dpmcl.study.result import Result
 from dpmcl.study.shard import shard_of
-from dpmcl.study.studies import shown
+from dpmcl.study.studies import table_and_figure
 from dpmcl.training.spec import Spec
 
 MINE = """
@@ -56,9 +56,9 @@ def study(*arguments: object) -> str:
     """Return the output of `dpmcl study`."""
     words = ["study", *map(str, arguments)]
     words += ["--tasks", "2"] * ("--tasks" not in words)
-    done = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert done.exit_code == 0
-    return done.stdout
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
 
 
 def errors(out: Path) -> dict[str, bytes]:
@@ -104,11 +104,11 @@ def test_shards_merge_to_the_same_bytes(mine, whole, tmp_path):
     again = CliRunner().invoke(app, words)
     assert again.stdout == ""  # nothing was missing
     assert (tmp_path / "all" / CELLS[0] / "parameters/er/seed-1.safetensors").exists()
-    other = tmp_path / "other"
-    study(mine, "--out", other, "--set", "training.updates=3")
+    other_study = tmp_path / "other"
+    study(mine, "--out", other_study, "--set", "training.updates=3")
     with pytest.raises(DpmclError, match=r"training\.updates = 10, got 3; merge it into"):
         CliRunner().invoke(
-            app, ["merge", str(tmp_path / "all"), str(other)], catch_exceptions=False
+            app, ["merge", str(tmp_path / "all"), str(other_study)], catch_exceptions=False
         )
 
 
@@ -158,11 +158,13 @@ def test_the_papers_studies_are_the_presets_with_what_is_chosen():
     assert Spec.parse(figure3[0].table).stream.tasks == 25
     zeta = [variant.name for variant in runs("zeta", Choice())]
     assert len(zeta) == len(set(zeta)) == 5 * 3 * 2 * 2 + 2 + 2  # off at two rates, er at two
-    varied = runs("zeta", Choice(streams=["mnist"]))  # its preset has a rate for each method
+    on_mnist = runs("zeta", Choice(streams=["mnist"]))  # its preset has a rate for each method
     rates = {
-        Spec.parse(one.table).methods["er"].lr for one in varied if "er" in one.table["methods"]
+        Spec.parse(variant.table).methods["er"].lr
+        for variant in on_mnist
+        if "er" in variant.table["methods"]
     }
-    assert len(varied) == len(zeta) and rates == {0.01, 0.01 / 3}
+    assert len(on_mnist) == len(zeta) and rates == {0.01, 0.01 / 3}
     with pytest.raises(SpecError, match="No study 'table2'"):
         runs("table2", Choice())
     with pytest.raises(SpecError, match="of one stream"):
@@ -172,23 +174,23 @@ def test_the_papers_studies_are_the_presets_with_what_is_chosen():
 def test_figure_3_has_an_axis_for_zeta_and_one_for_kappa():
     info = store.StreamInfo("omniglot", "classification", ("0", "1", "2"), ("0",))
     variants = runs("figure3", Choice())
-    held = {
-        variant.name: Result(variant.table, info, {"dpmcl": some_record(k)})
+    results = {
+        variant.name: Result(variant.table, info, {"dpmcl": random_record(k)})
         for k, variant in enumerate(variants)
     }
-    _, draw = shown("figure3", variants, held, "text")
+    _, draw = table_and_figure("figure3", variants, results, "text")
     axes = draw().axes
     assert [(ax.get_xlabel(), ax.get_ylabel()) for ax in axes] == [
         ("zeta", "CME"), ("zeta", "NTE"), ("kappa", "CME"), ("kappa", "NTE"),
     ]  # fmt: skip
-    for ax, axis, other in ((axes[0], ZETA, {KAPPA: 200}), (axes[2], KAPPA, {ZETA: 2})):
-        at = {
-            variant.point[axis]: cme(held[variant.name].records["dpmcl"].test).mean()
+    for ax, axis, fixed in ((axes[0], ZETA, {KAPPA: 200}), (axes[2], KAPPA, {ZETA: 2})):
+        means = {
+            variant.point[axis]: cme(results[variant.name].records["dpmcl"].test).mean()
             for variant in variants
-            if other.items() <= variant.point.items()
+            if fixed.items() <= variant.point.items()
         }
         (line,) = ax.containers  # one method, with the other setting fixed
-        np.testing.assert_allclose(line[0].get_xydata(), sorted(at.items()))
+        np.testing.assert_allclose(line[0].get_xydata(), sorted(means.items()))
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/0"])

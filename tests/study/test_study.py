@@ -254,15 +254,15 @@ def folder(small, tmp_path) -> Path:
     ],
 )
 def test_a_folder_grows_by_what_is_missing(change, trained, held, seeds, folder):
-    old, was = errors(folder), contents(folder)
+    old, before = errors(folder), contents(folder)
     calls: set[str] = set()
     result = dpmcl.run(SPEC, **change, out=folder, progress=lambda name, *_: calls.add(name))
     assert calls == {method for method, _ in trained}
     assert {(row[0], row[1]) for row in errors(folder)} - {(r[0], r[1]) for r in old} == trained
     assert [row for row in errors(folder) if (row[0], row[1]) not in trained] == old
-    for name in was:
+    for name in before:
         if name.startswith("parameters"):
-            assert (folder / name).read_bytes() == was[name]
+            assert (folder / name).read_bytes() == before[name]
     assert list(result.records) == held
     spec = tomllib.loads((folder / "spec.toml").read_text())
     assert list(spec["methods"]) == held
@@ -275,9 +275,9 @@ def test_a_folder_grows_by_what_is_missing(change, trained, held, seeds, folder)
 def test_a_grown_folder_equals_one_made_at_once(folder, tmp_path):
     dpmcl.run(SPEC, replicas=3, out=folder)
     dpmcl.run(SPEC, replicas=3, out=tmp_path / "at once")
-    grown, made = contents(folder), contents(tmp_path / "at once")
-    entries = [json.loads(files.pop("environment.json")) for files in (grown, made)]
-    assert grown == made
+    grown, at_once = contents(folder), contents(tmp_path / "at once")
+    entries = [json.loads(files.pop("environment.json")) for files in (grown, at_once)]
+    assert grown == at_once
     assert [[e["seeds"] for e in of] for of in entries] == [[[0, 1, 2]] * 2] * 2
     again = contents(folder)
     dpmcl.run(SPEC, out=folder, progress=refuse)
@@ -294,11 +294,11 @@ def test_a_grown_folder_equals_one_made_at_once(folder, tmp_path):
     ],
 )
 def test_another_setting_is_refused(settings, entry, old, new, folder):
-    was = contents(folder)
+    before = contents(folder)
     with pytest.raises(FolderError) as caught:
         dpmcl.run(SPEC, settings=settings, replicas=3, out=folder, progress=refuse)
     line = str(caught.value)
     assert "\n" not in line
     for word in (str(folder), entry, old, new, "--out"):
         assert word in line
-    assert contents(folder) == was
+    assert contents(folder) == before

@@ -60,8 +60,8 @@ def learn(
         learner = Learner(**settings)
     before = learner.score_then_learn(rows, target)
     learner.save(model)
-    known = "" if before != before else f" (error before it was learned: {before:.3g})"
-    typer.echo(printable(f"{learner!r}{known}"))
+    error = "" if before != before else f" (error before it was learned: {before:.3g})"
+    typer.echo(printable(f"{learner!r}{error}"))
 
 
 @app.command()

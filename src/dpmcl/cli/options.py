@@ -27,7 +27,7 @@ def _print_version(requested: bool) -> None:
 
 
 @app.callback()
-def _everywhere(
+def _global_options(
     version: Annotated[
         bool,
         typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True),
@@ -95,7 +95,7 @@ Checkpoint = Annotated[
 ]
 
 
-class How(NamedTuple):
+class RunOptions(NamedTuple):
     """Options that decide how runs are made.
 
     Attributes:
@@ -113,7 +113,7 @@ class How(NamedTuple):
     storage: str | None
 
 
-def short(source: str) -> str:
+def short_name(source: str) -> str:
     """Return a name for a source's folders and files: the last part of its path, without suffixes.
 
     Args:

@@ -42,7 +42,7 @@ def table(
     It has a column for each setting in which they differ.
     """
     from dpmcl.results import against as comparisons
-    from dpmcl.results.table import Layout, laid_out, render
+    from dpmcl.results.table import Layout, render, table_text
     from dpmcl.study import result as results
     from dpmcl.study.side_by_side import SideBySide
 
@@ -59,20 +59,20 @@ def table(
     for name, result in runs.items():
         if not result.records:
             raise DpmclError(f"{name} has no results yet; `dpmcl run` makes some.")
-    several = SideBySide(runs)
+    side_by_side = SideBySide(runs)
     if against is not None:
-        compared = comparisons.rows(several.entries, against)
-        typer.echo(laid_out(compared, comparisons.COLUMNS, style, words=4))
+        compared = comparisons.rows(side_by_side.entries, against)
+        typer.echo(table_text(compared, comparisons.COLUMNS, style, words=4))
         return
     chosen = [name.strip() for name in columns.split(",")] if columns else []
-    layout = Layout(columns=chosen, renamed=dict(map(_renamed, rename or [])))
+    layout = Layout(columns=chosen, renamed=dict(map(_renaming, rename or [])))
 
     def rows(result: results.Result) -> list[dict[str, Any]]:
         if cost:
             return result.cost_rows()
         return result.rows_by_task() if by_task else result.rows(tuple(metric or ()))
 
-    joined, layout = several.rows(rows, layout)
+    joined, layout = side_by_side.rows(rows, layout)
     typer.echo(render(joined, style, layout))
 
 
@@ -153,12 +153,12 @@ def report(
 
     runs = {str(folder): store.load(folder) for folder in folders}
     if out.suffix == ".html":
-        made = {out.name: reports.html(runs, against)}
+        texts = {out.name: reports.html(runs, against)}
     elif out.suffix == ".md":
-        made = reports.markdown(runs, against, stem=out.stem)
+        texts = reports.markdown(runs, against, stem=out.stem)
     else:
         raise SpecError(f"A report is an .html or an .md file, got {printable(out.name)!r}.")
-    for name, text in made.items():
+    for name, text in texts.items():
         write_text(out.parent / name, text)
     typer.echo(printable(str(out)))
 
@@ -182,14 +182,14 @@ def _two_numbers(text: str) -> tuple[float, float]:
 
 def _refuse_two(kinds: dict[str, Any]) -> None:
     """Raise SpecError if options ask for different tables."""
-    asked = [option for option, value in kinds.items() if value]
-    if len(asked) > 1:
-        raise SpecError(f"{asked[0]} and {asked[1]} are of different tables; leave out one.")
+    chosen = [option for option, value in kinds.items() if value]
+    if len(chosen) > 1:
+        raise SpecError(f"{chosen[0]} and {chosen[1]} are of different tables; leave out one.")
 
 
-def _renamed(text: str) -> tuple[str, str]:
+def _renaming(text: str) -> tuple[str, str]:
     """Return the two sides of NAME=TEXT."""
-    name, equals, other = text.partition("=")
+    name, equals, new_name = text.partition("=")
     if not name or not equals:
         raise DpmclError(f"--rename takes NAME=TEXT, as in dpmcl=DPMCL, got {printable(text)!r}.")
-    return name, other
+    return name, new_name

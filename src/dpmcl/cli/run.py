@@ -12,16 +12,16 @@ from dpmcl.cli.options import (
     BudgetText,
     Checkpoint,
     Fresh,
-    How,
     Methods,
     On,
     Out,
     Replicas,
+    RunOptions,
     Source,
     StorageAddress,
     Tasks,
     app,
-    short,
+    short_name,
 )
 from dpmcl.cli.study import run_study
 from dpmcl.cli.terminal import LOG, dispensable, stoppable
@@ -82,29 +82,36 @@ def run(
     request.set(set_ or []).update(replicas=replicas, seed=seed, tasks=tasks)
     request.update(device=device, engine=engine, on_divergence=on_divergence)
     request.update(watch=watch.split(",") if watch is not None else None)
-    how = How(budget, checkpoint, fresh, on, storage)
+    options = RunOptions(budget, checkpoint, fresh, on, storage)
     if sweep:
-        folder = out or Path("runs") / f"{short(source)}-sweep"
+        folder = out or Path("runs") / f"{short_name(source)}-sweep"
         axes = axes_by_name(map(axis, sweep))
-        run_study(variants(request.table, axes), folder, how)
+        run_study(variants(request.table, axes), folder, options)
     else:
-        _run_one(request.spec(), out or request.folder or Path("runs") / short(source), how)
+        _run_one(
+            request.spec(), out or request.folder or Path("runs") / short_name(source), options
+        )
 
 
-def _run_one(spec: "Spec", folder: Path, how: How) -> None:
+def _run_one(spec: "Spec", folder: Path, options: RunOptions) -> None:
     """Make a run, print its table and draw its figure."""
     from dpmcl.study import study
-    from dpmcl.study.budget import Budget, within
+    from dpmcl.study.budget import Budget, limit
 
-    allowed = Budget.parse(how.budget)
-    if allowed is not None:
-        spec, allowed, lines = within(spec, allowed)
+    budget = Budget.parse(options.budget)
+    if budget is not None:
+        spec, budget, lines = limit(spec, budget)
         for line in lines:
             LOG.info("%s", printable(line))
-    planned = study.Planned(spec, folder, budget=allowed)
-    with stoppable(how.seconds, _rerun(folder)) as (keeping, progress):
+    planned = study.Planned(spec, folder, budget=budget)
+    with stoppable(options.seconds, _resume_command(folder)) as (keeping, progress):
         (result,) = study.run_all(
-            [planned], progress, keeping=keeping, fresh=how.fresh, on=how.on, storage=how.storage
+            [planned],
+            progress,
+            keeping=keeping,
+            fresh=options.fresh,
+            on=options.on,
+            storage=options.storage,
         )
     typer.echo(result.table())
     try:
@@ -120,7 +127,7 @@ def _run_one(spec: "Spec", folder: Path, how: How) -> None:
         typer.echo(printable(f"folder: {folder}"))
 
 
-def _rerun(folder: Path) -> str:
+def _resume_command(folder: Path) -> str:
     """Return the command that resumes a run folder. "./" tells a bare name from a preset's."""
     path = str(folder) if len(folder.parts) > 1 else os.path.join(".", folder)  # noqa: PTH118
     return f"`dpmcl run {printable(shlex.quote(path))}`"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dpmcl.cli.options import Assignments, Source, Tasks, app, short
+from dpmcl.cli.options import Assignments, Source, Tasks, app, short_name
 from dpmcl.cli.terminal import dispensable
 from dpmcl.core.atomic import path_of
 from dpmcl.exceptions import printable
@@ -73,7 +73,7 @@ def stream(
     request = Request(source).choose(["naive"]).set(set_ or []).update(seed=seed, tasks=tasks)
     built, splits = study.preview(request.spec())
     typer.echo(sheet.describe(built, splits))
-    path = out or Path("runs") / "streams" / f"{short(source)}.png"
+    path = out or Path("runs") / "streams" / f"{short_name(source)}.png"
     with nullcontext() if out else dispensable("picture"):
         figures.save(sheet.draw(built), path)
         typer.echo(printable(f"picture: {path}"))

@@ -11,17 +11,17 @@ from dpmcl.cli.options import (
     BudgetText,
     Checkpoint,
     Fresh,
-    How,
     Methods,
     On,
     Out,
     Replicas,
+    RunOptions,
     Source,
     StorageAddress,
     Style,
     Tasks,
     app,
-    short,
+    short_name,
 )
 from dpmcl.cli.terminal import LOG, dispensable, stoppable
 from dpmcl.core.atomic import path_of
@@ -91,12 +91,12 @@ def study(
         preset=preset,
         changes=changes,
     )
-    variants, folder = _planned(name, choice)
+    variants, folder = _variants_and_folder(name, choice)
     run_study(
         variants,
         out or folder,
-        How(budget, checkpoint, fresh, on, storage),
-        name=name if Path(name).suffix != ".toml" else short(name),
+        RunOptions(budget, checkpoint, fresh, on, storage),
+        name=name if Path(name).suffix != ".toml" else short_name(name),
         shard=shard,
         dry_run=dry_run,
         style=style,
@@ -141,7 +141,7 @@ def tune(
         request.choose(method)
     space = axes_by_name(map(dimension, vary)) if vary else RATES
     search = Search(space=space, trials=trials, tasks=tasks, replicas=replicas)
-    folder = out or Path("runs") / f"{short(source)}-tune"
+    folder = out or Path("runs") / f"{short_name(source)}-tune"
     with stoppable(checkpoint, "the same command") as (keeping, progress):
         table = request.set(set_ or []).table
         _, lines = search_settings(
@@ -174,7 +174,7 @@ def merge(
 def run_study(
     variants: "Sequence[Variant]",
     out: Path,
-    how: How,
+    options: RunOptions,
     *,
     name: str = "",
     shard: str | None = None,
@@ -186,34 +186,34 @@ def run_study(
     from dpmcl.study import studies
     from dpmcl.study.budget import Budget
     from dpmcl.study.executor import processes_of
-    from dpmcl.study.forecast import forecast, written
+    from dpmcl.study.forecast import forecast, forecast_lines
     from dpmcl.study.shard import shard_of
     from dpmcl.study.study import run_all
 
-    runs, lines = studies.planned(variants, out, Budget.parse(how.budget))
+    runs, lines = studies.planned_runs(variants, out, Budget.parse(options.budget))
     for line in lines:
         LOG.info("%s", printable(line))
-    share = shard_of(shard) if shard is not None else None
+    selected = shard_of(shard) if shard is not None else None
     if dry_run:
-        if how.fresh:
-            runs = [replace(one, folder=None) for one in runs]
-        jobs = [job for job in forecast(runs) if share is None or next(share)]
+        if options.fresh:
+            runs = [replace(planned, folder=None) for planned in runs]
+        jobs = [job for job in forecast(runs) if selected is None or next(selected)]
         processes = min(processes_of(runs[0].spec), len(jobs))
-        typer.echo("\n".join(map(printable, written(jobs, processes))))
+        typer.echo("\n".join(map(printable, forecast_lines(jobs, processes))))
         return
-    with stoppable(how.seconds, "the same command") as (keeping, progress):
+    with stoppable(options.seconds, "the same command") as (keeping, progress):
         run_all(
             runs,
             progress,
             keeping=keeping,
-            fresh=how.fresh,
-            shard=share,
-            on=how.on,
-            storage=how.storage,
+            fresh=options.fresh,
+            shard=selected,
+            on=options.on,
+            storage=options.storage,
         )
-    stored = studies.stored(variants, out)
+    stored = studies.stored_results(variants, out)
     studies.store_protocol(stored, out)
-    table, draw = studies.shown(name, variants, stored, style)
+    table, draw = studies.table_and_figure(name, variants, stored, style)
     typer.echo(table)
     try:
         with dispensable("figure"):
@@ -224,7 +224,7 @@ def run_study(
         typer.echo(printable(f"folder: {out}"))
 
 
-def _planned(name: str, choice: "Choice") -> "tuple[list[Variant], Path]":
+def _variants_and_folder(name: str, choice: "Choice") -> "tuple[list[Variant], Path]":
     """Return the runs of a study, and its default folder."""
     from dpmcl.study import paper_studies, plan
     from dpmcl.study.api import Request
@@ -237,7 +237,7 @@ def _planned(name: str, choice: "Choice") -> "tuple[list[Variant], Path]":
     table, axes = plan.read(Request(name).table)
     request = Request(table).change(choice.changes or {})
     request.update(replicas=choice.replicas, tasks=choice.tasks)
-    return plan.variants(request.table, axes), Path("runs") / short(name)
+    return plan.variants(request.table, axes), Path("runs") / short_name(name)
 
 
 def _names(text: str | None) -> list[str] | None:

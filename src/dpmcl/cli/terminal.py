@@ -21,12 +21,12 @@ LOG = logging.getLogger("dpmcl")
 
 
 @contextmanager
-def stoppable(seconds: float, again: str) -> Iterator[tuple["Keeping", Callable[..., None]]]:
+def stoppable(seconds: float, command: str) -> Iterator[tuple["Keeping", Callable[..., None]]]:
     """Draw progress bars; after a signal, stop at a checkpoint and report how to resume.
 
     Args:
         seconds: Seconds between checkpoints within a task.
-        again: The command that resumes, for the message.
+        command: The command that resumes, for the message.
     """
     from dpmcl.exceptions import Stopped
     from dpmcl.training.keeper import Keeping
@@ -35,29 +35,29 @@ def stoppable(seconds: float, again: str) -> Iterator[tuple["Keeping", Callable[
         try:
             yield Keeping(seconds, stop=lambda: bool(signals)), progress
         except (Stopped, KeyboardInterrupt):
-            LOG.info("Stopped; %s goes on from the last checkpoint.", again)
+            LOG.info("Stopped; %s goes on from the last checkpoint.", command)
             raise typer.Exit(128 + (signals[0] if signals else signal.SIGINT)) from None
 
 
 @contextmanager
-def dispensable(what: str) -> Iterator[None]:
+def dispensable(name: str) -> Iterator[None]:
     """Warn and continue if a figure cannot be drawn. A FolderError, as of a full disk, is raised.
 
     Args:
-        what: The word for the figure in the warning.
+        name: The word for the figure in the warning.
     """
     try:
         yield
     except FolderError:
         raise
     except DpmclError as error:
-        LOG.warning("No %s: %s", what, error)
+        LOG.warning("No %s: %s", name, error)
 
 
 @contextmanager
 def logged_lines() -> Iterator[None]:
     """Print the package's log lines during a command."""
-    handler, level = _Lines(), LOG.level
+    handler, level = _LineHandler(), LOG.level
     LOG.addHandler(handler)
     LOG.setLevel(logging.INFO)
     try:
@@ -89,7 +89,7 @@ def abandon_output() -> None:
 def _signals() -> Iterator[list[int]]:
     """Collect signals to stop in a list; a second signal has its default effect."""
     received: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def receive(number: int, _: object) -> None:
         received.append(number)
@@ -97,16 +97,16 @@ def _signals() -> Iterator[list[int]]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         LOG.info("Stopping after these updates; a second Ctrl-C leaves at once.")
 
-    for number in before:
+    for number in handlers:
         signal.signal(number, receive)
     try:
         yield received
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
-class _Lines(logging.Handler):
+class _LineHandler(logging.Handler):
     """Prints each log record as a line, above the progress bars if there are any."""
 
     def emit(self, record: logging.LogRecord) -> None:

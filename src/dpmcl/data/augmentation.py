@@ -96,7 +96,7 @@ def build(setting: str | Mapping[str, Any]) -> Augmentation:
     Raises:
         SpecError: No augmentation has that name, or an option is invalid.
     """
-    name, options = plugins.named("augment", setting)
+    name, options = plugins.name_and_options("augment", setting)
     if name not in AUGMENTATIONS:
         hint = f"There are: {', '.join(AUGMENTATIONS)}."
         raise unknown("augmentation", name, list(AUGMENTATIONS), hint)

@@ -54,7 +54,7 @@ def network_of(model: Any, before: str | None = None, frozen: Sequence[str] = ()
                 "before and frozen are for modules of your own, and the model is "
                 f"{shown(setting)}; leave them out, or give a module."
             )
-        name, _ = plugins.named("network", setting)
+        name, _ = plugins.name_and_options("network", setting)
         settings = plugins.from_setting("network", setting)
         return Network(settings.build, name, {"name": name, **settings.to_table()})
     name = getattr(model, "__name__", type(model).__name__)

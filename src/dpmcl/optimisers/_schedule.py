@@ -72,7 +72,7 @@ def build_schedule(setting: str | Mapping[str, Any]) -> Schedule | None:
     >>> build_schedule({"name": "step", "every": 100})
     Step(over='task', every=100, by=0.1)
     """
-    name, options = plugins.named("schedule", setting)
+    name, options = plugins.name_and_options("schedule", setting)
     if name == "constant" and not options:
         return None
     if name not in SCHEDULES:

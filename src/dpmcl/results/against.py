@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from dpmcl.exceptions import SpecError
-from dpmcl.results.comparison import Entry, by_seed, by_stream
+from dpmcl.results.comparison import Entry, entries_by_stream, errors_by_seed
 from dpmcl.results.names import displayed
 from dpmcl.results.statistics import compare
 from dpmcl.results.summary import Row
@@ -25,27 +25,27 @@ COLUMNS: Columns = {
 """Columns of the table; the first four are text."""
 
 
-def rows(several: Sequence[Entry], against: str | None = None) -> list[Row]:
+def rows(entries: Sequence[Entry], against: str | None = None) -> list[Row]:
     """Return the comparisons as rows, one for each stream, error and method.
 
     Args:
-        several: The methods of all runs.
+        entries: The methods of all runs.
         against: Label of the method that the others are compared with; None for the first method
             of each stream. If there are several streams, those without this method are left out.
 
     Raises:
         SpecError: No stream has this method and another one.
     """
-    streams = by_stream(several)
+    streams = entries_by_stream(entries)
     out: list[Row] = []
-    for stream, ours in streams.items():
-        chosen = next(iter(ours)) if against is None else against
-        for measure, values in by_seed(ours).items():
-            if chosen in ours or len(streams) == 1:
-                compared = compare(values, chosen)
-                out += [{"stream": stream, "error": measure, **one._asdict()} for one in compared]
+    for stream, by_label in streams.items():
+        baseline = next(iter(by_label)) if against is None else against
+        for measure, values in errors_by_seed(by_label).items():
+            if baseline in by_label or len(streams) == 1:
+                compared = compare(values, baseline)
+                out += [{"stream": stream, "error": measure, **pair._asdict()} for pair in compared]
     if against is not None and not out:
-        known = ", ".join(dict.fromkeys(entry.label for entry in several))
+        known = ", ".join(dict.fromkeys(entry.label for entry in entries))
         raise SpecError(
             f"--against names a method with others beside it, got '{against}'; there are: {known}."
         )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpmcl.results.comparison import written
+from dpmcl.results.comparison import setting_text
 from dpmcl.results.figures import PLAIN, drawing, legend, mean_and_error, shortened, styles
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _PANEL = (3.0, 2.7)  # inches
 
 
 @drawing()
-def against(panels: Sequence[tuple[str, str, Mapping[str, Points]]]) -> "Figure":
+def draw(panels: Sequence[tuple[str, str, Mapping[str, Points]]]) -> "Figure":
     """Draw a row of panels: means over seeds against a setting, with standard errors.
 
     Args:
@@ -38,30 +38,30 @@ def against(panels: Sequence[tuple[str, str, Mapping[str, Points]]]) -> "Figure"
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     names = dict.fromkeys(name for _, _, lines in panels for name in lines)
     style = styles(names)
-    drawn: dict[str, Any] = {}
+    handles: dict[str, Any] = {}
     for ax, (metric, setting, lines) in zip(axes, panels, strict=True):
         values = list(dict.fromkeys(x for points in lines.values() for x in points))
         numeric = all(isinstance(x, int | float) and not isinstance(x, bool) for x in values)
         if numeric and min(values) > 0 and max(values) >= 10 * min(values):
             ax.set_xscale("log")
         if not numeric:
-            places = range(len(values))
-            ax.set_xticks(places, [shortened(written(x), 20) for x in values], **PLAIN)
+            positions = range(len(values))
+            ax.set_xticks(positions, [shortened(setting_text(x), 20) for x in values], **PLAIN)
             ax.margins(x=0.1)
         for name, points in lines.items():
             order = sorted(points) if numeric else [x for x in values if x in points]
             means, errors = zip(*(_summary(points[x]) for x in order), strict=True)
             x = order if numeric else [values.index(each) for each in order]
             colour, marker, dashes = style[name]
-            drawn[name] = ax.errorbar(x, means, errors, color=colour, marker=marker,
-                                      linestyle=dashes, markersize=4, capsize=2)  # fmt: skip
+            handles[name] = ax.errorbar(x, means, errors, color=colour, marker=marker,
+                                        linestyle=dashes, markersize=4, capsize=2)  # fmt: skip
         ax.set_xlabel(shortened(setting.rpartition(".")[2], 30), **PLAIN)
         ax.set_ylabel(metric, **PLAIN)
         ax.grid(alpha=0.25, linewidth=0.5)
         ax.spines[["top", "right"]].set_visible(False)
-    if len(drawn) > 1:
-        options = {"loc": "outside lower center", "ncols": min(len(drawn), 3), "frameon": False}
-        legend(figure, list(drawn.values()), list(drawn), fontsize=9, **options)
+    if len(handles) > 1:
+        options = {"loc": "outside lower center", "ncols": min(len(handles), 3), "frameon": False}
+        legend(figure, list(handles.values()), list(handles), fontsize=9, **options)
     return figure
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from dpmcl.results.comparison import Entry, by_seed
+from dpmcl.results.comparison import Entry, errors_by_seed
 from dpmcl.results.paper import STREAMS, BySeed, Key
 from dpmcl.results.statistics import compare, estimate
 from dpmcl.results.table import number
@@ -47,17 +47,17 @@ def figure3_values(entries: Sequence[Entry], axis: Literal["zeta", "kappa"]) -> 
             they differ in another setting.
         axis: "zeta", with kappa = 200, or "kappa", with zeta = 2.
     """
-    held, at = ("kappa", _KAPPA) if axis == "zeta" else ("zeta", _ZETA)
-    several = [
+    fixed, fixed_value = ("kappa", _KAPPA) if axis == "zeta" else ("zeta", _ZETA)
+    along_axis = [
         entry
         for entry in entries
         if (entry.stream.name, entry.method) == ("omniglot", "dpmcl")
-        and entry.settings.get(held) == at
+        and entry.settings.get(fixed) == fixed_value
         and axis in entry.settings
     ]
-    values = [entry.settings[axis] for entry in several]
-    return by_seed(
-        {x: entry for x, entry in zip(values, several, strict=True) if values.count(x) == 1}
+    values = [entry.settings[axis] for entry in along_axis]
+    return errors_by_seed(
+        {x: entry for x, entry in zip(values, along_axis, strict=True) if values.count(x) == 1}
     )
 
 
@@ -76,7 +76,7 @@ def of_table1(values: Mapping[Key, BySeed]) -> list[Claim]:
             for measure in ("CME", "NTE")
         }
         if any(ours.values()):
-            claims += _of_stream(stream, ours["CME"], ours["NTE"])
+            claims += _stream_claims(stream, ours["CME"], ours["NTE"])
     return claims
 
 
@@ -103,12 +103,12 @@ def of_figure3(zeta: Values, kappa: Values) -> list[Claim]:
     return claims
 
 
-def _of_stream(
+def _stream_claims(
     stream: str, cme: Mapping[str, BySeed], nte: Mapping[str, BySeed]
 ) -> Iterable[Claim]:
     """Yield the claims about one stream, given its measures by method."""
     if stream == "sine":
-        yield _on_a_par(cme)
+        yield _sine_claim(cme)
     elif stream == "cifar10":
         yield _gap("ER's CME is lower than DPMCL's, by 0.032", cme, ("er", "dpmcl"), -0.032)
         yield _gap("ER's NTE is higher than DPMCL's, by 0.227", nte, ("er", "dpmcl"), 0.227)
@@ -135,18 +135,18 @@ def _extreme(
     signs = [
         sign * _difference(values[one], values[other])[0] for one in chosen for other in others
     ]
-    return Claim(text, _all_of(signs), _figures(values))
+    return Claim(text, _answer(signs), _figures(values))
 
 
-def _on_a_par(cme: Mapping[str, BySeed]) -> Claim:
+def _sine_claim(cme: Mapping[str, BySeed]) -> Claim:
     """Return the claim about SINE, whose errors the paper prints only as powers of ten."""
     text = "sine: DPMCL, OML and ER have a CME within a factor of ten"
-    level = {name: cme[name] for name in ("dpmcl", "oml", "er") if name in cme}
-    means = [estimate(seeds.values()).mean for seeds in level.values()]
+    by_method = {name: cme[name] for name in ("dpmcl", "oml", "er") if name in cme}
+    means = [estimate(seeds.values()).mean for seeds in by_method.values()]
     known = [mean for mean in means if mean is not None]
     if len(known) < 3:
-        return Claim(text, "not run", _figures(level))
-    return Claim(text, "yes" if max(known) < 10 * min(known) else "no", _figures(level))
+        return Claim(text, "not run", _figures(by_method))
+    return Claim(text, "yes" if max(known) < 10 * min(known) else "no", _figures(by_method))
 
 
 def _gap(text: str, values: Mapping[str, BySeed], pair: tuple[str, str], printed: float) -> Claim:
@@ -168,26 +168,26 @@ def _trend(text: str, points: Mapping[float, BySeed]) -> Claim:
     xs = sorted(points)
     seeds = set.intersection(*(set(points[x]) for x in xs)) if xs else set()
     if len(xs) < _RANKED or len(seeds) < 2:
-        return Claim(text, "not run", _along(points))
+        return Claim(text, "not run", _figures_along(points))
     slopes = {seed: _rank_correlation([points[x][seed] for x in xs]) for seed in sorted(seeds)}
     sign, _ = _difference(slopes, dict.fromkeys(slopes, 0.0))
-    return Claim(text, _all_of([-sign]), _along(points))
+    return Claim(text, _answer([-sign]), _figures_along(points))
 
 
 def _levels_off(points: Mapping[float, BySeed]) -> Claim:
     """Return the claim that NTE falls up to kappa 200 and no further from 250 on."""
     text = "omniglot: NTE falls with kappa up to 200, and no further from 250 on"
-    before = {x: points[x] for x in points if x <= 200}
-    if len(before) < 2 or not {250, 300} <= points.keys():
-        return Claim(text, "not run", _along(points))
-    first, _ = _difference(points[max(before)], points[min(before)])
-    later, _ = _difference(points[300], points[250])
-    if later < 0:  # it does fall further
-        return Claim(text, "no", _along(points))
-    return Claim(text, _all_of([-first]), _along(points))
+    to_200 = {x: points[x] for x in points if x <= 200}
+    if len(to_200) < 2 or not {250, 300} <= points.keys():
+        return Claim(text, "not run", _figures_along(points))
+    sign_to_200, _ = _difference(points[max(to_200)], points[min(to_200)])
+    sign_from_250, _ = _difference(points[300], points[250])
+    if sign_from_250 < 0:  # it does fall further
+        return Claim(text, "no", _figures_along(points))
+    return Claim(text, _answer([-sign_to_200]), _figures_along(points))
 
 
-def _all_of(signs: Sequence[int]) -> Answer:
+def _answer(signs: Sequence[int]) -> Answer:
     """Return the answer given signs of differences, of which 1 is the claimed one."""
     if any(sign < 0 for sign in signs):
         return "no"
@@ -196,9 +196,9 @@ def _all_of(signs: Sequence[int]) -> Answer:
 
 def _difference(ours: BySeed, theirs: BySeed) -> tuple[int, float | None]:
     """Return the sign of a difference, 0 if its interval contains 0, and the difference."""
-    one = compare({"ours": ours, "theirs": theirs}, "theirs")[0]
-    low, high = one.interval or (0.0, 0.0)
-    return (low > 0) - (high < 0), one.difference
+    comparison = compare({"ours": ours, "theirs": theirs}, "theirs")[0]
+    low, high = comparison.interval or (0.0, 0.0)
+    return (low > 0) - (high < 0), comparison.difference
 
 
 def _rank_correlation(values: Sequence[float]) -> float:
@@ -215,6 +215,6 @@ def _figures(values: Mapping[str, BySeed]) -> str:
     return ", ".join(f"{key} {number(mean)} ({number(ours[key].error)})" for mean, key in known)
 
 
-def _along(points: Mapping[float, BySeed]) -> str:
+def _figures_along(points: Mapping[float, BySeed]) -> str:
     """Return means with standard errors as text, in the order of the axis."""
     return ", ".join(_figures({f"{x:g}:": points[x]}) for x in sorted(points))

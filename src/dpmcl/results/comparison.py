@@ -64,12 +64,12 @@ def entries(runs: Mapping[str, Stored]) -> list[Entry]:
         for run, stored in runs.items()
         for method, record in stored.records.items()
     ]
-    keys = differing(out)
+    keys = differing_settings(out)
     out = _relabelled(out, lambda entry: _with_settings(entry, keys))
     return _relabelled(out, lambda entry: f"{entry.label} [{entry.run}]")
 
 
-def differing(several: Sequence[Entry]) -> list[str]:
+def differing_settings(entries: Sequence[Entry]) -> list[str]:
     """Return the settings in which entries of the same stream differ, in the order of a spec.
 
     A setting is compared only among the entries that can have it, that is, whose method, stream or
@@ -77,26 +77,26 @@ def differing(several: Sequence[Entry]) -> list[str]:
     all entries belong to one run, since their names distinguish them.
 
     Args:
-        several: The entries.
+        entries: The entries.
     """
-    if len({entry.run for entry in several}) < 2:
+    if len({entry.run for entry in entries}) < 2:
         return []
-    known = {(key, _owner(key, entry)) for entry in several for key in entry.settings}
+    known = {(key, _owner(key, entry)) for entry in entries for key in entry.settings}
 
     def varies(key: str, stream: str) -> bool:
         values = [
             entry.settings.get(key)
-            for entry in several
+            for entry in entries
             if entry.stream.name == stream and (key, _owner(key, entry)) in known
         ]
         return any(value != values[0] for value in values)
 
-    keys = dict.fromkeys(key for entry in several for key in entry.settings)
-    streams = {entry.stream.name for entry in several}
+    keys = dict.fromkeys(key for entry in entries for key in entry.settings)
+    streams = {entry.stream.name for entry in entries}
     return [key for key in keys if any(varies(key, stream) for stream in streams)]
 
 
-def written(value: Any) -> str:
+def setting_text(value: Any) -> str:
     """Return the value of a setting as a table shows it.
 
     Args:
@@ -107,47 +107,47 @@ def written(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {written(inner)}" for key, inner in value.items())
+        return ", ".join(f"{key} {setting_text(inner)}" for key, inner in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(map(written, value)) or "none"
+        return ", ".join(map(setting_text, value)) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def by_stream(several: Sequence[Entry]) -> dict[str, dict[str, Entry]]:
+def entries_by_stream(entries: Sequence[Entry]) -> dict[str, dict[str, Entry]]:
     """Return entries by the name of their stream, and by label.
 
     Args:
-        several: The entries.
+        entries: The entries.
     """
     out: dict[str, dict[str, Entry]] = {}
-    for entry in several:
+    for entry in entries:
         out.setdefault(entry.stream.name, {})[entry.label] = entry
     return out
 
 
-def described(several: Sequence[Entry]) -> StreamInfo:
+def common_stream(entries: Sequence[Entry]) -> StreamInfo:
     """Return the description of the stream for a figure of several entries.
 
     It is that of the entry with the most tasks. If the entries' tasks differ, for example in their
     order, the tasks are named by number.
 
     Args:
-        several: Entries of one stream.
+        entries: Entries of one stream.
     """
-    streams = [entry.stream for entry in several]
-    longest = max(streams, key=lambda one: len(one.tasks))
-    if all(longest.tasks[: len(one.tasks)] == one.tasks for one in streams):
+    streams = [entry.stream for entry in entries]
+    longest = max(streams, key=lambda stream: len(stream.tasks))
+    if all(longest.tasks[: len(stream.tasks)] == stream.tasks for stream in streams):
         return longest
     return replace(longest, tasks=tuple(map(str, range(1, len(longest.tasks) + 1))))
 
 
-def by_seed(ours: Mapping[T, Entry]) -> dict[str, dict[T, dict[int, float]]]:
+def errors_by_seed(entries: Mapping[T, Entry]) -> dict[str, dict[T, dict[int, float]]]:
     """Return CME and NTE by measure, name and seed.
 
     Args:
-        ours: Entries of one stream by name, or by the value of a setting.
+        entries: Entries of one stream by name, or by the value of a setting.
     """
-    errors = {name: one.record.test for name, one in ours.items()}
+    errors = {name: one.record.test for name, one in entries.items()}
     return {
         title: {
             name: dict(zip(one.seeds, map(float, measure(one)), strict=True))
@@ -170,21 +170,23 @@ def _settings(spec: Mapping[str, Any], method: str) -> dict[str, Any]:
 def _owner(key: str, entry: Entry) -> Any:
     """Return the name of the stream, network or method to which a setting belongs."""
     table = key.partition(".")[0]
-    named = entry.settings.get(f"{table}.name") if table in ("stream", "network") else None
+    name = entry.settings.get(f"{table}.name") if table in ("stream", "network") else None
     plugin = entry.settings.get("method", entry.method)
-    return named or (entry.method if key == "method" else plugin)
+    return name or (entry.method if key == "method" else plugin)
 
 
-def _relabelled(several: Sequence[Entry], longer: Callable[[Entry], str]) -> list[Entry]:
+def _relabelled(entries: Sequence[Entry], label: Callable[[Entry], str]) -> list[Entry]:
     """Return entries, with a longer label for those whose label is not unique in the stream."""
-    names = [(entry.stream.name, entry.label) for entry in several]
+    names = [(entry.stream.name, entry.label) for entry in entries]
     return [
-        entry if names.count(name) == 1 else replace(entry, label=longer(entry))
-        for entry, name in zip(several, names, strict=True)
+        entry if names.count(name) == 1 else replace(entry, label=label(entry))
+        for entry, name in zip(entries, names, strict=True)
     ]
 
 
 def _with_settings(entry: Entry, keys: Sequence[str]) -> str:
     """Return the label of an entry, followed by some of its settings."""
-    settings = [f"{key} {written(entry.settings[key])}" for key in keys if key in entry.settings]
+    settings = [
+        f"{key} {setting_text(entry.settings[key])}" for key in keys if key in entry.settings
+    ]
     return f"{entry.label} ({', '.join(settings)})" if settings else entry.label

@@ -8,7 +8,7 @@ import numpy as np
 from dpmcl.exceptions import DpmclError
 from dpmcl.metrics._confusion import confusion
 from dpmcl.results.figures import drawing
-from dpmcl.results.heat_map import COLOURS, named_ticks, panels
+from dpmcl.results.heat_map import COLOURS, name_ticks, panels
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
 
@@ -42,7 +42,7 @@ def confusions(records: Mapping[str, Record], stream: StreamInfo) -> "Figure":
         image = ax.imshow(shares, cmap=COLOURS, vmin=0, vmax=1, interpolation="nearest")
         ax.set_xlabel("predicted")
         ax.set_ylabel("class")
-        named_ticks(ax, stream.classes)
+        name_ticks(ax, stream.classes)
     figure.colorbar(image, ax=axes, label="share of the class's test rows", shrink=0.9)
     return figure
 

@@ -125,18 +125,18 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, look: Look | None 
         for name, style in styles(records).items():
             curve(ax, measure, records[name].test, style=style, smooth=look.smooth, label=name)
         ax.set_title(title, fontsize=10)
-        _axes(ax, stream, look)
-    what = "error" if stream.kind == "classification" else "mean squared error"
+        _set_axes(ax, stream, look)
+    error_label = "error" if stream.kind == "classification" else "mean squared error"
     for ax in axes[:1] if side_by_side else axes:
-        ax.set_ylabel(what)
+        ax.set_ylabel(error_label)
     lines, names = axes[1].get_lines(), [*records]
     columns = 1 if side_by_side else max(1, int(look.width // 1.1))
     legend(figure, lines, names, frameon=False, fontsize=9, ncols=min(columns, len(names)),
            loc="outside right upper" if side_by_side else "outside lower center")  # fmt: skip
     figure.suptitle(_title(records, stream, look), fontsize=11 if side_by_side else 8, **PLAIN)
     if look.caption:
-        lines_of = textwrap.wrap(look.caption, int(look.width * 14))
-        figure.supxlabel("\n".join(lines_of), fontsize=7, color="#57606a", **PLAIN)
+        caption = textwrap.wrap(look.caption, int(look.width * 14))
+        figure.supxlabel("\n".join(caption), fontsize=7, color="#57606a", **PLAIN)
     return figure
 
 
@@ -147,7 +147,7 @@ def _title(records: Mapping[str, Record], stream: StreamInfo, look: Look) -> str
     note = f", smoothed over {look.smooth:g} tasks" if look.smooth else ""
     lost = sum(len(record.diverged) for record in records.values())
     frozen = f", {lost} of them diverged" if lost else ""
-    title = f"{shortened(stream.name, 40)}, {replicas(seeds)}{frozen}{band}{note}"
+    title = f"{shortened(stream.name, 40)}, {replicas_text(seeds)}{frozen}{band}{note}"
     return title if look.width >= _NARROW else "\n".join(textwrap.wrap(title, 40))
 
 
@@ -191,20 +191,20 @@ def curve(
     except ImportError:
         raise DpmclError(_NEEDS) from None
     values = np.stack([measure(errors, after=k) for k in range(errors.tasks)], 1)
-    known = np.flatnonzero(~np.isnan(values).all(0))
-    middle, error = mean_and_error(values[:, known])
-    if smooth and len(known) > 1:
-        spacing = np.diff(known).mean()  # in tasks; above 1 if not all tasks were evaluated
+    evaluated = np.flatnonzero(~np.isnan(values).all(0))
+    middle, error = mean_and_error(values[:, evaluated])
+    if smooth and len(evaluated) > 1:
+        spacing = np.diff(evaluated).mean()  # in tasks; above 1 if not all tasks were evaluated
         middle, error = (gaussian_filter1d(v, smooth / spacing) for v in (middle, error))
     colour, marker, dashes = style
-    x = known + 1
+    x = evaluated + 1
     (line,) = ax.plot(x, middle, linestyle=dashes, color=colour, marker=marker, markersize=4,
                       markevery=max(1, len(x) // 10), linewidth=1.5, label=label)  # fmt: skip
     ax.fill_between(x, middle - error, middle + error, color=colour, alpha=0.2, linewidth=0)
     return line
 
 
-def _axes(ax: Any, stream: StreamInfo, look: Look) -> None:
+def _set_axes(ax: Any, stream: StreamInfo, look: Look) -> None:
     """Label the axis of tasks and scale the axis of errors."""
     panel = (look.width - 1.5) / 2 if look.width >= _NARROW else look.width - 0.5
     named = name_tasks(ax, stream, first=1, width=panel)
@@ -236,8 +236,8 @@ def name_tasks(ax: Any, stream: StreamInfo, first: float, width: float = 4.0) ->
         names = [shortened(name, 18) for name in stream.tasks]
         places = first + np.arange(len(names))
         fits = max(map(len, names)) + 2 <= width * _CHARACTERS / len(names)
-        turned: dict[str, Any] = {} if fits else {"rotation": 30, "ha": "right"}
-        ax.set_xticks(places, names, fontsize=8, **turned, **PLAIN)
+        rotation: dict[str, Any] = {} if fits else {"rotation": 30, "ha": "right"}
+        ax.set_xticks(places, names, fontsize=8, **rotation, **PLAIN)
     else:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     return named
@@ -272,14 +272,14 @@ def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return middle, np.where(n > 0, error, np.nan)
 
 
-def replicas(counts: Collection[int]) -> str:
+def replicas_text(counts: Collection[int]) -> str:
     """Return the number of replicas as text, a range if methods differ.
 
     Args:
         counts: Number of replicas of each method.
     """
-    least, most = min(counts), max(counts)
-    count = str(least) if least == most else f"{least} to {most}"
+    low, high = min(counts), max(counts)
+    count = str(low) if low == high else f"{low} to {high}"
     return f"{count} replica{'' if count == '1' else 's'}"
 
 
@@ -305,9 +305,9 @@ def save(figure: "Figure", path: Path) -> None:
         SpecError: The suffix is none of these.
         FolderError: The file cannot be written.
     """
-    style = path.suffix.lstrip(".")
-    if style not in get_args(FigureFormat):
+    suffix = path.suffix.lstrip(".")
+    if suffix not in get_args(FigureFormat):
         formats = ", ".join(get_args(FigureFormat))
         raise SpecError(f"A figure is one of {formats}, got '{path.name}'.")
     with atomic(path) as temporary:
-        figure.savefig(temporary, format=style, dpi=150)
+        figure.savefig(temporary, format=suffix, dpi=150)

@@ -50,13 +50,13 @@ def heat_maps(records: Mapping[str, Record], stream: StreamInfo) -> "Figure":
     for ax, values in zip(axes.flat, means.values(), strict=False):
         image = ax.imshow(values, cmap=COLOURS, norm=norm, aspect="auto", interpolation="nearest")
         ax.set_facecolor("#ececec")
-        _label(ax, stream)
+        _label_tasks(ax, stream)
     for ax in axes[:, 0]:
         ax.set_ylabel("after task")
     for ax in axes.flat[max(0, len(means) - columns) : len(means)]:
         ax.set_xlabel("error on task")
-    what = "error" if stream.kind == "classification" else "mean squared error"
-    figure.colorbar(image, ax=axes, label=f"{what}, mean over seeds", shrink=0.9)
+    error_label = "error" if stream.kind == "classification" else "mean squared error"
+    figure.colorbar(image, ax=axes, label=f"{error_label}, mean over seeds", shrink=0.9)
     return figure
 
 
@@ -80,7 +80,7 @@ def panels(names: Sequence[str]) -> "tuple[Figure, Any]":
     return figure, axes
 
 
-def named_ticks(ax: Any, names: Sequence[str]) -> bool:
+def name_ticks(ax: Any, names: Sequence[str]) -> bool:
     """Name the ticks of both axes if there are few and short names, and return whether it did.
 
     Args:
@@ -94,12 +94,12 @@ def named_ticks(ax: Any, names: Sequence[str]) -> bool:
     return True
 
 
-def _label(ax: Any, stream: StreamInfo) -> None:
+def _label_tasks(ax: Any, stream: StreamInfo) -> None:
     """Label tasks by name if there are few and short names, by number from 1 otherwise."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    if named_ticks(ax, stream.tasks):
+    if name_ticks(ax, stream.tasks):
         return
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-        axis.set_major_formatter(FuncFormatter(lambda place, _: f"{place + 1:g}"))
+        axis.set_major_formatter(FuncFormatter(lambda position, _: f"{position + 1:g}"))

@@ -20,7 +20,7 @@ _COLUMNS = {
     **{key: pa.int64() for key in _KEYS},
     **{name: pa.float64() for name in Reading._fields},
 }
-_EARLIER = {"drift": "increase"}  # present names of columns that were renamed after version 0.2
+_RENAMED = {"drift": "increase"}  # present names of columns that were renamed after version 0.2
 
 
 def save(folder: Path, records: Mapping[str, Record]) -> None:
@@ -35,10 +35,10 @@ def save(folder: Path, records: Mapping[str, Record]) -> None:
         if (readings := record.readings) is None:
             continue
         replica, reading = np.nonzero(~np.isnan(readings.values).all(2))
-        places = np.asarray(readings.positions, dtype=np.int64).reshape(-1, 3)[reading]
+        positions = np.asarray(readings.positions, dtype=np.int64).reshape(-1, 3)[reading]
         values = readings.values[replica, reading]
         seeds = np.asarray(readings.seeds)[replica]
-        columns = [np.full(len(seeds), method, dtype=object), seeds, *places.T, *values.T]
+        columns = [np.full(len(seeds), method, dtype=object), seeds, *positions.T, *values.T]
         parts.append(pa.table(columns, schema=pa.schema(_COLUMNS.items())))
     if parts:
         with atomic(folder / FILE) as temporary:
@@ -63,7 +63,7 @@ def read(path: Path, tasks: int, seeds: Mapping[str, tuple[int, ...]]) -> dict[s
         raise ValueError(f"{FILE} is no file")
     with pq.ParquetFile(path) as file:
         table = file.read()
-    table = table.rename_columns([_EARLIER.get(name, name) for name in table.column_names])
+    table = table.rename_columns([_RENAMED.get(name, name) for name in table.column_names])
     for name, kind in _COLUMNS.items():
         if table[name].type != kind or (name not in Reading._fields and table[name].null_count):
             raise ValueError(f"{name} in {FILE} is not {kind} in every row")
@@ -71,17 +71,17 @@ def read(path: Path, tasks: int, seeds: Mapping[str, tuple[int, ...]]) -> dict[s
     if ((column["task"] < 0) | (column["task"] >= tasks)).any():
         raise ValueError(f"task in {FILE} is out of range")
     out = {}
-    for method, known in seeds.items():
-        rows = (column["method"] == method) & np.isin(column["seed"], known)
+    for method, method_seeds in seeds.items():
+        rows = (column["method"] == method) & np.isin(column["seed"], method_seeds)
         if not rows.any():
             continue
-        where = np.stack([column[key][rows] for key in _KEYS], 1)
-        places, reading = np.unique(where, axis=0, return_inverse=True)
-        order = {seed: i for i, seed in enumerate(known)}
+        row_positions = np.stack([column[key][rows] for key in _KEYS], 1)
+        positions, reading = np.unique(row_positions, axis=0, return_inverse=True)
+        order = {seed: i for i, seed in enumerate(method_seeds)}
         replica = [order[int(seed)] for seed in column["seed"][rows]]
-        values = np.full((len(known), len(places), len(Reading._fields)), np.nan)
+        values = np.full((len(method_seeds), len(positions), len(Reading._fields)), np.nan)
         quantities = np.stack([column[name][rows] for name in Reading._fields], 1)
         values[replica, reading.reshape(-1)] = quantities
-        listed = tuple((int(t), int(p), int(u)) for t, p, u in places)
-        out[method] = Readings(tuple(known), listed, values)
+        as_tuples = tuple((int(t), int(p), int(u)) for t, p, u in positions)
+        out[method] = Readings(tuple(method_seeds), as_tuples, values)
     return out

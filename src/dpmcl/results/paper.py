@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from dpmcl.results.comparison import Entry, by_seed
+from dpmcl.results.comparison import Entry, errors_by_seed
 from dpmcl.results.statistics import Estimate, estimate
 from dpmcl.results.summary import Row
 from dpmcl.results.table import Columns, number
@@ -49,20 +49,20 @@ BySeed = Mapping[int, float]
 """Value of a measure by seed."""
 
 
-def values(several: Sequence[Entry]) -> dict[Key, BySeed]:
+def values(entries: Sequence[Entry]) -> dict[Key, BySeed]:
     """Return CME and NTE of the paper's methods on its streams, by seed.
 
     Args:
-        several: The methods of all runs. A method is left out if several entries of the stream
+        entries: The methods of all runs. A method is left out if several entries of the stream
             have its name, or if its data only share the name of a stream of the paper.
     """
     return {
-        (entry.stream.name, measure, entry.label): values[entry.label]
-        for entry in several
+        (entry.stream.name, measure, entry.label): by_label[entry.label]
+        for entry in entries
         if entry.stream.name in STREAMS
         and entry.label in METHODS
         and entry.settings.get("stream.name") == entry.stream.name
-        for measure, values in by_seed({entry.label: entry}).items()
+        for measure, by_label in errors_by_seed({entry.label: entry}).items()
     }
 
 
@@ -87,33 +87,33 @@ NOTES = (
 """Explanations of the marks."""
 
 
-def notes(several: Sequence[Entry]) -> list[str]:
+def notes(entries: Sequence[Entry]) -> list[str]:
     """Return explanations of the marks, and the streams that lack the paper's number of tasks.
 
     Args:
-        several: The methods of all runs.
+        entries: The methods of all runs.
     """
-    tasks = {entry.stream.name: len(entry.stream.tasks) for entry in several}
-    other = [
+    tasks = {entry.stream.name: len(entry.stream.tasks) for entry in entries}
+    task_notes = [
         f"{stream}: {tasks[stream]} tasks, and the paper's errors are of {printed}."
         for stream, printed in _TASKS.items()
         if tasks.get(stream, printed) != printed
     ]
-    return [*NOTES, *other]
+    return [*NOTES, *task_notes]
 
 
-def rows(several: Sequence[Entry]) -> list[Row]:
+def rows(entries: Sequence[Entry]) -> list[Row]:
     """Return rows that compare the paper's Table 1 with results, for the streams that were run.
 
     Args:
-        several: The methods of all runs.
+        entries: The methods of all runs.
     """
-    ours = {key: estimate(seeds.values()) for key, seeds in values(several).items()}
-    streams = {entry.stream.name for entry in several}
-    return [row for row in compared(ours) if row["stream"] in streams]
+    ours = {key: estimate(seeds.values()) for key, seeds in values(entries).items()}
+    streams = {entry.stream.name for entry in entries}
+    return [row for row in cell_rows(ours) if row["stream"] in streams]
 
 
-def compared(ours: Mapping[Key, Estimate]) -> list[Row]:
+def cell_rows(ours: Mapping[Key, Estimate]) -> list[Row]:
     """Return rows that compare the paper's Table 1 with estimates, one for each cell.
 
     Args:
@@ -122,17 +122,17 @@ def compared(ours: Mapping[Key, Estimate]) -> list[Row]:
     out: list[Row] = []
     for (stream, measure, method), printed in PRINTED.items():
         key = stream, measure, method
-        one = ours.get(key)
-        known = one is not None and one.mean is not None
+        cell = ours.get(key)
+        known = cell is not None and cell.mean is not None
         out.append(
             {
                 "stream": stream,
                 "method": method,
                 "error": measure,
                 "paper": printed,
-                "ours": one.mean if one else None,
-                "ours_se": one.error if one else None,
-                "replicas": one.replicas if one and known else 0,
+                "ours": cell.mean if cell else None,
+                "ours_se": cell.error if cell else None,
+                "replicas": cell.replicas if cell and known else 0,
                 "mark": _mark(key, ours) if known else "not run",
             }
         )
@@ -162,12 +162,12 @@ def _in_brackets(error: float | None) -> str:
 def _mark(key: Key, ours: Mapping[Key, Estimate]) -> Mark:
     """Return the mark of a cell."""
     paper, error = read(PRINTED[key])
-    if error is not None and _within(key[0], ours[key], paper, error):
-        return "within" if _sure(ours[key], paper) else "too uncertain"
-    return "same order" if _same_order(key, ours) else "not reproduced"
+    if error is not None and _is_within(key[0], ours[key], paper, error):
+        return "within" if _is_precise(ours[key], paper) else "too uncertain"
+    return "same order" if _has_same_order(key, ours) else "not reproduced"
 
 
-def _within(stream: str, ours: Estimate, paper: float, error: float) -> bool:
+def _is_within(stream: str, ours: Estimate, paper: float, error: float) -> bool:
     """Return whether means differ by at most two combined standard errors.
 
     On SINE a mean must also be within a factor of ten: its errors are printed as powers of ten,
@@ -179,12 +179,12 @@ def _within(stream: str, ours: Estimate, paper: float, error: float) -> bool:
     return abs(ours.mean - paper) <= 2 * math.hypot(ours.error or 0.0, error)
 
 
-def _sure(ours: Estimate, paper: float) -> bool:
+def _is_precise(ours: Estimate, paper: float) -> bool:
     """Return whether twice our standard error is at most the paper's mean or 0.01."""
     return 2 * (ours.error or 0.0) <= max(paper, 0.01)
 
 
-def _same_order(key: Key, ours: Mapping[Key, Estimate]) -> bool:
+def _has_same_order(key: Key, ours: Mapping[Key, Estimate]) -> bool:
     """Return whether the same other methods are above and below a method as in the paper.
 
     Methods with the same printed mean are ignored. False if there is no other method.

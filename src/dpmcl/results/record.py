@@ -53,27 +53,27 @@ class Record:
         return self.errors["test"]
 
 
-def of_seeds(record: Record, seeds: Collection[int]) -> Record:
+def select_seeds(record: Record, seeds: Collection[int]) -> Record:
     """Return the results of some of a record's seeds.
 
     Args:
         record: Results of one method.
         seeds: Seeds to select; those without results are ignored.
     """
-    places = [i for i, seed in enumerate(record.test.seeds) if seed in seeds]
-    selected = tuple(record.test.seeds[i] for i in places)
+    indices = [i for i, seed in enumerate(record.test.seeds) if seed in seeds]
+    selected = tuple(record.test.seeds[i] for i in indices)
     errors = {
-        split: Errors(selected, errors.values[places], errors.examples[places])
+        split: Errors(selected, errors.values[indices], errors.examples[indices])
         for split, errors in record.errors.items()
     }
     work = {seed: work for seed, work in record.work.items() if seed in seeds}
     diverged = {seed: where for seed, where in record.diverged.items() if seed in seeds}
     readings = record.readings
     if readings is not None:
-        readings = replace(readings, seeds=selected, values=readings.values[places])
+        readings = replace(readings, seeds=selected, values=readings.values[indices])
     predictions = record.predictions
     if predictions is not None:
-        predictions = {name: values[places] for name, values in predictions.items()}
+        predictions = {name: values[indices] for name, values in predictions.items()}
     return Record(errors, work, diverged, readings, predictions)
 
 
@@ -91,18 +91,18 @@ def merge(first: Record, second: Record) -> Record:
     seeds = [*first.test.seeds, *(second.test.seeds[i] for i in new)]
     order = np.argsort(seeds)
 
-    def joined(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        return np.concatenate([one, other[new]])[order]
+    def join(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.concatenate([a, b[new]])[order]
 
     errors = {}
-    for split, one in first.errors.items():
-        other = second.errors[split]
-        values, examples = joined(one.values, other.values), joined(one.examples, other.examples)
+    for split, ours in first.errors.items():
+        theirs = second.errors[split]
+        values, examples = join(ours.values, theirs.values), join(ours.examples, theirs.examples)
         errors[split] = Errors(tuple(sorted(seeds)), values, examples)
     predictions = None
     if first.predictions is not None and second.predictions is not None:
         others = second.predictions
-        predictions = {name: joined(one, others[name]) for name, one in first.predictions.items()}
+        predictions = {name: join(ours, others[name]) for name, ours in first.predictions.items()}
     return Record(
         errors,
         {**second.work, **first.work},
@@ -116,12 +116,12 @@ def _merge_readings(first: Readings | None, second: Readings | None) -> Readings
     """Return the readings of both at all positions; NaN where one of them has no reading."""
     if first is None or second is None:
         return first or second
-    places = tuple(sorted({*first.positions, *second.positions}))
+    positions = tuple(sorted({*first.positions, *second.positions}))
     new = [i for i, seed in enumerate(second.seeds) if seed not in first.seeds]
     seeds = [*first.seeds, *(second.seeds[i] for i in new)]
-    values = np.full((len(seeds), len(places), first.values.shape[2]), np.nan)
-    at = {place: i for i, place in enumerate(places)}
-    values[: len(first.seeds), [at[p] for p in first.positions]] = first.values
-    values[len(first.seeds) :, [at[p] for p in second.positions]] = second.values[new]
+    values = np.full((len(seeds), len(positions), first.values.shape[2]), np.nan)
+    index_of = {position: i for i, position in enumerate(positions)}
+    values[: len(first.seeds), [index_of[p] for p in first.positions]] = first.values
+    values[len(first.seeds) :, [index_of[p] for p in second.positions]] = second.values[new]
     order = np.argsort(seeds)
-    return Readings(tuple(sorted(seeds)), places, values[order])
+    return Readings(tuple(sorted(seeds)), positions, values[order])

@@ -19,7 +19,7 @@ from dpmcl.results.names import displayed
 from dpmcl.results.statistics import estimate
 from dpmcl.results.store import Stored
 from dpmcl.results.summary import cost_rows
-from dpmcl.results.table import cells, columns_of, formatted, number
+from dpmcl.results.table import cells, columns_of, format_cells, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,7 +51,7 @@ class _Section:
         return self.title.lower().replace(" ", "-")
 
 
-_MADE = ("method", "finished", "engine", "device_name", "dpmcl", "commit", "torch", "python")
+_KEYS = ("method", "finished", "engine", "device_name", "dpmcl", "commit", "torch", "python")
 """Keys of environment.json that a report shows."""
 
 
@@ -72,8 +72,8 @@ def html(runs: Mapping[str, Stored], against: str | None = None) -> str:
         raise DpmclError("A report needs jinja2: pip install 'dpmcl[plot]'.") from None
     title, sections = _content(runs, against)
     template = files("dpmcl.results").joinpath("report.html.jinja").read_text("utf-8")
-    made = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    return made.from_string(template).render(title=title, sections=sections)
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    return environment.from_string(template).render(title=title, sections=sections)
 
 
 def markdown(
@@ -97,7 +97,7 @@ def markdown(
         lines += [f"## {section.title}", *section.texts]
         for table in section.tables:
             lines.append(f"{table.caption}:")
-            lines.append(formatted(table.header, table.body, "markdown", words=table.words))
+            lines.append(format_cells(table.header, table.body, "markdown", words=table.words))
         for caption, svg in section.figures.items():
             name = f"{stem}-{len(out) + 1}.svg"
             out[name] = svg
@@ -113,15 +113,15 @@ def _content(runs: Mapping[str, Stored], against: str | None) -> tuple[str, list
     if not entries:
         raise DpmclError("There are no results to report yet; `dpmcl run` makes some.")
     sections = [
-        _asked(runs),
+        _overview(runs),
         _results(entries),
-        _pictures(entries),
+        _figures(entries),
         _statistics(entries, against),
         _paper(entries),
         _settings(entries),
         _cost(entries),
         _protocol(runs),
-        _made(runs),
+        _environment(runs),
         _specs(runs),
     ]
     streams = dict.fromkeys(displayed(entry.stream.name) for entry in entries)
@@ -129,7 +129,7 @@ def _content(runs: Mapping[str, Stored], against: str | None) -> tuple[str, list
     return title, [section for section in sections if section is not None]
 
 
-def _asked(runs: Mapping[str, Stored]) -> _Section:
+def _overview(runs: Mapping[str, Stored]) -> _Section:
     """Return the methods, streams and seeds of the runs, and the commands that repeat them."""
     texts = []
     for name, stored in runs.items():
@@ -191,14 +191,14 @@ def _results(entries: Sequence[Entry]) -> _Section:
     for name, measure in MEASURES.items():
         body = []
         for entry in entries:
-            errors, ours = entry.record.test, estimate(measure(entry.record.test))
-            numbers = (ours.mean, ours.error, ours.interval, ours.bootstrap)
+            errors, summary = entry.record.test, estimate(measure(entry.record.test))
+            numbers = (summary.mean, summary.error, summary.interval, summary.bootstrap)
             body.append(
                 [
                     displayed(entry.stream.name),
                     displayed(entry.label),
                     str(len(errors.seeds)),
-                    str(ours.lost),
+                    str(summary.lost),
                     *map(number, numbers),
                 ]
             )
@@ -224,15 +224,15 @@ def _statistics(entries: Sequence[Entry], against: str | None) -> _Section | Non
 def _paper(entries: Sequence[Entry]) -> _Section | None:
     """Return the paper's Table 1 and claims beside the results; None if no result concerns them."""
     zeta, kappa = (claims.figure3_values(entries, axis) for axis in ("zeta", "kappa"))
-    checked = claims.of_table1(paper.values(entries))
+    answers = claims.of_table1(paper.values(entries))
     if any(len(points["CME"]) > 1 for points in (zeta, kappa)):
-        checked += claims.of_figure3(zeta, kappa)
-    if not checked:
+        answers += claims.of_figure3(zeta, kappa)
+    if not answers:
         return None
     rows = [row for row in paper.rows(entries) if row["replicas"]]
     body = cells(rows, paper.COLUMNS)
     tables = [_Table("The paper's Table 1", list(paper.COLUMNS), body, words=4)] * bool(rows)
-    tables.append(_Table("Its claims", ["claim", "holds here", "our figures"], checked, words=3))
+    tables.append(_Table("Its claims", ["claim", "holds here", "our figures"], answers, words=3))
     text = (
         "A claim holds where the 95 % intervals of paired differences say so; "
         '"in direction" is a difference of the printed sign and another size.'
@@ -240,34 +240,36 @@ def _paper(entries: Sequence[Entry]) -> _Section | None:
     return _Section("Beside the paper", [*paper.notes(entries), text], tables)
 
 
-def _pictures(entries: Sequence[Entry]) -> _Section:
+def _figures(entries: Sequence[Entry]) -> _Section:
     """Return the figures of each stream."""
-    drawn: dict[str, Figure] = {}
-    for ours in comparison.by_stream(entries).values():
-        stream = comparison.described([*ours.values()])
-        records = {label: entry.record for label, entry in ours.items()}
+    by_caption: dict[str, Figure] = {}
+    for by_label in comparison.entries_by_stream(entries).values():
+        stream = comparison.common_stream([*by_label.values()])
+        records = {label: entry.record for label, entry in by_label.items()}
         name = displayed(stream.name)
-        drawn[f"{name}: errors against tasks"] = figures.curves(records, stream)
+        by_caption[f"{name}: errors against tasks"] = figures.curves(records, stream)
         caption = f"{name}: error on each task (across) after each task (down)"
-        drawn[caption] = heat_map.heat_maps(records, stream)
+        by_caption[caption] = heat_map.heat_maps(records, stream)
         readings = {k: r.readings for k, r in records.items() if r.readings is not None}
         for what in ("terms", "stability") if readings else ():
             with suppress(DpmclError):  # the run recorded only the other one
                 figure = theory_figures.draw(readings, stream, what)
-                drawn[f"{name}: {what} as monitored"] = figure
-    return _Section("Figures", figures={name: _svg(name, one) for name, one in drawn.items()})
+                by_caption[f"{name}: {what} as monitored"] = figure
+    return _Section(
+        "Figures", figures={name: _svg(name, figure) for name, figure in by_caption.items()}
+    )
 
 
 def _settings(entries: Sequence[Entry]) -> _Section | None:
     """Return the settings in which the runs differ; None if there are none."""
-    keys = comparison.differing(entries)
+    keys = comparison.differing_settings(entries)
     if not keys:
         return None
     body = [
         [
             displayed(entry.stream.name),
             displayed(entry.label),
-            *(displayed(comparison.written(entry.settings.get(key))) for key in keys),
+            *(displayed(comparison.setting_text(entry.settings.get(key))) for key in keys),
         ]
         for entry in entries
     ]
@@ -289,15 +291,15 @@ def _cost(entries: Sequence[Entry]) -> _Section:
     return _Section("Cost", tables=[table])
 
 
-def _made(runs: Mapping[str, Stored]) -> _Section:
+def _environment(runs: Mapping[str, Stored]) -> _Section:
     """Return the software and hardware that computed the results."""
     body = [
-        [displayed(name), *(displayed(str(one.get(key, "-"))) for key in _MADE)]
+        [displayed(name), *(displayed(str(entry.get(key, "-"))) for key in _KEYS)]
         for name, stored in runs.items()
-        for one in stored.environment
+        for entry in stored.environment
     ]
     text = "The environment.json of a run has the rest: seeds, versions, threads, variables."
-    table = _Table("What computed the results", ["run", *_MADE], body, words=1 + len(_MADE))
+    table = _Table("What computed the results", ["run", *_KEYS], body, words=1 + len(_KEYS))
     return _Section("Environment", [text], [table] if body else [])
 
 

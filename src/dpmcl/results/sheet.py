@@ -37,7 +37,7 @@ def describe(stream: Stream, splits: Splits) -> str:
         f"{displayed(stream.name)}: {stream.kind}, {len(stream.tasks)} tasks, "
         f"{stream.row.shape[1]} rows, inputs {inputs} {dtype}, {stream.outputs} outputs",
         *([printable(f"scenario: {stream.scenario}")] if stream.scenario else []),
-        *map(printable, (*stream.notes, *_cut_off(stream))),
+        *map(printable, (*stream.notes, *_clipping_notes(stream))),
     ]
     names = [displayed(name) for name in stream.classes]
     if names:
@@ -46,12 +46,12 @@ def describe(stream: Stream, splits: Splits) -> str:
     body = []
     for task, name in enumerate(stream.tasks):
         classes = stream.y[_rows(stream, task)].unique().tolist() if names else []
-        held = ", ".join(names[c] for c in classes)
-        body.append([str(task), displayed(name), held, *(str(count[task]) for count in counts)])
-    return "\n".join([*lines, aligned(["task", "name", "classes", *_SPLITS], body, left=3)])
+        labels = ", ".join(names[c] for c in classes)
+        body.append([str(task), displayed(name), labels, *(str(count[task]) for count in counts)])
+    return "\n".join([*lines, aligned(["task", "name", "classes", *_SPLITS], body, words=3)])
 
 
-def _cut_off(stream: Stream) -> list[str]:
+def _clipping_notes(stream: Stream) -> list[str]:
     """Return a line on inputs that are clipped, being far from those of the first task."""
     if stream.scale is None or stream.scaled is None or not stream.columns:
         return []
@@ -102,13 +102,13 @@ def _images(stream: Stream) -> "Figure":
     tasks = len(stream.tasks)
     columns = math.ceil(tasks / _STRIPS)
     strips = math.ceil(tasks / columns)
-    each = _SAMPLES if columns == 1 else max(3, _SAMPLES // columns)
+    shown = _SAMPLES if columns == 1 else max(3, _SAMPLES // columns)
     figure = _figure(9.0, 0.62 * strips + 0.5)
     grid: Any = figure.subplots(strips, columns, squeeze=False)
     for ax in grid.flat:
         ax.set_axis_off()
     for task in range(tasks):
-        x = _inputs(stream, _rows(stream, task)[:each], task, torch.float32).numpy()
+        x = _inputs(stream, _rows(stream, task)[:shown], task, torch.float32).numpy()
         blank = np.ones((x.shape[1], x.shape[2], 1))
         cells = [part for image in x for part in (image, blank)]
         strip = np.concatenate(cells[:-1], 2).transpose(1, 2, 0)
@@ -116,7 +116,7 @@ def _images(stream: Stream) -> "Figure":
         ax.imshow(strip.squeeze(), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
         title = f"{task}: {shortened(stream.tasks[task], max(18, _TITLE // columns))}"
         ax.set_title(title, fontsize=6, pad=2, loc="left", **PLAIN)
-    title = f"{shortened(stream.name, 60)}: the first {each} rows of each task"
+    title = f"{shortened(stream.name, 60)}: the first {shown} rows of each task"
     figure.suptitle(title, fontsize=9, **PLAIN)
     return figure
 

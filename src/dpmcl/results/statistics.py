@@ -90,7 +90,7 @@ def estimate(values: Iterable[float]) -> Estimate:
     if len(known) < 2:
         return Estimate(len(known), lost, mean, None, None, None)
     error = float(known.std(ddof=1) / math.sqrt(len(known)))
-    return Estimate(len(known), lost, mean, error, _students(known), _resampled(known))
+    return Estimate(len(known), lost, mean, error, _t_interval(known), _bootstrap_interval(known))
 
 
 def compare(values: Mapping[str, Mapping[int, float]], against: str) -> list[Comparison]:
@@ -116,14 +116,14 @@ def compare(values: Mapping[str, Mapping[int, float]], against: str) -> list[Com
         names = ", ".join(values)
         raise unknown("method to compare with", against, list(values), f"There are: {names}.")
     others = [name for name in values if name != against]
-    every = {name: _differences(values[name], values[against]) for name in others}
-    gaps = {name: gap[np.isfinite(gap)] for name, gap in every.items()}
+    differences = {name: _differences(values[name], values[against]) for name in others}
+    gaps = {name: gap[np.isfinite(gap)] for name, gap in differences.items()}
     tested = [name for name in others if len(gaps[name]) >= FEWEST]
     corrected = dict(zip(tested, holm([_wilcoxon(gaps[name]) for name in tested]), strict=True))
     return [
         Comparison(
-            name, against, len(gaps[name]), len(every[name]) - len(gaps[name]),
-            *_compared(gaps[name], corrected.get(name), len(tested)),
+            name, against, len(gaps[name]), len(differences[name]) - len(gaps[name]),
+            *_comparison_fields(gaps[name], corrected.get(name), len(tested)),
         )
         for name in others
     ]  # fmt: skip
@@ -140,9 +140,9 @@ def holm(p: Sequence[float]) -> list[float]:
     """
     corrected = [0.0] * len(p)
     largest = 0.0
-    for rank, place in enumerate(np.argsort(p, kind="stable")):
-        largest = max(largest, min(1.0, (len(p) - rank) * p[place]))
-        corrected[place] = largest
+    for rank, index in enumerate(np.argsort(p, kind="stable")):
+        largest = max(largest, min(1.0, (len(p) - rank) * p[index]))
+        corrected[index] = largest
     return corrected
 
 
@@ -154,7 +154,7 @@ def _differences(ours: Mapping[int, float], theirs: Mapping[int, float]) -> np.n
     return np.where(np.isclose(first, second, rtol=1e-9, atol=0), 0.0, first - second)
 
 
-def _compared(
+def _comparison_fields(
     gaps: np.ndarray, p: float | None, tests: int
 ) -> tuple[float | None, Interval | None, float | None, float | None, Verdict]:
     """Return the fields of a `Comparison` from `difference` on, given finite differences.
@@ -163,7 +163,7 @@ def _compared(
     `tests` tests.
     """
     difference = float(gaps.mean()) if len(gaps) else None
-    interval = _students(gaps) if len(gaps) > 1 else None
+    interval = _t_interval(gaps) if len(gaps) > 1 else None
     effect = _rank_biserial(gaps) if len(gaps) else None
     verdict: Verdict = "too few replicas"
     if p is not None and effect is not None:
@@ -174,15 +174,15 @@ def _compared(
     return difference, interval, p, effect, verdict
 
 
-def _students(values: np.ndarray) -> Interval:
+def _t_interval(values: np.ndarray) -> Interval:
     """Return the confidence interval of a mean by Student's t."""
     stats = _scipy_stats()
     error = values.std(ddof=1) / math.sqrt(len(values))
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * error)
-    return float(values.mean()) - reach, float(values.mean()) + reach
+    half_width = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * error)
+    return float(values.mean()) - half_width, float(values.mean()) + half_width
 
 
-def _resampled(values: np.ndarray) -> Interval:
+def _bootstrap_interval(values: np.ndarray) -> Interval:
     """Return the confidence interval of a mean by the percentile bootstrap."""
     resampled = _scipy_stats().bootstrap(
         (values,),

@@ -170,20 +170,20 @@ FILES = (
 )
 """Files and folders that a run writes beside spec.toml."""
 
-_SPENT: Any = Literal[tuple(f.name for f in fields(Work))]
+_WORK_NAMES: Any = Literal[tuple(f.name for f in fields(Work))]
 """Names in an entry of work.json. A name that an older folder lacks counts as 0."""
 
 
-def _by_seed(entry: Any) -> pydantic.TypeAdapter[Any]:
+def _by_seed_schema(entry: Any) -> pydantic.TypeAdapter[Any]:
     """Return the schema of a JSON table of entries by method and seed."""
     return pydantic.TypeAdapter(dict[str, dict[int, entry]])
 
 
-_SHAPES = {
+_SCHEMAS = {
     "stream.json": pydantic.TypeAdapter[Any](StreamInfo),
     "code.json": pydantic.TypeAdapter[Any](Code),
-    "work.json": _by_seed(dict[_SPENT, NonNegative]),
-    "divergence.json": _by_seed(Divergence),
+    "work.json": _by_seed_schema(dict[_WORK_NAMES, NonNegative]),
+    "divergence.json": _by_seed_schema(Divergence),
     "protocol.json": pydantic.TypeAdapter[Any](Protocol),
 }
 """Schema of each JSON file."""
@@ -255,9 +255,9 @@ def _read(folder: Path) -> Stored:
     if text.startswith(_SEAL) and text != _sealed(text.partition("\n")[2]):
         raise ValueError("spec.toml was edited after the run had written it; undo that")
     spec = tomllib.loads(text)
-    info = _json(folder / "stream.json")
-    work = _json(folder / "work.json", missing={})
-    diverged = _json(folder / "divergence.json", missing={})
+    info = _read_json(folder / "stream.json")
+    work = _read_json(folder / "work.json", missing={})
+    diverged = _read_json(folder / "divergence.json", missing={})
     errors = _read_errors(folder / "errors.parquet", len(info.tasks))
     seeds = {name: splits["test"].seeds for name, splits in errors.items()}
     readings = monitor_file.read(folder / monitor_file.FILE, len(info.tasks), seeds)
@@ -277,9 +277,9 @@ def _read(folder: Path) -> Stored:
             readings.get(name),
             predictions.get(name),
         )
-    checked = folder / "protocol.json"
-    protocol = _json(checked) if checked.exists() else None
-    code = _json(folder / "code.json", missing={})
+    protocol_file = folder / "protocol.json"
+    protocol = _read_json(protocol_file) if protocol_file.exists() else None
+    code = _read_json(folder / "code.json", missing={})
     return Stored(spec, info, records, environment(folder), protocol, code)
 
 
@@ -512,10 +512,10 @@ def _read_columns(path: Path, tasks: int) -> dict[str, Any]:
         if column.type != kind or column.null_count:
             raise ValueError(f"{name} in errors.parquet is not {kind} in every row")
     out = {name: table[name].to_numpy() for name in _COLUMNS}
-    least = {"seed": 0, "after": -1, "task": 0, "examples": 0}
-    for name, low in least.items():
-        most = tasks - 1 if name in ("after", "task") else np.iinfo(np.int64).max
-        if ((out[name] < low) | (out[name] > most)).any():
+    lowest = {"seed": 0, "after": -1, "task": 0, "examples": 0}
+    for name, least in lowest.items():
+        highest = tasks - 1 if name in ("after", "task") else np.iinfo(np.int64).max
+        if ((out[name] < least) | (out[name] > highest)).any():
             raise ValueError(f"{name} in errors.parquet is out of range")
     return out
 
@@ -525,16 +525,16 @@ def _write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=1) + "\n")
 
 
-def _json(path: Path, missing: Any = None) -> Any:
+def _read_json(path: Path, missing: Any = None) -> Any:
     """Return the validated content of a JSON file, or `missing` if the file does not exist."""
     if missing is not None and not path.exists():
         return missing
     try:
-        return _SHAPES[path.name].validate_json(_file(path).read_bytes())
+        return _SCHEMAS[path.name].validate_json(_file(path).read_bytes())
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = "".join(f"[{part!r:.40}]" for part in first["loc"])
-        raise ValueError(f"{path.name}{place}: {first['msg']}") from None
+        location = "".join(f"[{part!r:.40}]" for part in first["loc"])
+        raise ValueError(f"{path.name}{location}: {first['msg']}") from None
 
 
 def _file(path: Path) -> Path:

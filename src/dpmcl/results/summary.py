@@ -69,7 +69,7 @@ def rows(
     out = []
     for name, record in records.items():
         errors = record.test
-        work = _work(record)
+        work = _mean_work(record)
         row: Row = {
             "stream": stream.name,
             "method": name,
@@ -88,7 +88,7 @@ def rows(
         survived = [seed not in record.diverged for seed in errors.seeds]
         lacking = {}
         for metric in metrics:
-            values = np.where(survived, _measured(metric, record), np.nan)
+            values = np.where(survived, _metric_values(metric, record), np.nan)
             row |= _summary(metric, values)
             lacking[metric] = int(np.isnan(values[survived]).sum())
         out.append(row | {"lacking": lacking} if metrics else row)
@@ -100,7 +100,7 @@ def _summary(name: str, values: np.ndarray) -> Row:
     return {f"{name}_mean": mean(values), f"{name}_se": standard_error(values)}
 
 
-def _measured(metric: str, record: Record) -> np.ndarray:
+def _metric_values(metric: str, record: Record) -> np.ndarray:
     """Return the value of a metric for each replica."""
     measure = plugins.find("metric", metric)
     options = {}
@@ -161,13 +161,13 @@ def cost_rows(records: Mapping[str, Record], stream: StreamInfo) -> list[Row]:
             "method": name,
             "replicas": len(record.test.seeds),
             "diverged": len(record.diverged),
-            **_work(record),
+            **_mean_work(record),
         }
         for name, record in records.items()
     ]
 
 
-def _work(record: Record) -> dict[str, int | None]:
+def _mean_work(record: Record) -> dict[str, int | None]:
     """Return the mean cost of a seed's updates by kind; None for a kind that was not counted.
 
     Earlier versions counted fewer kinds, so their folders have 0 for the others, and version 0.1

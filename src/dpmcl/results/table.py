@@ -13,7 +13,7 @@ from rich.cells import cell_len
 
 from dpmcl.core.choices import TableFormat
 from dpmcl.exceptions import SpecError, printable, shown, unknown
-from dpmcl.results.comparison import written
+from dpmcl.results.comparison import setting_text
 from dpmcl.results.names import displayed
 from dpmcl.results.statistics import Interval
 from dpmcl.results.summary import Row
@@ -76,7 +76,7 @@ def number(value: float | Interval | None) -> str:
     return "-" if value is None else f"{value:.3g}"
 
 
-def laid_out(rows: Sequence[Row], columns: Columns, style: TableFormat, *, words: int) -> str:
+def table_text(rows: Sequence[Row], columns: Columns, style: TableFormat, *, words: int) -> str:
     """Return rows as a table with the given columns.
 
     Args:
@@ -87,7 +87,7 @@ def laid_out(rows: Sequence[Row], columns: Columns, style: TableFormat, *, words
     """
     if style in ("json", "csv"):
         return _data(rows, style, Layout())
-    return formatted(list(columns), cells(rows, columns), style, words=words)
+    return format_cells(list(columns), cells(rows, columns), style, words=words)
 
 
 def cells(rows: Sequence[Row], columns: Columns) -> list[list[str]]:
@@ -121,27 +121,29 @@ def render(rows: Sequence[Row], style: TableFormat, layout: Layout | None = None
     if style in ("json", "csv"):
         return _data(rows, style, layout)
     rows = [{k: displayed(v) if k in _NAMES else v for k, v in row.items()} for row in rows]
-    settings = {key: lambda row, key=key: displayed(written(row[key])) for key in layout.settings}
+    settings = {
+        key: lambda row, key=key: displayed(setting_text(row[key])) for key in layout.settings
+    }
     columns = {**_WORDS, **settings, **columns_of(rows)}
     header = list(columns)
     body = cells(rows, columns)
-    left = 2 + len(settings) + ("task" in header)  # columns of text
-    chosen = _chosen(header, layout.columns)
+    text_columns = 2 + len(settings) + ("task" in header)  # columns of text
+    chosen = _column_indices(header, layout.columns)
     bold = {
         (row, column)
         for row, title in (layout.best() if style == "latex" else ())
-        for column, place in enumerate(chosen)
-        if header[place] in (title, f"{title} (macro)")
+        for column, index in enumerate(chosen)
+        if header[index] in (title, f"{title} (macro)")
     }
-    words = sum(place < left for place in chosen)
-    header = [printable(layout.renamed.get(header[place], header[place])) for place in chosen]
-    body = [[line[place] for place in chosen] for line in body]
+    words = sum(index < text_columns for index in chosen)
+    header = [printable(layout.renamed.get(header[index], header[index])) for index in chosen]
+    body = [[line[index] for index in chosen] for line in body]
     footer = _footer(rows) if style == "text" else []
-    text = formatted(header, body, style, words=words, bold=bold)
+    text = format_cells(header, body, style, words=words, bold=bold)
     return "\n".join([text, *footer])
 
 
-def formatted(
+def format_cells(
     header: Sequence[str],
     body: Sequence[Sequence[str]],
     style: TableFormat,
@@ -178,21 +180,21 @@ def formatted(
 def _data(rows: Sequence[Row], style: TableFormat, layout: Layout) -> str:
     """Return rows as JSON or CSV."""
     keys = list(rows[0]) if rows else []
-    keys = [keys[place] for place in _chosen(keys, layout.columns)]
+    keys = [keys[index] for index in _column_indices(keys, layout.columns)]
     if style == "json":
         chosen = [{layout.renamed.get(key, key): row[key] for key in keys} for row in rows]
         return json.dumps(chosen, indent=1, allow_nan=False)
     header = [layout.renamed.get(key, key) for key in keys]
-    cells = [[_plain(row[key]) for key in keys] for row in rows]
+    cells = [[_csv_value(row[key]) for key in keys] for row in rows]
     return "\n".join(map(_csv_line, [header, *cells]))
 
 
-def _plain(value: Any) -> Any:
+def _csv_value(value: Any) -> Any:
     """Return a value for a cell of CSV: lists, mappings and booleans as `written` shows them."""
-    return written(value) if isinstance(value, list | tuple | Mapping | bool) else value
+    return setting_text(value) if isinstance(value, list | tuple | Mapping | bool) else value
 
 
-def _chosen(header: Sequence[str], columns: Sequence[str]) -> list[int]:
+def _column_indices(header: Sequence[str], columns: Sequence[str]) -> list[int]:
     """Return the indices of the columns to show; all of them if none is named."""
     for name in columns:
         if name not in header:
@@ -202,7 +204,7 @@ def _chosen(header: Sequence[str], columns: Sequence[str]) -> list[int]:
 
 def _footer(rows: Sequence[Row]) -> list[str]:
     """Return the lines under a table: diverged replicas, validation rows, metrics without value."""
-    lost = [
+    diverged = [
         f"{row['method']} on {row['stream']}: seed{'s' * (row['diverged'] > 1)} "
         f"{row['diverged_seeds'].replace(' ', ', ')} diverged; its means are over the survivors, "
         f"{row['replicas'] - row['diverged']} of {row['replicas']} replicas."
@@ -215,14 +217,14 @@ def _footer(rows: Sequence[Row]) -> list[str]:
         for row in rows
         if row.get("trains_on_validation")
     ]
-    partial = [
+    without_value = [
         f"{row['method']} on {row['stream']}: {metric} has no value for {number} of "
         f"{row['replicas']} replicas; its mean is over the others."
         for row in rows
         for metric, number in row.get("lacking", {}).items()
         if number
     ]
-    return lost + list(dict.fromkeys(on_validation)) + partial
+    return diverged + list(dict.fromkeys(on_validation)) + without_value
 
 
 def columns_of(rows: Sequence[Row]) -> Columns:
@@ -233,7 +235,7 @@ def columns_of(rows: Sequence[Row]) -> Columns:
     """
 
     def pair(name: str) -> Callable[[Row], str]:
-        return lambda row: _pair(row[f"{name}_mean"], row.get(f"{name}_se"))
+        return lambda row: _mean_with_error(row[f"{name}_mean"], row.get(f"{name}_se"))
 
     def count(key: str) -> Callable[[Row], str]:
         return lambda row: _count(row[key])
@@ -249,7 +251,7 @@ def columns_of(rows: Sequence[Row]) -> Columns:
     if "flops" in first:
         return {"replicas": _replicas, **{COSTS[k]: count(k) for k in COSTS}}
     means = {"CME": pair("cme")}
-    if not all(_alike(row["cme_mean"], row["cme_micro_mean"]) for row in rows):
+    if not all(_are_close(row["cme_mean"], row["cme_micro_mean"]) for row in rows):
         means = {"CME (macro)": pair("cme"), "CME (micro)": pair("cme_micro")}
     names = [key.removesuffix("_se") for key in first if key.endswith("_se")]
     return {
@@ -269,20 +271,20 @@ def _replicas(row: Row) -> str:
     return f"{row['replicas']}" + f", {row['diverged']} diverged" * bool(row["diverged"])
 
 
-def aligned(header: Sequence[str], body: Sequence[Sequence[str]], left: int) -> str:
+def aligned(header: Sequence[str], body: Sequence[Sequence[str]], words: int) -> str:
     """Return a table as lines of text with aligned columns.
 
     Args:
         header: Titles of the columns.
         body: Cells of each line.
-        left: Number of leading columns that are left-aligned.
+        words: Number of leading columns that are left-aligned.
     """
     widths = [max(map(cell_len, column)) for column in zip(header, *body, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
         blanks = [" " * (w - cell_len(c)) for c, w in zip(cells, widths, strict=True)]
         pairs = enumerate(zip(cells, blanks, strict=True))
-        return "  ".join(c + blank if i < left else blank + c for i, (c, blank) in pairs).rstrip()
+        return "  ".join(c + blank if i < words else blank + c for i, (c, blank) in pairs).rstrip()
 
     return "\n".join([line(header), "  ".join("-" * w for w in widths), *map(line, body)])
 
@@ -305,11 +307,11 @@ def _latex_line(cells: Sequence[str]) -> str:
     return "{}" + line if line.startswith(("[", "*")) else line
 
 
-def _pair(value: float | None, error: float | None) -> str:
+def _mean_with_error(value: float | None, error: float | None) -> str:
     return _decimal(value) + (f" ({_decimal(error)})" if error is not None else "")
 
 
-def _alike(first: float | None, second: float | None) -> bool:
+def _are_close(first: float | None, second: float | None) -> bool:
     """Return True if two means are equal up to rounding, or both None."""
     if first is None or second is None:
         return first is second

@@ -18,7 +18,7 @@ from dpmcl.results.figures import (
     drawing,
     mean_and_error,
     name_tasks,
-    replicas,
+    replicas_text,
     shortened,
 )
 from dpmcl.results.store import StreamInfo
@@ -37,14 +37,14 @@ class _Panel(NamedTuple):
 
     Attributes:
         name: Label of the vertical axis.
-        look: Title of the legend, which explains what to look for.
+        hint: Title of the legend, which explains what to look for.
         lines: Name of the reading that each line shows, by the label of the line.
         log: Whether the scale is logarithmic and shows positive values only.
         level: Value that the lines are compared with.
     """
 
     name: str
-    look: str
+    hint: str
     lines: Mapping[str, str]
     log: bool = False
     level: float = 0.0
@@ -117,7 +117,7 @@ def draw(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) ->
     Raises:
         DpmclError: There are no readings, or matplotlib is not installed.
     """
-    readings = {name: one for name, one in readings.items() if one.taken.any()}
+    readings = {name: values for name, values in readings.items() if values.taken.any()}
     if not readings:
         raise DpmclError(
             f"Nothing was watched, so there is nothing to draw: run with --watch {what} into a new "
@@ -130,12 +130,12 @@ def draw(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) ->
     size = (4.5 * len(readings) + 3.2, 1.5 * rows + 0.8)
     figure: Figure = Figure(figsize=size, layout="constrained")
     grid: Any = figure.subplots(rows, len(readings), squeeze=False, sharex=True, sharey="row")
-    for column, (name, one) in zip(grid.T, readings.items(), strict=True):
+    for column, (name, values) in zip(grid.T, readings.items(), strict=True):
         column[0].set_title(shortened(name, 30), fontsize=10, fontweight="bold", **PLAIN)
         for ax, panel in zip(column, panels, strict=False):
-            _lines(ax, panel, one)
+            _draw_lines(ax, panel, values)
         if what == "stability":
-            _conditions(column[-1], one)
+            _draw_conditions(column[-1], values)
         for ax in column:
             ax.vlines(np.arange(1, len(stream.tasks)), 0, 1, color="#999999", linewidth=0.4,
                       transform=ax.get_xaxis_transform())  # fmt: skip
@@ -143,23 +143,23 @@ def draw(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) ->
         column[-1].set_xlabel("task")
         column[-1].set_xlim(0, len(stream.tasks))
     for row, panel in zip(grid, panels, strict=False):
-        _scale(row, panel)
+        _set_scale(row, panel)
     figure.align_ylabels(grid[:, 0])
-    asks = "which term of equation (3) acts?" if what == "terms" else "does Theorem 1 apply?"
-    title = f"{shortened(stream.name, 40)}: {asks} ({_counts(readings, len(stream.tasks))})"
+    question = "which term of equation (3) acts?" if what == "terms" else "does Theorem 1 apply?"
+    title = f"{shortened(stream.name, 40)}: {question} ({_counts(readings, len(stream.tasks))})"
     figure.suptitle(title, fontsize=11, **PLAIN)
     return figure
 
 
 def _times(readings: Readings) -> np.ndarray:
     """Return the time of each reading, in tasks; the readings of a task are evenly spaced."""
-    task = np.array([place[0] for place in readings.positions])
+    task = np.array([position[0] for position in readings.positions])
     first, count = np.searchsorted(task, task), np.bincount(task)[task]
     times: np.ndarray = task + (np.arange(len(task)) - first) / count
     return times
 
 
-def _lines(ax: Any, panel: _Panel, readings: Readings) -> None:
+def _draw_lines(ax: Any, panel: _Panel, readings: Readings) -> None:
     """Draw a panel of one method; quantities without readings are left out."""
     x = _times(readings)
     for (label, name), colour, dashes in zip(panel.lines.items(), COLOURS, DASHES, strict=False):
@@ -179,7 +179,7 @@ def _lines(ax: Any, panel: _Panel, readings: Readings) -> None:
         ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
-def _scale(row: Any, panel: _Panel) -> None:
+def _set_scale(row: Any, panel: _Panel) -> None:
     """Set a common scale for the panels of all methods, and add a legend to the last one."""
     lines = {line.get_label(): line for ax in row for line in ax.get_lines()}
     drawn = [line.get_ydata() for ax in row for line in ax.get_lines()]
@@ -187,8 +187,8 @@ def _scale(row: Any, panel: _Panel) -> None:
     top = math.log10(np.nanmax(np.abs(heights)) or 1.0)
     scale: dict[str, Any] = {"value": "log"}
     if not panel.log:
-        near = 10.0 ** (math.floor(top) - _DECADES)
-        scale = {"value": "symlog", "linthresh": near, "linscale": 0.5}
+        threshold = 10.0 ** (math.floor(top) - _DECADES)
+        scale = {"value": "symlog", "linthresh": threshold, "linscale": 0.5}
     for ax in row:
         ax.set_yscale(**scale)
         ax.yaxis.get_major_locator().set_params(numticks=6)
@@ -200,31 +200,31 @@ def _scale(row: Any, panel: _Panel) -> None:
             if np.nanmin(heights) >= 0:
                 ax.set_ylim(bottom=0)
     row[0].set_ylabel(panel.name, fontsize=9)
-    row[-1].legend(lines.values(), lines, title=panel.look, loc="upper left",
+    row[-1].legend(lines.values(), lines, title=panel.hint, loc="upper left",
                    bbox_to_anchor=(1.01, 1.05), frameon=False, fontsize=7.5, title_fontsize=8,
                    alignment="left")  # fmt: skip
 
 
-def _conditions(ax: Any, readings: Readings) -> None:
+def _draw_conditions(ax: Any, readings: Readings) -> None:
     """Draw the share of replicas in which each condition is broken, in a row for each."""
-    left = np.maximum(readings.taken.sum(0), 1)
-    shares = np.stack([where.sum(0) for where in readings.broken.values()]) / left
+    taken = np.maximum(readings.taken.sum(0), 1)
+    shares = np.stack([broken.sum(0) for broken in readings.broken.values()]) / taken
     edges = np.append(_times(readings), readings.positions[-1][0] + 1)
-    picture = ax.pcolormesh(edges, np.arange(len(CONDITIONS) + 1), shares, cmap="Reds", vmin=0,
-                            vmax=1)  # fmt: skip
+    mesh = ax.pcolormesh(edges, np.arange(len(CONDITIONS) + 1), shares, cmap="Reds", vmin=0,
+                         vmax=1)  # fmt: skip
     ax.set_ylim(len(CONDITIONS), 0)
     ax.set_yticks(np.arange(len(CONDITIONS)) + 0.5, list(CONDITIONS), fontsize=7)
     if ax.get_subplotspec().is_last_col():
         bar = ax.inset_axes([1.03, 0.1, 0.03, 0.8])
-        ax.figure.colorbar(picture, cax=bar, label="broken in this\nshare of replicas")
+        ax.figure.colorbar(mesh, cax=bar, label="broken in this\nshare of replicas")
 
 
 def _counts(readings: Mapping[str, Readings], tasks: int) -> str:
     """Return the numbers of replicas and of those frozen before the last task, as text."""
-    counts = [len(one.seeds) for one in readings.values()]
+    counts = [len(values.seeds) for values in readings.values()]
     lost = 0
-    for one in readings.values():
-        last = [place[0] == tasks - 1 for place in one.positions]
-        lost += int((~one.taken[:, last].any(1)).sum())
+    for values in readings.values():
+        in_last_task = [position[0] == tasks - 1 for position in values.positions]
+        lost += int((~values.taken[:, in_last_task].any(1)).sum())
     frozen = f", {lost} of them frozen on the way" if lost else ""
-    return f"{replicas(counts)}{frozen}" + ", band: one standard error" * (max(counts) > 1)
+    return f"{replicas_text(counts)}{frozen}" + ", band: one standard error" * (max(counts) > 1)

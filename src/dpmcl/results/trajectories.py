@@ -29,15 +29,15 @@ def trajectories(runs: Mapping[str, Stored]) -> "Figure":
     Raises:
         DpmclError: matplotlib or SciPy is not installed.
     """
-    shown = list(runs.values())
+    results = list(runs.values())
     from matplotlib.figure import Figure
 
-    methods = dict.fromkeys(name for run in shown for name in run.records)
+    methods = dict.fromkeys(name for run in results for name in run.records)
     style = styles(methods)
-    figure = Figure(figsize=(_COLUMN * len(shown) + 0.6, 2 * _LINE + 0.7), layout="constrained")
-    axes: Any = figure.subplots(2, len(shown), squeeze=False, sharex="col")
+    figure = Figure(figsize=(_COLUMN * len(results) + 0.6, 2 * _LINE + 0.7), layout="constrained")
+    axes: Any = figure.subplots(2, len(results), squeeze=False, sharex="col")
     lines: dict[str, Any] = {}
-    for column, run in zip(axes.T, shown, strict=True):
+    for column, run in zip(axes.T, results, strict=True):
         for ax, measure in zip(column, MEASURES, strict=True):
             for name, record in run.records.items():
                 lines[name] = curve(ax, MEASURES[measure], record.test, style=style[name],
@@ -50,7 +50,7 @@ def trajectories(runs: Mapping[str, Stored]) -> "Figure":
         column[0].set_title(shortened(run.stream.name, 20), fontsize=11, **PLAIN)
         column[1].set_xlabel("tasks seen")
     for ax, measure in zip(axes[:, 0], MEASURES, strict=True):
-        what = "mean squared error" if shown[0].stream.kind == "regression" else "error"
+        what = "mean squared error" if results[0].stream.kind == "regression" else "error"
         ax.set_ylabel(f"{measure} ({what})")
     figure.align_ylabels(axes[:, 0])
     names = list(lines)

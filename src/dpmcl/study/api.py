@@ -51,7 +51,7 @@ class Request:
             source: A preset, a stream, a path, a table or a `Stream`, as for `run`.
         """
         self._stream = source if isinstance(source, Stream) else None
-        table, self.folder = _started(source)
+        table, self.folder = _table_and_folder(source)
         self._base = spec.normalised(table)
         self._network: Python | None = None
         self._changes: dict[str, Any] = {}
@@ -131,7 +131,7 @@ class Request:
             changes["monitor"] = {"watch": [watch] if isinstance(watch, str) else watch}
         return self.change(changes)
 
-    def bring(self, network: Any) -> Self:
+    def set_network(self, network: Any) -> Self:
         """Set the network: a name, a table of settings, or the user's own modules.
 
         Args:
@@ -236,7 +236,7 @@ def run(
             tables = _tables(methods)
             request.choose(list(tables), tables)
         if network is not None:
-            request.bring(network)
+            request.set_network(network)
         if cost is not None:
             request.change({"training": {"cost": _cost_name(cost)}})
         for key, value in (settings or {}).items():
@@ -246,9 +246,11 @@ def run(
     except RecursionError:
         raise SpecError("Settings are nested too deeply; a spec is a table of tables.") from None
     folder = request.folder if out is None else path_of(out)
-    with bars() as drawn:
+    with bars() as draw:
         report = (
-            (drawn if progress else None) if isinstance(progress, bool) else _of_methods(progress)
+            (draw if progress else None)
+            if isinstance(progress, bool)
+            else _method_progress(progress)
         )
         return study.run(checked, folder, report, keeping=keeping, fresh=fresh)
 
@@ -266,7 +268,7 @@ def load(folder: str | Path) -> Result:
     return result.load(path_of(folder))
 
 
-def _of_methods(progress: OnProgress | None) -> OnProgress | None:
+def _method_progress(progress: OnProgress | None) -> OnProgress | None:
     """Return a function that reports each method's progress, but not that of all jobs together."""
     if progress is None:
         return None
@@ -298,12 +300,12 @@ def _name(method: Any) -> str:
     if isinstance(method, str):
         return method
     if not (isinstance(method, type) and issubclass(method, Method)):
-        what = f"an instance of {type(method).__name__}" * isinstance(method, Method)
+        text = f"an instance of {type(method).__name__}" * isinstance(method, Method)
         raise SpecError(
-            f"methods must be names or subclasses of dpmcl.Method, got {what or shown(method)}; "
+            f"methods must be names or subclasses of dpmcl.Method, got {text or shown(method)}; "
             "settings stand beside the name, as in methods={'er': {'updates': 3}}."
         )
-    return _findable("method", method)
+    return _plugin_name("method", method)
 
 
 def _cost_name(cost: Any) -> str:
@@ -312,10 +314,10 @@ def _cost_name(cost: Any) -> str:
         return cost
     if not isinstance(cost, FunctionType):
         raise SpecError(f"cost must be a name or a function, got {shown(cost)}.")
-    return _findable("cost", cost)
+    return _plugin_name("cost", cost)
 
 
-def _findable(kind: str, plugin: type | FunctionType) -> str:
+def _plugin_name(kind: str, plugin: type | FunctionType) -> str:
     """Return the name by which a spec finds a class or a function of a module."""
     name = f"{plugin.__module__}:{plugin.__qualname__}"
     if not name.endswith(f":{plugin.__name__}") or plugins.find(kind, name) is not plugin:
@@ -326,7 +328,7 @@ def _findable(kind: str, plugin: type | FunctionType) -> str:
     return name
 
 
-def _started(source: Source) -> tuple[dict[str, Any], Path | None]:
+def _table_and_folder(source: Source) -> tuple[dict[str, Any], Path | None]:
     """Return the table of a source, and its path if it is a run folder."""
     if isinstance(source, Mapping):
         return dict(source), None
@@ -348,16 +350,16 @@ def _started(source: Source) -> tuple[dict[str, Any], Path | None]:
     except FolderError as error:
         raise SpecError(str(error)) from None
     if store.is_run(path):
-        return _file(path / "spec.toml"), path
+        return _read_file(path / "spec.toml"), path
     if name in plugins.names("stream"):
         return {"stream": name, "methods": METHODS}, None
-    return _of_path(name, path), None
+    return _table_of_path(name, path), None
 
 
 def _stream_table(settings: StreamSettings) -> dict[str, Any]:
     """Return the table of a stream's settings, an object made in Python."""
     kind, table = type(settings), settings.to_table()
-    name = plugins.name_of("stream", kind) or _findable("stream", kind)
+    name = plugins.name_of("stream", kind) or _plugin_name("stream", kind)
     if kind.from_table(table, f"Stream '{name}'") != settings:
         raise SpecError(
             f"A spec must be able to write all settings of a stream; of {shown(settings)} it "
@@ -366,7 +368,7 @@ def _stream_table(settings: StreamSettings) -> dict[str, Any]:
     return {"name": name, **table}
 
 
-def _of_path(name: str, path: Path) -> dict[str, Any]:
+def _table_of_path(name: str, path: Path) -> dict[str, Any]:
     """Return the table of a path: data, a TOML file, or a stream named MODULE:CLASS."""
     owner = store.owner(path)
     if owner is not None:
@@ -380,7 +382,7 @@ def _of_path(name: str, path: Path) -> dict[str, Any]:
             "methods": METHODS,
         }
     if path.is_file():
-        return _file(path)
+        return _read_file(path)
     if ":" in name and not path.exists():
         return {"stream": name, "methods": METHODS}
     if path.suffix == ".toml" or ("/" in name and not path.exists()):
@@ -391,13 +393,13 @@ def _of_path(name: str, path: Path) -> dict[str, Any]:
     raise unknown("preset, stream or spec file", name, known, "`dpmcl list` shows all.")
 
 
-def _file(path: Path) -> dict[str, Any]:
+def _read_file(path: Path) -> dict[str, Any]:
     """Return the table in a TOML file."""
     try:
         return spec.parse_toml(path.read_text("utf-8"), str(path))
     except (OSError, UnicodeDecodeError, SpecError) as error:
-        line = str(error) if isinstance(error, SpecError) else f"{path} cannot be read: {error}."
+        message = str(error) if isinstance(error, SpecError) else f"{path} cannot be read: {error}."
     if path.suffix != ".toml":  # as iris.data
-        ends = ", ".join(end for several in sources.suffixes().values() for end in several)
-        line += f" Files of data are known by their suffix, one of {ends}."
-    raise SpecError(line)
+        ends = ", ".join(suffix for suffixes in sources.suffixes().values() for suffix in suffixes)
+        message += f" Files of data are known by their suffix, one of {ends}."
+    raise SpecError(message)

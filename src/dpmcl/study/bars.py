@@ -35,9 +35,9 @@ def bars() -> Iterator[Callable[[str, int, int], None]]:
         return
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-    _, *usual = Progress.get_default_columns()  # the first column would interpret markup in names
-    name, spent = TextColumn("{task.description:<10}", markup=False), TimeElapsedColumn()
-    progress = Progress(name, *usual, TextColumn("left, spent"), spent, console=console())
+    _, *columns = Progress.get_default_columns()  # the first column would interpret markup in names
+    name, elapsed = TextColumn("{task.description:<10}", markup=False), TimeElapsedColumn()
+    progress = Progress(name, *columns, TextColumn("left, spent"), elapsed, console=console())
     tasks: dict[str, Any] = {}
 
     def report(method: str, done: int, total: int) -> None:

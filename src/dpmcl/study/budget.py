@@ -12,7 +12,7 @@ from dpmcl.training.loop import first_state, first_task_work
 from dpmcl.training.setup import Setup
 from dpmcl.training.spec import Spec
 
-On = Literal["flops", "rows", "bytes"]
+Unit = Literal["flops", "rows", "bytes"]
 
 REFERENCE = "dpmcl"
 """The method whose cost, with its present settings, is the budget if there is no number."""
@@ -25,16 +25,16 @@ class Budget:
     """A limit on what each method of a run may spend.
 
     Attributes:
-        on: "flops", operations per task; "rows", rows per task that are backpropagated through the
-            complete network; or "bytes", size of what is stored besides the network.
+        unit: "flops", operations per task; "rows", rows per task that are backpropagated through
+            the complete network; or "bytes", size of what is stored besides the network.
         amount: The limit; 0 for the cost of `REFERENCE` with its present settings.
     """
 
-    on: On
+    unit: Unit
     amount: int = 0
 
     def __str__(self) -> str:
-        return f"{self.on}={self.amount}" if self.amount else self.on
+        return f"{self.unit}={self.amount}" if self.amount else self.unit
 
     @classmethod
     def parse(cls, text: str | None) -> Self | None:
@@ -49,21 +49,21 @@ class Budget:
             SpecError: The text has none of these forms.
 
         >>> Budget.parse("bytes=4M")
-        Budget(on='bytes', amount=4000000)
+        Budget(unit='bytes', amount=4000000)
         """
         if text is None or text == "printed":
             return None
         if text in ("flops", "rows"):
-            return cls(cast(On, text))
-        form = r"(flops|rows|bytes)=(\d+(?:\.\d+)?(?:e\d{1,2})?)([kMGTP]?)"
-        match = re.fullmatch(form, text)
+            return cls(cast(Unit, text))
+        pattern = r"(flops|rows|bytes)=(\d+(?:\.\d+)?(?:e\d{1,2})?)([kMGTP]?)"
+        match = re.fullmatch(pattern, text)
         amount = round(float(match[2]) * _SUFFIX[match[3]]) if match else 0
         if match is None or amount < 1:
             raise SpecError(
                 "A budget is flops=N, rows=N or bytes=N, as in flops=2e9; flops or rows alone, "
                 f"for what DPMCL takes; or printed, got {shown(text)}."
             )
-        return cls(cast(On, match[1]), amount)
+        return cls(cast(Unit, match[1]), amount)
 
 
 class Limited(NamedTuple):
@@ -80,7 +80,7 @@ class Limited(NamedTuple):
     lines: list[str]
 
 
-def within(spec: Spec, budget: Budget) -> Limited:
+def limit(spec: Spec, budget: Budget) -> Limited:
     """Return a spec with as many updates or rows of memory as a budget allows each method.
 
     The cost of a task is that of the first one; updates cost the same in every task.
@@ -95,67 +95,67 @@ def within(spec: Spec, budget: Budget) -> Limited:
     """
     trainer, lines = Trainer(spec, read_stream(spec, spec.seeds[:1])), []
     if not budget.amount:
-        budget = replace(budget, amount=_reference(trainer, budget))
+        budget = replace(budget, amount=_reference_cost(trainer, budget))
     methods: dict[str, Method] = {}
     for name in spec.methods:
         job = Job(name, spec.seeds[:1])
-        if budget.on == "bytes":
-            methods[name], line = _remembering(trainer, job, budget)
+        if budget.unit == "bytes":
+            methods[name], line = _limit_memory(trainer, job, budget)
         else:
-            methods[name], line = _updating(trainer, job, budget)
+            methods[name], line = _limit_updates(trainer, job, budget)
         lines.append(f"{name}: {line}")
     return Limited(replace(spec, methods=methods), budget, lines)
 
 
-def _reference(trainer: Trainer, budget: Budget) -> int:
+def _reference_cost(trainer: Trainer, budget: Budget) -> int:
     """Return the cost per task of DPMCL with its present settings."""
     if REFERENCE not in trainer.spec.methods:
-        known = ", ".join(trainer.spec.methods)
+        names = ", ".join(trainer.spec.methods)
         raise SpecError(
             f"A budget without a number is what '{REFERENCE}' takes, which is not among the methods"
-            f" of a run ({known}); add it, or name a number, as in {budget.on}=2e9."
+            f" of a run ({names}); add it, or name a number, as in {budget.unit}=2e9."
         )
-    return cost(trainer.setup(Job(REFERENCE, trainer.spec.seeds[:1])), budget.on)
+    return cost(trainer.setup(Job(REFERENCE, trainer.spec.seeds[:1])), budget.unit)
 
 
-def cost(setup: Setup, on: On) -> int:
+def cost(setup: Setup, unit: Unit) -> int:
     """Return the cost of a task for one replica.
 
     Args:
         setup: Setup of the method.
-        on: The unit, as in a `Budget`.
+        unit: The unit, as in a `Budget`.
     """
     work = first_task_work(setup)
-    return work.flops if on == "flops" else work.rows_backpropagated
+    return work.flops if unit == "flops" else work.rows_backpropagated
 
 
-def _updating(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, str]:
+def _limit_updates(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, str]:
     """Return a method with the updates that a budget allows, and a line about them."""
     method: Method = trainer.spec.methods[job.method]
     if method.passes is not None:
         raise SpecError(
-            f"A budget of {budget.on} sets the updates of '{job.method}', and passes = "
+            f"A budget of {budget.unit} sets the updates of '{job.method}', and passes = "
             f"{method.passes} sets them too; leave out one of the two."
         )
     setup = trainer.setup(job)
-    scaled = method.scaled(budget.amount / max(cost(setup, budget.on), 1))
+    scaled = method.scaled(budget.amount / max(cost(setup, budget.unit), 1))
     if scaled is None:
         raise SpecError(
             f"A budget must allow each method one update, and one of '{job.method}' costs more "
-            f"than {budget.amount:,} {budget.on}; give more."
+            f"than {budget.amount:,} {budget.unit}; give more."
         )
-    spent = cost(replace(setup, method=scaled), budget.on)
+    spent = cost(replace(setup, method=scaled), budget.unit)
     if spent > budget.amount:
         raise SpecError(
             f"A budget scales the settings in a method's `counts`, and '{job.method}' still costs "
-            f"{spent:,} {budget.on} of {budget.amount:,}; name all its numbers of updates there."
+            f"{spent:,} {budget.unit} of {budget.amount:,}; name all its numbers of updates there."
         )
     counts = {key: getattr(scaled, key) for key in scaled.counts}
     updates = ", ".join(f"{key} {value:,}" for key, value in counts.items() if value is not None)
-    return scaled, f"{updates}: {spent:,} {budget.on} a task of {budget.amount:,}"
+    return scaled, f"{updates}: {spent:,} {budget.unit} a task of {budget.amount:,}"
 
 
-def _remembering(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, str]:
+def _limit_memory(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, str]:
     """Return a method with the rows of memory that a budget allows, and a line about them."""
     method: Method = trainer.spec.methods[job.method]
     setup = trainer.setup(job)

@@ -116,7 +116,7 @@ class _Execution:
 
     def run(self) -> None:
         with tempfile.TemporaryDirectory(prefix="dpmcl-") as scratch:
-            self._starts = Starts(partial(_saved, Path(scratch)))
+            self._starts = Starts(partial(_save_stream, Path(scratch)))
             try:
                 while self._waiting:  # a worker may have put a job back
                     self._take_jobs()
@@ -136,8 +136,8 @@ class _Execution:
 
     def _take_jobs(self) -> None:
         """Run jobs in this process while any are waiting."""
-        keeping = Keeping(self._keeping.seconds, self._stops)
-        while (assignment := self._next()) is not None:
+        keeping = Keeping(self._keeping.seconds, self._should_stop)
+        while (assignment := self._next_assignment()) is not None:
             report = self._progress_of(assignment)
             try:
                 outcome = assignment.trainer.run(assignment.job, keeping, report)
@@ -159,14 +159,14 @@ class _Execution:
     def _wait(self) -> None:
         """Wait until the workers have finished their jobs."""
         while any(worker.busy for worker in self._workers or ()) or not self._inbox.empty():
-            if self._stops() and self._error is None:
+            if self._should_stop() and self._error is None:
                 self._fail(Stopped("The run was stopped; what it had done is kept."))
             try:
                 self._handle(*self._inbox.get(timeout=0.1))
             except queue.Empty:
                 continue
 
-    def _next(self) -> Assignment | None:
+    def _next_assignment(self) -> Assignment | None:
         """Return the next job, or None. Several threads call it: `popleft` is atomic."""
         try:
             return self._waiting.popleft()
@@ -174,10 +174,10 @@ class _Execution:
             return None
 
     def _order(self, assignment: Assignment) -> Order:
-        start, stream = self._starts.of(assignment.trainer)
+        start, stream = self._starts.prepare(assignment.trainer)
         return Order(start, stream, assignment.job, self._keeping.seconds)
 
-    def _stops(self) -> bool:
+    def _should_stop(self) -> bool:
         return self._error is not None or self._keeping.stop()
 
     def _fail(self, error: BaseException) -> None:
@@ -209,16 +209,16 @@ class _Execution:
 
     def _start_workers(self) -> None:
         """Start a process for each waiting job, up to the number of processes."""
-        many = min(self._processes - 1, len(self._waiting))
+        count = min(self._processes - 1, len(self._waiting))
         self._workers = []
         try:
-            for _ in range(many):
-                self._workers.append(_Worker(self._next, self._order, self._inbox))
+            for _ in range(count):
+                self._workers.append(_Worker(self._next_assignment, self._order, self._inbox))
         except OSError as error:  # the system starts no further process
             _LOG.info("No worker processes: %s", error)
 
 
-def _saved(folder: Path, stream: Stream) -> Path:
+def _save_stream(folder: Path, stream: Stream) -> Path:
     """Save a stream to a file in a folder, for all workers to map into memory; return the file."""
     path = folder / f"stream-{len(list(folder.iterdir()))}"
     torch.save(stream, path, pickle_module=cloudpickle)
@@ -244,7 +244,7 @@ class _Worker:
         self._command = [sys.executable, "-c", _COMMAND.format(path=sys.path)]
         self._take, self._order, self._inbox = take, order, inbox
         self._stopped = self._ended = False
-        self._process = self._started()
+        self._process = self._start_process()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -264,7 +264,7 @@ class _Worker:
         self._process.kill()
         self._process.wait()
 
-    def _started(self) -> "subprocess.Popen[bytes]":
+    def _start_process(self) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def _serve(self) -> None:
@@ -277,14 +277,14 @@ class _Worker:
                 return
             try:
                 if self._process.poll() is not None:  # it died during the previous job
-                    self._process = self._started()
-                self._pass_on(assignment, order)
+                    self._process = self._start_process()
+                self._run_job(assignment, order)
             except (EOFError, pickle.UnpicklingError, OSError):
                 self._process.kill()
                 self._process.wait()
                 self._inbox.put((assignment, "died", None))
 
-    def _pass_on(self, assignment: Assignment, order: Order) -> None:
+    def _run_job(self, assignment: Assignment, order: Order) -> None:
         """Send a job to the process, and its messages to the inbox, until the job has ended."""
         self._send(order)
         if self._stopped:

@@ -57,19 +57,19 @@ def forecast(runs: Sequence[Planned]) -> list[Forecast]:
         records = store.load(folder).records if folder is not None and store.is_run(folder) else {}
         done = {name: {*record.test.seeds} for name, record in records.items()}
         for name, method in spec.methods.items():
-            costly = repr((key, type(method), _costly(method.to_table())))
-            if costly not in groups:
-                groups[costly] = trainer.groups(name)
-            for seeds in groups[costly]:
-                cost = costly, len(seeds)
-                if cost not in seconds:
-                    seconds[cost] = _seconds(trainer.setup(Job(name, seeds)))
+            kind = repr((key, type(method), _cost_settings(method.to_table())))
+            if kind not in groups:
+                groups[kind] = trainer.groups(name)
+            for seeds in groups[kind]:
+                group = kind, len(seeds)
+                if group not in seconds:
+                    seconds[group] = _seconds(trainer.setup(Job(name, seeds)))
                 missing = not done.get(name, set()) >= {*seeds}
-                out.append(Forecast(planned.name, Job(name, seeds), missing, seconds[cost]))
+                out.append(Forecast(planned.name, Job(name, seeds), missing, seconds[group]))
     return out
 
 
-def _costly(settings: dict[str, Any]) -> dict[str, Any]:
+def _cost_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a method that may change the cost of an update: all but floats."""
     return {key: value for key, value in settings.items() if not isinstance(value, float)}
 
@@ -103,11 +103,11 @@ def _seconds(setup: Setup) -> float:
     timer = _Timer()
     with threads(1), suppress(_Enough):
         learn_task(setup, first_state(setup), [timer])
-    each = timer.seconds / max(timer.updates - 1, 1)
-    return each * setup.updates_before(Position(setup.tasks))
+    per_update = timer.seconds / max(timer.updates - 1, 1)
+    return per_update * setup.updates_before(Position(setup.tasks))
 
 
-def written(jobs: Sequence[Forecast], processes: int) -> list[str]:
+def forecast_lines(jobs: Sequence[Forecast], processes: int) -> list[str]:
     """Return lines that list jobs, and the time that the missing ones take together.
 
     Args:
@@ -115,15 +115,15 @@ def written(jobs: Sequence[Forecast], processes: int) -> list[str]:
         processes: Number of processes that run jobs side by side.
     """
     lines = []
-    for one in jobs:
-        seeds = one.job.seeds
+    for entry in jobs:
+        seeds = entry.job.seeds
         span = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
-        state = _duration(one.seconds) if one.missing else "done"
-        lines.append(f"{one.run}: {one.job.method}, {span}: {state}")
-    left = [one.seconds for one in jobs if one.missing]
-    together = max([sum(left) / processes, *left], default=0.0)
+        state = _duration(entry.seconds) if entry.missing else "done"
+        lines.append(f"{entry.run}: {entry.job.method}, {span}: {state}")
+    missing = [entry.seconds for entry in jobs if entry.missing]
+    total = max([sum(missing) / processes, *missing], default=0.0)
     lines.append(
-        f"{len(left)} of {len(jobs)} jobs are missing: about {_duration(together)} with "
+        f"{len(missing)} of {len(jobs)} jobs are missing: about {_duration(total)} with "
         f"{processes} processes, without evaluation."
     )
     return lines

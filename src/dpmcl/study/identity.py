@@ -48,14 +48,14 @@ _ANEW = "start anew with --fresh (fresh=True), or choose another folder with --o
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class Content:
     """Content of a run folder before a run.
 
     Attributes:
         folder: The run folder; None if nothing is stored.
         spec: The table of its spec; empty if the folder holds no run.
         records: Results by method.
-        made: Methods that have results or a checkpoint.
+        methods: Methods that have results or a checkpoint.
         stream: Description of the data of these methods; None if there are no such methods.
         code: Hashes of the plugins' sources, by method.
     """
@@ -63,12 +63,12 @@ class Held:
     folder: Path | None = None
     spec: Mapping[str, Any] = field(default_factory=dict)
     records: Mapping[str, Record] = field(default_factory=dict)
-    made: frozenset[str] = frozenset()
+    methods: frozenset[str] = frozenset()
     stream: StreamInfo | None = None
     code: Code = field(default_factory=dict)
 
 
-def held(folder: Path) -> Held:
+def read_folder(folder: Path) -> Content:
     """Read the content of a folder.
 
     Args:
@@ -81,14 +81,14 @@ def held(folder: Path) -> Held:
         FolderError: A file of the run is damaged.
     """
     if not store.is_run(folder):
-        return Held(folder)
+        return Content(folder)
     stored = store.load(folder)
     checkpoints = folder / "checkpoints"
     begun = {p.relative_to(checkpoints).parts[0] for p in checkpoints.rglob("*.safetensors")}
-    made = {name for name in stored.spec["methods"] if name.replace(":", ".") in begun}
-    made |= set(stored.records)
-    stream = stored.stream if made else None
-    return Held(folder, stored.spec, stored.records, frozenset(made), stream, stored.code)
+    methods = {name for name in stored.spec["methods"] if name.replace(":", ".") in begun}
+    methods |= set(stored.records)
+    stream = stored.stream if methods else None
+    return Content(folder, stored.spec, stored.records, frozenset(methods), stream, stored.code)
 
 
 def sources(spec: Spec) -> Sources:
@@ -114,7 +114,7 @@ def sources(spec: Spec) -> Sources:
         out[name] = {}
         for kind, setting, value in used:
             plugin = setting if isinstance(setting, str) else setting["name"]
-            home = plugins.home(kind, plugin)
+            home = plugins.home_module(kind, plugin)
             if home.partition(".")[0] != "dpmcl":
                 out[name][f"{kind} '{plugin}'"] = source(
                     value if kind == "cost" else type(value), home
@@ -124,7 +124,7 @@ def sources(spec: Spec) -> Sources:
     return out
 
 
-def united(before: Held, new: Mapping[str, Any]) -> dict[str, Any]:
+def united_spec(before: Content, new: Mapping[str, Any]) -> dict[str, Any]:
     """Return the spec of a folder to which a run is added.
 
     It has all methods and, if the seeds of both together have no gap, all seeds.
@@ -163,16 +163,16 @@ def refuse_difference(
     with suppress(DpmclError):  # it may name a plugin that is no longer installed
         old = Spec.parse(old).to_table()  # adds settings that are newer than the folder
     methods = sorted(set(old.get("methods", {})) & set(new["methods"]))
-    first, second = (_entries(_comparable(table, methods, places)) for table in (old, new))
-    for key in [*second, *first]:
-        if first.get(key) != second.get(key):
+    theirs, ours = (_entries(_comparable_part(table, methods, places)) for table in (old, new))
+    for key in [*ours, *theirs]:
+        if theirs.get(key) != ours.get(key):
             raise FolderError(
-                f"{folder} holds a run with {key} = {first.get(key, 'nothing')!r}, "
-                f"got {second.get(key, 'nothing')!r}; {way_out}"
+                f"{folder} holds a run with {key} = {theirs.get(key, 'nothing')!r}, "
+                f"got {ours.get(key, 'nothing')!r}; {way_out}"
             )
 
 
-def _comparable(
+def _comparable_part(
     table: Mapping[str, Any], methods: list[str], places: tuple[str, ...]
 ) -> dict[str, Any]:
     """Return the part of a spec's table that must be equal for all runs of a folder."""
@@ -194,45 +194,45 @@ def _entries(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
-def refuse_other_code(old: Held, now: Sources, spec: Spec, trained: set[str]) -> None:
+def refuse_other_code(before: Content, sources: Sources, spec: Spec, trained: set[str]) -> None:
     """Raise FolderError if results in a folder were made with other code than the present code.
 
     Version 0.1 did not record code. If it made the folder, results of a user's plugins cause a
     warning, and no rows can be added that use such a plugin or whose numbers have moved since.
 
     Args:
-        old: Content of the run folder.
-        now: Sources of the plugins of the run about to start.
+        before: Content of the run folder.
+        sources: Sources of the plugins of the run about to start.
         spec: Spec of that run.
         trained: Methods with missing results.
     """
-    plugins_now = {name: source for used in now.values() for name, source in used.items()}
-    for method in old.made:
-        for plugin, hashes in old.code.get(method, {}).items():
+    plugins_now = {name: source for used in sources.values() for name, source in used.items()}
+    for method in before.methods:
+        for plugin, hashes in before.code.get(method, {}).items():
             if plugin in plugins_now:
-                _refuse_changed(old.folder, plugin, hashes, plugins_now[plugin])
-    unknown = old.made - set(old.code)
+                _refuse_changed(before.folder, plugin, hashes, plugins_now[plugin])
+    unknown = before.methods - set(before.code)
     if not unknown:
         return
-    if extended := sorted({plugin for name in trained for plugin in now[name]}):
+    if extended := sorted({plugin for name in trained for plugin in sources[name]}):
         raise FolderError(
-            f"{old.folder} was made by version 0.1, which did not record the code of "
+            f"{before.folder} was made by version 0.1, which did not record the code of "
             f"{extended[0]}, so no rows are added to it; {_ANEW}"
         )
     for name in sorted(trained & unknown):
-        if moved_since_0_1(spec, name):
+        if has_moved_since_0_1(spec, name):
             raise FolderError(
-                f"{old.folder} was made by version 0.1, and the numbers of {name} on "
+                f"{before.folder} was made by version 0.1, and the numbers of {name} on "
                 f"'{spec.stream_name}' have moved since (CHANGELOG.md); {_ANEW}"
             )
     if plugins_now:
         _log.warning(
-            f"{old.folder} was made by version 0.1, which did not record code: its results may be "
-            f"of another version of {min(plugins_now)}."
+            f"{before.folder} was made by version 0.1, which did not record code: its results may "
+            f"be of another version of {min(plugins_now)}."
         )
 
 
-def moved_since_0_1(spec: Spec, method: str) -> bool:
+def has_moved_since_0_1(spec: Spec, method: str) -> bool:
     """Return True if a method gives other numbers than in version 0.1.
 
     Args:
@@ -243,16 +243,16 @@ def moved_since_0_1(spec: Spec, method: str) -> bool:
 
 
 def _refuse_changed(
-    folder: Path | None, plugin: str, then: dict[str, str] | None, now: Source
+    folder: Path | None, plugin: str, old: dict[str, str] | None, new: Source
 ) -> None:
     """Raise FolderError unless a plugin's old and new hashes are known and equal."""
-    if now.hashes is None or then is None:
-        why = now.missing or "its source could not be read when they were made"
+    if new.hashes is None or old is None:
+        reason = new.missing or "its source could not be read when they were made"
         raise FolderError(
             f"{folder} holds results of {plugin}, and nobody can tell whether its code is "
-            f"still the same: {why}; {_ANEW}"
+            f"still the same: {reason}; {_ANEW}"
         )
-    if changed := {name for name, _ in then.items() ^ now.hashes.items()}:
+    if changed := {name for name, _ in old.items() ^ new.hashes.items()}:
         files = ", ".join(sorted(map(file_of, changed)))
         raise FolderError(
             f"{folder} holds results of {plugin} with other code: {files} changed since "
@@ -260,7 +260,7 @@ def _refuse_changed(
         )
 
 
-def refuse_other_data(before: Held, now: StreamInfo, spec: Spec) -> None:
+def refuse_other_data(before: Content, now: StreamInfo, spec: Spec) -> None:
     """Raise FolderError if results in a folder were made on other data.
 
     Args:
@@ -268,22 +268,22 @@ def refuse_other_data(before: Held, now: StreamInfo, spec: Spec) -> None:
         now: Description of the data of the run about to start.
         spec: Spec of that run.
     """
-    then = before.stream
-    if then is None or not then.digest or then.digest == now.digest:
+    stored = before.stream
+    if stored is None or not stored.digest or stored.digest == now.digest:
         return
-    where = ""
+    moved = ""
     for setting in spec.stream.places:
         old, new = before.spec.get("stream", {}).get(setting), getattr(spec.stream, setting)
         if isinstance(old, str) and isinstance(new, str):
-            was = "what is there changed" if old == new else f"then '{old}'"
-            where += f" (stream.{setting} = '{new}', {was})"
+            change = "what is there changed" if old == new else f"then '{old}'"
+            moved += f" (stream.{setting} = '{new}', {change})"
     raise FolderError(
-        f"{before.folder} holds results on other data{where}: their fingerprint is "
-        f"{then.digest[:12]}, that of the data now {now.digest[:12]}; {_ANEW}"
+        f"{before.folder} holds results on other data{moved}: their fingerprint is "
+        f"{stored.digest[:12]}, that of the data now {now.digest[:12]}; {_ANEW}"
     )
 
 
-def of_other_versions(folder: Path, extended: set[str]) -> set[str]:
+def warn_of_other_versions(folder: Path, extended: set[str]) -> set[str]:
     """Return the methods with results of another version of dpmcl or PyTorch; log a warning.
 
     Args:
@@ -291,15 +291,15 @@ def of_other_versions(folder: Path, extended: set[str]) -> set[str]:
         extended: Methods with results, for which further seeds are about to be trained.
     """
     now = {"dpmcl": version("dpmcl"), "torch": str(torch.__version__)}
-    made: dict[str, str] = {}
+    versions_by_method: dict[str, str] = {}
     for entry in store.environment(folder):
         if isinstance(entry, dict) and str(entry.get("method")) in extended:
-            other = [f"{key} {entry[key]}" for key in now if entry.get(key, now[key]) != now[key]]
-            if other:
-                made[entry["method"]] = " and ".join(other)
-    for method, other_versions in made.items():
+            changed = [f"{key} {entry[key]}" for key in now if entry.get(key, now[key]) != now[key]]
+            if changed:
+                versions_by_method[entry["method"]] = " and ".join(changed)
+    for method, versions in versions_by_method.items():
         _log.warning(
-            f"{method}: its first seeds were trained with {other_versions}, whose numbers may "
+            f"{method}: its first seeds were trained with {versions}, whose numbers may "
             "differ from those of now; the new seeds are equal to theirs to rounding at best."
         )
-    return set(made)
+    return set(versions_by_method)

@@ -26,7 +26,7 @@ def locked(folder: Path) -> Iterator[None]:
         FolderError: Another process, named in the message, has locked the folder, or it cannot be
             written.
     """
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / ".lock")
@@ -49,10 +49,11 @@ def locked(folder: Path) -> Iterator[None]:
             (folder / ".lock.json").unlink(missing_ok=True)
         with suppress(OSError):
             lock.release()
-        if made and not (folder / "spec.toml").exists():  # an error came before anything was stored
+        # An error may have come before anything was stored.
+        if created and not (folder / "spec.toml").exists():
             with suppress(OSError):
                 (folder / ".lock").unlink(missing_ok=True)
-                for path in made:
+                for path in created:
                     path.rmdir()
 
 

@@ -9,11 +9,11 @@ from typing import Any
 from dpmcl.exceptions import FolderError
 from dpmcl.results import store
 from dpmcl.results.record import merge as merge_records
-from dpmcl.results.record import of_seeds
+from dpmcl.results.record import select_seeds
 from dpmcl.results.store import Stored
 from dpmcl.study import identity, protocol
 from dpmcl.study.budget import Budget
-from dpmcl.study.identity import Held
+from dpmcl.study.identity import Content
 from dpmcl.study.lock import locked
 from dpmcl.training.spec import Spec
 
@@ -45,7 +45,7 @@ def merge(into: Path, others: Sequence[Path]) -> list[str]:
     for name, folders in sources.items():
         target = into / name if name else into
         with locked(target):
-            lines += _add(target, folders)
+            lines += _add_results(target, folders)
     return lines
 
 
@@ -57,76 +57,82 @@ def _runs(folder: Path) -> dict[str, Path]:
     return {path.name: path for path in inner if store.is_run(path)}
 
 
-def _add(target: Path, sources: Sequence[Path]) -> list[str]:
+def _add_results(target: Path, sources: Sequence[Path]) -> list[str]:
     """Add the results of other run folders to a run's; return lines about what was added."""
-    held, budget = identity.held(target), None
+    content, budget = identity.read_folder(target), None
     lines: list[str] = []
     entries: list[Any] = []
     for source in sources:
         theirs = store.load(source)
-        held, added = _joined(held, theirs, f"{target} and {source}")
+        content, added = _merged_content(content, theirs, f"{target} and {source}")
         if added:
             lines.append(f"{target}: {added} from {source}")
             entries += theirs.environment
         if theirs.protocol is not None:
             budget = Budget.parse(theirs.protocol.budget) or budget
     if lines:
-        assert held.stream is not None
-        store.save_start(target, held.spec, held.stream, held.code)
+        assert content.stream is not None
+        store.save_start(target, content.spec, content.stream, content.code)
         for source in sources:
             _copy_parameters(source, target)
         store.add_environment(target, *entries)
-        made = {(one.get("dpmcl"), one.get("torch")) for one in store.environment(target)}
-        if len(made) > 1:
+        versions = {(entry.get("dpmcl"), entry.get("torch")) for entry in store.environment(target)}
+        if len(versions) > 1:
             lines.append(f"{target}: of several versions (environment.json); numbers may differ")
-        store.save_records(target, held.records)
-        protocol.keep(target, budget)
+        store.save_records(target, content.records)
+        protocol.check_and_save(target, budget)
     return lines
 
 
-def _joined(held: Held, theirs: Stored, both: str) -> tuple[Held, str]:
+def _merged_content(content: Content, theirs: Stored, folders: str) -> tuple[Content, str]:
     """Return the content of a folder with another's results added, and a text about those."""
-    if held.spec not in ({}, theirs.spec):  # specs of a study's shards are equal
-        assert held.folder is not None
+    if content.spec not in ({}, theirs.spec):  # specs of a study's shards are equal
+        assert content.folder is not None
         places = Spec.parse(theirs.spec).stream.places
         identity.refuse_difference(
-            held.folder, held.spec, theirs.spec, places, way_out="merge it into another folder."
+            content.folder,
+            content.spec,
+            theirs.spec,
+            places,
+            way_out="merge it into another folder.",
         )
-    digest = held.stream.digest if held.stream else ""
+    digest = content.stream.digest if content.stream else ""
     if digest and digest != theirs.stream.digest:
-        raise FolderError(f"{both} hold results on other data; merge neither.")
-    for method in set(held.code) & set(theirs.code):
-        if held.code[method] != theirs.code[method]:
-            raise FolderError(f"{both} hold results of other code of {method}; merge neither.")
-    for method in set(held.records) & set(theirs.records):
-        recorded = (method in held.code) + (method in theirs.code)
-        sources = {**held.code, **theirs.code}.get(method)
-        if recorded == 1 and (sources or identity.moved_since_0_1(Spec.parse(theirs.spec), method)):
+        raise FolderError(f"{folders} hold results on other data; merge neither.")
+    for method in set(content.code) & set(theirs.code):
+        if content.code[method] != theirs.code[method]:
+            raise FolderError(f"{folders} hold results of other code of {method}; merge neither.")
+    for method in set(content.records) & set(theirs.records):
+        recorded = (method in content.code) + (method in theirs.code)
+        sources = {**content.code, **theirs.code}.get(method)
+        if recorded == 1 and (
+            sources or identity.has_moved_since_0_1(Spec.parse(theirs.spec), method)
+        ):
             raise FolderError(
-                f"{both} hold results of {method}, one of them by version 0.1, whose numbers or "
+                f"{folders} hold results of {method}, one of them by version 0.1, whose numbers or "
                 "code may be others (CHANGELOG.md); merge neither."
             )
-    records, added = dict(held.records), []
+    records, added = dict(content.records), []
     for method, record in theirs.records.items():
-        known = records[method].test.seeds if method in records else ()
-        new = tuple(seed for seed in record.test.seeds if seed not in known)
-        if new:
-            part = of_seeds(record, new)
-            records[method] = merge_records(records[method], part) if known else part
-            added.append(f"{len(new)} of {method}")
+        known_seeds = records[method].test.seeds if method in records else ()
+        new_seeds = tuple(seed for seed in record.test.seeds if seed not in known_seeds)
+        if new_seeds:
+            part = select_seeds(record, new_seeds)
+            records[method] = merge_records(records[method], part) if known_seeds else part
+            added.append(f"{len(new_seeds)} of {method}")
     if not added:
-        return held, ""
-    spec = identity.united(held, theirs.spec)
-    code = {**theirs.code, **held.code}
-    held = replace(held, spec=spec, records=records, stream=theirs.stream, code=code)
-    return held, ", ".join(added)
+        return content, ""
+    spec = identity.united_spec(content, theirs.spec)
+    code = {**theirs.code, **content.code}
+    content = replace(content, spec=spec, records=records, stream=theirs.stream, code=code)
+    return content, ", ".join(added)
 
 
 def _copy_parameters(source: Path, target: Path) -> None:
     """Copy parameters and last states that the target lacks."""
     files = [*source.glob("parameters/*/*.safetensors"), *source.glob("states/*/*.safetensors")]
     for file in sorted(files):
-        copied = target / file.relative_to(source)
-        if not copied.exists():
-            copied.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, copied)
+        copy = target / file.relative_to(source)
+        if not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)

@@ -54,7 +54,7 @@ def execute_on_ray(assignments: Sequence[Assignment], keeping: Keeping, listener
         DpmclError: Any error that a job raises, or Ray is not installed.
     """
     with _cluster() as ray:
-        waiting = _submitted(ray, assignments, keeping)
+        waiting = _submit(ray, assignments, keeping)
         for assignment in assignments:
             listener.progress(assignment, 0, 1)
         lost = set()
@@ -81,16 +81,14 @@ def execute_on_ray(assignments: Sequence[Assignment], keeping: Keeping, listener
             )
 
 
-def _submitted(
-    ray: Any, assignments: Sequence[Assignment], keeping: Keeping
-) -> dict[Any, Assignment]:
+def _submit(ray: Any, assignments: Sequence[Assignment], keeping: Keeping) -> dict[Any, Assignment]:
     """Submit all jobs to Ray, and return them by the references of their results."""
     train = ray.remote(num_cpus=1, max_retries=_RETRIES)(_train)
     on_gpu = train.options(num_gpus=1)
     starts = Starts(lambda stream: ray.put(_bytes_of(stream)))
     waiting = {}
     for assignment in assignments:
-        start, stream = starts.of(assignment.trainer)
+        start, stream = starts.prepare(assignment.trainer)
         task = train if assignment.trainer.device.type == "cpu" else on_gpu
         reference = task.remote(
             start, stream, assignment.job, seconds=keeping.seconds, path=tuple(sys.path)
@@ -111,7 +109,7 @@ def _outcome(ray: Any, reference: Any) -> Outcome | None:
 
     Raises the error that the job raised.
     """
-    died = (
+    worker_deaths = (
         ray.exceptions.WorkerCrashedError,
         ray.exceptions.NodeDiedError,
         ray.exceptions.OutOfMemoryError,
@@ -122,7 +120,7 @@ def _outcome(ray: Any, reference: Any) -> Outcome | None:
         if isinstance(error.cause, DpmclError):
             raise error.cause from None
         raise
-    except died as error:
+    except worker_deaths as error:
         _LOG.info("A worker died: %s", reason(error))
         return None
     for line, once in lines:

@@ -16,7 +16,7 @@ ZETA, KAPPA = "methods.dpmcl.zeta", "methods.dpmcl.kappa"
 
 _ZETAS = (0, 1, 2, 5, 10, 20)
 _KAPPAS = (50, 100, 150, 200, 250, 300)
-_AT = {ZETA: 2, KAPPA: 200}  # fixed value of each while Figure 3 varies the other
+_FIXED = {ZETA: 2, KAPPA: 200}  # fixed value of each while Figure 3 varies the other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +81,9 @@ def figure3(choice: Choice) -> list[Variant]:
     Raises:
         SpecError: Several streams are chosen.
     """
-    table = choice.table(_one(choice, "omniglot"), ("dpmcl",), 50)
-    pairs = [{ZETA: zeta, KAPPA: _AT[KAPPA]} for zeta in _ZETAS]
-    pairs += [{ZETA: _AT[ZETA], KAPPA: kappa} for kappa in _KAPPAS if kappa != _AT[KAPPA]]
+    table = choice.table(_only_stream(choice, "omniglot"), ("dpmcl",), 50)
+    pairs = [{ZETA: zeta, KAPPA: _FIXED[KAPPA]} for zeta in _ZETAS]
+    pairs += [{ZETA: _FIXED[ZETA], KAPPA: kappa} for kappa in _KAPPAS if kappa != _FIXED[KAPPA]]
     return [
         variant for pair in pairs for variant in variants(table, {k: [v] for k, v in pair.items()})
     ]
@@ -101,20 +101,20 @@ def zeta(choice: Choice) -> list[Variant]:
     Raises:
         SpecError: Several streams are chosen.
     """
-    table = choice.table(_one(choice, "digits"), ("dpmcl", "er"), 20)
+    table = choice.table(_only_stream(choice, "digits"), ("dpmcl", "er"), 20)
     # A method's own rate would not be varied.
-    rates_of = [own.pop("lr") for own in table["methods"].values() if "lr" in own]
+    rates_of = [settings.pop("lr") for settings in table["methods"].values() if "lr" in settings]
     lr = (rates_of or [table.get("training", {}).get("lr", 1e-2)])[0]
     rates = {"training.lr": [lr, lr / 3]}
-    form = "methods.dpmcl.third_term"
-    full: dict[str, list[Any]] = {
+    term = "methods.dpmcl.third_term"
+    axes: dict[str, list[Any]] = {
         ZETA: [0, 1, 2, 5, 20],
-        form: ["constant", "first", "exact"],
+        term: ["constant", "first", "exact"],
         "methods.dpmcl.guard": ["none", "clip"],
         **rates,
     }
     alone = {"dpmcl": table["methods"].get("dpmcl", {})}
-    return variants(table, full) + variants({**table, "methods": alone}, {form: ["off"], **rates})
+    return variants(table, axes) + variants({**table, "methods": alone}, {term: ["off"], **rates})
 
 
 STUDIES: Mapping[str, Callable[[Choice], list[Variant]]] = {
@@ -142,9 +142,9 @@ def runs(name: str, choice: Choice) -> list[Variant]:
     return STUDIES[name](choice)
 
 
-def _one(choice: Choice, usual: str) -> str:
+def _only_stream(choice: Choice, default: str) -> str:
     """Return the stream of a study that has exactly one."""
-    streams = choice.streams or [usual]
+    streams = choice.streams or [default]
     if len(streams) != 1:
         raise SpecError(f"This study is of one stream, got {', '.join(streams)}; name one.")
     return streams[0]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from dpmcl.exceptions import SpecError, shown
-from dpmcl.results.comparison import written
+from dpmcl.results.comparison import setting_text
 from dpmcl.training import spec
 
 _LOG = logging.getLogger("dpmcl")
@@ -61,7 +61,7 @@ def variants(table: Mapping[str, Any], axes: Axes) -> list[Variant]:
     """
     base = spec.normalised(table)
     for key, values in axes.items():
-        check(key, values)
+        check_axis(key, values)
     owners = {key: owner_of(key) for key in axes}
     for key, owner in owners.items():
         if owner is not None and owner not in base["methods"]:
@@ -69,44 +69,51 @@ def variants(table: Mapping[str, Any], axes: Axes) -> list[Variant]:
                 f"'{key}' varies '{owner}', which is not among the methods of this study: "
                 f"{', '.join(base['methods']) or 'none'}; add it, or leave the axis out."
             )
-    moving = {
+    keys_by_method = {
         method: [
             key
             for key, owner in owners.items()
             if owner == method
-            or (owner is None and not keeps(own, key) and _of_method(method, key) not in axes)
+            or (
+                owner is None
+                and not overrides(settings, key)
+                and _method_key(method, key) not in axes
+            )
         ]
-        for method, own in base["methods"].items()
+        for method, settings in base["methods"].items()
     }
-    for key in axes if moving else ():
-        if not any(key in keys for keys in moving.values()):
+    for key in axes if keys_by_method else ():
+        if not any(key in keys for keys in keys_by_method.values()):
             raise SpecError(
                 f"'{key}' varies nothing, since every method has that setting of its own; vary "
-                f"{_of_method(next(iter(moving)), key)} and so on."
+                f"{_method_key(next(iter(keys_by_method)), key)} and so on."
             )
     runs: dict[str, tuple[dict[str, Any], list[str]]] = {}  # TOML's tables and lists have no hash
-    for method, keys in moving.items():
+    for method, keys in keys_by_method.items():
         for values in itertools.product(*(axes[key] for key in keys)):
             point = dict(zip(keys, values, strict=True))
             runs.setdefault(repr(point), (point, []))[1].append(method)
     out: list[Variant] = []
     for point, methods in runs.values():
-        one = {**base, "methods": {name: base["methods"][name] for name in methods}}
+        run_table = {**base, "methods": {name: base["methods"][name] for name in methods}}
         for key, value in point.items():
-            one = spec.with_changes(one, spec.nested_entry(key, value))
-        out.append(Variant(_name(point, list(axes), {variant.name for variant in out}), one, point))
+            run_table = spec.with_changes(run_table, spec.nested_entry(key, value))
+        name = _name(point, list(axes), {variant.name for variant in out})
+        out.append(Variant(name, run_table, point))
     return out
 
 
-def keeps(own: Any, key: str) -> bool:
+def overrides(settings: Any, key: str) -> bool:
     """Return True if a method's own table has a setting of [training], which then overrides it.
 
     Args:
-        own: The method's table; any other value counts as a table without settings.
+        settings: The method's table; any other value counts as a table without settings.
         key: Dotted name of any setting.
     """
     table, _, rest = key.partition(".")
-    return table == "training" and isinstance(own, Mapping) and rest.partition(".")[0] in own
+    return (
+        table == "training" and isinstance(settings, Mapping) and rest.partition(".")[0] in settings
+    )
 
 
 def warn_of_overrides(table: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
@@ -121,11 +128,11 @@ def warn_of_overrides(table: Mapping[str, Any], changes: Mapping[str, Any]) -> N
         for part in ("training", "methods")
     )
     for key in training:
-        of_all = f"training.{key}"
+        training_key = f"training.{key}"
         names = [
             name
-            for name, own in table["methods"].items()
-            if keeps(own, of_all) and not keeps(methods.get(name), of_all)
+            for name, settings in table["methods"].items()
+            if overrides(settings, training_key) and not overrides(methods.get(name), training_key)
         ]
         if names:
             _LOG.warning(
@@ -154,8 +161,8 @@ def axis(text: str) -> tuple[str, list[Any]]:
     try:
         return key, list(tomllib.loads(f"values = [{values}]")["values"])
     except tomllib.TOMLDecodeError:
-        several = values.split(",")
-        return key, [spec.parse_assignment(f"value={value}")["value"] for value in several]
+        texts = values.split(",")
+        return key, [spec.parse_assignment(f"value={value}")["value"] for value in texts]
 
 
 def axes_by_name(axes: Iterable[tuple[str, T]]) -> dict[str, T]:
@@ -193,7 +200,7 @@ def read(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return rest, dict(axes)
 
 
-def check(key: str, values: Any) -> None:
+def check_axis(key: str, values: Any) -> None:
     """Check the axis of a study or of a search.
 
     Args:
@@ -209,8 +216,8 @@ def check(key: str, values: Any) -> None:
         raise SpecError(
             f'An axis must have a list of values, as in "{key}" = [0, 2, 5], got {shown(values)}.'
         )
-    if twice := [v for i, v in enumerate(values) if v in values[:i]]:
-        raise SpecError(f"Values of an axis must differ, and '{key}' has {twice[0]!r} twice.")
+    if repeated := [v for i, v in enumerate(values) if v in values[:i]]:
+        raise SpecError(f"Values of an axis must differ, and '{key}' has {repeated[0]!r} twice.")
     if key.partition(".")[0] in ("replicas", "seed", "methods") and key.count(".") < 2:
         raise SpecError(
             f"'{key}' cannot be an axis: all runs of a study have the same seeds and methods; set "
@@ -228,20 +235,20 @@ def owner_of(key: str) -> str | None:
     return str(next(iter(methods))) if methods else None
 
 
-def _of_method(method: str, key: str) -> str:
+def _method_key(method: str, key: str) -> str:
     """Return the name of a setting of [training] in the table of a method."""
     return f"methods.{method}.{key.partition('.')[2]}"
 
 
 def _name(point: Mapping[str, Any], axes: Sequence[str], taken: set[str]) -> str:
     """Return the name of a run's folder, different from those already taken."""
-    last = [key.rpartition(".")[2] for key in axes]
+    names = [key.rpartition(".")[2] for key in axes]
     parts = []
     for key, value in point.items():
         short = key.rpartition(".")[2]
-        parts.append(f"{short if last.count(short) == 1 else key}={written(value)}")
+        parts.append(f"{short if names.count(short) == 1 else key}={setting_text(value)}")
     name = re.sub(r"[^\w.,=+-]+", "-", ",".join(parts) or BASE)[:_LONGEST]
-    same = (f"{name}-{number}" for number in itertools.count(2))
+    numbered = (f"{name}-{number}" for number in itertools.count(2))
     while name in taken:
-        name = next(same)
+        name = next(numbered)
     return name

@@ -23,15 +23,15 @@ def refuse_foreign(folder: Path) -> None:
     Args:
         folder: Folder of the fresh run.
     """
-    others = sorted({p.name for p in folder.iterdir()} - set(store.LOCKS))
-    kept = folder / _KEPT
-    if others and not store.is_run(folder) and not store.is_run(kept):
+    other_files = sorted({p.name for p in folder.iterdir()} - set(store.LOCKS))
+    earlier = folder / _KEPT
+    if other_files and not store.is_run(folder) and not store.is_run(earlier):
         raise FolderError(
             f"{folder} holds no run that --fresh could start anew, and has other files "
-            f"('{others[0]}'); leave out --fresh, or choose another folder with --out."
+            f"('{other_files[0]}'); leave out --fresh, or choose another folder with --out."
         )
-    if kept.exists() and not store.is_run(kept):
-        raise FolderError(f"{kept} is no run that --fresh has kept; rename it.")
+    if earlier.exists() and not store.is_run(earlier):
+        raise FolderError(f"{earlier} is no run that --fresh has kept; rename it.")
 
 
 def put_aside(folder: Path) -> Path | None:
@@ -45,14 +45,14 @@ def put_aside(folder: Path) -> Path | None:
     Returns:
         The folder with the earlier run; None if there is none.
     """
-    kept = folder / _KEPT
+    earlier = folder / _KEPT
     if store.is_run(folder):
         (folder / _MOVING).mkdir()
-        complete(folder)
-    return kept if kept.exists() else None
+        complete_move(folder)
+    return earlier if earlier.exists() else None
 
 
-def complete(folder: Path) -> None:
+def complete_move(folder: Path) -> None:
     """Complete a move of a run's files that was interrupted, if there was one.
 
     Args:
@@ -61,20 +61,20 @@ def complete(folder: Path) -> None:
     Raises:
         FolderError: A file cannot be moved.
     """
-    moving, kept = folder / _MOVING, folder / _KEPT
-    if not moving.exists():
+    unfinished, earlier = folder / _MOVING, folder / _KEPT
+    if not unfinished.exists():
         return
     try:
         for name in ("spec.toml", *store.FILES):
             if (folder / name).exists():
-                (folder / name).rename(moving / name)
-        if kept.exists():
-            shutil.rmtree(moving)
+                (folder / name).rename(unfinished / name)
+        if earlier.exists():
+            shutil.rmtree(unfinished)
         else:
-            moving.rename(kept)
+            unfinished.rename(earlier)
     except OSError as error:
         raise FolderError(
-            f"{folder} cannot be kept in {kept} ({error.strerror}); choose another folder with "
+            f"{folder} cannot be kept in {earlier} ({error.strerror}); choose another folder with "
             "--out."
         ) from None
 

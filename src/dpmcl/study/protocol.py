@@ -21,7 +21,7 @@ from dpmcl.study.budget import Budget
 _LOG = logging.getLogger("dpmcl")
 
 
-def keep(folder: Path, budget: Budget | None = None) -> Stored:
+def check_and_save(folder: Path, budget: Budget | None = None) -> Stored:
     """Check the protocol of a run folder's results, write protocol.json, and log violations.
 
     Args:
@@ -54,8 +54,8 @@ def check(records: Mapping[str, Record], tasks: int, budget: Budget | None = Non
         tasks: Number of tasks of the stream.
         budget: Budget of each method; None if there was none.
     """
-    rows = _unlike(records, lambda errors: errors.examples, "on other rows")
-    times = _unlike(records, lambda errors: np.isnan(errors.values), "at other times")
+    rows = _differences(records, lambda errors: errors.examples, "on other rows")
+    times = _differences(records, lambda errors: np.isnan(errors.values), "at other times")
     rules = [
         Rule("No update learned from test rows, or from rows of tasks to come", []),
         Rule("All methods were tested on the same rows", list(rows)),
@@ -67,8 +67,8 @@ def check(records: Mapping[str, Record], tasks: int, budget: Budget | None = Non
     return Protocol(None if budget is None else str(budget), rules)
 
 
-def _unlike(
-    records: Mapping[str, Record], values: Callable[[Errors], np.ndarray], how: str
+def _differences(
+    records: Mapping[str, Record], values: Callable[[Errors], np.ndarray], difference: str
 ) -> Iterator[str]:
     """Yield a line for each method and seed whose values differ from the first method's."""
     first: dict[int, tuple[str, np.ndarray]] = {}
@@ -76,23 +76,23 @@ def _unlike(
         for seed, mine in zip(record.test.seeds, values(record.test), strict=True):
             if seed in record.diverged:  # its errors are missing
                 continue
-            other, theirs = first.setdefault(seed, (name, mine))
+            first_method, theirs = first.setdefault(seed, (name, mine))
             if not np.array_equal(mine, theirs):
-                yield f"{name} and {other}, seed {seed}: they were tested {how}."
+                yield f"{name} and {first_method}, seed {seed}: they were tested {difference}."
 
 
 def _overspent(records: Mapping[str, Record], tasks: int, budget: Budget) -> Iterator[str]:
     """Yield a line for each method that exceeded its budget."""
-    each = "" if budget.on == "bytes" else " a task"
+    per_task = "" if budget.unit == "bytes" else " a task"
     for name, record in records.items():
-        most = max((_spent(work, tasks, budget) for work in record.work.values()), default=0)
-        if most > budget.amount:
+        spent = max((_spent(work, tasks, budget) for work in record.work.values()), default=0)
+        if spent > budget.amount:
             allowed = f"{budget.amount:,} were allowed"
-            yield f"{name}: it took {most:,.0f} {budget.on}{each}, and {allowed}."
+            yield f"{name}: it took {spent:,.0f} {budget.unit}{per_task}, and {allowed}."
 
 
 def _spent(work: Work, tasks: int, budget: Budget) -> float:
     """Return the cost of a replica in the unit of a budget."""
-    if budget.on == "bytes":
+    if budget.unit == "bytes":
         return work.memory_bytes + work.notes_bytes + work.copies_bytes
-    return (work.flops if budget.on == "flops" else work.rows_backpropagated) / tasks
+    return (work.flops if budget.unit == "flops" else work.rows_backpropagated) / tasks

@@ -161,8 +161,8 @@ class Result(Stored):
             )
         if what == "errors":
             look.setdefault("caption", caption(self.spec))
-            drawn = figures.Look(smooth=smooth, **look)
-            figure = figures.curves(self.records, self.stream, drawn)
+            appearance = figures.Look(smooth=smooth, **look)
+            figure = figures.curves(self.records, self.stream, appearance)
         elif smooth or look:
             options = ", ".join([*["smooth"] * bool(smooth), *look])
             raise SpecError(f"Only a figure of errors takes {options}; leave it out for {what}.")
@@ -182,12 +182,16 @@ def caption(spec: Mapping[str, Any]) -> str:
         spec: The table of a spec.
     """
     training, network = spec.get("training", {}), spec.get("network", {})
-    options = [f"{key} {comparison.written(network[key])}" for key in network if key != "name"]
+    options = [f"{key} {comparison.setting_text(network[key])}" for key in network if key != "name"]
     parts = [f"network {network.get('name', '')} ({', '.join(options)})"] if network else []
     names = ("optimiser", "lr", "batch", "updates", "passes", "memory")
-    parts += [f"{k} {comparison.written(training[k])}" for k in names if training.get(k)]
-    for name, own in spec.get("methods", {}).items():
-        options = [f"{k} {comparison.written(own[k])}" for k in (*names, "zeta") if own.get(k)]
+    parts += [f"{k} {comparison.setting_text(training[k])}" for k in names if training.get(k)]
+    for name, settings in spec.get("methods", {}).items():
+        options = [
+            f"{k} {comparison.setting_text(settings[k])}"
+            for k in (*names, "zeta")
+            if settings.get(k)
+        ]
         parts += [f"{name}: {', '.join(options)}"] if options else []
     return "; ".join(parts)
 
@@ -195,10 +199,10 @@ def caption(spec: Mapping[str, Any]) -> str:
 def _trains_on_validation(spec: Mapping[str, Any], name: str) -> bool:
     try:
         methods = normalised(spec)["methods"]
-        alone = Spec.parse({**spec, "methods": {name: methods[name]}})
+        parsed = Spec.parse({**spec, "methods": {name: methods[name]}})
     except (DpmclError, KeyError):  # the spec names a plugin that is no longer installed
         return False
-    return bool(alone.methods[name].trains_on_validation)
+    return bool(parsed.methods[name].trains_on_validation)
 
 
 def load(folder: Path) -> Result:

@@ -24,5 +24,5 @@ def shard_of(text: str) -> Shard:
     match = re.fullmatch(r"([1-9]\d{0,6})/([1-9]\d{0,6})", text)
     if match is None or int(match[1]) > int(match[2]):
         raise SpecError(f"A shard is I/N with I from 1 to N, as in 3/40, got {shown(text)}.")
-    first, every = int(match[1]), int(match[2])
-    return (number % every == first - 1 for number in itertools.count())
+    first, count = int(match[1]), int(match[2])
+    return (number % count == first - 1 for number in itertools.count())

@@ -38,20 +38,20 @@ class SideBySide:
             rows: Returns the rows of one run.
             layout: Layout that the user asked for.
         """
-        keys = comparison.differing(self.entries)
+        keys = comparison.differing_settings(self.entries)
         if any(entry.label.endswith(f"[{entry.run}]") for entry in self.entries):
             keys = [_RUN, *keys]
         titles: dict[str, str] = {}
-        by_place = {(entry.run, entry.method): entry for entry in self.entries}
+        entry_of = {(entry.run, entry.method): entry for entry in self.entries}
         out: list[Row] = []
         for run, result in self.runs.items():
             for row in rows(result):
-                settings = {_RUN: run, **by_place[run, row["method"]].settings}
-                first = {key: row[key] for key in ("stream", "method")}
-                taken = {"name", *row, *columns_of([row])}
-                titles = {key: f"{key} (setting)" if key in taken else key for key in keys}
+                settings = {_RUN: run, **entry_of[run, row["method"]].settings}
+                names = {key: row[key] for key in ("stream", "method")}
+                used_titles = {"name", *row, *columns_of([row])}
+                titles = {key: f"{key} (setting)" if key in used_titles else key for key in keys}
                 differing = {titles[key]: settings.get(key) for key in keys}
-                out.append({**first, **differing, **row})
+                out.append({**names, **differing, **row})
         return out, replace(layout, settings=[*titles.values()], best=self._best)
 
     def of_one_stream(self) -> tuple[dict[str, Record], StreamInfo]:
@@ -66,18 +66,18 @@ class SideBySide:
                 f"A figure shows one stream, and these folders hold {', '.join(names)}; draw each."
             )
         records = {entry.label: entry.record for entry in self.entries}
-        return records, comparison.described(self.entries)
+        return records, comparison.common_stream(self.entries)
 
     def _best(self) -> list[tuple[int, str]]:
         """Return the cells (row, title) whose means are lower than all others by a paired test."""
         numbers = {(e.stream.name, e.label): number for number, e in enumerate(self.entries)}
         out = []
-        for stream, ours in comparison.by_stream(self.entries).items():
-            for title, values in comparison.by_seed(ours).items():
+        for stream, by_label in comparison.entries_by_stream(self.entries).items():
+            for title, values in comparison.errors_by_seed(by_label).items():
                 means = {name: mean(np.array([*seeds.values()])) for name, seeds in values.items()}
-                known = {value: name for name, value in means.items() if value is not None}
-                if known and len(values) > 1:
-                    lowest = known[min(known)]
-                    verdicts = {one.verdict for one in compare(values, lowest)}
+                by_mean = {value: name for name, value in means.items() if value is not None}
+                if by_mean and len(values) > 1:
+                    lowest = by_mean[min(by_mean)]
+                    verdicts = {pair.verdict for pair in compare(values, lowest)}
                     out += [(numbers[stream, lowest], title)] * (verdicts == {"higher"})
         return out

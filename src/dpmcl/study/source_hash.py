@@ -29,9 +29,9 @@ from torch import nn
 
 from dpmcl.exceptions import FolderError
 
-_STANDARD = Path(sysconfig.get_path("stdlib")).resolve()
-_BY_VALUE = {"importlib", "importlib.import_module", "importlib.util", "__import__"}
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
+_STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
+_DYNAMIC_IMPORTS = {"importlib", "importlib.import_module", "importlib.util", "__import__"}
+_PLAIN_TYPES = (type(None), bool, int, float, complex, str, bytes, type(...))
 
 _hashed: dict[str, tuple[Any, bytes]] = {}
 """Import spec and source of each hashed module, by name. A reload replaces the import spec."""
@@ -68,12 +68,12 @@ def source(cls: type | FunctionType, home: str) -> Source:
     hashes = {}
     modules = {home, *(base.__module__ for base in getattr(cls, "__mro__", (cls,)))}
     try:
-        if not _in_file(cls.__module__):
+        if not _is_in_file(cls.__module__):
             script = _Script()
             content = repr(script.content(cls)).encode()
             hashes[f"{cls.__module__}.{cls.__qualname__}"] = hashlib.sha256(content).hexdigest()
             modules |= script.modules
-        files = {name: file for each in modules for name, file in _files(each, home)}
+        files = {name: file for each in modules for name, file in _module_files(each, home)}
         with warnings.catch_warnings(action="ignore"):  # compiling the user's source warns again
             hashes |= _hashes(files, home)
     except _NoSourceError as error:
@@ -92,18 +92,18 @@ def source_of_network(modules: Any) -> Source:
     Raises:
         FolderError: A file was changed after Python had imported it.
     """
-    several = modules if isinstance(modules, tuple) else (modules,)
-    parts = [part for one in several if isinstance(one, nn.Module) for part in one.modules()]
-    kinds: set[type | FunctionType] = {type(part) for part in parts}
-    if not kinds:  # a function, a partial, a method, or an object that is called
-        made = getattr(modules, "func", getattr(modules, "__func__", modules))
-        kinds = {made if isinstance(made, type | FunctionType) else type(made)}
+    roots = modules if isinstance(modules, tuple) else (modules,)
+    layers = [layer for root in roots if isinstance(root, nn.Module) for layer in root.modules()]
+    classes: set[type | FunctionType] = {type(layer) for layer in layers}
+    if not classes:  # a function, a partial, a method, or an object that is called
+        maker = getattr(modules, "func", getattr(modules, "__func__", modules))
+        classes = {maker if isinstance(maker, type | FunctionType) else type(maker)}
     hashes: dict[str, str] = {}
-    for kind in kinds:
-        known = source(kind, "dpmcl")  # with this home, all installed libraries are left out
-        if known.hashes is None:
-            return known
-        hashes |= known.hashes
+    for cls in classes:
+        hashed = source(cls, "dpmcl")  # with this home, all installed libraries are left out
+        if hashed.hashes is None:
+            return hashed
+        hashes |= hashed.hashes
     return Source(dict(sorted(hashes.items())))
 
 
@@ -119,33 +119,33 @@ def file_of(name: str) -> str:
 # Modules in files
 
 
-def _in_file(name: str) -> bool:
+def _is_in_file(name: str) -> bool:
     """Return True if a module was imported from a file or is built in, and is not a script."""
     return name != "__main__" and getattr(sys.modules.get(name), "__spec__", None) is not None
 
 
-def _files(name: str, home: str) -> Iterator[tuple[str, Path]]:
+def _module_files(name: str, home: str) -> Iterator[tuple[str, Path]]:
     """Yield the user's modules along a dotted name, packages included, with their files.
 
     Modules of an installed library count only if `home` belongs to that library.
     """
     top, _, _ = name.partition(".")
-    where = None
-    for part in () if top == "dpmcl" else accumulate(name.split("."), "{}.{}".format):
-        loaded = sys.modules.get(part)
-        spec = loaded.__spec__ if loaded is not None else PathFinder.find_spec(part, where)
+    search_path = None
+    for prefix in () if top == "dpmcl" else accumulate(name.split("."), "{}.{}".format):
+        loaded = sys.modules.get(prefix)
+        spec = loaded.__spec__ if loaded is not None else PathFinder.find_spec(prefix, search_path)
         if spec is None:
             return
-        where = spec.submodule_search_locations
+        search_path = spec.submodule_search_locations
         if spec.has_location and spec.origin is not None:
             file = Path(spec.origin)
             installed = not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
             if installed and top != home.partition(".")[0]:
                 return
-            if not installed and file.resolve().is_relative_to(_STANDARD):
+            if not installed and file.resolve().is_relative_to(_STDLIB):
                 return
-            yield part, file
-        if where is None:  # not a package: the rest of the name is an attribute
+            yield prefix, file
+        if search_path is None:  # not a package: the rest of the name is an attribute
             return
 
 
@@ -161,14 +161,14 @@ def _hashes(files: Mapping[str, Path], home: str) -> dict[str, str]:
             imported = _imported_names(tree, package)
         except (OSError, SyntaxError, ValueError, ImportError):
             raise _NoSourceError(f"{file} cannot be read as Python's source") from None
-        if not _BY_VALUE.isdisjoint(imported):
+        if not _DYNAMIC_IMPORTS.isdisjoint(imported):
             raise _NoSourceError(
                 f"{file} imports by importlib or __import__, which may be anything"
             )
         if (module := sys.modules.get(name)) is not None:
             _refuse_changed(module, file, content, tree)
         hashes[name] = hashlib.sha256(content).hexdigest()
-        used = {part: path for each in imported for part, path in _files(each, home)}
+        used = {part: path for each in imported for part, path in _module_files(each, home)}
         waiting |= {part: path for part, path in used.items() if part not in hashes}
     return hashes
 
@@ -191,8 +191,8 @@ def _imported_names(tree: ast.Module, package: str) -> set[str]:
 def _refuse_changed(module: ModuleType, file: Path, content: bytes, tree: ast.Module) -> None:
     """Raise FolderError unless a module was imported from the present content of its file."""
     name, spec = module.__name__, module.__spec__
-    known, first = _hashed.get(name, (None, b""))
-    if not (first == content if known is spec else _is_loaded(module, file, tree)):
+    known_spec, known_content = _hashed.get(name, (None, b""))
+    if not (known_content == content if known_spec is spec else _is_loaded(module, file, tree)):
         raise FolderError(
             f"{file} was changed after Python had imported it, or another module has set a "
             "constant in it, so results would be stored as those of code that did not run; "
@@ -205,16 +205,16 @@ def _is_loaded(module: ModuleType, file: Path, tree: ast.Module) -> bool:
     """Return True if a source has the functions and literal constants of a loaded module."""
     if type(module.__loader__) is not SourceFileLoader:
         return True  # pytest's loader, for one, compiles rewritten source
-    written = set(_nested(compile(tree, file, "exec", dont_inherit=True)))
-    if not _codes(module, file) <= written:
+    source_codes = set(_nested(compile(tree, file, "exec", dont_inherit=True)))
+    if not _codes(module, file) <= source_codes:
         gc.collect()  # free functions that a reload replaced
-    return _codes(module, file) <= written and _has_constants(tree, vars(module))
+    return _codes(module, file) <= source_codes and _has_constants(tree, vars(module))
 
 
 def _codes(module: ModuleType, file: Path) -> set[CodeType]:
     """Return the code of all functions of a module, also those in classes and decorators."""
-    users = gc.get_referrers(vars(module))
-    codes = {user.__code__ for user in users if isinstance(user, FunctionType)}
+    referrers = gc.get_referrers(vars(module))
+    codes = {referrer.__code__ for referrer in referrers if isinstance(referrer, FunctionType)}
     return {code for code in codes if code.co_filename == str(file)}
 
 
@@ -226,24 +226,30 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
             yield from _nested(constant)
 
 
-def _has_constants(tree: ast.Module | ast.ClassDef, space: Mapping[str, Any]) -> bool:
+def _has_constants(tree: ast.Module | ast.ClassDef, namespace: Mapping[str, Any]) -> bool:
     """Return True if literal constants have the values that a source assigns."""
-    stored = Counter(
+    assignments = Counter(
         node.id
         for node in ast.walk(tree)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     )
     for statement in tree.body:
         match statement:
-            case ast.ClassDef(name=name) if isinstance(space.get(name), type):
-                if not _has_constants(statement, vars(space[name])):
+            case ast.ClassDef(name=name) if isinstance(namespace.get(name), type):
+                if not _has_constants(statement, vars(namespace[name])):
                     return False
             case (
                 ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as value)
                 | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
-            ) if stored[name] == 1 and type(space.get(name)) in (bool, int, float, str, tuple):
+            ) if assignments[name] == 1 and type(namespace.get(name)) in (
+                bool,
+                int,
+                float,
+                str,
+                tuple,
+            ):
                 with suppress(ValueError, TypeError, SyntaxError):  # not a literal
-                    if repr(ast.literal_eval(value)) != repr(space[name]):
+                    if repr(ast.literal_eval(value)) != repr(namespace[name]):
                         return False
     return True
 
@@ -260,24 +266,24 @@ class _Script:
 
     def __init__(self) -> None:
         self.modules: set[str] = set()
-        self._met: dict[int, tuple[int, Any]] = {}
+        self._seen: dict[int, tuple[int, Any]] = {}
 
     def content(self, value: Any) -> Any:
         """Return the content of a value and, recursively, of the values that its code names."""
-        if type(value) in _PLAIN:
+        if type(value) in _PLAIN_TYPES:
             return repr(value)
         if type(value) in (tuple, frozenset, set):
             parts = [self.content(part) for part in value]
             return parts if type(value) is tuple else sorted(map(repr, parts))
-        if id(value) in self._met:  # a function may name itself
-            return self._met[id(value)][0]
-        self._met[id(value)] = len(self._met), value
+        if id(value) in self._seen:  # a function may name itself
+            return self._seen[id(value)][0]
+        self._seen[id(value)] = len(self._seen), value
         if isinstance(value, ModuleType):
             start = f"{value.__name__}."  # code can reach all loaded submodules by this name
             self.modules |= {name for name in sys.modules if f"{name}.".startswith(start)}
             return value.__name__
         if isinstance(value, type | FunctionType | BuiltinFunctionType) and (
-            value.__module__ and _in_file(value.__module__)
+            value.__module__ and _is_in_file(value.__module__)
         ):
             self.modules.add(value.__module__)
             return f"{value.__module__}.{value.__qualname__}"
@@ -312,13 +318,13 @@ class _Script:
                 name = f"{function.__module__}.{function.__qualname__}"
                 raise _NoSourceError(f"{name} has no source that can be read") from None
         cells = tuple(cell.cell_contents for cell in function.__closure__ or ())
-        held = (function.__defaults__, function.__kwdefaults__, cells)
-        return [self._code(function.__code__, function.__globals__), self.content(held)]
+        values = (function.__defaults__, function.__kwdefaults__, cells)
+        return [self._code(function.__code__, function.__globals__), self.content(values)]
 
-    def _code(self, code: CodeType, space: Mapping[str, Any]) -> Any:
+    def _code(self, code: CodeType, namespace: Mapping[str, Any]) -> Any:
         """Return a code object without its line numbers, and the globals that it reads."""
         constants = [
-            self._code(value, space) if isinstance(value, CodeType) else self.content(value)
+            self._code(value, namespace) if isinstance(value, CodeType) else self.content(value)
             for value in code.co_consts
         ]
         instructions = list(dis.get_instructions(code))
@@ -328,6 +334,8 @@ class _Script:
             for i in instructions
             if i.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
         }
-        used = [(name, self.content(space[name])) for name in sorted(reads) if name in space]
+        used = [
+            (name, self.content(namespace[name])) for name in sorted(reads) if name in namespace
+        ]
         names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
         return [code.co_code, names, constants, used]

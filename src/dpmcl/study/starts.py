@@ -47,16 +47,16 @@ class Starts(Generic[T]):
     """Prepares each run once for other processes, when the first of them needs it.
 
     Args:
-        keep: Stores a stream for other processes, and returns its place.
+        store: Stores a stream for other processes, and returns its place.
     """
 
-    def __init__(self, keep: Callable[[Stream], T]) -> None:
-        self._keep = keep
+    def __init__(self, store: Callable[[Stream], T]) -> None:
+        self._store = store
         self._lock = threading.Lock()
-        self._known: dict[Trainer, tuple[bytes, T]] = {}
+        self._prepared: dict[Trainer, tuple[bytes, T]] = {}
         self._streams: dict[int, T] = {}
 
-    def of(self, trainer: Trainer) -> tuple[bytes, T]:
+    def prepare(self, trainer: Trainer) -> tuple[bytes, T]:
         """Return the pickled `Start` of a run, and the place of its stream.
 
         Args:
@@ -66,13 +66,13 @@ class Starts(Generic[T]):
             Exception: A user's object cannot be pickled, or there is no room for the stream.
         """
         with self._lock:
-            if trainer not in self._known:
+            if trainer not in self._prepared:
                 spec, stream = trainer.spec, trainer.stream
                 if id(stream) not in self._streams:  # ids are not reused: trainers hold streams
-                    self._streams[id(stream)] = self._keep(stream)
+                    self._streams[id(stream)] = self._store(stream)
                 if spec.stream.shared:  # `replace` drops data that the settings hold
                     spec = replace(spec, stream=replace(spec.stream))
                 folder = None if trainer.folder is None else trainer.folder.resolve()
                 start = cloudpickle.dumps(Start(spec, trainer.digest, folder, trainer.storage))
-                self._known[trainer] = start, self._streams[id(stream)]
-            return self._known[trainer]
+                self._prepared[trainer] = start, self._streams[id(stream)]
+            return self._prepared[trainer]

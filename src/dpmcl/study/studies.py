@@ -10,10 +10,10 @@ from dpmcl.core.choices import TableFormat
 from dpmcl.exceptions import DpmclError, FolderError
 from dpmcl.results import axis_figure, comparison, paper, store, trajectories
 from dpmcl.results.axis_figure import Points
-from dpmcl.results.comparison import MEASURES, written
+from dpmcl.results.comparison import MEASURES, setting_text
 from dpmcl.results.store import Stored
-from dpmcl.results.table import Layout, laid_out, render
-from dpmcl.study.budget import Budget, within
+from dpmcl.results.table import Layout, render, table_text
+from dpmcl.study.budget import Budget, limit
 from dpmcl.study.plan import Variant
 from dpmcl.study.result import Result, load
 from dpmcl.study.side_by_side import SideBySide
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def planned(
+def planned_runs(
     variants: Sequence[Variant], out: Path, budget: Budget | None = None
 ) -> tuple[list[Planned], list[str]]:
     """Return the runs of a study, each with a folder inside the study's.
@@ -47,15 +47,15 @@ def planned(
         )
     runs, lines = [], []
     for variant in variants:
-        spec, allowed = Spec.parse(variant.table), None
+        spec, run_budget = Spec.parse(variant.table), None
         if budget is not None:
-            spec, allowed, of_methods = within(spec, budget)
-            lines += [f"{variant.name}: {line}" for line in of_methods]
-        runs.append(Planned(spec, out / variant.name, variant.name, allowed))
+            spec, run_budget, method_lines = limit(spec, budget)
+            lines += [f"{variant.name}: {line}" for line in method_lines]
+        runs.append(Planned(spec, out / variant.name, variant.name, run_budget))
     return runs, lines
 
 
-def stored(variants: Sequence[Variant], out: Path) -> dict[str, Result]:
+def stored_results(variants: Sequence[Variant], out: Path) -> dict[str, Result]:
     """Return the stored results of a study's runs, by name; runs without a folder are left out.
 
     Args:
@@ -77,7 +77,7 @@ def table1(runs: Mapping[str, Stored], style: TableFormat = "text") -> str:
         style: Format of the table.
     """
     entries = comparison.entries(runs)
-    text = laid_out(paper.rows(entries), paper.COLUMNS, style, words=3)
+    text = table_text(paper.rows(entries), paper.COLUMNS, style, words=3)
     return "\n".join([text, *paper.notes(entries)]) if style == "text" else text
 
 
@@ -92,7 +92,7 @@ def store_protocol(runs: Mapping[str, Stored], out: Path) -> None:
     write_text(out / "protocol.json", json.dumps(protocols, indent=1) + "\n")
 
 
-def shown(
+def table_and_figure(
     name: str, variants: Sequence[Variant], runs: Mapping[str, Result], style: TableFormat
 ) -> "tuple[str, Callable[[], Figure]]":
     """Return the table of a study, and a function that draws its figure.
@@ -106,18 +106,18 @@ def shown(
     Raises:
         DpmclError: There are no results.
     """
-    runs = {run: held for run, held in runs.items() if held.records}
+    runs = {run: result for run, result in runs.items() if result.records}
     if not runs:
         raise DpmclError("The study has no results yet.")
     if name not in ("table1", "figure2"):
-        return _beside(runs, style), lambda: against_axes(variants, runs)
-    printed = {run: held for run, held in runs.items() if run in paper.STREAMS}
-    others = {run: held for run, held in runs.items() if run not in paper.STREAMS}
-    tables = [table1(printed, style)] * bool(printed) + [_beside(others, style)] * bool(others)
+        return _table(runs, style), lambda: against_axes(variants, runs)
+    printed = {run: result for run, result in runs.items() if run in paper.STREAMS}
+    others = {run: result for run, result in runs.items() if run not in paper.STREAMS}
+    tables = [table1(printed, style)] * bool(printed) + [_table(others, style)] * bool(others)
     return "\n".join(tables), lambda: trajectories.trajectories(runs)
 
 
-def _beside(runs: Mapping[str, Result], style: TableFormat) -> str:
+def _table(runs: Mapping[str, Result], style: TableFormat) -> str:
     """Return the table of runs side by side."""
     rows, layout = SideBySide(runs).rows(Result.rows, Layout())
     return render(rows, style, layout)
@@ -139,15 +139,15 @@ def against_axes(variants: Sequence[Variant], runs: Mapping[str, Stored]) -> "Fi
     axes = dict.fromkeys(key for variant in variants for key in variant.point)
     panels = []
     for axis in axes:
-        lines = _lines(axis, variants, runs)
+        lines = _points(axis, variants, runs)
         if lines:
             panels += [(measure, axis, points) for measure, points in lines.items()]
     if not panels:
         raise DpmclError("Nothing was varied and run yet, so there is nothing to draw.")
-    return axis_figure.against(panels)
+    return axis_figure.draw(panels)
 
 
-def _lines(
+def _points(
     axis: str, variants: Sequence[Variant], runs: Mapping[str, Stored]
 ) -> dict[str, dict[str, Points]]:
     """Return the points of an axis by measure and line; {} if no line has two points."""
@@ -155,12 +155,14 @@ def _lines(
     for variant in variants:
         if axis not in variant.point or variant.name not in runs:
             continue
-        others = {k: v for k, v in variant.point.items() if k != axis}
-        values = ", ".join(f"{k.rpartition('.')[2]} {written(v)}" for k, v in others.items())
+        other_axes = {k: v for k, v in variant.point.items() if k != axis}
+        values = ", ".join(
+            f"{k.rpartition('.')[2]} {setting_text(v)}" for k, v in other_axes.items()
+        )
         for method, record in runs[variant.name].records.items():
             label = f"{method} ({values})" if values else method
             x = variant.point[axis]
-            x = x if isinstance(x, int | float | str) else written(x)
+            x = x if isinstance(x, int | float | str) else setting_text(x)
             for name, measure in MEASURES.items():
                 out[name].setdefault(label, {})[x] = measure(record.test)
     drawn = {

@@ -21,13 +21,13 @@ from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import SpecError
 from dpmcl.results import store
-from dpmcl.results.record import Record, merge, of_seeds
+from dpmcl.results.record import Record, merge, select_seeds
 from dpmcl.results.store import StreamInfo
 from dpmcl.study import identity, previous_results, protocol
 from dpmcl.study.budget import Budget
 from dpmcl.study.environment import describe
 from dpmcl.study.executor import Assignment, Listener, execute
-from dpmcl.study.identity import Held
+from dpmcl.study.identity import Content
 from dpmcl.study.lock import locked
 from dpmcl.study.result import Result
 from dpmcl.study.shard import Shard
@@ -129,7 +129,7 @@ def run_all(
     with ExitStack() as stack:
         stack.enter_context(threads(runs[0].spec.threads))
         stack.enter_context(report_out_of_memory())
-        stack.enter_context(_once())
+        stack.enter_context(_drop_repeated_lines())
         for planned in runs:
             if planned.folder is not None:
                 stack.enter_context(locked(planned.folder))
@@ -139,18 +139,18 @@ def run_all(
         assignments = [a for run in active for a in run.begin(shard, storage, built)]
         if assignments:
             owner = {a: run for run in active for a in run.assignments}
-            several = len({(a.trainer, a.job.method) for a in assignments}) > 1
+            has_several = len({(a.trainer, a.job.method) for a in assignments}) > 1
             shares = dict.fromkeys(assignments, 0.0)  # fraction done of each job; jobs count alike
 
-            def advanced(assignment: Assignment, done: int, total: int) -> None:
-                owner[assignment].advanced(assignment.job, done, total)
+            def report_progress(assignment: Assignment, done: int, total: int) -> None:
+                owner[assignment].report_progress(assignment.job, done, total)
                 shares[assignment] = done / total if total else 1.0  # a method without updates
-                if progress is not None and several:
+                if progress is not None and has_several:
                     progress(ALL, round(1000 * sum(shares.values())), 1000 * len(shares))
 
             listener = Listener(
-                advanced,
-                lambda assignment, outcome: owner[assignment].finished(assignment.job, outcome),
+                report_progress,
+                lambda assignment, outcome: owner[assignment].store(assignment.job, outcome),
             )
             run_jobs = execute
             if on == "ray":
@@ -175,15 +175,15 @@ class _Run:
         self.budget = planned.budget
         self.progress, self.fresh, self.streams = progress, fresh, streams
         spec = self.spec
-        self.before = _before(spec, self.folder, fresh)
+        self.before = _earlier_content(spec, self.folder, fresh)
         self.records = dict(self.before.records)
         self.theta: dict[str, dict[tuple[int, ...], Theta]] = {}
         self.states: dict[tuple[str, int], bytes] = {}
         self.done: dict[Job, tuple[int, int]] = {}
         self.assignments: list[Assignment] = []
         self.storage: Storage | None = None
-        held = {name: {*record.test.seeds} for name, record in self.records.items()}
-        self.missing = {name: {*spec.seeds} - held.get(name, set()) for name in spec.methods}
+        stored = {name: {*record.test.seeds} for name, record in self.records.items()}
+        self.missing = {name: {*spec.seeds} - stored.get(name, set()) for name in spec.methods}
 
     def begin(
         self, shard: Shard | None, storage: str | None, built: dict[str, Trainer]
@@ -197,11 +197,11 @@ class _Run:
         _warn_unwatched(spec, before.records, trained)
         sources = {} if folder is None else identity.sources(spec)
         identity.refuse_other_code(before, sources, spec, trained)
-        stream, self.info = _built(spec, before.stream, self.streams)
+        stream, self.info = _stream_and_info(spec, before.stream, self.streams)
         identity.refuse_other_data(before, self.info, spec)
-        self.table = identity.united(before, spec.to_table())
+        self.table = identity.united_spec(before, spec.to_table())
         if folder is not None and storage is not None:
-            self.storage = Storage(absolute_address(storage), self._stored_as(folder))
+            self.storage = Storage(absolute_address(storage), self._storage_name(folder))
         if not trained and shard is None:
             return []
         key = trainer_key(spec)
@@ -216,11 +216,11 @@ class _Run:
         built.setdefault(key, self.trainer)
         for name in spec.methods:
             self.trainer.check(Job(name, spec.seeds[:1]))
-        mine = [job for job in self.trainer.jobs() if shard is None or next(shard)]
-        self.jobs = [job for job in mine if self.missing[job.method] & {*job.seeds}]
+        shard_jobs = [job for job in self.trainer.jobs() if shard is None or next(shard)]
+        self.jobs = [job for job in shard_jobs if self.missing[job.method] & {*job.seeds}]
         if folder is not None and trained:
             identity.sources(spec)  # check again: workers will import the user's files
-            self._make_ready(folder, trained)
+            self._prepare_folder(folder, trained)
             code = {
                 name: {k: v.hashes for k, v in sources[name].items()} for name in sorted(trained)
             }
@@ -232,7 +232,7 @@ class _Run:
         self.assignments = [Assignment(self.trainer, job) for job in ordered]
         return self.assignments
 
-    def _stored_as(self, folder: Path) -> str:
+    def _storage_name(self, folder: Path) -> str:
         """Return the name of the run on storage: the one in the folder, or else a new one."""
         file = folder / "storage"
         if self.before.spec and file.is_file():  # a fresh run has no spec before it
@@ -247,21 +247,23 @@ class _Run:
         if folder is not None:
             self._remove_checkpoints(folder)
             previous_results.remove_finished(folder, self.table, self.records)
-            stored = protocol.keep(folder, self.budget)
+            stored = protocol.check_and_save(folder, self.budget)
             return Result(**vars(stored), theta=theta, folder=folder, made=self.spec)
         records = {name: self.records[name] for name in self.spec.methods}
         return Result(
             self.table, self.info, records, theta=theta, made=self.spec, states=self.states
         )
 
-    def _make_ready(self, folder: Path, trained: set[str]) -> None:
+    def _prepare_folder(self, folder: Path, trained: set[str]) -> None:
         """Prepare a folder for new results, after all checks have passed."""
         if self.fresh:
-            kept = previous_results.put_aside(folder)
-            if kept is not None:
-                _LOG.warning(f"What {folder} held is kept in {kept} until this run has finished.")
+            earlier = previous_results.put_aside(folder)
+            if earlier is not None:
+                _LOG.warning(
+                    f"What {folder} held is kept in {earlier} until this run has finished."
+                )
         extended = trained & set(self.before.records)
-        self.mixed = identity.of_other_versions(folder, extended)
+        self.mixed = identity.warn_of_other_versions(folder, extended)
         names = {job_folder(job.method, job.seeds) for job in self.jobs}
         for name in trained:
             for path in sorted(checkpoint_folder(folder, name).glob("*")):
@@ -272,7 +274,7 @@ class _Run:
                         path,
                     )
 
-    def advanced(self, job: Job, done: int, total: int) -> None:
+    def report_progress(self, job: Job, done: int, total: int) -> None:
         """Report the progress of a method over its jobs; all replicas make equally many updates."""
         self.done[job] = done, total
         if self.progress is None:
@@ -283,29 +285,29 @@ class _Run:
         name = f"{self.name}: {job.method}" if self.name else job.method
         self.progress(name, all_done, total * replicas // len(job.seeds))
 
-    def finished(self, job: Job, outcome: Outcome) -> None:
+    def store(self, job: Job, outcome: Outcome) -> None:
         """Store the results of a job, and remove its checkpoints.
 
         Results of seeds that the folder held already do not change.
         """
         name, seeds = job.method, job.seeds
-        places = [i for i, seed in enumerate(seeds) if seed in self.missing[name]]
-        new = tuple(seeds[i] for i in places)
-        record = of_seeds(outcome.record, new)
-        theta: Theta = tree_map(lambda leaf: leaf[places], outcome.theta)
-        buffers: Theta = tree_map(lambda leaf: leaf[places], outcome.buffers)
+        indices = [i for i, seed in enumerate(seeds) if seed in self.missing[name]]
+        new = tuple(seeds[i] for i in indices)
+        record = select_seeds(outcome.record, new)
+        theta: Theta = tree_map(lambda leaf: leaf[indices], outcome.theta)
+        buffers: Theta = tree_map(lambda leaf: leaf[indices], outcome.buffers)
         self.theta.setdefault(name, {})[new] = theta
         before = self.records.get(name)
         self.records[name] = record if before is None else merge(before, record)
-        states = {seeds[i]: outcome.states[i] for i in places if outcome.states}
+        states = {seeds[i]: outcome.states[i] for i in indices if outcome.states}
         if self.folder is None:
             self.states |= {(name, seed): state for seed, state in states.items()}
             return
         refuse_removed(self.folder)
         for seed, state in states.items():
             store.save_state(self.folder, name, seed, state)
-        complete = {part: {**values, **buffers.get(part, {})} for part, values in theta.items()}
-        store.save_parameters(self.folder, name, new, complete)
+        parameters = {part: {**values, **buffers.get(part, {})} for part, values in theta.items()}
+        store.save_parameters(self.folder, name, new, parameters)
         entry = describe(
             name,
             new,
@@ -334,21 +336,21 @@ class _Run:
 
 
 @contextmanager
-def _once() -> Iterator[None]:
+def _drop_repeated_lines() -> Iterator[None]:
     """Drop repeated log lines that have the same mark `once`, one for all jobs of a method."""
     seen: set[str] = set()
 
-    def new(record: logging.LogRecord) -> bool:
+    def is_new(record: logging.LogRecord) -> bool:
         once = getattr(record, "once", None)
         repeated = once in seen
         seen.update({once} if once else ())
         return not repeated
 
-    _LOG.addFilter(new)
+    _LOG.addFilter(is_new)
     try:
         yield
     finally:
-        _LOG.removeFilter(new)
+        _LOG.removeFilter(is_new)
 
 
 def _joined(parts: Mapping[tuple[int, ...], Theta]) -> Theta:
@@ -358,16 +360,16 @@ def _joined(parts: Mapping[tuple[int, ...], Theta]) -> Theta:
     return theta
 
 
-def _before(spec: Spec, folder: Path | None, fresh: bool) -> Held:
+def _earlier_content(spec: Spec, folder: Path | None, fresh: bool) -> Content:
     """Return the content of a folder on which a run may build. Raises FolderError."""
     if folder is None:
-        return Held()
+        return Content()
     sweep(folder)
-    previous_results.complete(folder)
+    previous_results.complete_move(folder)
     if fresh:
         previous_results.refuse_foreign(folder)
-        return Held()
-    before = identity.held(folder)
+        return Content()
+    before = identity.read_folder(folder)
     if before.spec:
         identity.refuse_difference(folder, before.spec, spec.to_table(), spec.stream.places)
     return before
@@ -387,7 +389,7 @@ def _warn_unwatched(spec: Spec, before: Mapping[str, Record], trained: set[str])
             )
 
 
-def _built(
+def _stream_and_info(
     spec: Spec, before: StreamInfo | None, streams: dict[str, Stream]
 ) -> tuple[Stream, StreamInfo]:
     """Return the stream of the first seed, with its fingerprint.
@@ -397,13 +399,13 @@ def _built(
     one is added.
     """
     key = repr((spec.stream_name, spec.stream, spec.dtype, spec.seeds[0]))
-    stream = alone = streams[key] = streams.get(key) or read_stream(spec, spec.seeds[:1])
+    stream = one_replica = streams[key] = streams.get(key) or read_stream(spec, spec.seeds[:1])
     seed = None
     if not spec.stream.shared:
-        named = None if before is None else before.digest_seed
-        seed = spec.seeds[0] if named is None else named
-        alone = stream if seed == spec.seeds[0] else read_stream(spec, (seed,))
-    digest = replace(alone, scale=None).digest()
+        stored_seed = None if before is None else before.digest_seed
+        seed = spec.seeds[0] if stored_seed is None else stored_seed
+        one_replica = stream if seed == spec.seeds[0] else read_stream(spec, (seed,))
+    digest = replace(one_replica, scale=None).digest()
     info = StreamInfo(
         name=stream.name,
         kind=stream.kind,

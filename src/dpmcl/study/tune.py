@@ -16,7 +16,7 @@ from dpmcl.core.atomic import write_text
 from dpmcl.core.choices import Where
 from dpmcl.exceptions import DpmclError, SpecError, shown
 from dpmcl.metrics.cme import cme
-from dpmcl.study.plan import axis, check, owner_of
+from dpmcl.study.plan import axis, check_axis, owner_of
 from dpmcl.study.result import Result
 from dpmcl.study.study import OnProgress, Planned, run_all
 from dpmcl.training import spec
@@ -46,7 +46,7 @@ Space = Mapping[str, Sequence[Any] | Range]
 _AT_ONCE = 4
 """New trials of each method that run before their scores are used, in a space with a range."""
 
-_SET = ("stream.tasks", "evaluation.held_out")
+_SET_BY_SEARCH = ("stream.tasks", "evaluation.held_out")
 """Settings that a search sets for its own trials."""
 
 RATES = {"training.lr": [1e-4, 1e-3, 1e-2, 1e-1]}
@@ -71,8 +71,8 @@ class Search:
 
     def __post_init__(self) -> None:
         for key, values in self.space.items():
-            check(key, list(values))
-            if key in _SET:
+            check_axis(key, list(values))
+            if key in _SET_BY_SEARCH:
                 raise SpecError(f"A search sets {key} itself; it cannot search it.")
         if self.trials is None and any(isinstance(v, Range) for v in self.space.values()):
             raise SpecError("A range has no end of trials; say how many, as in --trials 20.")
@@ -80,10 +80,10 @@ class Search:
             raise SpecError(f"A search needs at least one trial, got {self.trials}.")
 
     @property
-    def many(self) -> int:
+    def count(self) -> int:
         """Number of trials of each method."""
-        full = math.prod(len(v) for v in self.space.values() if not isinstance(v, Range))
-        return self.trials or full
+        combinations = math.prod(len(v) for v in self.space.values() if not isinstance(v, Range))
+        return self.trials or combinations
 
 
 def dimension(text: str) -> tuple[str, Sequence[Any] | Range]:
@@ -152,12 +152,17 @@ def tune(
     journals = {name: _journal(name, search, folder) for name in base["methods"]}
     run = partial(run_all, progress=progress, keeping=keeping, on=on, storage=storage)
     scores = _scores(base, search, folder, run)
-    known = [
-        (name, one) for name, journal in journals.items() for one in journal.trials if one.values
+    finished = [
+        (name, trial)
+        for name, journal in journals.items()
+        for trial in journal.trials
+        if trial.values
     ]
-    if known:  # raises an error if they were made with other settings, data or code
-        scores([(name, trial.number, trial.params) for name, trial in known])
-    while pending := [one for name in journals for one in _pending(name, journals[name], search)]:
+    if finished:  # raises an error if they were made with other settings, data or code
+        scores([(name, trial.number, trial.params) for name, trial in finished])
+    while pending := [
+        trial for name in journals for trial in _pending(name, journals[name], search)
+    ]:
         for (name, number, _), score in zip(pending, scores(pending), strict=True):
             journals[name].tell(number, score)
     tuned, lines = dict(base), []
@@ -167,7 +172,7 @@ def tune(
             lines.append(f"{name}: {settings}: {trial.value:.4g}")
         if not math.isfinite(journal.best_value):
             raise DpmclError(f"All trials of {name} diverged; search elsewhere, as with --vary.")
-        tuned = _with(tuned, name, journal.best_params)
+        tuned = _tuned(tuned, name, journal.best_params)
     write_text(folder / "tuned.toml", tomli_w.dumps(tuned))
     return tuned, lines
 
@@ -201,7 +206,7 @@ def _journal(name: str, search: Search, folder: Path) -> "optuna.Study":
     lists = [values for values in search.space.values() if not isinstance(values, Range)]
     if len(lists) == len(search.space):
         known = len(journal.trials)
-        for values in itertools.islice(itertools.product(*lists), known, max(known, search.many)):
+        for values in itertools.islice(itertools.product(*lists), known, max(known, search.count)):
             journal.enqueue_trial(dict(zip(search.space, values, strict=True)))
     journal.set_user_attr("search", description)
     return journal
@@ -212,11 +217,11 @@ def _pending(name: str, journal: "optuna.Study", search: Search) -> Iterator[_Tr
     import optuna
 
     states = optuna.trial.TrialState
-    begun = journal.get_trials(deepcopy=False, states=[states.RUNNING])
-    yield from ((name, trial.number, trial.params) for trial in begun)
+    interrupted = journal.get_trials(deepcopy=False, states=[states.RUNNING])
+    yield from ((name, trial.number, trial.params) for trial in interrupted)
     waiting = len(journal.get_trials(deepcopy=False, states=[states.WAITING]))
-    left = search.many - len(journal.get_trials(deepcopy=False))
-    for _ in range(waiting or min(left, _AT_ONCE)):
+    remaining = search.count - len(journal.get_trials(deepcopy=False))
+    for _ in range(waiting or min(remaining, _AT_ONCE)):
         trial = journal.ask()
         settings = {
             key: trial.suggest_float(key, *values, log=True)
@@ -238,7 +243,7 @@ def _scores(
     def scores(trials: Sequence[_Trial]) -> list[float]:
         runs = []
         for name, number, settings in trials:
-            table = _with({**base, "methods": {name: base["methods"][name]}}, name, settings)
+            table = _tuned({**base, "methods": {name: base["methods"][name]}}, name, settings)
             changes = {
                 "seed": FIRST_SEED,
                 "replicas": search.replicas,
@@ -257,10 +262,10 @@ def _scores(
     return scores
 
 
-def _with(table: Mapping[str, Any], method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _tuned(table: Mapping[str, Any], method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a table with settings of one method; those of [training] become the method's own."""
     for key, value in settings.items():
-        first, _, rest = key.partition(".")
-        name = f'methods."{method}".{rest}' if first == "training" else key
+        section, _, rest = key.partition(".")
+        name = f'methods."{method}".{rest}' if section == "training" else key
         table = spec.with_changes(table, spec.nested_entry(name, value))
     return dict(table)

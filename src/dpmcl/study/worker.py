@@ -63,15 +63,15 @@ def _work(send: Callable[[str, Any], None]) -> NoReturn:
     orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
     stopped = threading.Event()
     threading.Thread(target=_listen, args=(orders, stopped), daemon=True).start()
-    before, trainer = None, None
+    last_start, trainer = None, None
     while True:
         order = orders.get()
         try:
-            if trainer is None or order.start != before:
+            if trainer is None or order.start != last_start:
                 trainer = None  # frees the data of the previous run
                 start: Start = pickle.loads(order.start)
                 trainer = start.trainer(torch.load(order.stream, mmap=True, weights_only=False))
-                before = order.start
+                last_start = order.start
             keeping = Keeping(order.seconds, stopped.is_set)
             outcome = trainer.run(order.job, keeping, lambda *done: send("progress", done))
         except BaseException as error:
