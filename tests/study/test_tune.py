@@ -95,6 +95,14 @@ def test_an_interrupted_search_goes_on_to_the_same_scores(tmp_path: Path):
         tune({**TABLE, "training": {"updates": 20, "batch": 8}}, SEARCH, tmp_path / "a")
 
 
+def test_of_trials_with_the_same_cme_that_with_the_lowest_nte_is_best(tmp_path: Path):
+    search = Search(space={"training.lr": [0.01, 0.03]}, tasks=2)
+    tuned, lines = tune({**TABLE, "methods": ["naive"]}, search, tmp_path)
+    assert [line.rpartition(": ")[2] for line in lines] == ["0.5", "0.5"]
+    nte = [dpmcl.load(tmp_path / f"naive-{trial}").rows()[0]["nte_mean"] for trial in (0, 1)]
+    assert nte[0] > nte[1] and tuned["methods"]["naive"]["lr"] == 0.03
+
+
 def test_a_search_of_more_trials_goes_through_the_rest_of_the_list(tmp_path: Path):
     table = {**TABLE, "methods": ["er"]}
     search = Search(space={"training.lr": [1e-5, 1e-4, 1e-3, 1e-2]}, tasks=2, replicas=1)

@@ -14,8 +14,10 @@ import tomli_w
 
 from dpmcl.core.atomic import write_text
 from dpmcl.core.choices import Where
+from dpmcl.core.errors import Errors
 from dpmcl.exceptions import DpmclError, SpecError, shown
 from dpmcl.metrics.cme import cme
+from dpmcl.metrics.nte import nte
 from dpmcl.study.plan import axis, check_axis, owner_of
 from dpmcl.study.result import Result
 from dpmcl.study.study import OnProgress, Planned, run_all
@@ -123,8 +125,9 @@ def tune(
     """Search settings for each method of a spec, and write the spec with the best ones.
 
     The score of a trial is its mean CME over seeds after the last of its tasks, on rows held out of
-    the *training* rows. Validation rows, on which some methods train, and test rows are never used.
-    The seeds start at `FIRST_SEED`. An interrupted search resumes.
+    the *training* rows; of trials with the same CME, the one with the lowest NTE is the best.
+    Validation rows, on which some methods train, and test rows are never used. The seeds start at
+    `FIRST_SEED`. An interrupted search resumes.
 
     Args:
         table: The spec, which may have short forms; each of its methods is searched separately.
@@ -158,13 +161,16 @@ def tune(
         for trial in journal.trials
         if trial.values
     ]
+    scored = {}
     if finished:  # raises an error if they were made with other settings, data or code
-        scores([(name, trial.number, trial.params) for name, trial in finished])
+        scored = scores([(name, trial.number, trial.params) for name, trial in finished])
     while pending := [
         trial for name in journals for trial in _pending(name, journals[name], search)
     ]:
-        for (name, number, _), score in zip(pending, scores(pending), strict=True):
-            journals[name].tell(number, score)
+        new = scores(pending)
+        scored |= new
+        for name, number, _ in pending:
+            journals[name].tell(number, new[name, number].cme)
     tuned, lines = dict(base), []
     for name, journal in journals.items():
         for trial in journal.trials:
@@ -172,13 +178,26 @@ def tune(
             lines.append(f"{name}: {settings}: {trial.value:.4g}")
         if not math.isfinite(journal.best_value):
             raise DpmclError(f"All trials of {name} diverged; search elsewhere, as with --vary.")
-        tuned = _tuned(tuned, name, journal.best_params)
+        best = min(journal.trials, key=lambda trial: scored[name, trial.number])
+        tuned = _tuned(tuned, name, best.params)
     write_text(folder / "tuned.toml", tomli_w.dumps(tuned))
     return tuned, lines
 
 
 _Trial = tuple[str, int, Mapping[str, Any]]
 """Method, number and settings of a trial."""
+
+
+class _Score(NamedTuple):
+    """Mean errors of a trial over its seeds after its last task; infinite if one diverged.
+
+    Attributes:
+        cme: Mean CME, without its last digits, so that rounding decides between no two trials.
+        nte: Mean NTE.
+    """
+
+    cme: float
+    nte: float
 
 
 def _journal(name: str, search: Search, folder: Path) -> "optuna.Study":
@@ -237,10 +256,10 @@ def _scores(
     search: Search,
     folder: Path,
     run: Callable[[list[Planned]], list[Result]],
-) -> Callable[[Sequence[_Trial]], list[float]]:
-    """Return a function that runs trials side by side and returns their scores."""
+) -> Callable[[Sequence[_Trial]], dict[tuple[str, int], _Score]]:
+    """Return a function that runs trials side by side and returns their scores by trial."""
 
-    def scores(trials: Sequence[_Trial]) -> list[float]:
+    def scores(trials: Sequence[_Trial]) -> dict[tuple[str, int], _Score]:
         runs = []
         for name, number, settings in trials:
             table = _tuned({**base, "methods": {name: base["methods"][name]}}, name, settings)
@@ -253,13 +272,18 @@ def _scores(
             parsed = Spec.parse(spec.with_changes(table, changes))
             label = f"{name.replace(':', '.')}-{number}"
             runs.append(Planned(parsed, folder / label, label))
-        means = [
-            float(cme(result.records[name].test).mean())
-            for result, (name, _, _) in zip(run(runs), trials, strict=True)
-        ]
-        return [mean if math.isfinite(mean) else math.inf for mean in means]
+        return {
+            (name, number): _score(result.records[name].test)
+            for result, (name, number, _) in zip(run(runs), trials, strict=True)
+        }
 
     return scores
+
+
+def _score(errors: Errors) -> _Score:
+    """Return the score of a trial."""
+    means = float(cme(errors).mean()), float(nte(errors).mean())
+    return _Score(*(round(mean, 9) if math.isfinite(mean) else math.inf for mean in means))
 
 
 def _tuned(table: Mapping[str, Any], method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
