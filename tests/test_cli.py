@@ -94,7 +94,7 @@ def test_list_mentions_everything(command):
     assert {"adagrad", "exponential"} <= {line[0] for line in lines}
     origins = {"oml": "FTML (Finn", "cml": "the OML of Javed and White", "anml": "Beaulieu",
                "er": "the paper's ER",
-               "replay": "the field's ER (not the paper's, `er`)"}  # fmt: skip
+               "replay": "the usual ER (not the paper's `er`)"}  # fmt: skip
     assert all(origin in plugins.summary("method", name) for name, origin in origins.items())
 
 
