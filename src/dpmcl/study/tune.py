@@ -176,9 +176,9 @@ def tune(
         for trial in journal.trials:
             settings = ", ".join(f"{key} {value}" for key, value in trial.params.items())
             lines.append(f"{name}: {settings}: {trial.value:.4g}")
-        if not math.isfinite(journal.best_value):
-            raise DpmclError(f"All trials of {name} diverged; search elsewhere, as with --vary.")
         best = min(journal.trials, key=lambda trial: scored[name, trial.number])
+        if not math.isfinite(scored[name, best.number].cme):
+            raise DpmclError(f"All trials of {name} diverged; search elsewhere, as with --vary.")
         tuned = _tuned(tuned, name, best.params)
     write_text(folder / "tuned.toml", tomli_w.dumps(tuned))
     return tuned, lines

@@ -41,7 +41,6 @@ class Column:
         name: Name of the column.
         what: Description of the column in errors.
         categorical: Whether the column was a pandas Categorical.
-        declared: Categories of a pandas Categorical, including those that no row has; else empty.
         written: Texts as they were written, None if the column is not text.
         values: Values, a pyarrow ChunkedArray (rows,).
         kind: "whole", "floats", "true/false", "text" or "empty".
@@ -53,9 +52,8 @@ class Column:
     def __init__(self, name: str, where: str, values: Any) -> None:
         self.name, self.what = name, f"Column {name!r} of {where}"
         self.categorical = pa.types.is_dictionary(values.type)
-        self.declared: list[Any] = []
+        self._as_given = values
         if self.categorical:
-            self.declared = values.unify_dictionaries().chunk(0).dictionary.to_pylist()
             with suppress(pa.ArrowNotImplementedError):  # pandas' intervals, rejected below
                 values = values.cast(values.type.value_type)
         if pa.types.is_decimal(values.type) or str(values.type) == "string_view":
@@ -130,7 +128,14 @@ class Column:
         Raises:
             DataError: A text has several lines, or NUL.
         """
-        return self._encoded(self.values, self.declared if declared else ())
+        return self._encoded(self.values, self._declared() if declared else ())
+
+    def _declared(self) -> list[Any]:
+        """Return the categories of a pandas Categorical, including those that no row has."""
+        if not self.categorical:
+            return []
+        values: list[Any] = self._as_given.unify_dictionaries().chunk(0).dictionary.to_pylist()
+        return values
 
     def labels(self, role: str) -> Labels:
         """Return the column as labels; texts stay as they were written.
