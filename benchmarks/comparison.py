@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from dpmcl import presets
-from dpmcl.study import study
 from dpmcl.study.budget import Budget, limit
 from dpmcl.study.plan import variants
+from dpmcl.study.runs import Planned, run_all
 from dpmcl.study.studies import planned_runs
 from dpmcl.study.tune import Search, tune
 from dpmcl.training import spec
@@ -91,11 +91,11 @@ def main() -> None:
         search = Search(space={"training.lr": rates}, tasks=tasks, replicas=seeds)
         tuned, lines = tune(limited.to_table(), search, options.out / f"{name}-rates")
         print(*lines, sep="\n")
-        runs = [study.Planned(Spec.parse(tuned), options.out / name, budget=budget)]
+        runs = [Planned(Spec.parse(tuned), options.out / name, budget=budget)]
         if options.paper:
             at_each_rate = variants(limited.to_table(), {"training.lr": rates})
             runs += planned_runs(at_each_rate, options.out / f"{name}-every-rate")[0]
-        print(study.run_all(runs)[0].table())
+        print(run_all(runs)[0].table())
 
 
 if __name__ == "__main__":

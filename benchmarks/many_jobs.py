@@ -32,8 +32,8 @@ from dpmcl.study import protocol, studies
 from dpmcl.study.forecast import forecast, forecast_lines
 from dpmcl.study.merging import merge
 from dpmcl.study.plan import Variant, variants
+from dpmcl.study.runs import Planned
 from dpmcl.study.shard import Shard, shard_of
-from dpmcl.study.study import Planned
 
 TASKS = 5
 

@@ -23,7 +23,7 @@ from dpmcl.core.choices import Where
 from dpmcl.core.model import Model
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.methods.naive import Naive
-from dpmcl.study import study
+from dpmcl.study.runs import Planned, run_all
 from dpmcl.training.spec import Spec
 
 TASKS = 2
@@ -55,7 +55,7 @@ def run_seconds(jobs: int, seconds: float, on: Where) -> float:
     )
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        study.run_all([study.Planned(spec, Path(folder) / "run")], on=on)
+        run_all([Planned(spec, Path(folder) / "run")], on=on)
         return time.perf_counter() - began
 
 

@@ -40,7 +40,7 @@ ENGINES = ("batched", "looped")
 RESULTS = ("errors.parquet", "work.json", "spec.toml", "stream.json", "parameters/*/*.safetensors")
 RESUMED = "goes on from its last checkpoint"  # in the log of a run that is resumed
 PRELOADED = [  # imported by the fork server; a run's first update would import them, for seconds
-    "dpmcl.study.study",
+    "dpmcl.study.runs",
     "dpmcl.study.api",
     "torch._dynamo",
     "pyarrow.parquet",

@@ -29,7 +29,7 @@ from dpmcl.exceptions import DataError
 from dpmcl.methods._method import Method, State
 from dpmcl.methods.er import ER
 from dpmcl.results.record import Record
-from dpmcl.study import study
+from dpmcl.study import runs
 from dpmcl.training import evaluation
 from dpmcl.training.evaluation import Evaluation
 from dpmcl.training.job import measured
@@ -336,4 +336,4 @@ def tiny_run(
 def run_study(spec, folder=None, say=None, **options):
     """Run a study, and pass each log line to `say`."""
     with log_to(say):
-        return study.run(spec, folder, **options)
+        return runs.run(spec, folder, **options)

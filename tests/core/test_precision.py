@@ -13,7 +13,7 @@ from dpmcl.core.model import Model, initial_weights
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.tree import leaves, tree_map
 from dpmcl.exceptions import SpecError
-from dpmcl.study import study
+from dpmcl.study import runs
 from dpmcl.training.spec import Spec
 
 SPEC: dict[str, Any] = {
@@ -68,7 +68,7 @@ def test_switches_are_set_for_a_block_and_put_back(before, precision):
 def test_a_study_trains_within_them_and_leaves_none(precision):
     first, seen = switches(), []
     changes = {"precision": precision} if precision else {}
-    study.run(spec(SMALL, **changes), progress=lambda *_: seen.append(switches()))
+    runs.run(spec(SMALL, **changes), progress=lambda *_: seen.append(switches()))
     assert ["tf32" if precision else "ieee"] * 3 in seen
     assert switches() == first
 

@@ -13,7 +13,7 @@ import torch
 import dpmcl
 from dpmcl.exceptions import DeviceError, Stopped
 from dpmcl.results import store
-from dpmcl.study import executor, study
+from dpmcl.study import executor, runs
 from dpmcl.study.result import Result
 from dpmcl.study.worker import Order
 from dpmcl.training.job import Job, Trainer, read_stream
@@ -47,7 +47,7 @@ def results(folder: Path) -> dict[str, bytes]:
 
 
 def run(folder: Path, keeping: Keeping | None = None, **changes: Any) -> Result:
-    return study.run(Spec.parse({**TABLE, **changes}), folder, keeping=keeping)
+    return runs.run(Spec.parse({**TABLE, **changes}), folder, keeping=keeping)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_all_stop_when_told_and_keep_checkpoints(tmp_path):
     started: set[str] = set()
 
     def progress(method: str, done: int, total: int) -> None:
-        started.update({method} - {study.ALL})
+        started.update({method} - {runs.ALL})
         if len(started) == 1:  # leave the processor to the worker that is starting
             time.sleep(0.1)
 
@@ -110,7 +110,7 @@ def test_all_stop_when_told_and_keep_checkpoints(tmp_path):
     spec = Spec.parse({**TABLE, "replicas": 1, "workers": 2, "training": training})
     keeping = Keeping(1e9, stop=lambda: len(started) > 1)  # both processes are at work
     with pytest.raises(Stopped):
-        study.run(spec, tmp_path, progress, keeping=keeping)
+        runs.run(spec, tmp_path, progress, keeping=keeping)
     methods = {path.parts[-3] for path in tmp_path.glob("checkpoints/*/*/*.safetensors")}
     assert methods == {"er", "naive"}
 

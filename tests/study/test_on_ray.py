@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from dpmcl.cli import app
 from dpmcl.exceptions import DivergenceError, SpecError
 from dpmcl.results import store
-from dpmcl.study import study
+from dpmcl.study import runs
 from dpmcl.training.keeper import Keeping
 from dpmcl.training.spec import Spec
 
@@ -55,12 +55,12 @@ def cluster():
 def whole(tmp_path_factory) -> dict[str, bytes]:
     """Results of a run without Ray."""
     folder = tmp_path_factory.mktemp("whole")
-    study.run_all(planned_runs(folder))
+    runs.run_all(planned_runs(folder))
     return results(folder)
 
 
-def planned_runs(folder: Path, **changes: Any) -> list[study.Planned]:
-    return [study.Planned(Spec.parse({**TABLE, **changes}), folder)]
+def planned_runs(folder: Path, **changes: Any) -> list[runs.Planned]:
+    return [runs.Planned(Spec.parse({**TABLE, **changes}), folder)]
 
 
 def results(folder: Path) -> dict[str, bytes]:
@@ -105,7 +105,7 @@ def test_a_worker_that_dies_goes_on_from_its_checkpoint(whole, storage, tmp_path
     killer = threading.Thread(target=kill)
     killer.start()
     address = storage and storage.format(storage_folder)
-    study.run_all(planned_runs(folder), keeping=Keeping(0), on="ray", storage=address)
+    runs.run_all(planned_runs(folder), keeping=Keeping(0), on="ray", storage=address)
     killer.join()
     assert killed
     assert results(folder) == whole
@@ -152,7 +152,7 @@ def test_a_search_on_ray_is_that_without(tmp_path):
 def test_what_a_job_raises_arrives(tmp_path):
     changed = {"methods": ["er"], "on_divergence": "stop", "training": {"lr": 1e30, "batch": 8}}
     with pytest.raises(DivergenceError):
-        study.run_all(planned_runs(tmp_path, **changed), on="ray")
+        runs.run_all(planned_runs(tmp_path, **changed), on="ray")
 
 
 def assert_invoked(words: list[str]) -> None:
@@ -162,14 +162,14 @@ def assert_invoked(words: list[str]) -> None:
 
 def test_storage_is_for_ray_alone(tmp_path):
     with pytest.raises(SpecError, match="add --on ray"):
-        study.run_all(planned_runs(tmp_path), storage=str(tmp_path))
+        runs.run_all(planned_runs(tmp_path), storage=str(tmp_path))
 
 
 def test_a_folder_cannot_name_other_files_of_the_storage(tmp_path):
     few = {"training": {"updates": 2, "batch": 8}}
-    study.run_all(planned_runs(tmp_path / "run", **few, replicas=1))
+    runs.run_all(planned_runs(tmp_path / "run", **few, replicas=1))
     (tmp_path / "run/storage").write_text("../precious")
     precious = tmp_path / "precious/checkpoints/er"
     precious.mkdir(parents=True)
-    study.run_all(planned_runs(tmp_path / "run", **few), on="ray", storage=str(tmp_path / "kept"))
+    runs.run_all(planned_runs(tmp_path / "run", **few), on="ray", storage=str(tmp_path / "kept"))
     assert precious.exists()

@@ -14,7 +14,7 @@ import pytest
 import dpmcl
 from dpmcl import cli
 from dpmcl.exceptions import Stopped
-from dpmcl.study import study
+from dpmcl.study import runs
 
 LONG = """
 replicas = 1
@@ -123,7 +123,7 @@ def test_the_command_that_goes_on_is_of_the_folder(name, tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     Path("short.toml").write_text(LONG.replace("250", "2"))
     with monkeypatch.context() as patch:
-        patch.setattr(study, "run_all", stopped)
+        patch.setattr(runs, "run_all", stopped)
         assert command("run", "short.toml", "--out", name) == 130
     arguments = shlex.split(capsys.readouterr().err.split("`")[1])
     assert arguments[:2] == ["dpmcl", "run"]

@@ -95,7 +95,7 @@ def run(
 
 def _run_one(spec: "Spec", folder: Path, options: RunOptions) -> None:
     """Make a run, print its table and draw its figure."""
-    from dpmcl.study import study
+    from dpmcl.study import runs
     from dpmcl.study.budget import Budget, limit
 
     budget = Budget.parse(options.budget)
@@ -103,9 +103,9 @@ def _run_one(spec: "Spec", folder: Path, options: RunOptions) -> None:
         spec, budget, lines = limit(spec, budget)
         for line in lines:
             LOG.info("%s", printable(line))
-    planned = study.Planned(spec, folder, budget=budget)
+    planned = runs.Planned(spec, folder, budget=budget)
     with stoppable(options.seconds, _resume_command(folder)) as (keeping, progress):
-        (result,) = study.run_all(
+        (result,) = runs.run_all(
             [planned],
             progress,
             keeping=keeping,

@@ -66,12 +66,12 @@ def stream(
 ) -> None:
     """Show a stream's tasks, labels, rows and shapes, and draw samples."""
     from dpmcl.results import figures, sheet
-    from dpmcl.study import study
+    from dpmcl.study import runs
     from dpmcl.study.api import Request
 
     # A spec must name a method; a stream does not depend on it.
     request = Request(source).choose(["naive"]).set(set_ or []).update(seed=seed, tasks=tasks)
-    built, splits = study.preview(request.spec())
+    built, splits = runs.preview(request.spec())
     typer.echo(sheet.describe(built, splits))
     path = out or Path("runs") / "streams" / f"{short_name(source)}.png"
     with nullcontext() if out else dispensable("picture"):

@@ -187,8 +187,8 @@ def run_study(
     from dpmcl.study.budget import Budget
     from dpmcl.study.executor import processes_of
     from dpmcl.study.forecast import forecast, forecast_lines
+    from dpmcl.study.runs import run_all
     from dpmcl.study.shard import shard_of
-    from dpmcl.study.study import run_all
 
     runs, lines = studies.planned_runs(variants, out, Budget.parse(options.budget))
     for line in lines:

@@ -17,11 +17,11 @@ from dpmcl.networks.python import Python, own_network
 from dpmcl.results import store
 from dpmcl.streams._settings import StreamSettings
 from dpmcl.streams.python import Python as PythonStream
-from dpmcl.study import result, study
+from dpmcl.study import result, runs
 from dpmcl.study.bars import bars
 from dpmcl.study.plan import warn_of_overrides
 from dpmcl.study.result import Result
-from dpmcl.study.study import ALL, OnProgress
+from dpmcl.study.runs import ALL, OnProgress
 from dpmcl.training import spec
 from dpmcl.training.keeper import Keeping
 
@@ -252,7 +252,7 @@ def run(
             if isinstance(progress, bool)
             else _method_progress(progress)
         )
-        return study.run(checked, folder, report, keeping=keeping, fresh=fresh)
+        return runs.run(checked, folder, report, keeping=keeping, fresh=fresh)
 
 
 @threads(1)

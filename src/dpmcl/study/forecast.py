@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from dpmcl.core.threads import threads
 from dpmcl.results import store
-from dpmcl.study.study import Planned
+from dpmcl.study.runs import Planned
 from dpmcl.training.job import Job, Trainer, read_stream, trainer_key
 from dpmcl.training.loop import first_state, learn_task
 from dpmcl.training.observer import Observer

@@ -16,8 +16,8 @@ from dpmcl.results.table import Layout, render, table_text
 from dpmcl.study.budget import Budget, limit
 from dpmcl.study.plan import Variant
 from dpmcl.study.result import Result, load
+from dpmcl.study.runs import Planned
 from dpmcl.study.side_by_side import SideBySide
-from dpmcl.study.study import Planned
 from dpmcl.training.spec import Spec
 
 if TYPE_CHECKING:

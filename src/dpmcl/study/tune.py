@@ -20,7 +20,7 @@ from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte
 from dpmcl.study.plan import axis, check_axis, owner_of
 from dpmcl.study.result import Result
-from dpmcl.study.study import OnProgress, Planned, run_all
+from dpmcl.study.runs import OnProgress, Planned, run_all
 from dpmcl.training import spec
 from dpmcl.training.keeper import Keeping
 from dpmcl.training.spec import Spec

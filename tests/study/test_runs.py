@@ -16,7 +16,7 @@ import torch
 import dpmcl
 from dpmcl.exceptions import FolderError
 from dpmcl.streams.digits import Digits
-from dpmcl.study import study
+from dpmcl.study import runs
 from dpmcl.training.spec import Spec
 
 UPDATES, BATCH, KAPPA, ZETA, TASKS = 3, 8, 3, 2, 2
@@ -85,8 +85,8 @@ def test_progress_counts_the_updates_of_all_replicas():
 
 def test_the_whole_of_several_methods_is_told_too():
     calls: list[tuple[str, int, int]] = []
-    study.run(Spec.parse(SPEC), progress=lambda *call: calls.append(call))
-    shares = [done / total for name, done, total in calls if name == study.ALL]
+    runs.run(Spec.parse(SPEC), progress=lambda *call: calls.append(call))
+    shares = [done / total for name, done, total in calls if name == runs.ALL]
     assert shares == sorted(shares) and shares[-1] == 1
 
 
