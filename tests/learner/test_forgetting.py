@@ -50,7 +50,9 @@ def test_a_chunk_that_costs_too_much_is_told_and_taken_back(log_lines):
     before, shares = parameters(learner), learner.predict_proba(CLOUDS)
     learner.learn(CLOUDS[40:], NAMES[40:])
     assert [
-        line for line in log_lines if line.startswith("Chunk 1 cost 1 on earlier ones")
+        line
+        for line in log_lines
+        if line.startswith("Chunk 1 raised the error on earlier chunks by 1;")
     ] == log_lines
     assert len(log_lines) == 1
     learner.undo()

@@ -17,7 +17,7 @@ from dpmcl.exceptions import SpecError
 from dpmcl.results.record import Divergence, Record
 from dpmcl.results.store import StreamInfo
 from dpmcl.results.summary import cost_rows, rows, rows_by_task
-from dpmcl.results.table import render
+from dpmcl.results.table import Layout, render
 
 KEYS = [
     "stream", "method", "replicas", "cme_mean", "cme_se", "cme_micro_mean", "cme_micro_se",
@@ -101,6 +101,9 @@ def test_macro_and_micro_means_are_both_shown_where_they_differ(stream):
     for style in ("text", "markdown", "latex"):
         assert re.search(r"CME \(macro\)\W+CME \(micro\)\W+NTE", render([row], style))
         assert f"{row['cme_micro_mean']:.3f} ({row['cme_micro_se']:.3f})" in render([row], style)
+        chosen = render([row], style, Layout(columns=["CME", "NTE"], renamed={"CME": "error"}))
+        assert re.search(r"error\W+NTE", chosen)
+        assert f"{row['cme_mean']:.3f} ({row['cme_se']:.3f})" in chosen
         equal_rows = rows(RECORDS, STREAM)
         assert "acro" not in render(equal_rows, style)
         assert "method" in render([], style)

@@ -320,8 +320,8 @@ class Learner:
             grown = forgetting(before, known)
         if limit is not None and grown > limit:
             _LOG.warning(
-                "Chunk %d cost %.3g on earlier ones, whose limit is %.3g; learner.undo() takes it "
-                "back.",
+                "Chunk %d raised the error on earlier chunks by %.3g; the limit is %.3g. "
+                "learner.undo() takes it back.",
                 known.chunks - 1,
                 grown,
                 limit,

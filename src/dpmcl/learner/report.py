@@ -149,7 +149,7 @@ def _merge(a: Group, b: Group) -> Group:
 
 
 def _subset(group: Group, limit: int = ROWS) -> Group:
-    """Return a group with at most `most` of its rows, drawn at random by a key."""
+    """Return a group with at most `limit` of its rows, drawn at random by a key."""
     if len(group.x) <= limit:
         return group
     key = keys.derive(limit, keys.Purpose.SPLIT, group.first, 1, step=group.last)

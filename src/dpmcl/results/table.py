@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from rich.cells import cell_len
@@ -60,6 +60,16 @@ class Layout:
     columns: Sequence[str] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
     best: Callable[[], Collection[tuple[int, str]]] = tuple
+
+    def with_titles(self, titles: Mapping[str, str]) -> "Layout":
+        """Return a layout with other titles of columns.
+
+        Args:
+            titles: New titles by present ones. Others do not change.
+        """
+        columns = [titles.get(name, name) for name in self.columns]
+        renamed = {titles.get(name, name): new for name, new in self.renamed.items()}
+        return replace(self, columns=columns, renamed=renamed)
 
 
 def number(value: float | Interval | None) -> str:
@@ -126,6 +136,8 @@ def render(rows: Sequence[Row], style: TableFormat, layout: Layout | None = None
     }
     columns = {**_WORDS, **settings, **columns_of(rows)}
     header = list(columns)
+    macro = {title.removesuffix(" (macro)"): title for title in header}
+    layout = layout.with_titles(macro)
     body = cells(rows, columns)
     text_columns = 2 + len(settings) + ("task" in header)  # columns of text
     chosen = _column_indices(header, layout.columns)
@@ -133,7 +145,7 @@ def render(rows: Sequence[Row], style: TableFormat, layout: Layout | None = None
         (row, column)
         for row, title in (layout.best() if style == "latex" else ())
         for column, index in enumerate(chosen)
-        if header[index] in (title, f"{title} (macro)")
+        if header[index] == macro.get(title)
     }
     words = sum(index < text_columns for index in chosen)
     header = [printable(layout.renamed.get(header[index], header[index])) for index in chosen]
@@ -190,7 +202,7 @@ def _data(rows: Sequence[Row], style: TableFormat, layout: Layout) -> str:
 
 
 def _csv_value(value: Any) -> Any:
-    """Return a value for a cell of CSV: lists, mappings and booleans as `written` shows them."""
+    """Return a value for a cell of CSV: lists, mappings and booleans as other tables show them."""
     return setting_text(value) if isinstance(value, list | tuple | Mapping | bool) else value
 
 
