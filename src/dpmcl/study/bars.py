@@ -5,12 +5,13 @@ import importlib.util
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpmcl.exceptions import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import TaskID
 
 LOG = logging.getLogger("dpmcl")
 
@@ -38,12 +39,13 @@ def bars() -> Iterator[Callable[[str, int, int], None]]:
     _, *columns = Progress.get_default_columns()  # the first column would interpret markup in names
     name, elapsed = TextColumn("{task.description:<10}", markup=False), TimeElapsedColumn()
     progress = Progress(name, *columns, TextColumn("left, spent"), elapsed, console=console())
-    tasks: dict[str, Any] = {}
+    tasks: dict[str, TaskID] = {}
 
     def report(method: str, done: int, total: int) -> None:
         if not tasks:  # not earlier, so that an error before training is printed without bars
             progress.start()
-        if method not in tasks or done == 0:
+        again = done == 0 < total and method in tasks and progress.tasks[tasks[method]].finished
+        if method not in tasks or again:
             tasks[method] = progress.add_task(printable(method), total=total)
         progress.update(tasks[method], completed=done, total=total)
         if done == total and len(tasks) > _BARS:
