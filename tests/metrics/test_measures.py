@@ -1,5 +1,7 @@
 """Anytime and micro accuracy, confusion, and the error of rows as they arrive."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ import dpmcl
 from conftest import tiny_stream
 from dpmcl.core.errors import Errors
 from dpmcl.exceptions import DpmclError, SpecError
+from dpmcl.methods.naive import Naive
 from dpmcl.metrics._confusion import confusion
 from dpmcl.metrics.accuracy_micro import accuracy_micro
 from dpmcl.metrics.anytime_accuracy import anytime_accuracy
@@ -73,6 +76,26 @@ def test_rows_are_tested_before_they_are_trained_on(engine):
         assert (errors.examples == 36).all()
         assert (nte_path(errors) > nte_path(result.errors[name])).all()
     assert "arriving" not in result.records["er"].errors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Still(Naive):
+    """Evaluated are the initial weights."""
+
+    def start(self, theta, task):
+        return super().start(theta, task)._replace(extra=theta)
+
+    def evaluated(self, state):
+        return state._replace(theta=state.extra)
+
+
+def test_rows_that_arrive_are_tested_on_the_model_that_is_evaluated():
+    table = {"evaluation__arriving": True, "evaluation__train": True, "training__lr": 0.5}
+    errors = run([Still], **table).records[f"{__name__}:Still"].errors
+    task = np.arange(3)
+    np.testing.assert_allclose(
+        errors["arriving"].after[:, task, task], errors["train"].after[:, task, task]
+    )
 
 
 def test_a_run_that_was_stopped_or_is_extended_has_the_same_error_of_arriving_rows(tmp_path):

@@ -10,6 +10,7 @@ from dpmcl.core.batch import Batch
 from dpmcl.core.errors import Errors
 from dpmcl.exceptions import SpecError
 from dpmcl.methods._method import Phase, State
+from dpmcl.training.evaluation import evaluated_states
 from dpmcl.training.observer import Chunk, Observer
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import Position, RunState
@@ -68,7 +69,7 @@ class Arriving(Observer):
 
         batch = chunk.feed.batches(0, slice(None))[name]
         with torch.no_grad():
-            errors = setup.engine.map(error, chunk.before.replicas, batch)
+            errors = setup.engine.map(error, evaluated_states(setup, chunk.before), batch)
         errors[~run.alive] = torch.nan
         values = {name: run.values[name].copy() for name in (_SUM, _COUNT)}
         values[_SUM][:, task] += errors.sum(1).cpu().numpy()
