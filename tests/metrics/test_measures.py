@@ -1,6 +1,6 @@
 """Anytime and micro accuracy, confusion, and the error of rows as they arrive."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from dpmcl.metrics._confusion import confusion
 from dpmcl.metrics.accuracy_micro import accuracy_micro
 from dpmcl.metrics.anytime_accuracy import anytime_accuracy
 from dpmcl.metrics.nte_path import nte_path
+from dpmcl.results.record import Divergence
 
 NAN = np.nan
 E = np.array([
@@ -53,6 +54,16 @@ def test_a_confusion_matrix_counts_the_final_predictions(tmp_path):
         run(["naive"]).plot(what="confusion")
     with pytest.raises(SpecError, match="confusion counts classes, and a regression has none"):
         dpmcl.run("sine", methods=["er"], tasks=2, settings={"evaluation.confusion": True})
+
+
+def test_a_confusion_matrix_leaves_out_replicas_that_diverged():
+    result = run(["naive"], evaluation__confusion=True)
+    record = result.records["naive"]
+    counts = confusion(record.predictions, 6)
+    assert (counts[0] != counts[1]).any()
+    broken = {"naive": replace(record, diverged={1: Divergence(2, 0, 17)})}
+    figure = replace(result, records=broken).plot(what="confusion")
+    np.testing.assert_allclose(figure.axes[0].images[0].get_array(), counts[0] / 6)
 
 
 @pytest.mark.parametrize("engine", ["looped", "batched"])

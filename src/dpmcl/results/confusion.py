@@ -9,7 +9,7 @@ from dpmcl.exceptions import DpmclError
 from dpmcl.metrics._confusion import confusion
 from dpmcl.results.figures import drawing
 from dpmcl.results.heat_map import COLOURS, name_ticks, panels
-from dpmcl.results.record import Record
+from dpmcl.results.record import Record, select_seeds
 from dpmcl.results.store import StreamInfo
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @drawing()
 def confusions(records: Mapping[str, Record], stream: StreamInfo) -> "Figure":
-    """Return a figure with the confusion matrix of each method over all seeds.
+    """Return a figure with the confusion matrix of each method over the seeds that did not diverge.
 
     Each line of a matrix shows the shares of one class's test rows that were given each label.
 
@@ -29,7 +29,15 @@ def confusions(records: Mapping[str, Record], stream: StreamInfo) -> "Figure":
     Raises:
         DpmclError: No method has stored predictions of classes, or matplotlib is not installed.
     """
-    predictions = {name: r.predictions for name, r in records.items() if r.predictions is not None}
+    survivors = {
+        name: select_seeds(record, set(record.test.seeds) - set(record.diverged))
+        for name, record in records.items()
+    }
+    predictions = {
+        name: record.predictions
+        for name, record in survivors.items()
+        if record.predictions is not None
+    }
     if not predictions or stream.kind != "classification":
         raise DpmclError(
             "A confusion matrix needs predictions of classes, and this run has kept none; run into "
