@@ -65,6 +65,15 @@ def test_a_report_says_what_was_asked_what_came_out_and_what_it_cost(page: str) 
     assert "<script>alert" not in page
 
 
+def test_a_report_names_the_seeds_that_its_spec_does_not_repeat() -> None:
+    run = stored(0.1, er=record(0, 0.1), naive=record(1, 0.2))
+    assert "also holds" not in markdown({"a": run})["report.md"]
+    part = replace(run, spec={**run.spec, "replicas": 4, "seed": 2})
+    page = markdown({"a": part})["report.md"]
+    assert "4 replicas from seed 2. Repeat it" in page
+    assert "a also holds the seeds 0, 1, 6, 7, 8, of other calls" in page
+
+
 def test_what_cannot_be_reported_is_refused() -> None:
     with pytest.raises(DpmclError, match="no results to report"):
         html({"a": stored(0.1)})

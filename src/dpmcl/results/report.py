@@ -136,12 +136,20 @@ def _overview(runs: Mapping[str, Stored]) -> _Section:
         spec = stored.spec
         methods = ", ".join(displayed(method) for method in spec.get("methods", {}))
         scenario = f" ({displayed(stored.stream.scenario)})" if stored.stream.scenario else ""
+        first = spec.get("seed", 0)
+        seeds = {seed for record in stored.records.values() for seed in record.test.seeds}
+        others = sorted(seeds - set(range(first, first + spec.get("replicas", 0))))
         texts.append(
             f"{displayed(name)}: {methods} on {displayed(stored.stream.name)}, "
             f"{len(stored.stream.tasks)} tasks{scenario}, {spec.get('replicas', '?')} replicas "
-            f"from seed {spec.get('seed', 0)}. Repeat it with: dpmcl run "
+            f"from seed {first}. Repeat it with: dpmcl run "
             f"{shlex.quote(f'{name}/spec.toml')} --out {shlex.quote(f'again/{Path(name).name}')}"
         )
+        if others:
+            texts.append(
+                f"{displayed(name)} also holds the seeds {', '.join(map(str, others))}, of other "
+                "calls; repeat them with --seed and --replicas."
+            )
     return _Section("What was asked", texts)
 
 
