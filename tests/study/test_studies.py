@@ -16,10 +16,12 @@ from dpmcl.cli import app
 from dpmcl.exceptions import DpmclError, SpecError
 from dpmcl.metrics.cme import cme
 from dpmcl.results import store
+from dpmcl.results.store import Stored, StreamInfo
 from dpmcl.study.paper_studies import KAPPA, ZETA, Choice, runs
+from dpmcl.study.plan import variants
 from dpmcl.study.result import Result
 from dpmcl.study.shard import shard_of
-from dpmcl.study.studies import table_and_figure
+from dpmcl.study.studies import against_axes, table_and_figure
 from dpmcl.training.spec import Spec
 
 MINE = """
@@ -144,6 +146,22 @@ def test_a_sweep_is_a_study_and_keeps_a_budget(tmp_path):
     loaded = store.load(tmp_path / "lr=0.1")
     assert loaded.records["er"].work[0].rows_backpropagated == 2 * 64
     assert loaded.spec["training"]["lr"] == 0.1
+
+
+def test_a_figure_has_the_settings_that_a_budget_leaves():
+    info = StreamInfo("digits", "classification", ("0",), ("0",))
+    table = {"stream": "digits", "methods": ["dpmcl"]}
+    varied = variants(table, {"methods.dpmcl.kappa": [2, 6]})
+    stored = {
+        variant.name: Stored(
+            {**variant.table, "methods": {"dpmcl": {"updates": 8, "kappa": kappa}}},
+            info,
+            {"dpmcl": random_record(kappa, tasks=1)},
+        )
+        for variant, kappa in zip(varied, (4, 9), strict=True)
+    }
+    lines = [ax.get_lines()[0] for ax in against_axes(varied, stored).axes]
+    assert [line.get_xdata().tolist() for line in lines] == [[4, 9], [4, 9]]
 
 
 def test_the_papers_studies_are_the_presets_with_what_is_chosen():

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpmcl.core.atomic import write_text
 from dpmcl.core.choices import TableFormat
@@ -18,7 +18,7 @@ from dpmcl.study.plan import Variant
 from dpmcl.study.result import Result, load
 from dpmcl.study.runs import Planned
 from dpmcl.study.side_by_side import SideBySide
-from dpmcl.training.spec import Spec
+from dpmcl.training.spec import Spec, nested_entry
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -159,9 +159,10 @@ def _points(
         values = ", ".join(
             f"{k.rpartition('.')[2]} {setting_text(v)}" for k, v in other_axes.items()
         )
-        for method, record in runs[variant.name].records.items():
+        stored = runs[variant.name]
+        for method, record in stored.records.items():
             label = f"{method} ({values})" if values else method
-            x = variant.point[axis]
+            x = _value(axis, variant.point[axis], stored.spec["methods"].get(method, {}))
             x = x if isinstance(x, int | float | str) else setting_text(x)
             for name, measure in MEASURES.items():
                 out[name].setdefault(label, {})[x] = measure(record.test)
@@ -170,3 +171,17 @@ def _points(
         for name, lines in out.items()
     }
     return drawn if any(drawn.values()) else {}  # type: ignore[return-value]
+
+
+def _value(axis: str, value: Any, settings: Mapping[str, Any]) -> Any:
+    """Return the value of an axis that a method was run with.
+
+    settings: The method's own settings in the spec of its run. A budget sets some of them.
+    """
+    entry = nested_entry(axis, None)
+    table: Mapping[str, Any] = entry.get("training") or next(
+        iter(entry.get("methods", {}).values()), {}
+    )
+    name = next(iter(table), "")
+    is_own = name in settings and table[name] is None
+    return settings[name] if is_own else value
