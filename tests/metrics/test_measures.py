@@ -7,6 +7,7 @@ import pytest
 
 import dpmcl
 from conftest import tiny_stream
+from dpmcl import Draw
 from dpmcl.core.errors import Errors
 from dpmcl.exceptions import DpmclError, SpecError
 from dpmcl.methods.naive import Naive
@@ -132,6 +133,15 @@ def test_a_run_that_was_stopped_or_is_extended_has_the_same_error_of_arriving_ro
         assert np.array_equal(one.examples, other.examples)
 
 
+class Again(Naive):
+    """Draws new rows with replacement, also where `passes` says otherwise."""
+
+    def new_rows(self, block=None):
+        return Draw("new", self.batch, block=block)
+
+
 def test_rows_that_come_twice_have_no_first_time():
+    with pytest.raises(SpecError, match=r"'new' of '.*Again' is with replacement"):
+        run([Again], evaluation__arriving=True)
     with pytest.raises(SpecError, match=r"needs training\.passes = 1, got 2"):
         run(["naive"], training__passes=2, evaluation__arriving=True)

@@ -28,7 +28,8 @@ class Arriving(Observer):
         setup: Setup of the run.
 
     Raises:
-        SpecError: `passes` is not 1, so rows may be drawn more than once.
+        SpecError: `passes` is not 1, or the method draws new rows with replacement all the same,
+            so rows may be drawn more than once.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -42,6 +43,14 @@ class Arriving(Observer):
             next((n for n, phase in enumerate(phases) if _new_rows_draw(phase)), None)
             for phases in setup.phases
         ]
+        for phases, number in zip(setup.phases, self._phase, strict=True):
+            name = None if number is None else _new_rows_draw(phases[number])
+            if number is not None and name is not None and phases[number].draws[name].replace:
+                raise SpecError(
+                    "evaluation.arriving tests each row once before it is trained on, and draw "
+                    f"'{name}' of '{setup.method_name}' is with replacement; take it from "
+                    "new_rows(), or leave `arriving` out."
+                )
 
     def begin(self, setup: Setup, run: RunState) -> RunState:
         if _SUM in run.values:
