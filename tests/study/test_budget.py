@@ -66,6 +66,13 @@ def test_bytes_buy_rows_of_memory() -> None:
     assert (work.notes_bytes, work.copies_bytes) == (0, 0)
 
 
+def test_a_budget_of_bytes_says_which_method_keeps_all_rows() -> None:
+    spec, _, lines = limit(spec_of("joint", "naive"), Budget.parse("bytes=2k"))
+    words = "draws from all rows of the tasks seen, which no budget of bytes limits"
+    assert lines == [f"joint: {words}", "naive: keeps no rows, and 0 bytes of other things"]
+    assert spec.methods["joint"] == spec_of("joint").methods["joint"]
+
+
 @pytest.mark.parametrize(
     "text", ["bytes", "flops=0", "time=3", "flops=-1", "rows=1.5.2", "rows=1e999"]
 )

@@ -166,6 +166,9 @@ def _limit_memory(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, s
             f"A budget must hold what each method keeps beside rows, and '{job.method}' keeps "
             f"{copies:,} bytes; give more than {budget.amount:,}, or leave the method out."
         )
+    sources = {draw.source for task in setup.phases for p in task for draw in p.draws.values()}
+    if sources & {"all", "earlier"}:
+        return method, "draws from all rows of the tasks seen, which no budget of bytes limits"
     remembers = any(phase.remember for phase in setup.phases[0])
     if method.stores == "never" and not remembers and not method.trains_on_validation:
         return method, f"keeps no rows, and {copies:,} bytes of other things"
