@@ -184,6 +184,26 @@ def test_the_defaults_shift_from_task_to_task_and_are_of_order_one(name):
     assert max(stream.x.abs().max(), stream.y.abs().max()) < 10
 
 
+class InPlace(Lorenz):
+    """The Lorenz system in code that changes its arguments."""
+
+    def rate(self, t, state):
+        state[:, 2] -= self.rho
+        return super().rate(t, state + np.array([0.0, 0.0, self.rho]))
+
+    def seen(self, t, state):
+        state[..., 2] -= self.rho - 1
+        state /= self.length
+        return state
+
+
+def test_an_equation_may_change_its_arguments_in_place():
+    small = {"tasks": 2, "trajectories": 5, "samples": 2}
+    changed, left = InPlace(**small).build([1]), Lorenz(**small).build([1])
+    torch.testing.assert_close(changed.x, left.x)
+    torch.testing.assert_close(changed.y, left.y)
+
+
 # What is refused
 
 

@@ -178,7 +178,7 @@ class DynamicsSettings(StreamSettings, ABC):
         unit = self._checked_array("unit", unit, start.shape[1:] if unit.ndim else ())
         if not (np.isfinite(unit) & (unit != 0)).all():
             raise DataError(f"{type(self).__name__}.unit must be finite and not 0, got {unit}.")
-        seen = self._checked_array("seen", self.seen(t, now), (*now.shape[:2], None))
+        seen = self._checked_array("seen", self.seen(t, now.copy()), (*now.shape[:2], None))
         return by_window(seen), by_window((later - now) / self.step / unit)
 
 
@@ -225,7 +225,8 @@ def integrate(
         calls, reached = calls + 1, t
         if calls > EVALUATIONS * (1 + t / window):
             raise _integration_error(t, "it needs too many steps")
-        return rate(t, state.reshape(start.shape)).ravel()
+        # a copy, since a user's equation may change its argument in place
+        return rate(t, state.reshape(start.shape).copy()).ravel()
 
     with np.errstate(all="ignore"):  # numbers that are not finite are rejected below
         if not np.isfinite(flat(0.0, start)).all():
