@@ -138,3 +138,19 @@ def test_other_test_rows_and_other_times_are_told():
         {"z": diverged, **fair}, 2
     ).rules  # missing errors of a diverged replica break no rule
     assert not any(rule.violations for rule in rules)
+
+
+def test_a_fourth_term_that_learns_the_next_task_is_named(tmp_path):
+    table = {
+        "stream": {"name": "oscillator", "tasks": 2, "trajectories": 5, "samples": 1},
+        "network": {"hidden": 4},
+        "replicas": 1,
+        "training": {"updates": 1, "batch": 2},
+        "methods": {"er": {}, "dpmcl": {"fourth_term": "exact", "zeta": 0}},
+    }
+    dpmcl.run(table, out=tmp_path)
+    first, *others = store.load(tmp_path).protocol.rules
+    assert first.violations == [
+        "dpmcl: its fourth term, 'exact', learned from rows of the next task."
+    ]
+    assert not any(rule.violations for rule in others)
