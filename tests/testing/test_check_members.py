@@ -34,6 +34,10 @@ class Broken(StreamSettings):
                 return replace(stream, x=stream.x + len(seeds))
             case "replicas":
                 return replace(stream, row=stream.row.repeat(3, 1), task=stream.task.repeat(3, 1))
+            case "trajectory":
+                return replace(stream, trajectory=torch.arange(6))
+            case "following":
+                return replace(stream, following=torch.arange(12))
             case "no stream":
                 return stream.x
         return replace(stream, x=stream.x / 0)
@@ -48,6 +52,8 @@ class Broken(StreamSettings):
         ("order", "task by task"),
         ("company", "a seed has the same rows beside others as alone"),
         ("replicas", "for all replicas or for each"),
+        ("trajectory", "`trajectory` has a number for each row of the pool"),
+        ("following", "`following` leads to a row of the same `trajectory`"),
         ("no stream", "`build` returns a Stream"),
         ("infinite", "finite"),
     ],
@@ -63,6 +69,8 @@ def test_a_broken_stream_is_named(kind, promise):
         ("label", "labels are numbers of its classes"),
         ("company", "which fails for seed 2; draw each replica's rows from a generator of its own"),
         ("replicas", "its rows come task by task, for all replicas or for each"),
+        ("trajectory", "`trajectory` has a number for each row of the pool"),
+        ("following", "`following` leads to a row of the same `trajectory`"),
         ("no stream", "`build` returns a Stream"),
     ],
 )
