@@ -104,9 +104,14 @@ def test_a_row_of_several_tasks_is_in_one_split_in_all_of_them():
     assert rows_of(splits.train, 0, 0) != rows_of(splits.train, 1, 0)
 
 
-def test_rows_of_one_trajectory_are_in_one_split_in_all_tasks():
-    stream = own_rows_stream([[40, 40, 40], [40, 40, 40]])
-    trajectory = (torch.arange(240) % 40) // 4
+@pytest.mark.parametrize(
+    ("lengths", "sizes"),
+    [([4] * 10, [6, 2, 2]), ([4] * 13, [8, 2, 3]), ([1, 2, 3, 4, 5, 6, 7, 8, 9, 20], [6, 2, 2])],
+)
+def test_rows_of_one_trajectory_are_in_one_split_in_all_tasks(lengths, sizes):
+    rows, number = sum(lengths), torch.arange(len(lengths))
+    trajectory = number.repeat_interleave(torch.tensor(lengths)).repeat(2 * 3)
+    stream = own_rows_stream([[rows] * 3] * 2)
     splits = split(replace(stream, trajectory=trajectory), [0, 1], SHARES)
     for replica in range(2):
         parts = []
@@ -116,8 +121,18 @@ def test_rows_of_one_trajectory_are_in_one_split_in_all_tasks():
             )
             assert later == [first, first]
             parts.append(first)
-        assert [len(part) for part in parts] == [6, 2, 2]
-        assert set.union(*parts) == set(range(10))
+        assert [len(part) for part in parts] == sizes
+        assert set.union(*parts) == set(number.tolist())
+        assert sum(len(rows_of(splits.named(name), replica, 0)) for name in PARTS) == rows
+
+
+def test_a_trajectory_that_would_be_in_two_splits_is_refused():
+    stream = own_rows_stream([[40, 40]])
+    trajectory = torch.cat([torch.arange(40) // 4, torch.arange(40) // 4 + 5])
+    with pytest.raises(DataError, match="All rows of a trajectory must be in one split; traj"):
+        split(replace(stream, trajectory=trajectory), [0], SHARES)
+    with pytest.raises(DataError, match=r"needs a trajectory to train.*has 2, of 3 at least"):
+        split(replace(stream, trajectory=torch.arange(80) % 2), [0], SHARES)
 
 
 def test_blurred_boundaries_move_the_asked_share_to_the_neighbours():

@@ -80,7 +80,8 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
 
     Each class of a task is split separately, so every split has all classes of the task. The counts
     of training and test rows are rounded to the nearest integer, and validation gets the rest; each
-    split gets at least one row. If the stream has blurred boundaries, some training and validation
+    split gets at least one row. A stream with trajectories is split by trajectories instead of
+    rows. If the stream has blurred boundaries, some training and validation
     rows then move to the neighbouring tasks.
 
     Args:
@@ -93,21 +94,14 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
         The splits of all replicas.
 
     Raises:
-        DataError: A task, or a class of a task, has fewer than three rows, or a background class is
-            in a task.
+        DataError: A task, or a class of a task, has fewer than three rows (trajectories), a
+            trajectory would be in two splits, or a background class is in a task.
     """
     device = stream.row.device
     replicas, n = len(seeds), stream.row.shape[1]
     seed = torch.tensor(seeds, dtype=torch.int64, device=device)
     task_of, group = _groups(stream)
     group = group.expand(replicas, n)
-    count = _counts(group, len(task_of))
-    _check_counts(stream, task_of, count)
-    train = (count * shares[0] + 0.5).floor().long().clamp(min=1)
-    test = (count * shares[2] + 0.5).floor().long().clamp(min=1)
-    test = torch.minimum(test, (count - 2).clamp(min=0))
-    train = torch.minimum(train, (count - test - 1).clamp(min=0))
-
     key = keys.derive(seed, keys.Purpose.SPLIT)
     if stream.repeats or stream.trajectory is not None:
         # One score for a row or a trajectory puts it in the same split in every task.
@@ -118,8 +112,18 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
         order = keys.permutation(key, n)
     shuffled = group.gather(1, order)
     by_group = torch.argsort(shuffled, dim=1, stable=True)
-    first = _offsets(count).gather(1, shuffled.gather(1, by_group))
-    rank = torch.arange(n, device=device) - first
+    sorted_group = shuffled.gather(1, by_group)
+    unit = order  # what is split: rows, or trajectories
+    if stream.trajectory is not None:
+        unit = stream.trajectory[stream.row].expand(replicas, n).gather(1, order)
+    begins = _begins(sorted_group) | _begins(unit.gather(1, by_group))
+    count = _counts(sorted_group, len(task_of), begins.long())
+    _check_counts(stream, task_of, count)
+    train = (count * shares[0] + 0.5).floor().long().clamp(min=1)
+    test = (count * shares[2] + 0.5).floor().long().clamp(min=1)
+    test = torch.minimum(test, (count - 2).clamp(min=0))
+    train = torch.minimum(train, (count - test - 1).clamp(min=0))
+    rank = begins.cumsum(1) - 1 - _offsets(count).gather(1, sorted_group)
     by_task = torch.argsort(task_of[shuffled], dim=1, stable=True)  # with a task's classes mixed
     rank = torch.empty_like(rank).scatter_(1, by_group, rank).gather(1, by_task)
     group_of = shuffled.gather(1, by_task)
@@ -130,8 +134,10 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
     for part in (train, count - train - test, test):
         high = low + part
         inside = (rank >= low.gather(1, group_of)) & (rank < high.gather(1, group_of))
-        parts.append(_select(row, task, inside, _counts(task_of, len(stream.tasks), part)))
+        parts.append(_select(row, task, inside, _counts(task, len(stream.tasks), inside.long())))
         low = high
+    if stream.trajectory is not None:
+        _check_trajectories(stream, parts)
     train_rows, validation_rows, test_rows = parts
     if stream.blur:
         train_rows, validation_rows = (
@@ -197,6 +203,13 @@ def _groups(stream: Stream) -> tuple[Tensor, Tensor]:
     return distinct // width, group
 
 
+def _begins(values: Tensor) -> Tensor:
+    """Return whether each value differs from the one before it in its line: bool (replicas, n)."""
+    begins = torch.ones_like(values, dtype=torch.bool)
+    begins[:, 1:] = values.diff(dim=1) != 0
+    return begins
+
+
 def _counts(index: Tensor, size: int, weight: Tensor | None = None) -> Tensor:
     """Return the count of each index below `size`, or the sum of its weights: (replicas, size)."""
     weight = torch.ones_like(index) if weight is None else weight
@@ -237,10 +250,26 @@ def _offsets(count: Tensor) -> Tensor:
     return torch.cat([torch.zeros_like(count[:, :1]), count.cumsum(1)], dim=1)
 
 
+def _check_trajectories(stream: Stream, parts: Sequence[Rows]) -> None:
+    """Raise DataError if a trajectory has rows in two splits of a replica."""
+    assert stream.trajectory is not None
+    for replica in range(len(parts[0].row)):
+        rows = [part.row[replica, : part.offset[replica, -1]] for part in parts]
+        number, splits = torch.cat([stream.trajectory[row].unique() for row in rows]).unique(
+            return_counts=True
+        )
+        if (splits > 1).any():
+            raise DataError(
+                "All rows of a trajectory must be in one split; trajectory "
+                f"{int(number[splits > 1][0])} of '{stream.name}' is in tasks with different "
+                "trajectories, and cannot be. Give all its tasks the same trajectories."
+            )
+
+
 def _check_counts(stream: Stream, task_of: Tensor, count: Tensor) -> None:
     """Raise DataError for a task without rows, or a group with fewer than three.
 
-    count: Number of rows, int64 (replicas, groups).
+    count: Number of rows, or of trajectories if there are any, int64 (replicas, groups).
     """
     empty = (_counts(task_of, len(stream.tasks), count) == 0).any(0).nonzero()
     if len(empty):
@@ -255,7 +284,8 @@ def _check_counts(stream: Stream, task_of: Tensor, count: Tensor) -> None:
     if stream.classes:
         name = stream.classes[int(stream.y[stream.row[_groups(stream)[1] == group][0]])]
         what = f"class '{name}' of {what}"
+    one, many = ("row", "rows") if stream.trajectory is None else ("trajectory", "trajectories")
     raise DataError(
-        f"Every class of a task needs a row to train, to validate and to test; {what} in "
-        f"'{stream.name}' has {rows}, of 3 at least. Give it more rows, or leave it out."
+        f"Every class of a task needs a {one} to train, to validate and to test; {what} in "
+        f"'{stream.name}' has {rows}, of 3 at least. Give it more {many}, or leave it out."
     )
