@@ -1,6 +1,8 @@
 """A model is a pure function of its parameters and a key."""
 
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from dpmcl.core.batch import Batch, join, weighted_mean
 from dpmcl.core.generators import forked
 from dpmcl.core.keys import Purpose
 from dpmcl.core.model import Model, has_convolution, initial_weights
+from dpmcl.core.part import Part
 from dpmcl.core.tree import at, leaves
 from dpmcl.exceptions import ModelError
 
@@ -98,6 +101,37 @@ def test_the_users_modules_stay_as_they_are():
     assert (h.training, g.training, h[3].inplace) == (False, True, True)
     assert all(p.requires_grad and p.dtype == torch.float32 for p in h.parameters())
     assert all(torch.equal(v, before[k]) for k, v in h.state_dict().items())
+
+
+class Slow(nn.Module):
+    """A linear layer whose first pass waits for the second one, which waits for its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 1, bias=False)
+        self.entered, self.entered_again, self.left = (threading.Event() for _ in range(3))
+
+    def forward(self, x):
+        if self.entered.is_set():
+            self.entered_again.set()
+            self.left.wait()
+            return self.linear(x)
+        self.entered.set()
+        self.entered_again.wait(0.2)
+        out = self.linear(x)
+        self.left.set()
+        return out
+
+
+def test_threads_that_predict_at_once_have_their_own_parameters():
+    part = Part(Slow(), Slow(), {}, {}, {}, {}, ())
+    weights = [torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 5.0]])]
+
+    def out(weight):
+        return part.apply({"linear.weight": weight}, torch.ones(1, 2), None)[0].item()
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(out, weights)) == [1.0, 5.0]
 
 
 def test_frozen_parameters_are_constants_and_tied_ones_follow():

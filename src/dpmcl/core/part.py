@@ -1,6 +1,8 @@
 """One module of a network as a pure function of its parameters, inputs, row weights and a key."""
 
 import copy
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -23,6 +25,17 @@ Buffers = dict[str, Parameters]
 Modules = tuple[nn.Module, nn.Module]
 Network = Callable[[], Modules]
 PARTS = ("representation", "prediction")
+
+_lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    """Replace the lock in a child process."""
+    global _lock  # the thread that held it does not exist in the child
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 class KeyedDropout(nn.Module):
@@ -126,14 +139,15 @@ class Part:
                 values.update(dict.fromkeys(self.w_names, w))
         for name, first in self.tied.items():
             values[name] = values[first]
-        # functional_call writes buffers that the pass replaces into `values`. With tie_weights=True
-        # it would not restore a layer that is used in two places.
-        try:
-            with seeded:
+        # functional_call puts `values` into the module during the pass, so only one thread at a
+        # time can be in it. It writes buffers that the pass replaces into `values`. With
+        # tie_weights=True it would not restore a layer that is used in two places.
+        with seeded, _lock:  # in this order: a thread may enter a module while it has seeded
+            try:
                 out: Tensor = torch.func.functional_call(module, values, (x,), tie_weights=False)
-        finally:
-            for layer in self.keyed.values():
-                layer.calls = 0
+            finally:
+                for layer in self.keyed.values():
+                    layer.calls = 0
         return out, {name: values[name] for name in statistics}
 
 
