@@ -1,5 +1,6 @@
 """A learner that was saved goes on to the same bits, and a folder of somebody else's is data."""
 
+import copy
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from test_learner import CLOUDS, NAMES, make_learner, parameters
 
 from conftest import refused
-from dpmcl import Learner, ModelError, SpecError
+from dpmcl import Learner, ModelError, Optimiser, SpecError
 from dpmcl.exceptions import FolderError
 from dpmcl.learner import artefact
 from dpmcl.methods.er import ER
@@ -98,6 +99,22 @@ def test_without_its_memory_no_row_is_written(tmp_path, log_lines):
 
 class Mine(ER):
     """A user's method."""
+
+
+class Plain(Optimiser):
+    """A user's optimiser."""
+
+    def slots(self, parameter):
+        return {}
+
+    def rule(self, parameter, grad, slots):
+        return parameter - self.lr * grad, slots
+
+
+def test_a_learner_with_an_optimiser_of_ones_own_is_copied():
+    learner = make_learner(optimiser=f"{__name__}:Plain", updates=2).learn(CLOUDS, NAMES)
+    other = copy.deepcopy(learner)
+    assert (other.predict_proba(CLOUDS) == learner.predict_proba(CLOUDS)).all()
 
 
 def test_what_is_the_users_own_is_brought_again(tmp_path):

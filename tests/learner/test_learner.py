@@ -1,6 +1,7 @@
 """A learner is a run whose rows come chunk by chunk: the same step, the same numbers."""
 
 import numpy as np
+import pyarrow
 import pytest
 import torch
 
@@ -98,6 +99,12 @@ def test_labels_come_back_as_they_were(labels):
     assert predicted.dtype == expected.dtype
     assert (predicted == expected).mean() > 0.95
     assert set(known.classes_) == set(expected)
+
+
+def test_labels_may_be_an_array_of_pyarrow():
+    learner = make_learner(updates=1).learn(CLOUDS, pyarrow.array(list(NAMES)))
+    assert learner.classes_.tolist() == sorted({*NAMES})
+    refused(lambda: learner.learn(CLOUDS[:2], pyarrow.array([NAMES[0], None])), "none at row 1")
 
 
 def test_labels_keep_their_digits():

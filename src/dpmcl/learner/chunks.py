@@ -182,6 +182,7 @@ def _inputs_and_targets(config: Config, form: Form | None, x: Any, y: Any) -> tu
             raise DataError(f"y may name a column of a table, and x is a {type(x).__name__}.")
         return *split_target(x, y, text=text), y
     if y is not None:
+        y = pa.chunked_array([y]) if isinstance(y, pa.Array) else y  # to_numpy would refuse to copy
         return x, y.to_numpy() if hasattr(y, "to_numpy") else y, ""
     if isinstance(x, Tensor | np.ndarray | pa.Table):
         raise DataError(

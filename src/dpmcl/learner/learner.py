@@ -208,7 +208,7 @@ class Learner:
             "about": about.model_dump_json(),
             "content": content,
             "model": None if about.network else config.network,
-            "method": None if "name" in about.method else type(config.method),
+            "method": type(config.method),  # its optimiser, options or discount may be the user's
             "cost": None if about.cost_is_ours else config.method.cost,
             "device": config.device,
         }
