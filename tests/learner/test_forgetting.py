@@ -32,6 +32,20 @@ def test_the_report_has_the_errors_on_rows_held_out(tmp_path):
     refused(Learner.load(tmp_path).report, "holdout=0.1", error=SpecError)
 
 
+def test_the_share_held_out_is_that_of_every_chunk():
+    learner = make_learner(holdout=0.1, updates=1, memory=5)
+    for row in range(50):  # of one row each, none of which can be held out
+        learner.learn(CLOUDS[row : row + 1], NAMES[row : row + 1])
+    learner.learn(CLOUDS[:40], NAMES[:40])
+    assert learner._known.held_out == 4
+    learner = make_learner(
+        method="oml", n_meta=1, n_grad=1, memory=5, validation=0.5, holdout=0.1
+    )  # fmt: skip
+    for chunk in range(1, 4):
+        learner.learn(CLOUDS[:40], NAMES[:40])
+        assert learner._known.held_out == 4 * chunk
+
+
 def test_groups_are_merged_and_their_rows_bounded():
     learner, rng = make_learner(holdout=0.5, updates=1, memory=5), np.random.default_rng(0)
     for _ in range(45):

@@ -126,9 +126,11 @@ def split_rows(
         known.chunks, known.rows + known.held_out, known.held_out
     )  # fmt: skip
     rows, share = len(examples.x), config.validation or 0.0
+    rows_before = round(rows_before / (1 - share))  # with those for validation, never counted
     validation = max(round(share * rows), 1) if share else 0
     holdout = math.floor((rows_before + rows) * config.holdout) - held_before
-    holdout = max(min(holdout, rows - 1 - validation), 0)
+    most = min(math.ceil(rows * config.holdout), rows - 1 - validation)
+    holdout = max(min(holdout, most), 0)
     if rows <= holdout + validation:
         raise DataError(f"A chunk needs a row to learn beside those held out, got {rows}.")
     key = keys.derive(config.seed, keys.Purpose.SPLIT, chunks)
