@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -79,6 +80,22 @@ def test_a_learner_whose_saving_fails_leaves_the_old_one_whole(tmp_path, monkeyp
     monkeypatch.undo()
     learner.save(tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_folder_that_is_saved_while_it_is_read_is_read_again(tmp_path, monkeypatch):
+    old, new = (make_learner(updates=k).learn(CLOUDS, NAMES) for k in (1, 2))
+    old.save(tmp_path)
+    read_bytes = Path.read_bytes
+
+    def saved_meanwhile(path):
+        content = read_bytes(path)
+        if path.name == artefact.FILE:
+            new.save(tmp_path)
+        return content
+
+    monkeypatch.setattr(Path, "read_bytes", saved_meanwhile)
+    loaded = Learner.load(tmp_path)
+    assert (loaded.predict_proba(CLOUDS) == new.predict_proba(CLOUDS)).all()
 
 
 def test_without_its_memory_no_row_is_written(tmp_path, log_lines):

@@ -161,11 +161,12 @@ def write(path: Any, about: About, content: bytes) -> Path:
     return folder
 
 
-def read(path: Any) -> tuple[Path, About, bytes]:
+def read(path: Any, *, tries: int = 3) -> tuple[Path, About, bytes]:
     """Read the folder of a learner.
 
     Args:
         path: The folder.
+        tries: Number of tries if another process saves the learner while it is read.
 
     Returns:
         The folder, the content of its learner.json, and the bytes of the tensors.
@@ -184,6 +185,8 @@ def read(path: Any) -> tuple[Path, About, bytes]:
         where = ".".join(map(str, first["loc"]))[:60]
         raise damaged(folder, f"{FILE}, {where}: {first['msg']}") from None
     except (OSError, RecursionError) as error:
+        if isinstance(error, FileNotFoundError) and tries > 1:
+            return read(path, tries=tries - 1)
         raise damaged(folder, reason(error)) from None
     if content and hashlib.sha256(content).hexdigest() != about.sum:
         raise damaged(folder, f"the sum of {about.file} does not fit")
