@@ -60,7 +60,8 @@ class Learner:
             appear.
         kind: "classification" or "regression". None infers it from the targets of the first chunk.
         scale: Whether to standardise numeric inputs, and the targets of a regression, with the
-            means and standard deviations of the first chunk. None standardises tables only.
+            means and standard deviations of the first chunk. Inputs are then clipped at 10
+            deviations. None standardises tables only.
         validation: Share of each chunk's rows that is set aside for methods that train on
             validation rows. None if such rows are passed to `learn`.
         holdout: Share of each chunk's rows that is held out of training, for `report`. At most 50
