@@ -98,6 +98,9 @@ def test_names_of_classes():
     assert read_dataset(Items(items, names), kind="regression").y.tolist() == [[3], [0], [3], [1]]
     for odd in (["a", "b"], ["a", "a", "b", "b"], 7):
         assert read_dataset(Items(items, odd)).classes == ("0", "1", "3")
+    changed = Items(items, names)
+    changed.target_transform = lambda label: label  # as torchvision's sets have
+    assert read_dataset(Subset(changed, [0, 1, 2, 3])).classes == ("0", "1", "3")
 
 
 def test_items_that_are_dicts():

@@ -44,8 +44,9 @@ def read_dataset(
     or PIL images, all of one shape. Images become uint8 (channels, height, width) as image files
     do: upright, grey if all are grey, else RGB (`pil_images.plain_image`). Other inputs keep their
     type as in `from_arrays`; Python integers count as floats. Labels are those of `from_arrays`. If
-    the data set has `classes` (strings, as torchvision's have) and the labels are indices of them,
-    they name the classes, in their order; classes without items are left out.
+    the data set has `classes` (strings, as torchvision's have), no `target_transform`, and labels
+    that are indices of them, they name the classes, in their order; classes without items are left
+    out.
 
     Data that do not fit in memory go to a temporary file.
 
@@ -218,9 +219,14 @@ def _label(value: Any, what: str) -> Any:
 
 
 def _class_names(dataset: Any) -> Sequence[str]:
-    """Return the class names of a data set or of the set behind a `Subset`; () if it has none."""
+    """Return the class names of a data set or of the set behind a `Subset`; () if it has none.
+
+    A torchvision set with a `target_transform` has none: its labels are no longer indices of them.
+    """
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
+    if getattr(dataset, "target_transform", None) is not None:
+        return ()
     names = getattr(dataset, "classes", None)
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         return ()
