@@ -45,7 +45,7 @@ class Nothing(Settings):
         ({"term": "exakt"}, "term must be 'exact' or 'detached', got 'exakt'."),
         ({"steps": 1.5}, "steps must be a valid integer*, got 1.5."),
         ({"steps": True}, "steps must be a number, got True."),
-        ({"name": 3}, "name must be a valid string*, got 3."),
+        ({"name": 3}, "name must be text in quotes ('\"...\"' in a shell), got 3."),
         ({"shares": 1}, "shares must be a list*, got 1."),
         ({"shares": (0.5, "half")}, "shares[1] must be a valid number*, got 'half'."),
         ({"step": 3}, "No setting 'step'. Did you mean 'steps'? In [x]. It has: steps, extra, *"),

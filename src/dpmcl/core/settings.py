@@ -64,7 +64,12 @@ def _rule(error: Any) -> str:
     rule = rule[0].lower() + rule[1:]
     for start in ("input should be ", "value error, "):
         rule = rule.removeprefix(start)
-    return {"a valid tuple": "a list", "a valid dictionary": "a table"}.get(rule, str(rule))
+    plainer = {
+        "a valid tuple": "a list",
+        "a valid dictionary": "a table",
+        "a valid string": "text in quotes ('\"...\"' in a shell)",
+    }
+    return plainer.get(rule, str(rule))
 
 
 def _plain(value: Any) -> Any:

@@ -267,7 +267,7 @@ def test_columns_that_do_not_exist_or_are_two_things():
     refused(SMALL, "No ignored column 'sizes'", "'size'?", target="kind", ignore=["sizes"])
     refused({f"column {i}": [1] for i in range(200)}, "'column 29' and 170 more")
     for options, parts in (
-        ({"ignore": [None]}, ["ignore[0] must be a valid string"]),
+        ({"ignore": [None]}, ["ignore[0] must be text in quotes"]),
         ({"task": "kind"}, ["different columns", "'kind' twice"]),
         ({"ignore": ["kind"]}, ["different columns", "'kind' twice"]),
         ({"ignore": "size"}, ["ignore must be a list", "'size'"]),
