@@ -20,6 +20,7 @@ from dpmcl.exceptions import DpmclError
 from dpmcl.methods.er import ER
 from dpmcl.streams.lorenz import Lorenz
 from dpmcl.streams.sine import Sine
+from dpmcl.study.api import Request
 from dpmcl.study.result import Result
 
 FEW = {"training.updates": 2, "training.batch": 2, "network.hidden": 4, "workers": 1}
@@ -103,6 +104,11 @@ def test_a_part_of_a_run_folder_is_not_data(here):
         for function in (dpmcl.run, dpmcl.load):
             assert message_of(function, f"run/{part}").endswith("give the folder, run.")
     assert f"as in {here / 'run'}." in message_of(dpmcl.run, here)
+
+
+def test_a_spec_may_begin_with_a_byte_order_mark(here):
+    (here / "mine.toml").write_text('seed = 3\nstream = "sine"\nmethods = ["er"]\n', "utf-8-sig")
+    assert Request("mine.toml").spec().seed == 3
 
 
 # methods and settings

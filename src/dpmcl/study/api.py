@@ -396,7 +396,7 @@ def _table_of_path(name: str, path: Path) -> dict[str, Any]:
 def _read_file(path: Path) -> dict[str, Any]:
     """Return the table in a TOML file."""
     try:
-        return spec.parse_toml(path.read_text("utf-8"), str(path))
+        return spec.parse_toml(path.read_text("utf-8-sig"), str(path))
     except (OSError, UnicodeDecodeError, SpecError) as error:
         message = str(error) if isinstance(error, SpecError) else f"{path} cannot be read: {error}."
     if path.suffix != ".toml":  # as iris.data
