@@ -110,6 +110,14 @@ def test_macro_and_micro_means_are_both_shown_where_they_differ(stream):
         assert "CME (micro)" in render([*equal_rows, row], style)
 
 
+def test_a_regression_has_no_accuracy():
+    names = ["accuracy", "accuracy_micro", "anytime_accuracy", "nte"]
+    (row,) = rows({"er": RECORDS["er"]}, REGRESSION, names)
+    assert [row[f"{name}_mean"] for name in names[:3]] == [None] * 3
+    assert row["accuracy_se"] is None and row["nte_mean"] is not None
+    assert "anytime_accuracy has no value for 3 of 3 replicas." in render([row], "text")
+
+
 def test_means_are_over_the_replicas_that_did_not_diverge_and_say_so():
     broken = errors((0, 1, 2), 0)
     broken.values[1, 3] = np.nan

@@ -24,6 +24,9 @@ from dpmcl.results.store import StreamInfo
 Row = dict[str, Any]
 """A row of a table: numbers and text by name."""
 
+_OF_CLASSES = {"accuracy", "accuracy_micro", "anytime_accuracy"}
+"""Metrics that have no value for a regression."""
+
 
 def mean(values: np.ndarray) -> float | None:
     """Return the mean over the replicas that have a value; None if none has, or it is infinite.
@@ -89,6 +92,8 @@ def rows(
         lacking = {}
         for metric in metrics:
             values = np.where(survived, _metric_values(metric, record), np.nan)
+            if stream.kind == "regression" and metric in _OF_CLASSES:
+                values[:] = np.nan
             row |= _summary(metric, values)
             lacking[metric] = int(np.isnan(values[survived]).sum())
         out.append(row | {"lacking": lacking} if metrics else row)

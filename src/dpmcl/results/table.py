@@ -231,7 +231,8 @@ def _footer(rows: Sequence[Row]) -> list[str]:
     ]
     without_value = [
         f"{row['method']} on {row['stream']}: {metric} has no value for {number} of "
-        f"{row['replicas']} replicas; its mean is over the others."
+        f"{row['replicas']} replicas"
+        + ("." if row[f"{metric}_mean"] is None else "; its mean is over the others.")
         for row in rows
         for metric, number in row.get("lacking", {}).items()
         if number

@@ -54,7 +54,7 @@ _PANELS: Mapping[str, tuple[_Panel, ...]] = {
     "terms": (
         _Panel(
             "costs",
-            "First and second term: the costs\n(cross-entropy in nats, mean squared error)",
+            "First and second term: the costs\n(in units of training.cost)",
             {"$J_N$, on the new task": "J_N", "$J_P$, on all earlier tasks": "J_P"},
         ),
         _Panel(

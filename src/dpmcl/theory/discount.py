@@ -45,10 +45,10 @@ def verdict(discount: Discount) -> Verdict:
     rises = discount.first_weights().diff()
     if math.isinf(total):
         holds: Statement = "corollary 1" if bool((rises >= 0).all()) else "neither"
+        how = "corollary 1 holds" if holds == "corollary 1" else "neither statement applies"
         line = (
             f"{head} has no finite sum, and J(t) grows without bound while losses stay above some "
-            f"eps > 0 ({holds} of lemma 1 and corollary 1 holds); exponential, window and power "
-            "with p > 1 keep it bounded."
+            f"eps > 0 ({how}); exponential, window and power with p > 1 keep it bounded."
         )
         return Verdict(holds, "diverges", line)
     bound = f"{head} sums to {total:.4g}: J(t) <= {total:.4g} L, L the largest loss of a task"

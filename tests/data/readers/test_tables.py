@@ -78,7 +78,7 @@ def test_odd_headers(tmp_path):
     ("content", "parts"),
     [
         ("a,y\n1,2\n\n3,4\n5,6,7\n8\n", ["Expected 2 columns, got 3: 5,6,7"]),
-        (b"a,y\n1,x\n2,caf\xe9\n", ["Row #3", "invalid UTF8", "text must be UTF-8"]),
+        (b"a,y\n1,x\n2,caf\xe9\n", ["Row #3", "invalid UTF8", "text is UTF-8"]),
         ("a,y\n1,2\n".encode("utf-16"), ["must be UTF-8", "has NUL, as UTF-16"]),
         ("y,y\n1,2\n", ["different names", "'y' twice"]),
         ("a,y\n2024-01-01,1\n", ["'a'", "'2024-01-01' in row 0", "put the column in ignore"]),

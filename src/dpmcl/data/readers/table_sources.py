@@ -147,8 +147,8 @@ def _text_source(path: Path, where: str) -> Source:
     delimiter, header = _header(path, where)
 
     def read(chosen: list[str]) -> Any:
-        way_out = f"correct it: text must be UTF-8, a cell with {delimiter!r} in it needs quotes"
-        with reading(where, way_out):
+        rule = f"text is UTF-8, and a cell with {delimiter!r} in it needs quotes"
+        with reading(where, f"correct it: {rule}"):
             return arrow.read_csv(
                 _open_bytes(path),
                 # With several threads, pyarrow's errors lack the row, and it is no faster.
