@@ -183,12 +183,12 @@ def _inputs_and_targets(config: Config, form: Form | None, x: Any, y: Any) -> tu
         if not isinstance(x, pa.Table):
             raise DataError(f"y may name a column of a table, and x is a {type(x).__name__}.")
         return *split_target(x, y, text=text), y
-    if isinstance(x, pa.Table) and isinstance(y, list) and y:
-        if all(isinstance(name, str) and name in x.column_names for name in y):
-            raise DataError(
-                f"y names one column of a table, got {listed(y)}; give several targets as numbers, "
-                "(rows, targets), and leave their columns out of x."
-            )
+    columns = x.column_names if isinstance(x, pa.Table) else []
+    if isinstance(y, list) and y and all(isinstance(name, str) and name in columns for name in y):
+        raise DataError(
+            f"y names one column of a table, got {listed(y)}; give several targets as numbers, "
+            "(rows, targets), and leave their columns out of x."
+        )
     if y is not None:
         y = pa.chunked_array([y]) if isinstance(y, pa.Array) else y  # to_numpy would refuse to copy
         return x, y.to_numpy() if hasattr(y, "to_numpy") else y, ""
