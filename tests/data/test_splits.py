@@ -1,12 +1,13 @@
 """Splits: every row once, in its own task, the same for a seed in any company."""
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 
 from conftest import complaint, own_rows_stream
-from dpmcl.data.splits import split
+from dpmcl.data.splits import hold_out, split
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DataError
 from dpmcl.streams.digits import Digits
@@ -124,6 +125,14 @@ def test_rows_of_one_trajectory_are_in_one_split_in_all_tasks(lengths, sizes):
         assert [len(part) for part in parts] == sizes
         assert set.union(*parts) == set(number.tolist())
         assert sum(len(rows_of(splits.named(name), replica, 0)) for name in PARTS) == rows
+    fewer = hold_out(splits, 0.3, trajectory)
+    for replica in range(2):
+        for k in range(3):
+            kept, held = (rows_of(fewer.named(name), replica, k) for name in ("train", "test"))
+            assert len(kept) + len(held) == len(rows_of(splits.train, replica, k))
+            numbers = [set(trajectory[part].tolist()) for part in (kept, held)]
+            assert not numbers[0] & numbers[1]
+            assert len(numbers[0]) == math.floor(0.7 * sizes[0])
 
 
 def test_a_trajectory_that_would_be_in_two_splits_is_refused():

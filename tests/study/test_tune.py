@@ -60,7 +60,7 @@ def test_a_task_with_one_training_row_is_refused():
     stream = dpmcl.Stream.from_arrays(torch.arange(6.0)[:, None], [0, 0, 0, 1, 1, 1])
     splits = split(stream, (0,), (0.6, 0.2, 0.2))
     with pytest.raises(DataError, match="needs two training rows"):
-        hold_out(splits, 0.25)
+        hold_out(splits, 0.25, None)
     for share in (0, 1, 1.5):
         with pytest.raises(SpecError, match="held_out"):
             Evaluation(held_out=share)

@@ -146,32 +146,38 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
     return Splits(train_rows, validation_rows, test_rows, _background(stream, replicas))
 
 
-def hold_out(splits: Splits, share: float) -> Splits:
+def hold_out(splits: Splits, share: float, trajectory: Tensor | None) -> Splits:
     """Return splits that hold out some of the training rows as test rows.
 
     Args:
         splits: Splits to change. Their test rows are dropped; their validation rows stay.
-        share: Share of each task's training rows to hold out, rounded up to at least one row.
+        share: Share of each task's training rows to hold out, rounded up to at least one.
+        trajectory: Trajectory of each row of the pool, int64 (rows,); whole trajectories are then
+            held out. None if there are none.
 
     Raises:
-        DataError: A task has fewer than two training rows.
+        DataError: A task has fewer than two training rows (trajectories).
     """
     train = splits.train
+    task, rank, inside = train.arrivals()
     count = train.offset.diff(dim=1)
+    if trajectory is not None:
+        begins = (_begins(task) | _begins(trajectory[train.row])) & inside
+        count = _counts(task, count.shape[1], begins.long())
+        rank = begins.cumsum(1) - 1 - _offsets(count).gather(1, task)
     if bool((count < 2).any()):
         raise DataError(
-            "Every task needs two training rows, one of which is held out; one has fewer. Give it "
-            "more rows, or leave it out."
+            "Every task needs two training rows, or trajectories, one of which is held out; one "
+            "has fewer. Give it more, or leave it out."
         )
     train_count = torch.minimum((count * (1 - share)).floor().long().clamp(min=1), count - 1)
-    task, rank, inside = train.arrivals()
     first = rank < train_count.gather(1, task)
-    return Splits(
-        _select(train.row, train.task, inside & first, train_count),
-        splits.validation,
-        _select(train.row, train.task, inside & ~first, count - train_count),
-        splits.background,
-    )
+
+    def part(chosen: Tensor) -> Rows:
+        rows = _counts(task, count.shape[1], chosen.long())
+        return _select(train.row, train.task, chosen, rows)
+
+    return Splits(part(inside & first), splits.validation, part(inside & ~first), splits.background)
 
 
 def _background(stream: Stream, replicas: int) -> Rows | None:

@@ -416,5 +416,5 @@ def scaled_and_split(spec: Spec, stream: Stream, seeds: tuple[int, ...]) -> tupl
     """
     splits = split(stream, spec.split_seeds(seeds), spec.stream.split)
     if spec.evaluation.held_out is not None:
-        splits = hold_out(splits, spec.evaluation.held_out)
+        splits = hold_out(splits, spec.evaluation.held_out, stream.trajectory)
     return fit_scale(stream, splits), splits
