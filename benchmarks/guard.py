@@ -42,10 +42,10 @@ CASES: dict[str, dict[str, Any]] = {
 """Settings of DPMCL that differ from the problem's."""
 
 PROBLEMS: dict[str, dict[str, Any]] = {
-    "digits": {"training.lr": 0.02, "training.updates": 100, "methods.dpmcl.zeta": 2},
-    "mnist": {"training.lr": 0.01},
-    "omniglot": {"training.optimiser": "adagrad", "training.lr": 0.01},
-    "omniglot-adam": {},
+    "digits": {"methods.dpmcl.lr": 0.02, "training.updates": 100, "methods.dpmcl.zeta": 2},
+    "mnist": {"methods.dpmcl.lr": 0.01},
+    "omniglot": {"training.optimiser": "adagrad", "methods.dpmcl.lr": 0.01},
+    "omniglot-adam": {"methods.dpmcl.lr": 1e-4},
 }
 
 
@@ -69,7 +69,7 @@ def main() -> None:
 def measure(arguments: argparse.Namespace, case: str) -> dict[str, Any]:
     """Return the errors after the last task, the largest J and the least third term."""
     changes = {
-        f"training.{key}" if key in ("optimiser", "lr") else f"methods.dpmcl.{key}": value
+        f"training.{key}" if key == "optimiser" else f"methods.dpmcl.{key}": value
         for key, value in CASES[case].items()
     }
     settings = {**PROBLEMS[arguments.problem], **changes, "monitor.interval": 50, "workers": 1}

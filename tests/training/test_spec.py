@@ -85,6 +85,7 @@ def test_to_table_is_complete_and_reads_back():
 def test_presets_hold_what_differs_from_the_defaults(name):
     text = presets.text(name)
     assert text.startswith(f"# {presets.summary(name)}\n")
+    assert presets.summary(name).endswith(".")
     table = parse_toml(text, name)
     assert not {"monitor", "evaluation", "device", "engine"} & set(table)
     complete = Spec.parse(table).to_table()
