@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import dpmcl
 from conftest import tiny_network, tiny_stream
 from dpmcl import plugins
 from dpmcl.core.batch import Batch
@@ -71,6 +73,20 @@ def test_a_study_trains_within_them_and_leaves_none(precision):
     runs.run(spec(SMALL, **changes), progress=lambda *_: seen.append(switches()))
     assert ["tf32" if precision else "ieee"] * 3 in seen
     assert switches() == first
+
+
+def test_the_callers_autocast_changes_nothing():
+    x = np.random.default_rng(0).normal(size=(60, 4))
+
+    def answers() -> np.ndarray:
+        learner = dpmcl.Learner(updates=3, lr=0.1).learn(x, x[:, 0] > 0)
+        errors = runs.run(spec(SMALL)).records["er"].test.values
+        return np.concatenate([learner.predict_proba(x).ravel(), errors.ravel()])
+
+    plain = answers()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert np.array_equal(answers(), plain, equal_nan=True)
+        assert torch.is_autocast_enabled("cpu")
 
 
 def model(precision, network=tiny_network, stream=None):

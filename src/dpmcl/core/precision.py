@@ -22,7 +22,7 @@ Precision = Literal["tf32", "bf16"]
 
 @contextmanager
 def arithmetic(precision: Precision | None) -> Iterator[None]:
-    """Switch TF32 on a GPU on or off for a block, then restore PyTorch's switches.
+    """Switch TF32 on a GPU on or off, and the caller's autocast off, for a block.
 
     In the block PyTorch's older switches (`allow_tf32`, `get_float32_matmul_precision`) may raise
     an exception, since PyTorch refuses a mixture of old and new ones.
@@ -36,7 +36,8 @@ def arithmetic(precision: Precision | None) -> Iterator[None]:
     try:
         for switch in switches:
             switch.fp32_precision = "tf32" if precision else "ieee"
-        yield
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            yield
     finally:
         for switch, value in zip(switches, before, strict=True):
             switch.fp32_precision = value

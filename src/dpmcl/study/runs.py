@@ -15,6 +15,7 @@ from dpmcl.core.allocation import report_out_of_memory
 from dpmcl.core.atomic import sweep, write_text
 from dpmcl.core.choices import Where
 from dpmcl.core.model import Theta
+from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
 from dpmcl.core.tree import tree_map
 from dpmcl.data.splits import Splits
@@ -129,6 +130,7 @@ def run_all(
     with ExitStack() as stack:
         stack.enter_context(threads(runs[0].spec.threads))
         stack.enter_context(report_out_of_memory())
+        stack.enter_context(arithmetic(None))  # networks are tried before a job sets its own
         stack.enter_context(_drop_repeated_lines())
         for planned in runs:
             if planned.folder is not None:
