@@ -29,7 +29,7 @@ docs: .venv/.installed
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --no-compile -e '.[dev]'  # compiles what is imported
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	touch $@
 
 clean:
