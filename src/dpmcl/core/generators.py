@@ -1,25 +1,16 @@
 """Seed and restore the global random generators of PyTorch, NumPy and Python."""
 
-import os
 import pickle
 import random
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
 
-_lock = threading.RLock()
+from dpmcl.core.process_lock import ProcessLock
 
-
-def _renew_lock() -> None:
-    """Replace the lock in a child process."""
-    global _lock  # the thread that held it does not exist in the child
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
+_lock = ProcessLock()
 
 
 @contextmanager
@@ -33,7 +24,7 @@ def forked(seed: int, device: torch.device | None = None) -> Iterator[None]:
         device: GPU whose generator is seeded too; None or a CPU for none.
     """
     gpus = [device] if device is not None and device.type == "cuda" else []
-    with _lock, torch.random.fork_rng(devices=gpus):
+    with _lock.current, torch.random.fork_rng(devices=gpus):
         numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
         torch.default_generator.manual_seed(seed)
         if gpus:

@@ -1,8 +1,6 @@
 """One module of a network as a pure function of its parameters, inputs, row weights and a key."""
 
 import copy
-import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -15,6 +13,7 @@ from dpmcl.core import keys
 from dpmcl.core.batch_norm import STATISTICS, MaskedBatchNorm, mask_batch_norm, take_statistics
 from dpmcl.core.convolution import Convolutions, with_patches
 from dpmcl.core.generators import forked
+from dpmcl.core.process_lock import ProcessLock
 from dpmcl.exceptions import DpmclError, ModelError, reason
 
 Parameters = dict[str, Tensor]
@@ -26,16 +25,7 @@ Modules = tuple[nn.Module, nn.Module]
 Network = Callable[[], Modules]
 PARTS = ("representation", "prediction")
 
-_lock = threading.RLock()
-
-
-def _renew_lock() -> None:
-    """Replace the lock in a child process."""
-    global _lock  # the thread that held it does not exist in the child
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
+_lock = ProcessLock()
 
 
 class KeyedDropout(nn.Module):
@@ -141,8 +131,9 @@ class Part:
             values[name] = values[first]
         # functional_call puts `values` into the module during the pass, so only one thread at a
         # time can be in it. It writes buffers that the pass replaces into `values`. With
-        # tie_weights=True it would not restore a layer that is used in two places.
-        with seeded, _lock:  # in this order: a thread may enter a module while it has seeded
+        # tie_weights=True it would not restore a layer that is used in two places. Seeding comes
+        # first, since a thread may enter a module while it has seeded.
+        with seeded, _lock.current:
             try:
                 out: Tensor = torch.func.functional_call(module, values, (x,), tie_weights=False)
             finally:

@@ -81,8 +81,8 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
     Each class of a task is split separately, so every split has all classes of the task. The counts
     of training and test rows are rounded to the nearest integer, and validation gets the rest; each
     split gets at least one row. A stream with trajectories is split by trajectories instead of
-    rows. If the stream has blurred boundaries, some training and validation
-    rows then move to the neighbouring tasks.
+    rows. If the stream has blurred boundaries, some training and validation rows then move to the
+    neighbouring tasks.
 
     Args:
         stream: Tasks over a pool of rows.
@@ -116,14 +116,12 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
     unit = order  # what is split: rows, or trajectories
     if stream.trajectory is not None:
         unit = stream.trajectory[stream.row].expand(replicas, n).gather(1, order)
-    begins = _begins(sorted_group) | _begins(unit.gather(1, by_group))
-    count = _counts(sorted_group, len(task_of), begins.long())
+    rank, count = _ranks(sorted_group, unit.gather(1, by_group), len(task_of))
     _check_counts(stream, task_of, count)
     train = (count * shares[0] + 0.5).floor().long().clamp(min=1)
     test = (count * shares[2] + 0.5).floor().long().clamp(min=1)
     test = torch.minimum(test, (count - 2).clamp(min=0))
     train = torch.minimum(train, (count - test - 1).clamp(min=0))
-    rank = begins.cumsum(1) - 1 - _offsets(count).gather(1, sorted_group)
     by_task = torch.argsort(task_of[shuffled], dim=1, stable=True)  # with a task's classes mixed
     rank = torch.empty_like(rank).scatter_(1, by_group, rank).gather(1, by_task)
     group_of = shuffled.gather(1, by_task)
@@ -162,9 +160,10 @@ def hold_out(splits: Splits, share: float, trajectory: Tensor | None) -> Splits:
     task, rank, inside = train.arrivals()
     count = train.offset.diff(dim=1)
     if trajectory is not None:
-        begins = (_begins(task) | _begins(trajectory[train.row])) & inside
-        count = _counts(task, count.shape[1], begins.long())
-        rank = begins.cumsum(1) - 1 - _offsets(count).gather(1, task)
+        tasks = count.shape[1]
+        padded = torch.where(inside, task, tasks)  # the padding is a task of its own
+        rank, count = _ranks(padded, trajectory[train.row], tasks + 1)
+        count = count[:, :tasks]
     if bool((count < 2).any()):
         raise DataError(
             "Every task needs two training rows, or trajectories, one of which is held out; one "
@@ -209,11 +208,16 @@ def _groups(stream: Stream) -> tuple[Tensor, Tensor]:
     return distinct // width, group
 
 
-def _begins(values: Tensor) -> Tensor:
-    """Return whether each value differs from the one before it in its line: bool (replicas, n)."""
-    begins = torch.ones_like(values, dtype=torch.bool)
-    begins[:, 1:] = values.diff(dim=1) != 0
-    return begins
+def _ranks(group: Tensor, unit: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    """Return the rank of each unit in its group, and the number of units of each group.
+
+    group, unit: Sorted by group; equal units of a group stand together. (replicas, n).
+    Returns int64 (replicas, n) and (replicas, groups).
+    """
+    begins = torch.ones_like(group)
+    begins[:, 1:] = (group.diff(dim=1) != 0) | (unit.diff(dim=1) != 0)
+    count = _counts(group, groups, begins)
+    return begins.cumsum(1) - 1 - _offsets(count).gather(1, group), count
 
 
 def _counts(index: Tensor, size: int, weight: Tensor | None = None) -> Tensor:

@@ -14,7 +14,7 @@ from dpmcl.results.comparison import MEASURES, setting_text
 from dpmcl.results.store import Stored
 from dpmcl.results.table import Layout, render, table_text
 from dpmcl.study.budget import Budget, limit
-from dpmcl.study.plan import Variant
+from dpmcl.study.plan import Variant, owner_of
 from dpmcl.study.result import Result, load
 from dpmcl.study.runs import Planned
 from dpmcl.study.side_by_side import SideBySide
@@ -178,10 +178,9 @@ def _value(axis: str, value: Any, settings: Mapping[str, Any]) -> Any:
 
     settings: The method's own settings in the spec of its run. A budget sets some of them.
     """
-    entry = nested_entry(axis, None)
-    table: Mapping[str, Any] = entry.get("training") or next(
-        iter(entry.get("methods", {}).values()), {}
-    )
-    name = next(iter(table), "")
-    is_own = name in settings and table[name] is None
-    return settings[name] if is_own else value
+    entry, owner = nested_entry(axis, None), owner_of(axis)
+    table = entry["methods"][owner] if owner else entry.get("training", {})
+    for name, inner in table.items():
+        if inner is None and name in settings:  # not an entry of an optimiser's table, say
+            return settings[name]
+    return value

@@ -43,9 +43,10 @@ class Arriving(Observer):
             next((n for n, phase in enumerate(phases) if _new_rows_draw(phase)), None)
             for phases in setup.phases
         ]
-        for phases, number in zip(setup.phases, self._phase, strict=True):
-            name = None if number is None else _new_rows_draw(phases[number])
-            if number is not None and name is not None and phases[number].draws[name].replace:
+        tested = zip(setup.phases, self._phase, strict=True)
+        for phase in (phases[number] for phases, number in tested if number is not None):
+            name = _new_rows_draw(phase)
+            if name is not None and phase.draws[name].replace:
                 raise SpecError(
                     "evaluation.arriving tests each row once before it is trained on, and draw "
                     f"'{name}' of '{setup.method_name}' is with replacement; take it from "
