@@ -122,10 +122,7 @@ def grid(study: str, down: Sequence[str], across: str, measure: str) -> None:
         measure: "CME" or "NTE".
     """
     cells = {
-        (
-            tuple(comparison.setting_text(entry.settings[key]) for key in down),
-            entry.settings[across],
-        ): _error(entry, measure)
+        (tuple(entry.settings[key] for key in down), entry.settings[across]): _error(entry, measure)
         for entry in _runs(study)
         if entry.method == "dpmcl"
     }
@@ -139,10 +136,13 @@ def _runs(study: str) -> list[Entry]:
 
 
 def _print_grid(down: Row, across: str, cells: Mapping[Any, str]) -> None:
-    """Print a table of cells, which are keyed by (row, a tuple of texts; column, a number)."""
+    """Print a table of cells, which are keyed by the values of the settings (down, across)."""
     rows, columns = (sorted(set(keys)) for keys in zip(*cells, strict=True))
     header = (*down, *(f"{across} {comparison.setting_text(value)}" for value in columns))
-    body = [[*row, *(cells.get((row, value), "-") for value in columns)] for row in rows]
+    body = [
+        [*map(comparison.setting_text, row), *(cells.get((row, value), "-") for value in columns)]
+        for row in rows
+    ]
     show(header, body, words=len(down))
 
 
