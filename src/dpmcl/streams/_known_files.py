@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, cast
+from typing import Any, cast
 
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.read_errors import reading
@@ -46,7 +46,6 @@ FASHION_MNIST = {
 
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _LARGEST = 2**30  # bytes; EMNIST's largest file has 547 million
-_BYTES_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,19 +132,15 @@ class KnownSet:
             return
         try:
             with reading(entry.where), entry.open() as packed, opener(packed) as content:
-                self._copy_checked(content, target / file, entry.where)
+                data = content.read(_LARGEST)
+                self._check_content(data, file, entry.where)
+                (target / file).write_bytes(data)
         except DataError as error:
             errors.setdefault(file, error)
-            (target / file).unlink(missing_ok=True)
 
-    def _copy_checked(self, content: IO[bytes], target: Path, where: str) -> None:
-        """Copy a file. Raises DataError if its sum is wrong."""
-        digest, size, published = hashlib.md5(usedforsecurity=False), 0, self.sums[target.name]
-        with target.open("wb") as file:
-            while size < _LARGEST and (piece := content.read(_BYTES_AT_ONCE)):
-                digest.update(piece)
-                size += file.write(piece)
-        md5 = digest.hexdigest()
+    def _check_content(self, data: bytes, file: str, where: str) -> None:
+        """Raise DataError if the content of a file is not the published one."""
+        md5, published = hashlib.md5(data, usedforsecurity=False).hexdigest(), self.sums[file]
         if published and md5 != published:
             raise DataError(
                 f"{where} must hold {self.name}'s published file (MD5 {published}, unpacked), and "
