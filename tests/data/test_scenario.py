@@ -31,7 +31,7 @@ def made(y, task=None, shape=(2,), **scenario):
 
 def by_task(plan) -> dict[str, list[int]]:
     """Pool rows of each task, by the task's name."""
-    return {name: plan.row[plan.task == k].tolist() for k, name in enumerate(plan.names)}
+    return {name: plan.row[plan.task == k].tolist() for k, name in enumerate(plan.tasks)}
 
 
 # ---- what each scenario makes --------------------------------------------------------------------
@@ -79,7 +79,7 @@ def test_the_line_says_which_order_it_is(classes, order):
     """A set that orders its own classes keeps that order, and it is not called alphabetical."""
     data = replace(labelled([0, 1, 2]), classes=classes)
     made_of_classes = plan(data, ScenarioSettings())
-    assert made_of_classes.names == classes
+    assert made_of_classes.tasks == classes
     assert made_of_classes.scenario == f"class-incremental, 1 class a task, order {order}"
     of_tasks = replace(labelled([0, 1, 2], [0, 1, 2]), tasks=classes)
     line = plan(of_tasks, ScenarioSettings(blur=0.25)).scenario
@@ -91,7 +91,7 @@ def test_given_tasks_are_taken_as_the_data_say_or_set_aside():
     y, task = list("abab"), ["may", "april", "april", "may"]
     assert by_task(made(y, task)) == {"april": [1, 2], "may": [0, 3]}
     assert by_task(made(y, task, order="appearance", tasks=1)) == {"may": [0, 3]}
-    assert made(y, task, scenario="class-incremental").names == ("a", "b")
+    assert made(y, task, scenario="class-incremental").tasks == ("a", "b")
 
 
 def test_task_incremental_looks_for_the_answer_within_the_task():
@@ -108,7 +108,7 @@ def test_shuffled_instances_are_other_rows_of_every_class():
         for seed in (1, 1, 2)
     )
     assert plan.row.tolist() == again.row.tolist() != other.row.tolist()
-    assert sorted(plan.row.tolist()) == list(range(11))
+    assert sorted(plan.row[0].tolist()) == list(range(11))
     for rows in by_task(plan).values():
         assert {y[row] for row in rows} == {"a", "b"}
 
@@ -125,7 +125,7 @@ def test_domain_incremental_gives_every_task_all_rows_through_its_own_view():
     assert torch.equal(x.sort(1).values, stream.x.sort(1).values)
     assert not torch.equal(x[task == 1], stream.x[[1, 4]])
     turned = {"scenario": "domain-incremental", "domain": "rotated", "tasks": 3, "rotation": 90.0}
-    names = made(list("ab"), shape=(1, 4, 4), **turned).names
+    names = made(list("ab"), shape=(1, 4, 4), **turned).tasks
     assert names == ("0 degrees", "45 degrees", "90 degrees")
 
 

@@ -73,12 +73,12 @@ class ScenarioSettings(Settings):
 
 
 class Plan(NamedTuple):
-    """Assignment of rows to tasks, the same for all replicas.
+    """Assignment of rows to tasks, the same for all replicas; fields have the names of `Stream`'s.
 
     Attributes:
-        row: Pool rows in order of task, int64 (n,).
-        task: Task of each entry of `row`, int64 (n,).
-        names: Names of the tasks.
+        row: Pool rows in order of task, int64 (1, n).
+        task: Task of each entry of `row`, int64 (1, n).
+        tasks: Names of the tasks.
         scenario: Description of the tasks in one line.
         view: Transformation of the inputs in each task, or None.
         within: Classes among which a prediction is chosen in each task, bool (tasks, classes); None
@@ -90,7 +90,7 @@ class Plan(NamedTuple):
 
     row: Tensor
     task: Tensor
-    names: tuple[str, ...]
+    tasks: tuple[str, ...]
     scenario: str
     view: View | None = None
     within: Tensor | None = None
@@ -123,7 +123,7 @@ def plan(data: Labelled, settings: ScenarioSettings) -> Plan:
     result = make_plan(data, settings)
     if scenario == "task-incremental":
         result = result._replace(within=_task_classes(data, result))
-    if settings.blur and len(result.names) < 2:
+    if settings.blur and len(result.tasks) < 2:
         raise SpecError("blur needs neighbours, got one task; leave it out, or take more tasks.")
     blur = f", {settings.blur:.0%} of the training rows arrive in neighbours" * bool(settings.blur)
     return result._replace(scenario=f"{scenario}, {result.scenario}{blur}")
@@ -264,7 +264,8 @@ def _plan_domains(data: Labelled, settings: ScenarioSettings) -> Plan:
         names = tuple(f"{angle:.4g} degrees" for angle in degrees)
         description = f"rotated by 0 to {degrees[-1]:.4g} degrees"
     task = torch.arange(tasks).repeat_interleave(n)
-    return Plan(torch.arange(n).repeat(tasks), task, names, description, view, repeats=True)
+    row = torch.arange(n).repeat(tasks)
+    return Plan(row[None], task[None], names, description, view, repeats=True)
 
 
 def _sorted_plan(task: Tensor, names: tuple[str, ...], description: str) -> Plan:
@@ -274,20 +275,20 @@ def _sorted_plan(task: Tensor, names: tuple[str, ...], description: str) -> Plan
     """
     row = torch.argsort(task, stable=True)
     row = row[task[row] < len(names)]
-    return Plan(row, task[row], names, description)
+    return Plan(row[None], task[row][None], names, description)
 
 
 def _task_classes(data: Labelled, result: Plan) -> Tensor:
     """Return the classes of each task, bool (tasks, classes). Each must have at least two."""
     if data.kind == "regression":
         raise SpecError("scenario 'task-incremental' is for classes, got regression.")
-    within = torch.zeros(len(result.names), len(data.classes), dtype=torch.bool)
+    within = torch.zeros(len(result.tasks), len(data.classes), dtype=torch.bool)
     within[result.task, data.y[result.row]] = True
     single = (within.sum(1) < 2).nonzero()
     if len(single):
         raise SpecError(
             "scenario 'task-incremental' needs two classes or more in a task, or every answer is "
-            f"right; task {int(single[0])} ('{result.names[int(single[0])]}') has one. Set "
+            f"right; task {int(single[0])} ('{result.tasks[int(single[0])]}') has one. Set "
             "stream.classes_per_task, or use 'class-incremental'."
         )
     return within

@@ -126,26 +126,18 @@ class Stream:
         settings = settings or ScenarioSettings()
         if not isinstance(data.name, str):
             raise SpecError(f"A stream's name must be text, got {shown(data.name)}.")
-        assignment = plan(data, settings)
         return cls(
             name=data.name,
             kind=data.kind,
             x=data.x,
             y=data.y,
-            row=assignment.row[None],
-            task=assignment.task[None],
-            tasks=assignment.names,
             classes=data.classes,
             outputs=len(data.classes) if data.kind == "classification" else data.y.shape[1],
-            scenario=assignment.scenario,
-            view=assignment.view,
-            within=assignment.within,
-            repeats=assignment.repeats,
             blur=settings.blur,
             scaled=data.scaled,
             fields=data.fields,
-            background=assignment.background,
             notes=data.notes,
+            **plan(data, settings)._asdict(),
         )
 
     @classmethod
