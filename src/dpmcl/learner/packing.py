@@ -15,8 +15,7 @@ from dpmcl.core.gradients import Work
 from dpmcl.core.memory import Memories
 from dpmcl.core.settings import NonNegative, Positive
 from dpmcl.core.tree import contiguous_copies, from_named
-from dpmcl.data.splits import Rows, Splits
-from dpmcl.data.stream import Scale, Stream
+from dpmcl.data.stream import Scale
 from dpmcl.engine import device_of
 from dpmcl.exceptions import FolderError, ModelError, SpecError, reason
 from dpmcl.learner.config import Config
@@ -29,7 +28,7 @@ from dpmcl.learner.knowledge import (
     with_body,
 )
 from dpmcl.learner.network import Network
-from dpmcl.learner.pool import Examples, Group
+from dpmcl.learner.pool import Examples, Group, chunk_stream
 from dpmcl.methods._method import State
 from dpmcl.training.last_state import HeldRows, LastState, tensors_of
 from dpmcl.training.memories import empty_memories
@@ -235,15 +234,6 @@ def _probe_inputs(shape: Sequence[int]) -> Tensor:
     return keys.uniform(keys.derive(0, keys.Purpose.PROBE), (_EXAMPLE_ROWS, *shape))
 
 
-def _one_row_stream(stream: Stream, like: Examples, replicas: int) -> tuple[Stream, Splits]:
-    """Return a stream of one row of zeros and its splits, to get the shapes of a method's notes."""
-    x = like.x.new_zeros(1, *like.x.shape[1:])
-    y = like.y.new_zeros(1, *like.y.shape[1:])
-    row = torch.zeros(replicas, 1, dtype=torch.int64, device=x.device)
-    rows = Rows(row, row, torch.tensor([0, 1], device=x.device).expand(replicas, -1))
-    return replace(stream, x=x, y=y, row=row, task=row), Splits(rows, rows, rows)
-
-
 def _groups(state: Packed, like: Examples, tensors: Mapping[str, Tensor]) -> tuple[Group, ...]:
     """Return the rows held out, by group of chunks."""
     if not state.groups:
@@ -263,7 +253,10 @@ def _memories(
     capacity, replicas = config.method.memory, config.replicas
     if tensors is not None and tensors["memory.train.position"].shape != (replicas, capacity):
         raise ValueError("the memory is of another length")  # checked before it is allocated
-    like = setup.with_rows(*_one_row_stream(setup.stream, examples, replicas), ())
+    one_row = Examples(*(rows.new_zeros(1, *rows.shape[1:]) for rows in examples))
+    chunk = {"train": one_row, "validation": one_row}  # for the shapes of a method's notes
+    rows = chunk_stream(setup.stream, None, chunk, number=0, replicas=replicas)
+    like = setup.with_rows(*rows, ())
     memories, row = dict(empty_memories(like, capacity)), {}
     if tensors is None:
         return memories, {}
