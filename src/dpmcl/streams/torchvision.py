@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -97,30 +96,24 @@ class Torchvision(TorchvisionSettings):
             raise unknown("dataset of torchvision", self.dataset, SETS, hint)
 
     def read(self) -> Labelled:
-        root = self.folder(self.dataset.lower())
+        name, parts = self.dataset, SETS[self.dataset]
+        root = self.folder(name.lower())
         decoding = Decoding(size=self.size, channels=self.channels)
         with reading(str(root)):
             if not root.exists() or not stamp(root):
-                self._open(root)
-            key_parts = [self.dataset, stamp(root), decoding.cache_key()]
+                fetch_parts(
+                    name,
+                    root,
+                    parts,
+                    download=self.download,
+                    state=f"{name} is not in {root}",
+                    way_out="set stream.root to the folder that holds it",
+                )
+            key_parts = [name, stamp(root), decoding.cache_key()]
         return cached(
-            self.dataset.lower(),
+            name.lower(),
             key_parts,
-            lambda: _decode(self.dataset, self._open(root), decoding),
-        )
-
-    def _open(self, root: Path) -> list[Any]:
-        """Return torchvision's data sets for the parts of the set, downloaded if root is empty."""
-        parts = SETS[self.dataset]
-        if root.exists() and stamp(root):
-            return open_parts(self.dataset, root, parts, str(root))
-        return fetch_parts(
-            self.dataset,
-            root,
-            parts,
-            download=self.download,
-            state=f"{self.dataset} is not in {root}",
-            way_out="set stream.root to the folder that holds it",
+            lambda: _decode(name, open_parts(name, root, parts, str(root)), decoding),
         )
 
 
