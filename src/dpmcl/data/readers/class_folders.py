@@ -142,19 +142,11 @@ def _check_not_empty(
 
 
 def _notes(entries: Sequence[Entry], origin: str) -> tuple[str, ...]:
-    """Return lines about the origin of the class names, and about what was skipped."""
+    """Return lines about the origin of the class names, and about the files that are skipped."""
     notes = [f"class names: {origin}"]
     skipped = [e for e in entries if not (e.is_folder or _is_image(e))]
     if skipped:
         notes.append(f"files passed over: {_suffixes(skipped)}")
-    with_images = {
-        e.folders[:n] for e in entries if _is_image(e) for n in range(len(e.folders) + 1)
-    }
-    without_images = {e.folders for e in entries if not (e.hidden or _is_image(e))} - with_images
-    if without_images:
-        notes.append(
-            f"folders without images: {listed(sorted('/'.join(f) for f in without_images), _SHOWN)}"
-        )
     return tuple(notes)
 
 
