@@ -6,7 +6,8 @@ The command line prints the line and exits with status 2; Python users catch `Dp
 import difflib
 import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+(?=>)")
@@ -48,6 +49,24 @@ class DeviceError(DpmclError, MemoryError):
 
 class Stopped(DpmclError):
     """A run was asked to stop. Its work is kept, and the next call resumes it."""
+
+
+@contextmanager
+def needing(what: str, package: str, extra: str) -> Iterator[None]:
+    """Raise a DataError if a block, in which data are read, cannot import an optional package.
+
+    Args:
+        what: What needs the package, as in "Stream 'digits'".
+        package: Name of the package.
+        extra: Extra of this package that installs it.
+
+    Raises:
+        DataError: The package is not installed.
+    """
+    try:
+        yield
+    except ImportError:
+        raise DataError(f"{what} needs {package}: pip install 'dpmcl[{extra}]'.") from None
 
 
 def printable(text: str) -> str:

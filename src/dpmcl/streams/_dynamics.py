@@ -15,7 +15,7 @@ from torch import Tensor
 from dpmcl.core import keys
 from dpmcl.core.settings import Positive, Rate
 from dpmcl.data.stream import Stream
-from dpmcl.exceptions import DataError, SpecError, reason
+from dpmcl.exceptions import DataError, SpecError, needing, reason
 from dpmcl.streams._settings import StreamSettings
 
 Array = NDArray[np.float64]
@@ -210,12 +210,8 @@ def integrate(
     Raises:
         DataError: SciPy is missing, the integration fails, or the equation needs a stiff solver.
     """
-    try:
+    with needing("A stream of a differential equation", "SciPy", "dynamics"):
         from scipy.integrate import solve_ivp
-    except ImportError:
-        raise DataError(
-            "Streams of differential equations need SciPy: pip install 'dpmcl[dynamics]'."
-        ) from None
     # The integrator shortens its last step, so that ends a window after the last time.
     end = float(times[-1]) + window
     calls, reached = 0, 0.0

@@ -18,7 +18,7 @@ from dpmcl.data.labelled import Labelled
 from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.entries import ARCHIVES
 from dpmcl.data.sources import expand_home
-from dpmcl.exceptions import DataError, SpecError, reason
+from dpmcl.exceptions import DataError, SpecError, needing, reason
 from dpmcl.streams._settings import LabelledSettings
 
 Parts = Sequence[Mapping[str, Any]]
@@ -109,10 +109,8 @@ def torchvision_class(name: str) -> Any:
     >>> torchvision_class("FashionMNIST").__name__
     'FashionMNIST'
     """
-    try:
+    with needing(name, "torchvision", "vision"):
         from torchvision import datasets
-    except ImportError:
-        raise DataError(f"{name} needs torchvision: pip install 'dpmcl[vision]'.") from None
     if not hasattr(datasets, name):
         raise DataError(f"The installed torchvision has no {name}; use a newer one.")
     return getattr(datasets, name)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from dpmcl.data.labelled import Labelled
-from dpmcl.exceptions import DataError
+from dpmcl.exceptions import needing
 from dpmcl.streams._settings import LabelledSettings
 
 
@@ -18,12 +18,8 @@ class Digits(LabelledSettings):
     """
 
     def read(self) -> Labelled:
-        try:
+        with needing("Stream 'digits'", "scikit-learn", "digits"):
             from sklearn.datasets import load_digits
-        except ImportError:
-            raise DataError(
-                "Stream 'digits' needs scikit-learn: pip install 'dpmcl[digits]'."
-            ) from None
         pixels, labels = load_digits(return_X_y=True)
         x = torch.as_tensor(pixels, dtype=torch.float32).view(-1, 1, 8, 8) / 16
         y = torch.as_tensor(labels, dtype=torch.int64)

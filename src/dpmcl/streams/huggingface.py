@@ -9,7 +9,7 @@ from dpmcl.data.labelled import Labelled
 from dpmcl.data.readers.datasets import read_dataset
 from dpmcl.data.scenario import check_task_column
 from dpmcl.data.sources import expand_home
-from dpmcl.exceptions import DataError, reason
+from dpmcl.exceptions import DataError, needing, reason
 from dpmcl.streams._settings import LabelledSettings, Text
 
 
@@ -59,12 +59,8 @@ class HuggingFace(LabelledSettings):
 
 def _load(folder: Path) -> Any:
     """Load the data set that is saved in a folder."""
-    try:
+    with needing("Stream 'huggingface'", "the package datasets", "huggingface"):
         import datasets
-    except ImportError:
-        raise DataError(
-            "Stream 'huggingface' needs the package datasets: pip install 'dpmcl[huggingface]'."
-        ) from None
     try:
         _check_folder(folder)
         return datasets.Dataset.load_from_disk(str(folder), keep_in_memory=False)

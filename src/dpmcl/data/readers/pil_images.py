@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from typing import TYPE_CHECKING, Literal
 
-from dpmcl.exceptions import DataError, DpmclError, reason
+from dpmcl.exceptions import DataError, DpmclError, needing, reason
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -40,10 +40,8 @@ def open_image(content: bytes, where: str) -> "Image.Image":
     Raises:
         DataError: The bytes are not an image in one of the `FORMATS`, or Pillow is not installed.
     """
-    try:
+    with needing("Reading images", "Pillow", "vision"):
         from PIL import Image, UnidentifiedImageError
-    except ImportError:
-        raise DataError("Reading images needs Pillow: pip install 'dpmcl[vision]'.") from None
     Image.init()
     formats = [name for name in FORMATS if name in Image.OPEN]
     with readable(where):
