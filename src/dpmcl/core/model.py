@@ -204,13 +204,13 @@ class Model:
             out, after[part] = self._run(part, theta[part], x, key, w=w, statistics=statistics)
             return out
 
-        if not self._normalised:
+        if not any(part.statistics for part in self.parts.values()):
             return {}
         features = run("representation", x)
         if self.gate:
             gate = run("gate", x)
             features = features * torch.sigmoid(gate) if self.gate == "features" else features
-        if "prediction" in self._normalised:
+        if self.parts["prediction"].statistics:
             run("prediction", features)
         return {part: statistics for part, statistics in after.items() if statistics}
 
@@ -316,11 +316,6 @@ class Model:
         if self.gate != "outputs":
             return outputs
         return outputs * self._apply("gate", theta["gate"], x, key, w=w)
-
-    @property
-    def _normalised(self) -> list[str]:
-        """Names of the parts that have running statistics."""
-        return [name for name, part in self.parts.items() if part.statistics]
 
     def _statistics(self, part: str) -> Parameters:
         """Return the running statistics that the model holds for a part, {} if it needs none."""
