@@ -1,7 +1,7 @@
 """Predictions of a learner: probabilities, or values in the units of the targets."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -26,9 +26,7 @@ def computing() -> Iterator[None]:
     Raises:
         ModelError: The network fails in the block.
     """
-    with ExitStack() as stack:
-        for context in (threads(1), report_out_of_memory(), arithmetic(None)):
-            stack.enter_context(context)
+    with threads(1), report_out_of_memory(), arithmetic(None):
         try:
             yield
         except DpmclError:

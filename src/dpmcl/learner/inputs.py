@@ -102,18 +102,14 @@ class Inputs:
     def _of_table(self, x: Any) -> Tensor:
         """Return the inputs of a table, whose columns may be in any order."""
         columns = {column.name: column for column in _columns(x)}
-        for field in self.fields:
-            if field.name not in columns:
-                raise DataError(
-                    f"Rows must have the columns of those learned first, and '{field.name}' is "
-                    f"missing; they have {listed(columns)}."
-                )
         names = [field.name for field in self.fields]
-        for name in columns:
-            if name not in names:
+        for name in (*names, *columns):
+            if name not in names or name not in columns:
+                state = "new; leave it out"
+                if name in names:
+                    state = f"missing; they have {listed(columns)}"
                 raise DataError(
-                    f"Rows must have the columns of those learned first, and '{name}' is new; "
-                    "leave it out."
+                    f"Rows must have the columns of those learned first, and '{name}' is {state}."
                 )
         blocks = [inputs_of_column(field, columns[field.name], _WAY_OUT) for field in self.fields]
         return torch.from_numpy(np.concatenate(blocks, axis=1))

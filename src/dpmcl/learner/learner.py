@@ -316,10 +316,8 @@ class Learner:
             rows = (examples.y == number).nonzero()
             if len(rows):
                 _LOG.info("New class %r, first in row %d.", names[number], int(rows[0]))
-        limit, grown = self._config.forgetting_limit, 0.0
-        if limit is not None and before.groups:
-            grown = forgetting(before, known)
-        if limit is not None and grown > limit:
+        limit = self._config.forgetting_limit
+        if limit is not None and (grown := forgetting(before, known)) > limit:
             _LOG.warning(
                 "Chunk %d raised the error on earlier chunks by %.3g; the limit is %.3g. "
                 "learner.undo() takes it back.",
