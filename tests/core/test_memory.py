@@ -158,17 +158,3 @@ def test_a_memory_is_a_function_of_its_key_and_leaves_the_old_one_alone(policy):
     nothing = offer(alone[0], 25, 0, 5, 3, policy)
     assert sorted(held_rows(nothing)) == sorted(held_rows(before))
     assert held_rows(alone[0]) == held_rows(before)
-
-
-def test_draws_take_every_held_row_equally_often_and_none_from_an_empty_memory():
-    held = offer(empty(10), 40, 8, 8, 0, "reservoir")
-    slot, present = memory.draw(held, key_of(1), 8000)
-    assert present.all()
-    counts = torch.bincount(slot, minlength=10)
-    assert counts[8:].tolist() == [0, 0]
-    assert float(((counts[:8] - 1000.0) ** 2 / 1000).sum()) < 7 + 4 * 14**0.5
-    assert not torch.equal(slot[:20], memory.draw(held, key_of(1), 20, lane=1)[0])
-    slot, present = memory.draw(empty(5), key_of(0), 30)
-    assert slot.tolist() == [0] * 30
-    assert not present.any()
-    assert present.shape == (30,)

@@ -110,23 +110,6 @@ def keep(memory: Memory, offer: Offer, order: Tensor) -> Memory:
     )
 
 
-def draw(memory: Memory, key: Tensor, n: int, lane: int = 0) -> tuple[Tensor, Tensor]:
-    """Draw slots of a memory with replacement.
-
-    Args:
-        memory: Memory to draw from.
-        key: Random key, int64 (2,).
-        n: Number of slots.
-        lane: Number of the draw under the key.
-
-    Returns:
-        The slots, int64 (n,), and whether each holds a row, bool (n,): all False if the memory is
-        empty.
-    """
-    slot = keys.integers(key, (n,), memory.filled, lane)
-    return slot, (memory.filled > 0).expand(n)
-
-
 def _reservoir(memory: Memory, offer: Offer, key: Tensor) -> Memory:
     """Return the memory after algorithm R."""
     capacity, n = memory.position.shape[0], offer.position.shape[0]

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from dpmcl.core import keys, memory
+from dpmcl.core import keys
 from dpmcl.core.batch import Batch
 from dpmcl.core.memory import Memories
 from dpmcl.core.tree import tree_map
@@ -387,32 +387,35 @@ def _pick(draw: Draw, supply: Supply, context: _Context) -> _Picked:
             "discount_on = 'sampling' draws rows by chance; a pass without replacement takes each "
             "once, and FTML rows of one task. Use discount_on = 'weights'."
         )
-    if draw.source == "memory":
-        slot, present = _pick_slots(draw, supply, context)
-        position = supply.held[draw.split].position.gather(1, slot.flatten(1)).view_as(slot)
-        return _Picked(position, present, slot)
     pool, task = supply.splits.named(draw.split), context.task_phase[0]
     offset, n = pool.offset, draw.batch * (draw.block or 1)
-    start = offset[:, task] if draw.source == "new" else torch.zeros_like(offset[:, 0])
-    stop = offset[:, task] if draw.source == "earlier" else offset[:, task + 1]
+    held = supply.held[draw.split] if draw.source == "memory" else None
+    if held is not None:
+        start, stop = torch.zeros_like(held.filled), held.filled
+    else:
+        start = offset[:, task] if draw.source == "new" else torch.zeros_like(offset[:, 0])
+        stop = offset[:, task] if draw.source == "earlier" else offset[:, task + 1]
     if by_chance:
         assert weighing is not None
-        position = torch.arange(pool.row.shape[1], device=offset.device)
-        chance = weighing.gamma[pool.task] * (position < stop[:, None])
-        return _Picked(*_pick_weighted(chance, context, n))
-    if not draw.replace:
+        task_of = pool.task if held is None else pool.task.gather(1, held.position)
+        number = torch.arange(task_of.shape[1], device=offset.device)
+        chance = weighing.gamma[task_of] * (number < stop[:, None])
+        item, present = _pick_weighted(chance, context, n)
+    elif not draw.replace:
         rank, present = _pick_in_passes(stop - start, supply, context, n)
-        return _Picked(start[:, None, None] + rank, present)
-    if draw.of_one == "task":
-        chosen = keys.integers(context.key, (1,), task + 1, _CHOICE_LANES)[..., 0]
-        low, high = offset.gather(1, chosen), offset.gather(1, chosen + 1)
-        position = low[..., None] + keys.integers(
-            context.key, (n,), (high - low)[..., None], context.lane
-        )
-        return _Picked(position, (high > low)[..., None].expand_as(position))
-    count = (stop - start)[:, None, None]
-    position = start[:, None, None] + keys.integers(context.key, (n,), count, context.lane)
-    return _Picked(position, (count > 0).expand_as(position))
+        item = start[:, None, None] + rank
+    elif draw.of_one == "task":
+        chosen = keys.integers(context.key, (1,), task + 1, _CHOICE_LANES)
+        low, high = (offset.gather(1, edge[..., 0])[..., None] for edge in (chosen, chosen + 1))
+        item = low + keys.integers(context.key, (n,), high - low, context.lane)
+        present = (high > low).expand_as(item)
+    else:
+        count = (stop - start)[:, None, None]
+        item = start[:, None, None] + keys.integers(context.key, (n,), count, context.lane)
+        present = (count > 0).expand_as(item)
+    if held is None:
+        return _Picked(item, present)
+    return _Picked(held.position.gather(1, item.flatten(1)).view_as(item), present, item)
 
 
 def _background_rows(supply: Supply) -> Rows:
@@ -442,23 +445,6 @@ def _pick_background(draw: Draw, supply: Supply, context: _Context) -> _Picked:
     order = _shuffled(context.key, counts[chosen], int(counts.max()), lane)[..., :n]
     position = rows.offset[0][chosen] + order
     return _Picked(position, torch.ones_like(position, dtype=torch.bool))
-
-
-def _pick_slots(draw: Draw, supply: Supply, context: _Context) -> tuple[Tensor, Tensor]:
-    """Return slots of a memory and a mask of those that hold a row, (replicas, steps, n) each."""
-    held, n, weighing = supply.held[draw.split], draw.batch * (draw.block or 1), supply.weighing
-    if weighing is not None and weighing.on == "sampling":
-        slot = torch.arange(held.position.shape[1], device=held.position.device)
-        task = supply.splits.named(draw.split).task.gather(1, held.position)
-        return _pick_weighted(weighing.gamma[task] * (slot < held.filled[:, None]), context, n)
-    if not draw.replace:
-        return _pick_in_passes(held.filled, supply, context, n)
-    pair: tuple[Tensor, Tensor] = torch.func.vmap(
-        lambda replica, replica_keys: torch.func.vmap(
-            lambda k: memory.draw(replica, k, n, context.lane)
-        )(replica_keys)
-    )(held, context.key)
-    return pair
 
 
 def _pick_in_passes(
