@@ -177,15 +177,13 @@ def _plan_classes(data: Labelled, settings: ScenarioSettings) -> Plan:
             "classes, stream.kind = 'classification'."
         )
     order = _order(data.classes, data.y, settings, "class")
-    if settings.background >= len(order):
+    kept = len(order) - settings.background
+    if kept < 1:
         raise SpecError(
             f"background must leave classes for tasks, got {settings.background} of the "
             f"{len(order)} of '{data.name}'."
         )
-    order, background = (
-        order[: len(order) - settings.background],
-        order[len(order) - settings.background :],
-    )
+    order, background = order[:kept], order[kept:]
     sizes = _sizes(len(order), settings.classes_per_task)
     tasks = _limit(len(sizes), settings, data.name)
     groups = [order[sum(sizes[:k]) : sum(sizes[: k + 1])] for k in range(tasks)]
@@ -199,9 +197,8 @@ def _plan_classes(data: Labelled, settings: ScenarioSettings) -> Plan:
     result = _sorted_plan(task_of[data.y], names, description)
     if not background:
         return result
-    numbers = torch.tensor(sorted(background))
     rows = torch.argsort(data.y, stable=True)
-    rows = rows[torch.isin(data.y[rows], numbers)]
+    rows = rows[torch.isin(data.y[rows], torch.tensor(background))]
     description = f"{description}, {len(background)} background classes"
     return result._replace(scenario=description, background=rows)
 
