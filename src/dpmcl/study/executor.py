@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -118,9 +118,8 @@ class _Execution:
         with tempfile.TemporaryDirectory(prefix="dpmcl-") as scratch:
             self._starts = Starts(partial(_save_stream, Path(scratch)))
             try:
-                while self._waiting:  # a worker may have put a job back
-                    self._take_jobs()
-                    self._wait()
+                self._take_jobs()
+                self._wait()
             finally:
                 for worker in self._workers or ():
                     worker.end()
@@ -174,6 +173,7 @@ class _Execution:
             return None
 
     def _order(self, assignment: Assignment) -> Order:
+        """Return the message with which a worker runs a job."""
         start, stream = self._starts.prepare(assignment.trainer)
         return Order(start, stream, assignment.job, self._keeping.seconds)
 
@@ -201,9 +201,6 @@ class _Execution:
             self._listener.finished(assignment, content)
         elif kind == "died":
             self._lost.append(assignment.job)
-        elif kind == "unsent":
-            _LOG.info("No worker process for %s: %s", assignment.job.method, content)
-            self._waiting.appendleft(assignment)
         elif not isinstance(content, Stopped) or self._error is None:
             self._fail(content)
 
@@ -212,9 +209,10 @@ class _Execution:
         count = min(self._processes - 1, len(self._waiting))
         self._workers = []
         try:
+            orders = {assignment: self._order(assignment) for assignment in self._waiting}
             for _ in range(count):
-                self._workers.append(_Worker(self._next_assignment, self._order, self._inbox))
-        except OSError as error:  # the system starts no further process
+                self._workers.append(_Worker(self._next_assignment, orders, self._inbox))
+        except Exception as error:  # a user's object cannot be pickled, or the system refuses
             _LOG.info("No worker processes: %s", error)
 
 
@@ -230,19 +228,18 @@ class _Worker:
 
     Args:
         take: Returns the next job, or None.
-        order: Returns the message with which a worker runs a job. Raises an error if a user's
-            object cannot be pickled, or the disk is full.
+        orders: The message with which a worker runs each job.
         inbox: Queue for the worker's messages, each with its job.
     """
 
     def __init__(
         self,
         take: Callable[[], Assignment | None],
-        order: Callable[[Assignment], Order],
+        orders: Mapping[Assignment, Order],
         inbox: _Inbox,
     ) -> None:
         self._command = [sys.executable, "-c", _COMMAND.format(path=sys.path)]
-        self._take, self._order, self._inbox = take, order, inbox
+        self._take, self._orders, self._inbox = take, orders, inbox
         self._stopped = self._ended = False
         self._process = self._start_process()
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -271,14 +268,9 @@ class _Worker:
         """Send jobs to the process, and its messages to the inbox, until there are no more jobs."""
         while not self._ended and (assignment := self._take()) is not None:
             try:
-                order = self._order(assignment)
-            except Exception as error:
-                self._inbox.put((assignment, "unsent", error))
-                return
-            try:
                 if self._process.poll() is not None:  # it died during the previous job
                     self._process = self._start_process()
-                self._run_job(assignment, order)
+                self._run_job(assignment, self._orders[assignment])
             except (EOFError, pickle.UnpicklingError, OSError):
                 self._process.kill()
                 self._process.wait()

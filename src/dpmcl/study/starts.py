@@ -1,6 +1,5 @@
 """The data that another process needs to build the trainer of a run."""
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,7 +51,6 @@ class Starts(Generic[T]):
 
     def __init__(self, store: Callable[[Stream], T]) -> None:
         self._store = store
-        self._lock = threading.Lock()
         self._prepared: dict[Trainer, tuple[bytes, T]] = {}
         self._streams: dict[int, T] = {}
 
@@ -65,14 +63,13 @@ class Starts(Generic[T]):
         Raises:
             Exception: A user's object cannot be pickled, or there is no room for the stream.
         """
-        with self._lock:
-            if trainer not in self._prepared:
-                spec, stream = trainer.spec, trainer.stream
-                if id(stream) not in self._streams:  # ids are not reused: trainers hold streams
-                    self._streams[id(stream)] = self._store(stream)
-                if spec.stream.shared:  # `replace` drops data that the settings hold
-                    spec = replace(spec, stream=replace(spec.stream))
-                folder = None if trainer.folder is None else trainer.folder.resolve()
-                start = cloudpickle.dumps(Start(spec, trainer.digest, folder, trainer.storage))
-                self._prepared[trainer] = start, self._streams[id(stream)]
-            return self._prepared[trainer]
+        if trainer not in self._prepared:
+            spec, stream = trainer.spec, trainer.stream
+            if id(stream) not in self._streams:  # ids are not reused: trainers hold streams
+                self._streams[id(stream)] = self._store(stream)
+            if spec.stream.shared:  # `replace` drops data that the settings hold
+                spec = replace(spec, stream=replace(spec.stream))
+            folder = None if trainer.folder is None else trainer.folder.resolve()
+            start = cloudpickle.dumps(Start(spec, trainer.digest, folder, trainer.storage))
+            self._prepared[trainer] = start, self._streams[id(stream)]
+        return self._prepared[trainer]
