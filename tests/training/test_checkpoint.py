@@ -93,7 +93,7 @@ def root(tmp_path) -> Path:
 
 @pytest.fixture
 def checkpoints(root, log_lines) -> Checkpoints:
-    return Checkpoints(root, "er", (3, 4))
+    return Checkpoints(root, ORIGIN)
 
 
 def load(checkpoints: Checkpoints, like: RunState) -> RunState | None:
@@ -108,22 +108,22 @@ def files(root: Path) -> list[Path]:
 @pytest.mark.parametrize("optimiser", plugins.names("optimiser"))
 def test_every_part_comes_back(optimiser, checkpoints, log_lines):
     run = snapshot(optimiser=optimiser)
-    checkpoints.save(run, ORIGIN)
+    checkpoints.save(run)
     assert_same(load(checkpoints, blank(run)), run)
-    assert checkpoints.newest().origin == ORIGIN
+    assert checkpoints.newest().about.origin == ORIGIN
     assert log_lines == []
 
 
 def test_the_last_two_stay_and_numbers_go_on_after_a_restart(checkpoints, root, log_lines):
     for update in range(3):
-        checkpoints.save(snapshot(Position(0, 0, update)), ORIGIN)
+        checkpoints.save(snapshot(Position(0, 0, update)))
     assert [path.name for path in files(root)] == ["00000002.safetensors", "00000003.safetensors"]
-    again = Checkpoints(root, "er", (3, 4))
-    again.save(snapshot(Position(0, 0, 3)), ORIGIN)
+    again = Checkpoints(root, ORIGIN)
+    again.save(snapshot(Position(0, 0, 3)))
     assert [path.name for path in files(root)] == ["00000003.safetensors", "00000004.safetensors"]
     assert load(again, snapshot()).position == Position(0, 0, 3)
     shutil.copy(files(root)[-1], files(root)[-1].with_name("99999999.safetensors"))
-    again.save(snapshot(Position(0, 0, 4)), ORIGIN)
+    again.save(snapshot(Position(0, 0, 4)))
     assert load(again, snapshot()).position == Position(0, 0, 4)
 
 
@@ -170,26 +170,26 @@ def test_a_damaged_newest_is_named_and_the_one_before_used(
 ):
     monkeypatch.chdir(root)
     first, second = snapshot(Position(0, 0, 50)), snapshot(Position(1))
-    checkpoints.save(first, ORIGIN)
-    checkpoints.save(second, replace(ORIGIN, engine="looped"))
+    checkpoints.save(first)
+    Checkpoints(root, replace(ORIGIN, engine="looped")).save(second)
     newest = files(root)[-1]
     newest.write_bytes(damage(newest.read_bytes()))
-    again = Checkpoints(root, "er", (3, 4))
+    again = Checkpoints(root, ORIGIN)
     saved = again.newest()
-    assert saved.origin == ORIGIN
+    assert saved.about.origin == ORIGIN
     assert_same(saved.state(blank(first), 3), first)
     assert len(log_lines) == 1
     assert str(newest) in log_lines[0]
     assert "damaged" in log_lines[0]
     assert "\n" not in log_lines[0]
     assert not (root / "ran").exists()
-    again.save(second, ORIGIN)
+    again.save(second)
     assert_same(load(again, blank(first)), second)
 
 
 def test_every_byte_counts(checkpoints, root, log_lines):
     """A flip anywhere is seen: tensors, header, padding."""
-    checkpoints.save(snapshot(), ORIGIN)
+    checkpoints.save(snapshot())
     (path,) = files(root)
     content = path.read_bytes()
     expected = snapshot()
@@ -220,16 +220,16 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
 def test_another_form_is_not_used(form, checkpoints, root, log_lines):
-    checkpoints.save(snapshot(), ORIGIN)
+    checkpoints.save(snapshot())
     assert load(checkpoints, form(snapshot())) is None
     assert any(str(files(root)[0]) in line for line in log_lines)
 
 
 def test_a_removed_run_folder_is_an_error_and_stays_removed(checkpoints, root):
-    checkpoints.save(snapshot(), ORIGIN)
+    checkpoints.save(snapshot())
     shutil.rmtree(root)
     with pytest.raises(FolderError, match=r"was removed") as caught:
-        checkpoints.save(snapshot(), ORIGIN)
+        checkpoints.save(snapshot())
     assert str(root) in str(caught.value)
     assert not root.exists()
     assert load(checkpoints, snapshot()) is None
@@ -237,9 +237,9 @@ def test_a_removed_run_folder_is_an_error_and_stays_removed(checkpoints, root):
 
 
 def test_clear_takes_one_method_s_alone(checkpoints, root, log_lines):
-    other = Checkpoints(root, "my_module:Mine", (3, 4))
-    checkpoints.save(snapshot(), ORIGIN)
-    other.save(snapshot(), ORIGIN)
+    other = Checkpoints(root, replace(ORIGIN, method="my_module:Mine"))
+    checkpoints.save(snapshot())
+    other.save(snapshot())
     checkpoints.clear()
     checkpoints.clear()
     assert load(checkpoints, snapshot()) is None

@@ -69,7 +69,7 @@ def trained(
     stream = tiny_stream(tasks=2)
     splits = split(stream, SEEDS, (0.6, 0.2, 0.2))
     origin = Origin("m", SEEDS, "", engine, "cpu")
-    keeper = Keeper(Keeping(1e9, stop), Checkpoints(root, "m", SEEDS), origin)
+    keeper = Keeper(Keeping(1e9, stop), Checkpoints(root, origin))
     model = tiny_model(stream, dropout=0.3)
     return train(method, model, stream, splits, SEEDS, ENGINES[engine](), keeper=keeper)
 

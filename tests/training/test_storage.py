@@ -1,5 +1,6 @@
 """Checkpoints at an address are those of a folder, and half of one is passed over."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,13 +21,15 @@ def test_jobs_of_a_run_are_kept_apart_and_the_last_two_checkpoints_stay(
     storage, tmp_path, log_lines
 ):
     (tmp_path / "spec.toml").write_text("replicas = 1")
-    first, second = (StoredCheckpoints(storage, "er", seeds) for seeds in ((3, 4), (5, 6)))
+    first, second = (
+        StoredCheckpoints(storage, replace(ORIGIN, seeds=seeds)) for seeds in ((3, 4), (5, 6))
+    )
     with pytest.raises(FolderError, match="machines see different folders"):
         first.refuse_removed()
     storage.write_mark(tmp_path / "spec.toml")
     assert first.newest() is None
     for update in range(3):
-        first.save(snapshot(Position(0, 0, update)), ORIGIN)
+        first.save(snapshot(Position(0, 0, update)))
     assert second.newest() is None
     folder = tmp_path / "kept/a/checkpoints/er/3-4"
     assert [path.name for path in sorted(folder.iterdir())] == [
@@ -39,7 +42,7 @@ def test_jobs_of_a_run_are_kept_apart_and_the_last_two_checkpoints_stay(
     expected = snapshot(Position(0, 0, 1))
     assert_same(first.newest().state(blank(expected), 3), expected)
     assert len(log_lines) == 1 and "00000003.safetensors is damaged" in log_lines[0]
-    second.save(snapshot(), ORIGIN)
+    second.save(snapshot())
     first.clear()
     first.clear()
     assert first.newest() is None and second.newest() is not None

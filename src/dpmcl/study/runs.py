@@ -266,10 +266,10 @@ class _Run:
                 )
         extended = trained & set(self.before.records)
         self.mixed = identity.warn_of_other_versions(folder, extended)
-        names = {job_folder(job.method, job.seeds) for job in self.jobs}
+        used = {job_folder(folder, job.method, job.seeds) for job in self.jobs}
         for name in trained:
             for path in sorted(checkpoint_folder(folder, name).glob("*")):
-                if (name, path.name) not in names:
+                if path not in used:
                     _LOG.warning(
                         "%s holds checkpoints of an earlier version, or of seeds that train in "
                         "other groups now; they are not used.",

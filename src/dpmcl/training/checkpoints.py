@@ -77,20 +77,18 @@ class Checkpoints:
 
     Args:
         root: The run folder.
-        method: Name of the job's method in the spec.
-        seeds: Seeds of the job.
+        origin: The job, and the data and the software that checkpoints are written with.
     """
 
-    def __init__(self, root: Path, method: str, seeds: Sequence[int]) -> None:
-        self._root = root
-        self._folder = checkpoint_folder(root, method) / job_folder(method, seeds)[1]
+    def __init__(self, root: Path, origin: Origin) -> None:
+        self._root, self.origin = root, origin
+        self._folder = job_folder(root, origin.method, origin.seeds)
 
-    def save(self, run: RunState, origin: Origin) -> None:
+    def save(self, run: RunState) -> None:
         """Write a checkpoint atomically, and remove all but the last two.
 
         Args:
             run: The state to save.
-            origin: Origin of the checkpoint.
 
         Raises:
             FolderError: The checkpoint cannot be written, or the run folder was removed.
@@ -99,7 +97,7 @@ class Checkpoints:
         tensors = _tensors(run)
         about = _About(
             format=2,
-            origin=origin,
+            origin=self.origin,
             position=run.position,
             work=run.work,
             diverged=dict(run.diverged),
@@ -173,14 +171,15 @@ def checkpoint_folder(root: Path, method: str) -> Path:
     return root / "checkpoints" / method.replace(":", ".")
 
 
-def job_folder(method: str, seeds: Sequence[int]) -> tuple[str, str]:
-    """Return a job's method, and the name of the job's folder: its first and last seed.
+def job_folder(root: Path, method: str, seeds: Sequence[int]) -> Path:
+    """Return the folder of a job's checkpoints in a run folder; its first and last seed name it.
 
     Args:
+        root: The run folder.
         method: Name of the method in the spec.
         seeds: Seeds of the job.
     """
-    return method, f"{seeds[0]}-{seeds[-1]}"
+    return checkpoint_folder(root, method) / f"{seeds[0]}-{seeds[-1]}"
 
 
 def refuse_removed(root: Path) -> None:
@@ -229,11 +228,6 @@ class Saved:
     name: str
     about: _About
     tensors: Mapping[str, Tensor]
-
-    @property
-    def origin(self) -> Origin:
-        """Return the origin of the checkpoint."""
-        return self.about.origin
 
     def state(self, like: RunState, tasks: int) -> RunState | None:
         """Return the state in the checkpoint; None, with a warning, if it does not fit the job.

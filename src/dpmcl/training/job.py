@@ -186,11 +186,10 @@ class Trainer:
         Args:
             job: The job.
         """
+        origin = Origin(job.method, job.seeds, self.digest, self.engine.name, self.device.type)
         if self.storage is not None:
-            return StoredCheckpoints(self.storage, job.method, job.seeds)
-        if self.folder is None:
-            return None
-        return Checkpoints(self.folder, job.method, job.seeds)
+            return StoredCheckpoints(self.storage, origin)
+        return None if self.folder is None else Checkpoints(self.folder, origin)
 
     def run(
         self,
@@ -275,13 +274,12 @@ class Trainer:
 
     def _run(self, job: Job, keeping: Keeping, on_progress: ProgressCallback) -> Outcome:
         spec, setup = self.spec, self.setup(job)
-        origin = Origin(job.method, job.seeds, self.digest, setup.engine.name, self.device.type)
         return measured(
             setup,
             evaluation=spec.evaluation,
             monitor=spec.monitor,
             on_divergence=spec.on_divergence,
-            keeper=Keeper(keeping, self.checkpoints(job), origin),
+            keeper=Keeper(keeping, self.checkpoints(job)),
             on_progress=on_progress,
             more=[tracking(tracker, self.folder, _tracker_name(job)) for tracker in spec.track],
         )

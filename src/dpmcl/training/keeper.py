@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from numbers import Real
 
 from dpmcl.exceptions import SpecError, Stopped, shown
-from dpmcl.training.checkpoints import Checkpoints, Origin
+from dpmcl.training.checkpoints import Checkpoints
 from dpmcl.training.observer import Chunk, Observer
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import RunState
@@ -43,13 +43,10 @@ class Keeper(Observer):
     Args:
         keeping: When to write checkpoints and when to stop.
         checkpoints: The job's checkpoints; None writes none, and only `keeping.stop` has an effect.
-        origin: Origin of the checkpoints; None writes none either.
     """
 
-    def __init__(
-        self, keeping: Keeping, checkpoints: Checkpoints | None = None, origin: Origin | None = None
-    ) -> None:
-        self._keeping, self._checkpoints, self._origin = keeping, checkpoints, origin
+    def __init__(self, keeping: Keeping, checkpoints: Checkpoints | None = None) -> None:
+        self._keeping, self._checkpoints = keeping, checkpoints
         self._start = self._last_save = time.monotonic()
         self._spent = 0.0
         self.resumed = False
@@ -61,12 +58,11 @@ class Keeper(Observer):
             setup: Setup of the job.
             run: State before the first task.
         """
-        if self._checkpoints is None or self._origin is None:
+        checkpoints = self._checkpoints
+        if checkpoints is None or (saved := checkpoints.newest()) is None:
             return run
-        saved = self._checkpoints.newest()
-        if saved is None or saved.origin.seeds != self._origin.seeds:
-            return run
-        if saved.origin.digest != self._origin.digest:
+        before, now = saved.about.origin, checkpoints.origin
+        if (before.seeds, before.digest) != (now.seeds, now.digest):
             setup.warn(
                 "its checkpoint is of other data, or of version 0.1, which did not record them; it "
                 "begins anew."
@@ -80,7 +76,7 @@ class Keeper(Observer):
         another = "; another engine, device or PyTorch made it, so equal to rounding"
         setup.warn(
             f"goes on from its last checkpoint (task {task}, phase {phase}, update {update})"
-            f"{another * (saved.origin != self._origin)}."
+            f"{another * (before != now)}."
         )
         return state
 
@@ -103,7 +99,7 @@ class Keeper(Observer):
 
     def _save(self, run: RunState) -> None:
         start = time.monotonic()
-        if self._checkpoints is not None and self._origin is not None:
-            self._checkpoints.save(run, self._origin)
+        if self._checkpoints is not None:
+            self._checkpoints.save(run)
         self._last_save = time.monotonic()
         self._spent += self._last_save - start

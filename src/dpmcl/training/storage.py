@@ -6,7 +6,7 @@ is used. So a job never resumes from a part of a checkpoint.
 """
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +16,7 @@ from typing import Any
 
 from dpmcl.core.atomic import path_of
 from dpmcl.exceptions import DpmclError, FolderError, reason, shown
-from dpmcl.training.checkpoints import Checkpoints, checkpoint_names
+from dpmcl.training.checkpoints import Checkpoints, Origin, checkpoint_names
 
 _MARK = "spec.toml"
 
@@ -145,12 +145,11 @@ class StoredCheckpoints(Checkpoints):
 
     Args:
         storage: The storage of the run.
-        method: Name of the job's method in the spec.
-        seeds: Seeds of the job.
+        origin: As for `Checkpoints`.
     """
 
-    def __init__(self, storage: Storage, method: str, seeds: Sequence[int]) -> None:
-        super().__init__(Path(), method, seeds)
+    def __init__(self, storage: Storage, origin: Origin) -> None:
+        super().__init__(Path(), origin)
         self._storage = storage
 
     def clear(self) -> None:
