@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from rich.cells import cell_len
@@ -60,16 +60,6 @@ class Layout:
     columns: Sequence[str] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
     best: Callable[[], Collection[tuple[int, str]]] = tuple
-
-    def with_titles(self, titles: Mapping[str, str]) -> "Layout":
-        """Return a layout with other titles of columns.
-
-        Args:
-            titles: New titles by present ones. Others do not change.
-        """
-        columns = [titles.get(name, name) for name in self.columns]
-        renamed = {titles.get(name, name): new for name, new in self.renamed.items()}
-        return replace(self, columns=columns, renamed=renamed)
 
 
 def number(value: float | Interval | None) -> str:
@@ -136,8 +126,6 @@ def render(rows: Sequence[Row], style: TableFormat, layout: Layout | None = None
     }
     columns = {**_WORDS, **settings, **columns_of(rows)}
     header = list(columns)
-    macro = {title.removesuffix(" (macro)"): title for title in header}
-    layout = layout.with_titles(macro)
     body = cells(rows, columns)
     text_columns = 2 + len(settings) + ("task" in header)  # columns of text
     chosen = _column_indices(header, layout.columns)
@@ -145,7 +133,7 @@ def render(rows: Sequence[Row], style: TableFormat, layout: Layout | None = None
         (row, column)
         for row, title in (layout.best() if style == "latex" else ())
         for column, index in enumerate(chosen)
-        if header[index] == macro.get(title)
+        if header[index] == title
     }
     words = sum(index < text_columns for index in chosen)
     header = [printable(layout.renamed.get(header[index], header[index])) for index in chosen]
@@ -265,7 +253,7 @@ def columns_of(rows: Sequence[Row]) -> Columns:
         return {"replicas": _replicas, **{COSTS[k]: count(k) for k in COSTS}}
     means = {"CME": pair("cme")}
     if not all(_are_close(row["cme_mean"], row["cme_micro_mean"]) for row in rows):
-        means = {"CME (macro)": pair("cme"), "CME (micro)": pair("cme_micro")}
+        means["CME (micro)"] = pair("cme_micro")
     names = [key.removesuffix("_se") for key in first if key.endswith("_se")]
     return {
         "replicas": _replicas,
