@@ -130,11 +130,12 @@ def test_bad_input_is_refused_before_anything_moves(folder, monkeypatch):
 def test_folders_without_a_whole_run(folder, tmp_path):
     (folder / "errors.parquet").write_bytes(b"PAR1")
     (tmp_path / "empty").mkdir()
-    for out in (folder, tmp_path / "empty", tmp_path / "new"):
+    (tmp_path / "mine" / "before-fresh").mkdir(parents=True)
+    (tmp_path / "mine" / "before-fresh" / "thesis.tex").touch()
+    with pytest.raises(FolderError, match=r"before-fresh is no run.*rename it"):
+        dpmcl.run(TINY_SPEC, out=tmp_path / "mine", fresh=True)
+    (tmp_path / "mine" / "before-fresh").rename(tmp_path / "mine" / "before")
+    for out in (folder, tmp_path / "empty", tmp_path / "new", tmp_path / "mine"):
         dpmcl.run(TINY_SPEC, out=out, fresh=True)
         assert dpmcl.load(out).errors["er"].seeds == (0,)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").touch()
-    with pytest.raises(FolderError, match=r"thesis\.tex.*leave out --fresh"):
-        dpmcl.run(TINY_SPEC, out=tmp_path / "mine", fresh=True)
-    assert (tmp_path / "mine" / "thesis.tex").exists()
+    assert (tmp_path / "mine" / "before" / "thesis.tex").exists()

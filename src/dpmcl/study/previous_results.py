@@ -18,18 +18,12 @@ _KEPT, _MOVING = "before-fresh", ".moving"
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Raise FolderError if a folder has other files, and no run to start anew.
+    """Raise FolderError if a folder of the user's own has the name of the one for earlier results.
 
     Args:
         folder: Folder of the fresh run.
     """
-    other_files = sorted({p.name for p in folder.iterdir()} - set(store.LOCKS))
     earlier = folder / _KEPT
-    if other_files and not store.is_run(folder) and not store.is_run(earlier):
-        raise FolderError(
-            f"{folder} holds no run that --fresh could start anew, and has other files "
-            f"('{other_files[0]}'); leave out --fresh, or choose another folder with --out."
-        )
     if earlier.exists() and not store.is_run(earlier):
         raise FolderError(f"{earlier} is no run that --fresh has kept; rename it.")
 
