@@ -23,8 +23,8 @@ from dpmcl.cli.options import (
     app,
     short_name,
 )
-from dpmcl.cli.study import run_study
-from dpmcl.cli.terminal import LOG, dispensable, stoppable
+from dpmcl.cli.study import run_study, train
+from dpmcl.cli.terminal import LOG, dispensable
 from dpmcl.core.choices import DeviceName, EngineName, FigureContent, OnDivergence
 from dpmcl.exceptions import printable
 
@@ -95,24 +95,16 @@ def run(
 
 def _run_one(spec: "Spec", folder: Path, options: RunOptions) -> None:
     """Make a run, print its table and draw its figure."""
-    from dpmcl.study import runs
     from dpmcl.study.budget import Budget, limit
+    from dpmcl.study.runs import Planned
 
     budget = Budget.parse(options.budget)
     if budget is not None:
         spec, budget, lines = limit(spec, budget)
         for line in lines:
             LOG.info("%s", printable(line))
-    planned = runs.Planned(spec, folder, budget=budget)
-    with stoppable(options.seconds, _resume_command(folder)) as (keeping, progress):
-        (result,) = runs.run_all(
-            [planned],
-            progress,
-            keeping=keeping,
-            fresh=options.fresh,
-            on=options.on,
-            storage=options.storage,
-        )
+    planned = Planned(spec, folder, budget=budget)
+    (result,) = train([planned], options, _resume_command(folder))
     typer.echo(result.table())
     try:
         with dispensable("figure"):

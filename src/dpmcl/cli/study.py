@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
     from dpmcl.study.paper_studies import Choice
     from dpmcl.study.plan import Variant
+    from dpmcl.study.result import Result
+    from dpmcl.study.runs import Planned
+    from dpmcl.study.shard import Shard
 
 
 @app.command()
@@ -187,7 +190,6 @@ def run_study(
     from dpmcl.study.budget import Budget
     from dpmcl.study.executor import processes_of
     from dpmcl.study.forecast import forecast, forecast_lines
-    from dpmcl.study.runs import run_all
     from dpmcl.study.shard import shard_of
 
     runs, lines = studies.planned_runs(variants, out, Budget.parse(options.budget))
@@ -201,16 +203,7 @@ def run_study(
         processes = min(processes_of(runs[0].spec), len(jobs))
         typer.echo("\n".join(map(printable, forecast_lines(jobs, processes))))
         return
-    with stoppable(options.seconds, "the same command") as (keeping, progress):
-        run_all(
-            runs,
-            progress,
-            keeping=keeping,
-            fresh=options.fresh,
-            shard=selected,
-            on=options.on,
-            storage=options.storage,
-        )
+    train(runs, options, "the same command", shard=selected)
     stored = studies.stored_results(variants, out)
     studies.store_protocol(stored, out)
     table, draw = studies.table_and_figure(name, variants, stored, style)
@@ -222,6 +215,24 @@ def run_study(
             typer.echo(printable(f"figure: {path}"))
     finally:
         typer.echo(printable(f"folder: {out}"))
+
+
+def train(
+    runs: "Sequence[Planned]", options: RunOptions, command: str, shard: "Shard | None" = None
+) -> "list[Result]":
+    """Run the missing jobs of runs, with progress bars. `command` is the one that resumes them."""
+    from dpmcl.study.runs import run_all
+
+    with stoppable(options.seconds, command) as (keeping, progress):
+        return run_all(
+            runs,
+            progress,
+            keeping=keeping,
+            fresh=options.fresh,
+            shard=shard,
+            on=options.on,
+            storage=options.storage,
+        )
 
 
 def _variants_and_folder(name: str, choice: "Choice") -> "tuple[list[Variant], Path]":
