@@ -147,6 +147,9 @@ class Stored:
     code: Code = field(default_factory=dict)
 
 
+EMPTY = Stored({}, StreamInfo("", "", (), ()), {})
+"""Content of a folder without a run."""
+
 LOCKS = (".lock", ".lock.json")
 """Files that lock a run folder while a process writes to it (`dpmcl.study.lock`)."""
 

@@ -7,7 +7,6 @@ no row of a table mixes settings, data or code.
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,7 @@ from dpmcl import plugins
 from dpmcl.exceptions import DpmclError, FolderError
 from dpmcl.networks.python import Python
 from dpmcl.results import store
-from dpmcl.results.record import Record
-from dpmcl.results.store import Code, StreamInfo
+from dpmcl.results.store import Stored, StreamInfo
 from dpmcl.study.source_hash import Source, file_of, source, source_of_network
 from dpmcl.training.spec import Spec
 
@@ -47,48 +45,27 @@ _MONITOR_DECIDES = ("exceeding", "beta", "interval", "rows", "patience")
 _ANEW = "start anew with --fresh (fresh=True), or choose another folder with --out."
 
 
-@dataclass(frozen=True, eq=False)
-class Content:
-    """Content of a run folder before a run.
-
-    Attributes:
-        folder: The run folder; None if nothing is stored.
-        spec: The table of its spec; empty if the folder holds no run.
-        records: Results by method.
-        methods: Methods that have results or a checkpoint.
-        stream: Description of the data of these methods; None if there are no such methods.
-        code: Hashes of the plugins' sources, by method.
-    """
-
-    folder: Path | None = None
-    spec: Mapping[str, Any] = field(default_factory=dict)
-    records: Mapping[str, Record] = field(default_factory=dict)
-    methods: frozenset[str] = frozenset()
-    stream: StreamInfo | None = None
-    code: Code = field(default_factory=dict)
-
-
-def read_folder(folder: Path) -> Content:
+def read_folder(folder: Path) -> Stored:
     """Read the content of a folder.
 
     Args:
         folder: A run folder, or one that does not hold a run yet.
 
     Returns:
-        The content; without a spec and results if the folder holds no run.
+        The content; `store.EMPTY` if the folder holds no run.
 
     Raises:
         FolderError: A file of the run is damaged.
     """
-    if not store.is_run(folder):
-        return Content(folder)
-    stored = store.load(folder)
+    return store.load(folder) if store.is_run(folder) else store.EMPTY
+
+
+def _begun_methods(folder: Path, before: Stored) -> set[str]:
+    """Return the methods that have results or a checkpoint in a run folder."""
     checkpoints = folder / "checkpoints"
     begun = {p.relative_to(checkpoints).parts[0] for p in checkpoints.rglob("*.safetensors")}
-    methods = {name for name in stored.spec["methods"] if name.replace(":", ".") in begun}
-    methods |= set(stored.records)
-    stream = stored.stream if methods else None
-    return Content(folder, stored.spec, stored.records, frozenset(methods), stream, stored.code)
+    names = {name for name in before.spec.get("methods", {}) if name.replace(":", ".") in begun}
+    return names | set(before.records)
 
 
 def sources(spec: Spec) -> Sources:
@@ -124,7 +101,7 @@ def sources(spec: Spec) -> Sources:
     return out
 
 
-def united_spec(before: Content, new: Mapping[str, Any]) -> dict[str, Any]:
+def united_spec(before: Stored, new: Mapping[str, Any]) -> dict[str, Any]:
     """Return the spec of a folder to which a run is added.
 
     It has all methods and, if the seeds of both together have no gap, all seeds.
@@ -194,40 +171,44 @@ def _entries(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
-def refuse_other_code(before: Content, sources: Sources, spec: Spec, trained: set[str]) -> None:
+def refuse_other_code(
+    folder: Path, before: Stored, sources: Sources, *, spec: Spec, trained: set[str]
+) -> None:
     """Raise FolderError if results in a folder were made with other code than the present code.
 
     Version 0.1 did not record code. If it made the folder, results of a user's plugins cause a
     warning, and no rows can be added that use such a plugin or whose numbers have moved since.
 
     Args:
-        before: Content of the run folder.
+        folder: The run folder.
+        before: Its content.
         sources: Sources of the plugins of the run about to start.
         spec: Spec of that run.
         trained: Methods with missing results.
     """
     plugins_now = {name: source for used in sources.values() for name, source in used.items()}
-    for method in before.methods:
+    begun = _begun_methods(folder, before)
+    for method in begun:
         for plugin, hashes in before.code.get(method, {}).items():
             if plugin in plugins_now:
-                _refuse_changed(before.folder, plugin, hashes, plugins_now[plugin])
-    unknown = before.methods - set(before.code)
+                _refuse_changed(folder, plugin, hashes, plugins_now[plugin])
+    unknown = begun - set(before.code)
     if not unknown:
         return
     if extended := sorted({plugin for name in trained for plugin in sources[name]}):
         raise FolderError(
-            f"{before.folder} was made by version 0.1, which did not record the code of "
+            f"{folder} was made by version 0.1, which did not record the code of "
             f"{extended[0]}, so no rows are added to it; {_ANEW}"
         )
     for name in sorted(trained & unknown):
         if has_moved_since_0_1(spec, name):
             raise FolderError(
-                f"{before.folder} was made by version 0.1, and the numbers of {name} on "
+                f"{folder} was made by version 0.1, and the numbers of {name} on "
                 f"'{spec.stream_name}' have moved since (CHANGELOG.md); {_ANEW}"
             )
     if plugins_now:
         _log.warning(
-            f"{before.folder} was made by version 0.1, which did not record code: its results may "
+            f"{folder} was made by version 0.1, which did not record code: its results may "
             f"be of another version of {min(plugins_now)}."
         )
 
@@ -242,9 +223,7 @@ def has_moved_since_0_1(spec: Spec, method: str) -> bool:
     return spec.stream_name == "sine" or bool(spec.methods[method].trains_on_validation)
 
 
-def _refuse_changed(
-    folder: Path | None, plugin: str, old: dict[str, str] | None, new: Source
-) -> None:
+def _refuse_changed(folder: Path, plugin: str, old: dict[str, str] | None, new: Source) -> None:
     """Raise FolderError unless a plugin's old and new hashes are known and equal."""
     if new.hashes is None or old is None:
         reason = new.missing or "its source could not be read when they were made"
@@ -260,16 +239,17 @@ def _refuse_changed(
         )
 
 
-def refuse_other_data(before: Content, now: StreamInfo, spec: Spec) -> None:
+def refuse_other_data(folder: Path, before: Stored, now: StreamInfo, spec: Spec) -> None:
     """Raise FolderError if results in a folder were made on other data.
 
     Args:
-        before: Content of the run folder.
+        folder: The run folder.
+        before: Its content.
         now: Description of the data of the run about to start.
         spec: Spec of that run.
     """
     stored = before.stream
-    if stored is None or not stored.digest or stored.digest == now.digest:
+    if stored.digest in ("", now.digest) or not _begun_methods(folder, before):
         return
     moved = ""
     for setting in spec.stream.places:
@@ -278,7 +258,7 @@ def refuse_other_data(before: Content, now: StreamInfo, spec: Spec) -> None:
             change = "what is there changed" if old == new else f"then '{old}'"
             moved += f" (stream.{setting} = '{new}', {change})"
     raise FolderError(
-        f"{before.folder} holds results on other data{moved}: their fingerprint is "
+        f"{folder} holds results on other data{moved}: their fingerprint is "
         f"{stored.digest[:12]}, that of the data now {now.digest[:12]}; {_ANEW}"
     )
 

@@ -13,7 +13,6 @@ from dpmcl.results.record import select_seeds
 from dpmcl.results.store import Stored
 from dpmcl.study import identity, protocol
 from dpmcl.study.budget import Budget
-from dpmcl.study.identity import Content
 from dpmcl.study.lock import locked
 from dpmcl.training.spec import Spec
 
@@ -64,14 +63,13 @@ def _add_results(target: Path, sources: Sequence[Path]) -> list[str]:
     entries: list[Any] = []
     for source in sources:
         theirs = store.load(source)
-        content, added = _merged_content(content, theirs, f"{target} and {source}")
+        content, added = _merged_content(target, content, source, theirs)
         if added:
             lines.append(f"{target}: {added} from {source}")
             entries += theirs.environment
         if theirs.protocol is not None:
             budget = Budget.parse(theirs.protocol.budget) or budget
     if lines:
-        assert content.stream is not None
         store.save_start(target, content.spec, content.stream, content.code)
         for source in sources:
             _copy_parameters(source, target)
@@ -84,20 +82,21 @@ def _add_results(target: Path, sources: Sequence[Path]) -> list[str]:
     return lines
 
 
-def _merged_content(content: Content, theirs: Stored, folders: str) -> tuple[Content, str]:
+def _merged_content(
+    target: Path, content: Stored, source: Path, theirs: Stored
+) -> tuple[Stored, str]:
     """Return the content of a folder with another's results added, and a text about those."""
+    folders = f"{target} and {source}"
     if content.spec not in ({}, theirs.spec):  # specs of a study's shards are equal
-        assert content.folder is not None
         places = Spec.parse(theirs.spec).stream.places
         identity.refuse_difference(
-            content.folder,
+            target,
             content.spec,
             theirs.spec,
             places,
             way_out="merge it into another folder.",
         )
-    digest = content.stream.digest if content.stream else ""
-    if digest and digest != theirs.stream.digest:
+    if content.records and content.stream.digest not in ("", theirs.stream.digest):
         raise FolderError(f"{folders} hold results on other data; merge neither.")
     for method in set(content.code) & set(theirs.code):
         if content.code[method] != theirs.code[method]:

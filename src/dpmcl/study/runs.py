@@ -23,12 +23,11 @@ from dpmcl.data.stream import Stream
 from dpmcl.exceptions import SpecError
 from dpmcl.results import store
 from dpmcl.results.record import Record, merge, select_seeds
-from dpmcl.results.store import StreamInfo
+from dpmcl.results.store import Stored, StreamInfo
 from dpmcl.study import identity, previous_results, protocol
 from dpmcl.study.budget import Budget
 from dpmcl.study.environment import describe
 from dpmcl.study.executor import Assignment, Listener, execute
-from dpmcl.study.identity import Content
 from dpmcl.study.lock import locked
 from dpmcl.study.result import Result
 from dpmcl.study.shard import Shard
@@ -198,9 +197,11 @@ class _Run:
         trained = {name for name, seeds in self.missing.items() if seeds}
         _warn_unwatched(spec, before.records, trained)
         sources = {} if folder is None else identity.sources(spec)
-        identity.refuse_other_code(before, sources, spec, trained)
+        if folder is not None:
+            identity.refuse_other_code(folder, before, sources, spec=spec, trained=trained)
         stream, self.info = _stream_and_info(spec, before.stream, self.streams)
-        identity.refuse_other_data(before, self.info, spec)
+        if folder is not None:
+            identity.refuse_other_data(folder, before, self.info, spec)
         self.table = identity.united_spec(before, spec.to_table())
         if folder is not None and storage is not None:
             self.storage = Storage(absolute_address(storage), self._storage_name(folder))
@@ -362,15 +363,15 @@ def _joined(parts: Mapping[tuple[int, ...], Theta]) -> Theta:
     return theta
 
 
-def _earlier_content(spec: Spec, folder: Path | None, fresh: bool) -> Content:
+def _earlier_content(spec: Spec, folder: Path | None, fresh: bool) -> Stored:
     """Return the content of a folder on which a run may build. Raises FolderError."""
     if folder is None:
-        return Content()
+        return store.EMPTY
     sweep(folder)
     previous_results.complete_move(folder)
     if fresh:
         previous_results.refuse_foreign(folder)
-        return Content()
+        return store.EMPTY
     before = identity.read_folder(folder)
     if before.spec:
         identity.refuse_difference(folder, before.spec, spec.to_table(), spec.stream.places)
@@ -392,7 +393,7 @@ def _warn_unwatched(spec: Spec, before: Mapping[str, Record], trained: set[str])
 
 
 def _stream_and_info(
-    spec: Spec, before: StreamInfo | None, streams: dict[str, Stream]
+    spec: Spec, before: StreamInfo, streams: dict[str, Stream]
 ) -> tuple[Stream, StreamInfo]:
     """Return the stream of the first seed, with its fingerprint.
 
@@ -404,8 +405,7 @@ def _stream_and_info(
     stream = one_replica = streams[key] = streams.get(key) or read_stream(spec, spec.seeds[:1])
     seed = None
     if not spec.stream.shared:
-        stored_seed = None if before is None else before.digest_seed
-        seed = spec.seeds[0] if stored_seed is None else stored_seed
+        seed = spec.seeds[0] if before.digest_seed is None else before.digest_seed
         one_replica = stream if seed == spec.seeds[0] else read_stream(spec, (seed,))
     digest = replace(one_replica, scale=None).digest()
     info = StreamInfo(
