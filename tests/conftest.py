@@ -304,7 +304,7 @@ def train(
     record = outcome.record
     return SimpleNamespace(
         errors=record.errors,
-        theta=outcome.theta,
+        theta=outcome.state.theta,
         work=record.work[seeds[0]],
         diverged=record.diverged,
         readings=record.readings,

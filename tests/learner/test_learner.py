@@ -75,7 +75,7 @@ def test_fed_the_rows_of_a_run_a_learner_ends_with_its_parameters(method, settin
                 fed.learn(*train, validation=validation)
             else:
                 fed.learn(*train)
-        for a, b in zip(leaves(outcome.theta), parameters(fed), strict=True):
+        for a, b in zip(leaves(outcome.state.theta), parameters(fed), strict=True):
             assert torch.equal(a[seed], b[0])
 
 

@@ -162,7 +162,7 @@ def test_replicas_that_do_not_fit_are_trained_in_halves(monkeypatch):
     parts = trainer.run(job, Keeping())
     assert tried == [(0, 1, 2), (0, 1), (0,), (1,), (2,)]
     torch.testing.assert_close(
-        parts.theta["prediction"], whole.theta["prediction"], rtol=1e-3, atol=1e-4
+        parts.state.theta["prediction"], whole.state.theta["prediction"], rtol=1e-3, atol=1e-4
     )
     monkeypatch.setattr(Trainer, "setup", lambda *_: setup(trainer, job))
     with pytest.raises(DeviceError):

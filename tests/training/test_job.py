@@ -30,7 +30,7 @@ def test_every_seed_of_every_method_is_in_one_job_and_runs_as_in_a_study():
     assert seen[-1][0] == seen[-1][1] == 2 * 3 * len(jobs[0].seeds)
     assert not outcome.resumed
     whole = dpmcl.run(job_trainer.spec.to_table())
-    for a, b in zip(leaves(outcome.theta), leaves(whole.theta["er"]), strict=True):
+    for a, b in zip(leaves(outcome.state.theta), leaves(whole.theta["er"]), strict=True):
         assert torch.equal(a, b[: len(a)])
 
 

@@ -6,7 +6,6 @@ a GPU it records the update as a CUDA graph and replays it. Both give the same r
 rounding.
 """
 
-from dpmcl.core.choices import DeviceName, EngineName
 from dpmcl.engine.batched import Batched
 from dpmcl.engine.choice import choose, device_of, group_size
 from dpmcl.engine.contract import Engine, Feed
@@ -14,9 +13,7 @@ from dpmcl.engine.looped import Looped
 
 __all__ = [
     "Batched",
-    "DeviceName",
     "Engine",
-    "EngineName",
     "Feed",
     "Looped",
     "choose",

@@ -297,8 +297,8 @@ class _Run:
         indices = [i for i, seed in enumerate(seeds) if seed in self.missing[name]]
         new = tuple(seeds[i] for i in indices)
         record = select_seeds(outcome.record, new)
-        theta: Theta = tree_map(lambda leaf: leaf[indices], outcome.theta)
-        buffers: Theta = tree_map(lambda leaf: leaf[indices], outcome.buffers)
+        final = outcome.state
+        theta, buffers = tree_map(lambda leaf: leaf[indices], (final.theta, final.buffers))
         self.theta.setdefault(name, {})[new] = theta
         before = self.records.get(name)
         self.records[name] = record if before is None else merge(before, record)

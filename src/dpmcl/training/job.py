@@ -10,7 +10,7 @@ import torch
 
 from dpmcl.core.allocation import is_out_of_memory, report_out_of_memory
 from dpmcl.core.generators import forked
-from dpmcl.core.model import Buffers, Model, Theta
+from dpmcl.core.model import Model
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
 from dpmcl.core.tree import tree_map
@@ -71,16 +71,6 @@ class Outcome:
     state: State
     states: tuple[bytes, ...]
     resumed: bool = False
-
-    @property
-    def theta(self) -> Theta:
-        """Return the final parameters, with a leading replica dimension."""
-        return self.state.theta
-
-    @property
-    def buffers(self) -> Buffers:
-        """Return the final running statistics, with a leading replica dimension."""
-        return self.state.buffers
 
 
 class Trainer:
