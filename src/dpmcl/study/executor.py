@@ -238,10 +238,9 @@ class _Worker:
         orders: Mapping[Assignment, Order],
         inbox: _Inbox,
     ) -> None:
-        self._command = [sys.executable, "-c", _COMMAND.format(path=sys.path)]
+        command = [sys.executable, "-c", _COMMAND.format(path=sys.path)]
         self._take, self._orders, self._inbox = take, orders, inbox
-        self._stopped = self._ended = False
-        self._process = self._start_process()
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -252,35 +251,26 @@ class _Worker:
 
     def stop(self) -> None:
         """Ask the worker to stop after a checkpoint."""
-        self._stopped = True
         self._send(None)
 
     def end(self) -> None:
         """End the process at once; its job, if any, is lost."""
-        self._ended = True
         self._process.kill()
         self._process.wait()
 
-    def _start_process(self) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
     def _serve(self) -> None:
-        """Send jobs to the process, and its messages to the inbox, until there are no more jobs."""
-        while not self._ended and (assignment := self._take()) is not None:
+        """Give the process jobs, and the inbox its messages, until it dies or no job waits."""
+        while (assignment := self._take()) is not None:
             try:
-                if self._process.poll() is not None:  # it died during the previous job
-                    self._process = self._start_process()
-                self._run_job(assignment, self._orders[assignment])
+                self._run_job(assignment)
             except (EOFError, pickle.UnpicklingError, OSError):
-                self._process.kill()
-                self._process.wait()
+                self.end()
                 self._inbox.put((assignment, "died", None))
+                return
 
-    def _run_job(self, assignment: Assignment, order: Order) -> None:
+    def _run_job(self, assignment: Assignment) -> None:
         """Send a job to the process, and its messages to the inbox, until the job has ended."""
-        self._send(order)
-        if self._stopped:
-            self._send(None)
+        self._send(self._orders[assignment])
         kind = ""
         while kind not in ("finished", "failed"):
             assert self._process.stdout is not None
