@@ -125,21 +125,18 @@ def render(rows: Sequence[Row], style: TableFormat, layout: Layout | None = None
         key: lambda row, key=key: displayed(setting_text(row[key])) for key in layout.settings
     }
     columns = {**_WORDS, **settings, **columns_of(rows)}
-    header = list(columns)
-    body = cells(rows, columns)
-    text_columns = 2 + len(settings) + ("task" in header)  # columns of text
-    chosen = _column_indices(header, layout.columns)
+    words = {*_WORDS, *settings, "task"}  # titles of the columns of text
+    titles = _chosen(columns, layout.columns)
     bold = {
-        (row, column)
+        (row, titles.index(title))
         for row, title in (layout.best() if style == "latex" else ())
-        for column, index in enumerate(chosen)
-        if header[index] == title
+        if title in titles
     }
-    words = sum(index < text_columns for index in chosen)
-    header = [printable(layout.renamed.get(header[index], header[index])) for index in chosen]
-    body = [[line[index] for index in chosen] for line in body]
+    header = [printable(layout.renamed.get(title, title)) for title in titles]
+    body = [[columns[title](row) for title in titles] for row in rows]
     footer = _footer(rows) if style == "text" else []
-    text = format_cells(header, body, style, words=words, bold=bold)
+    text_columns = sum(title in words for title in titles)
+    text = format_cells(header, body, style, words=text_columns, bold=bold)
     return "\n".join([text, *footer])
 
 
@@ -179,8 +176,7 @@ def format_cells(
 
 def _data(rows: Sequence[Row], style: TableFormat, layout: Layout) -> str:
     """Return rows as JSON or CSV."""
-    keys = list(rows[0]) if rows else []
-    keys = [keys[index] for index in _column_indices(keys, layout.columns)]
+    keys = _chosen(rows[0] if rows else {}, layout.columns)
     if style == "json":
         chosen = [{layout.renamed.get(key, key): row[key] for key in keys} for row in rows]
         return json.dumps(chosen, indent=1, allow_nan=False)
@@ -194,12 +190,12 @@ def _csv_value(value: Any) -> Any:
     return setting_text(value) if isinstance(value, list | tuple | Mapping | bool) else value
 
 
-def _column_indices(header: Sequence[str], columns: Sequence[str]) -> list[int]:
-    """Return the indices of the columns to show; all of them if none is named."""
-    for name in columns:
-        if name not in header:
-            raise unknown("column", name, list(header), f"Columns: {', '.join(header)}.")
-    return [header.index(name) for name in columns] or list(range(len(header)))
+def _chosen(columns: Mapping[str, Any], chosen: Sequence[str]) -> list[str]:
+    """Return the titles of the columns to show; all of them if none is named."""
+    for title in chosen:
+        if title not in columns:
+            raise unknown("column", title, list(columns), f"Columns: {', '.join(columns)}.")
+    return list(chosen or columns)
 
 
 def _footer(rows: Sequence[Row]) -> list[str]:
