@@ -52,21 +52,23 @@ class Stopped(DpmclError):
 
 
 @contextmanager
-def needing(what: str, package: str, extra: str) -> Iterator[None]:
-    """Raise a DataError if a block, in which data are read, cannot import an optional package.
+def needed_for(purpose: str, package: str, error: type[DpmclError] = DpmclError) -> Iterator[None]:
+    """Raise an error that says what to install if an import in a block fails.
 
     Args:
-        what: What needs the package, as in "Stream 'digits'".
-        package: Name of the package.
-        extra: Extra of this package that installs it.
+        purpose: What needs the package, for the message.
+        package: The package to install, with its extra.
+        error: Type of the error.
 
-    Raises:
-        DataError: The package is not installed.
+    >>> with needed_for("A picture", "dpmcl[plot]"):
+    ...     import no_such_module
+    Traceback (most recent call last):
+    dpmcl.exceptions.DpmclError: A picture needs no_such_module: pip install 'dpmcl[plot]'.
     """
     try:
         yield
-    except ImportError:
-        raise DataError(f"{what} needs {package}: pip install 'dpmcl[{extra}]'.") from None
+    except ImportError as missing:
+        raise error(f"{purpose} needs {missing.name}: pip install '{package}'.") from None
 
 
 def printable(text: str) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from dpmcl.core.atomic import atomic
 from dpmcl.core.choices import FigureFormat
 from dpmcl.core.errors import Errors
-from dpmcl.exceptions import DpmclError, SpecError, shown
+from dpmcl.exceptions import DpmclError, SpecError, needed_for, shown
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte
 from dpmcl.results.names import displayed
@@ -33,7 +33,6 @@ NAMED = 12  # largest number of tasks that are labelled by name
 PLAIN: dict[str, Any] = {"parse_math": False}
 """Options of a text that contains users' names, in which a dollar sign must not start a formula."""
 
-_NEEDS = "Figures need matplotlib and scipy: pip install 'dpmcl[plot]'."
 # Fallback fonts for Chinese, Japanese, Korean and emoji, used if installed.
 _FONTS = (
     "Noto Sans CJK SC",
@@ -53,11 +52,9 @@ def drawing() -> Iterator[None]:
     Raises:
         DpmclError: matplotlib is not installed.
     """
-    try:
+    with needed_for("A figure", "dpmcl[plot]"):
         import matplotlib.figure
         from matplotlib.font_manager import fontManager
-    except ImportError:
-        raise DpmclError(_NEEDS) from None
     installed = {font.name for font in fontManager.ttflist}
     fonts = [font for font in _FONTS if font in installed]
     family = [*matplotlib.rcParams["font.family"], *fonts]
@@ -186,10 +183,8 @@ def curve(
     Raises:
         DpmclError: SciPy is not installed.
     """
-    try:
+    with needed_for("A figure", "dpmcl[plot]"):
         from scipy.ndimage import gaussian_filter1d
-    except ImportError:
-        raise DpmclError(_NEEDS) from None
     values = np.stack([measure(errors, after=k) for k in range(errors.tasks)], 1)
     evaluated = np.flatnonzero(~np.isnan(values).all(0))
     middle, error = mean_and_error(values[:, evaluated])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import tomli_w
 
-from dpmcl.exceptions import DpmclError
+from dpmcl.exceptions import DpmclError, needed_for
 from dpmcl.results import against as comparisons
 from dpmcl.results import claims, comparison, figures, heat_map, paper, theory_figures
 from dpmcl.results.comparison import MEASURES, Entry
@@ -66,10 +66,8 @@ def html(runs: Mapping[str, Stored], against: str | None = None) -> str:
         DpmclError: There are no results, or matplotlib or SciPy is not installed.
         SpecError: There is no method of that name.
     """
-    try:
+    with needed_for("A report", "dpmcl[plot]"):
         import jinja2
-    except ImportError:
-        raise DpmclError("A report needs jinja2: pip install 'dpmcl[plot]'.") from None
     title, sections = _content(runs, against)
     template = files("dpmcl.results").joinpath("report.html.jinja").read_text("utf-8")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from dpmcl.exceptions import DpmclError, unknown
+from dpmcl.exceptions import needed_for, unknown
 
 LEVEL = 0.95
 """Confidence level of intervals. A difference is significant if p is below 1 - LEVEL."""
@@ -217,8 +217,6 @@ def _rank_biserial(gaps: np.ndarray) -> float:
 
 def _scipy_stats() -> Any:
     """Import scipy.stats, which the extra `plot` installs."""
-    try:
+    with needed_for("A statistic", "dpmcl[plot]"):
         from scipy import stats
-    except ImportError:
-        raise DpmclError("Statistics need scipy: pip install 'dpmcl[plot]'.") from None
     return stats

@@ -21,7 +21,7 @@ import torch
 
 from dpmcl.core.threads import threads
 from dpmcl.data.stream import Stream
-from dpmcl.exceptions import DeviceError, DpmclError, Stopped, reason
+from dpmcl.exceptions import DeviceError, DpmclError, Stopped, needed_for, reason
 from dpmcl.study.executor import Assignment, Listener
 from dpmcl.study.log_lines import logged_to
 from dpmcl.study.starts import Start, Starts
@@ -131,11 +131,9 @@ def _outcome(ray: Any, reference: Any) -> Outcome | None:
 @contextmanager
 def _cluster() -> Iterator[Any]:
     """Connect to Ray; disconnect after the block unless the caller was connected before."""
-    try:
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    with needed_for("--on ray", "dpmcl[ray]"):
         import ray
-    except ImportError:
-        raise DpmclError("--on ray needs ray: pip install 'dpmcl[ray]'.") from None
     if ray.is_initialized():
         yield ray
         return

@@ -15,7 +15,7 @@ import tomli_w
 from dpmcl.core.atomic import write_text
 from dpmcl.core.choices import Where
 from dpmcl.core.errors import Errors
-from dpmcl.exceptions import DpmclError, SpecError, shown
+from dpmcl.exceptions import DpmclError, SpecError, needed_for, shown
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte
 from dpmcl.study.plan import axis, check_axis, owner_of
@@ -202,11 +202,9 @@ class _Score(NamedTuple):
 
 def _journal(name: str, search: Search, folder: Path) -> "optuna.Study":
     """Return the journal of a method's trials, new or continued."""
-    try:
+    with needed_for("A search", "dpmcl[tune]"):
         import optuna
         from optuna.storages.journal import JournalFileBackend
-    except ImportError:
-        raise DpmclError("A search needs optuna: pip install 'dpmcl[tune]'.") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     folder.mkdir(parents=True, exist_ok=True)
     backend = JournalFileBackend(os.fspath(folder / f"{name.replace(':', '.')}.journal"))

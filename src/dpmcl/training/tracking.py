@@ -8,7 +8,7 @@ import numpy as np
 from filelock import FileLock
 
 from dpmcl.core.choices import Tracker
-from dpmcl.exceptions import DpmclError, SpecError
+from dpmcl.exceptions import SpecError, needed_for
 from dpmcl.training.observer import Observer
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import RunState
@@ -60,14 +60,9 @@ def tracking(tracker: Tracker, folder: Path | None, name: str) -> Tracking:
     """
     if folder is None:
         raise SpecError(f"track = ['{tracker}'] writes into the run folder; give one with `out`.")
-    try:
-        if tracker == "tensorboard":
-            return Tracking(_tensorboard(folder, name))
-        return Tracking(_mlflow(folder, name))
-    except ImportError as error:
-        raise DpmclError(
-            f"track = ['{tracker}'] needs {error.name}: pip install 'dpmcl[tracking]'."
-        ) from None
+    write = _tensorboard if tracker == "tensorboard" else _mlflow
+    with needed_for(f"track = ['{tracker}']", "dpmcl[tracking]"):
+        return Tracking(write(folder, name))
 
 
 def _tensorboard(folder: Path, name: str) -> Write:
