@@ -15,7 +15,7 @@ from torch import Tensor
 from dpmcl.core import keys
 from dpmcl.core.settings import Positive, Rate
 from dpmcl.data.stream import Stream
-from dpmcl.exceptions import DataError, SpecError, needing, reason
+from dpmcl.exceptions import DataError, SpecError, needed_for, reason
 from dpmcl.streams._settings import StreamSettings
 
 Array = NDArray[np.float64]
@@ -210,7 +210,7 @@ def integrate(
     Raises:
         DataError: SciPy is missing, the integration fails, or the equation needs a stiff solver.
     """
-    with needing("A stream of a differential equation", "SciPy", "dynamics"):
+    with needed_for("A stream of a differential equation", "dpmcl[dynamics]", DataError):
         from scipy.integrate import solve_ivp
     # The integrator shortens its last step, so that ends a window after the last time.
     end = float(times[-1]) + window

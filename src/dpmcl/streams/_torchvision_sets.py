@@ -18,7 +18,7 @@ from dpmcl.data.labelled import Labelled
 from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.entries import ARCHIVES
 from dpmcl.data.sources import expand_home
-from dpmcl.exceptions import DataError, SpecError, needing, reason
+from dpmcl.exceptions import DataError, SpecError, needed_for, reason
 from dpmcl.streams._settings import LabelledSettings
 
 Parts = Sequence[Mapping[str, Any]]
@@ -109,7 +109,7 @@ def torchvision_class(name: str) -> Any:
     >>> torchvision_class("FashionMNIST").__name__
     'FashionMNIST'
     """
-    with needing(name, "torchvision", "vision"):
+    with needed_for(name, "dpmcl[vision]", DataError):
         from torchvision import datasets
     if not hasattr(datasets, name):
         raise DataError(f"The installed torchvision has no {name}; use a newer one.")

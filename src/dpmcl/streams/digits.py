@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from dpmcl.data.labelled import Labelled
-from dpmcl.exceptions import needing
+from dpmcl.exceptions import DataError, needed_for
 from dpmcl.streams._settings import LabelledSettings
 
 
@@ -18,7 +18,7 @@ class Digits(LabelledSettings):
     """
 
     def read(self) -> Labelled:
-        with needing("Stream 'digits'", "scikit-learn", "digits"):
+        with needed_for("Stream 'digits'", "dpmcl[digits]", DataError):
             from sklearn.datasets import load_digits
         pixels, labels = load_digits(return_X_y=True)
         x = torch.as_tensor(pixels, dtype=torch.float32).view(-1, 1, 8, 8) / 16

@@ -9,7 +9,7 @@ from dpmcl.data.labelled import Labelled
 from dpmcl.data.readers.datasets import read_dataset
 from dpmcl.data.scenario import check_task_column
 from dpmcl.data.sources import expand_home
-from dpmcl.exceptions import DataError, needing, reason
+from dpmcl.exceptions import DataError, needed_for, reason
 from dpmcl.streams._settings import LabelledSettings, Text
 
 
@@ -59,7 +59,7 @@ class HuggingFace(LabelledSettings):
 
 def _load(folder: Path) -> Any:
     """Load the data set that is saved in a folder."""
-    with needing("Stream 'huggingface'", "the package datasets", "huggingface"):
+    with needed_for("Stream 'huggingface'", "dpmcl[huggingface]", DataError):
         import datasets
     try:
         _check_folder(folder)

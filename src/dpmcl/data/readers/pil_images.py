@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from typing import TYPE_CHECKING, Literal
 
-from dpmcl.exceptions import DataError, DpmclError, needing, reason
+from dpmcl.exceptions import DataError, DpmclError, needed_for, reason
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -40,7 +40,7 @@ def open_image(content: bytes, where: str) -> "Image.Image":
     Raises:
         DataError: The bytes are not an image in one of the `FORMATS`, or Pillow is not installed.
     """
-    with needing("Reading images", "Pillow", "vision"):
+    with needed_for("Reading images", "dpmcl[vision]", DataError):
         from PIL import Image, UnidentifiedImageError
     Image.init()
     formats = [name for name in FORMATS if name in Image.OPEN]
