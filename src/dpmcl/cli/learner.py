@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dpmcl.cli.options import app
+from dpmcl.cli.options import app, file_option
 from dpmcl.core.atomic import atomic, path_of
 from dpmcl.exceptions import SpecError, printable
 
@@ -70,10 +70,7 @@ def predict(
     rows: Table,
     *,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="CSV file to write; by default standard output.", parser=path_of
-        ),
+        Path | None, file_option("CSV file to write; by default standard output.")
     ] = None,
 ) -> None:
     """Write predictions for the rows of a table as CSV.
@@ -120,10 +117,7 @@ def export(
         typer.Argument(metavar="DIR", help="Folder of a model or a run.", parser=path_of),
     ],
     *,
-    out: Annotated[
-        Path,
-        typer.Option(metavar="FILE", help="File to write, .onnx or .pt2.", parser=path_of),
-    ],
+    out: Annotated[Path, file_option("File to write, .onnx or .pt2.")],
     method: Annotated[
         str | None, typer.Option(help="Method of the replica, if DIR is a run.")
     ] = None,

@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -34,6 +34,11 @@ def _global_options(
     ] = False,
 ) -> None:
     """Define the options that precede a command."""
+
+
+def file_option(text: str) -> Any:
+    """Return the option of a file to write. `text` is its help."""
+    return typer.Option(metavar="FILE", help=text, parser=path_of)
 
 
 Source = Annotated[

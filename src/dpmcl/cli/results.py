@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dpmcl.cli.options import Against, Folders, Style, app
-from dpmcl.core.atomic import path_of
+from dpmcl.cli.options import Against, Folders, Style, app, file_option
 from dpmcl.core.choices import FigureContent, FigureFormat
 from dpmcl.exceptions import DpmclError, SpecError, printable
 
@@ -108,10 +107,8 @@ def plot(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File to write; by default DIR/figures/WHAT.FORMAT, or WHAT.FORMAT for several.",
-            parser=path_of,
+        file_option(
+            "File to write; by default DIR/figures/WHAT.FORMAT, or WHAT.FORMAT for several."
         ),
     ] = None,
 ) -> None:
@@ -141,9 +138,7 @@ def plot(
 def report(
     folders: Folders,
     *,
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="File to write, .html or .md.", parser=path_of)
-    ] = Path("report.html"),
+    out: Annotated[Path, file_option("File to write, .html or .md.")] = Path("report.html"),
     against: Against = None,
 ) -> None:
     """Write a report: tables, statistics, figures, costs, environment."""

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from dpmcl.cli.options import Assignments, Source, Tasks, app, short_name
+from dpmcl.cli.options import Assignments, Source, Tasks, app, file_option, short_name
 from dpmcl.cli.terminal import dispensable
-from dpmcl.core.atomic import path_of
 from dpmcl.exceptions import printable
 
 
@@ -56,12 +55,7 @@ def stream(
     tasks: Tasks = None,
     set_: Assignments = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Picture to write; by default runs/streams/NAME.png.",
-            parser=path_of,
-        ),
+        Path | None, file_option("Picture to write; by default runs/streams/NAME.png.")
     ] = None,
 ) -> None:
     """Show a stream's tasks, labels, rows and shapes, and draw samples."""
