@@ -3,15 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-import annotated_types as at
 import torch
 from torch import Tensor
 
 from dpmcl import plugins
 from dpmcl.core import keys
-from dpmcl.core.settings import Positive, Settings
+from dpmcl.core.settings import Fraction, Positive, Settings
 from dpmcl.exceptions import unknown
 
 _LANES = 1 << 21  # first lane of an update's key for augmentations; dropout has the lanes below
@@ -55,7 +54,7 @@ class Shift(Augmentation):
 class Flip(Augmentation):
     """Random horizontal flip, with probability `chance`."""
 
-    chance: Annotated[float, at.Ge(0), at.Le(1)] = 0.5
+    chance: Fraction = 0.5
 
     def apply(self, x: Tensor, key: Tensor) -> Tensor:
         flipped = keys.uniform(key, (len(x), 1, 1, 1)) < self.chance

@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
-import annotated_types as at
 import torch
 from torch import Tensor
 
@@ -12,13 +10,11 @@ from dpmcl.core import keys
 from dpmcl.core.batch import Batch, join, weighted_mean
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model, Theta
-from dpmcl.core.settings import Share
+from dpmcl.core.settings import Fraction, NonNegativeFloat, Share
 from dpmcl.core.tree import leaves, tree_map
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.methods._method import Phase, State
 from dpmcl.methods._rehearsal import Rehearsal
-
-Chance = Annotated[float, at.Ge(0), at.Le(1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +37,11 @@ class CLSER(Rehearsal):
     predict without dropout, and with the running statistics of theta.
     """
 
-    strength: Annotated[float, at.Ge(0)] = 0.1
+    strength: NonNegativeFloat = 0.1
     plastic_decay: Share = 0.99
     stable_decay: Share = 0.999
-    plastic_chance: Chance = 1.0
-    stable_chance: Chance = 0.9
+    plastic_chance: Fraction = 1.0
+    stable_chance: Fraction = 0.9
 
     def start(self, theta: Theta, task: TaskInfo) -> State:
         count = torch.zeros((), dtype=torch.int64, device=leaves(theta)[0].device)

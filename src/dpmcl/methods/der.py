@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-import annotated_types as at
 import torch
 from torch import Tensor
 
@@ -12,6 +11,7 @@ from dpmcl.core.batch import Batch, weighted_mean
 from dpmcl.core.gradients import gradient
 from dpmcl.core.memory import Notes
 from dpmcl.core.model import Model, Theta
+from dpmcl.core.settings import NonNegativeFloat
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.methods._method import Phase, State
 from dpmcl.methods._rehearsal import Rehearsal
@@ -38,7 +38,7 @@ class DER(Rehearsal):
     """
 
     enters: Literal["after", "during"] = "during"
-    alpha: Annotated[float, at.Ge(0)] = 0.5
+    alpha: NonNegativeFloat = 0.5
     compared: Literal["all", "seen"] = "all"
 
     def notes(self, model: Model, state: State, batch: Batch) -> Notes:

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
-import annotated_types as at
 from torch import Tensor
 
 from dpmcl.core.batch import Batch
 from dpmcl.core.model import Model, Theta
+from dpmcl.core.settings import NonNegativeFloat
 from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.methods._method import Phase, Update
@@ -24,7 +23,7 @@ class DERpp(DER):
     beta = 1 the step is up to twice that of `replay`. Source and deviations are those of `der`.
     """
 
-    beta: Annotated[float, at.Ge(0)] = 0.5
+    beta: NonNegativeFloat = 0.5
 
     def rehearse(
         self, task: TaskInfo, update: Update, *, keys: int = 1, **draws: Draw

@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Literal
 
-import annotated_types as at
 import torch
 from torch import Tensor
 
 from dpmcl.core.batch import Batch, join, weighted_mean
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model, Parameters
-from dpmcl.core.settings import NonNegative, Positive
+from dpmcl.core.settings import NonNegative, NonNegativeFloat, Positive
 from dpmcl.core.tree import tree_map
 from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
@@ -69,7 +68,7 @@ class DPMCL(Method):
     third_term: Literal["constant", "first", "exact", "off"] = "constant"
     step: Literal["alternating", "joint"] = "alternating"
     buffer_state: Literal["fresh", "copied"] = "fresh"
-    eta: Annotated[float, at.Ge(0)] = 1.0
+    eta: NonNegativeFloat = 1.0
     guard: Literal["none", "clip", "square"] = "none"
     third_weight: float = 1.0
     fourth_term: Literal["off", "exact", "estimated"] = "off"

@@ -2,16 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-import annotated_types as at
 import torch
 from torch import Tensor
 
 from dpmcl.core.batch import Batch
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model, Theta
-from dpmcl.core.settings import Positive
+from dpmcl.core.settings import Fraction, NonNegativeFloat, Positive
 from dpmcl.core.tree import leaves, tree_map
 from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
@@ -42,11 +41,11 @@ class EWC(Method):
     Deviations: an optimiser that needs a cost gets J(b_N), without the penalty.
     """
 
-    strength: Annotated[float, at.Ge(0)] = 10.0
+    strength: NonNegativeFloat = 10.0
     fisher: Targets = "sampled"
     fisher_rows: Positive | None = 200
     anchors: Literal["each", "last"] = "each"
-    decay: Annotated[float, at.Ge(0), at.Le(1)] = 1.0
+    decay: Fraction = 1.0
 
     def start(self, theta: Theta, task: TaskInfo) -> State:
         zero = tree_map(torch.zeros_like, theta)

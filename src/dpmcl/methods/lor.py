@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
-import annotated_types as at
 import torch
 from torch import Tensor
 
@@ -12,7 +10,7 @@ from dpmcl.core import keys
 from dpmcl.core.batch import Batch, join
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model
-from dpmcl.core.settings import Positive, Rate
+from dpmcl.core.settings import NonNegativeFloat, Positive, Rate
 from dpmcl.core.tree import tree_map
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.methods._method import Phase, State
@@ -38,7 +36,7 @@ class LOR(Rehearsal):
     """
 
     directions: Positive = 3
-    eta: Annotated[float, at.Ge(0)] | None = None
+    eta: NonNegativeFloat | None = None
     mu: Rate = 1.0
 
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:

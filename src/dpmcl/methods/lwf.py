@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
-import annotated_types as at
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -12,7 +10,7 @@ from torch.nn import functional
 from dpmcl.core.batch import Batch, weighted_mean
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model, Theta, among
-from dpmcl.core.settings import Rate
+from dpmcl.core.settings import NonNegativeFloat, Rate
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.methods._method import Method, Phase, State
 
@@ -33,7 +31,7 @@ class LwF(Method):
     that trains the new outputs alone.
     """
 
-    strength: Annotated[float, at.Ge(0)] = 1.0
+    strength: NonNegativeFloat = 1.0
     temperature: Rate = 2.0
 
     def start(self, theta: Theta, task: TaskInfo) -> State:

@@ -2,16 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
-import annotated_types as at
 import torch
 from torch import Tensor
 
 from dpmcl.core.batch import Batch
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model, Theta
-from dpmcl.core.settings import Rate
+from dpmcl.core.settings import NonNegativeFloat, Rate
 from dpmcl.core.tree import tree_map
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.methods._method import Method, Phase, State
@@ -32,7 +30,7 @@ class SI(Method):
     optimiser that needs a cost gets J(b_N), without the penalty.
     """
 
-    strength: Annotated[float, at.Ge(0)] = 0.1
+    strength: NonNegativeFloat = 0.1
     damping: Rate = 0.1
 
     def start(self, theta: Theta, task: TaskInfo) -> State:

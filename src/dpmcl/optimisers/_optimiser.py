@@ -8,14 +8,13 @@ dict of slots at each leaf, so a part of theta can be stepped with the same part
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-import annotated_types as at
 from torch import Tensor
 
 from dpmcl import plugins
 from dpmcl.core.gradients import gradient
-from dpmcl.core.settings import Rate, Settings
+from dpmcl.core.settings import NonNegativeFloat, Rate, Settings
 from dpmcl.core.tree import tree_map
 from dpmcl.exceptions import SpecError
 
@@ -33,7 +32,7 @@ class Optimiser(Settings, ABC):
     """
 
     lr: Rate = 1e-2
-    weight_decay: Annotated[float, at.Ge(0)] = 0.0
+    weight_decay: NonNegativeFloat = 0.0
 
     @abstractmethod
     def slots(self, parameter: Tensor) -> Slots:

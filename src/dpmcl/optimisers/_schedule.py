@@ -4,14 +4,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-import annotated_types as at
 import torch
 from torch import Tensor
 
 from dpmcl import plugins
-from dpmcl.core.settings import Positive, Rate, Settings
+from dpmcl.core.settings import Fraction, Positive, Rate, Settings
 from dpmcl.exceptions import unknown
 
 
@@ -39,7 +38,7 @@ class Schedule(Settings, ABC):
 class Cosine(Schedule):
     """Cosine schedule from lr to `least` times lr (CosineAnnealingLR in PyTorch)."""
 
-    least: Annotated[float, at.Ge(0), at.Le(1)] = 0.0
+    least: Fraction = 0.0
 
     def factor(self, update: Tensor, updates: Tensor) -> Tensor:
         angle = math.pi * update.to(torch.float64) / updates.clamp(min=1)

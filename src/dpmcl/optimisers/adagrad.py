@@ -1,12 +1,11 @@
 """Adagrad (Duchi et al., 2011), the paper's optimiser."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
-import annotated_types as at
 import torch
 from torch import Tensor
 
+from dpmcl.core.settings import NonNegativeFloat
 from dpmcl.optimisers._optimiser import Optimiser, Slots
 
 
@@ -17,8 +16,8 @@ class Adagrad(Optimiser):
     With an initial accumulator of 0, the first step is lr times the sign of the gradient.
     """
 
-    eps: Annotated[float, at.Ge(0)] = 1e-10
-    initial_accumulator: Annotated[float, at.Ge(0)] = 0.0
+    eps: NonNegativeFloat = 1e-10
+    initial_accumulator: NonNegativeFloat = 0.0
 
     def slots(self, parameter: Tensor) -> Slots:
         # Not 0, where the infinite derivative of the root times a dead unit's gradient 0 is NaN.

@@ -1,13 +1,11 @@
 """Adam (Kingma and Ba, 2015)."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
-import annotated_types as at
 import torch
 from torch import Tensor
 
-from dpmcl.core.settings import Share
+from dpmcl.core.settings import NonNegativeFloat, Share
 from dpmcl.optimisers._optimiser import Optimiser, Slots
 
 
@@ -17,7 +15,7 @@ class Adam(Optimiser):
 
     beta1: Share = 0.9
     beta2: Share = 0.999
-    eps: Annotated[float, at.Ge(0)] = 1e-8
+    eps: NonNegativeFloat = 1e-8
 
     def slots(self, parameter: Tensor) -> Slots:
         # The step count is always float64, since 1 - beta2^t loses digits in float32.

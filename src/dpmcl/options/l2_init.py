@@ -1,11 +1,9 @@
 """L2-Init: a penalty towards the initial weights, against the loss of plasticity."""
 
 from dataclasses import dataclass
-from typing import Annotated
-
-import annotated_types as at
 
 from dpmcl.core.model import Theta
+from dpmcl.core.settings import NonNegativeFloat
 from dpmcl.core.tree import tree_map
 from dpmcl.options._option import Option
 
@@ -21,7 +19,7 @@ class L2Init(Option):
     Deviation: an optimiser that uses the cost gets that of the method, without the penalty.
     """
 
-    strength: Annotated[float, at.Ge(0)] = 1e-3
+    strength: NonNegativeFloat = 1e-3
 
     def gradient(self, theta: Theta, grads: Theta, start: Theta) -> Theta:
         out: Theta = tree_map(

@@ -1,13 +1,12 @@
 """Shrink and perturb: before each task the weights are shrunk, and noise is added."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
-import annotated_types as at
 from torch import Tensor
 
 from dpmcl.core import keys
 from dpmcl.core.model import Theta
+from dpmcl.core.settings import Fraction, NonNegativeFloat
 from dpmcl.core.tree import leaves, rebuilt
 from dpmcl.options._option import Option
 
@@ -23,8 +22,8 @@ class ShrinkPerturb(Option):
     however they were initialised.
     """
 
-    shrink: Annotated[float, at.Ge(0), at.Le(1)] = 0.6
-    noise: Annotated[float, at.Ge(0)] = 0.01
+    shrink: Fraction = 0.6
+    noise: NonNegativeFloat = 0.01
 
     def begin_task(self, theta: Theta, key: Tensor) -> Theta:
         moved = [

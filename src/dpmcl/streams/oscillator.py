@@ -2,13 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-import annotated_types as at
 import numpy as np
 from torch import Tensor
 
-from dpmcl.core.settings import Rate
+from dpmcl.core.settings import NonNegativeFloat, Rate
 from dpmcl.streams._dynamics import Array, DynamicsSettings, uniform
 
 
@@ -31,11 +30,11 @@ class Oscillator(DynamicsSettings):
     window: Rate = 1.0
     step: Rate = 0.1
     frequency: Rate = 1.0
-    damping: Annotated[float, at.Ge(0)] = 0.05
+    damping: NonNegativeFloat = 0.05
     drift: float = 0.035
     force: float = 0.5
-    drive: Annotated[float, at.Ge(0)] = 1.5
-    spread: Annotated[float, at.Ge(0)] = 0.5
+    drive: NonNegativeFloat = 1.5
+    spread: NonNegativeFloat = 0.5
     observed: bool = True
 
     def start(self, key: Tensor) -> Array:
