@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dpmcl.core import keys
-from dpmcl.core.batch import Batch, join, weighted_mean
+from dpmcl.core.batch import join, weighted_mean
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model, Parameters, Theta
 from dpmcl.core.settings import Positive, Rate
@@ -17,7 +17,7 @@ from dpmcl.core.tree import at, leaves, stack, tree_map
 from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.exceptions import SpecError
-from dpmcl.methods._method import Graph, Phase, State, Update
+from dpmcl.methods._method import Batches, Graph, Phase, State, Update
 from dpmcl.methods._two_loop import Parts, TwoLoop
 from dpmcl.optimisers._optimiser import Optimiser, build
 from dpmcl.optimisers.sgd import SGD
@@ -139,7 +139,7 @@ class MetaTrained(TwoLoop, ABC):
     def _pretrain(self, model: Model, outputs: int) -> Update:
         """Return an update of all parts on a batch of the background."""
 
-        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def update(state: State, batches: Batches, key: Tensor) -> State:
             grads, _ = gradient(model.cost)(state.theta, batches["batch"], key[0])
             return self._outer_step(state, grads, outputs)
 
@@ -149,7 +149,7 @@ class MetaTrained(TwoLoop, ABC):
         """Return an update that makes an outer step of the meta-training."""
         rule, steps = SGD(lr=self.inner_lr or self.published_step), self.trajectory
 
-        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def update(state: State, batches: Batches, key: Tensor) -> State:
             rows = batches["class"]
             trajectory = tree_map(lambda leaf: leaf[:steps], rows)
             of_class = tree_map(lambda leaf: leaf[steps:], rows) if self.held_out else trajectory
@@ -191,7 +191,7 @@ class MetaTrained(TwoLoop, ABC):
     def _learn(self, model: Model) -> Update:
         """Return an update of all copies that are trained on the stream, each with its rate."""
 
-        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def update(state: State, batches: Batches, key: Tensor) -> State:
             new, copies = batches["new"], []
             fixed = "representation" not in state.extra["online"]
             features = model.seen(state.theta, new.x, key[0], w=new.w) if fixed else None
@@ -214,7 +214,7 @@ class MetaTrained(TwoLoop, ABC):
     def _compare(self, model: Model) -> Update:
         """Return an update that counts the correct predictions of every copy."""
 
-        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def update(state: State, batches: Batches, key: Tensor) -> State:
             seen, right = batches["seen"], []
             model_now = model.holding(state.buffers)
             for number in range(len(self.rates)):

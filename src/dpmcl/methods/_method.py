@@ -57,7 +57,10 @@ class State(NamedTuple):
     buffers: Buffers = {}  # noqa: RUF012
 
 
-Update = Callable[[State, Mapping[str, Batch], Tensor], State]
+Batches = Mapping[str, Batch]
+"""The batches of one update of one replica, by the names of their draws."""
+
+Update = Callable[[State, Batches, Tensor], State]
 """update(state, batches, keys) -> state, for one replica. keys: int64 (phase.keys, 2)."""
 
 
@@ -460,7 +463,7 @@ def _cost_of(cost: Any) -> RowCost | None:
 def _with_count(update: Update) -> Update:
     """Return an update that also adds one to the update count of the schedule."""
 
-    def counted(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+    def counted(state: State, batches: Batches, key: Tensor) -> State:
         after = update(state, batches, key)
         common = {**state.common, "update": state.common["update"] + 1}
         return after._replace(common=common)

@@ -20,7 +20,7 @@ from dpmcl.core.settings import Positive, Rate
 from dpmcl.core.tree import at, leaves, tree_map
 from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
-from dpmcl.methods._method import Graph, Method, Phase, State, Update
+from dpmcl.methods._method import Batches, Graph, Method, Phase, State, Update
 from dpmcl.optimisers._optimiser import Optimiser, build
 
 Interpretation = Literal["box", "box-literal", "text", "nested", "original"]
@@ -126,7 +126,7 @@ class TwoLoop(Method, ABC):
     ) -> Phase:
         """Return a phase of updates of some parts of theta, each on one batch."""
 
-        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def update(state: State, batches: Batches, key: Tensor) -> State:
             grads, J = _gradient(model, state.theta, batches["batch"], key[0], parts=parts)
             return self.descend(state, grads, J)
 
@@ -150,7 +150,7 @@ class TwoLoop(Method, ABC):
         """Return an update of theta~ on D_PN; the first of a task starts anew from theta."""
         rule = self._inner_rule
 
-        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def update(state: State, batches: Batches, key: Tensor) -> State:
             first = state.extra["count"] == 0
             theta = {part: state.theta[part] for part in self.meta_parts}
             moving, optimiser = tree_map(
@@ -171,7 +171,7 @@ class TwoLoop(Method, ABC):
     def _update_from_ahead(self, model: Model) -> Update:
         """Return an update of theta with the gradient of J_N at theta~."""
 
-        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def update(state: State, batches: Batches, key: Tensor) -> State:
             ahead = {**state.theta, **state.extra["theta"]}
             grads, J = _gradient(model, ahead, batches["batch"], key[0], parts=self.grad_parts)
             return self.descend(state, grads, J)
@@ -214,7 +214,7 @@ class TwoLoop(Method, ABC):
     ) -> Phase:
         """Return a phase of outer updates on the draw "seen", with inner updates on "new"."""
 
-        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def update(state: State, batches: Batches, key: Tensor) -> State:
             def adapt(theta: Theta) -> Theta:
                 return self._adapt(model, theta, batches["new"], key, rule=self._inner_rule)
 

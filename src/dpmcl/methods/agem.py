@@ -1,17 +1,16 @@
 """A-GEM: steps on the new task that do not raise the cost of old rows, to first order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from dpmcl.core.batch import Batch
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model
 from dpmcl.core.tree import inner, tree_map
 from dpmcl.data.task_info import TaskInfo
-from dpmcl.methods._method import Phase, State
+from dpmcl.methods._method import Batches, Phase, State
 from dpmcl.methods._rehearsal import Rehearsal
 
 
@@ -30,7 +29,7 @@ class AGEM(Rehearsal):
     """
 
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
-        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def update(state: State, batches: Batches, key: Tensor) -> State:
             g_N, J_N = gradient(model.cost)(state.theta, batches["new"], key[0])
             g_P, _ = gradient(model.cost)(state.theta, batches["past"], key[0])
             square = inner(g_P, g_P)

@@ -1,19 +1,19 @@
 """CLS-ER: replay that keeps outputs on old rows near those of two averages of the weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from dpmcl.core import keys
-from dpmcl.core.batch import Batch, join, weighted_mean
+from dpmcl.core.batch import join, weighted_mean
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model, Theta
 from dpmcl.core.settings import Fraction, NonNegativeFloat, Share
 from dpmcl.core.tree import leaves, tree_map
 from dpmcl.data.task_info import TaskInfo
-from dpmcl.methods._method import Phase, State
+from dpmcl.methods._method import Batches, Phase, State
 from dpmcl.methods._rehearsal import Rehearsal
 
 
@@ -55,7 +55,7 @@ class CLSER(Rehearsal):
         settled = ("plastic", self.plastic_decay, self.plastic_chance)
         slow = ("stable", self.stable_decay, self.stable_chance)
 
-        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def update(state: State, batches: Batches, key: Tensor) -> State:
             b_P, b_PN = batches["past"], join(batches["past"], batches["new"])
             model_now = model.holding(state.buffers)
             plastic, stable = (

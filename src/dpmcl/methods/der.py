@@ -1,6 +1,6 @@
 """DER, dark experience replay: old rows keep the outputs that they had when they were stored."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +13,7 @@ from dpmcl.core.memory import Notes
 from dpmcl.core.model import Model, Theta
 from dpmcl.core.settings import NonNegativeFloat
 from dpmcl.data.task_info import TaskInfo
-from dpmcl.methods._method import Phase, State
+from dpmcl.methods._method import Batches, Phase, State
 from dpmcl.methods._rehearsal import Rehearsal
 
 
@@ -47,7 +47,7 @@ class DER(Rehearsal):
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
         seen = _seen_outputs(task) if self.compared == "seen" else None
 
-        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def update(state: State, batches: Batches, key: Tensor) -> State:
             b_P = batches["past"]
 
             def cost(theta: Theta) -> Tensor:
@@ -68,7 +68,7 @@ class DER(Rehearsal):
         return self.rehearse(task, update)
 
     def _further_cost(
-        self, model: Model, theta: Theta, batches: Mapping[str, Batch], key: Tensor
+        self, model: Model, theta: Theta, batches: Batches, key: Tensor
     ) -> Tensor | float:
         """Return the term that DER++ adds to the cost."""
         return 0.0

@@ -1,16 +1,15 @@
 """DER++: DER, with the cost of old rows added."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from dpmcl.core.batch import Batch
 from dpmcl.core.model import Model, Theta
 from dpmcl.core.settings import NonNegativeFloat
 from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
-from dpmcl.methods._method import Phase, Update
+from dpmcl.methods._method import Batches, Phase, Update
 from dpmcl.methods.der import DER
 
 
@@ -32,7 +31,7 @@ class DERpp(DER):
         return super().rehearse(task, update, keys=keys, again=again, **draws)
 
     def _further_cost(
-        self, model: Model, theta: Theta, batches: Mapping[str, Batch], key: Tensor
+        self, model: Model, theta: Theta, batches: Batches, key: Tensor
     ) -> Tensor | float:
         return self.beta * model.cost(theta, batches["again"], key)
 

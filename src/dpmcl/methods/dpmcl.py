@@ -1,6 +1,6 @@
 """DPMCL (Algorithm 1, appendix B.4): learn the new task, look ahead, and limit forgetting."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -14,7 +14,7 @@ from dpmcl.core.settings import NonNegative, NonNegativeFloat, Positive
 from dpmcl.core.tree import tree_map
 from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
-from dpmcl.methods._method import Graph, Method, Phase, State
+from dpmcl.methods._method import Batches, Graph, Method, Phase, State
 
 _ThetaB = Callable[[Parameters, Tensor], Parameters]
 
@@ -96,7 +96,7 @@ class DPMCL(Method):
         if self.fourth_term != "off":
             draws["next"] = replace(new, like="new", moved=self.fourth_term)
 
-        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def update(state: State, batches: Batches, key: Tensor) -> State:
             if self.step == "alternating":
                 state = self._generalise(model, state, batches["new"], key[0])
             return self._limit_forgetting(model, state, batches, key[1])
@@ -120,9 +120,7 @@ class DPMCL(Method):
             third = third.square()
         return third if self.third_weight == 1 else self.third_weight * third
 
-    def _limit_forgetting(
-        self, model: Model, state: State, batches: Mapping[str, Batch], key: Tensor
-    ) -> State:
+    def _limit_forgetting(self, model: Model, state: State, batches: Batches, key: Tensor) -> State:
         """Return the state after step 2: zeta steps of theta_B, then one of theta_1, theta_2."""
         rows = _Rows(model, batches["past"], batches["new"], key)
         theta_1, theta_2 = state.theta["representation"], state.theta["prediction"]

@@ -1,18 +1,18 @@
 """ER-ACE: cross entropy over the new classes for new rows, and over all classes for old rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from dpmcl.core.batch import Batch, weighted_mean
+from dpmcl.core.batch import weighted_mean
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model, Theta, among
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.exceptions import SpecError
-from dpmcl.methods._method import Phase, State
+from dpmcl.methods._method import Batches, Phase, State
 from dpmcl.methods._rehearsal import Rehearsal
 
 
@@ -60,7 +60,7 @@ class ERACE(Rehearsal):
         return super().start(theta, task)._replace(extra={"seen": seen})
 
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
-        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def update(state: State, batches: Batches, key: Tensor) -> State:
             b_N, b_P = batches["new"], batches["past"]
             number = torch.arange(task.outputs, device=b_N.y.device)
             present = ((b_N.y[:, None] == number) & (b_N.w > 0)[:, None]).any(0)

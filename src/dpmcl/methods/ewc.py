@@ -1,13 +1,12 @@
 """EWC, elastic weight consolidation: a quadratic penalty on weights that old tasks need."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from dpmcl.core.batch import Batch
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model, Theta
 from dpmcl.core.settings import Fraction, NonNegativeFloat, Positive
@@ -15,7 +14,7 @@ from dpmcl.core.tree import leaves, tree_map
 from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.methods._fisher import Targets, squared_gradients
-from dpmcl.methods._method import Method, Phase, State
+from dpmcl.methods._method import Batches, Method, Phase, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +53,7 @@ class EWC(Method):
         return super().start(theta, task)._replace(extra=extra)
 
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
-        def train(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def train(state: State, batches: Batches, key: Tensor) -> State:
             grads, J_N = gradient(model.cost)(state.theta, batches["new"], key[0])
             grads = tree_map(
                 lambda g, p, F, F_theta: g + self.strength * (F * p - F_theta),
@@ -62,7 +61,7 @@ class EWC(Method):
             )
             return self.descend(state, grads, J_N)
 
-        def gather(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def gather(state: State, batches: Batches, key: Tensor) -> State:
             rows, held = batches["rows"], state.extra
             model_now = model.holding(state.buffers)
             squares = squared_gradients(model_now, state.theta, rows, self.fisher, key=key[0])

@@ -1,6 +1,6 @@
 """GDumb: store rows, and train a new network on the memory alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,7 +13,7 @@ from dpmcl.core.memory import Memory, Notes, Offer, keep
 from dpmcl.core.model import Model
 from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
-from dpmcl.methods._method import Method, Phase, State
+from dpmcl.methods._method import Batches, Method, Phase, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class GDumb(Method):
         return keep(memory_, offer, _rank_in_kind(kind, rank))
 
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
-        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def update(state: State, batches: Batches, key: Tensor) -> State:
             grads, J = gradient(model.cost)(state.theta, batches["held"], key[0])
             return self.descend(state, grads, J)
 

@@ -1,17 +1,16 @@
 """Joint training on all rows of all tasks seen: the bound with which methods are compared."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import Tensor
 
-from dpmcl.core.batch import Batch
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model
 from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
-from dpmcl.methods._method import Method, Phase, State
+from dpmcl.methods._method import Batches, Method, Phase, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +31,7 @@ class Joint(Method):
     budget: Literal["seen", "task"] = "seen"
 
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
-        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def update(state: State, batches: Batches, key: Tensor) -> State:
             grads, J = gradient(model.cost)(state.theta, batches["all"], key[0])
             return self.descend(state, grads, J)
 

@@ -1,19 +1,19 @@
 """La-MAML: look ahead piece by piece of a batch, and learn a rate for each weight."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from dpmcl.core.batch import Batch, join
+from dpmcl.core.batch import join
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model, Theta
 from dpmcl.core.settings import Positive, Rate
 from dpmcl.core.tree import norm, tree_map
 from dpmcl.data.task_info import TaskInfo
-from dpmcl.methods._method import Graph, Phase, State
+from dpmcl.methods._method import Batches, Graph, Phase, State
 from dpmcl.methods._rehearsal import Rehearsal
 
 
@@ -64,7 +64,7 @@ class LaMAML(Rehearsal):
         rate_lr = self.rate_lr or 2 * self.lr
         size = -(-self.batch // min(self.inner, self.batch))
 
-        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def update(state: State, batches: Batches, key: Tensor) -> State:
             b_N = batches["new"]._replace(row=())
             b_PN = join(batches["past"], b_N)
 

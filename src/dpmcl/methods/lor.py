@@ -1,19 +1,19 @@
 """LOR: look ahead in several directions between new and old rows, and weigh the worst most."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from dpmcl.core import keys
-from dpmcl.core.batch import Batch, join
+from dpmcl.core.batch import join
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model
 from dpmcl.core.settings import NonNegativeFloat, Positive, Rate
 from dpmcl.core.tree import tree_map
 from dpmcl.data.task_info import TaskInfo
-from dpmcl.methods._method import Phase, State
+from dpmcl.methods._method import Batches, Phase, State
 from dpmcl.methods._rehearsal import Rehearsal
 
 
@@ -42,7 +42,7 @@ class LOR(Rehearsal):
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
         eta = self.lr / 10 if self.eta is None else self.eta
 
-        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def update(state: State, batches: Batches, key: Tensor) -> State:
             b_N, b_P = batches["new"], batches["past"]
             g_N, _ = gradient(model.cost)(state.theta, b_N, key[0])
             g_P, _ = gradient(model.cost)(state.theta, b_P, key[0])

@@ -1,18 +1,18 @@
 """LwF, learning without forgetting: on new rows, old outputs stay as they were before the task."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dpmcl.core.batch import Batch, weighted_mean
+from dpmcl.core.batch import weighted_mean
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model, Theta, among
 from dpmcl.core.settings import NonNegativeFloat, Rate
 from dpmcl.data.task_info import TaskInfo
-from dpmcl.methods._method import Method, Phase, State
+from dpmcl.methods._method import Batches, Method, Phase, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class LwF(Method):
         return super().start(theta, task)._replace(extra=extra)
 
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
-        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def update(state: State, batches: Batches, key: Tensor) -> State:
             b_N, seen = batches["new"], state.extra["seen"]
             old_outputs = model.holding(state.buffers).predict(state.extra["teacher"], b_N.x)
 

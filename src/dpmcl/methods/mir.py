@@ -1,12 +1,12 @@
 """MIR: replay the old rows that the next step would harm most."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from dpmcl.core.batch import Batch, join
+from dpmcl.core.batch import join
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model, Theta
 from dpmcl.core.settings import Positive
@@ -14,7 +14,7 @@ from dpmcl.core.tree import tree_map
 from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.exceptions import SpecError
-from dpmcl.methods._method import Phase, State
+from dpmcl.methods._method import Batches, Phase, State
 from dpmcl.methods._rehearsal import Rehearsal
 
 
@@ -46,7 +46,7 @@ class MIR(Rehearsal):
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
         replayed = self.replayed or self.batch
 
-        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def update(state: State, batches: Batches, key: Tensor) -> State:
             b_N, rows = batches["new"], batches["past"]
 
             def losses(theta: Theta) -> Tensor:

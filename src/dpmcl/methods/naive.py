@@ -1,15 +1,14 @@
 """Naive (appendix B.5): train on the new task alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from dpmcl.core.batch import Batch
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model
 from dpmcl.data.task_info import TaskInfo
-from dpmcl.methods._method import Method, Phase, State
+from dpmcl.methods._method import Batches, Method, Phase, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +20,7 @@ class Naive(Method):
     """
 
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
-        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def update(state: State, batches: Batches, key: Tensor) -> State:
             b_N = batches["new"]
             grads, J_N = gradient(model.cost)(state.theta, b_N, key[0])
             return self.descend(state, grads, J_N)

@@ -1,15 +1,14 @@
 """OML (appendix B.5): an inner loop on the new task, an outer loop on all, with one network."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from dpmcl.core.batch import Batch
 from dpmcl.core.model import Model
 from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
-from dpmcl.methods._method import Phase, State
+from dpmcl.methods._method import Batches, Phase, State
 from dpmcl.methods._two_loop import TwoLoop
 
 
@@ -60,7 +59,7 @@ class OML(TwoLoop):
         if self.reading != "original":
             return super().evaluation_phases(model, task)
 
-        def adapt(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def adapt(state: State, batches: Batches, key: Tensor) -> State:
             theta = self._adapt(model, state.theta, batches["new"], key, rule=self._inner_rule)
             return state._replace(theta=theta)
 

@@ -1,15 +1,15 @@
 """Replay: the usual ER, with a batch of the new task joined with one from the memory."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from dpmcl.core.batch import Batch, join
+from dpmcl.core.batch import join
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model
 from dpmcl.data.task_info import TaskInfo
-from dpmcl.methods._method import Phase, State
+from dpmcl.methods._method import Batches, Phase, State
 from dpmcl.methods._rehearsal import Rehearsal
 
 
@@ -28,7 +28,7 @@ class Replay(Rehearsal):
     """
 
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
-        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def update(state: State, batches: Batches, key: Tensor) -> State:
             b_PN = join(batches["past"], batches["new"])
             grads, J_PN = gradient(model.cost)(state.theta, b_PN, key[0])
             return self.descend(state, grads, J_PN)

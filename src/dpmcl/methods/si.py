@@ -1,18 +1,17 @@
 """SI, synaptic intelligence: a penalty on weights that lowered the cost during training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from dpmcl.core.batch import Batch
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model, Theta
 from dpmcl.core.settings import NonNegativeFloat, Rate
 from dpmcl.core.tree import tree_map
 from dpmcl.data.task_info import TaskInfo
-from dpmcl.methods._method import Method, Phase, State
+from dpmcl.methods._method import Batches, Method, Phase, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +38,7 @@ class SI(Method):
         return super().start(theta, task)._replace(extra=extra)
 
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
-        def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+        def update(state: State, batches: Batches, key: Tensor) -> State:
             g, J_N = gradient(model.cost)(state.theta, batches["new"], key[0])
             extra, before = state.extra, state.theta
             grads = tree_map(

@@ -20,7 +20,7 @@ from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import TaskInfo, task_infos
 from dpmcl.engine import Engine, Feed
 from dpmcl.exceptions import SpecError, printable
-from dpmcl.methods._method import Method, Phase, State, Update
+from dpmcl.methods._method import Batches, Method, Phase, State, Update
 from dpmcl.training.state import Position, RunState
 
 _LOG = logging.getLogger("dpmcl")
@@ -232,7 +232,7 @@ def _with_statistics(model: Model, phase: Phase) -> Update:
     """Return a phase's update that also updates the running statistics."""
     names = phase.steps_on or [name for name, draw in phase.draws.items() if draw.like is None]
 
-    def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+    def update(state: State, batches: Batches, key: Tensor) -> State:
         after = phase.update(state, batches, key)
         rows = [batches[name] for name in names]
         w = torch.cat([batch.w.flatten() for batch in rows])
@@ -251,7 +251,7 @@ def _with_augmentation(
     numbers = {name: number for number, name in enumerate(phase.draws)}
     lanes = tuple((name, numbers[draw.like or name]) for name, draw in phase.draws.items())
 
-    def update(state: State, batches: Mapping[str, Batch], key: Tensor) -> State:
+    def update(state: State, batches: Batches, key: Tensor) -> State:
         changed = {
             name: batches[name]._replace(
                 x=augmented(batches[name].x, augmentations, key[0], draw=number)
