@@ -79,27 +79,17 @@ def chunk_stream(
         x, y = torch.cat([held.x, x]), torch.cat([held.y, y])
         task = torch.cat([held.task, task])
     added = dict(zip(chunk, new.split([len(part.x) for part in parts]), strict=True))
-    rows = {
-        name: _split_rows(_slot_rows(held, name, replicas), row, task, replicas)
-        for name, row in added.items()
-    }
     no_rows = new[:0].expand(replicas, 0)
+    rows = {}
+    for name, row in added.items():
+        # A learner that was saved without its memory has no slots.
+        slots = None if held is None else held.row.get(name, no_rows)
+        rows[name] = _split_rows(slots, row, task, replicas)
     absent = Rows(no_rows, no_rows, torch.zeros_like(rows["train"].offset))
     tasks = ("the rows held",) * (held is not None) + (f"chunk {number}",)
     train = rows["train"]
     stream = replace(like, x=x, y=y, row=train.row, task=train.task, tasks=tasks)
     return stream, Splits(train, rows.get("validation", absent), absent)
-
-
-def _slot_rows(held: HeldRows | None, name: str, replicas: int) -> Tensor | None:
-    """Return the row in each slot of a memory; None before the first chunk.
-
-    There are no slots if the learner was saved without its memory.
-    """
-    if held is None:
-        return None
-    no_rows = torch.zeros(replicas, 0, dtype=torch.int64, device=held.x.device)
-    return held.row.get(name, no_rows)
 
 
 def _split_rows(held: Tensor | None, new: Tensor, task: Tensor, replicas: int) -> Rows:
