@@ -75,18 +75,31 @@ def test_a_study_trains_within_them_and_leaves_none(precision):
     assert switches() == first
 
 
-def test_the_callers_autocast_changes_nothing():
+def answers() -> np.ndarray:
     x = np.random.default_rng(0).normal(size=(60, 4))
+    learner = dpmcl.Learner(updates=3, lr=0.1).learn(x, x[:, 0] > 0)
+    errors = [
+        runs.run(spec(SMALL, stream=stream)).records["er"].test.values.ravel()
+        for stream in (SMALL["stream"], {"name": "sine", "tasks": 2})
+    ]
+    return np.concatenate([learner.predict_proba(x).ravel(), *errors])
 
-    def answers() -> np.ndarray:
-        learner = dpmcl.Learner(updates=3, lr=0.1).learn(x, x[:, 0] > 0)
-        errors = runs.run(spec(SMALL)).records["er"].test.values
-        return np.concatenate([learner.predict_proba(x).ravel(), errors.ravel()])
 
+def test_the_callers_autocast_changes_nothing():
     plain = answers()
     with torch.autocast("cpu", torch.bfloat16):
         assert np.array_equal(answers(), plain, equal_nan=True)
         assert torch.is_autocast_enabled("cpu")
+
+
+def test_the_callers_default_type_changes_nothing():
+    plain = answers()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert np.array_equal(answers(), plain, equal_nan=True)
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def model(precision, network=tiny_network, stream=None):

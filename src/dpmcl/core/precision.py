@@ -22,23 +22,27 @@ Precision = Literal["tf32", "bf16"]
 
 @contextmanager
 def arithmetic(precision: Precision | None) -> Iterator[None]:
-    """Switch TF32 on a GPU on or off, and the caller's autocast off, for a block.
+    """Switch TF32 on a GPU on or off for a block, which the caller's other settings do not reach.
 
-    In the block PyTorch's older switches (`allow_tf32`, `get_float32_matmul_precision`) may raise
-    an exception, since PyTorch refuses a mixture of old and new ones.
+    Those are autocast, which is off in the block, and PyTorch's default type, which is float32. In
+    the block PyTorch's older switches (`allow_tf32`, `get_float32_matmul_precision`) may raise an
+    exception, since PyTorch refuses a mixture of old and new ones.
 
     Args:
         precision: TF32 is on for "tf32" and "bf16", off for None; PyTorch's default is on in cuDNN.
     """
     switches: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]  # type: ignore[attr-defined]
     switches.append(torch.backends.cudnn.rnn)
-    before = [switch.fp32_precision for switch in switches]
+    before, default = [switch.fp32_precision for switch in switches], torch.get_default_dtype()
     try:
+        torch.set_default_dtype(torch.float32)
         for switch in switches:
             switch.fp32_precision = "tf32" if precision else "ieee"
         with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
             yield
     finally:
+        if default != torch.float32:  # else another thread may have restored the caller's since
+            torch.set_default_dtype(default)
         for switch, value in zip(switches, before, strict=True):
             switch.fp32_precision = value
 
