@@ -239,6 +239,8 @@ def test_tables_and_figures_in_each_format(command, stored):
         ("table unfinished", ["no results yet"]),
         ("table STORED --metric os:getcwd", ["metric 'os:getcwd'", "fails"]),
         ("table STORED --rename x", ["--rename takes NAME=TEXT"]),
+        ("table STORED --rename dpmlc=DPMCL", ["No method or column 'dpmlc'", "'CME'"]),
+        ("table STORED --rename CME=error --format json", ["column 'CME'", "'cme_mean'"]),
         ("plot STORED --what terms --ylim 0,1 --log", ["figure of errors takes log, ylim"]),
         ("plot STORED --smooth nan", ["smooth", "at least 0", "nan"]),
         ("stream digits --tasks 2 --out sheet.bmp", ["sheet.bmp"]),

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from rich.cells import cell_len
 
 from dpmcl.core.choices import TableFormat
-from dpmcl.exceptions import SpecError, printable, shown, unknown
+from dpmcl.exceptions import SpecError, listed, printable, shown, unknown
 from dpmcl.results.comparison import setting_text
 from dpmcl.results.names import displayed
 from dpmcl.results.statistics import Interval
@@ -111,14 +111,16 @@ def render(rows: Sequence[Row], style: TableFormat, layout: Layout | None = None
         layout: Choice and names of the columns; None for the default.
 
     Raises:
-        SpecError: There is no such format, or no such column.
+        SpecError: There is no such format or column, or no method or column to rename.
     """
     layout = layout or Layout()
     if not (isinstance(style, str) and style in get_args(TableFormat)):
         formats = ", ".join(get_args(TableFormat))
         raise SpecError(f"A table is one of {formats}, got {shown(style)}.")
+    methods = list(dict.fromkeys(row["method"] for row in rows))
     rows = [{**row, "method": layout.renamed.get(row["method"], row["method"])} for row in rows]
     if style in ("json", "csv"):
+        _check_renamed(layout, [*methods, *(rows[0] if rows else ())])
         return _data(rows, style, layout)
     rows = [{k: displayed(v) if k in _NAMES else v for k, v in row.items()} for row in rows]
     settings = {
@@ -127,6 +129,7 @@ def render(rows: Sequence[Row], style: TableFormat, layout: Layout | None = None
     columns = {**_WORDS, **settings, **columns_of(rows)}
     words = {*_WORDS, *settings, "task"}  # titles of the columns of text
     titles = _chosen(columns, layout.columns)
+    _check_renamed(layout, [*methods, *columns])
     bold = {
         (row, titles.index(title))
         for row, title in (layout.best() if style == "latex" else ())
@@ -196,6 +199,13 @@ def _chosen(columns: Mapping[str, Any], chosen: Sequence[str]) -> list[str]:
         if title not in columns:
             raise unknown("column", title, list(columns), f"Columns: {', '.join(columns)}.")
     return list(chosen or columns)
+
+
+def _check_renamed(layout: Layout, names: Sequence[str]) -> None:
+    """Raise SpecError if a name to replace is none of the table's methods or columns."""
+    for name in layout.renamed:
+        if name not in names:
+            raise unknown("method or column", name, names, f"To rename: {listed(names)}.")
 
 
 def _footer(rows: Sequence[Row]) -> list[str]:
