@@ -97,6 +97,17 @@ def test_what_is_ignored_may_be_anything(tmp_path):
     assert read_table(path, target="y", ignore=["when", "note"]).x.tolist() == [[1], [2]]
 
 
+@pytest.mark.parametrize(
+    "rows",
+    ['1,x,"a\n2,z,b\n3,x,c"\n', '1,x,"a\n2,z,b\n3,x,"c\n', '1,x,"caf\xe9\n\n2,z,b\r\n\r\n3,x,c\n'],
+)
+def test_no_row_is_lost_in_an_ignored_cell(tmp_path, rows):
+    path = written(tmp_path / "my.csv", f"a,y,note\n{rows}4,z,d\n".encode("latin-1"))
+    refused(path, "'note'", "row 0", "close the quotes", ignore=["note"])
+    path = written(tmp_path / "my.csv", 'a,y,note\n1,x,"several,\nlines"\n2,z,5" pipe\n')
+    assert len(read_table(path, target="y", ignore=["note"]).x) == 2
+
+
 def test_what_is_no_table(tmp_path):
     refused(written(tmp_path / "my.xlsx", "a,y\n"), ".csv, .tsv, .csv.gz, .tsv.gz or .parquet")
     refused(tmp_path / "none.csv", "file that exists", "none.csv")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv as arrow
 from pyarrow import parquet
 from torch import Tensor
@@ -147,22 +148,46 @@ def _text_source(path: Path, where: str) -> Source:
     delimiter, header = _header(path, where)
 
     def read(chosen: list[str]) -> Any:
+        types = dict.fromkeys(header, pa.binary()) | dict.fromkeys(chosen, pa.string())
         rule = f"text is UTF-8, and a cell with {delimiter!r} in it needs quotes"
         with reading(where, f"correct it: {rule}"):
-            return arrow.read_csv(
+            table = arrow.read_csv(
                 _open_bytes(path),
                 # With several threads, pyarrow's errors lack the row, and it is no faster.
                 arrow.ReadOptions(use_threads=False, block_size=1 << 22),
                 arrow.ParseOptions(delimiter=delimiter, newlines_in_values=True),
                 arrow.ConvertOptions(
-                    include_columns=chosen,
-                    column_types=dict.fromkeys(chosen, pa.string()),
+                    include_columns=header,
+                    column_types=types,
                     null_values=MISSING,
                     strings_can_be_null=True,
                 ),
             )
+        _check_quotes(table, delimiter, where)
+        return table.select(chosen)
 
     return Source(header, read)
+
+
+def _check_quotes(table: Any, delimiter: str, where: str) -> None:
+    """Raise DataError for a cell that holds rows, as after a quote that is not closed.
+
+    Such a cell has, for each of its further lines, as many delimiters as a row has. Without this
+    check the rows of a cell that is not used, of an ignored column, would be lost unnoticed.
+    """
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if not pc.any(pc.match_substring(column, "\n")).as_py():
+            continue
+        lines = pc.count_substring_regex(column, r"[\r\n]+[^\r\n]")
+        delimiters = pc.count_substring(column, delimiter)
+        in_rows = pc.equal(delimiters, pc.multiply(lines, table.num_columns - 1))
+        row = pc.index(pc.and_(in_rows, pc.greater(lines, 0)), True).as_py()
+        if row >= 0:
+            raise DataError(
+                f"Column {name!r} of {where} must have its text in one line, or lines unlike rows, "
+                f"got {column[row].as_py()!r:.60} in row {row}, as if a quote were not closed; "
+                "close the quotes, or correct the cell."
+            )
 
 
 def _open_bytes(path: Path) -> Any:
