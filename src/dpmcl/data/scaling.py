@@ -1,5 +1,6 @@
 """Scaling of a table's inputs and targets, fitted on the first task's training rows."""
 
+import math
 from dataclasses import replace
 
 import torch
@@ -49,14 +50,15 @@ def _moments(values: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def check_digits(stream: Stream | Labelled, dtype: torch.dtype) -> None:
-    """Check that the network's float type can tell apart inputs and targets that are not scaled.
+    """Check that the network's float type can hold inputs and targets that are not scaled.
 
     Args:
         stream: Stream or labelled data to check.
         dtype: Float type of the network.
 
     Raises:
-        DataError: Rounding moves an input or target by more than a thousandth of its range.
+        DataError: Rounding makes an input or target infinite, or moves it by more than a thousandth
+            of its range.
     """
     parts = [("Input", stream.x)]
     if stream.scaled is None:
@@ -69,7 +71,7 @@ def check_digits(stream: Stream | Labelled, dtype: torch.dtype) -> None:
         error = torch.stack([(v - v.to(dtype).to(v.dtype)).abs().amax(0) for v in pieces]).amax(0)
         size = torch.maximum(low.abs(), high.abs())
         constant = high - low <= 50 * _EPSILON * size  # up to rounding
-        lost = ~constant & (error > _SHARE_OF_THE_RANGE * (high - low))
+        lost = error.isinf() | ~constant & (error > _SHARE_OF_THE_RANGE * (high - low))
         if stream.scaled is not None:
             lost &= ~stream.scaled
         if lost.any():
@@ -77,9 +79,12 @@ def check_digits(stream: Stream | Labelled, dtype: torch.dtype) -> None:
             name = ", ".join(map(str, at))
             if what == "Input" and stream.columns:
                 name = repr(stream.columns[at[0]])
+            moved = error[at].item()
+            cannot = f"tell apart (it moves them by up to {moved:.2g}); subtract an offset"
+            if moved == math.inf:
+                cannot = "hold; give them in a larger unit"
             raise DataError(
                 f"{what} {name} of '{stream.name}' goes from {low[at].item()!r} to "
-                f"{high[at].item()!r}, which {str(dtype).removeprefix('torch.')} cannot tell apart "
-                f"(it moves them by up to {error[at].item():.2g}); subtract an offset, set dtype = "
-                "'float64', or have a table's columns scaled."
+                f"{high[at].item()!r}, which {str(dtype).removeprefix('torch.')} cannot {cannot}, "
+                "set dtype = 'float64', or have a table's columns scaled."
             )
