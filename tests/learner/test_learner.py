@@ -112,6 +112,11 @@ def test_labels_keep_their_digits():
     learner = make_learner(updates=1).learn(CLOUDS[:2], np.array([ids[0], 5]))
     learner.learn(CLOUDS[:2], np.array([ids[1], 5], dtype=np.uint64))
     assert learner.classes_.tolist() == [5, *ids]
+    assert learner.classes_.dtype == np.int64
+    learner.learn(CLOUDS[:2], np.array([2**63, 5], dtype=np.uint64))
+    assert learner.classes_.tolist() == [5, *ids, 2**63]
+    few = make_learner(updates=1).learn(CLOUDS[:2], np.array([0, 1], dtype=np.uint64))
+    assert few.learn(CLOUDS[:2], np.array([1, 2])).classes_.dtype == np.int64
     codes = [
         (torch.tensor(x).float(), code) for x, code in zip(CLOUDS, ["007", "10"], strict=False)
     ]

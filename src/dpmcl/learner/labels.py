@@ -1,6 +1,7 @@
 """Labels of the classes that a learner knows, and their class numbers."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -75,8 +76,11 @@ class LabelMap:
             return np.array(self.names)
         integers = self.family == "whole numbers"
         values = [int(name) if integers else name == "True" for name in self.names]
-        array = np.array(values, dtype=self.dtype)
-        return array if array.tolist() == values else np.array(values, dtype=object)
+        with suppress(OverflowError):
+            array = np.array(values, dtype=self.dtype)
+            if array.tolist() == values:
+                return array
+        return np.array(values, dtype=object)
 
 
 def declared_labels(classes: Any) -> LabelMap:
@@ -120,5 +124,10 @@ def _type_of(labels: Any) -> str:
 
 
 def _common_type(first: str, second: str) -> str:
-    """Return the name of a type that holds the values of both types."""
-    return second if first in ("", second) else str(np.promote_types(first, second))
+    """Return the name of a type that holds the values of both types, of two integer types int64."""
+    if first in ("", second):
+        return second
+    common = np.promote_types(first, second)
+    is_integer = "f" not in (np.dtype(first).kind, np.dtype(second).kind)
+    # NumPy has no integer type for uint64 and int64, and would make floats of them.
+    return "int64" if common.kind == "f" and is_integer else str(common)
