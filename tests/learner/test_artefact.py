@@ -15,6 +15,7 @@ from test_learner import CLOUDS, NAMES, make_learner, parameters
 
 from conftest import refused
 from dpmcl import Learner, ModelError, Optimiser, SpecError
+from dpmcl.core.atomic import atomic
 from dpmcl.exceptions import FolderError
 from dpmcl.learner import artefact
 from dpmcl.methods.er import ER
@@ -78,6 +79,8 @@ def test_a_learner_whose_saving_fails_leaves_the_old_one_whole(tmp_path, monkeyp
         learner.save(tmp_path)
     assert (Learner.load(tmp_path).predict_proba(CLOUDS) == before).all()
     monkeypatch.undo()
+    killed = [atomic(tmp_path / name) for name in ("state-0.safetensors", artefact.FILE)]
+    assert all(save.__enter__().exists() for save in killed)
     learner.save(tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
 

@@ -29,6 +29,9 @@ from dpmcl.methods._method import Method
 
 FILE = "learner.json"
 
+_OLD = ("state-*.safetensors", ".state-*.safetensors", ".learner.*.json")
+"""Files of earlier saves, and the temporary files of those that were killed (`core.atomic`)."""
+
 
 class About(pydantic.BaseModel):
     """Content of learner.json.
@@ -154,7 +157,7 @@ def write(path: Any, about: About, content: bytes) -> Path:
         with atomic(folder / about.file) as temporary:
             temporary.write_bytes(content)
     write_text(folder / FILE, about.model_dump_json(indent=1) + "\n")
-    for old in folder.glob("state-*.safetensors"):
+    for old in (path for pattern in _OLD for path in folder.glob(pattern)):
         if not content or old.name != about.file:
             with suppress(OSError):
                 old.unlink()
