@@ -69,11 +69,15 @@ def test_bytes_and_floats_keep_their_type_and_share_memory(dtype):
     assert held.data_ptr() == tensor.data_ptr()
 
 
-def test_bool_inputs_are_0_and_255():
+def test_bool_inputs_are_0_and_255(log_lines):
     for make in (list, np.array, torch.tensor):
         data = from_arrays(make([[True, False], [False, True]]), [0, 1])
         assert data.x.dtype == torch.uint8
         assert data.x.tolist() == [[255, 0], [0, 255]]
+    from_arrays(np.array([[2], [0]], dtype=np.uint8), [0, 1])
+    assert not log_lines
+    from_arrays(np.array([[1], [0]], dtype=np.uint8), [0, 1])
+    assert ["x / 255" in line for line in log_lines] == [True]
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", "uint64"])

@@ -281,6 +281,21 @@ def test_labels_of_a_column_stay_text_where_they_were(tmp_path):
     refused(lambda: make_learner().learn(prices, "price"), "'price'", "classes or amounts")
 
 
+@pytest.mark.parametrize("read", [list, np.array, torch.tensor])
+def test_true_and_false_are_one_and_zero_in_any_type(read, log_lines):
+    flags = (CLOUDS > 3).tolist()
+    learner = make_learner().learn(read(flags), NAMES)
+    answers = learner.predict_proba(read(flags))
+    assert (learner.predict_proba(np.array(flags, dtype=np.int64)) == answers).all()
+    bytes_ = np.array(flags, dtype=np.uint8)
+    refused(lambda: learner.predict(bytes_), "must be numbers", "got uint8 (0 to 255 for 0 to 1)")
+    images = make_learner().learn(bytes_ * 255, NAMES)
+    assert (images.predict_proba(read(flags)) == images.predict_proba(bytes_ * 255)).all()
+    assert not log_lines
+    make_learner(updates=1).learn(bytes_, NAMES)
+    assert ["x / 255" in line for line in log_lines] == [True]
+
+
 def test_regression_comes_back_in_its_own_units():
     x = np.random.default_rng(0).normal(size=(200, 2)) * [1, 1000] + [0, 5e6]
     y = 3e4 + 100 * x[:, 0] + x[:, 1] / 10

@@ -129,6 +129,7 @@ def from_arrays(
     """
     check_kind(kind)
     inputs = inputs_of(x, f"Inputs of '{name}'")
+    warn_if_flags(inputs)
     requested, kind = kind, kind or kind_of(y)
     if kind == "regression":
         targets = targets_of(y, f"Targets of '{name}'")
@@ -150,12 +151,13 @@ def from_arrays(
     )
 
 
-def inputs_of(x: Any, what: str) -> Tensor:
+def inputs_of(x: Any, what: str, *, images: bool = True) -> Tensor:
     """Return inputs as a tensor of a compact type, converted as in `from_arrays`.
 
     Args:
         x: Inputs (rows, ...).
         what: Name of the inputs in errors.
+        images: Whether true/false becomes uint8 0 and 255; otherwise it becomes float32 0 and 1.
 
     Raises:
         DataError: The inputs are not numbers, or the shapes of rows differ.
@@ -163,7 +165,23 @@ def inputs_of(x: Any, what: str) -> Tensor:
     array = _array(x, what, "numbers of one shape a row")
     if isinstance(x, Tensor) and (x.is_floating_point() or x.dtype == torch.uint8):
         return x.detach()
+    if array.dtype.kind == "b" and not images:
+        array = array.astype(np.float32)
     return shared_tensor(compact(array, what))
+
+
+def warn_if_flags(inputs: Tensor) -> None:
+    """Log a warning if inputs are uint8, which stand for x / 255, and may be 0 and 1 instead.
+
+    Args:
+        inputs: Inputs (rows, ...).
+    """
+    first = inputs[:_ROWS_CHECKED]
+    if inputs.dtype == torch.uint8 and first.numel() and int(first.max()) == 1:
+        _LOG.warning(
+            "Inputs are uint8 and at most 1, and uint8 stands for x / 255, as in images. If they "
+            "are 0 and 1, give them as true/false or floats."
+        )
 
 
 def targets_of(y: Any, what: str) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dpmcl.core.settings import Positive
 from dpmcl.data.field import Field, names_of
-from dpmcl.data.labelled import inputs_of
+from dpmcl.data.labelled import inputs_of, warn_if_flags
 from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.table_columns import Column
 from dpmcl.data.readers.table_fields import field_of, inputs_of_column
@@ -29,7 +29,8 @@ class Inputs:
 
     Attributes:
         shape: Shape of one input.
-        images: Whether inputs are uint8, from 0 to 255, which the network takes as [0, 1].
+        images: Whether inputs are uint8, from 0 to 255, which the network takes as [0, 1]. Inputs
+            that are true/false are 0 and 1 either way.
         fields: Columns of a table; () for arrays.
     """
 
@@ -51,7 +52,8 @@ class Inputs:
             columns = _columns(x)
             fields = tuple(field_of(column, _WAY_OUT, declared=True) for column in columns)
             return cls((sum(len(field.names) for field in fields),), fields=fields)
-        values = inputs_of(x, "Inputs")
+        values = inputs_of(x, "Inputs", images=False)
+        warn_if_flags(values)
         return cls(tuple(values.shape[1:]), values.dtype == torch.uint8)
 
     @property
@@ -87,14 +89,14 @@ class Inputs:
                 "Inputs must be a table with the columns of the rows learned first "
                 f"({listed(field.name for field in self.fields)}), got a {type(x).__name__}."
             )
-        values = inputs_of(x, "Inputs")
+        values = inputs_of(x, "Inputs", images=self.images)
         if tuple(values.shape[1:]) != self.shape:
             raise DataError(
                 f"Inputs must have the shape (rows, {', '.join(map(str, self.shape))}), as those "
                 f"learned first, got {tuple(values.shape)}."
             )
         if (values.dtype == torch.uint8) != self.images:
-            images = "uint8 or true/false (0 to 255 for 0 to 1)"
+            images = "uint8 (0 to 255 for 0 to 1)"
             expected, actual = (images, "numbers") if self.images else ("numbers", images)
             raise DataError(f"Inputs must be {expected}, as those learned first, got {actual}.")
         return values
