@@ -92,6 +92,12 @@ def test_refused_text(tmp_path, content, parts):
     refused(written(tmp_path / "my.csv", content), "my.csv", *parts)
 
 
+def test_one_number_in_two_ways_is_no_two_labels(tmp_path):
+    path = written(tmp_path / "my.csv", "a,y,p\n1,0,+2\n2,1.0,3\n3,1,2\n4,7,2\n")
+    refused(path, "'y'", "in one way, got '1', '1.0';", kind="classification", ignore=["p"])
+    refused(path, "'p'", "in one way, got '+2', '2';", target="y", task="p")
+
+
 def test_what_is_ignored_may_be_anything(tmp_path):
     path = written(tmp_path / "my.csv", b"a,when,note,y\n1,2024-01-01,caf\xe9,2\n2,,,3\n")
     assert read_table(path, target="y", ignore=["when", "note"]).x.tolist() == [[1], [2]]

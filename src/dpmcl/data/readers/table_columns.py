@@ -1,5 +1,6 @@
 """Columns of tables, read as numbers, true/false or text."""
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, cast
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from dpmcl.data.labels import Labels, number_labels
 from dpmcl.data.readers.number_formats import CODE, LONG, PLAIN, is_formatted, is_plain
 from dpmcl.data.rounding import keeps_digits
-from dpmcl.exceptions import DataError
+from dpmcl.exceptions import DataError, listed
 
 FEW_NUMBERS = 10
 """Largest number of different numbers in a text column that may be names, as in 0, 1, 2, 3+."""
@@ -144,12 +145,21 @@ class Column:
             role: "target" or "task", for errors.
 
         Raises:
-            DataError: Cells are missing or are not labels.
+            DataError: Cells are missing or are not labels, or a number is written in several ways.
         """
         self.check_present(f"name another {role}")
         if self.written is None:
             return number_labels(self.values.to_numpy(), self.what)
         texts, code = self._encoded(self.written)
+        _, first_rows = np.unique(code, return_index=True)
+        values = self.values.take(first_rows).to_pylist()
+        counts = Counter(values)
+        same = [text for text, value in zip(texts, values, strict=True) if counts[value] > 1]
+        if same:  # labels keep their text, so these would be different ones
+            raise DataError(
+                f"{self.what} must write each number in one way, got {listed(same, 4)}; correct "
+                "them, or begin each with a letter."
+            )
         number, classes = number_labels(texts, self.what)
         return Labels(number[code], classes)
 
