@@ -66,6 +66,22 @@ def test_switches_are_set_for_a_block_and_put_back(before, precision):
     assert switches() == before
 
 
+def test_products_on_a_cpu_stay_float32():
+    mkldnn = torch.backends.mkldnn
+    on_cpu = [mkldnn.matmul, mkldnn.conv, mkldnn.rnn]
+    torch.set_float32_matmul_precision("medium")  # bfloat16 on a CPU that has it
+    try:
+        before = [switch.fp32_precision for switch in on_cpu]
+        for precision in (None, "tf32", "bf16"):
+            with arithmetic(precision):
+                assert [switch.fp32_precision for switch in on_cpu] == ["ieee"] * 3
+        assert before[0] == "bf16"
+        assert [switch.fp32_precision for switch in on_cpu] == before
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 @pytest.mark.parametrize("precision", [None, "tf32", "bf16"])
 def test_a_study_trains_within_them_and_leaves_none(precision):
     first, seen = switches(), []

@@ -24,26 +24,29 @@ Precision = Literal["tf32", "bf16"]
 def arithmetic(precision: Precision | None) -> Iterator[None]:
     """Switch TF32 on a GPU on or off for a block, which the caller's other settings do not reach.
 
-    Those are autocast, which is off in the block, and PyTorch's default type, which is float32. In
-    the block PyTorch's older switches (`allow_tf32`, `get_float32_matmul_precision`) may raise an
-    exception, since PyTorch refuses a mixture of old and new ones.
+    Those are autocast, which is off in the block, PyTorch's default type, which is float32, and
+    lower precision of products on a CPU (`torch.set_float32_matmul_precision`). In the block
+    PyTorch's older switches (`allow_tf32`, `get_float32_matmul_precision`) may raise an exception,
+    since PyTorch refuses a mixture of old and new ones.
 
     Args:
         precision: TF32 is on for "tf32" and "bf16", off for None; PyTorch's default is on in cuDNN.
     """
-    switches: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]  # type: ignore[attr-defined]
-    switches.append(torch.backends.cudnn.rnn)
-    before, default = [switch.fp32_precision for switch in switches], torch.get_default_dtype()
+    cuda, cudnn, mkldnn = (getattr(torch.backends, name) for name in ("cuda", "cudnn", "mkldnn"))
+    on_gpu = [cuda.matmul, cudnn.conv, cudnn.rnn]
+    on_cpu = [mkldnn.matmul, mkldnn.conv, mkldnn.rnn]  # in bfloat16 after torch's "medium"
+    before = [(switch, switch.fp32_precision) for switch in on_gpu + on_cpu]
+    default = torch.get_default_dtype()
     try:
         torch.set_default_dtype(torch.float32)
-        for switch in switches:
-            switch.fp32_precision = "tf32" if precision else "ieee"
+        for switch in on_gpu + on_cpu:
+            switch.fp32_precision = "tf32" if precision and switch in on_gpu else "ieee"
         with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
             yield
     finally:
         if default != torch.float32:  # else another thread may have restored the caller's since
             torch.set_default_dtype(default)
-        for switch, value in zip(switches, before, strict=True):
+        for switch, value in before:
             switch.fp32_precision = value
 
 
