@@ -174,10 +174,10 @@ def test_work_that_earlier_versions_counted_is_not_averaged_with_that_of_now():
     old, new = Work(30, 90), Work(30, 20, 70, 5, 1_000, 64)
     record = random_record(replicas=2)
     for work, expected in (
-        ({0: old, 1: new}, [30, 20, 70, 5, 1_000, 64, 0, 0]),
-        ({0: replace(new, memory_bytes=0), 1: new}, [30, 20, 70, 5, 1_000, 64, 0, 0]),
-        ({0: old, 1: old}, [30, 90, *[None] * 6]),
-        ({0: Work(30, 90, 0, 0, 500), 1: Work(30, 90, 0, 0, 500)}, [30, 90, 0, 0, 500, 0, 0, 0]),
+        ({0: old, 1: new}, [30, 20, 70, 5, 1_000, 64, 0, 0, 0]),
+        ({0: replace(new, memory_bytes=0), 1: new}, [30, 20, 70, 5, 1_000, 64, 0, 0, 0]),
+        ({0: old, 1: old}, [30, 90, *[None] * 7]),
+        ({0: Work(30, 90, 0, 0, 500), 1: Work(30, 90, 0, 0, 500)}, [30, 90, 0, 0, 500, 0, 0, 0, 0]),
     ):
         (row,) = cost_rows({"er": replace(record, work=work)}, STREAM)
         assert list(row.values())[4:] == expected

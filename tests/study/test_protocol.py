@@ -140,7 +140,21 @@ def test_other_test_rows_and_other_times_are_told():
     assert not any(rule.violations for rule in rules)
 
 
-def test_a_fourth_term_that_learns_the_next_task_is_named(tmp_path):
+@dataclass(frozen=True, kw_only=True)
+class LooksAhead(Naive):
+    """Trains on the rows of the next task that follow those of the new one."""
+
+    def phases(self, model, task):
+        (phase,) = super().phases(model, task)
+        ahead = dpmcl.Draw("new", self.batch, like="new", moved="exact")
+
+        def update(state, batches, key):
+            return phase.update(state, {"new": batches["ahead"]}, key)
+
+        return [replace(phase, draws={**phase.draws, "ahead": ahead}, update=update)]
+
+
+def test_methods_that_learn_from_the_next_task_are_named(tmp_path):
     table = {
         "stream": {"name": "oscillator", "tasks": 2, "trajectories": 5, "samples": 1},
         "network": {"hidden": 4},
@@ -148,9 +162,10 @@ def test_a_fourth_term_that_learns_the_next_task_is_named(tmp_path):
         "training": {"updates": 1, "batch": 2},
         "methods": {"er": {}, "dpmcl": {"fourth_term": "exact", "zeta": 0}},
     }
-    dpmcl.run(table, out=tmp_path)
+    dpmcl.run(table, methods=["er", "dpmcl", LooksAhead], out=tmp_path)
     first, *others = store.load(tmp_path).protocol.rules
     assert first.violations == [
-        "dpmcl: its fourth term, 'exact', learned from rows of the next task."
+        f"{name}: it learned from rows of the next task (moved = 'exact')."
+        for name in ("dpmcl", f"{__name__}:LooksAhead")
     ]
     assert not any(rule.violations for rule in others)

@@ -44,6 +44,7 @@ class Work:
     """
 
     gradient_evaluations: int = 0
+        rows_ahead: Rows of the next task that updates drew (`Draw(moved="exact")`).
     rows_backpropagated: int = 0
     rows_head: int = 0
     rows_forward: int = 0
@@ -54,6 +55,7 @@ class Work:
 
     def __add__(self, other: "Work") -> "Work":
         """Return the sum of two amounts of work."""
+    rows_ahead: int = 0
         names = [field.name for field in fields(self)]
         return Work(*(getattr(self, name) + getattr(other, name) for name in names))
 

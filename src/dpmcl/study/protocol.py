@@ -1,12 +1,13 @@
 """Check results for a fair comparison, and store the outcome, the protocol, beside them.
 
 Updates on test rows, or on rows of later tasks, are refused when rows are drawn (`data.sampling`);
-only DPMCL's fourth term may move rows to the next task, and is named here. The other checks need
-results: that all methods had the same splits and evaluation, and did not exceed their budget.
+only draws with moved = "exact", as for DPMCL's fourth term, have rows of the next task, and their
+methods are named here. The other checks need results: that all methods had the same splits and
+evaluation, and did not exceed their budget.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -37,9 +38,7 @@ def check_and_save(folder: Path, budget: Budget | None = None) -> Stored:
     stored = store.load(folder)
     if budget is None and stored.protocol is not None:
         budget = Budget.parse(stored.protocol.budget)
-    methods = stored.spec.get("methods", {})
-    ahead = {name for name in methods if methods[name].get("fourth_term") == "exact"}
-    checked = check(stored.records, len(stored.stream.tasks), budget, ahead)
+    checked = check(stored.records, len(stored.stream.tasks), budget)
     for rule in checked.rules:
         for line in rule.violations:
             _LOG.warning("%s: %s", folder, line)
@@ -48,24 +47,18 @@ def check_and_save(folder: Path, budget: Budget | None = None) -> Stored:
     return stored
 
 
-def check(
-    records: Mapping[str, Record],
-    tasks: int,
-    budget: Budget | None = None,
-    ahead: Collection[str] = (),
-) -> Protocol:
+def check(records: Mapping[str, Record], tasks: int, budget: Budget | None = None) -> Protocol:
     """Return the rules of a fair comparison, each with its violations.
 
     Args:
         records: Results by method.
         tasks: Number of tasks of the stream.
         budget: Budget of each method; None if there was none.
-        ahead: Names of methods that learned from rows of the next task.
     """
     looked = [
-        f"{name}: its fourth term, 'exact', learned from rows of the next task."
-        for name in records
-        if name in ahead
+        f"{name}: it learned from rows of the next task (moved = 'exact')."
+        for name, record in records.items()
+        if any(work.rows_ahead for work in record.work.values())
     ]
     rows = _differences(records, lambda errors: errors.examples, "on other rows")
     times = _differences(records, lambda errors: np.isnan(errors.values), "at other times")

@@ -229,3 +229,5 @@ def _phase_work(setup: Setup, run: RunState, phase: Phase) -> Work:
         setup.warn(f"{message}; draw by its keys (dpmcl.keys).", once="draws")
     offered = feed.chunk.row[phase.remember][0, 0].numel() if phase.remember else 0
     return (work + notes_work(setup, run, offered)).times(phase.updates)
+    ahead = [name for name, draw in phase.draws.items() if draw.moved == "exact"]
+    work.rows_ahead = sum(feed.chunk.row[name][0, 0].numel() for name in ahead)
