@@ -1,6 +1,8 @@
 """Budgets: the cost of each method, counted after its run."""
 
+import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ from dpmcl.study.budget import Budget, cost, limit
 from dpmcl.training.job import Job, Trainer, read_stream
 from dpmcl.training.spec import Spec
 
-METHODS = ("naive", "er", "dpmcl", "oml")
+METHODS = ("naive", "er", "dpmcl", "oml", "ewc", "joint")
 
 
 def spec_of(*methods: str, **training) -> Spec:
@@ -40,7 +42,7 @@ def test_every_method_has_as_many_updates_as_fit(text: str) -> None:
             <= budget.amount
             < cost(replace(setup, method=replace(method, **more)), budget.unit)
         )
-        assert f"{spent:,} {budget.unit} a task" in line and line.startswith(name)
+        assert f"{math.ceil(spent):,} {budget.unit} a task" in line and line.startswith(name)
     assert spec.methods["naive"].updates > 4 * spec.methods["dpmcl"].kappa * (text[0] == "f")
     spent = dpmcl.run({**spec.to_table(), "replicas": 1}).records["dpmcl"].work[0]
     assert spent.flops == 2 * cost(
@@ -66,11 +68,23 @@ def test_bytes_buy_rows_of_memory() -> None:
     assert (work.notes_bytes, work.copies_bytes) == (0, 0)
 
 
-def test_a_budget_of_bytes_says_which_method_keeps_all_rows() -> None:
-    spec, _, lines = limit(spec_of("joint", "naive"), Budget.parse("bytes=2k"))
-    words = "draws from all rows of the tasks seen, which no budget of bytes limits"
-    assert lines == [f"joint: {words}", "naive: keeps no rows, and 0 bytes of other things"]
-    assert spec.methods["joint"] == spec_of("joint").methods["joint"]
+def test_a_method_that_draws_from_all_rows_keeps_them_all() -> None:
+    methods: Any = {"joint": {}, "oml": {"reading": "original"}}
+    spec = Spec.parse({**spec_of("joint").to_table(), "methods": methods})
+    trainer = Trainer(spec, read_stream(spec, (0,)))
+    splits = trainer.setup(Job("joint", (0,))).splits
+    train, validation = (int(splits.named(name).offset[0, -1]) for name in ("train", "validation"))
+    kept = {"joint": train * (4 * 64 + 8), "oml": (train + validation) * (4 * 64 + 8)}
+    with pytest.raises(
+        SpecError, match=f"'oml' draws from all rows .* {kept['oml']:,} bytes; give"
+    ):
+        limit(spec, Budget("bytes", kept["joint"]))
+    assert limit(spec, Budget("bytes", kept["oml"])).lines == [
+        f"{name}: draws from all rows of the tasks seen: {rows:,} bytes of {kept['oml']:,}"
+        for name, rows in kept.items()
+    ]
+    records = dpmcl.run({**spec.to_table(), "replicas": 1}).records
+    assert {name: record.work[0].memory_bytes for name, record in records.items()} == kept
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,13 @@ import dpmcl
 from dpmcl.cli import app
 from dpmcl.core import memory
 from dpmcl.core.errors import Errors
+from dpmcl.core.gradients import Work
 from dpmcl.exceptions import SpecError
 from dpmcl.methods.er import ER
 from dpmcl.methods.naive import Naive
 from dpmcl.results import store
 from dpmcl.results.record import Divergence, Record
+from dpmcl.study.budget import Budget
 from dpmcl.study.protocol import check
 
 TABLE = {
@@ -58,7 +60,7 @@ class ReadsValidationRows(Naive):
 
 @dataclass(frozen=True, kw_only=True)
 class WorksLonger(Naive):
-    """Makes more updates after the first task, which alone is counted for a budget."""
+    """Makes more updates after the first task."""
 
     def phases(self, model, task):
         (phase,) = super().phases(model, task)
@@ -88,19 +90,28 @@ def test_rows_that_training_may_not_see_are_refused(method, message, engine):
         dpmcl.run({**TABLE, "methods": []}, methods=[method], engine=engine)
 
 
-@pytest.mark.parametrize(("method", "rows"), [("WorksLonger", 800), ("TrainsToBeEvaluated", 1280)])
-def test_a_budget_that_is_overspent_is_told(method, rows, tmp_path):
+@pytest.mark.parametrize(("method", "rows"), [("WorksLonger", 320), ("TrainsToBeEvaluated", 256)])
+def test_a_budget_covers_later_tasks_and_evaluations(method, rows, tmp_path):
     words = f"run digits --method {__name__}:{method} --method er --tasks 2 --replicas 1"
     words += f" --sweep training.lr=0.1,0.2 --budget rows=320 --out {tmp_path}"
     done = CliRunner().invoke(app, words.split(), catch_exceptions=False)
     assert done.exit_code == 0
     protocols = json.loads((tmp_path / "protocol.json").read_text())
-    *others, last = protocols["lr=0.1"]["rules"]
-    assert all(rule["violations"] == [] for rule in others) and len(others) == 3
-    assert last["rule"] == "No method took more than rows=320"
-    (line,) = last["violations"]
-    assert f"{method}: it took {rows:,} rows a task, and 320 were allowed" in line
-    assert protocols["lr=0.1"]["budget"] == "rows=320" and not protocols["lr=0.2"]["passed"]
+    *_, last = protocols["lr=0.1"]["rules"]
+    assert last == {"rule": "No method took more than rows=320", "violations": []}
+    assert protocols["lr=0.1"]["budget"] == "rows=320" and protocols["lr=0.2"]["passed"]
+    record = store.load(tmp_path / "lr=0.1").records[f"{__name__}:{method}"]
+    assert record.work[0].rows_backpropagated == 2 * rows
+
+
+def test_a_budget_that_is_overspent_is_told():
+    errors = Errors((7,), np.full((1, 3, 2), 0.5), np.array([[5, 6]]))
+    spent = Work(rows_backpropagated=700, copies_bytes=9)
+    record = Record({"test": errors}, {7: spent})
+    for text, amount in (("rows=320", "350 rows a task, and 320"), ("bytes=8", "9 bytes, and 8")):
+        rule = check({"er": record}, 2, Budget.parse(text)).rules[-1]
+        assert rule.violations == [f"er: it took {amount} were allowed."]
+        assert check({"er": record}, 2, Budget.parse("flops=1")).to_table()["passed"]
 
 
 def test_a_run_has_a_protocol_too_and_remembers_its_budget(tmp_path):

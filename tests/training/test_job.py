@@ -1,11 +1,14 @@
 """Jobs: cut from the seeds asked for, checked before training, the same alone and in a spec."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
 import dpmcl
 from dpmcl.core.tree import leaves
 from dpmcl.exceptions import SpecError
+from dpmcl.methods.naive import Naive
 from dpmcl.training.job import Job, Trainer, read_stream
 from dpmcl.training.keeper import Keeping
 from dpmcl.training.spec import Spec
@@ -49,7 +52,24 @@ def test_jobs_that_would_take_hours_are_cut_by_their_flops(flops, sizes, monkeyp
     assert [len(seeds) for seeds in job_trainer.groups("er")] == sizes
 
 
-def test_flops_of_a_run_are_those_that_its_training_counts():
-    job_trainer = trainer("dpmcl")
-    work = dpmcl.run(job_trainer.spec.to_table()).records["dpmcl"].work[5]
-    assert job_trainer.flops("dpmcl") == work.flops > 0
+@dataclass(frozen=True, kw_only=True)
+class Distils(Naive):
+    """After a task, passes two rows through the network."""
+
+    def end_of_task(self, state, model, task):
+        model.predict(state.theta, torch.zeros(2, *task.input_shape))
+        return state
+
+
+def test_flops_of_a_run_are_those_that_its_training_takes():
+    der, oml = {"enters": "after"}, {"reading": "original"}
+    methods = {"dpmcl": {}, "ewc": {}, "joint": {}, "der": der, "oml": oml}
+    job_trainer = trainer(replicas=1, methods={**methods, f"{__name__}:Distils": {}})
+    planned = {name: job_trainer.flops(name) for name in job_trainer.spec.methods}
+    counted = {
+        name: job_trainer.run(Job(name, (5,)), Keeping()).record.work[5].flops for name in planned
+    }
+    assert planned == counted
+    products = 2 * (64 * 4 + 4 * 4 + 4 * 4 + 4 * 10)  # the four layers, for one row
+    naive = trainer("naive").flops("naive")
+    assert planned[f"{__name__}:Distils"] == naive + 2 * 2 * products

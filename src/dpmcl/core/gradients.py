@@ -25,7 +25,9 @@ from dpmcl.core.not_public import TorchDispatchMode, pyfunctorch
 class Work:
     """Work and memory of one replica's updates.
 
-    Under torch.func.vmap, rows and FLOPs of all mapped calls are counted, as in a loop.
+    Under torch.func.vmap, rows and FLOPs of all mapped calls are counted, as in a loop. Rows of
+    weight 0 are computed as others are, so they count too: those drawn from a memory that is still
+    empty, and those that fill up the last batch of a pass.
 
     Attributes:
         gradient_evaluations: Calls of functions that `gradient` returned.
@@ -37,14 +39,15 @@ class Work:
         flops: Floating-point operations of matrix products, convolutions and attention, forward
             and backward, as torch.utils.flop_counter counts them: two for each multiplication and
             addition. Element-wise operations and optimisers do not count.
-        memory_bytes: Bytes of the rows in the replica's memories at the end.
+        memory_bytes: Bytes of the rows in the replica's memories at the end; of all rows of the
+            tasks seen for a method that draws from them.
         notes_bytes: Bytes of the notes kept with these rows.
         copies_bytes: Bytes of other state of the method, such as copies of weights; the network
             and the optimiser's state do not count.
+        rows_ahead: Rows of the next task that updates drew (`Draw(moved="exact")`).
     """
 
     gradient_evaluations: int = 0
-        rows_ahead: Rows of the next task that updates drew (`Draw(moved="exact")`).
     rows_backpropagated: int = 0
     rows_head: int = 0
     rows_forward: int = 0
@@ -52,10 +55,10 @@ class Work:
     memory_bytes: int = 0
     notes_bytes: int = 0
     copies_bytes: int = 0
+    rows_ahead: int = 0
 
     def __add__(self, other: "Work") -> "Work":
         """Return the sum of two amounts of work."""
-    rows_ahead: int = 0
         names = [field.name for field in fields(self)]
         return Work(*(getattr(self, name) + getattr(other, name) for name in names))
 

@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from types import FunctionType
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -370,7 +371,7 @@ class Method(Settings, ABC):
         table = super().to_table()
         return table if self.cost is None else {**table, "cost": name_of_cost(self.cost)}
 
-    def scaled(self, factor: float) -> Self | None:
+    def scaled(self, factor: Fraction) -> Self | None:
         """Return the method with its numbers of updates multiplied by a factor and rounded down.
 
         Args:

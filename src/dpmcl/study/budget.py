@@ -1,14 +1,22 @@
 """Give each method as many updates, or rows of memory, as a budget allows."""
 
+import math
 import re
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Literal, NamedTuple, Self, cast
 
 from dpmcl.exceptions import SpecError, shown
 from dpmcl.methods._method import Method
-from dpmcl.training.bytes_kept import copied_bytes, note_bytes, row_bytes
+from dpmcl.training.bytes_kept import (
+    all_task_draws,
+    copied_bytes,
+    note_bytes,
+    row_bytes,
+    rows_kept,
+)
 from dpmcl.training.job import Job, Trainer, read_stream
-from dpmcl.training.loop import first_state, first_task_work
+from dpmcl.training.loop import first_state, planned_work
 from dpmcl.training.setup import Setup
 from dpmcl.training.spec import Spec
 
@@ -26,7 +34,8 @@ class Budget:
 
     Attributes:
         unit: "flops", operations per task; "rows", rows per task that are backpropagated through
-            the complete network; or "bytes", size of what is stored besides the network.
+            the complete network (both are means over the tasks of a run); or "bytes", size of what
+            is stored besides the network.
         amount: The limit; 0 for the cost of `REFERENCE` with its present settings.
     """
 
@@ -83,8 +92,6 @@ class Limited(NamedTuple):
 def limit(spec: Spec, budget: Budget) -> Limited:
     """Return a spec with as many updates or rows of memory as a budget allows each method.
 
-    The cost of a task is that of the first one; updates cost the same in every task.
-
     Args:
         spec: The spec.
         budget: Budget of each method.
@@ -115,18 +122,18 @@ def _reference_cost(trainer: Trainer, budget: Budget) -> int:
             f"A budget without a number is what '{REFERENCE}' takes, which is not among the methods"
             f" of a run ({names}); add it, or name a number, as in {budget.unit}=2e9."
         )
-    return cost(trainer.setup(Job(REFERENCE, trainer.spec.seeds[:1])), budget.unit)
+    return math.ceil(cost(trainer.setup(Job(REFERENCE, trainer.spec.seeds[:1])), budget.unit))
 
 
-def cost(setup: Setup, unit: Unit) -> int:
-    """Return the cost of a task for one replica.
+def cost(setup: Setup, unit: Unit) -> Fraction:
+    """Return the cost of a task for one replica, the mean over the tasks of a run.
 
     Args:
         setup: Setup of the method.
-        unit: The unit, as in a `Budget`.
+        unit: The unit, "flops" or "rows".
     """
-    work = first_task_work(setup)
-    return work.flops if unit == "flops" else work.rows_backpropagated
+    work = planned_work(setup)
+    return Fraction(work.flops if unit == "flops" else work.rows_backpropagated, setup.tasks)
 
 
 def _limit_updates(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, str]:
@@ -138,21 +145,30 @@ def _limit_updates(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, 
             f"{method.passes} sets them too; leave out one of the two."
         )
     setup = trainer.setup(job)
-    scaled = method.scaled(budget.amount / max(cost(setup, budget.unit), 1))
+
+    def cost_of(method: Method) -> Fraction:
+        return cost(replace(setup, method=method), budget.unit)
+
+    # Updates cost in proportion to their number; the rest, such as EWC's Fisher, does not change.
+    spent, of_twice = cost_of(method), cost_of(method.scaled(Fraction(2)) or method)
+    of_updates = of_twice - spent
+    factor = 1 + (budget.amount - spent) / of_updates if of_updates > 0 else Fraction(1)
+    scaled = method.scaled(factor)
     if scaled is None:
         raise SpecError(
-            f"A budget must allow each method one update, and one of '{job.method}' costs more "
-            f"than {budget.amount:,} {budget.unit}; give more."
+            f"A budget must allow each method one update, and with one '{job.method}' costs more "
+            f"than {budget.amount:,} {budget.unit} a task; give more."
         )
-    spent = cost(replace(setup, method=scaled), budget.unit)
+    spent = cost_of(scaled)
     if spent > budget.amount:
         raise SpecError(
             f"A budget scales the settings in a method's `counts`, and '{job.method}' still costs "
-            f"{spent:,} {budget.unit} of {budget.amount:,}; name all its numbers of updates there."
+            f"{math.ceil(spent):,} {budget.unit} of {budget.amount:,}; name all its numbers of "
+            "updates there."
         )
     counts = {key: getattr(scaled, key) for key in scaled.counts}
     updates = ", ".join(f"{key} {value:,}" for key, value in counts.items() if value is not None)
-    return scaled, f"{updates}: {spent:,} {budget.unit} a task of {budget.amount:,}"
+    return scaled, f"{updates}: {math.ceil(spent):,} {budget.unit} a task of {budget.amount:,}"
 
 
 def _limit_memory(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, str]:
@@ -166,9 +182,16 @@ def _limit_memory(trainer: Trainer, job: Job, budget: Budget) -> tuple[Method, s
             f"A budget must hold what each method keeps beside rows, and '{job.method}' keeps "
             f"{copies:,} bytes; give more than {budget.amount:,}, or leave the method out."
         )
-    sources = {draw.source for task in setup.phases for p in task for draw in p.draws.values()}
-    if sources & {"all", "earlier"}:
-        return method, "draws from all rows of the tasks seen, which no budget of bytes limits"
+    if all_task_draws(setup):
+        held = {name: memory.position.shape[1] for name, memory in run.memories.items()}
+        kept = copies + round(rows_kept(setup, held) * row_bytes(setup))
+        if kept > budget.amount:
+            raise SpecError(
+                f"A budget must hold the rows that each method draws from, and '{job.method}' "
+                f"draws from all rows of the tasks seen, {kept:,} bytes; give more than "
+                f"{budget.amount:,}, or leave the method out."
+            )
+        return method, f"draws from all rows of the tasks seen: {kept:,} bytes of {budget.amount:,}"
     remembers = any(phase.remember for phase in setup.phases[0])
     if method.stores == "never" and not remembers and not method.trains_on_validation:
         return method, f"keeps no rows, and {copies:,} bytes of other things"

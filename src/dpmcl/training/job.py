@@ -30,7 +30,7 @@ from dpmcl.training.divergence import FreezeNonFinite
 from dpmcl.training.evaluation import Evaluation, Score, evaluated_states
 from dpmcl.training.keeper import Keeper, Keeping
 from dpmcl.training.last_state import last_states
-from dpmcl.training.loop import after_evaluation_phases, check, first_state, first_task_work, train
+from dpmcl.training.loop import after_evaluation_phases, check, first_state, planned_work, train
 from dpmcl.training.monitor import Monitor, MonitorSettings
 from dpmcl.training.motion_check import check_motion
 from dpmcl.training.observer import Observer
@@ -150,14 +150,14 @@ class Trainer:
         return [seeds[first : first + size] for first in range(0, len(seeds), size)]
 
     def flops(self, method: str) -> int:
-        """Return an estimate of the FLOPs that train a replica: for each task, those of the first.
+        """Return the FLOPs that train a replica, counted before training.
 
         Args:
             method: Name of the method in the spec.
         """
         if method not in self._flops:
             setup = self.setup(Job(method, self.spec.seeds[:1]))
-            self._flops[method] = setup.tasks * first_task_work(setup).flops
+            self._flops[method] = planned_work(setup).flops
         return self._flops[method]
 
     def longest_first(self, jobs: Sequence[Job]) -> list[Job]:

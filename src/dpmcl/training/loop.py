@@ -156,7 +156,8 @@ def _end_task(setup: Setup, run: RunState) -> RunState:
         state = setup.engine.map(
             lambda replica: method.end_of_task(replica, model, info), run.replicas
         )
-        run = replace(run, replicas=_keep_frozen(run, state))
+        work = run.work + _end_of_task_work(setup, run)
+        run = replace(run, replicas=_keep_frozen(run, state), work=work)
     return replace(run, position=Position(task + 1))
 
 
@@ -202,16 +203,32 @@ def _keep_frozen(run: RunState, state: State) -> State:
     return choose_state(run.alive, state, run.replicas) if run.diverged else state
 
 
-def first_task_work(setup: Setup) -> Work:
-    """Return the work of the first task for one replica, without training on it.
+def planned_work(setup: Setup) -> Work:
+    """Return the work of a run for one replica, without training.
+
+    Each task is counted in the state before the first one, since work depends on shapes alone.
 
     Args:
         setup: Setup of the run.
     """
     run = _begin_task(setup, first_state(setup))
     work = Work()
-    for number, phase in enumerate(setup.phases[0]):
-        work += _phase_work(setup, replace(run, position=Position(0, number)), phase)
+    for task, info in enumerate(setup.task_infos):
+        run = replace(run, position=Position(task))
+        if setup.method.stores != "never":
+            work += notes_work(setup, run, info.rows)
+        work += _end_of_task_work(setup, run)
+        phases = (*setup.phases[task], *setup.evaluation_phases[task])
+        for number, phase in enumerate(phases):
+            work += _phase_work(setup, replace(run, position=Position(task, number)), phase)
+    return work
+
+
+def _end_of_task_work(setup: Setup, run: RunState) -> Work:
+    """Return the work of the method's `end_of_task`, counted by running it on one replica."""
+    with counting() as work:
+        info = setup.task_infos[run.position.task]
+        setup.method.end_of_task(at(run.replicas, 0), setup.model, info)
     return work
 
 
@@ -227,7 +244,7 @@ def _phase_work(setup: Setup, run: RunState, phase: Phase) -> Work:
             f"{what} draws from a global random generator, so no replica can be run again as it was"
         )
         setup.warn(f"{message}; draw by its keys (dpmcl.keys).", once="draws")
-    offered = feed.chunk.row[phase.remember][0, 0].numel() if phase.remember else 0
-    return (work + notes_work(setup, run, offered)).times(phase.updates)
     ahead = [name for name, draw in phase.draws.items() if draw.moved == "exact"]
     work.rows_ahead = sum(feed.chunk.row[name][0, 0].numel() for name in ahead)
+    offered = feed.chunk.row[phase.remember][0, 0].numel() if phase.remember else 0
+    return (work + notes_work(setup, run, offered)).times(phase.updates)
