@@ -1,5 +1,6 @@
 """Figures: what is drawn, and the files."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -135,3 +136,30 @@ def test_names_of_tasks_are_turned_only_where_they_do_not_fit():
 
     assert rotation(*"012345") == 0
     assert rotation(*(f"a long name {k}" for k in range(6))) == 30
+
+
+def test_errors_of_zero_are_shown_on_a_logarithmic_axis():
+    values = RECORDS["er"].test.values.copy()
+    values[:, 1 + TASKS // 2, TASKS // 2] = 0.0  # the newest task is learned without error
+    record = Record({"test": replace(RECORDS["er"].test, values=values)})
+    logarithmic = figures.Look(log=True)
+    ax = figures.curves({"er": record}, STREAM, logarithmic).axes[1]
+    smallest = min(height for height in ax.get_lines()[0].get_ydata() if height)
+    zero, low, high = ax.transAxes.inverted().transform(
+        ax.transData.transform([(1, 0), (1, smallest), (1, 10 * smallest)])
+    )[:, 1]
+    assert 0 <= zero < low < high
+    values[:] = 0.0
+    assert figures.curves({"er": record}, STREAM, logarithmic).axes[0].get_yscale() == "linear"
+
+
+def test_characters_that_no_font_has_are_named_in_one_line(tmp_path, log_lines):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figures.save(
+            figures.curves({"\U00013080\U00013081": RECORDS["er"]}, STREAM), tmp_path / "a.png"
+        )
+    (line,) = log_lines
+    assert line.startswith(
+        "No font of matplotlib has \U00013080 \U00013081, so a figure shows boxes"
+    )

@@ -41,6 +41,16 @@ def test_methods_share_a_scale_that_is_logarithmic_for_squared_errors() -> None:
     assert scales == {(np.nanmin(known), np.nanmax(known))}
 
 
+def test_a_squared_error_of_zero_is_not_drawn_like_one_that_is_missing() -> None:
+    record = random_record(0)
+    record.test.values[:, 1, 0] = 0
+    (panel,) = panels(heat_maps({"er": record}, stream("regression")))
+    (image,) = panel.images
+    drawn = image.norm(image.get_array())
+    assert drawn[0, 0] == 0 and not np.ma.getmaskarray(drawn)[0, 0]
+    assert np.ma.getmaskarray(drawn)[0, 1]
+
+
 def test_long_names_give_way_to_numbers_from_one() -> None:
     figure = heat_maps(
         {"er": random_record(0)}, stream("classification", ("Latin", "Greek", "Tifinagh"))

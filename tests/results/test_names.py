@@ -101,14 +101,13 @@ def test_no_character_of_latex_is_left_that_means_more_than_itself(table):
 
 @pytest.fixture
 def words(tmp_path, monkeypatch):
-    """The texts of a figure, by its file; matplotlib warns of fonts at most."""
+    """The texts of a figure, by its file; matplotlib warns of nothing."""
     matplotlib = pytest.importorskip("matplotlib")
     monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")
 
     def texts(figure):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            warnings.filterwarnings("ignore", "Glyph")  # no font here has it
             figures.save(figure, tmp_path / "figure.svg")
         nodes = ElementTree.parse(tmp_path / "figure.svg").iter("{http://www.w3.org/2000/svg}text")
         return ["".join(text.itertext()) for text in nodes]

@@ -93,6 +93,16 @@ def test_stability_compares_each_quantity_with_its_bound():
     assert [list(ax.get_lines()[-1].get_ydata()) for ax in (reach, rate)] == [[1, 1], [0, 0]]
 
 
+def test_steps_that_a_logarithmic_axis_cannot_show_are_counted():
+    alpha = np.full((3, len(X)), 0.5)
+    alpha[:2, 1:3] = [-0.1, 0.0]
+    ax = draw_figure("stability", readings(alpha=alpha)).axes[2]
+    assert [text.get_text() for text in ax.texts] == [
+        f"4 of {2 * 3 * len(X)} readings, at most 0, are not shown"
+    ]
+    assert not draw_figure("stability").axes[2].texts
+
+
 def test_the_strip_shows_shares_of_replicas():
     parameters, inputs = np.full((3, 16), 1.0), np.full((3, 16), 0.5)
     parameters[:1, 6:] = parameters[:2, 10:] = 11.0

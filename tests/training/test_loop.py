@@ -1,5 +1,7 @@
 """The loop over tasks, phases and chunks goes on from anywhere, and observers look on in order."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -72,3 +74,15 @@ def test_observers_are_called_in_order_and_may_end_a_chunk_early(setup):
         expected.append(("task", (task + 1, 0, 0)))
     assert [(call, where) for name, call, where in calls if name == "two"] == expected
     assert [setup.updates_before(Position(*p)) for p in ((0, 1, 2), (1,), (2,))] == [6, 9, 18]
+
+
+def test_a_discount_that_ignores_the_newest_task_is_told(setup, log_lines):
+    window = {"name": "window", "width": 1, "by": "time"}
+    for method in (
+        OML(updates=2, discount=window),
+        OML(updates=2, discount=window | {"by": "age"}),
+    ):
+        loop.train(replace(setup, method=method, name="oml"))
+    loop.train(replace(setup, method=OML(updates=2, discount=window, discount_on="sampling")))
+    (line,) = log_lines
+    assert line.startswith("oml: the discount gives task 1 ('") and "weight 0" in line

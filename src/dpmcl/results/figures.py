@@ -1,7 +1,10 @@
 """Figures of a study: errors against tasks."""
 
 import itertools
+import logging
+import re
 import textwrap
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +17,7 @@ import numpy as np
 from dpmcl.core.atomic import atomic
 from dpmcl.core.choices import FigureFormat
 from dpmcl.core.errors import Errors
-from dpmcl.exceptions import DpmclError, SpecError, needed_for, shown
+from dpmcl.exceptions import DpmclError, SpecError, needed_for, printable, shown
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte
 from dpmcl.results.names import displayed
@@ -24,6 +27,7 @@ from dpmcl.results.store import StreamInfo
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_LOG = logging.getLogger("dpmcl")
 # Okabe and Ito's palette, which colour-blind readers can distinguish; markers and dashes
 # distinguish lines in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
@@ -42,6 +46,7 @@ _FONTS = (
 )
 _NARROW = 5.0  # inches; a narrower figure has its panels one above the other
 _CHARACTERS = 15  # of a tick label, per inch
+_GLYPH = "Glyph (\\d+) "  # how matplotlib's warning of a character that no font has begins
 _SMOOTHEST = 1000  # tasks; a wider filter takes much memory and changes no line
 
 
@@ -70,7 +75,8 @@ class Look:
         smooth: Standard deviation, in tasks, of a Gaussian filter on each line (the paper's Figure
             2 uses 2); 0 for no filter.
         ylim: Lowest and highest error shown; None for the range of the data.
-        log: Whether the axis of errors is logarithmic; None means for a regression only.
+        log: Whether the axis of errors is logarithmic (`set_log_scale`); None means for a
+            regression only.
         width: Width in inches. Below 5 the panels are one above the other.
         caption: Text below the figure, such as the settings.
 
@@ -123,6 +129,8 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, look: Look | None 
             curve(ax, measure, records[name].test, style=style, smooth=look.smooth, label=name)
         ax.set_title(title, fontsize=10)
         _set_axes(ax, stream, look)
+    if look.log or (look.log is None and stream.kind == "regression"):
+        set_log_scale(axes)
     error_label = "error" if stream.kind == "classification" else "mean squared error"
     for ax in axes[:1] if side_by_side else axes:
         ax.set_ylabel(error_label)
@@ -200,16 +208,32 @@ def curve(
 
 
 def _set_axes(ax: Any, stream: StreamInfo, look: Look) -> None:
-    """Label the axis of tasks and scale the axis of errors."""
+    """Label the axis of tasks and limit the axis of errors."""
     panel = (look.width - 1.5) / 2 if look.width >= _NARROW else look.width - 0.5
     named = name_tasks(ax, stream, first=1, width=panel)
     ax.set_xlabel("after task" if named else "tasks seen")
     ax.grid(alpha=0.25, linewidth=0.5)
     ax.spines[["top", "right"]].set_visible(False)
-    if look.log or (look.log is None and stream.kind == "regression"):
-        ax.set_yscale("log")
     if look.ylim is not None:
         ax.set_ylim(*look.ylim)
+
+
+def set_log_scale(axes: Iterable[Any]) -> None:
+    """Set a logarithmic scale of errors, linear from 0 to the smallest positive one if any is 0.
+
+    Args:
+        axes: Axes of matplotlib with one scale, with their lines.
+    """
+    axes = list(axes)
+    heights = np.concatenate([line.get_ydata() for ax in axes for line in ax.get_lines()])
+    positive, has_zeros = heights[heights > 0], bool((heights == 0).any())
+    if has_zeros and not len(positive):
+        return  # a logarithmic axis shows none of them
+    for ax in axes:
+        if has_zeros:
+            ax.set_yscale("symlog", linthresh=positive.min(), linscale=0.3)
+        else:
+            ax.set_yscale("log")
 
 
 def name_tasks(ax: Any, stream: StreamInfo, first: float, width: float = 4.0) -> bool:
@@ -305,4 +329,32 @@ def save(figure: "Figure", path: Path) -> None:
         formats = ", ".join(get_args(FigureFormat))
         raise SpecError(f"A figure is one of {formats}, got '{path.name}'.")
     with atomic(path) as temporary:
-        figure.savefig(temporary, format=suffix, dpi=150)
+        write(figure, temporary, format=suffix, dpi=150)
+
+
+def write(figure: "Figure", file: Any, **options: Any) -> None:
+    """Write a figure, and log in one line which characters no font has; they are drawn as boxes.
+
+    Args:
+        figure: A figure of matplotlib.
+        file: Path or open file.
+        options: Passed to the method `savefig` of the figure.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", _GLYPH)
+        figure.savefig(file, **options)
+    missing: dict[str, None] = {}
+    for warning in caught:
+        if match := re.match(_GLYPH, str(warning.message)):
+            missing[chr(int(match[1]))] = None
+        else:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+    if missing:
+        _LOG.warning(
+            "No font of matplotlib has %s, so a figure shows boxes for them; install one that has, "
+            "such as %s.",
+            printable(" ".join(missing)),
+            _FONTS[0],
+        )

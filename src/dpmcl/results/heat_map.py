@@ -43,7 +43,7 @@ def heat_maps(records: Mapping[str, Record], stream: StreamInfo) -> "Figure":
     if stream.kind == "regression":
         positive = known[known > 0]
         low, high = (positive.min(), positive.max()) if len(positive) else (0.1, 1.0)
-        norm = LogNorm(low, high if high > low else 10 * low)
+        norm = LogNorm(low, high if high > low else 10 * low, clip=True)  # 0 as the lowest
     figure, axes = panels(list(means))
     columns = axes.shape[1]
     image: Any = None

@@ -322,5 +322,5 @@ def _svg(caption: str, figure: "Figure") -> str:
     out = io.StringIO()
     no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with matplotlib.rc_context({"svg.hashsalt": caption}):  # ids must be unique within a page
-        figure.savefig(out, format="svg", metadata=no_metadata)
+        figures.write(figure, out, format="svg", metadata=no_metadata)
     return "<svg" + out.getvalue().partition("<svg")[2]

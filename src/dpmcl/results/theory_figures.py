@@ -39,7 +39,7 @@ class _Panel(NamedTuple):
         name: Label of the vertical axis.
         hint: Title of the legend, which explains what to look for.
         lines: Name of the reading that each line shows, by the label of the line.
-        log: Whether the scale is logarithmic and shows positive values only.
+        log: Whether the scale is logarithmic and shows positive values only; a note counts others.
         level: Value that the lines are compared with.
     """
 
@@ -161,7 +161,11 @@ def _times(readings: Readings) -> np.ndarray:
 
 def _draw_lines(ax: Any, panel: _Panel, readings: Readings) -> None:
     """Draw a panel of one method; quantities without readings are left out."""
-    x = _times(readings)
+    x, shown = _times(readings), np.stack([readings[name] for name in panel.lines.values()])
+    if panel.log and (hidden := int((shown <= 0).sum())):
+        note = f"{hidden} of {int((~np.isnan(shown)).sum())} readings, at most 0, are not shown"
+        ax.text(0.5, 0.98, note, fontsize=6.5, color="#57606a", ha="center", va="top",
+                transform=ax.transAxes)  # fmt: skip
     for (label, name), colour, dashes in zip(panel.lines.items(), COLOURS, DASHES, strict=False):
         values = readings[name]
         middle, error = mean_and_error(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dpmcl.results.comparison import MEASURES
-from dpmcl.results.figures import PLAIN, curve, drawing, legend, shortened, styles
+from dpmcl.results.figures import PLAIN, curve, drawing, legend, set_log_scale, shortened, styles
 from dpmcl.results.store import Stored
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def trajectories(runs: Mapping[str, Stored]) -> "Figure":
             ax.grid(alpha=0.25, linewidth=0.5)
             ax.spines[["top", "right"]].set_visible(False)
             if run.stream.kind == "regression":
-                ax.set_yscale("log")
+                set_log_scale([ax])
                 ax.set_ylabel("mean squared error", fontsize=9)
         column[0].set_title(shortened(run.stream.name, 20), fontsize=11, **PLAIN)
         column[1].set_xlabel("tasks seen")

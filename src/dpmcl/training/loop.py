@@ -125,14 +125,20 @@ def after_evaluation_phases(setup: Setup, run: RunState, task: int) -> RunState:
 
 
 def _begin_task(setup: Setup, run: RunState) -> RunState:
-    """Return the state at the start of a task."""
+    """Return the state at the start of a task; warn if the task's rows have weight 0 in batches."""
     state, method, task = run.replicas, setup.method, run.position.task
+    weighing, number = setup.weighing(task), setup.first_task + task
+    if weighing is not None and weighing.on == "weights" and not weighing.gamma[number]:
+        message = (
+            f"the discount gives task {number} ('{setup.stream.tasks[task]}') weight 0 while it is "
+            "the newest, so its rows are not learned; take by = 'age', or discount_on = 'sampling'."
+        )
+        setup.warn(message, once="weight")
     if method.changes_at_task:
         over_run = method.scheduling is not None and method.scheduling.over == "run"
         first, last = (0, setup.tasks) if over_run else (task, task + 1)
         updates = setup.updates_before(Position(last)) - setup.updates_before(Position(first))
         option = torch.arange(len(method.optional), device=setup.seed.device)
-        number = setup.first_task + task
         key = keys.derive(setup.seed[:, None], keys.Purpose.OPTION, number, option)
         state = setup.engine.map(
             lambda state, start, key: method.begin_task(state, start, updates, key),
