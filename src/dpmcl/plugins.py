@@ -10,6 +10,7 @@ import importlib.metadata
 import inspect
 import pkgutil
 from collections.abc import Mapping
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -170,13 +171,17 @@ def _import_plugin(kind: str, name: str) -> Any:
     return _declared_plugin(loaded) if isinstance(loaded, ModuleType) else loaded
 
 
-def _modules(kind: str) -> list[str]:
+@cache
+def _modules(kind: str) -> frozenset[str]:
     """Return the names of a kind's files; those that begin with an underscore are not plugins."""
     folder = importlib.import_module(f"dpmcl.{KINDS[kind]}").__path__
-    return [m.name for m in pkgutil.iter_modules(folder) if not m.name.startswith("_")]
+    names = (module.name for module in pkgutil.iter_modules(folder))
+    return frozenset(name for name in names if not name.startswith("_"))
 
 
-def _entry_points(kind: str) -> dict[str, importlib.metadata.EntryPoint]:
+@cache
+def _entry_points(kind: str) -> Mapping[str, importlib.metadata.EntryPoint]:
+    """Return a kind's entry points. Reading those of all installed packages takes 6 ms."""
     return {e.name: e for e in importlib.metadata.entry_points(group=f"dpmcl.{KINDS[kind]}")}
 
 
