@@ -21,12 +21,17 @@ ODD = {"training.batch": 64, "training.memory": 10**6}
 
 @pytest.mark.data
 @pytest.mark.parametrize(
-    ("preset", "odd"),
-    [("sine", {}), ("omniglot", {"training.batch": 1}), ("mnist", {}), ("cifar10", ODD)],
+    ("preset", "replicas", "odd"),
+    [
+        ("sine", 2, {}),
+        ("omniglot", 2, {"training.batch": 1}),
+        ("mnist", 1, {}),
+        ("cifar10", 1, ODD),
+    ],
 )
-def test_every_stream_runs_with_every_method(preset, odd, data, monkeypatch):
+def test_every_stream_runs_with_every_method(preset, replicas, odd, data, monkeypatch):
     monkeypatch.setenv("DPMCL_DATA", str(data))
-    result = dpmcl.run(f"paper-{preset}", replicas=2, tasks=3, settings={**SMALL, **odd})
+    result = dpmcl.run(f"paper-{preset}", replicas=replicas, tasks=3, settings={**SMALL, **odd})
     assert list(result.records) == SIX
     for errors in result.errors.values():
         lower = np.tril_indices(3)
