@@ -2,7 +2,9 @@
 
 import logging
 import os
+import sys
 import tempfile
+from collections import namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 import torch
 from torch import nn
 
+from dpmcl import cli
 from dpmcl.core import keys, memory
 from dpmcl.core.errors import Errors
 from dpmcl.core.keys import Purpose
@@ -95,6 +98,25 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr("urllib.request.urlopen", refuse)
     return tmp_path
+
+
+Ran = namedtuple("Ran", ["status", "out", "err"])
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """A function that runs the command line in a new folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["dpmcl", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        return Ran(end.value.code, *capsys.readouterr())
+
+    return run
 
 
 def complaint(make: Callable[..., object], *args: Any, error: Any = DataError, **kw: Any) -> str:

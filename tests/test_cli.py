@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections import namedtuple
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import dpmcl
 from dpmcl import cli, plugins, presets
 from dpmcl.study import result
 from dpmcl.training.spec import Spec, parse_toml
+from python_process import PythonProcess
 
 TINY = """
 replicas = 2
@@ -34,24 +34,13 @@ lr = 0.05
 [methods.naive]
 [methods.er]
 """
-Ran = namedtuple("Ran", ["status", "out", "err"])
 
 
 @pytest.fixture
-def command(tmp_path, monkeypatch, capsys):
-    """A function that runs the command line in a new folder with tiny.toml."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [*sys.path])
+def command(command, tmp_path):
+    """The command line in a new folder with tiny.toml."""
     (tmp_path / "tiny.toml").write_text(TINY)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["dpmcl", *arguments])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return Ran(end.value.code, *capsys.readouterr())
-
-    return run
+    return command
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +50,6 @@ def stored(tmp_path_factory) -> Path:
     (folder / "tiny.toml").write_text(TINY)
     dpmcl.run(folder / "tiny.toml", out=folder / "run")
     return folder / "run"
-
-
-def subprocess_of(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
 
 
 def error_line(err: str) -> str:
@@ -124,7 +105,7 @@ def test_help_names_commands_options_and_choices_and_does_not_import_torch(comma
         "heavy = ('torch', 'numpy', 'pyarrow', 'matplotlib', 'sklearn', 'pydantic')\n"
         "print('heavy:', *(m for m in heavy if m in sys.modules))"
     )
-    ran = subprocess_of(tmp_path, "-c", code)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0
     assert ran.stdout.splitlines()[-1].strip() == "heavy:"
     for name in ("list", "show", "run", "table", "plot", "stream"):
@@ -334,12 +315,12 @@ def test_a_full_disk_is_one_line_and_what_is_stored_stays(limit, file, tmp_path)
         "sys.argv += ['--set', 'training.memory=9']; main()"
     )
     (tmp_path / "tiny.toml").write_text(TINY)
-    ran = subprocess_of(tmp_path, "-c", code)
-    assert ran.returncode == 2
-    line = ran.stderr.strip().splitlines()[-1]
+    ended = PythonProcess("-c", code, folder=tmp_path).end()
+    assert ended.status == 2
+    line = ended.err.strip().splitlines()[-1]
     assert line.startswith("dpmcl: run/")
     assert f"{file} cannot be written" in line
     assert "File too large" in line
-    assert "Traceback" not in ran.stderr
+    assert "Traceback" not in ended.err
     assert list(dpmcl.load(tmp_path / "run").records) == (["er"] if file == "errors.png" else [])
     assert not list(tmp_path.rglob("*.tmp-*"))

@@ -2,16 +2,15 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from python_process import PythonProcess
+
 pytestmark = pytest.mark.usefixtures("one_core")
 
 README = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
-MAIN = "import sys; from dpmcl.cli import main; main()"
 
 
 def code(language: str) -> list[str]:
@@ -19,11 +18,9 @@ def code(language: str) -> list[str]:
 
 
 def output_of(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    ended = PythonProcess(*arguments, folder=folder).end()
+    assert ended.status == 0, ended.err
+    return ended.out
 
 
 def test_a_method_of_ones_own(tmp_path):
@@ -34,7 +31,7 @@ def test_a_method_of_ones_own(tmp_path):
     small = ["--replicas", "1", "--tasks", "2", "--set", "training.updates=3"]
     for command in commands:
         words = shlex.split(command, comments=True)[1:]
-        assert "mine:Mine" in output_of(tmp_path, "-c", MAIN, *words, *small)
+        assert "mine:Mine" in output_of(tmp_path, "-m", "dpmcl", *words, *small)
 
 
 def test_data_of_ones_own(tmp_path):
@@ -43,8 +40,8 @@ def test_data_of_ones_own(tmp_path):
     output_of(tmp_path, "wine.py")
     (session,) = re.findall(r"^```\n(\$ .*?)^```$", README, re.DOTALL | re.MULTILINE)
     shown, ran = (part.split("\n", 1) for part in session.split("$ dpmcl ")[1:])
-    assert output_of(tmp_path, "-c", MAIN, *shown[0].split()) == shown[1]
-    out = output_of(tmp_path, "-c", MAIN, *ran[0].split(), "--replicas", "1").split("\n")
+    assert output_of(tmp_path, "-m", "dpmcl", *shown[0].split()) == shown[1]
+    out = output_of(tmp_path, "-m", "dpmcl", *ran[0].split(), "--replicas", "1").split("\n")
     rows = [line.split() for line in ran[1].strip().split("\n")]
     assert out[0].split() == rows[0]
     for line, row in zip(out[2:6], rows[2:], strict=True):
@@ -56,7 +53,7 @@ def test_commands_and_options_that_it_names_exist(tmp_path):
     assert len(names) > 5
     for name in names:
         options = set(re.findall(rf"dpmcl {name}\b[^#\n]*", README))
-        text = output_of(tmp_path, "-c", MAIN, name, "--help")
+        text = output_of(tmp_path, "-m", "dpmcl", name, "--help")
         assert set(re.findall(r"--[a-z][a-z-]+", " ".join(options))) <= {
             *re.findall(r"--[\w-]+", text)
         }
@@ -67,7 +64,7 @@ def test_the_picture_is_that_of_the_stored_results(tmp_path):
     from matplotlib.image import imread
 
     root = Path(__file__).parents[1]
-    output_of(root, "-c", MAIN, "plot", "results/digits", "--out", str(tmp_path / "digits.png"))
+    output_of(root, "-m", "dpmcl", "plot", "results/digits", "--out", str(tmp_path / "digits.png"))
     drawn, expected = imread(tmp_path / "digits.png"), imread(root / "docs/figures/digits.png")
     assert drawn.shape == expected.shape
     assert abs(drawn - expected).mean() < 0.01

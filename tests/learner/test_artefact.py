@@ -2,9 +2,6 @@
 
 import copy
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +17,13 @@ from dpmcl.exceptions import FolderError
 from dpmcl.learner import artefact
 from dpmcl.methods.er import ER
 from dpmcl.networks.mlp import MLP
+from python_process import PythonProcess
 
 GO_ON = """
-import sys, numpy as np
+import numpy as np
 from dpmcl import Learner
-rows, *folders = sys.argv[1:]
-data = np.load(rows)
-for folder in folders:
+data = np.load("rows.npz")
+for folder in ("0", "1"):
     one = Learner.load(folder)
     before = one.predict_proba(data["x"])
     one.learn(data["x"], data["y"]).save(folder)
@@ -46,8 +43,7 @@ def test_in_a_new_process_a_learner_goes_on_as_if_never_stopped(tmp_path):
     before = [learner.predict_proba(CLOUDS[15:]) for learner in learners]
     for learner in learners:
         learner.learn(CLOUDS[15:], NAMES[15:])
-    command = [sys.executable, "-c", GO_ON, str(tmp_path / "rows.npz"), *map(str, folders)]
-    subprocess.run(command, check=True, env=os.environ, timeout=300)
+    assert PythonProcess("-c", GO_ON, folder=tmp_path).end().status == 0
     for learner, folder, old in zip(learners, folders, before, strict=True):
         told, again = np.load(folder / "told.npz"), Learner.load(folder)
         assert (told["before"] == old).all()

@@ -3,8 +3,6 @@
 import datetime
 import os
 import re
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from dpmcl.streams.lorenz import Lorenz
 from dpmcl.streams.sine import Sine
 from dpmcl.study.api import Request
 from dpmcl.study.result import Result
+from python_process import PythonProcess
 
 FEW = {"training.updates": 2, "training.batch": 2, "network.hidden": 4, "workers": 1}
 X = np.random.default_rng(0).normal(size=(30, 4))
@@ -311,15 +310,8 @@ if __name__ == "__main__":
 def test_a_forked_process_runs_too(here, result, stream):
     run(stream, out="run")
     (here / "forking.py").write_text(FORKING)
-    process = subprocess.run(
-        [sys.executable, "forking.py", "run"],
-        env={**os.environ, "OMP_NUM_THREADS": "2"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert process.stdout == "same\n", process.stderr
+    ended = PythonProcess("forking.py", "run", folder=here).end(120)
+    assert ended.out == "same\n", ended.err
 
 
 def test_runs_in_several_threads_are_those_of_one(stream):

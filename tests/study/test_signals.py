@@ -4,17 +4,15 @@ import json
 import os
 import shlex
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 import dpmcl
-from dpmcl import cli
 from dpmcl.exceptions import Stopped
 from dpmcl.study import runs
+from python_process import Ended, PythonProcess
 
 LONG = """
 replicas = 1
@@ -40,23 +38,19 @@ class Running:
     def __init__(self, folder: Path) -> None:
         (folder / "long.toml").write_text(LONG)
         self.folder = folder
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "dpmcl", "run", "long.toml", "--checkpoint", "0"],
-            cwd=folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        words = ("-m", "dpmcl", "run", "long.toml", "--checkpoint", "0")
+        self.process = PythonProcess(*words, folder=folder)
         end = time.monotonic() + 60
         while not list((folder / "runs").rglob("0*.safetensors")):
-            assert self.process.poll() is None, self.process.communicate()
+            assert self.process.running, self.process.end()
             assert time.monotonic() < end
             time.sleep(0.005)
 
-    def end(self) -> tuple[int, str]:
-        _, err = self.process.communicate(timeout=60)
-        return self.process.returncode, err
+    def send(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def end(self) -> Ended:
+        return self.process.end(60)
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +63,10 @@ def clean(tmp_path_factory) -> bytes:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stopped_run_goes_on_to_the_same_errors(number, status, tmp_path, clean, monkeypatch):
+def test_a_stopped_run_goes_on_to_the_same_errors(number, status, tmp_path, clean, command):
     running = Running(tmp_path)
-    running.process.send_signal(number)
-    code, err = running.end()
+    running.send(number)
+    code, _, err = running.end()
     assert code == status
     assert "Stopping after these updates" in err
     assert "Stopped; `dpmcl run runs/long` goes on from the last checkpoint." in err
@@ -82,11 +76,7 @@ def test_a_stopped_run_goes_on_to_the_same_errors(number, status, tmp_path, clea
     assert not [p.name for p in folder.rglob(".*") if not p.name.startswith(".lock")]
     assert not (folder / "errors.parquet").exists()
     assert not (folder / ".lock.json").exists()
-    monkeypatch.chdir(tmp_path)  # run the command of the message in this process
-    monkeypatch.setattr(sys, "argv", ["dpmcl", "run", "runs/long"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert not ended.value.code
+    assert command("run", "runs/long").status == 0  # the command of the message
     assert (folder / "errors.parquet").read_bytes() == clean
     assert not (folder / "checkpoints").exists()
     assert json.loads((folder / "environment.json").read_text())[-1]["resumed"]
@@ -94,11 +84,11 @@ def test_a_stopped_run_goes_on_to_the_same_errors(number, status, tmp_path, clea
 
 def test_a_second_interrupt_leaves_at_once(tmp_path, clean):
     running = Running(tmp_path)
-    running.process.send_signal(signal.SIGINT)
+    running.send(signal.SIGINT)
     time.sleep(0.001)
     start = time.monotonic()
-    running.process.send_signal(signal.SIGINT)
-    code, err = running.end()
+    running.send(signal.SIGINT)
+    code, _, err = running.end()
     assert time.monotonic() - start < 10
     assert code == 130
     assert "Traceback" not in err
@@ -108,25 +98,19 @@ def test_a_second_interrupt_leaves_at_once(tmp_path, clean):
 
 
 @pytest.mark.parametrize("name", ["digits", "my run"])
-def test_the_command_that_goes_on_is_of_the_folder(name, tmp_path, monkeypatch, capsys):
+def test_the_command_that_goes_on_is_of_the_folder(name, monkeypatch, command):
     """The command must not run a preset or stream with the folder's name."""
 
     def stopped(*_: object, **__: object) -> None:
         raise Stopped("stopped")
 
-    def command(*arguments: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["dpmcl", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return int(ended.value.code or 0)
-
-    monkeypatch.chdir(tmp_path)
     Path("short.toml").write_text(LONG.replace("250", "2"))
     with monkeypatch.context() as patch:
         patch.setattr(runs, "run_all", stopped)
-        assert command("run", "short.toml", "--out", name) == 130
-    arguments = shlex.split(capsys.readouterr().err.split("`")[1])
+        ran = command("run", "short.toml", "--out", name)
+    assert ran.status == 130
+    arguments = shlex.split(ran.err.split("`")[1])
     assert arguments[:2] == ["dpmcl", "run"]
     dpmcl.run("short.toml", out=name)
-    assert command(*arguments[1:], "--replicas", "2") == 0
+    assert command(*arguments[1:], "--replicas", "2").status == 0
     assert dpmcl.load(name).errors["er"].seeds == (0, 1)

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from dpmcl.study.result import Result
 from dpmcl.study.shard import shard_of
 from dpmcl.study.studies import against_axes, table_and_figure
 from dpmcl.training.spec import Spec
+from python_process import PythonProcess
 
 MINE = """
 stream = "digits"
@@ -119,14 +118,12 @@ def test_table_1_is_killed_and_goes_on_to_the_same_bytes(data, tmp_path, monkeyp
     words = ["table1", "--streams", "digits,mnist", "--methods", "er,naive", "--replicas", "2"]
     words += ["--tasks", "2", "--set", "training.updates=40", "--set", "network.hidden=8"]
     out = tmp_path / "killed"
-    command = [sys.executable, "-m", "dpmcl", "study", *words, "--out", str(out)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = PythonProcess("-m", "dpmcl", "study", *words, "--out", str(out), folder=tmp_path)
     for _ in range(1200):
-        if errors(out) or process.poll() is not None:
+        if errors(out) or not process.running:
             break
         time.sleep(0.05)
     process.kill()
-    process.wait()
     text = study(*words, "--out", out)
     study(*words, "--out", tmp_path / "whole")
     assert errors(out) == errors(tmp_path / "whole") and sorted(errors(out)) == ["digits", "mnist"]
