@@ -1,30 +1,13 @@
 """A model in use without a line of Python: `dpmcl learn`, `predict`, `inspect`, `export`."""
 
 import csv
-import sys
 
 import numpy as np
-import pytest
 import torch
 from test_learner import CLOUDS, NAMES
 
 import dpmcl
 from conftest import TINY_SPEC
-from dpmcl import cli
-
-
-@pytest.fixture
-def command(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [*sys.path])
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["dpmcl", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return end.value.code, *capsys.readouterr()
-
-    return run
 
 
 def write(path, rows, kinds, **columns):

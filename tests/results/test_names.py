@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 import warnings
 from pathlib import Path
 from xml.etree import ElementTree
@@ -16,7 +15,6 @@ from rich.cells import cell_len
 from test_theory_figures import readings
 
 import dpmcl
-from dpmcl import cli
 from dpmcl.core.errors import Errors
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DataError
@@ -146,22 +144,6 @@ def test_figures_of_theory_and_sheets_show_names_to_the_letter(words):
     assert {"$a$", r"_b\t", "$5", "b"} <= {*words(sheet.draw(table))}
 
 
-@pytest.fixture
-def command(tmp_path, monkeypatch, capsys):
-    """Runs the command line in a folder of its own; returns its output and errors."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [*sys.path])
-
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["dpmcl", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exited:
-            cli.main()
-        assert not exited.value.code
-        return capsys.readouterr()
-
-    return run
-
-
 def test_the_command_line_shows_names_and_obeys_none(command):
     names = sorted(name for name in NAMES if not {"\n", "\r", "\0"} & {*name})  # of a table
     stem, method, metric = "_$w$ [red]\x1b[31m|:cat:", "_$m$[red]:A_b", "m|x:half"
@@ -172,7 +154,7 @@ def test_the_command_line_shows_names_and_obeys_none(command):
     pq.write_table(pa.table({"x": inputs, "t[red]|": targets}), f"{stem}.parquet")
     target = ["--set", "stream.target=t[red]|"]
 
-    out, _ = command("stream", f"{stem}.parquet", *target)
+    _, out, _ = command("stream", f"{stem}.parquet", *target)
     assert out.replace("\n", "").isprintable()
     assert f"{displayed(stem)}: classification" in out
     labels = ", ".join(f"{k} = {displayed(name)}" for k, name in enumerate(names))
@@ -183,18 +165,18 @@ def test_the_command_line_shows_names_and_obeys_none(command):
 
     sets = [part for key, value in SMALL.items() for part in ("--set", f"{key}={value}")]
     few = ["--replicas", 1, "--tasks", 9, *sets]
-    out, err = command("run", f"{stem}.parquet", *target, "--method", method, *few)
+    _, out, err = command("run", f"{stem}.parquet", *target, "--method", method, *few)
     assert out.replace("\n", "").isprintable()
     assert method in out
     assert method in err
     (folder,) = (path for path in Path("runs").iterdir() if path.name != "streams")
 
-    out, _ = command("table", folder, "--by-task", "--format", "json")
+    _, out, _ = command("table", folder, "--by-task", "--format", "json")
     assert [row["name"] for row in json.loads(out)] == names[:9]
     assert {row["stream"] for row in json.loads(out)} == {stem}
-    out, _ = command("table", folder, "--by-task")
+    _, out, _ = command("table", folder, "--by-task")
     assert out.replace("\n", "").isprintable()
-    out, _ = command("table", folder, "--metric", metric, "--format", "markdown")
+    _, out, _ = command("table", folder, "--metric", metric, "--format", "markdown")
     assert r"| m\|x:half |" in out
 
 
