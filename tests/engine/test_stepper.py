@@ -38,10 +38,11 @@ def settings(name: str) -> list[dict]:
     ids=str,
 )
 def test_a_traced_update_gives_the_same_bytes(engine_name, name, options):
-    method = plugins.find("method", name)(batch=4, updates=8, memory=20, **options)
+    method = plugins.find("method", name)(batch=4, updates=5, memory=20, **options)
+    seeds = (0,) if engine_name == "looped" else (0, 1)
     plain, quick = (
-        tiny_run(method, (0, 1), engine(engine_name, after), tasks=2, dropout=0.2)
-        for after in (None, 3)
+        tiny_run(method, seeds, engine(engine_name, after), tasks=2, dropout=0.2)
+        for after in (None, 2)
     )
     torch.testing.assert_close(plain.theta, quick.theta, rtol=0, atol=0)
     assert (plain.errors["test"].after[:, 1] == quick.errors["test"].after[:, 1]).all()
