@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from dpmcl.core.atomic import atomic
 from dpmcl.core.model import Model
 from dpmcl.core.part import Parameters, converted
-from dpmcl.core.precision import arithmetic
 from dpmcl.core.tree import at, contiguous_copies
 from dpmcl.data.stream import LIMIT
 from dpmcl.exceptions import ModelError, SpecError, reason, shown
@@ -33,7 +32,6 @@ Written = tuple[Callable[[Tensor], Tensor], Callable[[Path], None]]
 """A program as a function of rows, and a function that writes it to a file."""
 
 
-@arithmetic(None)
 def export(known: Knowledge, path: Path) -> None:
     """Write a program that makes the learner's predictions, for any number of rows.
 
