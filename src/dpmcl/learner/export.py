@@ -1,12 +1,13 @@
 """Export of a learner as a program of torch.export or ONNX, from rows to probabilities."""
 
+import copy
 import importlib.util
 import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,13 @@ from torch import Tensor, nn
 
 from dpmcl.core.atomic import atomic
 from dpmcl.core.model import Model
-from dpmcl.core.part import Parameters, converted
-from dpmcl.core.tree import at, contiguous_copies
+from dpmcl.core.part import Part
+from dpmcl.core.tree import at
 from dpmcl.data.stream import LIMIT
 from dpmcl.exceptions import ModelError, SpecError, reason, shown
 from dpmcl.learner.answers import answers
 from dpmcl.learner.knowledge import Knowledge, stored_inputs
+from dpmcl.methods._method import State
 
 _ABOUT = "dpmcl.json"
 _NEAR = 1e-5  # tolerance relative to the largest answer
@@ -193,11 +195,9 @@ class _Ensemble(nn.Module):
         self.classes = len(known.form.labels.names)
         self.dtype, self.images = model.dtype, known.form.inputs.images
         body = known.form.body
-        self.body = None if body is None else _on_cpu(body)
-        model = _on_cpu(model)
+        self.body = None if body is None else _module(body, "representation", State({}, {}, {}))
         states = [at(known.evaluated, replica) for replica in range(len(known.setup.seeds))]
-        self.models = [model.holding(_copies(state.buffers)) for state in states]
-        self.thetas = [_copies(state.theta) for state in states]
+        self.replicas = nn.ModuleList(_Replica(model, state) for state in states)
         scaled = stream.scaled if stream.scale is not None else None
         self.scaled = scaled is not None
         if scaled is not None and stream.scale is not None:
@@ -219,22 +219,44 @@ class _Ensemble(nn.Module):
             x = torch.where(buffers.numbers, scaled, x)
         x = x.to(self.dtype)
         if self.body is not None:
-            x = self.body.features({}, x)
-        pairs = zip(self.models, self.thetas, strict=True)
-        outputs = [model.predict(theta, x).double() for model, theta in pairs]
+            x = self.body(x)
+        outputs = [replica(x).double() for replica in self.replicas]
         if self.classes:
             return torch.stack([o[:, : self.classes].softmax(-1) for o in outputs]).mean(0)
         mean = torch.stack(outputs).mean(0)
         return mean * buffers.y_deviation + buffers.y_mean if self.scaled else mean
 
 
-def _on_cpu(model: Model) -> Model:
-    """Return a copy of a model that computes on the CPU."""
-    cpu = torch.device("cpu")
-    parts = {name: converted(part, model.dtype, cpu) for name, part in model.parts.items()}
-    return replace(model, parts=parts, device=cpu)
+class _Replica(nn.Module):
+    """Network of one replica, for prediction only."""
+
+    def __init__(self, model: Model, state: State) -> None:
+        super().__init__()
+        self.h = _module(model, "representation", state)
+        self.g = _module(model, "prediction", state)
+        self.gate = _module(model, "gate", state) if model.gate else None
+        self.on = model.gate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits or values (rows, outputs).
+
+        Args:
+            x: Inputs (rows, ...).
+        """
+        features = self.h(x)
+        if self.gate is not None and self.on == "features":
+            features = features * torch.sigmoid(self.gate(x))
+        out: Tensor = self.g(features)
+        return out * self.gate(x) if self.gate is not None and self.on == "outputs" else out
 
 
-def _copies(parts: dict[str, Parameters]) -> dict[str, Parameters]:
-    """Return copies on the CPU of one replica's parameters or buffers."""
-    return {name: contiguous_copies(values) for name, values in parts.items()}
+def _module(model: Model, name: str, state: State) -> nn.Module:
+    """Return a part of the model as a module with the parameters and buffers of a state."""
+    part: Part = model.parts[name]
+    module = copy.deepcopy(part.evaluation).cpu()
+    values = {**state.theta.get(name, {}), **state.buffers.get(name, {})}
+    with torch.no_grad():
+        for key, value in values.items():
+            targets = dict(module.named_parameters()) | dict(module.named_buffers())
+            targets[key].copy_(value)
+    return module
