@@ -94,17 +94,18 @@ def test_a_study_trains_within_them_and_leaves_none(precision):
 def answers() -> np.ndarray:
     x = np.random.default_rng(0).normal(size=(60, 4))
     learner = dpmcl.Learner(updates=3, lr=0.1).learn(x, x[:, 0] > 0)
-    errors = [
-        runs.run(spec(SMALL, stream=stream)).records["er"].test.values.ravel()
-        for stream in (SMALL["stream"], {"name": "sine", "tasks": 2})
-    ]
-    return np.concatenate([learner.predict_proba(x).ravel(), *errors])
+    streams = (SMALL["stream"], {"name": "sine", "tasks": 2})
+    results = [runs.run(spec(SMALL, stream=stream)) for stream in streams]
+    errors = [result.records["er"].test.values.ravel() for result in results]
+    values = results[1].learner("er").predict(np.zeros((1, 3)))
+    return np.concatenate([learner.predict_proba(x).ravel(), *errors, values.ravel()])
 
 
-def test_the_callers_autocast_changes_nothing():
+def test_the_callers_autocast_changes_nothing(tmp_path):
     plain = answers()
     with torch.autocast("cpu", torch.bfloat16):
         assert np.array_equal(answers(), plain, equal_nan=True)
+        dpmcl.Learner(updates=1).learn([[0.0], [1.0]], [0, 1]).export(tmp_path / "program.pt2")
         assert torch.is_autocast_enabled("cpu")
 
 

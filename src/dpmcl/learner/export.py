@@ -51,7 +51,7 @@ def export(known: Knowledge, path: Path) -> None:
     if path.suffix == ".onnx":
         _check_packages()
     try:
-        with _quiet(), torch.no_grad():
+        with _quiet(), torch.no_grad(), torch.autocast("cpu", enabled=False):
             run, write = _EXPORTERS[path.suffix](_program(known), json.dumps(description(known)))
             for rows in _ROW_COUNTS:
                 _check_program(known, run, _example(known, rows))

@@ -11,6 +11,7 @@ from torch import Tensor
 from dpmcl import plugins
 from dpmcl.core.gradients import Work
 from dpmcl.core.memory import Memory
+from dpmcl.core.precision import arithmetic
 from dpmcl.core.tree import contiguous_copies
 from dpmcl.exceptions import FolderError, SpecError, reason
 from dpmcl.learner.config import Config
@@ -27,6 +28,7 @@ from dpmcl.training.last_state import held_rows, with_slot_positions
 from dpmcl.training.spec import Spec
 
 
+@arithmetic(None)
 def learner_of_run(
     spec: Spec, method: str, seed: int, *, content: bytes, info: StreamInfo
 ) -> Learner:
