@@ -132,7 +132,7 @@ def cost(setup: Setup, unit: Unit) -> Fraction:
         setup: Setup of the method.
         unit: The unit, "flops" or "rows".
     """
-    work = planned_work(setup, range(setup.tasks))
+    work = planned_work(setup)
     return Fraction(work.flops if unit == "flops" else work.rows_backpropagated, setup.tasks)
 
 

@@ -150,14 +150,14 @@ class Trainer:
         return [seeds[first : first + size] for first in range(0, len(seeds), size)]
 
     def flops(self, method: str) -> int:
-        """Return an estimate of the FLOPs that train a replica: for each task, those of the first.
+        """Return the FLOPs that train a replica, counted before training.
 
         Args:
             method: Name of the method in the spec.
         """
         if method not in self._flops:
             setup = self.setup(Job(method, self.spec.seeds[:1]))
-            self._flops[method] = setup.tasks * planned_work(setup, range(1)).flops
+            self._flops[method] = planned_work(setup).flops
         return self._flops[method]
 
     def longest_first(self, jobs: Sequence[Job]) -> list[Job]:

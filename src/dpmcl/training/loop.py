@@ -1,6 +1,6 @@
 """Trains one method on one stream for a group of replicas (Algorithm 1's outer loop)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -209,21 +209,20 @@ def _keep_frozen(run: RunState, state: State) -> State:
     return choose_state(run.alive, state, run.replicas) if run.diverged else state
 
 
-def planned_work(setup: Setup, tasks: Iterable[int]) -> Work:
-    """Return the work of some tasks of a run for one replica, without training.
+def planned_work(setup: Setup) -> Work:
+    """Return the work of a run for one replica, without training.
 
     Each task is counted in the state before the first one, since work depends on shapes alone.
 
     Args:
         setup: Setup of the run.
-        tasks: Numbers of the tasks.
     """
     run = _begin_task(setup, first_state(setup))
     work = Work()
-    for task in tasks:
+    for task, info in enumerate(setup.task_infos):
         run = replace(run, position=Position(task))
         if setup.method.stores != "never":
-            work += notes_work(setup, run, setup.task_infos[task].rows)
+            work += notes_work(setup, run, info.rows)
         work += _end_of_task_work(setup, run)
         phases = (*setup.phases[task], *setup.evaluation_phases[task])
         for number, phase in enumerate(phases):
