@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -180,7 +181,8 @@ def _run_phase(
     """Run the updates of a phase from the run's position to its end."""
     update = setup.update(phase)
     if run.position.update == 0:
-        run = replace(run, work=run.work + _phase_work(setup, run, phase))
+        phase_work = _update_work(setup, run, phase).times(phase.updates)
+        run = replace(run, work=run.work + phase_work)
     while (first := run.position.update) < phase.updates:
         stop = min(first - first % UPDATES_AT_ONCE + UPDATES_AT_ONCE, phase.updates)
         if phase.remember is not None:
@@ -212,13 +214,14 @@ def _keep_frozen(run: RunState, state: State) -> State:
 def planned_work(setup: Setup) -> Work:
     """Return the work of a run for one replica, without training.
 
-    Each task is counted in the state before the first one, since work depends on shapes alone.
+    Work depends on shapes alone, so all tasks are counted in the state before the first one. From
+    the second task on, phases of the same name and draws are counted once.
 
     Args:
         setup: Setup of the run.
     """
     run = _begin_task(setup, first_state(setup))
-    work = Work()
+    work, of_update = Work(), dict[tuple[Any, ...], Work]()
     for task, info in enumerate(setup.task_infos):
         run = replace(run, position=Position(task))
         if setup.method.stores != "never":
@@ -226,7 +229,11 @@ def planned_work(setup: Setup) -> Work:
         work += _end_of_task_work(setup, run)
         phases = (*setup.phases[task], *setup.evaluation_phases[task])
         for number, phase in enumerate(phases):
-            work += _phase_work(setup, replace(run, position=Position(task, number)), phase)
+            kind = (task == 0, number, phase.name, *phase.draws.items(), phase.remember)
+            if kind not in of_update:
+                run = replace(run, position=Position(task, number))
+                of_update[kind] = _update_work(setup, run, phase)
+            work += of_update[kind].times(phase.updates)
     return work
 
 
@@ -238,8 +245,8 @@ def _end_of_task_work(setup: Setup, run: RunState) -> Work:
     return work
 
 
-def _phase_work(setup: Setup, run: RunState, phase: Phase) -> Work:
-    """Return the work of a phase, counted by running its first update once, on one replica."""
+def _update_work(setup: Setup, run: RunState, phase: Phase) -> Work:
+    """Return the work of an update, counted by running a phase's first once, on one replica."""
     feed = setup.feed(run.memories, phase, run.position, 1)
     what = f"The update of '{setup.method_name}'"
     before = states()
@@ -253,4 +260,4 @@ def _phase_work(setup: Setup, run: RunState, phase: Phase) -> Work:
     ahead = [name for name, draw in phase.draws.items() if draw.moved == "exact"]
     work.rows_ahead = sum(feed.chunk.row[name][0, 0].numel() for name in ahead)
     offered = feed.chunk.row[phase.remember][0, 0].numel() if phase.remember else 0
-    return (work + notes_work(setup, run, offered)).times(phase.updates)
+    return work + notes_work(setup, run, offered)
