@@ -121,8 +121,6 @@ def plain_array(tensor: Tensor, what: str) -> NDArray[Any]:
             NumPy.
     """
     try:
-        if tensor.is_nested:
-            raise TypeError
         tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
         array: NDArray[Any] = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
         return array
