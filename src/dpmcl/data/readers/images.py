@@ -86,12 +86,10 @@ def labelled_images(
     """
     with reading(str(path)[:200]):  # the name may be too long, or name an unknown user
         source = Path(expand_home(str(path))).absolute()
-        exists = source.exists()
-    if not exists:
-        raise DataError(
-            f"Images must be a folder, zip or tar that exists, got {source}; correct the path."
-        )
-    with reading(str(source)):
+        if not source.exists():
+            raise DataError(
+                f"Images must be a folder, zip or tar that exists, got {source}; correct the path."
+            )
         key_parts = ["files", str(source.resolve()), stamp(source), decoding.cache_key(), innermost]
     title = next((source.name[: -len(s)] for s in ARCHIVES if source.name.lower().endswith(s)), "")
     return cached(
