@@ -17,17 +17,6 @@ from dpmcl.results.record import Record
 _KEPT, _MOVING = "before-fresh", ".moving"
 
 
-def refuse_foreign(folder: Path) -> None:
-    """Raise FolderError if a folder of the user's own has the name of the one for earlier results.
-
-    Args:
-        folder: Folder of the fresh run.
-    """
-    earlier = folder / _KEPT
-    if earlier.exists() and not store.is_run(earlier):
-        raise FolderError(f"{earlier} is no run that --fresh has kept; rename it.")
-
-
 def put_aside(folder: Path) -> Path | None:
     """Move a run's files into a new folder inside the run folder.
 
@@ -38,8 +27,13 @@ def put_aside(folder: Path) -> Path | None:
 
     Returns:
         The folder with the earlier run; None if there is none.
+
+    Raises:
+        FolderError: A folder of the user's own has the name of the new one.
     """
     earlier = folder / _KEPT
+    if earlier.exists() and not store.is_run(earlier):
+        raise FolderError(f"{earlier} is no run that --fresh has kept; rename it.")
     if store.is_run(folder):
         (folder / _MOVING).mkdir()
         complete_move(folder)

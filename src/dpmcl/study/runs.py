@@ -369,10 +369,7 @@ def _earlier_content(spec: Spec, folder: Path | None, fresh: bool) -> Stored:
         return store.EMPTY
     sweep(folder)
     previous_results.complete_move(folder)
-    if fresh:
-        previous_results.refuse_foreign(folder)
-        return store.EMPTY
-    before = identity.read_folder(folder)
+    before = store.EMPTY if fresh else identity.read_folder(folder)
     if before.spec:
         identity.refuse_difference(folder, before.spec, spec.to_table(), spec.stream.places)
     return before
