@@ -433,8 +433,7 @@ def initial_weights(model: Model, seeds: Sequence[int]) -> Theta:
         model: The model.
         seeds: Seed of each replica.
     """
-    theta: Theta = stack([model.init(seed) for seed in seeds])
-    return theta
+    return stack([model.init(seed) for seed in seeds])
 
 
 def _gate_module(network: Network, gate: Gate) -> nn.Module:

@@ -378,8 +378,7 @@ def _perturbed(theta: Theta) -> Theta:
     def perturbed(leaf: Tensor) -> Tensor:
         return leaf + (0.05 + 0.3 * leaf.square().mean().sqrt()) * torch.randn(leaf.shape).to(leaf)
 
-    weights: Theta = tree_map(perturbed, theta)
-    return weights
+    return tree_map(perturbed, theta)
 
 
 # ---- gradients ----------------------------------------------------------------------------------

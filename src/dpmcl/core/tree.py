@@ -10,13 +10,15 @@ version that we support, and its Python form takes a third of the time of a smal
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+T = TypeVar("T")
 
-def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+
+def tree_map(function: Callable[..., Any], tree: T, *rest: Any) -> T:
     """Apply a function to the leaves of one or several trees, and return the tree of its results.
 
     Args:
@@ -27,12 +29,15 @@ def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     >>> tree_map(lambda a, b: a + b["c"], {"x": 1}, {"x": {"c": 2}})
     {'x': 3}
     """
+    out: Any
     if isinstance(tree, dict):
-        return {k: tree_map(function, v, *(r[k] for r in rest)) for k, v in tree.items()}
-    if isinstance(tree, tuple):
+        out = {k: tree_map(function, v, *(r[k] for r in rest)) for k, v in tree.items()}
+    elif isinstance(tree, tuple):
         values = (tree_map(function, *pair) for pair in zip(tree, *rest, strict=True))
-        return type(tree)(*values) if hasattr(tree, "_fields") else tuple(values)
-    return function(tree, *rest)
+        out = type(tree)(*values) if hasattr(tree, "_fields") else tuple(values)
+    else:
+        out = function(tree, *rest)
+    return out  # type: ignore[no-any-return]
 
 
 def leaves(tree: Any) -> list[Any]:
@@ -66,7 +71,7 @@ def named_leaves(tree: Any, name: str) -> dict[str, Any]:
     }
 
 
-def rebuilt(like: Any, values: Sequence[Any]) -> Any:
+def rebuilt(like: T, values: Sequence[Any]) -> T:
     """Return a tree with the structure of another one and new leaves.
 
     Args:
@@ -134,7 +139,7 @@ def norm(tree: Any) -> Tensor:
     return inner(tree, tree).sqrt()
 
 
-def stack(trees: Sequence[Any]) -> Any:
+def stack(trees: Sequence[T]) -> T:
     """Return the trees of several replicas as one tree with a leading replica dimension.
 
     Args:
@@ -143,7 +148,7 @@ def stack(trees: Sequence[Any]) -> Any:
     return tree_map(lambda *leaf: torch.stack(leaf), trees[0], *trees[1:])
 
 
-def at(tree: Any, index: int) -> Any:
+def at(tree: T, index: int) -> T:
     """Return one replica of a stacked tree.
 
     Args:

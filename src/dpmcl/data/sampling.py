@@ -170,7 +170,7 @@ class Chunk(NamedTuple):
         Args:
             step: Index of the step.
         """
-        return Chunk(*tree_map(lambda leaf: leaf[:, step : step + 1], tuple(self)))
+        return tree_map(lambda leaf: leaf[:, step : step + 1], self)
 
     def batches(
         self, stream: Stream, dtype: torch.dtype, step: int, replica: int | slice
@@ -183,7 +183,7 @@ class Chunk(NamedTuple):
             step: Index of the step.
             replica: Index of one replica, or a slice to keep a leading replica dimension.
         """
-        one_step: Chunk = Chunk(*tree_map(lambda leaf: leaf[replica, step], tuple(self)))
+        one_step = tree_map(lambda leaf: leaf[replica, step], self)
         return one_step.to_batches(stream, dtype, replica)
 
     def to_batches(

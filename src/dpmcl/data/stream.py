@@ -345,7 +345,7 @@ class Stream:
         Args:
             device: Target device.
         """
-        tensors = {
+        tensors: dict[str, Any] = {
             f.name: tree_map(lambda leaf: leaf.to(device), value)
             for f in dataclasses.fields(self)
             if isinstance(value := getattr(self, f.name), Tensor | View | Scale)

@@ -38,8 +38,8 @@ class Cell:
     def __init__(self, update: Update, state: State, feed: Feed, pool: Any = None) -> None:
         self._pool = pool
         self.update, self.stream, self.dtype = update, feed.stream, feed.dtype
-        self._state: State = tree_map(torch.Tensor.clone, state)
-        self._chunk = Chunk(*tree_map(torch.Tensor.clone, tuple(feed.chunk)))
+        self._state = tree_map(torch.Tensor.clone, state)
+        self._chunk = tree_map(torch.Tensor.clone, feed.chunk)
         self._counter = torch.zeros(1, dtype=torch.int64, device=feed.key.device)
         self._run_step: Callable[[], None] | None = None
 
@@ -76,8 +76,7 @@ class Cell:
             self._load(state, chunk)  # the warm-up has changed the state
         for _ in range(chunk.steps):
             self._run_step()
-        after: State = tree_map(torch.Tensor.clone, self._state)
-        return after
+        return tree_map(torch.Tensor.clone, self._state)
 
     def step(self) -> None:
         """Run one update on the buffers, for the step of the chunk that the counter holds.
@@ -89,7 +88,7 @@ class Cell:
         def at_counter(leaf: Tensor) -> Tensor:
             return leaf.index_select(1, self._counter).squeeze(1)
 
-        current = Chunk(*tree_map(at_counter, tuple(self._chunk)))
+        current = tree_map(at_counter, self._chunk)
         batches = current.to_batches(self.stream, self.dtype)
         new = torch.func.vmap(self.update)(self._state, batches, current.key)
         if shapes(new) != shapes(self._state):

@@ -28,8 +28,7 @@ class Looped:
                 (feed.batches(step, replica), feed.key[replica, step]) for step in range(feed.steps)
             )
             states.append(self._stepper.run(update, at(state, replica), steps))
-        stacked: State = stack(states)
-        return stacked
+        return stack(states)
 
     def map(self, function: Callable[..., Any], *trees: Any) -> Any:
         replicas = leaves(trees)[0].shape[0]

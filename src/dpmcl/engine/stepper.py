@@ -70,8 +70,7 @@ class Stepper:
                 state = plain(state, batches, key)
             else:
                 state = known.traced(state, batches, key)
-        dense: State = tree_map(torch.Tensor.contiguous, state)
-        return dense
+        return tree_map(torch.Tensor.contiguous, state)
 
     def _find(self, update: Update, argument_shapes: Any) -> _Known:
         for number, known in enumerate(self._known):

@@ -37,8 +37,7 @@ def squared_gradients(
 
     row_gradient = gradient(loss)
     gradients = torch.func.vmap(lambda x, y: row_gradient(theta, x, y)[0])(batch.x, y)
-    out: Theta = tree_map(lambda g: torch.einsum("i,i...->...", batch.w, g.square()), gradients)
-    return out
+    return tree_map(lambda g: torch.einsum("i,i...->...", batch.w, g.square()), gradients)
 
 
 def sample_targets(model: Model, outputs: Tensor, key: Tensor) -> Tensor:

@@ -93,8 +93,7 @@ class LaMAML(Rehearsal):
         if self.clip is None:
             return grads
         share = (self.clip / norm(grads).clamp(min=1e-12)).clamp(max=1)
-        out: Theta = tree_map(lambda g: share * g, grads)
-        return out
+        return tree_map(lambda g: share * g, grads)
 
 
 plugin = LaMAML

@@ -22,10 +22,7 @@ class L2Init(Option):
     strength: NonNegativeFloat = 1e-3
 
     def gradient(self, theta: Theta, grads: Theta, start: Theta) -> Theta:
-        out: Theta = tree_map(
-            lambda g, p, p_0: g + 2 * self.strength * (p - p_0), grads, theta, start
-        )
-        return out
+        return tree_map(lambda g, p, p_0: g + 2 * self.strength * (p - p_0), grads, theta, start)
 
 
 plugin = L2Init

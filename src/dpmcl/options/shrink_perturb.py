@@ -30,8 +30,7 @@ class ShrinkPerturb(Option):
             self.shrink * leaf + self.noise * keys.normal(key, leaf.shape, lane).to(leaf)
             for lane, leaf in enumerate(leaves(theta))
         ]
-        out: Theta = rebuilt(theta, moved)
-        return out
+        return rebuilt(theta, moved)
 
 
 plugin = ShrinkPerturb

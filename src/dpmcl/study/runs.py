@@ -359,8 +359,7 @@ def _drop_repeated_lines() -> Iterator[None]:
 def _joined(parts: Mapping[tuple[int, ...], Theta]) -> Theta:
     """Return the parameters of all jobs of a method, in the order of their seeds."""
     ordered = [parts[seeds] for seeds in sorted(parts)]
-    theta: Theta = tree_map(lambda *leaf: torch.cat(leaf), *ordered)
-    return theta
+    return tree_map(lambda *leaf: torch.cat(leaf), *ordered)
 
 
 def _earlier_content(spec: Spec, folder: Path | None, fresh: bool) -> Stored:

@@ -120,8 +120,7 @@ def choose_state(alive: Tensor, new: State, old: State) -> State:
     def pick(a: Tensor, b: Tensor) -> Tensor:
         return torch.where(alive.view(-1, *[1] * (a.dim() - 1)), a, b)
 
-    chosen: State = tree_map(pick, new, old)
-    return chosen
+    return tree_map(pick, new, old)
 
 
 def _rerun_chunk(setup: Setup, chunk: Chunk, alive: Tensor) -> tuple[State, dict[int, int]]:

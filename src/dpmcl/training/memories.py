@@ -143,5 +143,4 @@ def _notes(setup: Setup, state: State, offer: Offer) -> Notes:
         part = slice(first, first + _ROWS_AT_ONCE)
         batch = setup.stream.batch(row[:, part], offer.present[:, part], task[:, part], model.dtype)
         blocks.append(setup.engine.map(notes, state, batch))
-    out: Notes = tree_map(lambda *parts: torch.cat(parts, 1), *blocks)
-    return out
+    return tree_map(lambda *parts: torch.cat(parts, 1), *blocks)
