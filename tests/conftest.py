@@ -136,6 +136,11 @@ def refused(make: Callable[[], object], *parts: str, error: Any = DataError) -> 
     assert [part for part in parts if part not in message] == [], message
 
 
+def same_bits(first: Any, second: Any) -> bool:
+    """Return True if two trees have equal leaves."""
+    return all(torch.equal(a, b) for a, b in zip(leaves(first), leaves(second), strict=True))
+
+
 def random_record(
     entropy: int = 0, *, replicas: int = 3, tasks: int = 3, low: float = 0.0, high: float = 1.0
 ) -> Record:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import tiny_model, tiny_network, tiny_stream
+from conftest import same_bits, tiny_model, tiny_network, tiny_stream
 from dpmcl import plugins
 from dpmcl.core import keys
 from dpmcl.core.batch import Batch, join, weighted_mean
@@ -42,10 +42,6 @@ def masks(h: nn.Module, key: torch.Tensor | None, *shape: int) -> torch.Tensor:
         dtype=torch.float64,
     )
     return model.features({}, ones, key).view(ones.shape)
-
-
-def same(a, b) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(leaves(a), leaves(b), strict=True))
 
 
 def states():
@@ -164,9 +160,9 @@ def test_initial_weights_are_the_layers_own_draw_by_seed(dtype):
     with forked(int((key[0] << 31) | (key[1] >> 1))):
         modules = tiny_network()
     expected = [p.detach().to(dtype) for module in modules for p in module.parameters()]
-    assert same(at(theta, 1), tuple(expected))
+    assert same_bits(at(theta, 1), tuple(expected))
     assert not any(torch.equal(leaf[0], leaf[1]) for leaf in leaves(theta))
-    assert same(at(theta, 0), model.init(4))
+    assert same_bits(at(theta, 0), model.init(4))
 
 
 def test_global_generators_are_neither_read_nor_changed():
@@ -180,7 +176,7 @@ def test_global_generators_are_neither_read_nor_changed():
     first = model.init(0)
     assert states() == before
     torch.rand(3), random.random(), np.random.rand()  # noqa: NPY002
-    assert same(first, model.init(0))
+    assert same_bits(first, model.init(0))
 
 
 @pytest.fixture(scope="module")

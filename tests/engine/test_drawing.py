@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 from torchvision.ops import StochasticDepth
 
-from conftest import refused, tiny_stream, train
+from conftest import refused, same_bits, tiny_stream, train
 from dpmcl import Learner, ModelError, plugins
 from dpmcl.core import keys
 from dpmcl.core.generators import states
@@ -87,10 +87,6 @@ def theta(learner: Learner):
     return learner._known.run.replicas.theta
 
 
-def same(a, b) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(leaves(a), leaves(b), strict=True))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_network_that_draws_is_looped_and_a_line_names_the_layer(kind, log_lines):
     settings = {"classes": [*"abcd"], "lr": 0.05, "updates": 2}
@@ -100,7 +96,7 @@ def test_a_network_that_draws_is_looped_and_a_line_names_the_layer(kind, log_lin
     (line,) = log_lines
     name = KINDS[kind][0]
     assert f"cannot be batched in representation.1{name} (it draws from a global" in line
-    assert not same(at(theta(learner), 0), at(theta(learner), 1))
+    assert not same_bits(at(theta(learner), 0), at(theta(learner), 1))
     batched = Learner(module, replicas=2, engine="batched", **settings)
     refused(lambda: batched.learn(X, Y), name, "use engine = 'looped'", error=ModelError)
 
@@ -113,9 +109,9 @@ def test_what_is_drawn_is_the_replicas_own_and_the_same_after_a_stop(kind, tmp_p
     learner.save(tmp_path)
     torch.rand(3)  # whatever else draws in between
     again = Learner.load(tmp_path, model=module).learn(X, Y)
-    assert same(theta(learner.learn(X, Y)), theta(again))
+    assert same_bits(theta(learner.learn(X, Y)), theta(again))
     alone = Learner(module, seed=1, **settings).learn(X[:20], Y[:20]).learn(X, Y)
-    assert same(at(theta(learner), 1), at(theta(alone), 0))
+    assert same_bits(at(theta(learner), 1), at(theta(alone), 0))
     assert learner.export(tmp_path / "model.pt2").exists()  # compared with the learner's answers
 
 
@@ -174,10 +170,10 @@ def run(name: str, engine, seeds=(0, 1)):
 def test_no_method_s_update_that_draws_is_traced_mapped_or_captured(name):
     before = states()
     plain, stepper = run(name, Looped(Stepper(trace_after=None))), Stepper(trace_after=3)
-    assert same(plain, run(name, Looped(stepper)))
+    assert same_bits(plain, run(name, Looped(stepper)))
     assert [known.traced for known in stepper._known if known.runs > 3]
     assert not any(known.traced for known in stepper._known)
-    assert same(at(plain, 1), at(run(name, Looped(), (1,)), 0))
+    assert same_bits(at(plain, 1), at(run(name, Looped(), (1,)), 0))
     for static in (True, False):
         with pytest.raises((ModelError, RuntimeError), match="vmap"):
             run(name, Batched(static=static))

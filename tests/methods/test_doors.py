@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 import dpmcl
-from conftest import tiny_stream
+from conftest import same_bits, tiny_stream
 from dpmcl import Draw, Method, Optimiser, Option, Phase, gradient
 from dpmcl.core import keys, memory
 from dpmcl.core.tree import leaves, tree_map
@@ -323,7 +323,7 @@ def test_engines_agree_and_an_interrupted_run_ends_with_the_same_bytes(case, tmp
             run(method, "batched", out=folder, interrupted=place, **training)
         again = run(method, "batched", out=folder, **training)
         assert np.array_equal(again[0].test.values, whole[0].test.values, equal_nan=True)
-        assert all(torch.equal(*ab) for ab in zip(leaves(again[1]), leaves(whole[1]), strict=True))
+        assert same_bits(again[1], whole[1])
         assert again[0].work == whole[0].work
 
 
@@ -362,7 +362,7 @@ def test_what_is_evaluated_is_the_method_s_to_say():
     assert not np.array_equal(still, plain, equal_nan=True)
     record, theta = run(GDumb, memory=12, updates=100)
     initial = run(GDumb, memory=12, updates=1)[1]
-    assert all(torch.equal(*pair) for pair in zip(leaves(theta), leaves(initial), strict=True))
+    assert same_bits(theta, initial)
     assert record.test.after[:, -1].max() < 0.2  # all tasks, from twelve rows
     assert record.test.after[:, 0, 0].max() < 0.2  # and the first one before others come
     assert spent(record) == 3 * 100
