@@ -12,13 +12,11 @@ from dpmcl.engine import Batched, Looped, choose
 from dpmcl.exceptions import ModelError
 
 METHODS = plugins.names("method")
-OPTIMISERS = ["adagrad", "sgd", "adam"]
 
 
 def settings(method: str, optimiser: str = "adagrad", **options):
-    updates = 20 if method in PAPER else 6
     return plugins.find("method", method)(
-        optimiser=optimiser, lr=0.01, batch=4, updates=updates, memory=20, **options
+        optimiser=optimiser, lr=0.01, batch=4, updates=6, memory=20, **options
     )
 
 
@@ -26,10 +24,8 @@ def assert_close(first, second, tolerance):
     torch.testing.assert_close(first, second, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize(
-    ("method", "optimiser"),
-    [(m, o) for m in METHODS for o in OPTIMISERS if m in PAPER or o == "adagrad"],
-)
+@pytest.mark.parametrize("method", PAPER)
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
 def test_batched_equals_looped_in_float64(method, optimiser):
     rule = settings(method, optimiser)
     runs = [
