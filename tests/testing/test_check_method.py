@@ -1,4 +1,4 @@
-"""The public check passes methods of the package, and names the promise that another breaks."""
+"""The public check names the promise that a method breaks; test_contract.py has those that pass."""
 
 from dataclasses import dataclass, replace
 
@@ -6,17 +6,12 @@ import pytest
 import torch
 
 from conftest import refused
-from dpmcl import SpecError, plugins
+from dpmcl import SpecError
 from dpmcl.core.tree import tree_map
 from dpmcl.methods.er import ER
 from dpmcl.testing import check_method
 
-SMALL = {"updates": 6, "batch": 4, "memory": 20}
-
-
-@pytest.mark.parametrize("name", ["er", "dpmcl", "oml", "joint"])
-def test_methods_of_the_package_keep_their_promises(name):
-    check_method(plugins.find("method", name)(**SMALL))
+SMALL = {"updates": 3, "batch": 4, "memory": 20}
 
 
 def in_place(state, batches, key):
