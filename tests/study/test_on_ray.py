@@ -91,28 +91,24 @@ def has_checkpoint(folder: Path) -> bool:
     return bool(list(folder.rglob("00000002.safetensors")))
 
 
-@pytest.mark.parametrize("storage", [None, "file://{}"])
-def test_a_worker_that_dies_goes_on_from_its_checkpoint(whole, storage, tmp_path, log_lines):
-    folder, storage_folder = tmp_path / "run", tmp_path / "kept"
-    killed = []
+def test_a_worker_that_dies_goes_on_from_its_checkpoint(whole, tmp_path, log_lines):
+    folder, killed = tmp_path / "run", []
 
     def kill() -> None:
-        wait(lambda: has_checkpoint(tmp_path))
+        wait(lambda: has_checkpoint(folder))
         killed.extend(workers(psutil.Process()))
         for worker in killed:  # one of them wrote it
             worker.kill()
 
     killer = threading.Thread(target=kill)
     killer.start()
-    address = storage and storage.format(storage_folder)
-    runs.run_all(planned_runs(folder), keeping=Keeping(0), on="ray", storage=address)
+    runs.run_all(planned_runs(folder), keeping=Keeping(0), on="ray")
     killer.join()
     assert killed
     assert results(folder) == whole
     assert any("goes on from its last checkpoint" in line for line in log_lines)
     assert any(entry["resumed"] for entry in store.environment(folder))
-    assert not (folder / "checkpoints").exists() and not (folder / "storage").exists()
-    assert not storage_folder.exists() or not list(storage_folder.iterdir())
+    assert not (folder / "checkpoints").exists()
 
 
 def test_the_driver_of_a_study_may_die(tmp_path):
@@ -136,7 +132,7 @@ def test_the_driver_of_a_study_may_die(tmp_path):
     assert results(tmp_path / "run") == results(tmp_path / "here")
     entries = [store.environment(path.parent) for path in (tmp_path / "run").glob("*/spec.toml")]
     assert any(entry["resumed"] for run_entries in entries for entry in run_entries)
-    assert not list(storage.iterdir())
+    assert not list(storage.iterdir()) and not list(tmp_path.glob("run/*/storage"))
 
 
 def test_a_search_on_ray_is_that_without(tmp_path):
