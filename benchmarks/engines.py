@@ -13,13 +13,13 @@ from dpmcl.core.model import has_convolution, initial_weights
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.settings import Settings
 from dpmcl.core.tree import tree_map
-from dpmcl.data.sampling import Chunk
+from dpmcl.data.sampling import Drawn
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Batched, Feed, Looped
 from dpmcl.engine.stepper import Stepper
 from dpmcl.methods._method import Method, Phase
 
-AT_ONCE = 50  # updates a chunk, as in a run
+AT_ONCE = 50  # updates of a segment, as in a run
 TRACED = 5
 """Largest number of replicas of a convolutional network whose batched updates are traced.
 
@@ -70,7 +70,7 @@ class Updates:
         self.phase = phases[phase]
         theta = initial_weights(self.model, range(replicas))
         self.start = torch.func.vmap(lambda theta: method.start(theta, info))(theta)
-        self.chunk = random_chunk(self.phase, self.stream, replicas, AT_ONCE)
+        self.drawn = random_rows(self.phase, self.stream, replicas, AT_ONCE)
 
     def __call__(self, updates: int) -> float:
         with arithmetic(self.precision):
@@ -83,12 +83,12 @@ class Updates:
             state = self.engine.advance(self.phase.update, state, feed)
 
     def _feed(self, steps: int) -> Feed:
-        """Return the first steps of the chunk."""
-        chunk = Chunk(*tree_map(lambda leaf: leaf[:, :steps], tuple(self.chunk)))
-        return Feed(chunk, self.stream, self.model.dtype)
+        """Return the first steps of what was drawn."""
+        drawn = Drawn(*tree_map(lambda leaf: leaf[:, :steps], tuple(self.drawn)))
+        return Feed(drawn, self.stream, self.model.dtype)
 
 
-def random_chunk(phase: Phase, stream: Stream, replicas: int, steps: int) -> Chunk:
+def random_rows(phase: Phase, stream: Stream, replicas: int, steps: int) -> Drawn:
     """Return random rows and keys for `steps` updates of a phase."""
     generator, device = torch.Generator().manual_seed(0), stream.x.device
     rows = {}
@@ -98,7 +98,7 @@ def random_chunk(phase: Phase, stream: Stream, replicas: int, steps: int) -> Chu
         rows[name] = torch.randint(len(stream.y), size, generator=generator).to(device)
     key = torch.randint(2**32, (replicas, steps, phase.keys, 2), generator=generator).to(device)
     present = {name: row >= 0 for name, row in rows.items()}
-    return Chunk(row=rows, present=present, task={n: r * 0 for n, r in rows.items()}, key=key)
+    return Drawn(row=rows, present=present, task={n: r * 0 for n, r in rows.items()}, key=key)
 
 
 class Run:

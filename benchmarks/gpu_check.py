@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.engines import random_chunk
+from benchmarks.engines import random_rows
 from benchmarks.report import machine
 from dpmcl import plugins
 from dpmcl.core.model import Model, initial_weights
@@ -116,12 +116,12 @@ def speed(
     phase = method.phases(model, info)[-1]
     theta = initial_weights(model, range(replicas))
     state = engine.map(lambda theta: method.start(theta, info), theta)
-    chunk = random_chunk(phase, stream, replicas, updates)
+    drawn = random_rows(phase, stream, replicas, updates)
 
     def time_once() -> float:
         wait(device)
         begin = time.perf_counter()
-        engine.advance(phase.update, state, Feed(chunk, stream, torch.float32))
+        engine.advance(phase.update, state, Feed(drawn, stream, torch.float32))
         wait(device)
         return time.perf_counter() - begin
 

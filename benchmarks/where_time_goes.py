@@ -17,7 +17,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.engines import random_chunk
+from benchmarks.engines import random_rows
 from benchmarks.problems import NETWORKS, problem
 from dpmcl.core.model import has_convolution, initial_weights
 from dpmcl.core.tree import leaves, tree_map
@@ -61,8 +61,8 @@ def shares(name: str, method: str) -> dict[str, float]:
     state = torch.func.vmap(lambda theta: rule.start(theta, info))(
         initial_weights(model, range(replicas))
     )
-    chunk = random_chunk(phase, network.stream, replicas, 1)
-    batches, key = chunk.batches(network.stream, model.dtype, 0, slice(None)), chunk.key[:, 0]
+    drawn = random_rows(phase, network.stream, replicas, 1)
+    batches, key = drawn.batches(network.stream, model.dtype, 0, slice(None)), drawn.key[:, 0]
     # FLOPs are counted for one replica, since the counter ignores the groups of convolutions.
     one_replica = tree_map(lambda leaf: leaf[0].clone(), (state, batches, key))
     single = trace(phase.update, *tree_map(torch.Tensor.clone, one_replica))

@@ -9,7 +9,7 @@ from conftest import moving_stream, own_rows_stream, tiny_model, tiny_stream, tr
 from dpmcl.core.memory import Memory
 from dpmcl.core.tree import leaves, stack
 from dpmcl.data.motion import ROWS, motion_of
-from dpmcl.data.sampling import Draw, Supply, chunk
+from dpmcl.data.sampling import Draw, Supply, draw_rows
 from dpmcl.data.scaling import fit_scale
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
@@ -72,7 +72,9 @@ def drawn(stream, moved, *, task, block=None, source="new"):
     plain = {name: draw for name, draw in draws.items() if name != "next"}
     motion = motion_of(stream, splits, task, torch.float64)
     supply = Supply(splits, {"train": memory}, torch.tensor(SEEDS), motion)
-    made, without = (chunk(draw_set, supply, (task, 0), range(4)) for draw_set in (draws, plain))
+    made, without = (
+        draw_rows(draw_set, supply, (task, 0), range(4)) for draw_set in (draws, plain)
+    )
     for name in plain:  # a draw that moves leaves the others as they were
         assert torch.equal(made.row[name], without.row[name])
     assert torch.equal(made.key, without.key)
@@ -80,7 +82,7 @@ def drawn(stream, moved, *, task, block=None, source="new"):
 
 
 def delivered(made, stream, step):
-    """Yield the batches of a step, replicas first: of all at once, of each, of a cut chunk."""
+    """Yield the batches of a step, replicas first: of all at once, of each, of a cut segment."""
     yield made.batches(stream, torch.float64, step, slice(None))
     by_replica = [made.batches(stream, torch.float64, step, replica) for replica in range(2)]
     yield {name: stack([batches[name] for batches in by_replica]) for name in by_replica[0]}

@@ -8,7 +8,7 @@ import torch
 from conftest import memory_of, own_rows_stream, tiny_stream
 from dpmcl.core import keys
 from dpmcl.core.tree import leaves
-from dpmcl.data.sampling import Draw, Supply, chunk, probe
+from dpmcl.data.sampling import Draw, Supply, draw_rows, probe
 from dpmcl.data.splits import split
 
 SEEDS = tuple(range(10))
@@ -42,7 +42,7 @@ def supply_of(stream, seeds=SEEDS, task=1):
 
 def drawn(stream, seeds=SEEDS, task=1, phase=0, steps=range(12), draws=DRAWS):
     supply = supply_of(stream, seeds, task)
-    return chunk(draws, supply, (task, phase), steps, update_keys=2), supply
+    return draw_rows(draws, supply, (task, phase), steps, update_keys=2), supply
 
 
 def rows_of(part, replica, tasks):
@@ -75,7 +75,7 @@ def test_rows_come_from_where_the_draw_says(stream, task):
     assert not made.position
 
 
-def test_chunks_together_are_the_whole_phase(stream):
+def test_segments_together_are_the_whole_phase(stream):
     whole, _ = drawn(stream)
     for name, draw in DRAWS.items():
         blocks = () if draw.block is None else (draw.block,)
@@ -139,7 +139,7 @@ def test_batches_hold_the_rows_drawn_and_their_notes(stream, replica):
     train = supply.held["train"]
     noted = train._replace(notes={"twice": 2 * train.position[..., None].expand(-1, -1, 3)})
     supply = supply._replace(held={**supply.held, "train": noted})
-    made = chunk(DRAWS, supply, (2, 0), range(12), remember="new")
+    made = draw_rows(DRAWS, supply, (2, 0), range(12), remember="new")
     batches = made.batches(stream, torch.float32, 4, replica)
     assert list(batches) == list(DRAWS)
     pool = supply.splits.train.row

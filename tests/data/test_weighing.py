@@ -11,7 +11,7 @@ from dpmcl.core import keys
 from dpmcl.core.model import initial_weights
 from dpmcl.core.tree import at, leaves, tree_map
 from dpmcl.data import sampling
-from dpmcl.data.sampling import Draw, Supply, Weighing, chunk
+from dpmcl.data.sampling import Draw, Supply, Weighing, draw_rows
 from dpmcl.data.splits import split
 from dpmcl.discounts._discount import gamma
 from dpmcl.engine import Batched, Looped
@@ -38,14 +38,14 @@ def weighing(setting, task, on) -> Weighing:
 
 
 def drawn(weighing, task=3, seeds=SEEDS, steps=range(40), draws=DRAWS, capacity=60):
-    """A task's draws, with a memory of the tasks before it: (chunk, splits, memory)."""
+    """A task's draws, with a memory of the tasks before it: (drawn, splits, memory)."""
     stream = tiny_stream(TASKS)
     splits = split(stream, seeds, (0.6, 0.2, 0.2))
     held = {
         name: memory_of(splits, seeds, task, capacity, name) for name in ("train", "validation")
     }
     supply = Supply(splits, held, torch.tensor(seeds), weighing=weighing)
-    made = chunk(draws, supply, (task, 0), steps)
+    made = draw_rows(draws, supply, (task, 0), steps)
     return made, splits, held
 
 
@@ -156,7 +156,7 @@ def test_rows_of_weight_0_are_never_drawn_and_absent_where_all_weights_are_0():
 
 
 @pytest.mark.parametrize("on", ["weights", "sampling"])
-def test_a_seed_draws_the_same_alone_and_chunks_together_are_the_whole_phase(on):
+def test_a_seed_draws_the_same_alone_and_segments_together_are_the_whole_phase(on):
     now = weighing(RATE, 3, on)
     whole, _, _ = drawn(now)
     for seed in SEEDS:

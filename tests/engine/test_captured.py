@@ -13,7 +13,7 @@ from conftest import PAPER, same_bits, tiny_model, tiny_run, tiny_stream, tiny_t
 from dpmcl import plugins
 from dpmcl.core.model import initial_weights
 from dpmcl.core.tree import leaves, tree_map
-from dpmcl.data.sampling import Chunk
+from dpmcl.data.sampling import Drawn
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Feed, Looped, captured
 from dpmcl.engine.captured import Cell
@@ -60,13 +60,13 @@ def a_phase(method=None, steps=5, replicas=2):
     state = Looped().map(lambda one: method.start(one, tiny_task()), theta)
     row = torch.arange(replicas * steps * 3).reshape(replicas, steps, 3) % len(stream.y)
     key = torch.arange(replicas * steps * phase.keys * 2).reshape(replicas, steps, phase.keys, 2)
-    chunk = Chunk({"new": row}, {"new": row >= 0}, {"new": row * 0}, key)
-    return phase.update, state, Feed(chunk, stream, torch.float64)
+    drawn = Drawn({"new": row}, {"new": row >= 0}, {"new": row * 0}, key)
+    return phase.update, state, Feed(drawn, stream, torch.float64)
 
 
 @every_case
 def test_fixed_buffers_give_the_same_bits(monkeypatch, name, options):
-    monkeypatch.setattr("dpmcl.training.loop.UPDATES_AT_ONCE", 4)  # chunks of 4, 4 and 1
+    monkeypatch.setattr("dpmcl.training.loop.UPDATES_AT_ONCE", 4)  # segments of 4, 4 and 1
     plain, static = (
         tiny_run(settings(name, "adam", **options), engine=e, tasks=2, dropout=0.2)
         for e in (Batched(), Batched(static=True))
@@ -76,22 +76,22 @@ def test_fixed_buffers_give_the_same_bits(monkeypatch, name, options):
 
 def test_a_cell_leaves_what_it_is_given_and_shares_nothing():
     update, state, feed = a_phase()
-    before = tree_map(torch.Tensor.clone, (tuple(state), tuple(feed.chunk)))
+    before = tree_map(torch.Tensor.clone, (tuple(state), tuple(feed.drawn)))
     cell = Cell(update, state, feed)
-    after = cell.run(state, feed.chunk)
-    assert same_bits(before, (tuple(state), tuple(feed.chunk)))
+    after = cell.run(state, feed.drawn)
+    assert same_bits(before, (tuple(state), tuple(feed.drawn)))
     assert not same_bits(after, state)
     copies = tree_map(torch.Tensor.clone, after)
-    cell.run(after, feed.chunk)
+    cell.run(after, feed.drawn)
     assert same_bits(after, copies)
 
 
-def test_a_longer_chunk_or_another_update_gets_a_new_cell_and_a_shorter_one_does_not():
+def test_a_longer_segment_or_another_update_gets_a_new_cell_and_a_shorter_one_does_not():
     update, state, feed = a_phase()
     another, *_ = a_phase()
     engine, cells = Batched(static=True), []
-    short = replace(feed, chunk=Chunk(*tree_map(lambda leaf: leaf[:, :2], tuple(feed.chunk))))
-    long = replace(feed, chunk=a_phase(steps=6)[2].chunk)
+    short = replace(feed, drawn=Drawn(*tree_map(lambda leaf: leaf[:, :2], tuple(feed.drawn))))
+    long = replace(feed, drawn=a_phase(steps=6)[2].drawn)
     for candidate, its_feed in [(update, feed), (update, short), (update, long), (another, long)]:
         expected = Batched().advance(candidate, state, its_feed)
         assert same_bits(engine.advance(candidate, state, its_feed), expected)
@@ -175,11 +175,11 @@ class OnMeta(Looped):
 
     def advance(self, update, state, feed):
         meta = torch.device("meta")
-        state_there, chunk = (
+        state_there, drawn = (
             type(tree)(*tree_map(lambda leaf: leaf.to(meta), tuple(tree)))
-            for tree in (state, feed.chunk)
+            for tree in (state, feed.drawn)
         )
-        cell = Cell(update, state_there, Feed(chunk, feed.stream.to(meta), feed.dtype))
+        cell = Cell(update, state_there, Feed(drawn, feed.stream.to(meta), feed.dtype))
         with NoHost(), NoLists():
             cell.step()
         return state
@@ -220,7 +220,7 @@ def pretend_gpu(monkeypatch):
         cells[-1]._counter.zero_()  # here the step is run, on a GPU it is only recorded
         yield
 
-    monkeypatch.setattr(captured, "is_on_gpu", lambda chunk: True)
+    monkeypatch.setattr(captured, "is_on_gpu", lambda drawn: True)
     monkeypatch.setattr(Cell, "_capture", capture)
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
@@ -235,9 +235,9 @@ def test_warming_up_leaves_no_trace(pretend_gpu):
         update, state, feed = a_phase(steps=steps)
         cell = Cell(update, state, feed)
         pretend_gpu.clear()
-        after = cell.run(state, feed.chunk)
+        after = cell.run(state, feed.drawn)
         assert len(pretend_gpu) == steps
-        again = cell.run(after, feed.chunk)
+        again = cell.run(after, feed.drawn)
         assert len(pretend_gpu) == 2 * steps
         expected = Batched().advance(update, state, feed)
         assert same_bits(after, expected)
@@ -263,7 +263,7 @@ def test_an_update_that_cannot_be_captured_is_named(pretend_gpu, monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "graph", graph)
     with pytest.raises(ModelError) as caught:
-        Cell(stumbles, state, feed).run(state, feed.chunk)
+        Cell(stumbles, state, feed).run(state, feed.drawn)
     assert str(caught.value) == (
         "This update cannot be captured on a GPU (operation not permitted); use engine = 'looped'."
     )

@@ -9,7 +9,7 @@ from conftest import same_bits, tiny_model, tiny_run, tiny_stream, tiny_task, tr
 from dpmcl import plugins
 from dpmcl.core.model import initial_weights
 from dpmcl.core.tree import leaves
-from dpmcl.data.sampling import chunk
+from dpmcl.data.sampling import draw_rows
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Batched, Looped
@@ -69,7 +69,7 @@ def test_training_sees_no_test_row_no_future_task_and_a_bounded_memory(name, pol
     held = set()
 
     def spy(draws, supply, position, steps, **more):
-        out = chunk(draws, supply, position, steps, **more)
+        out = draw_rows(draws, supply, position, steps, **more)
         for memory_ in supply.held.values():
             assert memory_.position.shape[1] == 5 >= int(memory_.filled.max())
         assert ("validation" in supply.held) == method.trains_on_validation
@@ -84,7 +84,7 @@ def test_training_sees_no_test_row_no_future_task_and_a_bounded_memory(name, pol
                     held.update(rows)
         return out
 
-    monkeypatch.setattr(dpmcl.training.setup, "chunk", spy)
+    monkeypatch.setattr(dpmcl.training.setup, "draw_rows", spy)
     tiny_run(method)
     remembers = getattr(method, "enters", "after") == "during"
     assert bool(held) == (method.stores != "never" or method.trains_on_validation or remembers)

@@ -12,7 +12,7 @@ from conftest import memory_of, tiny_model, tiny_run, tiny_stream, train
 from dpmcl import plugins
 from dpmcl.core.tree import at, tree_map
 from dpmcl.data.labelled import from_arrays
-from dpmcl.data.sampling import Draw, Supply, chunk
+from dpmcl.data.sampling import Draw, Supply, draw_rows
 from dpmcl.data.scenario import ScenarioSettings
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
@@ -73,7 +73,7 @@ def test_draws_of_one_class_and_of_one_task():
         "train": Draw("all", 4, block=2, of_one="task"),
         "validation": Draw("all", 4, split="validation", of_one="task"),
     }
-    drawn = chunk(draws, Supply(splits, memories, torch.tensor(seeds)), (2, 0), range(40))
+    drawn = draw_rows(draws, Supply(splits, memories, torch.tensor(seeds)), (2, 0), range(40))
     label = stream.y[drawn.row["class"].flatten(2)]
     assert (label == label[..., :1]).all() and set(label.unique().tolist()) == {3, 4, 5}
     distinct = drawn.row["class"].flatten(2).sort(-1).values.diff(dim=-1)
@@ -151,7 +151,7 @@ def first_update(made, stream: Stream):
     )
     phase = setup.phases[0][0]
     supply = Supply(splits, {}, torch.tensor([0]))
-    drawn = chunk(phase.draws, supply, (0, 0), range(1), update_keys=phase.keys)
+    drawn = draw_rows(phase.draws, supply, (0, 0), range(1), update_keys=phase.keys)
     batches, key = drawn.batches(stream, model.dtype, 0, 0), drawn.key[0, 0]
     state = at(setup.start, 0)
     return model, state, phase.update(state, batches, key), batches

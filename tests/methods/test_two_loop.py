@@ -11,7 +11,7 @@ from dpmcl import plugins
 from dpmcl.core.batch import Batch
 from dpmcl.core.model import initial_weights
 from dpmcl.core.tree import at, leaves, tree_map
-from dpmcl.data.sampling import Supply, chunk
+from dpmcl.data.sampling import Supply, draw_rows
 from dpmcl.data.splits import split
 from dpmcl.exceptions import SpecError
 from dpmcl.results.table import render
@@ -47,7 +47,7 @@ def run_one_update_of_each_phase(method):
     supply = Supply(splits, memories, torch.tensor([0]))
     out = []
     for number, phase in enumerate(method.phases(model, tiny_task(1))):
-        drawn = chunk(phase.draws, supply, (1, number), range(1), update_keys=phase.keys)
+        drawn = draw_rows(phase.draws, supply, (1, number), range(1), update_keys=phase.keys)
         after = phase.update(state, drawn.batches(stream, model.dtype, 0, 0), drawn.key[0, 0])
         out.append((phase.name, phase.updates, moved(state, after)))
     return out
@@ -88,7 +88,7 @@ def test_each_phase_sees_the_rows_that_its_reading_says(name, reading, monkeypat
     touched, task_of = {}, tiny_stream().task[0]
 
     def spy(draws, supply, position, steps, **more):
-        out = chunk(draws, supply, position, steps, **more)
+        out = draw_rows(draws, supply, position, steps, **more)
         for key, draw in draws.items():
             rows = set(out.row[key][0][out.present[key][0] > 0].tolist())
             assert rows <= set(supply.splits.named(draw.split).row[0].tolist())
@@ -97,7 +97,7 @@ def test_each_phase_sees_the_rows_that_its_reading_says(name, reading, monkeypat
                 touched.setdefault(position[0], set()).update(rows)
         return out
 
-    monkeypatch.setattr(dpmcl.training.setup, "chunk", spy)
+    monkeypatch.setattr(dpmcl.training.setup, "draw_rows", spy)
     tiny_run(method, seeds=(0,))
     assert bool(touched) == (reading != "box")
     for task, rows in touched.items():
@@ -112,14 +112,14 @@ def test_the_literal_box_is_what_plain_pytorch_makes_of_it(name, inner_lr, monke
     batches = {}
 
     def spy(draws, supply, position, steps, **more):
-        out = chunk(draws, supply, position, steps, **more)
+        out = draw_rows(draws, supply, position, steps, **more)
         for step in steps:
             drawn = out.batches(stream, torch.float64, step - steps.start, 0)
             batches[(*position, step)] = drawn["batch"]
         return out
 
     stream = tiny_stream(2)
-    monkeypatch.setattr(dpmcl.training.setup, "chunk", spy)
+    monkeypatch.setattr(dpmcl.training.setup, "draw_rows", spy)
     method = build(name, reading="box-literal", n_meta=5, n_grad=4, inner_lr=inner_lr)
     actual = tiny_run(method, seeds=(0,), tasks=2).theta
 

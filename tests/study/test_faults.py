@@ -27,8 +27,8 @@ STEPS = ("mkstemp", "fsync", "chmod", "replace")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def short_chunks():
-    """Two chunks per task, so that there are checkpoints within tasks too."""
+def short_segments():
+    """Two segments per task, so that there are checkpoints within tasks too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "UPDATES_AT_ONCE", 2)
         patch.setattr(keeper, "_SHARE", float("inf"))  # and after every task, at any speed

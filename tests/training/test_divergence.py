@@ -29,14 +29,14 @@ ENGINES = {
     "looped": Looped,
 }
 SEEDS = (0, 1, 2)
-CHUNK, UPDATES = 5, 7
+SEGMENT, UPDATES = 5, 7
 
 
 @pytest.fixture(scope="module", autouse=True)
-def short_chunks():
-    """Chunks of a few updates, so that phases of a few more have two."""
+def short_segments():
+    """Segments of a few updates, so that phases of a few more have two."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpmcl.training.loop.UPDATES_AT_ONCE", CHUNK)
+        patch.setattr("dpmcl.training.loop.UPDATES_AT_ONCE", SEGMENT)
         yield
 
 
@@ -142,12 +142,12 @@ def test_one_replica_is_frozen_at_exactly_that_update(how, engine):
 
 
 CASES = {
-    "chunks, phases and tasks": (
+    "segments, phases and tasks": (
         (3, 8, 5, 1, 9),
-        [(3, 0, 0, 0), (8, 0, 0, CHUNK - 1), (5, 0, 0, CHUNK), (1, 1, 1, UPDATES - 1)],
+        [(3, 0, 0, 0), (8, 0, 0, SEGMENT - 1), (5, 0, 0, SEGMENT), (1, 1, 1, UPDATES - 1)],
         {},
     ),
-    "two in one chunk and two in one update": (
+    "two in one segment and two in one update": (
         (0, 1, 2, 3),
         [(0, 0, 1, 1), (1, 0, 1, 3), (2, 0, 1, 3)],
         {},
@@ -199,7 +199,7 @@ def test_with_a_method_that_starts_anew(engine):
         )
 
 
-def test_what_heals_within_a_chunk_is_the_same_alone_and_beside_one_that_falls():
+def test_what_heals_within_a_segment_is_the_same_alone_and_beside_one_that_falls():
     """Whether it counts as diverged cannot depend on another replica."""
     alone = outcome(falls((1, 0, 0, 1), how="heals"), "batched")
 

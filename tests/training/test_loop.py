@@ -1,4 +1,4 @@
-"""The loop over tasks, phases and chunks goes on from anywhere, and observers look on in order."""
+"""The loop over tasks, phases and segments goes on from anywhere; observers look on in order."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from dpmcl.training.state import Position
 
 @pytest.fixture
 def setup(monkeypatch) -> Setup:
-    """Two tasks, each of 4 and 5 updates, in chunks of three."""
+    """Two tasks, each of 4 and 5 updates, in segments of three."""
     monkeypatch.setattr(loop, "UPDATES_AT_ONCE", 3)
     stream = tiny_stream(2)
     method = OML(batch=4, n_meta=5, n_grad=4, memory=7, optimiser="adam", lr=0.05)
@@ -43,8 +43,8 @@ class Recorder(Observer):
         return min(last, 2) if self.name == "two" and position.update < 2 else last
 
     begin = lambda self, setup, run: self._note("begin", run)  # noqa: E731
-    before_chunk = lambda self, setup, run: self._note("before", run)  # noqa: E731
-    after_chunk = lambda self, setup, run, chunk: self._note("after", run)  # noqa: E731
+    before_segment = lambda self, setup, run: self._note("before", run)  # noqa: E731
+    after_segment = lambda self, setup, run, segment: self._note("after", run)  # noqa: E731
     after_task = lambda self, setup, run: self._note("task", run)  # noqa: E731
 
 
@@ -62,7 +62,7 @@ def test_learn_task_goes_on_from_any_position_to_the_same_bytes(setup):
         assert all(torch.equal(a, b) for a, b in zip(*trees, strict=True))
 
 
-def test_observers_are_called_in_order_and_may_end_a_chunk_early(setup):
+def test_observers_are_called_in_order_and_may_end_a_segment_early(setup):
     calls: list = []
     loop.train(setup, [Recorder("one", calls), Recorder("two", calls)])
     assert [name for name, *_ in calls] == ["one", "two"] * (len(calls) // 2)

@@ -1,4 +1,4 @@
-"""A run goes on as if it had never stopped: killed at any moment, or told to stop at any chunk."""
+"""A run goes on as if it had never stopped: killed at any moment, or stopped at any segment."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ from dpmcl.training.checkpoints import Checkpoints, Origin
 from dpmcl.training.keeper import Keeper, Keeping
 
 SEEDS = (0, 1)
-CHUNKS = {"derpp": 5, "cls_er": 3, "ewc": 4}
+SEGMENTS = {"derpp": 5, "cls_er": 3, "ewc": 4}
 """Of a task, for methods with notes of rows that enter on the way, copies and a second phase."""
 PAPER = resume_check.METHODS
 ENGINES = {"batched": Batched, "looped": Looped}
@@ -50,7 +50,7 @@ class Stop:
 
 
 def method_of(name: str, **changes: Any) -> Any:
-    """Phases of three chunks of two, or two; a memory of a fifth of a task's rows."""
+    """Phases of three segments of two, or two; a memory of a fifth of a task's rows."""
     settings = {"batch": 4, "updates": 5, "memory": 7, "optimiser": "adam", **changes}
     if name in ("oml", "cml", "anml"):
         settings = {**settings, "n_meta": 5, "n_grad": 3}
@@ -94,16 +94,16 @@ def assert_stops_anywhere(method: Any, tmp_path: Path, engine: str) -> int:
     return never.calls
 
 
-@pytest.mark.parametrize("name", [*PAPER, *CHUNKS])
-def test_stopped_between_any_two_chunks_nothing_changes(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", [*PAPER, *SEGMENTS])
+def test_stopped_between_any_two_segments_nothing_changes(name, tmp_path, monkeypatch):
     monkeypatch.setattr("dpmcl.training.loop.UPDATES_AT_ONCE", 2)
     settings = {"fisher_rows": 8} if name == "ewc" else {}
     calls = assert_stops_anywhere(method_of(name, **settings), tmp_path, "batched")
-    chunks = CHUNKS.get(name, 5 if name in ("oml", "cml", "anml") else 3)
-    assert calls == 2 * (chunks + 1)  # between chunks, and after each of two tasks
+    segments = SEGMENTS.get(name, 5 if name in ("oml", "cml", "anml") else 3)
+    assert calls == 2 * (segments + 1)  # between segments, and after each of two tasks
 
 
-@pytest.mark.parametrize("name", sorted({*plugins.names("method")} - {*CHUNKS, *PAPER}))
+@pytest.mark.parametrize("name", sorted({*plugins.names("method")} - {*SEGMENTS, *PAPER}))
 def test_every_other_method_goes_on_too(name, tmp_path, monkeypatch):
     """Stopped in the second task, with what it keeps beside the network and the rows."""
     monkeypatch.setattr("dpmcl.training.loop.UPDATES_AT_ONCE", 2)

@@ -133,8 +133,8 @@ class Supply(NamedTuple):
     first: int = 0
 
 
-class Chunk(NamedTuple):
-    """The draws of consecutive updates of all replicas, which an engine consumes.
+class Drawn(NamedTuple):
+    """Rows and keys drawn for consecutive updates of all replicas, which an engine consumes.
 
     All dicts map names of draws to tensors.
 
@@ -161,11 +161,11 @@ class Chunk(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """Number of updates in the chunk."""
+        """Number of updates."""
         return self.key.shape[1]
 
-    def only(self, step: int) -> "Chunk":
-        """Return a chunk with the draws of one step.
+    def only(self, step: int) -> "Drawn":
+        """Return what was drawn for one step.
 
         Args:
             step: Index of the step.
@@ -189,13 +189,13 @@ class Chunk(NamedTuple):
     def to_batches(
         self, stream: Stream, dtype: torch.dtype, replica: int | slice = slice(None)
     ) -> dict[str, Batch]:
-        """Return the batch of each draw of a chunk without the dimension of steps.
+        """Return the batch of each draw, of fields without the dimension of steps.
 
         Args:
             stream: Stream that holds the rows.
             dtype: Type of inputs and weights.
-            replica: Index of the one replica of the chunk, or a slice if the chunk has a leading
-                replica dimension.
+            replica: Index of the one replica, or a slice if fields have a leading one of
+                replicas.
         """
         out = {
             name: stream.batch(
@@ -225,7 +225,7 @@ def _broadcast(shift: Tensor, row_dims: int, replica: int | slice) -> Tensor:
     return shift.view(*shift.shape[:lead], *[1] * row_dims, *shift.shape[lead:])
 
 
-def chunk(
+def draw_rows(
     draws: Mapping[str, Draw],
     supply: Supply,
     task_phase: tuple[int, int],
@@ -234,8 +234,8 @@ def chunk(
     update_keys: int = 1,
     remember: str | None = None,
     purpose: keys.Purpose = keys.Purpose.BATCH,
-) -> Chunk:
-    """Make the draws of consecutive updates of a phase, for all replicas.
+) -> Drawn:
+    """Draw the rows of consecutive updates of a phase, for all replicas.
 
     Args:
         draws: Draws of each update, by name.
@@ -247,7 +247,7 @@ def chunk(
         purpose: Purpose of the random keys; other purposes than BATCH give independent draws.
 
     Returns:
-        The draws of all steps.
+        What was drawn for all steps.
 
     Raises:
         SpecError: A draw repeats the rows of a draw of another kind, or `discount_on = "sampling"`
@@ -259,7 +259,7 @@ def chunk(
     task_number = supply.first + task
     key = keys.derive(seed[:, None], purpose, task_number, phase, step=step)
     lanes = {name: lane for lane, name in enumerate(draws)}
-    result = Chunk({}, {}, {}, key, {}, {}, {})
+    result = Drawn({}, {}, {}, key, {}, {}, {})
     for name, draw in draws.items():
         if draw.like is not None:
             _check_like(name, draw, draws)
@@ -280,7 +280,7 @@ def chunk(
 
 def probe(
     draws: Mapping[str, Draw], supply: Supply, task_phase: tuple[int, int], update: int
-) -> Chunk:
+) -> Drawn:
     """Draw rows for a measurement before an update.
 
     The random keys are independent of those of training, so measuring changes no result.
@@ -292,10 +292,10 @@ def probe(
         update: Number of the update that follows.
 
     Returns:
-        A chunk of one step.
+        What was drawn, as one step.
     """
     steps = range(update, update + 1)
-    return chunk(draws, supply, task_phase, steps, purpose=keys.Purpose.PROBE)
+    return draw_rows(draws, supply, task_phase, steps, purpose=keys.Purpose.PROBE)
 
 
 class _Context(NamedTuple):
@@ -318,8 +318,8 @@ class _Picked(NamedTuple):
     slot: Tensor | None = None
 
 
-def _add_draw(result: Chunk, name: str, draw: Draw, picked: _Picked, *, supply: Supply) -> None:
-    """Add the rows that a draw picked to the dicts of an unfinished chunk."""
+def _add_draw(result: Drawn, name: str, draw: Draw, picked: _Picked, *, supply: Supply) -> None:
+    """Add the rows that a draw picked to the unfinished `result`."""
     pool = (
         _background_rows(supply) if draw.source == "background" else supply.splits.named(draw.split)
     )
@@ -471,7 +471,7 @@ def _pick_in_passes(
     return torch.where(present, rank, 0), present
 
 
-@functools.lru_cache(maxsize=4)  # the chunks of a pass need the same order
+@functools.lru_cache(maxsize=4)  # the segments of a pass need the same order
 def _pass_order(
     seeds: tuple[int, ...],
     counts: tuple[int, ...],

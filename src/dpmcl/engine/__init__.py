@@ -1,4 +1,4 @@
-"""Engines apply a function of one replica to many replicas, and run chunks of updates for all.
+"""Engines apply a function of one replica to many replicas, and run segments of updates for all.
 
 `looped` computes one replica after another. It is the reference in tests, the fallback for modules
 that vmap cannot map, and faster for convolutions on a CPU. `batched` maps all replicas at once; on

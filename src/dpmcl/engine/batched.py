@@ -18,7 +18,7 @@ class Batched:
     """Engine that computes all replicas at once.
 
     Functions must have fixed shapes and no branch on a tensor's value. On a GPU an update is
-    captured at its first chunk and replayed; on a CPU it is traced.
+    captured at its first segment and replayed; on a CPU it is traced.
 
     Args:
         static: Whether to run updates in the fixed buffers of a capture; None for only on a GPU,
@@ -40,7 +40,7 @@ class Batched:
 
     def advance(self, update: Update, state: State, feed: Feed) -> State:
         if is_on_gpu(feed) if self._static is None else self._static:
-            return self._cell(update, state, feed).run(state, feed.chunk)
+            return self._cell(update, state, feed).run(state, feed.drawn)
         steps = ((feed.batches(step, slice(None)), feed.key[:, step]) for step in range(feed.steps))
         return self._stepper.run(update, state, steps)
 

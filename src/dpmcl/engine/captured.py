@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dpmcl.core.tree import leaves, shapes, tree_map
-from dpmcl.data.sampling import Chunk
+from dpmcl.data.sampling import Drawn
 from dpmcl.engine.contract import Feed
 from dpmcl.engine.same_function import is_same
 from dpmcl.exceptions import ModelError
@@ -29,7 +29,7 @@ class Cell:
 
     Args:
         update: Update of one replica.
-        state, feed: State and feed whose shapes the buffers have; a later chunk may have fewer
+        state, feed: State and feed whose shapes the buffers have; a later segment may have fewer
             steps, but not more.
         pool: Memory pool of the graph (torch.cuda.graph_pool_handle); None for a new one. Cells can
             share a pool, since no data in it is needed between two replays.
@@ -39,7 +39,7 @@ class Cell:
         self._pool = pool
         self.update, self.stream, self.dtype = update, feed.stream, feed.dtype
         self._state = tree_map(torch.Tensor.clone, state)
-        self._chunk = tree_map(torch.Tensor.clone, feed.chunk)
+        self._drawn = tree_map(torch.Tensor.clone, feed.drawn)
         self._counter = torch.zeros(1, dtype=torch.int64, device=feed.key.device)
         self._run_step: Callable[[], None] | None = None
 
@@ -56,30 +56,30 @@ class Cell:
             and self.dtype == feed.dtype
             and is_same(self.update, update)
             and shapes(self._state) == shapes(state)
-            and shapes(_first_steps(self._chunk, 1)) == shapes(_first_steps(feed.chunk, 1))
-            and feed.steps <= self._chunk.steps
+            and shapes(_first_steps(self._drawn, 1)) == shapes(_first_steps(feed.drawn, 1))
+            and feed.steps <= self._drawn.steps
         )
 
-    def run(self, state: State, chunk: Chunk) -> State:
-        """Return the state after the updates of a chunk.
+    def run(self, state: State, drawn: Drawn) -> State:
+        """Return the state after the updates of a segment.
 
         Args:
             state: State of all replicas before the updates.
-            chunk: Row numbers, weights and keys of the updates.
+            drawn: Row numbers, weights and keys of the updates.
 
         Raises:
             ModelError: The update cannot be captured.
         """
-        self._load(state, chunk)
+        self._load(state, drawn)
         if self._run_step is None:
-            self._run_step = self._capture() if is_on_gpu(chunk) else self.step
-            self._load(state, chunk)  # the warm-up has changed the state
-        for _ in range(chunk.steps):
+            self._run_step = self._capture() if is_on_gpu(drawn) else self.step
+            self._load(state, drawn)  # the warm-up has changed the state
+        for _ in range(drawn.steps):
             self._run_step()
         return tree_map(torch.Tensor.clone, self._state)
 
     def step(self) -> None:
-        """Run one update on the buffers, for the step of the chunk that the counter holds.
+        """Run one update on the buffers, for the step of the segment that the counter holds.
 
         Raises:
             ModelError: The update changes the shapes or types of its state.
@@ -88,7 +88,7 @@ class Cell:
         def at_counter(leaf: Tensor) -> Tensor:
             return leaf.index_select(1, self._counter).squeeze(1)
 
-        current = tree_map(at_counter, self._chunk)
+        current = tree_map(at_counter, self._drawn)
         batches = current.to_batches(self.stream, self.dtype)
         new = torch.func.vmap(self.update)(self._state, batches, current.key)
         if shapes(new) != shapes(self._state):
@@ -107,11 +107,11 @@ class Cell:
             buffer.copy_(value)
         self._counter.add_(1)
 
-    def _load(self, state: State, chunk: Chunk) -> None:
-        """Copy state and chunk into the buffers, and reset the counter to the first step."""
+    def _load(self, state: State, drawn: Drawn) -> None:
+        """Copy both into the buffers, and reset the counter to the first step."""
         pairs = zip(leaves(self._state), leaves(state), strict=True)
-        buffers = _first_steps(self._chunk, chunk.steps)
-        for buffer, value in [*pairs, *zip(leaves(buffers), leaves(tuple(chunk)), strict=True)]:
+        buffers = _first_steps(self._drawn, drawn.steps)
+        for buffer, value in [*pairs, *zip(leaves(buffers), leaves(tuple(drawn)), strict=True)]:
             buffer.copy_(value)
         self._counter.zero_()
 
@@ -138,15 +138,15 @@ class Cell:
         return replay
 
 
-def is_on_gpu(draws: Feed | Chunk) -> bool:
+def is_on_gpu(drawn: Feed | Drawn) -> bool:
     """Return True if draws are on a GPU; all tensors of the run are on the same device.
 
     Args:
-        draws: Feed or chunk of updates.
+        drawn: Feed, or what was drawn.
     """
-    return draws.key.is_cuda
+    return drawn.key.is_cuda
 
 
-def _first_steps(chunk: Chunk, steps: int) -> Any:
-    """Return views of the first steps of a chunk."""
-    return tree_map(lambda leaf: leaf[:, :steps], tuple(chunk))
+def _first_steps(drawn: Drawn, steps: int) -> Any:
+    """Return views of the first steps of what was drawn."""
+    return tree_map(lambda leaf: leaf[:, :steps], tuple(drawn))

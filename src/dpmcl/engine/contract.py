@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dpmcl.core.batch import Batch
-from dpmcl.data.sampling import Chunk
+from dpmcl.data.sampling import Drawn
 from dpmcl.data.stream import Stream
 from dpmcl.methods._method import State, Update
 
@@ -18,24 +18,24 @@ class Feed:
     """Batches and keys of consecutive updates, for all replicas.
 
     Attributes:
-        chunk: Row numbers, weights and keys.
+        drawn: Row numbers, weights and keys.
         stream: Stream whose rows the numbers refer to.
         dtype: Type of the inputs.
     """
 
-    chunk: Chunk
+    drawn: Drawn
     stream: Stream
     dtype: torch.dtype
 
     @property
     def steps(self) -> int:
         """Return the number of updates."""
-        return self.chunk.steps
+        return self.drawn.steps
 
     @property
     def key(self) -> Tensor:
         """Return the keys of the updates, int64 (replicas, steps, keys, 2)."""
-        return self.chunk.key
+        return self.drawn.key
 
     def batches(self, step: int, replica: int | slice) -> dict[str, Batch]:
         """Return the batches of one step by name, of one replica or of a slice of replicas.
@@ -44,7 +44,7 @@ class Feed:
             step: Number of the step.
             replica: Number of a replica; or a slice, for batches with a leading replica dimension.
         """
-        return self.chunk.batches(self.stream, self.dtype, step, replica)
+        return self.drawn.batches(self.stream, self.dtype, step, replica)
 
     def only(self, step: int) -> "Feed":
         """Return the feed of one step.
@@ -52,7 +52,7 @@ class Feed:
         Args:
             step: Number of the step.
         """
-        return replace(self, chunk=self.chunk.only(step))
+        return replace(self, drawn=self.drawn.only(step))
 
 
 class Engine(Protocol):

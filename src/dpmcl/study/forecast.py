@@ -87,7 +87,7 @@ class _Timer(Observer):
     def stop(self, setup: Setup, position: Position, stop: int) -> int:
         return min(stop, position.update + 1)
 
-    def after_chunk(self, setup: Setup, run: RunState, chunk: Any) -> RunState:
+    def after_segment(self, setup: Setup, run: RunState, segment: Any) -> RunState:
         now = time.perf_counter()
         if self.updates:
             self.seconds += now - self.began

@@ -11,7 +11,7 @@ from dpmcl.core.errors import Errors
 from dpmcl.exceptions import SpecError
 from dpmcl.methods._method import Phase, State
 from dpmcl.training.evaluation import evaluated_states
-from dpmcl.training.observer import Chunk, Observer
+from dpmcl.training.observer import Observer, Segment
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import Position, RunState
 
@@ -64,9 +64,9 @@ class Arriving(Observer):
         counts = position.phase == self._phase[position.task]
         return position.update + 1 if counts else last  # each update changes the model
 
-    def after_chunk(self, setup: Setup, run: RunState, chunk: Chunk) -> RunState:
-        task, phase, _ = chunk.before.position
-        name = _new_rows_draw(chunk.phase)
+    def after_segment(self, setup: Setup, run: RunState, segment: Segment) -> RunState:
+        task, phase, _ = segment.before.position
+        name = _new_rows_draw(segment.phase)
         if phase != self._phase[task] or name is None:
             return run
         model, within = setup.model, setup.stream.within
@@ -77,9 +77,9 @@ class Arriving(Observer):
             mask = None if within is None else within[rows.task.flatten()]
             return torch.where(rows.w.flatten() > 0, model.errors(outputs, y, mask), 0)
 
-        batch = chunk.feed.batches(0, slice(None))[name]
+        batch = segment.feed.batches(0, slice(None))[name]
         with torch.no_grad():
-            errors = setup.engine.map(error, evaluated_states(setup, chunk.before), batch)
+            errors = setup.engine.map(error, evaluated_states(setup, segment.before), batch)
         errors[~run.alive] = torch.nan
         values = {name: run.values[name].copy() for name in (_SUM, _COUNT)}
         values[_SUM][:, task] += errors.sum(1).cpu().numpy()

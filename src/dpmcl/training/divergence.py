@@ -11,7 +11,7 @@ from dpmcl.core.tree import leaves, tree_map
 from dpmcl.exceptions import DivergenceError
 from dpmcl.methods._method import State
 from dpmcl.results.record import Divergence
-from dpmcl.training.observer import Chunk, Observer
+from dpmcl.training.observer import Observer, Segment
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import RunState
 
@@ -30,7 +30,7 @@ _CAUSES = {
 
 @dataclass(frozen=True)
 class FreezeNonFinite(Observer):
-    """Freezes a replica that is not finite after a chunk in its last finite state.
+    """Freezes a replica that is not finite after a segment in its last finite state.
 
     Attributes:
         on_divergence: Whether the run continues without the replica ("freeze") or ends ("stop").
@@ -42,14 +42,14 @@ class FreezeNonFinite(Observer):
         report_divergence(setup, run.diverged, "not finite", stop=self.on_divergence == "stop")
         return run
 
-    def after_chunk(self, setup: Setup, run: RunState, chunk: Chunk) -> RunState:
+    def after_segment(self, setup: Setup, run: RunState, segment: Segment) -> RunState:
         alive, is_finite = run.alive, finite_replicas(run.replicas)
         if not (alive & ~is_finite).any():
             return run
 
-        frozen, failed_at = _rerun_chunk(setup, chunk, alive)
-        task, phase, first = chunk.before.position
-        # A replica that is finite again at the end of the chunk stays: alone it would have stayed.
+        frozen, failed_at = _rerun_segment(setup, segment, alive)
+        task, phase, first = segment.before.position
+        # A replica that is finite again at the segment's end stays: alone it would have stayed.
         diverged = {
             replica: Divergence(task, phase, first + step + 1)
             for replica, step in failed_at.items()
@@ -123,17 +123,17 @@ def choose_state(alive: Tensor, new: State, old: State) -> State:
     return tree_map(pick, new, old)
 
 
-def _rerun_chunk(setup: Setup, chunk: Chunk, alive: Tensor) -> tuple[State, dict[int, int]]:
-    """Run the steps of a chunk again one by one, and freeze each replica in its last finite state.
+def _rerun_segment(setup: Setup, segment: Segment, alive: Tensor) -> tuple[State, dict[int, int]]:
+    """Run a segment's steps again one by one, and freeze each replica in its last finite state.
 
     Updates are repeatable, so the replicas that stay finite make the same steps again. Returns the
     last finite state of each replica, and the step (from 0) at which a replica was no longer
     finite, by replica.
     """
-    state, update = chunk.before.replicas, setup.update(chunk.phase)
+    state, update = segment.before.replicas, setup.update(segment.phase)
     failed_at: dict[int, int] = {}
-    for step in range(chunk.feed.steps):
-        new = setup.engine.advance(update, state, chunk.feed.only(step))
+    for step in range(segment.feed.steps):
+        new = setup.engine.advance(update, state, segment.feed.only(step))
         still_alive = alive & finite_replicas(new)
         for replica in (alive & ~still_alive).nonzero().flatten().tolist():
             failed_at[replica] = step

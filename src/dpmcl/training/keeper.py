@@ -7,7 +7,7 @@ from numbers import Real
 
 from dpmcl.exceptions import SpecError, Stopped, shown
 from dpmcl.training.checkpoints import Checkpoints
-from dpmcl.training.observer import Chunk, Observer
+from dpmcl.training.observer import Observer, Segment
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import RunState
 
@@ -24,7 +24,7 @@ class Keeping:
 
     Attributes:
         seconds: Minimum number of seconds between checkpoints within a task.
-        stop: Called between chunks of updates; True ends the run after a checkpoint.
+        stop: Called between segments of updates; True ends the run after a checkpoint.
     """
 
     seconds: float = 60.0
@@ -80,7 +80,7 @@ class Keeper(Observer):
         )
         return state
 
-    def after_chunk(self, setup: Setup, run: RunState, chunk: Chunk) -> RunState:
+    def after_segment(self, setup: Setup, run: RunState, segment: Segment) -> RunState:
         due = time.monotonic() - self._last_save >= self._keeping.seconds
         self._save_or_stop(run, due)
         return run

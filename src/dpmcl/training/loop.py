@@ -19,14 +19,14 @@ from dpmcl.training.memories import (
     offer_update_rows,
     overrides,
 )
-from dpmcl.training.observer import Chunk, Observer
+from dpmcl.training.observer import Observer, Segment
 from dpmcl.training.second_order import check_second_derivatives
 from dpmcl.training.setup import Setup, check_augmentation, check_splits
 from dpmcl.training.state import Position, RunState
 from dpmcl.training.user_code import locating_errors
 
 UPDATES_AT_ONCE = 50
-"""Updates in a chunk: between two calls of the observers, and in one transfer to a GPU."""
+"""Updates in a segment: between two calls of the observers, and in one transfer to a GPU."""
 
 
 def train(
@@ -39,7 +39,7 @@ def train(
 
     Args:
         setup: Method, model, stream, splits, seeds and engine; fixed for the whole run.
-        observers: Called before and after each chunk of updates and after each task, in order.
+        observers: Called before and after each segment of updates and after each task, in order.
         run: The state from which training continues; None for `first_state`.
 
     Returns:
@@ -189,20 +189,20 @@ def _run_phase(
             stop = first + 1  # the next update may draw rows that this one offers to D_P
         for observer in observers:
             stop = observer.stop(setup, run.position, stop)
-            run = observer.before_chunk(setup, run)
+            run = observer.before_segment(setup, run)
         feed = setup.feed(run.memories, phase, run.position, stop)
-        chunk = Chunk(run, phase, feed)
+        segment = Segment(run, phase, feed)
         batched = setup.engine.name == "batched"
         with locating_errors(f"The update of '{setup.method_name}'", batched=batched):
             state = setup.engine.advance(update, run.replicas, feed)
         run = replace(
             run,
             replicas=_keep_frozen(run, state),
-            memories=offer_update_rows(setup, run, phase, feed.chunk),
+            memories=offer_update_rows(setup, run, phase, feed.drawn),
             position=run.position._replace(update=stop),
         )
         for observer in observers:
-            run = observer.after_chunk(setup, run, chunk)
+            run = observer.after_segment(setup, run, segment)
     return run
 
 
@@ -258,6 +258,6 @@ def _update_work(setup: Setup, run: RunState, phase: Phase) -> Work:
         )
         setup.warn(f"{message}; draw by its keys (dpmcl.keys).", once="draws")
     ahead = [name for name, draw in phase.draws.items() if draw.moved == "exact"]
-    work.rows_ahead = sum(feed.chunk.row[name][0, 0].numel() for name in ahead)
-    offered = feed.chunk.row[phase.remember][0, 0].numel() if phase.remember else 0
+    work.rows_ahead = sum(feed.drawn.row[name][0, 0].numel() for name in ahead)
+    offered = feed.drawn.row[phase.remember][0, 0].numel() if phase.remember else 0
     return work + notes_work(setup, run, offered)

@@ -10,7 +10,7 @@ from dpmcl.core.batch import Batch
 from dpmcl.core.gradients import Work, counting
 from dpmcl.core.memory import Memories, Memory, Notes, Offer
 from dpmcl.core.tree import at, tree_map
-from dpmcl.data.sampling import Chunk
+from dpmcl.data.sampling import Drawn
 from dpmcl.methods._method import Method, Phase, State
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import RunState
@@ -58,7 +58,7 @@ def offer_task_rows(setup: Setup, run: RunState, task: int) -> Memories:
     return memories
 
 
-def offer_update_rows(setup: Setup, run: RunState, phase: Phase, drawn: Chunk) -> Memories:
+def offer_update_rows(setup: Setup, run: RunState, phase: Phase, drawn: Drawn) -> Memories:
     """Return the memories after the rows of an update were offered to D_P.
 
     Args:

@@ -26,7 +26,7 @@ from dpmcl.theory import discount, terms
 from dpmcl.theory.readings import Readings, Watched
 from dpmcl.theory.stability import CONDITIONS, Reading, broken, quantities_by_name, reading
 from dpmcl.training.divergence import report_divergence
-from dpmcl.training.observer import Chunk, Observer
+from dpmcl.training.observer import Observer, Segment
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import Position, RunState
 
@@ -127,22 +127,22 @@ class Monitor(Observer):
         return replace(run, values={**run.values, _READINGS: values, _POSITIONS: positions})
 
     def stop(self, setup: Setup, position: Position, last: int) -> int:
-        # an update with a reading is a chunk by itself
+        # an update with a reading is a segment by itself
         task, phase, first = position
         if position in self._index:
             return first + 1
         due = (u for u in range(first + 1, last) if (task, phase, u) in self._index)
         return next(due, last)
 
-    def after_chunk(self, setup: Setup, run: RunState, chunk: Chunk) -> RunState:
-        number = self._index.get(chunk.before.position)
+    def after_segment(self, setup: Setup, run: RunState, segment: Segment) -> RunState:
+        number = self._index.get(segment.before.position)
         if number is None:
             return run
         values = run.values[_READINGS]
-        values[:, number] = self._take_readings(setup, run, chunk)
+        values[:, number] = self._take_readings(setup, run, segment)
         if "stability" in self.settings.watch:
             self._warn_of_broken(setup, values[:, number : number + 1], number)
-        task, phase, update = chunk.before.position
+        task, phase, update = segment.before.position
         diverged = {
             replica: Divergence(task, phase, update + 1, "cost")
             for replica in self._replicas_above_beta(values, number)
@@ -160,12 +160,12 @@ class Monitor(Observer):
         """
         return Readings(setup.seeds, self._positions, run.values[_READINGS])
 
-    def _take_readings(self, setup: Setup, run: RunState, chunk: Chunk) -> np.ndarray:
+    def _take_readings(self, setup: Setup, run: RunState, segment: Segment) -> np.ndarray:
         """Return the readings of all replicas, float64 (replicas, quantities)."""
-        before, after = chunk.before.replicas, run.replicas
+        before, after = segment.before.replicas, run.replicas
         n = self.settings.rows or min(setup.method.batch, MAX_ROWS)
         moved: Literal["exact", "estimated"] = "exact" if self._space == "exact" else "estimated"
-        earlier, run_before = Draw("earlier", n), chunk.before
+        earlier, run_before = Draw("earlier", n), segment.before
         if self._memories is not None:
             earlier, run_before = Draw("memory", n), replace(run_before, memories=self._memories)
         draws = {
@@ -173,7 +173,7 @@ class Monitor(Observer):
             "past": earlier,
             "next": Draw("new", n, like="new", moved=moved),
         }
-        weighing = setup.weighing(chunk.before.position.task)
+        weighing = setup.weighing(segment.before.position.task)
         rows = setup.probe(draws, run_before, weighing)
         with torch.no_grad():
             change = tree_map(lambda a, b: a - b, after.theta, before.theta)

@@ -9,8 +9,8 @@ from dpmcl.training.state import Position, RunState
 
 
 @dataclass(frozen=True, eq=False)
-class Chunk:
-    """A chunk of updates that has just been run.
+class Segment:
+    """A segment of updates that has just been run.
 
     Attributes:
         before: The state before its first update.
@@ -40,17 +40,17 @@ class Observer:
         return run
 
     def stop(self, setup: Setup, position: Position, last: int) -> int:
-        """Return the update before which a chunk ends, at most `last`.
+        """Return the update before which a segment ends, at most `last`.
 
         Args:
             setup: Setup of the run.
-            position: Position of the first update of the chunk.
-            last: The update before which the chunk ends if this observer does not shorten it.
+            position: Position of the first update of the segment.
+            last: The update before which the segment ends if this observer does not shorten it.
         """
         return last
 
-    def before_chunk(self, setup: Setup, run: RunState) -> RunState:
-        """Observe the state before a chunk of updates, and return it.
+    def before_segment(self, setup: Setup, run: RunState) -> RunState:
+        """Observe the state before a segment of updates, and return it.
 
         Do not save this state to resume from: before the first update of a phase, the work of the
         phase is already counted in it.
@@ -61,13 +61,13 @@ class Observer:
         """
         return run
 
-    def after_chunk(self, setup: Setup, run: RunState, chunk: Chunk) -> RunState:
-        """Observe the state after a chunk of updates, and return it.
+    def after_segment(self, setup: Setup, run: RunState, segment: Segment) -> RunState:
+        """Observe the state after a segment of updates, and return it.
 
         Args:
             setup: Setup of the run.
             run: State of the run.
-            chunk: The updates that have just been run.
+            segment: The updates that have just been run.
         """
         return run
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dpmcl.training.observer import Chunk, Observer
+from dpmcl.training.observer import Observer, Segment
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import Position, RunState
 
@@ -13,7 +13,7 @@ ProgressCallback = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Progress(Observer):
-    """Reports progress before the first update and after each chunk of updates.
+    """Reports progress before the first update and after each segment of updates.
 
     Attributes:
         on_progress: Called with the updates done and the updates of the run, of all replicas.
@@ -25,7 +25,7 @@ class Progress(Observer):
         self._report(setup, run)
         return run
 
-    def after_chunk(self, setup: Setup, run: RunState, chunk: Chunk) -> RunState:
+    def after_segment(self, setup: Setup, run: RunState, segment: Segment) -> RunState:
         self._report(setup, run)
         return run
 

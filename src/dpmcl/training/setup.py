@@ -14,7 +14,7 @@ from dpmcl.core.model import Buffers, Model, Theta, initial_weights
 from dpmcl.core.tree import tree_map
 from dpmcl.data.augmentation import Augmentation, augmented
 from dpmcl.data.motion import Motion, motion_of
-from dpmcl.data.sampling import Draw, Supply, Weighing, chunk, probe, task_weights
+from dpmcl.data.sampling import Draw, Supply, Weighing, draw_rows, probe, task_weights
 from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import TaskInfo, task_infos
@@ -187,7 +187,7 @@ class Setup:
         task, number, first = position
         moves = any(draw.moved is not None for draw in phase.draws.values())
         motion = self.motion(task) if moves else None
-        draws = chunk(
+        draws = draw_rows(
             phase.draws,
             Supply(self.splits, memories, self.seed, motion, self.weighing(task), self.first_task),
             (task, number),

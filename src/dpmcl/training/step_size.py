@@ -1,4 +1,4 @@
-"""Estimates ||J_x|| ||dx||, which the step size of Theorem 1 needs, before chunks of updates."""
+"""Estimates ||J_x|| ||dx||, which the step size of Theorem 1 needs, before segments of updates."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ class StepSize(Observer):
     def __init__(self, rule: Theorem) -> None:
         self._rule = rule
 
-    def before_chunk(self, setup: Setup, run: RunState) -> RunState:
+    def before_segment(self, setup: Setup, run: RunState) -> RunState:
         if run.position.update % EVERY:
             return run
         reached = self._estimate_reach(setup, run)
