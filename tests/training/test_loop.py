@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conftest import tiny_model, tiny_stream
+from conftest import own_rows_stream, refused, tiny_model, tiny_stream
 from dpmcl.core.tree import leaves
 from dpmcl.data.splits import split
 from dpmcl.engine import Looped
+from dpmcl.exceptions import SpecError
+from dpmcl.methods.naive import Naive
 from dpmcl.methods.oml import OML
 from dpmcl.training import loop
 from dpmcl.training.observer import Observer
@@ -74,6 +76,21 @@ def test_observers_are_called_in_order_and_may_end_a_segment_early(setup):
         expected.append(("task", (task + 1, 0, 0)))
     assert [(call, where) for name, call, where in calls if name == "two"] == expected
     assert [setup.updates_before(Position(*p)) for p in ((0, 1, 2), (1,), (2,))] == [6, 9, 18]
+
+
+def test_a_pass_has_the_same_updates_in_all_replicas():
+    """Else a replica beside one with more rows would begin a second pass."""
+    stream = own_rows_stream([[15, 30], [30, 15]])
+    setup = Setup(
+        method=Naive(passes=1, batch=4),
+        model=tiny_model(stream),
+        stream=stream,
+        splits=split(stream, (0, 1), (0.6, 0.2, 0.2)),
+        seeds=(0, 1),
+        engine=Looped(),
+    )
+    refused(lambda: loop.check(setup), "task 0 ('task 0') has 9 to 18", "updates", error=SpecError)
+    loop.check(replace(setup, method=Naive(batch=4)))
 
 
 def test_a_discount_that_ignores_the_newest_task_is_told(setup, log_lines):

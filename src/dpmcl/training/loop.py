@@ -21,7 +21,7 @@ from dpmcl.training.memories import (
 )
 from dpmcl.training.observer import Observer, Segment
 from dpmcl.training.second_order import check_second_derivatives
-from dpmcl.training.setup import Setup, check_augmentation, check_splits
+from dpmcl.training.setup import Setup, check_augmentation, check_passes, check_splits
 from dpmcl.training.state import Position, RunState
 from dpmcl.training.user_code import locating_errors
 
@@ -67,11 +67,12 @@ def check(setup: Setup) -> None:
         setup: Setup of the run.
 
     Raises:
-        SpecError: The method draws rows that it may not see, or augments inputs that are not
-            images.
+        SpecError: The method draws rows that it may not see, augments inputs that are not images,
+            or makes passes over tasks whose replicas have different numbers of rows.
         ModelError: The method needs second derivatives, which the network does not have.
     """
     check_augmentation(setup)
+    check_passes(setup)
     check_splits(setup.method, [*setup.phases, *setup.evaluation_phases])
     check_second_derivatives(setup)
 

@@ -280,6 +280,26 @@ def check_augmentation(setup: Setup) -> None:
         )
 
 
+def check_passes(setup: Setup) -> None:
+    """Check that a pass over a task's rows has the same updates in all replicas.
+
+    Args:
+        setup: Setup of the run.
+
+    Raises:
+        SpecError: Updates are counted in passes, and replicas have different numbers of rows.
+    """
+    counts = setup.splits.train.offset.diff(dim=1)
+    unequal = (counts != counts[0]).any(dim=0).nonzero()
+    if setup.method.passes is not None and len(unequal):
+        task = int(unequal[0])
+        raise SpecError(
+            "passes needs as many training rows of a task in every replica, or results of a seed "
+            f"depend on the seeds beside it; task {task} ('{setup.stream.tasks[task]}') has "
+            f"{int(counts[:, task].min())} to {int(counts[:, task].max())}. Set updates instead."
+        )
+
+
 def check_splits(method: Method, tasks: Sequence[Sequence[Phase]]) -> None:
     """Check that a method declares it if it trains on validation rows.
 
