@@ -127,8 +127,17 @@ class Plain(Optimiser):
         return parameter - self.lr * grad, slots
 
 
-def test_a_learner_with_an_optimiser_of_ones_own_is_copied():
-    learner = make_learner(optimiser=f"{__name__}:Plain", updates=2).learn(CLOUDS, NAMES)
+class Small(MLP):
+    """A user's network."""
+
+
+@pytest.mark.parametrize(
+    "own",
+    [{"model": "mlp", "optimiser": f"{__name__}:Plain"}, {"model": f"{__name__}:Small"}],
+    ids=str,
+)
+def test_a_learner_with_a_part_of_ones_own_by_name_is_copied(own):
+    learner = Learner(**own, updates=2).learn(CLOUDS, NAMES)
     other = copy.deepcopy(learner)
     assert (other.predict_proba(CLOUDS) == learner.predict_proba(CLOUDS)).all()
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, overload
 
 from numpy.typing import NDArray
 
+from dpmcl import plugins
 from dpmcl.core.atomic import path_of
 from dpmcl.core.choices import DeviceName, EngineName
 from dpmcl.core.model import Kind
@@ -205,10 +206,11 @@ class Learner:
     def __getstate__(self) -> dict[str, Any]:
         config = self._config
         about, content = artefact.describe(config, self._known)
+        network_is_ours = plugins.is_ours("network", about.network.get("name"))
         return {
             "about": about.model_dump_json(),
             "content": content,
-            "model": None if about.network else config.network,
+            "model": None if network_is_ours else config.network,
             "method": type(config.method),  # its optimiser, options or discount may be the user's
             "cost": None if about.cost_is_ours else config.method.cost,
             "device": config.device,
