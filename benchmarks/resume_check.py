@@ -83,7 +83,7 @@ NETWORKS: dict[str, Table] = {
 def spec(stream: str, engine: str, methods: Sequence[str] = METHODS) -> Table:
     """Return the spec of a run of a few seconds.
 
-    Its phases are longer than a chunk, and its memory is small enough to drop rows.
+    Its phases are longer than a segment, and its memory is small enough to drop rows.
     """
     return {
         "replicas": 2,
@@ -92,7 +92,7 @@ def spec(stream: str, engine: str, methods: Sequence[str] = METHODS) -> Table:
         "workers": WORKERS[stream],
         "stream": STREAMS[stream],
         "network": NETWORKS[stream],
-        "training": {"optimiser": "adam", "lr": 0.003, "batch": 8, "updates": 70, "memory": 15},
+        "training": {"optimiser": "adam", "lr": 0.003, "batch": 8, "updates": 52, "memory": 15},
         "methods": {name: {"zeta": 1} if name == "dpmcl" else {} for name in methods},
     }
 

@@ -147,7 +147,7 @@ def interrupted(folder: Path, table: dict[str, Any], done: int) -> None:
 def test_more_replicas_after_an_interruption(tmp_path, log_lines):
     """Jobs are cut from the seeds asked for: an old job's checkpoint is named, and not used."""
     table = resume_check.spec("sine", "batched", ["er"])
-    interrupted(tmp_path / "run", table, done=140)
+    interrupted(tmp_path / "run", table, done=104)
     more = {**table, "replicas": 3}
     dpmcl.run(more, out=tmp_path / "run")
     folder = tmp_path / "run" / "checkpoints" / "er" / "0-1"

@@ -1,5 +1,6 @@
 """Means and differences of methods, with intervals, paired tests and effect sizes."""
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -119,7 +120,8 @@ def compare(values: Mapping[str, Mapping[int, float]], against: str) -> list[Com
     differences = {name: _differences(values[name], values[against]) for name in others}
     gaps = {name: gap[np.isfinite(gap)] for name, gap in differences.items()}
     tested = [name for name in others if len(gaps[name]) >= FEWEST]
-    corrected = dict(zip(tested, holm([_wilcoxon(gaps[name]) for name in tested]), strict=True))
+    p = [_wilcoxon(tuple(gaps[name].tolist())) for name in tested]
+    corrected = dict(zip(tested, holm(p), strict=True))
     return [
         Comparison(
             name, against, len(gaps[name]), len(differences[name]) - len(gaps[name]),
@@ -196,9 +198,10 @@ def _bootstrap_interval(values: np.ndarray) -> Interval:
     return float(low), float(high)
 
 
-def _wilcoxon(gaps: np.ndarray) -> float:
+@functools.cache  # a report tests the same differences for several tables
+def _wilcoxon(gaps: tuple[float, ...]) -> float:
     """Return the p value of Wilcoxon's signed-rank test; 1 if all differences are 0."""
-    if not gaps.any():
+    if not any(gaps):
         return 1.0
     return float(_scipy_stats().wilcoxon(gaps).pvalue)
 
