@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from dpmcl.results import comparison, store
+from dpmcl.results import claims, comparison, store
 from dpmcl.results.comparison import MEASURES, Entry
 from dpmcl.results.statistics import Comparison, compare
 from dpmcl.results.summary import mean, standard_error
@@ -127,6 +127,17 @@ def grid(study: str, down: Sequence[str], across: str, measure: str) -> None:
         if entry.method == "dpmcl"
     }
     _print_grid(down, across, cells)
+
+
+def figure3_claims(study: str) -> None:
+    """Print the paper's claims about Figure 3, and whether they hold in the runs of a study.
+
+    Args:
+        study: Folder of the study, relative to results/.
+    """
+    zeta, kappa = (claims.figure3_values(_runs(study), axis) for axis in ("zeta", "kappa"))
+    answers = claims.of_figure3(zeta, kappa)
+    show(("claim", "holds here", "our figures"), answers, words=3)
 
 
 def _runs(study: str) -> list[Entry]:

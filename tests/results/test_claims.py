@@ -89,6 +89,13 @@ def test_zeta_and_kappa() -> None:
     assert answers(of_figure3({}, {"CME": kappa, "NTE": deeper}))[text] == "no"
 
 
+@pytest.mark.filterwarnings("error")
+def test_equal_errors_have_no_trend() -> None:
+    level = {x: dict.fromkeys(SEEDS, 0.0) for x in (0, 2, 5)}
+    got = answers(of_figure3({"NTE": level}, {}))
+    assert got["omniglot: NTE falls as zeta grows"] == "not significant"
+
+
 def test_points_that_several_runs_have_are_left_out() -> None:
     info = StreamInfo("omniglot", "classification", ("0", "1", "2"), ())
     runs = {}

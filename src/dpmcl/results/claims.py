@@ -202,7 +202,9 @@ def _difference(ours: BySeed, theirs: BySeed) -> tuple[int, float | None]:
 
 
 def _rank_correlation(values: Sequence[float]) -> float:
-    """Return Spearman's rank correlation between values and their positions."""
+    """Return Spearman's rank correlation between values and their positions; 0 for equal values."""
+    if len(set(values)) == 1:
+        return 0.0
     from scipy import stats
 
     return float(stats.spearmanr(range(len(values)), values).statistic)
