@@ -37,7 +37,11 @@ def _global_options(
 
 
 def file_option(text: str) -> Any:
-    """Return the option of a file to write. `text` is its help."""
+    """Return the option of a file to write.
+
+    Args:
+        text: Help on the option.
+    """
     return typer.Option(metavar="FILE", help=text, parser=path_of)
 
 

@@ -21,6 +21,7 @@ _LOG = logging.getLogger("dpmcl")
 _VALUES_AT_ONCE = 1 << 24
 _FEW = 20  # largest number of different values of float targets that may be classes
 _ROWS_CHECKED = 10_000  # rows in which those values are counted
+_VALUES_CHECKED = 1_000  # of a row's last dimension
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,8 +177,10 @@ def warn_if_flags(inputs: Tensor) -> None:
     Args:
         inputs: Inputs (rows, ...).
     """
-    first = inputs[:_ROWS_CHECKED]
-    if inputs.dtype == torch.uint8 and first.numel() and int(first.max()) == 1:
+    if inputs.dtype != torch.uint8 or inputs.ndim < 2:
+        return
+    first = inputs[:_ROWS_CHECKED, ..., :_VALUES_CHECKED]  # the others may be in a file
+    if first.numel() and int(first.max()) == 1:
         _LOG.warning(
             "Inputs are uint8 and at most 1, and uint8 stands for x / 255, as in images. If they "
             "are 0 and 1, give them as true/false or floats."
