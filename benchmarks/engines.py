@@ -12,7 +12,6 @@ from benchmarks.problems import Problem
 from dpmcl.core.model import has_convolution, initial_weights
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.settings import Settings
-from dpmcl.core.tree import tree_map
 from dpmcl.data.sampling import Drawn
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Batched, Feed, Looped
@@ -84,8 +83,7 @@ class Updates:
 
     def _feed(self, steps: int) -> Feed:
         """Return the first steps of what was drawn."""
-        drawn = Drawn(*tree_map(lambda leaf: leaf[:, :steps], tuple(self.drawn)))
-        return Feed(drawn, self.stream, self.model.dtype)
+        return Feed(self.drawn.first(steps), self.stream, self.model.dtype)
 
 
 def random_rows(phase: Phase, stream: Stream, replicas: int, steps: int) -> Drawn:

@@ -129,13 +129,10 @@ def grid(study: str, down: Sequence[str], across: str, measure: str) -> None:
     _print_grid(down, across, cells)
 
 
-def figure3_claims(study: str) -> None:
-    """Print the paper's claims about Figure 3, and whether they hold in the runs of a study.
-
-    Args:
-        study: Folder of the study, relative to results/.
-    """
-    zeta, kappa = (claims.figure3_values(_runs(study), axis) for axis in ("zeta", "kappa"))
+def figure3_claims() -> None:
+    """Print the paper's claims about Figure 3, and whether they hold in results/figure3."""
+    runs = _runs("figure3")
+    zeta, kappa = (claims.figure3_values(runs, axis) for axis in ("zeta", "kappa"))
     answers = claims.of_figure3(zeta, kappa)
     show(("claim", "holds here", "our figures"), answers, words=3)
 

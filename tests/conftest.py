@@ -4,7 +4,6 @@ import logging
 import os
 import sys
 import tempfile
-from collections import namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +39,7 @@ from dpmcl.training.keeper import Keeper, Keeping
 from dpmcl.training.monitor import MonitorSettings
 from dpmcl.training.motion_check import check_motion
 from dpmcl.training.setup import Setup
+from python_process import Ended
 
 # In CI Hypothesis draws the same examples each time, so that no test fails by chance.
 hypothesis.settings.register_profile("ci", derandomize=True)
@@ -100,9 +100,6 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-Ran = namedtuple("Ran", ["status", "out", "err"])
-
-
 @pytest.fixture
 def command(tmp_path, monkeypatch, capsys):
     """A function that runs the command line in a new folder."""
@@ -114,7 +111,7 @@ def command(tmp_path, monkeypatch, capsys):
         capsys.readouterr()
         with pytest.raises(SystemExit) as end:
             cli.main()
-        return Ran(end.value.code, *capsys.readouterr())
+        return Ended(end.value.code, *capsys.readouterr())
 
     return run
 

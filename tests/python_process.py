@@ -32,7 +32,8 @@ class PythonProcess:
     def __init__(self, *arguments: str, folder: Path) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(resume_check.PRELOADED)
-        self._printed = Path(tempfile.mkdtemp())
+        self._scratch = tempfile.TemporaryDirectory()
+        self._printed = Path(self._scratch.name)
         self._process = context.Process(
             target=_run, args=(arguments, folder, dict(os.environ), self._printed)
         )

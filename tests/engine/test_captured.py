@@ -90,7 +90,7 @@ def test_a_longer_segment_or_another_update_gets_a_new_cell_and_a_shorter_one_do
     update, state, feed = a_phase()
     another, *_ = a_phase()
     engine, cells = Batched(static=True), []
-    short = replace(feed, drawn=Drawn(*tree_map(lambda leaf: leaf[:, :2], tuple(feed.drawn))))
+    short = replace(feed, drawn=feed.drawn.first(2))
     long = replace(feed, drawn=a_phase(steps=6)[2].drawn)
     for candidate, its_feed in [(update, feed), (update, short), (update, long), (another, long)]:
         expected = Batched().advance(candidate, state, its_feed)
@@ -175,10 +175,7 @@ class OnMeta(Looped):
 
     def advance(self, update, state, feed):
         meta = torch.device("meta")
-        state_there, drawn = (
-            type(tree)(*tree_map(lambda leaf: leaf.to(meta), tuple(tree)))
-            for tree in (state, feed.drawn)
-        )
+        state_there, drawn = tree_map(lambda leaf: leaf.to(meta), (state, feed.drawn))
         cell = Cell(update, state_there, Feed(drawn, feed.stream.to(meta), feed.dtype))
         with NoHost(), NoLists():
             cell.step()

@@ -25,7 +25,7 @@ NonNegative = Annotated[int, at.Ge(0), at.Lt(2**63)]
 Rate = Annotated[float, at.Gt(0)]
 NonNegativeFloat = Annotated[float, at.Ge(0)]
 Share = Annotated[float, at.Ge(0), at.Lt(1)]
-Fraction = Annotated[float, at.Ge(0), at.Le(1)]
+UnitInterval = Annotated[float, at.Ge(0), at.Le(1)]
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dpmcl import plugins
 from dpmcl.core import keys
-from dpmcl.core.settings import Fraction, Positive, Settings
+from dpmcl.core.settings import Positive, Settings, UnitInterval
 from dpmcl.exceptions import unknown
 
 _LANES = 1 << 21  # first lane of an update's key for augmentations; dropout has the lanes below
@@ -54,7 +54,7 @@ class Shift(Augmentation):
 class Flip(Augmentation):
     """Random horizontal flip, with probability `chance`."""
 
-    chance: Fraction = 0.5
+    chance: UnitInterval = 0.5
 
     def apply(self, x: Tensor, key: Tensor) -> Tensor:
         flipped = keys.uniform(key, (len(x), 1, 1, 1)) < self.chance

@@ -172,6 +172,14 @@ class Drawn(NamedTuple):
         """
         return tree_map(lambda leaf: leaf[:, step : step + 1], self)
 
+    def first(self, steps: int) -> "Drawn":
+        """Return views of what was drawn for the first steps.
+
+        Args:
+            steps: Number of steps.
+        """
+        return tree_map(lambda leaf: leaf[:, :steps], self)
+
     def batches(
         self, stream: Stream, dtype: torch.dtype, step: int, replica: int | slice
     ) -> dict[str, Batch]:

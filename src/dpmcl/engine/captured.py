@@ -56,7 +56,7 @@ class Cell:
             and self.dtype == feed.dtype
             and is_same(self.update, update)
             and shapes(self._state) == shapes(state)
-            and shapes(_first_steps(self._drawn, 1)) == shapes(_first_steps(feed.drawn, 1))
+            and shapes(self._drawn.first(1)) == shapes(feed.drawn.first(1))
             and feed.steps <= self._drawn.steps
         )
 
@@ -110,8 +110,8 @@ class Cell:
     def _load(self, state: State, drawn: Drawn) -> None:
         """Copy both into the buffers, and reset the counter to the first step."""
         pairs = zip(leaves(self._state), leaves(state), strict=True)
-        buffers = _first_steps(self._drawn, drawn.steps)
-        for buffer, value in [*pairs, *zip(leaves(buffers), leaves(tuple(drawn)), strict=True)]:
+        buffers = self._drawn.first(drawn.steps)
+        for buffer, value in [*pairs, *zip(leaves(buffers), leaves(drawn), strict=True)]:
             buffer.copy_(value)
         self._counter.zero_()
 
@@ -145,8 +145,3 @@ def is_on_gpu(drawn: Feed | Drawn) -> bool:
         drawn: Feed, or what was drawn.
     """
     return drawn.key.is_cuda
-
-
-def _first_steps(drawn: Drawn, steps: int) -> Any:
-    """Return views of the first steps of what was drawn."""
-    return tree_map(lambda leaf: leaf[:, :steps], tuple(drawn))

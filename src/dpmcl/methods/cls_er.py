@@ -10,7 +10,7 @@ from dpmcl.core import keys
 from dpmcl.core.batch import join, weighted_mean
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model, Theta
-from dpmcl.core.settings import Fraction, NonNegativeFloat, Share
+from dpmcl.core.settings import NonNegativeFloat, Share, UnitInterval
 from dpmcl.core.tree import leaves, tree_map
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.methods._method import Batches, Phase, State
@@ -40,8 +40,8 @@ class CLSER(Rehearsal):
     strength: NonNegativeFloat = 0.1
     plastic_decay: Share = 0.99
     stable_decay: Share = 0.999
-    plastic_chance: Fraction = 1.0
-    stable_chance: Fraction = 0.9
+    plastic_chance: UnitInterval = 1.0
+    stable_chance: UnitInterval = 0.9
 
     def start(self, theta: Theta, task: TaskInfo) -> State:
         count = torch.zeros((), dtype=torch.int64, device=leaves(theta)[0].device)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model, Theta
-from dpmcl.core.settings import Fraction, NonNegativeFloat, Positive
+from dpmcl.core.settings import NonNegativeFloat, Positive, UnitInterval
 from dpmcl.core.tree import leaves, tree_map
 from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
@@ -44,7 +44,7 @@ class EWC(Method):
     fisher: Targets = "sampled"
     fisher_rows: Positive | None = 200
     anchors: Literal["each", "last"] = "each"
-    decay: Fraction = 1.0
+    decay: UnitInterval = 1.0
 
     def start(self, theta: Theta, task: TaskInfo) -> State:
         zero = tree_map(torch.zeros_like, theta)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dpmcl import plugins
-from dpmcl.core.settings import Fraction, Positive, Rate, Settings
+from dpmcl.core.settings import Positive, Rate, Settings, UnitInterval
 from dpmcl.exceptions import unknown
 
 
@@ -38,7 +38,7 @@ class Schedule(Settings, ABC):
 class Cosine(Schedule):
     """Cosine schedule from lr to `least` times lr (CosineAnnealingLR in PyTorch)."""
 
-    least: Fraction = 0.0
+    least: UnitInterval = 0.0
 
     def factor(self, update: Tensor, updates: Tensor) -> Tensor:
         angle = math.pi * update.to(torch.float64) / updates.clamp(min=1)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from dpmcl.core import keys
 from dpmcl.core.model import Theta
-from dpmcl.core.settings import Fraction, NonNegativeFloat
+from dpmcl.core.settings import NonNegativeFloat, UnitInterval
 from dpmcl.core.tree import leaves, rebuilt
 from dpmcl.options._option import Option
 
@@ -22,7 +22,7 @@ class ShrinkPerturb(Option):
     however they were initialised.
     """
 
-    shrink: Fraction = 0.6
+    shrink: UnitInterval = 0.6
     noise: NonNegativeFloat = 0.01
 
     def begin_task(self, theta: Theta, key: Tensor) -> Theta:

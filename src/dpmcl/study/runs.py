@@ -196,8 +196,9 @@ class _Run:
         spec, before, folder = self.spec, self.before, self.folder
         trained = {name for name, seeds in self.missing.items() if seeds}
         _warn_unwatched(spec, before.records, trained)
-        sources = {} if folder is None else identity.sources(spec)
+        sources: identity.Sources = {}
         if folder is not None:
+            sources = identity.sources(spec)
             identity.refuse_other_code(folder, before, sources, spec=spec, trained=trained)
         stream, self.info = _stream_and_info(spec, before.stream, self.streams)
         if folder is not None:
