@@ -58,7 +58,9 @@ TINY_SPEC: dict[str, Any] = {
 }
 
 PAPER = ("naive", "er", "dpmcl", "oml", "cml", "anml", "joint")
-"""Methods that are tested with every optimiser; the others step theta by the same `descend`."""
+"""Methods that are tested with every setting; the others step theta by the same `descend`."""
+
+TWO_LOOPS = ("oml", "cml", "anml")
 
 torch.set_num_threads(1)  # the problems are tiny, and the tests run in two processes
 

@@ -9,7 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conftest import PAPER, same_bits, tiny_model, tiny_run, tiny_stream, tiny_task, train
+from conftest import TWO_LOOPS, same_bits, tiny_model, tiny_run, tiny_stream, tiny_task, train
 from dpmcl import plugins
 from dpmcl.core.model import initial_weights
 from dpmcl.core.tree import leaves, tree_map
@@ -20,7 +20,6 @@ from dpmcl.engine.captured import Cell
 from dpmcl.exceptions import ModelError
 from dpmcl.methods.naive import Naive
 
-TWO_LOOPS = ("oml", "cml", "anml")
 CASES = [
     *((name, {}) for name in plugins.names("method")),
     *((name, {"reading": "nested", "inner": 2, "order": 2}) for name in TWO_LOOPS),
@@ -37,10 +36,10 @@ every_case = pytest.mark.parametrize(
 )
 every_case_and_optimiser = pytest.mark.parametrize(
     ("name", "options", "optimiser"),
-    [(name, options, o) for name, options in CASES for o in ("adagrad", "adam", "sgd")
-     if name in PAPER or o == "adam"],
+    [(*case, "adam") for case in CASES]
+    + [(name, {}, other) for name in ("er", "dpmcl", "oml") for other in ("adagrad", "sgd")],
     ids=str,
-)  # fmt: skip
+)
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from conftest import PAPER, tiny_run
+from conftest import TWO_LOOPS, tiny_run
 from dpmcl import plugins
 from dpmcl.core.tree import leaves
 from dpmcl.engine import Batched, Looped
@@ -22,18 +22,17 @@ def engine(name: str, after: int | None):
     return Batched(stepper=Stepper(torch.func.vmap, trace_after=after))
 
 
-def settings(name: str) -> list[dict]:
-    every = [{}, {"optimiser": "adam"}, {"optimiser": {"name": "sgd", "momentum": 0.9}}]
-    if name == "dpmcl":
-        return [*every, *({"third_term": term} for term in ("first", "exact", "off"))]
-    if name in ("oml", "cml", "anml"):
-        return [*every, {"reading": "nested", "inner": 2}]
-    return every if name in PAPER else [{}]
+SETTINGS: dict[str, list[dict]] = {
+    "er": [{"optimiser": "adam"}, {"optimiser": {"name": "sgd", "momentum": 0.9}}],
+    "dpmcl": [{"optimiser": "adam"}, *({"third_term": term} for term in ("first", "exact", "off"))],
+    **{name: [{"reading": "nested", "inner": 2, "optimiser": "adam"}] for name in TWO_LOOPS},
+}
+"""Settings beside the default ones; all methods step theta by the same `descend`."""
 
 
 @pytest.mark.parametrize(
     ("engine_name", "name", "options"),
-    [("looped", name, options) for name in METHODS for options in settings(name)]
+    [("looped", name, options) for name in METHODS for options in ({}, *SETTINGS.get(name, []))]
     + [("batched", name, {}) for name in METHODS],
     ids=str,
 )

@@ -6,7 +6,15 @@ import pytest
 import torch
 
 import dpmcl.training.setup
-from conftest import memory_of, tiny_model, tiny_network, tiny_run, tiny_stream, tiny_task
+from conftest import (
+    TWO_LOOPS,
+    memory_of,
+    tiny_model,
+    tiny_network,
+    tiny_run,
+    tiny_stream,
+    tiny_task,
+)
 from dpmcl import plugins
 from dpmcl.core.batch import Batch
 from dpmcl.core.model import initial_weights
@@ -53,7 +61,7 @@ def run_one_update_of_each_phase(method):
     return out
 
 
-@pytest.mark.parametrize("name", ["oml", "cml", "anml"])
+@pytest.mark.parametrize("name", TWO_LOOPS)
 def test_the_phases_of_each_reading(name):
     phases = {
         "box": [("meta", 3, META[name]), ("grad", 4, GRAD[name])],
@@ -76,7 +84,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("reading", ROWS)
-@pytest.mark.parametrize("name", ["oml", "cml", "anml"])
+@pytest.mark.parametrize("name", TWO_LOOPS)
 def test_each_phase_sees_the_rows_that_its_reading_says(name, reading, monkeypatch):
     """Of 36 validation rows, 12 a task, as many stay as `memory` says, new ones among them."""
     discount = {"discount": {"name": "exponential", "rate": 0.1}, "discount_on": "sampling"}
@@ -176,7 +184,7 @@ def test_the_inner_loop_of_anml_moves_all_but_the_gate():
 def test_the_table_says_who_trains_on_validation_rows(tmp_path):
     settings = {"training.updates": 2, "methods.cml.reading": "box", "stream.classes_per_task": 5}
     folder = tmp_path / "run"
-    names = ["er", "oml", "cml", "anml"]
+    names = ["er", *TWO_LOOPS]
     dpmcl.run("digits", methods=names, replicas=1, settings=settings, out=folder)
     result = dpmcl.load(folder)
     footnote = (

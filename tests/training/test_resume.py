@@ -11,7 +11,7 @@ import torch
 import dpmcl
 from benchmarks import resume_check
 from benchmarks.resume_check import Case
-from conftest import tiny_model, tiny_stream, train
+from conftest import TWO_LOOPS, tiny_model, tiny_stream, train
 from dpmcl import plugins
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
@@ -52,7 +52,7 @@ class Stop:
 def method_of(name: str, **changes: Any) -> Any:
     """Phases of three segments of two, or two; a memory of a fifth of a task's rows."""
     settings = {"batch": 4, "updates": 5, "memory": 7, "optimiser": "adam", **changes}
-    if name in ("oml", "cml", "anml"):
+    if name in TWO_LOOPS:
         settings = {**settings, "n_meta": 5, "n_grad": 3}
     return plugins.find("method", name)(**settings, **({"zeta": 1} if name == "dpmcl" else {}))
 
@@ -99,7 +99,7 @@ def test_stopped_between_any_two_segments_nothing_changes(name, tmp_path, monkey
     monkeypatch.setattr("dpmcl.training.loop.UPDATES_AT_ONCE", 2)
     settings = {"fisher_rows": 8} if name == "ewc" else {}
     calls = assert_stops_anywhere(method_of(name, **settings), tmp_path, "batched")
-    segments = SEGMENTS.get(name, 5 if name in ("oml", "cml", "anml") else 3)
+    segments = SEGMENTS.get(name, 5 if name in TWO_LOOPS else 3)
     assert calls == 2 * (segments + 1)  # between segments, and after each of two tasks
 
 

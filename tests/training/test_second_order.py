@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import dpmcl
-from conftest import tiny_model, tiny_stream, tiny_task
+from conftest import TWO_LOOPS, tiny_model, tiny_stream, tiny_task
 from dpmcl import plugins
 from dpmcl.core.tree import at, leaves, rebuilt, tree_map
 from dpmcl.methods.dpmcl import DPMCL
@@ -69,7 +69,7 @@ def outer_gradient(monkeypatch, method, model, start, batches, key):
 
 @pytest.mark.parametrize("inner", [1, 3])
 @pytest.mark.parametrize("optimiser", ["sgd", "adagrad"])
-@pytest.mark.parametrize("name", ["oml", "cml", "anml"])
+@pytest.mark.parametrize("name", TWO_LOOPS)
 def test_order_2_agrees_with_finite_differences(monkeypatch, name, optimiser, inner):
     stream = tiny_stream()
     method = nested(name, optimiser=optimiser, inner=inner)
