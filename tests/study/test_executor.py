@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -111,6 +113,11 @@ def test_all_stop_when_told_and_keep_checkpoints(tmp_path):
         runs.run(spec, tmp_path, progress, keeping=keeping)
     methods = {path.parts[-3] for path in tmp_path.glob("checkpoints/*/*/*.safetensors")}
     assert methods == {"er", "naive"}
+
+
+def test_a_worker_ends_when_its_parent_has_ended():
+    command = [sys.executable, "-c", executor._COMMAND.format(path=sys.path)]
+    assert subprocess.run(command, stdin=subprocess.DEVNULL, timeout=120).returncode == 0
 
 
 DIVERGES = {"optimiser": "sgd", "lr": 1e200}
