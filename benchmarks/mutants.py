@@ -57,6 +57,7 @@ SKIP = (  # tests of other code; finding out what they call would take long
     r"spec|splits|stability|stream|table|tables|terms|theory_figures|torchvision_sets|tree|view|"
     r"weighing)\b"
 )
+WORKERS = "study/test_executor.py"
 FIRST = 3  # number of test files in the first stage
 BUDGET = 90  # seconds that the tests of a stage may take together without a mutant
 
@@ -337,13 +338,14 @@ def plan(tests: list[dict[str, Any]], function: str) -> list[list[dict[str, Any]
     """Return the tests that call a function, in two stages: the most specific files, then the rest.
 
     The most specific files are those whose tests call the fewest functions. For code outside
-    functions, and for a function that no test was seen to call (only worker processes do, for
-    example), all tests that call into its file are used. Tests that do not fit into the budget of
-    a stage are left out, so the share of mutants that die is a lower bound.
+    functions, and for a function that no test was seen to call, all tests that call into its file
+    are used, and for a file that only worker processes use, the tests of these. Tests that do not
+    fit into the budget of a stage are left out, so the share of mutants that die is a lower bound.
     """
     file = function.partition("::")[0] + "::"
     chosen = [test for test in tests if function in test["calls"]]
     chosen = chosen or [t for t in tests if any(call.startswith(file) for call in t["calls"])]
+    chosen = chosen or [test for test in tests if WORKERS in test["test"]]
     files: dict[str, list[dict[str, Any]]] = {}
     for test in sorted(chosen, key=lambda test: test["seconds"]):
         files.setdefault(test["test"].partition("::")[0], []).append(test)

@@ -43,6 +43,14 @@ def test_a_job_is_checked_before_training():
         job_trainer.check(Job("er", (5, 6)))
 
 
+def test_the_engine_is_chosen_by_the_largest_batch_of_all_methods(monkeypatch):
+    batches = []
+    monkeypatch.setattr("dpmcl.training.job.choose", lambda *_, batch, **__: batches.append(batch))
+    for methods in ({"er": {"batch": 9}, "naive": {}}, {"er": {}, "naive": {"batch": 9}}):
+        _ = trainer(methods=methods).engine
+    assert batches == [9, 9]
+
+
 @pytest.mark.parametrize(
     ("flops", "sizes"), [(10**10, [7, 7]), (2 * 10**13, [4, 4, 4, 2]), (10**15, [1] * 14)]
 )

@@ -64,6 +64,21 @@ def test_learn_task_goes_on_from_any_position_to_the_same_bytes(setup):
         assert all(torch.equal(a, b) for a, b in zip(*trees, strict=True))
 
 
+@pytest.mark.parametrize(("over", "updates"), [("task", 9), ("run", 18)])
+def test_a_schedule_is_as_long_as_a_task_or_the_run(setup, over, updates):
+    lengths = []
+
+    class Noting(OML):
+        def begin_task(self, state, start, length, keys):
+            lengths.append(length)
+            return super().begin_task(state, start, length, keys)
+
+    schedule = {"name": "cosine", "over": over}
+    method = Noting(batch=4, n_meta=5, n_grad=4, memory=7, schedule=schedule)
+    loop.train(replace(setup, method=method), [])
+    assert lengths == [updates] * 4  # two tasks of two replicas
+
+
 def test_observers_are_called_in_order_and_may_end_a_segment_early(setup):
     calls: list = []
     loop.train(setup, [Recorder("one", calls), Recorder("two", calls)])
