@@ -117,6 +117,18 @@ def test_rounding_that_batch_norm_amplifies_is_no_other_number(log_lines):
     assert not log_lines
 
 
+class Float32(nn.Linear):
+    def forward(self, x):
+        return super().forward(x.to(torch.float32))
+
+
+def test_a_network_that_fixes_a_type_is_compared_in_that_type(log_lines):
+    x = torch.rand(6, 4)
+    network = model(lambda: (Float32(4, 8), nn.Linear(8, 3)), x)
+    assert choose("auto", network, x, replicas=2, batch=8).name == "batched"
+    assert not log_lines
+
+
 @pytest.mark.parametrize(
     ("of_gradient", "name"),
     [(False, "representation.1: Scaled"), (True, "the gradient of representation.0.")],
