@@ -1,8 +1,21 @@
 """A traced function does the same with less: no idle views, and results where inputs lay."""
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpmcl.engine.traced import trace
+
+
+class Operations(TorchDispatchMode):
+    """Notes the operations that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(function.overloadpacket.__name__)
+        return function(*args, **(kwargs or {}))
 
 
 def test_a_trace_leaves_out_what_changes_nothing_and_writes_in_place():
@@ -14,8 +27,10 @@ def test_a_trace_leaves_out_what_changes_nothing_and_writes_in_place():
     expected, b_before = function(a, b), b.clone()
     quick = trace(function, a.clone(), b)
     donated = a.clone()
-    out = quick(donated, b)
+    with Operations() as operations:
+        out = quick(donated, b)
     assert torch.equal(out, expected)
+    assert operations.names == ["view", "add_", "mul_", "sqrt_", "view"]
     assert out.data_ptr() == donated.data_ptr()
     assert torch.equal(b, b_before)  # only the first tree is used up
 
