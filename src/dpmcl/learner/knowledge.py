@@ -23,6 +23,7 @@ from dpmcl.learner.labels import LabelMap
 from dpmcl.learner.pool import Examples, Group, chunk_stream
 from dpmcl.methods._method import State
 from dpmcl.optimisers.theorem import Theorem
+from dpmcl.training.bytes_kept import all_task_draws
 from dpmcl.training.divergence import FreezeNonFinite
 from dpmcl.training.evaluation import evaluated_states
 from dpmcl.training.last_state import HeldRows, LastState, held_rows, with_slot_positions
@@ -345,18 +346,17 @@ def _train(
 def _check_method(setup: Setup) -> None:
     """Raise SpecError if the method needs more than a learner stores."""
     name, method = setup.method_name, setup.method
-    for phase in (*setup.phases[0], *setup.evaluation_phases[0]):
-        for draw in phase.draws.values():
-            if draw.source in ("all", "earlier"):
-                raise SpecError(
-                    f"A learner keeps only its memory of past rows, and '{name}' trains on all of "
-                    "them; use a method with a memory, as 'er'."
-                )
-            if draw.moved is not None:
-                raise SpecError(
-                    f"A learner does not know how rows move, which '{name}' asks for; leave out "
-                    "the fourth term (fourth_term='off')."
-                )
+    if all_task_draws(setup):
+        raise SpecError(
+            f"A learner keeps only its memory of past rows, and '{name}' trains on all of them; "
+            "use a method with a memory, as 'er'."
+        )
+    phases = (*setup.phases[0], *setup.evaluation_phases[0])
+    if any(draw.moved is not None for phase in phases for draw in phase.draws.values()):
+        raise SpecError(
+            f"A learner does not know how rows move, which '{name}' asks for; leave out the fourth "
+            "term (fourth_term='off')."
+        )
     if isinstance(method.rule, Theorem) and method.rule.drift != "none":
         raise SpecError(
             "A learner does not know how rows move, which the optimiser 'theorem' asks for; set "
