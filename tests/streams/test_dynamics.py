@@ -1,6 +1,7 @@
 """Streams of differential equations: closed forms, another integrator, and their rows."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -204,6 +205,23 @@ def test_an_equation_may_change_its_arguments_in_place():
     torch.testing.assert_close(changed.y, left.y)
 
 
+class Whole(Lorenz):
+    """An equation whose first states are whole numbers, and whose rate divides in place."""
+
+    def start(self, key):
+        return np.arange(3 * self.trajectories).reshape(-1, 3)
+
+    def rate(self, t, state):
+        state /= -2
+        return state
+
+
+def test_states_may_start_from_whole_numbers():
+    stream = Whole(tasks=2, trajectories=5, samples=2).build([1])
+    decay = np.array([0.0, 1.0, 2.0]) * np.expm1(-0.02 / 2) / 0.02
+    np.testing.assert_allclose(stream.y[0].numpy() * Lorenz().unit(), decay, rtol=1e-5)
+
+
 # What is refused
 
 
@@ -218,6 +236,39 @@ def test_bad_settings_are_refused_in_one_line(changes, line):
     assert complaint(settings, "lorenz", error=SpecError, **changes).startswith(line)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Scaled(Oscillator):
+    """An oscillator whose states are in another unit, about another point of rest."""
+
+    size: float = 1.0
+    rest: float = 0.0
+
+    def start(self, key):
+        return self.rest + self.size * super().start(key)
+
+    def rate(self, t, state):
+        return self.size * super().rate(t, (state - self.rest) / self.size)
+
+    def seen(self, t, state):
+        return super().seen(t, (state - self.rest) / self.size)
+
+    def unit(self):
+        return self.size * super().unit()
+
+
+@pytest.mark.parametrize(
+    ("size", "rest", "error"), [(1e-6, 0.0, 2e-4), (1e-9, 0.0, None), (1.0, 1e8, None)]
+)
+def test_states_that_the_integrator_cannot_resolve_are_refused(size, rest, error):
+    small = {"tasks": 3, "trajectories": 10, "samples": 3}
+    equation = Scaled(**small, size=size, rest=rest)
+    if error is None:
+        assert complaint(equation.build, [0]).startswith("States must change by much more than")
+    else:
+        difference = equation.build([0]).y - Oscillator(**small).build([0]).y
+        assert float(difference.abs().max()) < error
+
+
 @pytest.mark.parametrize(
     ("rate", "why"),
     [
@@ -230,6 +281,12 @@ def test_an_integration_that_fails_says_when_and_why(rate, why):
     line = complaint(integrate, rate, np.ones((2, 1)), np.array([3.0]), 0.5)
     assert why in line
     assert line.endswith("Use fewer tasks, a shorter window or milder settings.")
+
+
+APART = (
+    "must take each trajectory by itself; its results change with the state of another trajectory. "
+    "Apply sums, means and shifts along the last axis, as in np.roll(state, 1, axis=-1)."
+)
 
 
 class Turned(Lorenz):
@@ -259,6 +316,16 @@ class ByTrajectory(Lorenz):
         return np.ones((10, 1))
 
 
+class Flat(Burgers):
+    def rate(self, t, state):
+        return np.roll(state, 1) - state  # along both axes
+
+
+class Normalised(Lorenz):
+    def seen(self, t, state):
+        return state / state.std((0, 1))
+
+
 class Quantum(Lorenz):
     def start(self, key):
         return super().start(key) + 1j
@@ -272,6 +339,8 @@ class Quantum(Lorenz):
         (Unseen, "Unseen.seen must return an array of the shape (12, 10, any), got (12, 10)."),
         (Unitless, "Unitless.unit must be finite and not 0, got [1. 0. 1.]."),
         (ByTrajectory, "ByTrajectory.unit must return an array of the shape (3), got (10, 1)."),
+        (Flat, f"Flat.rate {APART}"),
+        (Normalised, f"Normalised.seen {APART}"),
         (Quantum, "Quantum.start must return real numbers, got complex128."),
     ],
 )

@@ -29,6 +29,12 @@ EVALUATIONS = 5000
 LEAST_STEP = 1e-3
 """Smallest step, as a share of the window. Errors of the integrator would hide smaller changes."""
 
+LARGEST_ERROR = 1e-3
+"""Largest error of the integrator, as a share of the changes of a state or of their unit."""
+
+COUPLED = 1e-6
+"""Smallest share of a result by which another trajectory changes it; less may be rounding."""
+
 LARGEST = 1e18
 """Bound of inputs and targets, below which their squares are finite in float32."""
 
@@ -42,9 +48,9 @@ class DynamicsSettings(StreamSettings, ABC):
     by constants of the equation, which are not fitted to the data. Source: section 2, "system
     identification".
 
-    Every replica draws an ensemble and integrates it with SciPy's DOP853 (explicit, order 8). The
-    pool also holds the window after the last task, so that rows of the last task have a
-    `following` row too.
+    Every replica draws an ensemble and integrates it with SciPy's DOP853 (explicit, order 8), in
+    steps of at most a window: a pulse in `rate` that is much shorter may be missed. The pool also
+    holds the window after the last task, so that rows of the last task have a `following` row too.
 
     Attributes:
         trajectories: Number of trajectories. All rows of a trajectory are in the same split, in
@@ -125,6 +131,23 @@ class DynamicsSettings(StreamSettings, ABC):
             )
         return array
 
+    def _check_apart(self, name: str, function: Callable[[Array], Array], state: Array) -> None:
+        """Raise DataError if a trajectory's result of method `name` depends on another trajectory.
+
+        function: Calls the method with states, (..., trajectories, states).
+        """
+        other = state.copy()
+        other[..., 0, :] = state[..., -1, :]
+        with np.errstate(all="ignore"):  # numbers that are not finite are rejected later
+            kept, now = (function(s.copy())[..., 1:, :] for s in (state, other))
+            together = np.isfinite(kept) & (np.abs(now - kept) > COUPLED * np.abs(kept).max())
+        if together.any():
+            raise DataError(
+                f"{type(self).__name__}.{name} must take each trajectory by itself; its results "
+                "change with the state of another trajectory. Apply sums, means and shifts along "
+                "the last axis, as in np.roll(state, 1, axis=-1)."
+            )
+
     def build(self, seeds: Sequence[int]) -> Stream:
         tasks, name = self.tasks or 20, type(self).__name__.lower()
         seed = torch.tensor(list(seeds), dtype=torch.int64)
@@ -158,10 +181,12 @@ class DynamicsSettings(StreamSettings, ABC):
         t = np.arange((tasks + 1) * self.samples) * self.window / self.samples
         times, index = np.unique(np.concatenate([t, t + self.step]), return_inverse=True)
         start = self._checked_array("start", self.start(key), (self.trajectories, None))
+        start = start.astype(np.float64)
 
         def rate(t: float, state: Array) -> Array:
             return self._checked_array("rate", self.rate(t, state), start.shape)
 
+        self._check_apart("rate", lambda state: rate(0.0, state), start)
         state = integrate(rate, start, times, self.window)
         now, later = state[index[: len(t)]], state[index[len(t) :]]
 
@@ -174,12 +199,34 @@ class DynamicsSettings(StreamSettings, ABC):
                 )
             return values.reshape(-1, values.shape[-1]).astype(np.float32)
 
+        def seen_at(state: Array) -> Array:
+            shape = (*state.shape[:2], None)
+            return self._checked_array("seen", self.seen(t.copy(), state.copy()), shape)
+
         unit = np.asarray(self.unit())
         unit = self._checked_array("unit", unit, start.shape[1:] if unit.ndim else ())
         if not (np.isfinite(unit) & (unit != 0)).all():
             raise DataError(f"{type(self).__name__}.unit must be finite and not 0, got {unit}.")
-        seen = self._checked_array("seen", self.seen(t, now.copy()), (*now.shape[:2], None))
-        return by_window(seen), by_window((later - now) / self.step / unit)
+        self._check_apart("seen", seen_at, now)
+        x, y = by_window(seen_at(now)), by_window((later - now) / self.step / unit)
+        changes = np.maximum(np.abs(later - now).max((0, 1)), self.step * np.abs(unit))
+        self._check_precision(state, changes)
+        return x, y
+
+    def _check_precision(self, state: Array, changes: Array) -> None:
+        """Raise DataError if the integrator's errors may not be small beside changes of states.
+
+        changes: Largest change of each state over one step, (states,).
+        """
+        error = RTOL * np.abs(state).max((0, 1)) + ATOL
+        if (coarse := error > LARGEST_ERROR * changes).any():
+            at = int(coarse.argmax())
+            raise DataError(
+                f"States must change by much more than the integrator's errors; state {at} of "
+                f"{self.equation} changes by {changes[at]:.2g} in a step, with errors up to "
+                f"{error[at]:.2g}. Write the equation in smaller units, subtract an offset, or "
+                "take a longer step."
+            )
 
 
 def uniform(key: Tensor, shape: Sequence[int], lane: int = 0) -> Array:
