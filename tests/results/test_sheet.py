@@ -1,7 +1,9 @@
 """What `dpmcl stream` shows of a stream."""
 
+import numpy as np
 import pytest
 
+import dpmcl
 from conftest import tiny_stream
 from dpmcl.data.scaling import fit_scale
 from dpmcl.data.splits import split
@@ -32,6 +34,23 @@ def test_inputs_that_are_cut_off_are_named():
     table = {"t": far, "n": [0, 1] * 30, "y": ["a"] * 30 + ["b"] * 30}
     line = "share of rows beyond 10 deviations of the first task, cut off there: t (0.5)"
     assert line in description(Stream.from_table(table, target="y"))
+
+
+def test_a_run_and_a_learner_warn_of_inputs_that_are_cut_off(caplog):
+    kelvin = np.repeat([300.0, 320.0, 400.0], 20)  # constant in the first task
+    table = {"q": np.arange(60) % 20, "T": kelvin, "y": kelvin + np.arange(60) / 60}
+    stream = Stream.from_table({**table, "run": np.repeat([0, 1, 2], 20)}, target="y", task="run")
+    dpmcl.run(stream, methods=["naive", "er"], replicas=1, settings={"training.updates": 1})
+    (line,) = [m for m in caplog.messages if "cut off" in m]
+    assert line.startswith("Share of rows beyond 10 deviations of the first task, cut off there: T")
+    assert "T (0.67); the network cannot tell these values apart. If they matter, scale" in line
+
+    caplog.clear()
+    learner = dpmcl.Learner(updates=1)
+    for task in range(2):
+        rows = slice(20 * task, 20 * task + 20)
+        learner.learn({name: values[rows] for name, values in table.items()}, "y")
+    assert ["T (1);" in m for m in caplog.messages if "cut off" in m] == [True]
 
 
 @pytest.mark.parametrize("tasks", [3, 10])

@@ -1,5 +1,6 @@
 """Scaling of a table's inputs and targets, fitted on the first task's training rows."""
 
+import logging
 import math
 from dataclasses import replace
 
@@ -8,9 +9,10 @@ from torch import Tensor
 
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.splits import Splits
-from dpmcl.data.stream import Scale, Stream
-from dpmcl.exceptions import DataError
+from dpmcl.data.stream import LIMIT, Scale, Stream
+from dpmcl.exceptions import DataError, printable
 
+_LOG = logging.getLogger("dpmcl")
 _EPSILON = torch.finfo(torch.float64).eps
 _SHARE_OF_THE_RANGE = 1e-3
 _VALUES_AT_ONCE = 1 << 24
@@ -36,6 +38,40 @@ def fit_scale(stream: Stream, splits: Splits) -> Stream:
     if stream.kind == "regression":
         y_mean, y_deviation = _moments([stream.y[row] for row in rows])
     return replace(stream, scale=Scale(x_mean, x_deviation, y_mean, y_deviation))
+
+
+def clipping_note(stream: Stream, least: float = 0.0) -> str | None:
+    """Return a line on columns that are clipped, being far from those of the first task.
+
+    Args:
+        stream: The stream, of which the first replica's scale is used.
+        least: Share of clipped rows that a column in the line exceeds.
+    """
+    if stream.scale is None or stream.scaled is None or not stream.columns:
+        return None
+    row = torch.arange(len(stream.x), device=stream.x.device)
+    present = torch.ones_like(row, dtype=torch.bool)
+    unseen = replace(stream, view=None)
+    x = unseen.batch(row, present, torch.zeros_like(row), torch.float64, replica=0).x
+    shares = ((x.abs() >= LIMIT) & stream.scaled).double().mean(0).tolist()
+    names = [f"{c} ({s:.2g})" for c, s in zip(stream.columns, shares, strict=True) if s > least]
+    line = f"share of rows beyond {LIMIT:g} deviations of the first task, cut off there: "
+    return printable(line + ", ".join(names)) if names else None
+
+
+def warn_if_clipped(stream: Stream) -> None:
+    """Log a warning of columns of which more than a hundredth of the rows are clipped.
+
+    Args:
+        stream: The stream.
+    """
+    if note := clipping_note(stream, least=0.01):
+        _LOG.warning(
+            "%s; the network cannot tell these values apart. If they matter, scale the rows "
+            "yourself and set scale = false.",
+            note[0].upper() + note[1:],
+            extra={"once": note},
+        )
 
 
 def _moments(values: list[Tensor]) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,7 @@ from dpmcl.core.atomic import path_of
 from dpmcl.core.choices import DeviceName, EngineName
 from dpmcl.core.model import Kind
 from dpmcl.core.threads import threads
+from dpmcl.data.scaling import warn_if_clipped
 from dpmcl.exceptions import SpecError
 from dpmcl.learner import artefact
 from dpmcl.learner.answers import answers, computing, error
@@ -307,6 +308,7 @@ class Learner:
         with computing():
             known = with_group(learn_chunk(config, before, form, chunk), held_out)
         self._known, self._previous = known, (before,)
+        warn_if_clipped(replace(known.setup.stream, x=examples.x, y=examples.y))
         if before is not None:
             self._log_changes(before, known, examples)
         return self

@@ -1,15 +1,15 @@
 """A stream as its first replica sees it: a table of its tasks, and a sheet of samples."""
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dpmcl.data.scaling import clipping_note
 from dpmcl.data.splits import Splits
-from dpmcl.data.stream import LIMIT, Stream
+from dpmcl.data.stream import Stream
 from dpmcl.exceptions import printable
 from dpmcl.results.figures import PLAIN, drawing, legend, shortened
 from dpmcl.results.names import displayed
@@ -37,7 +37,8 @@ def describe(stream: Stream, splits: Splits) -> str:
         f"{displayed(stream.name)}: {stream.kind}, {len(stream.tasks)} tasks, "
         f"{stream.row.shape[1]} rows, inputs {inputs} {dtype}, {stream.outputs} outputs",
         *([printable(f"scenario: {stream.scenario}")] if stream.scenario else []),
-        *map(printable, (*stream.notes, *_clipping_notes(stream))),
+        *map(printable, stream.notes),
+        *([note] if (note := clipping_note(stream)) else []),
     ]
     names = [displayed(name) for name in stream.classes]
     if names:
@@ -49,18 +50,6 @@ def describe(stream: Stream, splits: Splits) -> str:
         labels = ", ".join(names[c] for c in classes)
         body.append([str(task), displayed(name), labels, *(str(count[task]) for count in counts)])
     return "\n".join([*lines, aligned(["task", "name", "classes", *_SPLITS], body, words=3)])
-
-
-def _clipping_notes(stream: Stream) -> list[str]:
-    """Return a line on inputs that are clipped, being far from those of the first task."""
-    if stream.scale is None or stream.scaled is None or not stream.columns:
-        return []
-    row = torch.arange(len(stream.x), device=stream.x.device)
-    x = _inputs(replace(stream, view=None), row, 0, torch.float64)
-    shares = ((x.abs() >= LIMIT) & stream.scaled).double().mean(0).tolist()
-    names = [f"{c} ({s:.2g})" for c, s in zip(stream.columns, shares, strict=True) if s]
-    line = f"share of rows beyond {LIMIT:g} deviations of the first task, cut off there: "
-    return [line + ", ".join(names)] if names else []
 
 
 @drawing()

@@ -14,7 +14,7 @@ from dpmcl.core.model import Model
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
 from dpmcl.core.tree import tree_map
-from dpmcl.data.scaling import check_digits, fit_scale
+from dpmcl.data.scaling import check_digits, fit_scale, warn_if_clipped
 from dpmcl.data.splits import Splits, hold_out, split
 from dpmcl.data.stream import Stream
 from dpmcl.data.stream_check import broken_promise
@@ -239,6 +239,7 @@ class Trainer:
         setup = self.setup(job)
         check(setup)
         check_motion(setup.method, setup.stream, setup.phases[0], self.spec.monitor.drift)
+        warn_if_clipped(setup.stream)
 
     def setup(self, job: Job) -> Setup:
         """Return the setup of a job: its method, model, stream, splits, seeds and engine.
