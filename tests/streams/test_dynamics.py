@@ -256,6 +256,19 @@ class Scaled(Oscillator):
         return self.size * super().unit()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Unbounded(Lorenz):
+    """An equation of a user's that declares its window without a bound."""
+
+    window: float = 0.1
+
+
+@pytest.mark.parametrize("window", [0.0, -1.0])
+def test_a_window_has_a_length(window):
+    line = complaint(Unbounded, window=window, error=SpecError)
+    assert line == f"window must be above 0, got {window:g}."
+
+
 @pytest.mark.parametrize(
     ("size", "rest", "error"), [(1e-6, 0.0, 2e-4), (1e-9, 0.0, None), (1.0, 1e8, None)]
 )

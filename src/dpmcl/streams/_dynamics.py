@@ -72,6 +72,8 @@ class DynamicsSettings(StreamSettings, ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.window <= 0:  # a class of a user's may declare it without a bound
+            raise SpecError(f"window must be above 0, got {self.window:g}.")
         if self.step < LEAST_STEP * self.window:
             raise SpecError(
                 f"step must be at least a thousandth of window, {LEAST_STEP * self.window:g}, "
