@@ -49,11 +49,11 @@ def clipping_note(stream: Stream, least: float = 0.0) -> str | None:
     """
     if stream.scale is None or stream.scaled is None or not stream.columns:
         return None
-    row = torch.arange(len(stream.x), device=stream.x.device)
-    present = torch.ones_like(row, dtype=torch.bool)
-    unseen = replace(stream, view=None)
-    x = unseen.batch(row, present, torch.zeros_like(row), torch.float64, replica=0).x
-    shares = ((x.abs() >= LIMIT) & stream.scaled).double().mean(0).tolist()
+    unseen, counts = replace(stream, view=None), list[Tensor]()
+    for row in torch.arange(len(stream.x)).split(max(1, _VALUES_AT_ONCE // len(stream.columns))):
+        batch = unseen.batch(row, row >= 0, row * 0, torch.float64, replica=0)
+        counts.append(((batch.x.abs() >= LIMIT) & stream.scaled).double().sum(0))
+    shares = (torch.stack(counts).sum(0) / len(stream.x)).tolist()
     names = [f"{c} ({s:.2g})" for c, s in zip(stream.columns, shares, strict=True) if s > least]
     line = f"share of rows beyond {LIMIT:g} deviations of the first task, cut off there: "
     return printable(line + ", ".join(names)) if names else None
