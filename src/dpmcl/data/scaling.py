@@ -50,7 +50,8 @@ def clipping_note(stream: Stream, least: float = 0.0) -> str | None:
     if stream.scale is None or stream.scaled is None or not stream.columns:
         return None
     unseen, counts = replace(stream, view=None), list[Tensor]()
-    for row in torch.arange(len(stream.x)).split(max(1, _VALUES_AT_ONCE // len(stream.columns))):
+    n = max(1, _VALUES_AT_ONCE // len(stream.columns))
+    for row in torch.arange(len(stream.x), device=stream.x.device).split(n):
         batch = unseen.batch(row, row >= 0, row * 0, torch.float64, replica=0)
         counts.append(((batch.x.abs() >= LIMIT) & stream.scaled).double().sum(0))
     shares = (torch.stack(counts).sum(0) / len(stream.x)).tolist()
