@@ -202,6 +202,43 @@ def test_modules_that_cannot_be_used_are_refused():
         refused(build(lambda shape, outputs, own=module: own), why, error=ModelError)
 
 
+class Scaled(nn.Module):
+    """A factor that PyTorch does not store with the parameters."""
+
+    def __init__(self, factor) -> None:
+        super().__init__()
+        self._factor = factor
+        self.register_buffer("twice", torch.tensor(2.0 * factor), persistent=False)
+
+    def forward(self, x):
+        return x * self._factor + self.twice
+
+
+def hooked(*hooks):
+    layer = nn.Linear(4, 4)
+    for hook in hooks:
+        layer.register_forward_hook(hook)
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lambda: nn.MultiheadAttention(4, 1), lambda: nn.MultiheadAttention(4, 2)),
+        (lambda: nn.AvgPool2d(3), lambda: nn.AvgPool2d(3, count_include_pad=False)),
+        (lambda: Scaled(1.0), lambda: Scaled(2.0)),
+        (hooked, lambda: hooked(lambda _, __, out: 2 * out)),
+        (lambda: nn.Linear(4, 4), lambda: nn.Linear(4, 4).requires_grad_(False)),
+    ],
+)
+def test_networks_with_equal_parameters_are_told_apart(one, other):
+    def digest(build):
+        torch.manual_seed(0)
+        return own_network(build()).digest
+
+    assert digest(one) == digest(one) != digest(other)
+
+
 def test_a_run_takes_modules_and_knows_them_again(tmp_path):
     spec = {key: value for key, value in TINY_SPEC.items() if key != "network"}
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 10))

@@ -14,8 +14,8 @@ from dpmcl.exceptions import DpmclError, ModelError, reason
 
 Parts = dict[str, Part]
 
-# Attributes of PyTorch itself; recurrent layers rebuild their `_flat_weights` in each pass.
-_INTERNAL = {*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"} - {"training"}
+INTERNAL = {*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"} - {"training"}
+"""Attributes of PyTorch itself; recurrent layers rebuild their `_flat_weights` in each pass."""
 
 
 def named_layers(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
@@ -28,6 +28,16 @@ def named_layers(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]
         for name, layer in module.named_modules(prefix=part):
             kind = type(layer).__name__.removeprefix("Keyed").removeprefix("Masked")
             yield f"{name}: {kind}", layer
+
+
+def hooks_of(layer: nn.Module) -> list[Any]:
+    """Return the functions that are registered as hooks of a layer.
+
+    Args:
+        layer: The layer, without its children.
+    """
+    kinds = [value for name, value in vars(layer).items() if name.endswith("_hooks")]
+    return [hook for hooks in kinds for hook in hooks.values()]
 
 
 def modules_by_mode(parts: Parts) -> tuple[Modules, Modules]:
@@ -49,7 +59,7 @@ def state_of(modules: Modules) -> dict[str, Any]:
     copies: dict[str, Any] = {}
     for label, layer in named_layers(modules):
         copies[f"the layer {label}"] = True
-        attributes = {name: value for name, value in vars(layer).items() if name not in _INTERNAL}
+        attributes = {name: value for name, value in vars(layer).items() if name not in INTERNAL}
         for kind, values in (
             ("parameter", layer._parameters),
             ("buffer", layer._buffers),

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import cloudpickle
+import torch
 from torch import nn
 
 from dpmcl.core import fingerprint
 from dpmcl.core.network_check import check_layers
+from dpmcl.core.network_layers import INTERNAL, hooks_of
 from dpmcl.exceptions import ModelError, shown
 from dpmcl.networks._network import NetworkSettings
 from dpmcl.networks._own import freeze, split_in_two, with_outputs
@@ -103,21 +105,25 @@ def _digest(modules: Any) -> str:
     for module in modules if isinstance(modules, tuple) else (modules,):
         if isinstance(module, nn.Module):
             out.update(repr(module).encode())
-            for name, value in module.state_dict().items():
+            for name, value in {**module.state_dict(), **dict(module.named_buffers())}.items():
                 out.update(name.encode())
                 fingerprint.add(out, value)
-            for part in module.modules():
-                # The repr above has the attributes of PyTorch's layers.
-                if type(part).__module__.partition(".")[0] != "torch":
-                    _add_attributes(out, part)
+            for layer in module.modules():
+                _add_attributes(out, layer)
     return out.hexdigest()[:32]
 
 
-def _add_attributes(out: Any, module: nn.Module) -> None:
-    """Add the attributes of a user's module to a hash, apart from parameters and layers."""
-    for name, value in vars(module).items():
-        if not name.startswith("_") and name != "training":
-            out.update(name.encode())
+def _add_attributes(out: Any, layer: nn.Module) -> None:
+    """Add to a hash what a layer has beside its values: attributes, hooks, frozen parameters."""
+    attributes = {name: value for name, value in vars(layer).items() if name not in INTERNAL}
+    attributes.pop("training", None)  # a run sets the mode
+    attributes["hooks"] = hooks_of(layer)
+    attributes["frozen"] = [n for n, p in layer.named_parameters() if not p.requires_grad]
+    for name, value in attributes.items():
+        out.update(name.encode())
+        if isinstance(value, torch.Tensor):  # its pickle depends on where it is in memory
+            fingerprint.add(out, value)
+        else:
             plain = isinstance(value, bool | int | float | str)
             out.update(repr(value).encode() if plain else cloudpickle.dumps(value))
 
