@@ -106,10 +106,17 @@ def test_a_file_changed_after_its_import_is_refused(text, second, hashed_before,
     assert hashes_of() != before
 
 
-def test_a_constant_that_another_module_sets_is_refused(folder):
-    write(folder, {"plug.py": "A = 1\nclass Mine:\n    pass"})
-    importlib.import_module("plug").A = 2
-    with pytest.raises(FolderError, match=r"plug\.py .* another module has set a constant"):
+@pytest.mark.parametrize("hashed_before", [True, False])
+@pytest.mark.parametrize("replaced", ["A", "function", "method"])
+def test_what_other_code_replaces_in_a_module_is_refused(replaced, hashed_before, folder):
+    text = "A = 1\ndef function(): 1\nclass Mine:\n    def method(self): 2"
+    write(folder, {"plug.py": text})
+    plug = importlib.import_module("plug")
+    if hashed_before:
+        hashes_of()
+    owner = plug.Mine if replaced == "method" else plug
+    setattr(owner, replaced, 2 if replaced == "A" else lambda *_: 3)
+    with pytest.raises(FolderError, match=r"plug\.py .* other code has replaced a constant"):
         hashes_of()
 
 

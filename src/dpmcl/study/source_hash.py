@@ -27,6 +27,7 @@ from typing import Any
 
 from torch import nn
 
+from dpmcl.core.network_layers import hooks_of
 from dpmcl.exceptions import FolderError
 
 _STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
@@ -95,6 +96,12 @@ def source_of_network(modules: Any) -> Source:
     roots = modules if isinstance(modules, tuple) else (modules,)
     layers = [layer for root in roots if isinstance(root, nn.Module) for layer in root.modules()]
     classes: set[type | FunctionType] = {type(layer) for layer in layers}
+    attributes = [value for layer in layers for value in (*vars(layer).values(), *hooks_of(layer))]
+    classes |= {
+        value  # the digest of the network has the code of functions in scripts
+        for value in attributes
+        if isinstance(value, FunctionType) and _is_in_file(value.__module__)
+    }
     if not classes:  # a function, a partial, a method, or an object that is called
         maker = getattr(modules, "func", getattr(modules, "__func__", modules))
         classes = {maker if isinstance(maker, type | FunctionType) else type(maker)}
@@ -192,30 +199,31 @@ def _refuse_changed(module: ModuleType, file: Path, content: bytes, tree: ast.Mo
     """Raise FolderError unless a module was imported from the present content of its file."""
     name, spec = module.__name__, module.__spec__
     known_spec, known_content = _hashed.get(name, (None, b""))
-    if not (known_content == content if known_spec is spec else _is_loaded(module, file, tree)):
+    same_file = known_content == content if known_spec is spec else _is_loaded(module, file, tree)
+    if not (same_file and _is_untouched(module, file, tree)):
         raise FolderError(
-            f"{file} was changed after Python had imported it, or another module has set a "
-            "constant in it, so results would be stored as those of code that did not run; "
-            "restart Python."
+            f"{file} was changed after Python had imported it, or other code has replaced a "
+            "constant or a function in it, so results would be stored as those of code that did "
+            "not run; restart Python."
         )
     _hashed[name] = spec, content
 
 
 def _is_loaded(module: ModuleType, file: Path, tree: ast.Module) -> bool:
-    """Return True if a source has the functions and literal constants of a loaded module."""
+    """Return True if a source has the functions of a loaded module."""
     if type(module.__loader__) is not SourceFileLoader:
         return True  # pytest's loader, for one, compiles rewritten source
     source_codes = set(_nested(compile(tree, file, "exec", dont_inherit=True)))
     if not _codes(module, file) <= source_codes:
         gc.collect()  # free functions that a reload replaced
-    return _codes(module, file) <= source_codes and _has_constants(tree, vars(module))
+    return _codes(module, file) <= source_codes
 
 
 def _codes(module: ModuleType, file: Path) -> set[CodeType]:
     """Return the code of all functions of a module, also those in classes and decorators."""
     referrers = gc.get_referrers(vars(module))
     codes = {referrer.__code__ for referrer in referrers if isinstance(referrer, FunctionType)}
-    return {code for code in codes if code.co_filename == str(file)}
+    return {code for code in codes if Path(code.co_filename) == file}
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:
@@ -226,8 +234,17 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
             yield from _nested(constant)
 
 
-def _has_constants(tree: ast.Module | ast.ClassDef, namespace: Mapping[str, Any]) -> bool:
-    """Return True if literal constants have the values that a source assigns."""
+def _is_untouched(module: ModuleType, file: Path, tree: ast.Module) -> bool:
+    """Return True if a module's literal constants and functions are those of its source."""
+    if type(module.__loader__) is not SourceFileLoader:
+        return True
+    return _has_definitions(tree, vars(module), file)
+
+
+def _has_definitions(
+    tree: ast.Module | ast.ClassDef, namespace: Mapping[str, Any], file: Path
+) -> bool:
+    """Return True if literal constants have the values, and functions the file, of a source."""
     assignments = Counter(
         node.id
         for node in ast.walk(tree)
@@ -236,7 +253,13 @@ def _has_constants(tree: ast.Module | ast.ClassDef, namespace: Mapping[str, Any]
     for statement in tree.body:
         match statement:
             case ast.ClassDef(name=name) if isinstance(namespace.get(name), type):
-                if not _has_constants(statement, vars(namespace[name])):
+                if not _has_definitions(statement, vars(namespace[name]), file):
+                    return False
+            case ast.FunctionDef(name=name, decorator_list=[]) if (
+                isinstance(namespace.get(name), FunctionType) and not assignments[name]
+            ):
+                function = inspect.unwrap(namespace[name])
+                if Path(inspect.getfile(function)) != file:
                     return False
             case (
                 ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as value)
