@@ -1,8 +1,13 @@
 """Which settings tell the methods of several runs apart, and what each is called."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
 from dpmcl.core.errors import Errors
+from dpmcl.exceptions import SpecError
+from dpmcl.results import against
 from dpmcl.results.comparison import Entry, differing_settings, entries, setting_text
 from dpmcl.results.record import Record
 from dpmcl.results.store import Stored, StreamInfo
@@ -20,6 +25,12 @@ def stored(*methods: str, stream: str = "digits", own=None, **training) -> Store
     }
     info = StreamInfo(stream, "classification", ("0",), ("0",))
     return Stored(spec, info, dict.fromkeys(methods, ONE))
+
+
+def on_data(digest: str, method: str = "er", *, name: str = "my", **settings) -> Stored:
+    run = stored(method, stream="table")
+    run.spec["stream"].update(settings)
+    return replace(run, stream=replace(run.stream, name=name, digest=digest))
 
 
 def labels(methods: list[Entry]) -> list[str]:
@@ -74,3 +85,20 @@ def test_values_are_written_as_in_a_spec() -> None:
     values = [None, True, 1e-4, 300, ["a", 0.5], (), {"name": "step", "every": 2}]
     texts = ["-", "true", "0.0001", "300", "a, 0.5", "none", "name step, every 2"]
     assert [setting_text(value) for value in values] == texts
+
+
+@pytest.mark.parametrize("other", [{}, {"path": "/b/my.csv"}])
+def test_other_data_with_the_same_settings_are_another_stream(other) -> None:
+    """A paired test of two methods on two data sets would mean nothing."""
+    first = on_data("aaaaaaaaaa", path="/a/my.csv")
+    runs = {"a": first, "b": on_data("bbbbbbbbbb", "naive", **{"path": "/a/my.csv", **other})}
+    several = entries(runs)
+    assert [one.stream.name for one in several] == ["my (data of a)", "my (data of b)"]
+    with pytest.raises(SpecError, match="a method with others beside it"):
+        against.rows(several, "er")
+
+
+def test_equal_data_and_data_of_other_settings_keep_the_name_of_the_stream() -> None:
+    same = {"b": on_data("aaaa", "naive"), "c": on_data("", "joint"), "d": on_data("b", name="own")}
+    runs = {"a": on_data("aaaa"), **same, "e": on_data("bbbb", order_seed=1)}
+    assert [one.stream.name for one in entries(runs)] == ["my", "my", "my", "own", "my"]

@@ -1,9 +1,12 @@
 """Methods of one or more runs side by side: the settings in which they differ, and their labels."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
+from dpmcl import plugins
+from dpmcl.exceptions import DpmclError
 from dpmcl.methods._method import Method
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte
@@ -35,7 +38,9 @@ class Entry:
 
     Attributes:
         run: Name of the run.
-        stream: Description of the run's data.
+        stream: Description of the run's data. If another run has other data under the same name and
+            settings, its name ends with the first run that has these data, so that methods are not
+            compared across data.
         method: Name of the method in the run's spec.
         record: Results of the method.
         settings: Value of each setting that changes the results, by dotted name. Settings of the
@@ -64,6 +69,7 @@ def entries(runs: Mapping[str, Stored]) -> list[Entry]:
         for run, stored in runs.items()
         for method, record in stored.records.items()
     ]
+    out = _with_data_in_names(out)
     keys = differing_settings(out)
     out = _relabelled(out, lambda entry: _with_settings(entry, keys))
     return _relabelled(out, lambda entry: f"{entry.label} [{entry.run}]")
@@ -165,6 +171,40 @@ def _settings(spec: Mapping[str, Any], method: str) -> dict[str, Any]:
         out |= {f"{table}.{key}": value for key, value in spec.get(table, {}).items()}
     changed = spec.get("methods", {}).get(method, {})
     return out | {**_DEFAULTS, **spec.get("training", {}), **changed}
+
+
+def _with_data_in_names(entries: Sequence[Entry]) -> list[Entry]:
+    """Return entries in which streams with the same settings and other data have other names."""
+    first_run: dict[tuple[str, str], str] = {}
+    for entry in entries:
+        if entry.stream.digest:  # version 0.1 did not always have one
+            first_run.setdefault((_description_of_data(entry), entry.stream.digest), entry.run)
+    descriptions = [description for description, _ in first_run]
+
+    def with_data(entry: Entry) -> Entry:
+        description = _description_of_data(entry)
+        run = first_run.get((description, entry.stream.digest))
+        if run is None or descriptions.count(description) == 1:
+            return entry
+        stream = replace(entry.stream, name=f"{entry.stream.name} (data of {run})")
+        return replace(entry, stream=stream)
+
+    return [with_data(entry) for entry in entries]
+
+
+def _description_of_data(entry: Entry) -> str:
+    """Return what decides the data of an entry, apart from the places where files are."""
+    places: tuple[str, ...] = ()
+    with suppress(DpmclError):  # a plugin that is no longer installed
+        places = plugins.find("stream", entry.settings.get("stream.name", "")).places
+    omitted = {"stream.digest", *(f"stream.{place}" for place in places)}
+    settings = {
+        key: value
+        for key, value in entry.settings.items()
+        if key.startswith("stream.") and key not in omitted
+    }
+    stream = entry.stream
+    return repr((stream.name, stream.scenario, stream.digest_seed, sorted(settings.items())))
 
 
 def _owner(key: str, entry: Entry) -> Any:

@@ -46,12 +46,13 @@ class SideBySide:
         out: list[Row] = []
         for run, result in self.runs.items():
             for row in rows(result):
-                settings = {_RUN: run, **entry_of[run, row["method"]].settings}
-                names = {key: row[key] for key in ("stream", "method")}
+                entry = entry_of[run, row["method"]]
+                settings = {_RUN: run, **entry.settings}
+                names = {"stream": entry.stream.name, "method": row["method"]}
                 used_titles = {"name", *row, *columns_of([row])}
                 titles = {key: f"{key} (setting)" if key in used_titles else key for key in keys}
                 differing = {titles[key]: settings.get(key) for key in keys}
-                out.append({**names, **differing, **row})
+                out.append({**names, **differing, **row, **names})
         return out, replace(layout, settings=[*titles.values()], best=self._best)
 
     def of_one_stream(self) -> tuple[dict[str, Record], StreamInfo]:
