@@ -102,3 +102,13 @@ def test_equal_data_and_data_of_other_settings_keep_the_name_of_the_stream() -> 
     same = {"b": on_data("aaaa", "naive"), "c": on_data("", "joint"), "d": on_data("b", name="own")}
     runs = {"a": on_data("aaaa"), **same, "e": on_data("bbbb", order_seed=1)}
     assert [one.stream.name for one in entries(runs)] == ["my", "my", "my", "own", "my"]
+
+
+def test_code_that_was_edited_between_two_runs_is_a_setting() -> None:
+    net = "network 'plug:Net'"
+    er, naive, joint = (
+        replace(stored(method), code={method: {net: {"plug": digest}}})
+        for method, digest in (("er", "one"), ("naive", "other"), ("joint", "one"))
+    )
+    assert differing_settings(entries({"a": er, "b": naive})) == [f"code of {net}"]
+    assert differing_settings(entries({"a": er, "b": joint, "c": stored("si")})) == []

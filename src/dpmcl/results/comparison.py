@@ -1,5 +1,6 @@
 """Methods of one or more runs side by side: the settings in which they differ, and their labels."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -65,7 +66,7 @@ def entries(runs: Mapping[str, Stored]) -> list[Entry]:
         runs: Contents of run folders, by name.
     """
     out = [
-        Entry(run, stored.stream, method, record, _settings(stored.spec, method), method)
+        Entry(run, stored.stream, method, record, _settings(stored, method), method)
         for run, stored in runs.items()
         for method, record in stored.records.items()
     ]
@@ -163,14 +164,20 @@ def errors_by_seed(entries: Mapping[T, Entry]) -> dict[str, dict[T, dict[int, fl
     }
 
 
-def _settings(spec: Mapping[str, Any], method: str) -> dict[str, Any]:
-    """Return the settings that change a method's results."""
+def _settings(stored: Stored, method: str) -> dict[str, Any]:
+    """Return the settings that change a method's results, and the fingerprints of user's code."""
+    spec = stored.spec
     out = {key: spec.get(key) for key in _SHARED}
     out |= {f"evaluation.{key}": spec.get("evaluation", {}).get(key) for key in _EVALUATED}
     for table in ("stream", "network"):
         out |= {f"{table}.{key}": value for key, value in spec.get(table, {}).items()}
     changed = spec.get("methods", {}).get(method, {})
-    return out | {**_DEFAULTS, **spec.get("training", {}), **changed}
+    code = {
+        f"code of {plugin}": hashlib.sha256(repr(sorted(hashes.items())).encode()).hexdigest()[:8]
+        for plugin, hashes in stored.code.get(method, {}).items()
+        if hashes is not None
+    }
+    return out | {**_DEFAULTS, **spec.get("training", {}), **changed} | code
 
 
 def _with_data_in_names(entries: Sequence[Entry]) -> list[Entry]:
