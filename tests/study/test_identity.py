@@ -331,3 +331,13 @@ def test_merging_says_that_versions_differ(tmp_path):
     assert not any("several versions" in line for line in lines)
     lines = merge(tmp_path / "all", [tmp_path / "1"])
     assert lines[0].startswith(f"{tmp_path / 'all'}: 1 of er") and "several versions" in lines[1]
+
+
+def test_merging_compares_the_code_that_methods_share(module, tmp_path):
+    spec = {**TINY_SPEC, "network": {"name": "plug:Net", "hidden": 4}}
+    for method, text in (("er", PLUGINS), ("naive", PLUGINS + "# edited"), ("joint", PLUGINS)):
+        module(text)
+        dpmcl.run({**spec, "methods": [method]}, out=tmp_path / method)
+    merge(tmp_path / "all", [tmp_path / "er", tmp_path / "joint"])
+    with pytest.raises(FolderError, match=r"other code of network 'plug:Net'"):
+        merge(tmp_path / "all", [tmp_path / "naive"])

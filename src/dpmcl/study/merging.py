@@ -98,9 +98,13 @@ def _merged_content(
         )
     if content.records and content.stream.digest not in ("", theirs.stream.digest):
         raise FolderError(f"{folders} hold results on other data; merge neither.")
-    for method in set(content.code) & set(theirs.code):
-        if content.code[method] != theirs.code[method]:
-            raise FolderError(f"{folders} hold results of other code of {method}; merge neither.")
+    ours, others = (
+        {plugin: hashes for used in stored.code.values() for plugin, hashes in used.items()}
+        for stored in (content, theirs)
+    )
+    for plugin in sorted(set(ours) & set(others)):
+        if ours[plugin] != others[plugin]:
+            raise FolderError(f"{folders} hold results of other code of {plugin}; merge neither.")
     for method in set(content.records) & set(theirs.records):
         recorded = (method in content.code) + (method in theirs.code)
         sources = {**content.code, **theirs.code}.get(method)
